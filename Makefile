@@ -1,0 +1,41 @@
+# Every target sets up what it needs: a machine with Python 3.11 and make is enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# pip reads the tested versions from the committed constraints file.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint format bench clean
+
+demo: $(VENV)/.run
+	$(BIN)/softswitch demo --out demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) demo results
+
+# A stamp file marks a finished installation, so that the next call starts at once.
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --editable ".[test,lint]"
+	@touch $@ $(VENV)/.run

@@ -1,0 +1,64 @@
+"""Checks of what a user hands in: each error names the argument, its value and what is accepted."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+
+def whole_number(name: str, value: Any, *, at_least: int) -> int:
+    """Return ``value`` as an int, or raise if it is not a whole number >= ``at_least``."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or number < at_least:
+        raise ValueError(f"{name} must be a whole number >= {at_least}, but is {value!r}")
+    return number
+
+
+def real_number(
+    name: str,
+    value: Any,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+) -> float:
+    """Return ``value`` as a finite float within the given limits, or raise."""
+    limits = []
+    if at_least is not None:
+        limits.append(f">= {at_least:g}")
+    if above is not None:
+        limits.append(f"> {above:g}")
+    if at_most is not None:
+        limits.append(f"<= {at_most:g}")
+    accepted = " and ".join(["a finite number", *limits])
+    try:
+        number = math.nan if isinstance(value, bool | str) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if (
+        not math.isfinite(number)
+        or (at_least is not None and number < at_least)
+        or (above is not None and number <= above)
+        or (at_most is not None and number > at_most)
+    ):
+        raise ValueError(f"{name} must be {accepted}, but is {value!r}")
+    return number
+
+
+def one_of(name: str, value: Any, accepted: Sequence[str]) -> str:
+    """Return ``value`` if it is one of the ``accepted`` words, or raise."""
+    if value not in accepted:
+        words = ", ".join(repr(word) for word in accepted)
+        raise ValueError(f"{name} must be one of {words}, but is {value!r}")
+    return str(value)
+
+
+def function(name: str, value: Any, signature: str) -> None:
+    """Raise unless ``value`` can be called; ``signature`` tells how it will be."""
+    if not callable(value):
+        raise TypeError(f"{name} must be a function {signature}, but is {value!r}")

@@ -1,0 +1,79 @@
+"""Domains Θ to keep the iterates in: a Euclidean ball or a box. The default is no domain at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import numpy as np
+import optax
+
+from softswitch import checks
+from softswitch.traced import traced_settings
+
+Params = Any  # a pytree of floating arrays
+
+
+@runtime_checkable
+class Domain(Protocol):
+    """A convex set Θ that can be projected onto."""
+
+    def project(self, params: Params) -> Params:
+        """The point of Θ nearest to ``params``."""
+        ...
+
+    def diameter(self, params: Params) -> float:
+        """The diameter D of Θ among parameters shaped like ``params``."""
+        ...
+
+
+@traced_settings
+@dataclass(frozen=True)
+class Ball:
+    """All parameters within Euclidean distance ``radius`` of the origin, over the whole pytree.
+
+    Attributes:
+        radius: half the diameter D of the theorems; > 0.
+    """
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "radius", checks.real_number("radius", self.radius, above=0))
+
+    def project(self, params: Params) -> Params:
+        """w · min(1, radius/‖w‖)."""
+        return optax.projections.projection_l2_ball(params, self.radius)
+
+    def diameter(self, params: Params) -> float:
+        """2 · radius."""
+        return 2 * self.radius
+
+
+@traced_settings
+@dataclass(frozen=True)
+class Box:
+    """All parameters with ``lower`` <= every entry <= ``upper``.
+
+    Attributes:
+        lower: the smallest value an entry may take.
+        upper: the largest; > ``lower``.
+    """
+
+    lower: float
+    upper: float
+
+    def __post_init__(self) -> None:
+        lower = checks.real_number("lower", self.lower)
+        object.__setattr__(self, "lower", lower)
+        object.__setattr__(self, "upper", checks.real_number("upper", self.upper, above=lower))
+
+    def project(self, params: Params) -> Params:
+        """Each entry clipped to [lower, upper]."""
+        return optax.projections.projection_box(params, self.lower, self.upper)
+
+    def diameter(self, params: Params) -> float:
+        """(upper − lower) · √(number of entries)."""
+        entries = sum(np.size(leaf) for leaf in jax.tree.leaves(params))
+        return float(np.sqrt(entries) * (self.upper - self.lower))

@@ -1,0 +1,191 @@
+"""The compiled engine: whole chunks of rounds as one program, with nothing of Python in between."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from softswitch import round
+from softswitch.domains import Domain
+from softswitch.oracle import Oracle
+from softswitch.rules import Rule
+from softswitch.weighting import maximum
+
+CHUNK_ROUNDS = 250
+"""A chunk is at most so many rounds,"""
+CHUNK_WORDS = 2**22
+"""and draws at most so many random numbers at once."""
+
+
+class Record(NamedTuple):
+    """What a round leaves in the history.
+
+    Attributes:
+        objective: F over the sampled clients' reports, max_i f_i.
+        constraint: G likewise.
+        criterion: what the switch compared with λ.
+        feasible: the switch bit.
+        value_rows: rows on which values were evaluated.
+        gradient_rows: rows on which gradients were.
+        full_objective: F(w_k) over all clients and all their rows; NaN where it was not evaluated.
+        full_constraint: G(w_k) likewise.
+        clients: I_k and its members' f_i and g_i; None where they are not recorded.
+    """
+
+    objective: Float[Array, ""]
+    constraint: Float[Array, ""]
+    criterion: Float[Array, ""]
+    feasible: Bool[Array, ""]
+    value_rows: Int[Array, ""]
+    gradient_rows: Int[Array, ""]
+    full_objective: Float[Array, ""]
+    full_constraint: Float[Array, ""]
+    clients: tuple[Int[Array, " m"], Float[Array, " m"], Float[Array, "m c"]] | None
+
+
+class Span(NamedTuple):
+    """The numbers of a run beside the rule's. All are traced: another value compiles nothing.
+
+    Attributes:
+        first: the chunk's first round.
+        last: the round after the run's last.
+        averaging_from: the first round that may join the average.
+        eval_every: how many rounds from one evaluation on all data to the next; 0 for none.
+    """
+
+    first: Int[Array, ""] | int
+    last: Int[Array, ""] | int
+    averaging_from: Int[Array, ""] | int
+    eval_every: Int[Array, ""] | int
+
+
+def play(
+    oracle: Oracle,
+    rule: Rule,
+    domain: Domain | None,
+    span: Span,
+    record_clients: bool,
+    state: round.State,
+    k: Array,
+    draws: Any,
+) -> tuple[round.State, Record]:
+    """One round: report, decide, update, apply."""
+    reports = oracle.report(state.params, draws)
+    decision, rule_state = rule.decide(state.rule, reports)
+    step_size = rule.local_step_size_at(k)
+    direction = oracle.direction(state.params, draws, decision, rule.switches, step_size)
+    after = round.advance(
+        state, rule, domain, k, span.averaging_from, reports, decision, rule_state, direction
+    )
+    value_rows, gradient_rows = oracle.cost(draws)
+    full_objective, full_constraint = lax.cond(
+        (span.eval_every > 0) & (k % jnp.maximum(span.eval_every, 1) == 0),
+        lambda: tuple(values.max() for values in oracle.evaluate(state.params)),
+        lambda: tuple(
+            jnp.full((), jnp.nan, values.dtype)
+            for values in (reports.objective, reports.constraint)
+        ),
+    )
+    record = Record(
+        maximum(reports.objective, reports.mask),
+        maximum(reports.constraint, reports.mask[:, None]),
+        decision.criterion,
+        decision.feasible,
+        value_rows,
+        gradient_rows,
+        full_objective,
+        full_constraint,
+        (draws.clients, reports.objective, reports.constraint) if record_clients else None,
+    )
+    return after, record
+
+
+def chunk(
+    oracle: Oracle,
+    rule: Rule,
+    domain: Domain | None,
+    span: Span,
+    key: Array,
+    state: round.State,
+    length: int,
+    record_clients: bool,
+) -> tuple[round.State, Record]:
+    """``length`` rounds from ``span.first`` on; those from ``span.last`` on are passed over.
+
+    Round k's random choices come from the run's key and k, all rounds' at once: that is far cheaper than one by one.
+    """
+    rounds = span.first + jnp.arange(length, dtype=jnp.int32)
+    draws = jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k)))(rounds)
+    this = partial(play, oracle, rule, domain, span, record_clients)
+
+    def step(state: round.State, inputs: tuple[Array, Any]) -> tuple[round.State, Record]:
+        shapes = jax.eval_shape(this, state, *inputs)[1]
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        return lax.cond(
+            inputs[0] < span.last, lambda: this(state, *inputs), lambda: (state, nothing)
+        )
+
+    return lax.scan(step, state, (rounds, draws))
+
+
+@partial(jax.jit, static_argnames=("length", "record_clients"))
+def run_chunk(
+    oracle: Oracle,
+    rule: Rule,
+    domain: Domain | None,
+    span: Span,
+    key: Array,
+    state: round.State,
+    *,
+    length: int,
+    record_clients: bool,
+) -> tuple[round.State, Record]:
+    """A chunk of one run, compiled."""
+    return chunk(oracle, rule, domain, span, key, state, length, record_clients)
+
+
+@partial(jax.jit, static_argnames="length")
+def run_chunk_of_many(
+    oracle: Oracle,
+    rules: Rule,
+    domain: Domain | None,
+    span: Span,
+    keys: Array,
+    states: round.State,
+    *,
+    length: int,
+) -> tuple[round.State, Record]:
+    """A chunk of many runs at once, compiled: seeds × rules.
+
+    Rules are the inner axis, so that all rules share a seed's draws.
+    """
+
+    def one(rule: Rule, key: Array, state: round.State) -> tuple[round.State, Record]:
+        return chunk(oracle, rule, domain, span, key, state, length, False)
+
+    over_rules = jax.vmap(one, in_axes=(0, None, 0))
+    return jax.vmap(over_rules, in_axes=(None, 0, 0))(rules, keys, states)
+
+
+def chunk_length(oracle: Oracle, seeds: int = 1) -> int:
+    """How many rounds to compile into one program: as many as may draw their random numbers together."""
+    draws = jax.eval_shape(oracle.draw, jax.random.key(0))
+    words = seeds * sum(leaf.size for leaf in jax.tree.leaves(draws))
+    return max(1, min(CHUNK_ROUNDS, CHUNK_WORDS // max(1, words)))
+
+
+@partial(jax.jit, static_argnames="constraints")
+def start(params: Any, rule: Rule, constraints: int) -> round.State:
+    """The state before round 0, compiled."""
+    return round.start(params, rule, constraints)
+
+
+@jax.jit
+def evaluate(oracle: Oracle, params: Any) -> tuple[Array, Array]:
+    """f_i and g_i of every client on all of its data, compiled."""
+    return oracle.evaluate(params)

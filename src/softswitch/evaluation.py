@@ -1,0 +1,91 @@
+"""f_i and g_i of every client on all of its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from softswitch.clients import Rows
+from softswitch.losses import Losses
+from softswitch.problem import WEIGHT, Params
+from softswitch.slices import map_slices, slice_size
+
+MAX_WIDTHS = 64
+"""With functions that ignore row weights each distinct client size is a program of its own: how many are allowed."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Evaluation:
+    """A way through all data: clients of similar size together, in slices.
+
+    Attributes:
+        groups: client indices, one array a width.
+        order: where in the groups' concatenation each client stands.
+        widths: how many rows a batch of each group has; pads weigh 0.
+        row_bytes: bytes of one row, over all columns.
+    """
+
+    groups: tuple[Array, ...]
+    order: Array
+    widths: tuple[int, ...] = field(metadata={"static": True})
+    row_bytes: int = field(metadata={"static": True})
+
+    def run(self, losses: Losses, rows: Rows, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
+        """f_i and g_i of every client, in the clients' order."""
+        objectives, constraints = [], []
+        for clients, width in zip(self.groups, self.widths, strict=True):
+
+            def one(client: Array, width: int = width) -> tuple[Array, Array]:
+                size = rows.counts[client].sum()
+                position = jnp.arange(width)
+                indices = rows.offsets[client, 0] + jnp.minimum(position, size - 1)
+                batch = {key: column[indices] for key, column in rows.columns.items()}
+                batch[WEIGHT] = (position < size) / size.astype(jax.tree.leaves(params)[0].dtype)
+                return losses.objective(params, batch), losses.constraints(params, batch)
+
+            at_once = slice_size(len(clients), width * self.row_bytes)
+            objective, constraint = map_slices(one, clients, at_once)
+            objectives.append(objective)
+            constraints.append(constraint)
+        return jnp.concatenate(objectives)[self.order], jnp.concatenate(constraints)[self.order]
+
+
+def evaluation(rows: Rows, sizes: np.ndarray, weights_ignored_by: tuple[str, ...]) -> Evaluation:
+    """Group the clients by size.
+
+    Functions that read the row weights are given sizes rounded up to powers of two, pads at weight 0: few programs, at most
+    twice the rows. Functions that ignore them are given exactly their rows.
+    """
+    widths = sizes if weights_ignored_by else _next_power_of_two(sizes)
+    if len(np.unique(sizes)) == 1:
+        widths = sizes
+    distinct = np.unique(widths)
+    if len(distinct) > MAX_WIDTHS:
+        names = " and ".join(weights_ignored_by)
+        raise ValueError(
+            f"{names} must read batch['weight'], because clients have {len(distinct)} different sizes (more than "
+            f"{MAX_WIDTHS}) and are evaluated in padded batches whose pads weigh 0; write means as "
+            "jnp.average(loss, weights=batch['weight'])"
+        )
+    groups = [np.flatnonzero(widths == width) for width in distinct]
+    order = np.argsort(np.concatenate(groups), kind="stable")
+    return Evaluation(
+        groups=tuple(jnp.asarray(group.astype(np.int32)) for group in groups),
+        order=jnp.asarray(order.astype(np.int32)),
+        widths=tuple(int(width) for width in distinct),
+        row_bytes=row_bytes(rows),
+    )
+
+
+def row_bytes(rows: Rows) -> int:
+    """Bytes of one row over all columns."""
+    return sum(column.nbytes // len(column) for column in rows.columns.values())
+
+
+def _next_power_of_two(sizes: np.ndarray) -> np.ndarray:
+    return 2 ** np.ceil(np.log2(sizes)).astype(int)

@@ -1,0 +1,86 @@
+"""What happened, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from softswitch.engine import Record
+
+
+@dataclass(frozen=True)
+class ClientHistory:
+    """What each sampled client reported, round by round.
+
+    Attributes:
+        clients: I_k, as indices of clients; rounds × m.
+        objective: f_i of each; rounds × m.
+        constraint: g_i of each; rounds × m × constraints.
+    """
+
+    clients: np.ndarray
+    objective: np.ndarray
+    constraint: np.ndarray
+
+
+@dataclass(frozen=True)
+class History:
+    """One entry a round. "Sampled" is what the round's participants reported on their batches.
+
+    Attributes:
+        objective: sampled F, max_i f_i.
+        constraint: sampled G, max_i g_i.
+        criterion: what the switch compared with λ.
+        feasible: the switch bit: the round improved the objective (True) or the constraint.
+        value_evaluations: rows on which f and g were evaluated so far, this round included.
+        gradient_evaluations: rows on which gradients were, m·E·B_g a round.
+        full_rounds: the rounds in which w_k was evaluated on all clients' data, before the step.
+        full_objective: F(w_k) in those rounds.
+        full_constraint: G(w_k) in those rounds.
+        per_client: what each participant reported, where it was asked for.
+    """
+
+    objective: np.ndarray
+    constraint: np.ndarray
+    criterion: np.ndarray
+    feasible: np.ndarray
+    value_evaluations: np.ndarray
+    gradient_evaluations: np.ndarray
+    full_rounds: np.ndarray
+    full_objective: np.ndarray
+    full_constraint: np.ndarray
+    per_client: ClientHistory | None = None
+
+    def __len__(self) -> int:
+        return len(self.objective)
+
+    def __repr__(self) -> str:
+        return f"History({len(self)} rounds, {self.switch_share:.0%} feasible)"
+
+    @property
+    def switch_share(self) -> float:
+        """κ = |S|/K, the share of rounds that were feasible; NaN before the first round."""
+        return float(np.mean(self.feasible)) if len(self) else float("nan")
+
+    @classmethod
+    def from_records(cls, records: Sequence[Record], rounds: int) -> History:
+        """Put chunks of records together and keep the first ``rounds`` rounds."""
+        joined: Record = jax.tree.map(
+            lambda *parts: np.concatenate([np.asarray(part) for part in parts])[:rounds], *records
+        )
+        evaluated = np.flatnonzero(~np.isnan(joined.full_objective))
+        return cls(
+            objective=joined.objective,
+            constraint=joined.constraint,
+            criterion=joined.criterion,
+            feasible=joined.feasible,
+            value_evaluations=np.cumsum(joined.value_rows, dtype=np.int64),
+            gradient_evaluations=np.cumsum(joined.gradient_rows, dtype=np.int64),
+            full_rounds=evaluated,
+            full_objective=joined.full_objective[evaluated],
+            full_constraint=joined.full_constraint[evaluated],
+            per_client=None if joined.clients is None else ClientHistory(*joined.clients),
+        )

@@ -1,0 +1,223 @@
+"""What clients can do: report two numbers, and return a direction.
+
+An engine asks an ``Oracle`` and knows nothing of data or gradients. ``GradientOracle`` is the paper's: batches of rows, and
+a LocalSolver of E gradient steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from softswitch.clients import Rows
+from softswitch.evaluation import Evaluation
+from softswitch.losses import Loss, Losses
+from softswitch.problem import WEIGHT, Batch, Params
+from softswitch.rules import Decision, LocalLoss, Reports
+from softswitch.sampling import Batching, choose_clients
+from softswitch.slices import map_slices, sum_slices
+
+
+STATIC = {"static": True}  # part of the compiled program
+
+
+class Oracle(Protocol):
+    """The clients, as an engine sees them. A pytree: its arrays are traced, the rest is compiled in."""
+
+    @property
+    def constraints(self) -> int:
+        """How many constraints a client has."""
+        ...
+
+    def draw(self, key: Array) -> Any:
+        """All random choices of one round, from its key: a pytree with the participants under ``.clients``."""
+        ...
+
+    def report(self, params: Params, draws: Any) -> Reports:
+        """First exchange: f_i and g_i of the participants at w_k."""
+        ...
+
+    def direction(self, params: Params, draws: Any, decision: Decision, switches: bool, step_size: Any) -> Params:
+        """Second exchange: Σ_i r_i u_i, the participants' weighted directions."""
+        ...
+
+    def cost(self, draws: Any) -> tuple[Array, Array]:
+        """How many values (of f and g) and gradients a round evaluates, in rows."""
+        ...
+
+    def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
+        """f_i and g_i of every client on all of its data."""
+        ...
+
+
+class Draws(NamedTuple):
+    """The random choices of one round.
+
+    Attributes:
+        clients: I_k, the participants.
+        report_rows: the row indices of each participant's value batch.
+        update_rows: the row indices of each participant's gradient batch at each local step.
+    """
+
+    clients: Int[Array, " m"]
+    report_rows: Int[Array, "m width"]
+    update_rows: Int[Array, "e m width"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class GradientOracle:
+    """Clients that hold rows and take gradient steps on them.
+
+    Attributes:
+        rows: all clients' rows.
+        evaluation: how to go through all data.
+        losses: the problem's objective and constraint.
+        constraints: how many constraints a client has.
+        participants: m, how many clients take part in a round.
+        local_steps: E.
+        report_batching: how the batch for f_i and g_i is drawn.
+        update_batching: how the batches for gradients are drawn.
+        slice_size: how many clients are computed side by side; the rest wait, to bound memory.
+    """
+
+    rows: Rows
+    evaluation: Evaluation
+    losses: Losses = field(metadata=STATIC)
+    constraints: int = field(metadata=STATIC)
+    participants: int = field(metadata=STATIC)
+    local_steps: int = field(metadata=STATIC)
+    report_batching: Batching = field(metadata=STATIC)
+    update_batching: Batching = field(metadata=STATIC)
+    slice_size: int = field(metadata=STATIC)
+
+    def draw(self, key: Array) -> Draws:
+        """Draw I_k, then its members' rows."""
+        who, report, update = jax.random.split(key, 3)
+        clients = choose_clients(who, self.rows.counts.shape[0], self.participants)
+        return Draws(
+            clients,
+            self.report_batching.draw(report, self.rows, clients, 1)[0],
+            self.update_batching.draw(update, self.rows, clients, self.local_steps),
+        )
+
+    def report(self, params: Params, draws: Draws) -> Reports:
+        """f_i(w_k, ξ_i) and g_i(w_k, ξ_i) on a fresh batch of each participant."""
+        weights = self.report_batching.weights(self.rows, draws.clients, float_dtype(params))
+
+        def one(client: tuple[Array, Array]) -> tuple[Array, Array, Array | None]:
+            batch = self._batch(*client)
+            return (
+                self.losses.objective(params, batch),
+                self.losses.constraints(params, batch),
+                self.losses.statistics(params, batch),
+            )
+
+        objective, constraint, statistics = map_slices(one, (draws.report_rows, weights), self.slice_size)
+        mask = jnp.ones(objective.shape, bool)
+        return Reports(objective, constraint, self.losses.pool(statistics, self.rows.sizes[draws.clients]), mask)
+
+    def direction(self, params: Params, draws: Draws, decision: Decision, switches: bool, step_size: Any) -> Params:
+        """Σ_i r_i u_i, by one backward pass where E = 1 and by the local solver otherwise.
+
+        A switching rule's branch is chosen here, outside the client axis: inside it both would be computed.
+        """
+        weights = self.update_batching.weights(self.rows, draws.clients, float_dtype(params))
+
+        def minimise(loss: Loss) -> Params:
+            def in_slice(clients: tuple[Array, ...]) -> Params:
+                rows, row_weights, server_weights, mix = clients
+                mixed = decision.local_loss._replace(constraint=mix)
+                if self.local_steps == 1:
+                    return self.fused(loss, params, rows[:, 0], row_weights, server_weights, mixed)
+                return self.local_solver(loss, params, rows, row_weights, server_weights, mixed, step_size)
+
+            everyone = (
+                jnp.swapaxes(draws.update_rows, 0, 1),
+                weights,
+                decision.weights,
+                decision.local_loss.constraint,
+            )
+            return sum_slices(in_slice, everyone, self.slice_size)
+
+        if not switches:
+            return minimise(self.losses.mixed_loss)
+        return lax.cond(
+            decision.feasible,
+            lambda: minimise(self.losses.objective_loss),
+            lambda: minimise(self.losses.constraint_loss),
+        )
+
+    def fused(
+        self,
+        loss: Loss,
+        params: Params,
+        rows: Int[Array, "s width"],
+        row_weights: Float[Array, "s width"],
+        server_weights: Float[Array, " s"],
+        local_loss: LocalLoss,
+    ) -> Params:
+        """E = 1: Σ_i r_i ∇h_i(w) = ∇(Σ_i r_i h_i)(w), one backward pass and O(d) memory."""
+
+        def total(params: Params) -> Array:
+            def one(rows: Array, weights: Array, mix: Array) -> Array:
+                return loss(params, self._batch(rows, weights), local_loss._replace(constraint=mix))
+
+            return jnp.dot(server_weights, jax.vmap(one)(rows, row_weights, local_loss.constraint))
+
+        return jax.grad(total)(params)
+
+    def local_solver(
+        self,
+        loss: Loss,
+        params: Params,
+        rows: Int[Array, "s e width"],
+        row_weights: Float[Array, "s width"],
+        server_weights: Float[Array, " s"],
+        local_loss: LocalLoss,
+        step_size: Any,
+    ) -> Params:
+        """The paper's LocalSolver at each client: E steps of size γ from w_k, each on a fresh batch.
+
+        u_i = (w_k − w_{k,E})/(γE) is computed as the mean of the E gradients: the same number, without the digits that the
+        difference loses when γ is small.
+        """
+
+        def one(rows: Array, weights: Array, mix: Array) -> Params:
+            def step(total: Params, rows: Array) -> tuple[Params, None]:
+                here = jax.tree.map(lambda w, s: w - jnp.asarray(step_size, w.dtype) * s, params, total)
+                batch = self._batch(rows, weights)
+                gradient = jax.grad(loss)(here, batch, local_loss._replace(constraint=mix))
+                return jax.tree.map(jnp.add, total, gradient), None
+
+            total, _ = lax.scan(step, jax.tree.map(jnp.zeros_like, params), rows)
+            return jax.tree.map(lambda leaf: leaf / self.local_steps, total)
+
+        directions = jax.vmap(one)(rows, row_weights, local_loss.constraint)
+        return jax.tree.map(lambda u: jnp.tensordot(server_weights.astype(u.dtype), u, axes=1), directions)
+
+    def cost(self, draws: Draws) -> tuple[Array, Array]:
+        """Σ_i B_ζ values and Σ_i E·B_g gradients."""
+        sizes = self.rows.sizes[draws.clients].sum()
+
+        def rows_read(batching: Batching) -> Array:
+            return sizes if batching.draws is None else jnp.int32(self.participants * batching.width)
+
+        return rows_read(self.report_batching), self.local_steps * rows_read(self.update_batching)
+
+    def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
+        """f_i and g_i of every client on all of its rows."""
+        return self.evaluation.run(self.losses, self.rows, params)
+
+    def _batch(self, rows: Array, weights: Array) -> Batch:
+        return {**{key: column[rows] for key, column in self.rows.columns.items()}, WEIGHT: weights}
+
+
+def float_dtype(params: Params) -> Any:
+    """The dtype to compute weights in: that of the parameters' first leaf."""
+    return jax.tree.leaves(params)[0].dtype

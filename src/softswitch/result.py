@@ -1,0 +1,175 @@
+"""What a run gives back: the answer, what kind of answer it is, and how it came about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import jax
+import numpy as np
+
+from softswitch.history import History
+from softswitch.problem import Params
+from softswitch.round import State
+from softswitch.rules import Rule
+
+
+class StatusCode(StrEnum):
+    """How a run ended."""
+
+    FEASIBLE = "converged-feasible"
+    """All rounds run; the answer meets the tolerance at every client, on all of their data."""
+    VIOLATED = "answer-violates"
+    """All rounds run and some passed the switch, but the answer violates the tolerance at some client."""
+    NO_FEASIBLE_ROUND = "no-feasible-round"
+    """No round passed the switch: there is no feasible average."""
+    DIVERGED = "diverged"
+    """A report or a step was not finite."""
+    STOPPED = "stopped"
+    """Ended early, by a callback or by Ctrl-C."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a run ended, for programs (``code``, ``round``, ``client``) and for people (``message``).
+
+    Attributes:
+        code: the kind of ending.
+        message: what happened, in a sentence or two.
+        round: the round it is about: where it diverged or stopped, or where the criterion was smallest.
+        client: the label of the client it is about: the one that blocks, violates most or reported NaN.
+        criterion: the smallest criterion seen.
+    """
+
+    code: StatusCode
+    message: str
+    round: int | None = None
+    client: Any = None
+    criterion: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the answer is what was asked for."""
+        return self.code is StatusCode.FEASIBLE
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """The outcome of ``solve``.
+
+    Attributes:
+        params: the answer: the mean of the feasible iterates w_k (before their steps). Without any it is the iterate
+            with the smallest criterion, and ``status`` says so. ``selected`` says in words what it is.
+        last: the last iterate (after a divergence the last finite one).
+        best: among feasible rounds the iterate whose participants reported the smallest worst-client objective; None
+            without feasible rounds. Chosen by noisy reports: it is not the smallest F on all data.
+        selected: which iterate ``params`` is.
+        status: how the run ended.
+        history: round by round.
+        client_objective: f_i of ``params`` on all of client i's training data.
+        client_constraint: g_i likewise; clients × constraints.
+        names: the clients' labels.
+        rule: the method and its settings.
+        seed: of all random choices.
+        seconds: wall time of the rounds, compilation included.
+    """
+
+    params: Params
+    last: Params
+    best: Params | None
+    selected: str
+    status: Status
+    history: History
+    client_objective: np.ndarray
+    client_constraint: np.ndarray
+    names: tuple[Any, ...]
+    rule: Rule
+    seed: int
+    seconds: float
+
+    @property
+    def worst_objective(self) -> float:
+        """F(params) on all training data: the worst-off client's objective."""
+        return float(self.client_objective.max())
+
+    @property
+    def worst_constraint(self) -> float:
+        """G(params) on all training data: the largest constraint of any client."""
+        return float(self.client_constraint.max())
+
+    @property
+    def violating(self) -> tuple[Any, ...]:
+        """The labels of the clients whose constraint is above the tolerance on their training data, worst first."""
+        worst = self.client_constraint.max(axis=1)
+        order = np.argsort(-worst, kind="stable")
+        return tuple(self.names[i] for i in order if worst[i] > self.rule.tolerance)
+
+    def __repr__(self) -> str:
+        return (
+            f"Result({self.status.code}; worst objective {self.worst_objective:.4g}, "
+            f"worst constraint {self.worst_constraint:.4g}, tolerance {self.rule.tolerance:g}; {self.selected})"
+        )
+
+
+def answer(state: State, rounds: int, averaging_from: int) -> tuple[Params, str]:
+    """The answer and what it is: the feasible average, or where there is none the next best thing."""
+    count = int(state.average.count)
+    if count:
+        window = f"rounds {averaging_from} to {rounds - 1}" if averaging_from else f"{rounds} rounds"
+        mean = jax.tree.map(np.asarray, state.average.mean())
+        return mean, f"mean of the {count} feasible iterates of {window}"
+    if int(state.best.round) >= 0:
+        when = f"from round {int(state.best.round)}: no round from {averaging_from} on was feasible"
+        return state.best.params, f"best feasible iterate, {when}"
+    if int(state.least_violating.round) >= 0:
+        return state.least_violating.params, f"iterate with the smallest criterion, round {int(state.least_violating.round)}"
+    return state.params, "the start: no round was completed"
+
+
+def status(
+    state: State,
+    history: History,
+    rule: Rule,
+    names: tuple[Any, ...],
+    client_constraint: np.ndarray,
+    *,
+    stopped: bool,
+    diverged_name: Any,
+) -> Status:
+    """Say how a run ended."""
+    feasible = int(state.feasible_rounds)
+    worst = client_constraint.max(axis=1)
+    blocker = names[int(np.argmax(worst))]
+    at_answer = f"at the answer, client {blocker!r} has the largest constraint on its data, {worst.max():.4g}"
+    smallest = float(state.least_violating.score)
+    diverged_at = int(state.diverged_at)
+    if diverged_at >= 0:
+        cause = (
+            f"client {diverged_name!r} reported a value that is not finite"
+            if diverged_name is not None
+            else "the server's step is not finite"
+        )
+        advice = "lower step_size" if diverged_at else "check objective and constraint at the start"
+        message = f"in round {diverged_at} {cause}; the last finite iterate is kept. {advice.capitalize()}"
+        return Status(StatusCode.DIVERGED, message, diverged_at, diverged_name, smallest)
+    if stopped:
+        message = f"ended after {len(history)} rounds, {feasible} of them feasible; {at_answer}"
+        return Status(StatusCode.STOPPED, message, len(history), blocker, smallest)
+    if not feasible:
+        message = (
+            f"none of {len(history)} rounds had a criterion <= {float(rule.switch_at):.4g}; the smallest was {smallest:.4g} "
+            f"in round {int(state.least_violating.round)}, and there client {blocker!r} blocks with a constraint of "
+            f"{worst.max():.4g} on its data"
+        )
+        return Status(StatusCode.NO_FEASIBLE_ROUND, message, int(state.least_violating.round), blocker, smallest)
+    passed = f"{feasible} of {len(history)} rounds were feasible"
+    if worst.max() > rule.tolerance:
+        many = int((worst > rule.tolerance).sum())
+        message = f"{passed}, but {many} of {len(names)} clients are above the tolerance {rule.tolerance:g}: {at_answer}"
+        return Status(StatusCode.VIOLATED, message, None, blocker, smallest)
+    message = f"{passed}, and all {len(names)} clients are within the tolerance {rule.tolerance:g}; {at_answer}"
+    return Status(StatusCode.FEASIBLE, message, None, blocker, smallest)

@@ -1,0 +1,55 @@
+"""What a rule reads and what it answers: the reports of one round and the decision made from them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jaxtyping import Array, Bool, Float
+
+
+class Reports(NamedTuple):
+    """The numbers that the sampled clients send in the first exchange of a round.
+
+    Attributes:
+        objective: f_i at w_k on client i's fresh batch.
+        constraint: g_i likewise; one column a constraint. A violation is positive.
+        pooled: the constraints recomputed from all reporting clients' additive statistics, or None.
+        mask: who reported; the others' entries are ignored.
+    """
+
+    objective: Float[Array, " m"]
+    constraint: Float[Array, "m c"]
+    pooled: Float[Array, " c"] | None
+    mask: Bool[Array, " m"]
+
+
+class LocalLoss(NamedTuple):
+    """What a client minimises in its local steps: a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε).
+
+    Attributes:
+        objective: a.
+        constraint: b, one row a client, one column a constraint.
+        penalty: c.
+        tolerance: ε.
+    """
+
+    objective: Float[Array, ""] | float
+    constraint: Float[Array, "m c"]
+    penalty: Float[Array, ""] | float
+    tolerance: Float[Array, ""] | float
+
+
+class Decision(NamedTuple):
+    """What the server makes of a round's reports.
+
+    Attributes:
+        criterion: the number that the switch compares with λ.
+        feasible: the switch bit 1_k: whether the criterion is at most λ. The round then joins the feasible set S.
+        weights: r, the server's weight of each client's direction; sums to 1, or to 0 in a void round.
+        local_loss: what the clients minimise in their local steps.
+    """
+
+    criterion: Float[Array, ""]
+    feasible: Bool[Array, ""]
+    weights: Float[Array, " m"]
+    local_loss: LocalLoss

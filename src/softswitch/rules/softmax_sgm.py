@@ -1,0 +1,50 @@
+"""Softmax-Weighted Switching Gradient: the paper's method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from softswitch import checks
+from softswitch.rules.base import Rule
+from softswitch.rules.reports import Decision, Reports
+from softswitch.rules.switching import switch
+from softswitch.traced import traced_settings
+from softswitch.weighting import softmax_weights
+
+
+@traced_settings
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxSGM(Rule):
+    """Softmax-Weighted Switching Gradient Method.
+
+        p = softmax(α f),  q = softmax(α g),  G_k = <q, g>
+        w_{k+1} = w_k − η Σ_i p_i u_i(f_i)   if G_k <= λ
+        w_{k+1} = w_k − η Σ_i q_i u_i(g_i)   otherwise
+
+    over the sampled clients only. With several constraints a client, q is a softmax over all pairs.
+
+    Attributes:
+        alpha: α >= 0, how sharply the weights lean to the worst client, per unit of f and g. 0 is the plain mean; the
+            softmax mean is at most ln(m)/α below the maximum.
+        constraint_alpha: another α for the constraint's softmax, where f and g have different units.
+    """
+
+    alpha: float
+    constraint_alpha: float | None = None
+    criterion: str = "softmax"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set("alpha", checks.real_number("alpha", self.alpha, at_least=0))
+        if self.constraint_alpha is not None:
+            alpha = checks.real_number("constraint_alpha", self.constraint_alpha, at_least=0)
+            self._set("constraint_alpha", alpha)
+
+    def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
+        """Weigh clients by the softmax of what they reported, and switch on the criterion."""
+        alpha = self.alpha if self.constraint_alpha is None else self.constraint_alpha
+        objective_weights = softmax_weights(reports.objective, self.alpha, reports.mask)
+        pair_weights = softmax_weights(reports.constraint, alpha, reports.mask[:, None])
+        criterion = self.measure(reports, alpha)
+        return switch(self, reports, criterion, objective_weights, pair_weights), state
