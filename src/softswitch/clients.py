@@ -45,7 +45,13 @@ class ClientData:
         stratum_sizes: how many of each stratum; clients × strata, on the host.
     """
 
-    def __init__(self, columns: Mapping[str, Any], client: Any, strata: Any | None, names: Sequence[Any] | None) -> None:
+    def __init__(
+        self,
+        columns: Mapping[str, Any],
+        client: Any,
+        strata: Any | None,
+        names: Sequence[Any] | None,
+    ) -> None:
         columns = _checked_columns(columns)
         total = len(next(iter(columns.values())))
         labels, owner = _labels("client", client, total)
@@ -82,7 +88,11 @@ class ClientData:
 
     @classmethod
     def from_list(
-        cls, clients: Sequence[Mapping[str, Any]], *, names: Sequence[Any] | None = None, strata: str | None = None
+        cls,
+        clients: Sequence[Mapping[str, Any]],
+        *,
+        names: Sequence[Any] | None = None,
+        strata: str | None = None,
     ) -> ClientData:
         """Clients from a list with one dict of arrays a client.
 
@@ -110,7 +120,9 @@ class ClientData:
         return len(self.names)
 
     def __repr__(self) -> str:
-        columns = ", ".join(f"{key}: {column.dtype}{list(column.shape[1:])}" for key, column in self.rows.columns.items())
+        columns = ", ".join(
+            f"{key}: {column.dtype}{list(column.shape[1:])}" for key, column in self.rows.columns.items()
+        )
         strata = f", {len(self.strata)} strata" if len(self.strata) > 1 else ""
         return (
             f"ClientData({len(self)} clients, {self.sizes.sum()} rows, "
@@ -124,8 +136,8 @@ class ClientData:
             bad = np.flatnonzero(~np.isfinite(np.asarray(column)).reshape(len(column), -1).all(axis=1))
             owner = self.names[int(np.searchsorted(np.cumsum(self.sizes), bad[0], side="right"))]
             raise ValueError(
-                f"data[{key!r}] must be finite, but {len(bad)} rows hold NaN or infinity (the first at client {owner!r}); "
-                "fill or drop them"
+                f"data[{key!r}] must be finite, but {len(bad)} rows hold NaN or infinity "
+                f"(the first at client {owner!r}); fill or drop them"
             )
 
 
@@ -156,7 +168,9 @@ def _checked_columns(data: Mapping[str, Any], client: Any = None) -> dict[str, n
     if not isinstance(data, Mapping) or not data:
         raise TypeError(f"data{where} must be a dict of arrays with at least one column, but is {data!r}")
     if WEIGHT in data:
-        raise ValueError(f"data{where} must not have a column {WEIGHT!r}: batches carry their row weights there; rename it")
+        raise ValueError(
+            f"data{where} must not have a column {WEIGHT!r}: batches carry their row weights there; rename it"
+        )
     columns = {key: np.asarray(column) for key, column in data.items()}
     lengths = {key: column.shape[0] if column.ndim else None for key, column in columns.items()}
     if len(set(lengths.values())) > 1 or None in lengths.values():

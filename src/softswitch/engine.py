@@ -30,10 +30,9 @@ class Record(NamedTuple):
         constraint: G likewise.
         criterion: what the switch compared with λ.
         feasible: the switch bit.
-        value_rows: rows on which values were evaluated.
-        gradient_rows: rows on which gradients were.
         full_objective: F(w_k) over all clients and all their rows; NaN where it was not evaluated.
         full_constraint: G(w_k) likewise.
+        rows: rows that the clients hold together, where a batch is all of them; else None.
         clients: I_k and its members' f_i and g_i; None where they are not recorded.
     """
 
@@ -41,10 +40,9 @@ class Record(NamedTuple):
     constraint: Float[Array, ""]
     criterion: Float[Array, ""]
     feasible: Bool[Array, ""]
-    value_rows: Int[Array, ""]
-    gradient_rows: Int[Array, ""]
     full_objective: Float[Array, ""]
     full_constraint: Float[Array, ""]
+    rows: Int[Array, ""] | None
     clients: tuple[Int[Array, " m"], Float[Array, " m"], Float[Array, "m c"]] | None
 
 
@@ -79,27 +77,20 @@ def play(
     decision, rule_state = rule.decide(state.rule, reports)
     step_size = rule.local_step_size_at(k)
     direction = oracle.direction(state.params, draws, decision, rule.switches, step_size)
-    after = round.advance(
-        state, rule, domain, k, span.averaging_from, reports, decision, rule_state, direction
-    )
-    value_rows, gradient_rows = oracle.cost(draws)
+    after = round.advance(state, rule, domain, k, span.averaging_from, reports, decision, rule_state, direction)
     full_objective, full_constraint = lax.cond(
         (span.eval_every > 0) & (k % jnp.maximum(span.eval_every, 1) == 0),
         lambda: tuple(values.max() for values in oracle.evaluate(state.params)),
-        lambda: tuple(
-            jnp.full((), jnp.nan, values.dtype)
-            for values in (reports.objective, reports.constraint)
-        ),
+        lambda: tuple(jnp.full((), jnp.nan, values.dtype) for values in (reports.objective, reports.constraint)),
     )
     record = Record(
         maximum(reports.objective, reports.mask),
         maximum(reports.constraint, reports.mask[:, None]),
         decision.criterion,
         decision.feasible,
-        value_rows,
-        gradient_rows,
         full_objective,
         full_constraint,
+        oracle.rows_held(draws),
         (draws.clients, reports.objective, reports.constraint) if record_clients else None,
     )
     return after, record
@@ -126,9 +117,7 @@ def chunk(
     def step(state: round.State, inputs: tuple[Array, Any]) -> tuple[round.State, Record]:
         shapes = jax.eval_shape(this, state, *inputs)[1]
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        return lax.cond(
-            inputs[0] < span.last, lambda: this(state, *inputs), lambda: (state, nothing)
-        )
+        return lax.cond(inputs[0] < span.last, lambda: this(state, *inputs), lambda: (state, nothing))
 
     return lax.scan(step, state, (rounds, draws))
 
@@ -172,9 +161,14 @@ def run_chunk_of_many(
     return jax.vmap(over_rules, in_axes=(None, 0, 0))(rules, keys, states)
 
 
+@jax.jit
+def _draw(oracle: Oracle, key: Array) -> Any:
+    return oracle.draw(key)
+
+
 def chunk_length(oracle: Oracle, seeds: int = 1) -> int:
     """How many rounds to compile into one program: as many as may draw their random numbers together."""
-    draws = jax.eval_shape(oracle.draw, jax.random.key(0))
+    draws = _draw.eval_shape(oracle, jax.random.key(0))
     words = seeds * sum(leaf.size for leaf in jax.tree.leaves(draws))
     return max(1, min(CHUNK_ROUNDS, CHUNK_WORDS // max(1, words)))
 

@@ -58,8 +58,8 @@ class Evaluation:
 def evaluation(rows: Rows, sizes: np.ndarray, weights_ignored_by: tuple[str, ...]) -> Evaluation:
     """Group the clients by size.
 
-    Functions that read the row weights are given sizes rounded up to powers of two, pads at weight 0: few programs, at most
-    twice the rows. Functions that ignore them are given exactly their rows.
+    Functions that read the row weights are given sizes rounded up to powers of two, pads at weight 0: few programs, at
+    most twice the rows. Functions that ignore them are given exactly their rows.
     """
     widths = sizes if weights_ignored_by else _next_power_of_two(sizes)
     if len(np.unique(sizes)) == 1:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
 
 from softswitch.engine import Record
+from softswitch.oracle import Oracle
 
 
 @dataclass(frozen=True)
@@ -61,15 +63,23 @@ class History:
         return f"History({len(self)} rounds, {self.switch_share:.0%} feasible)"
 
     @property
+    def feasible_rounds(self) -> int:
+        """|S|, how many rounds were feasible."""
+        return int(np.sum(self.feasible))
+
+    @property
     def switch_share(self) -> float:
         """κ = |S|/K, the share of rounds that were feasible; NaN before the first round."""
         return float(np.mean(self.feasible)) if len(self) else float("nan")
 
     @classmethod
-    def from_records(cls, records: Sequence[Record], rounds: int) -> History:
-        """Put chunks of records together and keep the first ``rounds`` rounds."""
-        joined: Record = jax.tree.map(
+    def from_records(cls, oracle: Oracle, records: Sequence[Record], rounds: int) -> History:
+        """Put chunks of records together and keep the first ``rounds`` rounds; the oracle tells what a round costs."""
+        joined: Any = jax.tree.map(
             lambda *parts: np.concatenate([np.asarray(part) for part in parts])[:rounds], *records
+        )
+        values, gradients = (
+            np.cumsum(np.broadcast_to(rows, rounds), dtype=np.int64) for rows in oracle.cost(joined.rows)
         )
         evaluated = np.flatnonzero(~np.isnan(joined.full_objective))
         return cls(
@@ -77,8 +87,8 @@ class History:
             constraint=joined.constraint,
             criterion=joined.criterion,
             feasible=joined.feasible,
-            value_evaluations=np.cumsum(joined.value_rows, dtype=np.int64),
-            gradient_evaluations=np.cumsum(joined.gradient_rows, dtype=np.int64),
+            value_evaluations=values,
+            gradient_evaluations=gradients,
             full_rounds=evaluated,
             full_objective=joined.full_objective[evaluated],
             full_constraint=joined.full_constraint[evaluated],

@@ -1,7 +1,7 @@
 """What clients can do: report two numbers, and return a direction.
 
-An engine asks an ``Oracle`` and knows nothing of data or gradients. ``GradientOracle`` is the paper's: batches of rows, and
-a LocalSolver of E gradient steps.
+An engine asks an ``Oracle`` and knows nothing of data or gradients. ``GradientOracle`` is the paper's: batches of rows,
+and a LocalSolver of E gradient steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from softswitch.problem import WEIGHT, Batch, Params
 from softswitch.rules import Decision, LocalLoss, Reports
 from softswitch.sampling import Batching, choose_clients
 from softswitch.slices import map_slices, sum_slices
-
 
 STATIC = {"static": True}  # part of the compiled program
 
@@ -46,8 +45,12 @@ class Oracle(Protocol):
         """Second exchange: Σ_i r_i u_i, the participants' weighted directions."""
         ...
 
-    def cost(self, draws: Any) -> tuple[Array, Array]:
-        """How many values (of f and g) and gradients a round evaluates, in rows."""
+    def rows_held(self, draws: Any) -> Int[Array, ""] | None:
+        """How many rows the participants hold together, where the cost of a round depends on it; else None."""
+        ...
+
+    def cost(self, rows_held: Any) -> tuple[Any, Any]:
+        """How many rows a round evaluates values (of f and g) on, and how many it evaluates gradients on."""
         ...
 
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
@@ -120,7 +123,12 @@ class GradientOracle:
 
         objective, constraint, statistics = map_slices(one, (draws.report_rows, weights), self.slice_size)
         mask = jnp.ones(objective.shape, bool)
-        return Reports(objective, constraint, self.losses.pool(statistics, self.rows.sizes[draws.clients]), mask)
+        return Reports(
+            objective,
+            constraint,
+            self.losses.pool(statistics, self.rows.sizes[draws.clients]),
+            mask,
+        )
 
     def direction(self, params: Params, draws: Draws, decision: Decision, switches: bool, step_size: Any) -> Params:
         """Σ_i r_i u_i, by one backward pass where E = 1 and by the local solver otherwise.
@@ -184,8 +192,8 @@ class GradientOracle:
     ) -> Params:
         """The paper's LocalSolver at each client: E steps of size γ from w_k, each on a fresh batch.
 
-        u_i = (w_k − w_{k,E})/(γE) is computed as the mean of the E gradients: the same number, without the digits that the
-        difference loses when γ is small.
+        u_i = (w_k − w_{k,E})/(γE) is computed as the mean of the E gradients: the same number, without the digits that
+        the difference loses when γ is small.
         """
 
         def one(rows: Array, weights: Array, mix: Array) -> Params:
@@ -201,14 +209,19 @@ class GradientOracle:
         directions = jax.vmap(one)(rows, row_weights, local_loss.constraint)
         return jax.tree.map(lambda u: jnp.tensordot(server_weights.astype(u.dtype), u, axes=1), directions)
 
-    def cost(self, draws: Draws) -> tuple[Array, Array]:
-        """Σ_i B_ζ values and Σ_i E·B_g gradients."""
-        sizes = self.rows.sizes[draws.clients].sum()
+    def rows_held(self, draws: Draws) -> Int[Array, ""] | None:
+        """Σ_i of the participants' rows, where a batch is all of them; else None."""
+        if self.report_batching.draws is not None and self.update_batching.draws is not None:
+            return None
+        return self.rows.sizes[draws.clients].sum()
 
-        def rows_read(batching: Batching) -> Array:
-            return sizes if batching.draws is None else jnp.int32(self.participants * batching.width)
-
-        return rows_read(self.report_batching), self.local_steps * rows_read(self.update_batching)
+    def cost(self, rows_held: Any) -> tuple[Any, Any]:
+        """m·B_ζ values and m·E·B_g gradients; a batch of all rows counts its rows."""
+        values, gradients = (
+            rows_held if batching.draws is None else self.participants * batching.width
+            for batching in (self.report_batching, self.update_batching)
+        )
+        return values, self.local_steps * gradients
 
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
         """f_i and g_i of every client on all of its rows."""

@@ -57,8 +57,8 @@ class Problem:
         start: w_0, a pytree of floating arrays.
         domain: Θ to project onto after every server step: ``Ball``, ``Box`` or None.
 
-    A batch is a dict of arrays with the data's columns, one row a sample, and the row weights under ``"weight"``. They are
-    non-negative and sum to 1, and make Σ weight·loss an unbiased estimate of the client's mean loss, so write
+    A batch is a dict of arrays with the data's columns, one row a sample, and the row weights under ``"weight"``. They
+    are non-negative and sum to 1, and make Σ weight·loss an unbiased estimate of the client's mean loss, so write
     means as ``(batch["weight"] * loss).sum()`` or ``jnp.average(loss, weights=batch["weight"])``. A function that
     ignores them is right as long as all rows weigh the same; where they do not, it is refused.
     """
@@ -152,5 +152,5 @@ def _single_output(closed: Any, name: str, accepted: str) -> Any:
 def _reads_weight(closed: Any, params: Params, batch: Batch) -> bool:
     """Whether the output depends on batch["weight"]: dead code is taken away, and what is left is asked."""
     _, used = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
-    weight = jax.tree.leaves(({key: key == WEIGHT for key in batch}))
+    weight = jax.tree.leaves({key: key == WEIGHT for key in batch})
     return any(u for u, is_weight in zip(used[len(jax.tree.leaves(params)) :], weight, strict=True) if is_weight)

@@ -115,19 +115,26 @@ class Result:
         )
 
 
-def answer(state: State, rounds: int, averaging_from: int) -> tuple[Params, str]:
+def answer(state: State, history: History, averaging_from: int) -> tuple[Params, str]:
     """The answer and what it is: the feasible average, or where there is none the next best thing."""
-    count = int(state.average.count)
+    count = int(state.average.rounds)
     if count:
-        window = f"rounds {averaging_from} to {rounds - 1}" if averaging_from else f"{rounds} rounds"
+        window = f"rounds {averaging_from} to {len(history) - 1}" if averaging_from else f"{len(history)} rounds"
         mean = jax.tree.map(np.asarray, state.average.mean())
         return mean, f"mean of the {count} feasible iterates of {window}"
-    if int(state.best.round) >= 0:
-        when = f"from round {int(state.best.round)}: no round from {averaging_from} on was feasible"
+    if history.feasible_rounds:
+        reported = np.where(history.feasible, history.objective, np.inf)
+        when = f"from round {np.argmin(reported)}: no round from {averaging_from} on was feasible"
         return state.best.params, f"best feasible iterate, {when}"
-    if int(state.least_violating.round) >= 0:
-        return state.least_violating.params, f"iterate with the smallest criterion, round {int(state.least_violating.round)}"
+    if np.isfinite(state.least_violating.score):
+        when = f"round {_smallest_criterion(history)}"
+        return state.least_violating.params, f"iterate with the smallest criterion, {when}"
     return state.params, "the start: no round was completed"
+
+
+def _smallest_criterion(history: History) -> int:
+    """The round with the smallest criterion."""
+    return int(np.nanargmin(history.criterion))
 
 
 def status(
@@ -141,7 +148,7 @@ def status(
     diverged_name: Any,
 ) -> Status:
     """Say how a run ended."""
-    feasible = int(state.feasible_rounds)
+    feasible = history.feasible_rounds
     worst = client_constraint.max(axis=1)
     blocker = names[int(np.argmax(worst))]
     at_answer = f"at the answer, client {blocker!r} has the largest constraint on its data, {worst.max():.4g}"
@@ -160,16 +167,19 @@ def status(
         message = f"ended after {len(history)} rounds, {feasible} of them feasible; {at_answer}"
         return Status(StatusCode.STOPPED, message, len(history), blocker, smallest)
     if not feasible:
+        when = _smallest_criterion(history)
         message = (
-            f"none of {len(history)} rounds had a criterion <= {float(rule.switch_at):.4g}; the smallest was {smallest:.4g} "
-            f"in round {int(state.least_violating.round)}, and there client {blocker!r} blocks with a constraint of "
+            f"none of {len(history)} rounds had a criterion <= {float(rule.switch_at):.4g}; the smallest was "
+            f"{smallest:.4g} in round {when}, and there client {blocker!r} blocks with a constraint of "
             f"{worst.max():.4g} on its data"
         )
-        return Status(StatusCode.NO_FEASIBLE_ROUND, message, int(state.least_violating.round), blocker, smallest)
+        return Status(StatusCode.NO_FEASIBLE_ROUND, message, when, blocker, smallest)
     passed = f"{feasible} of {len(history)} rounds were feasible"
     if worst.max() > rule.tolerance:
         many = int((worst > rule.tolerance).sum())
-        message = f"{passed}, but {many} of {len(names)} clients are above the tolerance {rule.tolerance:g}: {at_answer}"
+        message = (
+            f"{passed}, but {many} of {len(names)} clients are above the tolerance {rule.tolerance:g}: {at_answer}"
+        )
         return Status(StatusCode.VIOLATED, message, None, blocker, smallest)
     message = f"{passed}, and all {len(names)} clients are within the tolerance {rule.tolerance:g}; {at_answer}"
     return Status(StatusCode.FEASIBLE, message, None, blocker, smallest)

@@ -21,12 +21,12 @@ class Average(NamedTuple):
     Attributes:
         total: Σ w_k.
         lost: the part of it that did not fit in its digits.
-        count: how many.
+        rounds: how many.
     """
 
     total: Params
     lost: Params
-    count: Int[Array, ""]
+    rounds: Int[Array, ""]
 
     def add(self, params: Params, joins: Bool[Array, ""]) -> Average:
         """Add w_k where ``joins``."""
@@ -34,12 +34,14 @@ class Average(NamedTuple):
         total = jax.tree.map(jnp.add, self.total, value)
         lost = jax.tree.map(lambda new, old, v: (new - old) - v, total, self.total, value)
         return Average(
-            select(joins, total, self.total), select(joins, lost, self.lost), self.count + joins.astype(jnp.int32)
+            select(joins, total, self.total),
+            select(joins, lost, self.lost),
+            self.rounds + joins.astype(jnp.int32),
         )
 
     def mean(self) -> Params:
-        """Σ w_k / count; zeros where nothing was added."""
-        count = jnp.maximum(self.count, 1)
+        """Σ w_k / rounds; zeros where nothing was added."""
+        count = jnp.maximum(self.rounds, 1)
         return jax.tree.map(lambda s, lost: (s - lost) / count.astype(s.dtype), self.total, self.lost)
 
 
@@ -49,17 +51,14 @@ class Kept(NamedTuple):
     Attributes:
         params: the iterate.
         score: its score; +∞ before the first.
-        round: the round it comes from; −1 before the first.
     """
 
     params: Params
     score: Float[Array, ""]
-    round: Int[Array, ""]
 
-    def offer(self, params: Params, score: Float[Array, ""], k: Int[Array, ""], valid: Bool[Array, ""]) -> Kept:
+    def offer(self, params: Params, score: Float[Array, ""], valid: Bool[Array, ""]) -> Kept:
         """Keep ``params`` instead, where valid and better."""
-        better = valid & (score < self.score)
-        return select(better, Kept(params, score.astype(self.score.dtype), k), self)
+        return select(valid & (score < self.score), Kept(params, score), self)
 
 
 class State(NamedTuple):
@@ -72,9 +71,7 @@ class State(NamedTuple):
         average: of the feasible iterates.
         best: the feasible iterate with the smallest reported worst-client objective.
         least_violating: the iterate with the smallest criterion, feasible or not.
-        feasible_rounds: |S| so far.
         diverged_at: the round in which something was not finite; −1 while all is well.
-        diverged_client: the place in I_k of the first client whose report was not finite; −1 where it was the step.
     """
 
     params: Params
@@ -83,14 +80,12 @@ class State(NamedTuple):
     average: Average
     best: Kept
     least_violating: Kept
-    feasible_rounds: Int[Array, ""]
     diverged_at: Int[Array, ""]
-    diverged_client: Int[Array, ""]
 
 
 def start(params: Params, rule: Rule, constraints: int) -> State:
     """The state before round 0."""
-    nothing = Kept(params, jnp.full((), jnp.inf, jax.tree.leaves(params)[0].dtype), jnp.int32(-1))
+    nothing = Kept(params, jnp.full((), jnp.inf, jax.tree.leaves(params)[0].dtype))
     zeros = jax.tree.map(jnp.zeros_like, params)
     return State(
         params=params,
@@ -99,9 +94,7 @@ def start(params: Params, rule: Rule, constraints: int) -> State:
         average=Average(zeros, zeros, jnp.int32(0)),
         best=nothing,
         least_violating=nothing,
-        feasible_rounds=jnp.int32(0),
         diverged_at=jnp.int32(-1),
-        diverged_client=jnp.int32(-1),
     )
 
 
@@ -117,7 +110,7 @@ def advance(
     rule: Rule,
     domain: Domain | None,
     k: Int[Array, ""],
-    averaging_from: Int[Array, ""],
+    averaging_from: Int[Array, ""] | int,
     reports: Reports,
     decision: Decision,
     rule_state: Any,
@@ -125,8 +118,8 @@ def advance(
 ) -> State:
     """Apply a round: w_{k+1} = Π_Θ(w_k − η Σ r_i u_i), and account for w_k.
 
-    A void round (nobody reported) changes nothing. A round in which a report or the step is not finite changes nothing either,
-    marks the run as diverged, and so do all rounds after it: the last finite iterate stays.
+    A void round (nobody reported) changes nothing. A round in which a report or the step is not finite marks the run as
+    diverged; from then on nothing changes, and the last finite iterate stays.
 
     Args:
         state: before the round.
@@ -139,34 +132,34 @@ def advance(
         rule_state: the rule's memory after it.
         direction: Σ r_i u_i.
     """
-    running = state.diverged_at < 0
-    took_part = reports.mask.any()
-    healthy = ~reports.mask | (jnp.isfinite(reports.objective) & jnp.isfinite(reports.constraint).all(axis=1))
-    sound = healthy.all()
-
     optimizer = rule.optimizer(rule.step_size_at(k))
     updates, optimizer_state = optimizer.update(direction, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
     if domain is not None:
         params = domain.project(params)
-    stepped = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((params, optimizer_state))]).all()
 
-    counts = running & took_part & sound
+    sound = healthy(reports).all()
+    stepped = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((params, optimizer_state))]).all()
+    running = (state.diverged_at < 0) & reports.mask.any()
+    counts = running & sound
     joins = counts & decision.feasible
     moves = counts & stepped
-    fails = running & took_part & ~(sound & stepped)
     worst = maximum(reports.objective, reports.mask)
     return State(
         params=select(moves, params, state.params),
         optimizer=select(moves, optimizer_state, state.optimizer),
         rule=select(moves, rule_state, state.rule),
         average=state.average.add(state.params, joins & (k >= averaging_from)),
-        best=state.best.offer(state.params, worst, k, joins),
-        least_violating=state.least_violating.offer(state.params, decision.criterion, k, counts),
-        feasible_rounds=state.feasible_rounds + joins.astype(jnp.int32),
-        diverged_at=jnp.where(fails, k, state.diverged_at),
-        diverged_client=jnp.where(fails & ~sound, jnp.argmin(healthy).astype(jnp.int32), state.diverged_client),
+        best=state.best.offer(state.params, worst, joins),
+        least_violating=state.least_violating.offer(state.params, decision.criterion, counts),
+        diverged_at=jnp.where(running & ~moves, k, state.diverged_at),
     )
+
+
+def healthy(reports: Reports) -> Bool[Array, " m"]:
+    """Which clients' reports are finite; one that did not report counts as healthy."""
+    finite = jnp.isfinite(reports.objective) & jnp.isfinite(reports.constraint).all(axis=1)
+    return ~reports.mask | finite
 
 
 def select(condition: Bool[Array, ""], chosen: Any, otherwise: Any) -> Any:

@@ -1,7 +1,7 @@
 """Random draws: which clients take part in a round, and which of its rows a client draws.
 
-Draws are made in bulk for many rounds at once, from one key a round; so what round k draws depends on the seed and k alone,
-not on how many rounds are computed together.
+Draws are made in bulk for many rounds at once, from one key a round; so what round k draws depends on the seed and k
+alone, not on how many rounds are computed together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from softswitch.clients import Rows
 _FLOYD_LIMIT = 4096  # beyond, sorting all clients is cheaper than comparing all pairs of drawn ones
 
 
-def below(words: UInt32[Array, "..."], count: Int[Array, "..."]) -> Int[Array, "..."]:
+def below(words: UInt32[Array, ...], count: Int[Array, ...]) -> Int[Array, ...]:
     """Whole numbers in [0, count), uniform to within count/2**32: floor(word · count / 2**32), in 32 bits."""
     count = count.astype(jnp.uint32)
     high, low = words >> 16, words & 0xFFFF
@@ -104,6 +104,8 @@ class Batching:
 
         A draw from a stratum weighs (the stratum's share of the client's rows) / (draws from it).
         """
+        if self.draws is not None and self.equal:
+            return jnp.full((clients.shape[0], self.width), 1 / self.width, dtype)
         counts = rows.counts[clients].astype(dtype)
         sizes = counts.sum(axis=1, keepdims=True)
         if self.draws is None:

@@ -6,19 +6,21 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import jax
 import numpy as np
 
 from softswitch import checks, engine
-from softswitch.clients import ClientData
-from softswitch.evaluation import evaluation, row_bytes
+from softswitch.clients import ClientData, Rows
+from softswitch.evaluation import Evaluation, evaluation, row_bytes
 from softswitch.history import History
 from softswitch.losses import Losses
 from softswitch.oracle import GradientOracle
 from softswitch.problem import WEIGHT, Params, PooledConstraint, Problem
 from softswitch.result import Result, answer, status
+from softswitch.round import State, healthy
 from softswitch.rules import Rule
 from softswitch.sampling import Batching, batching
 from softswitch.slices import slice_size
@@ -73,10 +75,10 @@ def solve(
         value_batch_size: B_ζ, rows it draws for its report; by default as ``batch_size``.
         replace: draw rows with replacement, or without.
         seed: of all random choices: the same seed gives the same result on the same machine, bit for bit.
-        average_last: average over the feasible rounds of this last share of the rounds only; 1 is the paper's average. A
-            start far away spoils that one for a long time; 0.5 forgets it.
-        eval_every: rounds from one evaluation of F and G on all clients' data to the next; 0: never. By default up to 20
-            times in a run, and never so often that it costs more than the training.
+        average_last: average over the feasible rounds of this last share of the rounds only; 1 is the paper's average.
+            A start far away spoils that one for a long time; 0.5 forgets it.
+        eval_every: rounds from one evaluation of F and G on all clients' data to the next; 0: never. By default up to
+            20 times in a run, and never so often that it costs more than the training.
         record_clients: keep what every participant reported in every round.
         clients_at_once: how many clients are computed side by side; by default as many as fit in 256 MiB.
         callbacks: each is called with a ``Chunk`` after every chunk of rounds; one that returns True ends the run.
@@ -100,43 +102,68 @@ def solve(
         clients_at_once=clients_at_once,
     )
     seed = checks.whole_number("seed", seed, at_least=0)
-    oracle = prepared.oracle
+    with ProgressBar(prepared.rounds, progress) as bar:
+        return run(prepared, problem, clients, rule, seed, (bar, *callbacks), record_clients)
+
+
+def run(
+    prepared: Prepared,
+    problem: Problem,
+    clients: ClientData,
+    rule: Rule,
+    seed: int,
+    callbacks: Sequence[Callback],
+    record_clients: bool,
+) -> Result:
+    """Run a prepared request, chunk by chunk."""
+    oracle, rounds = prepared.oracle, prepared.rounds
     key = jax.random.key(seed)
     length = engine.chunk_length(oracle)
     state = engine.start(problem.start, rule, oracle.constraints)
     records: list[engine.Record] = []
     began = time.perf_counter()
-    done, stopped = 0, False
-    with ProgressBar(prepared.rounds, progress) as bar:
-        try:
-            while done < prepared.rounds and not stopped and int(state.diverged_at) < 0:
-                state, record = engine.run_chunk(
-                    oracle,
-                    rule,
-                    problem.domain,
-                    prepared.span(done),
-                    key,
-                    state,
-                    length=length,
-                    record_clients=record_clients,
-                )
-                records.append(record)
-                played = min(length, prepared.rounds - done)
-                done += played
-                news = Chunk(
-                    done,
-                    prepared.rounds,
-                    History.from_records([record], played),
-                    state,
-                    time.perf_counter() - began,
-                )
-                bar(news)
-                stopped = any([callback(news) is True for callback in callbacks])
-        except KeyboardInterrupt:
-            stopped = True
-    stopped = stopped and done < prepared.rounds
+    done, feasible, stopped = 0, 0, False
+    try:
+        while done < rounds and not stopped and int(state.diverged_at) < 0:
+            state, record = engine.run_chunk(
+                oracle,
+                rule,
+                problem.domain,
+                prepared.span(done),
+                key,
+                state,
+                length=length,
+                record_clients=record_clients,
+            )
+            history = History.from_records(oracle, [record], min(length, rounds - done))
+            records.append(record)
+            done += len(history)
+            feasible += history.feasible_rounds
+            news = Chunk(done, rounds, history, feasible / done, state, time.perf_counter() - began)
+            answers = [callback(news) for callback in callbacks]
+            stopped = any(answer is True for answer in answers)
+    except KeyboardInterrupt:
+        stopped = True
     seconds = time.perf_counter() - began
-    return finish(prepared, rule, clients, seed, state, records, done, stopped, seconds)
+    return finish(prepared, rule, clients, seed, state, records, done, stopped and done < rounds, seconds)
+
+
+def evaluate(problem: Problem, clients: ClientData, params: Params) -> tuple[np.ndarray, np.ndarray]:
+    """f_i and g_i of every client on all of its rows: one entry a client, and clients × constraints.
+
+    For held-out data as well: make a ``ClientData`` of it.
+    """
+    _expect("problem", problem, Problem)
+    _expect("clients", clients, ClientData)
+    traced = problem.trace(batch_shapes(clients, int(clients.sizes.max()), params))
+    way = evaluation(clients.rows, clients.sizes, traced.ignore_weight)
+    objective, constraint = _evaluate(way, clients.rows, params, Losses(problem.objective, problem.constraint))
+    return np.asarray(objective), np.asarray(constraint)
+
+
+@partial(jax.jit, static_argnames="losses")
+def _evaluate(way: Evaluation, rows: Rows, params: Params, losses: Losses) -> tuple[Any, Any]:
+    return way.run(losses, rows, params)
 
 
 def finish(
@@ -144,7 +171,7 @@ def finish(
     rule: Rule,
     clients: ClientData,
     seed: int,
-    state: Any,
+    state: State,
     records: Sequence[engine.Record],
     done: int,
     stopped: bool,
@@ -153,18 +180,15 @@ def finish(
     """Make a result of where a run ended: choose the answer, evaluate it on all data, say how it went."""
     diverged_at = int(state.diverged_at)
     rounds = done if diverged_at < 0 else diverged_at + 1
-    history = History.from_records(records, rounds)
-    params, selected = answer(state, rounds, prepared.averaging_from)
+    history = History.from_records(prepared.oracle, records, rounds)
+    params, selected = answer(state, history, prepared.averaging_from)
     objective, constraint = (np.asarray(v) for v in engine.evaluate(prepared.oracle, params))
-    culprit = None
-    if diverged_at >= 0 and int(state.diverged_client) >= 0:
-        draws = prepared.oracle.draw(jax.random.fold_in(jax.random.key(seed), diverged_at))
-        culprit = clients.names[int(draws.clients[int(state.diverged_client)])]
+    culprit = _culprit(prepared.oracle, clients, state, seed) if diverged_at >= 0 else None
     how = status(state, history, rule, clients.names, constraint, stopped=stopped, diverged_name=culprit)
     return Result(
         params=params,
         last=state.params,
-        best=state.best.params if int(state.best.round) >= 0 else None,
+        best=state.best.params if history.feasible_rounds else None,
         selected=selected,
         status=how,
         history=history,
@@ -175,6 +199,13 @@ def finish(
         seed=seed,
         seconds=seconds,
     )
+
+
+def _culprit(oracle: GradientOracle, clients: ClientData, state: State, seed: int) -> Any:
+    """The label of the client whose report was not finite, found by asking again; None where it was the step."""
+    draws = oracle.draw(jax.random.fold_in(jax.random.key(seed), state.diverged_at))
+    finite = np.asarray(healthy(oracle.report(state.params, draws)))
+    return None if finite.all() else clients.names[int(draws.clients[np.argmin(finite)])]
 
 
 def prepare(

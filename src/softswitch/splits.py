@@ -13,7 +13,9 @@ def _checked(labels: Any, clients: Any) -> tuple[np.ndarray, int]:
     labels = np.asarray(labels)
     clients = checks.whole_number("clients", clients, at_least=1)
     if labels.ndim != 1 or len(labels) < clients:
-        raise ValueError(f"labels must be a vector with at least clients = {clients} rows, but has shape {labels.shape}")
+        raise ValueError(
+            f"labels must be a vector with at least clients = {clients} rows, but has shape {labels.shape}"
+        )
     return labels, clients
 
 

@@ -22,6 +22,7 @@ class Chunk:
         round: how many rounds are done.
         rounds: how many there will be.
         history: the rounds of this chunk; its counts of evaluations begin with the chunk.
+        switch_share: the share of all rounds so far that were feasible.
         state: what the server keeps, on the device.
         seconds: since the run began.
     """
@@ -29,13 +30,9 @@ class Chunk:
     round: int
     rounds: int
     history: History
+    switch_share: float
     state: State
     seconds: float
-
-    @property
-    def switch_share(self) -> float:
-        """The share of all rounds so far that were feasible."""
-        return int(self.state.feasible_rounds) / self.round
 
 
 Callback = Callable[[Chunk], object]
@@ -68,7 +65,10 @@ class ProgressBar:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._bar.stop()
 

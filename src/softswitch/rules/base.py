@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import optax
@@ -65,6 +65,15 @@ class Rule(ABC):
 
     def _set(self, name: str, value: float) -> None:
         object.__setattr__(self, name, value)
+
+    def __str__(self) -> str:
+        """The rule's name and the settings that differ from their defaults, shorter than its repr."""
+        changed = [
+            f"{field.name}={getattr(value, '__name__', None) or repr(value)}"
+            for field in fields(self)
+            if (value := getattr(self, field.name)) != field.default
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
 
     @property
     def switch_at(self) -> Any:

@@ -1,0 +1,273 @@
+"""sweep(): many settings and seeds as one compiled program, and one table of what came out."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from threading import Event
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from softswitch import checks, engine
+from softswitch.clients import ClientData
+from softswitch.problem import Problem
+from softswitch.result import Result
+from softswitch.rules import Rule
+from softswitch.solve import BatchSize, Prepared, finish, prepare, run
+from softswitch.tracking import Chunk, ProgressBar
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """The outcome of ``sweep``: a result for every rule and seed.
+
+    Attributes:
+        labels: what each rule is called.
+        seeds: the seeds.
+        results: ``results[r][s]`` is rule r with seed s.
+    """
+
+    labels: tuple[str, ...]
+    seeds: tuple[int, ...]
+    results: tuple[tuple[Result, ...], ...]
+
+    def __iter__(self) -> Iterator[tuple[str, tuple[Result, ...]]]:
+        return iter(zip(self.labels, self.results, strict=True))
+
+    def __getitem__(self, label: str) -> tuple[Result, ...]:
+        if label not in self.labels:
+            raise KeyError(f"no rule is labelled {label!r}; there are {', '.join(self.labels)}")
+        return self.results[self.labels.index(label)]
+
+    @property
+    def table(self) -> dict[str, np.ndarray]:
+        """One row a rule and seed: what the answer reaches on all training data. Ready for a data frame."""
+        rows = [
+            (
+                label,
+                result.seed,
+                result.worst_objective,
+                result.worst_constraint,
+                len(result.violating),
+                result.history.switch_share,
+                str(result.status.code),
+            )
+            for label, results in self
+            for result in results
+        ]
+        names = (
+            "rule",
+            "seed",
+            "worst_objective",
+            "worst_constraint",
+            "violating",
+            "switch_share",
+            "status",
+        )
+        return {name: np.asarray(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+
+    def __str__(self) -> str:
+        table = Table("rule", "worst objective", "worst constraint", "clients violating", "feasible rounds")
+        for label, results in self:
+            table.add_row(
+                label,
+                mean_and_spread([result.worst_objective for result in results]),
+                mean_and_spread([result.worst_constraint for result in results]),
+                f"{np.mean([len(result.violating) for result in results]):.1f} of {len(results[0].names)}",
+                f"{np.mean([result.history.switch_share for result in results]):.0%}",
+            )
+        console = Console(width=100)
+        with console.capture() as capture:
+            console.print(table)
+        return capture.get()
+
+
+def sweep(
+    problem: Problem,
+    clients: ClientData,
+    rules: Sequence[Rule] | Mapping[str, Rule],
+    *,
+    seeds: int | Sequence[int] = 5,
+    rounds: int = 1000,
+    local_steps: int = 1,
+    participation: float = 1.0,
+    batch_size: int | None = 32,
+    value_batch_size: BatchSize = "same",
+    replace: bool = True,
+    average_last: float = 1.0,
+    eval_every: int | None = None,
+    clients_at_once: int | None = None,
+    together: bool | None = None,
+    progress: bool | None = None,
+) -> Sweep:
+    """Run every rule with every seed.
+
+    Rules of one kind that differ in numbers only (α, step sizes, tolerance) share one compiled program. All rules share
+    a seed's draws, so that their results can be compared pair by pair. The other arguments are those of ``solve``.
+
+    Args:
+        problem: objective, constraint, start, perhaps a domain.
+        clients: whose data.
+        rules: a list of rules, or a dict from a label to a rule.
+        seeds: how many (0, 1, 2, …), or which.
+        rounds: K.
+        local_steps: E.
+        participation: m/n.
+        batch_size: B_g.
+        value_batch_size: B_ζ.
+        replace: draw rows with replacement.
+        average_last: the last share of the rounds to average over.
+        eval_every: rounds from one evaluation on all data to the next.
+        clients_at_once: how many clients of a run are computed side by side.
+        together: compute all runs of one kind side by side as one program, which fills an accelerator; or one after
+            another on every core, each exactly as ``solve`` would. By default the first on an accelerator, the second on
+            a CPU: there it is faster, since side by side both branches of the switch are computed.
+        progress: show a progress bar; by default on a terminal only.
+    """
+    labelled = dict(rules) if isinstance(rules, Mapping) else {_label(rule, rules): rule for rule in rules}
+    if not labelled or (not isinstance(rules, Mapping) and len(labelled) < len(rules)):
+        raise ValueError(f"rules must hold at least one rule and no rule twice, but is {rules!r}")
+    seeds = range(checks.whole_number("seeds", seeds, at_least=1)) if not isinstance(seeds, Sequence) else seeds
+    numbers = tuple(checks.whole_number("seeds", seed, at_least=0) for seed in seeds)
+    prepared = prepare(
+        problem,
+        clients,
+        tuple(labelled.values()),
+        rounds=rounds,
+        local_steps=local_steps,
+        participation=participation,
+        batch_size=batch_size,
+        value_batch_size=value_batch_size,
+        replace=replace,
+        average_last=average_last,
+        eval_every=eval_every,
+        clients_at_once=clients_at_once,
+    )
+    if together is None:
+        together = jax.default_backend() != "cpu"
+    chosen = tuple(labelled.values())
+    with ProgressBar(len(chosen) * len(numbers) * prepared.rounds, progress) as bar:
+        every = _side_by_side if together else _one_by_one
+        results = every(prepared, problem, clients, chosen, numbers, bar)
+    return Sweep(tuple(labelled), numbers, results)
+
+
+def _one_by_one(
+    prepared: Prepared,
+    problem: Problem,
+    clients: ClientData,
+    rules: Sequence[Rule],
+    seeds: Sequence[int],
+    bar: ProgressBar,
+) -> tuple[tuple[Result, ...], ...]:
+    """Each run by itself, on as many threads as there are cores: XLA works outside Python's lock."""
+    interrupted = Event()
+    done: dict[tuple[int, int], int] = {}
+
+    def one(r: int, s: int) -> Result:
+        def watch(chunk: Chunk) -> bool:
+            done[r, s] = chunk.round
+            bar.update(sum(done.values()), f"{len(rules)} rules × {len(seeds)} seeds")
+            return interrupted.is_set()
+
+        return run(prepared, problem, clients, rules[r], seeds[s], (watch,), record_clients=False)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        waiting = [[pool.submit(one, r, s) for s in range(len(seeds))] for r in range(len(rules))]
+        try:
+            return tuple(tuple(future.result() for future in row) for row in waiting)
+        except BaseException:
+            interrupted.set()  # the runs under way end with their chunk
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _side_by_side(
+    prepared: Prepared,
+    problem: Problem,
+    clients: ClientData,
+    rules: Sequence[Rule],
+    seeds: Sequence[int],
+    bar: ProgressBar,
+) -> tuple[tuple[Result, ...], ...]:
+    """All runs of one kind as one program."""
+    groups: dict[Any, list[int]] = {}
+    for r, rule in enumerate(rules):
+        groups.setdefault(jax.tree.structure(rule), []).append(r)
+    found: dict[int, tuple[Result, ...]] = {}
+    rounds_done = 0
+    for members in groups.values():
+        chosen = [rules[r] for r in members]
+
+        def watch(done: int, size: int = len(members), before: int = rounds_done) -> None:
+            bar.update(before + done * size * len(seeds), f"{size} rules × {len(seeds)} seeds")
+
+        found.update(zip(members, _one_kind(prepared, problem, clients, chosen, seeds, watch), strict=True))
+        rounds_done += prepared.rounds * len(members) * len(seeds)
+    return tuple(found[r] for r in range(len(rules)))
+
+
+def _one_kind(
+    prepared: Prepared,
+    problem: Problem,
+    clients: ClientData,
+    rules: Sequence[Rule],
+    seeds: Sequence[int],
+    watch: Callable[[int], None],
+) -> list[tuple[Result, ...]]:
+    """Run rules of one structure with all seeds; results by rule, then seed."""
+    stacked = jax.tree.map(lambda *numbers: jnp.asarray(numbers), *rules)
+    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+    length = engine.chunk_length(prepared.oracle, len(seeds))
+    begin = jax.vmap(lambda rule: engine.start(problem.start, rule, prepared.oracle.constraints))(stacked)
+    states = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), begin)
+    records = []
+    began = time.perf_counter()
+    for first in range(0, prepared.rounds, length):
+        states, record = engine.run_chunk_of_many(
+            prepared.oracle,
+            stacked,
+            problem.domain,
+            prepared.span(first),
+            keys,
+            states,
+            length=length,
+        )
+        records.append(jax.tree.map(np.asarray, record))
+        watch(min(first + length, prepared.rounds))
+    seconds = (time.perf_counter() - began) / (len(rules) * len(seeds))
+    states = jax.tree.map(np.asarray, states)
+
+    def one(r: int, s: int) -> Result:
+        state, own = jax.tree.map(lambda leaf: leaf[s, r], (states, records))
+        return finish(prepared, rules[r], clients, seeds[s], state, own, prepared.rounds, False, seconds)
+
+    return [tuple(one(r, s) for s in range(len(seeds))) for r in range(len(rules))]
+
+
+def _label(rule: Rule, among: Sequence[Rule]) -> str:
+    """The rule's kind, and those of its settings in which the given rules differ."""
+    varying = [
+        f"{field.name}={getattr(rule, field.name)!r}"
+        for field in fields(rule)
+        if any(
+            getattr(other, field.name, None) != getattr(rule, field.name)
+            for other in among
+            if type(other) is type(rule)
+        )
+    ]
+    return f"{type(rule).__name__}({', '.join(varying)})"
+
+
+def mean_and_spread(values: Sequence[float]) -> str:
+    """Mean ± standard deviation, for a table."""
+    spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.3f}{spread}"

@@ -1,0 +1,1 @@
+"""Ready-made problems, each with the data and settings of the paper's experiments."""

@@ -1,0 +1,79 @@
+"""Neyman–Pearson classification: the fewest false alarms, while no client's misses get out of hand.
+
+Objective: the mean logistic loss of class 0 (benign) at a client. Constraint: that of class 1 (malignant). The paper's
+logistic loss is φ(w; (x, y)) = −y·wᵀx + log(1 + exp(wᵀx)).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from sklearn.datasets import load_breast_cancer
+from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import StandardScaler
+
+from softswitch.clients import ClientData
+from softswitch.domains import Domain
+from softswitch.problem import Batch, Problem
+from softswitch.splits import split_iid
+
+
+def class_loss(params: Float[Array, " d"], batch: Batch, label: int) -> Float[Array, ""]:
+    """The mean logistic loss over the client's rows of one class."""
+    scores = batch["x"] @ params
+    loss = jnp.logaddexp(0, scores) - batch["y"] * scores
+    return jnp.average(loss, weights=batch["weight"] * (batch["y"] == label))
+
+
+def objective(params: Float[Array, " d"], batch: Batch) -> Float[Array, ""]:
+    """f_i: the loss of class 0."""
+    return class_loss(params, batch, 0)
+
+
+def constraint(params: Float[Array, " d"], batch: Batch) -> Float[Array, ""]:
+    """g_i: the loss of class 1; the tolerance is its bound."""
+    return class_loss(params, batch, 1)
+
+
+def neyman_pearson(features: int, domain: Domain | None = None) -> Problem:
+    """The problem for rows of so many features, from a start at zero."""
+    return Problem(objective, constraint, jnp.zeros(features), domain)
+
+
+class BreastCancer(NamedTuple):
+    """The paper's data: scikit-learn's breast cancer set, split over clients.
+
+    Attributes:
+        problem: what to solve.
+        train: 80% of the rows, standardised, with a constant column, IID over the clients with equal class mix.
+        test: the rest, likewise split.
+    """
+
+    problem: Problem
+    train: ClientData
+    test: ClientData
+
+
+def breast_cancer(clients: int = 20, *, seed: int = 0, domain: Domain | None = None) -> BreastCancer:
+    """Breast cancer over ``clients`` clients; class 1 is malignant, the minority.
+
+    Batches are drawn by class, so that each holds both.
+
+    Args:
+        clients: n.
+        seed: of the split into training and test rows and of the split over clients.
+        domain: Θ, if the iterates are to be kept in one.
+    """
+    features, benign = load_breast_cancer(return_X_y=True)
+    labels = 1 - benign
+    parts = train_test_split(features, labels, test_size=0.2, random_state=seed, stratify=labels)
+    scaler = StandardScaler().fit(parts[0])
+    data = []
+    for x, y in ((parts[0], parts[2]), (parts[1], parts[3])):
+        rows = np.column_stack([scaler.transform(x), np.ones(len(x))]).astype(np.float32)
+        owner = split_iid(y, clients, seed=seed)
+        data.append(ClientData.from_arrays({"x": rows, "y": y}, client=owner, strata="y"))
+    return BreastCancer(neyman_pearson(features.shape[1] + 1, domain), *data)
