@@ -142,8 +142,8 @@ def _report(demo: Demo, picture: str) -> str:
         "",
         f"![Constraint while training and at each client]({picture})",
         "",
-        "Average SGM meets the constraint on the average of the clients; the worst of them pay for it. Softmax SGM weighs "
-        "the worst clients up, and pays with a larger objective.",
+        "Average SGM meets the constraint on the average of the clients; the worst of them pay for it. Softmax "
+        "SGM weighs the worst clients up, and pays with a larger objective.",
         "",
         "## How each run ended",
         "",

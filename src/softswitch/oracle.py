@@ -7,7 +7,7 @@ and a LocalSolver of E gradient steps.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from softswitch.slices import map_slices, sum_slices
 STATIC = {"static": True}  # part of the compiled program
 
 
+@runtime_checkable
 class Oracle(Protocol):
     """The clients, as an engine sees them. A pytree: its arrays are traced, the rest is compiled in."""
 

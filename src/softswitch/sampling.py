@@ -20,7 +20,7 @@ from softswitch.clients import Rows
 _FLOYD_LIMIT = 4096  # beyond, sorting all clients is cheaper than comparing all pairs of drawn ones
 
 
-def below(words: UInt32[Array, ...], count: Int[Array, ...]) -> Int[Array, ...]:
+def below(words: UInt32[Array, "..."], count: Int[Array, "..."]) -> Int[Array, "..."]:
     """Whole numbers in [0, count), uniform to within count/2**32: floor(word · count / 2**32), in 32 bits."""
     count = count.astype(jnp.uint32)
     high, low = words >> 16, words & 0xFFFF
@@ -52,7 +52,7 @@ def choose_clients(key: Array, clients: int, size: int) -> Int[Array, " size"]:
     if size == clients:
         return jnp.arange(clients, dtype=jnp.int32)
     if size <= _FLOYD_LIMIT:
-        return subset(jax.random.bits(key, (size,)), jnp.int32(clients))
+        return subset(jax.random.bits(key, (size,), jnp.uint32), jnp.int32(clients))
     return jax.random.permutation(key, jnp.arange(clients, dtype=jnp.int32))[:size]
 
 
@@ -77,7 +77,7 @@ class Batching:
         """Row indices of ``times`` batches for each of the given clients."""
         if self.draws is None:
             return self._whole(rows, clients, times)
-        words = jax.random.bits(key, (times, clients.shape[0], self.width))
+        words = jax.random.bits(key, (times, clients.shape[0], self.width), jnp.uint32)
         parts, start = [], 0
         for stratum, size in enumerate(self.draws):
             count = rows.counts[clients, stratum]

@@ -128,8 +128,8 @@ def sweep(
         eval_every: rounds from one evaluation on all data to the next.
         clients_at_once: how many clients of a run are computed side by side.
         together: compute all runs of one kind side by side as one program, which fills an accelerator; or one after
-            another on every core, each exactly as ``solve`` would. By default the first on an accelerator, the second on
-            a CPU: there it is faster, since side by side both branches of the switch are computed.
+            another on every core, each exactly as ``solve`` would. By default the first on an accelerator, the second
+            on a CPU: there it is faster, since side by side both branches of the switch are computed.
         progress: show a progress bar; by default on a terminal only.
     """
     labelled = dict(rules) if isinstance(rules, Mapping) else {_label(rule, rules): rule for rule in rules}

@@ -1,0 +1,16 @@
+"""Shapes in type hints are checked in every test; float64 where a test asks for it."""
+
+import jax
+import pytest
+from jaxtyping import install_import_hook
+
+# The inner rooms, whose arguments are arrays. What users call checks its arguments itself, and tests hand it wrong ones.
+INNER = ("sampling", "oracle", "round", "losses", "evaluation", "engine", "tasks.neyman_pearson")
+install_import_hook([f"softswitch.{room}" for room in INNER], "beartype.beartype")
+
+
+@pytest.fixture
+def x64():
+    """Compute in float64 within this test."""
+    with jax.enable_x64(True):
+        yield
