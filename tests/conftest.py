@@ -1,5 +1,6 @@
 """Shapes in type hints are checked in every test; float64 where a test asks for it."""
 
+import hypothesis
 import jax
 import pytest
 from jaxtyping import install_import_hook
@@ -7,6 +8,9 @@ from jaxtyping import install_import_hook
 # The inner rooms, whose arguments are arrays. What users call checks its arguments itself, and tests hand it wrong ones.
 INNER = ("sampling", "oracle", "round", "losses", "evaluation", "engine", "tasks.neyman_pearson")
 install_import_hook([f"softswitch.{room}" for room in INNER], "beartype.beartype")
+
+hypothesis.settings.register_profile("softswitch", deadline=None, max_examples=200)
+hypothesis.settings.load_profile("softswitch")
 
 
 @pytest.fixture

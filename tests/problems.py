@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import softswitch as ss
+from softswitch import engine
 
 # A least-squares objective, a softplus constraint and a linear one. Data: a, b (objective); c (softplus); h (linear).
 LEVEL, OFFSET = 0.75, 0.3
@@ -69,3 +70,12 @@ def regression(clients=6, features=4, sizes=(5, 30), seed=0):
 
 def client_data(data, owner, **options):
     return ss.ClientData.from_arrays(data, client=owner, **options)
+
+
+def watched(monkeypatch, problem, clients, rule, **options):
+    """Every iterate w_0, ..., w_K of a run and its result: chunks of one round, watched by a callback."""
+    monkeypatch.setattr(engine, "CHUNK_ROUNDS", 1)
+    iterates = [np.asarray(problem.start)]
+    watch = [lambda chunk: iterates.append(np.asarray(chunk.state.params))]
+    result = ss.solve(problem, clients, rule, callbacks=watch, eval_every=0, **options)
+    return np.array(iterates), result

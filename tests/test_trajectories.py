@@ -5,11 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import reference
-from problems import NumpyTwin, client_data, least_squares, regression, softplus_level, two_constraints
 
+import reference
 import softswitch as ss
-from softswitch import engine
+from problems import NumpyTwin, client_data, least_squares, regression, softplus_level, two_constraints, watched
 from softswitch.solve import prepare
 
 ROUNDS = 300
@@ -33,29 +32,11 @@ def draws_of(problem, clients, rule, seed, **options):
     } | options
     oracle = prepare(problem, clients, (rule,), **settings).oracle
     key = jax.random.key(seed)
-    drawn = jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k)))(jnp.arange(ROUNDS))
+    drawn = jax.jit(jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k))))(jnp.arange(ROUNDS))
     return [
         reference.Draws(clients, values, gradients)
         for clients, values, gradients in zip(*(np.asarray(x) for x in drawn), strict=True)
     ]
-
-
-def trajectory(monkeypatch, problem, clients, rule, seed, **options):
-    """Every iterate of a run: chunks of one round, watched by a callback."""
-    monkeypatch.setattr(engine, "CHUNK_ROUNDS", 1)
-    iterates = [np.asarray(problem.start)]
-    result = ss.solve(
-        problem,
-        clients,
-        rule,
-        rounds=ROUNDS,
-        batch_size=8,
-        seed=seed,
-        eval_every=0,
-        callbacks=[lambda chunk: iterates.append(np.asarray(chunk.state.params))],
-        **options,
-    )
-    return np.array(iterates), result
 
 
 def rules():
@@ -97,7 +78,9 @@ def test_engine_follows_the_reference_loop(monkeypatch, x64, method, scheme, con
     draws = draws_of(problem, clients, rule, seed=3, **SCHEMES[scheme])
     E = SCHEMES[scheme].get("local_steps", 1)
     expected = reference.run(NumpyTwin(data, constraints), make_reference(), np.zeros(4), draws, ETA, ETA, E)
-    iterates, result = trajectory(monkeypatch, problem, clients, rule, 3, **SCHEMES[scheme])
+    iterates, result = watched(
+        monkeypatch, problem, clients, rule, rounds=ROUNDS, batch_size=8, seed=3, **SCHEMES[scheme]
+    )
 
     np.testing.assert_allclose(iterates, expected.iterates, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(result.history.feasible, expected.feasible)
@@ -116,7 +99,7 @@ def test_local_step_size_of_its_own_and_projection(monkeypatch, x64):
     expected = reference.run(
         NumpyTwin(data, 1), reference.SoftmaxSGM(30.0, LAM), np.ones(4), draws, ETA, 0.03, 5, radius=0.9
     )
-    iterates, _ = trajectory(monkeypatch, problem, clients, rule, 1, local_steps=5)
+    iterates, _ = watched(monkeypatch, problem, clients, rule, rounds=ROUNDS, batch_size=8, seed=1, local_steps=5)
     np.testing.assert_allclose(iterates, expected.iterates, rtol=1e-9, atol=1e-12)
     assert np.isclose(np.linalg.norm(iterates, axis=1), 0.9).any(), "the projection must have acted"
 
@@ -131,17 +114,8 @@ def test_whole_local_data_of_ragged_clients(monkeypatch, x64):
     expected = reference.run(
         NumpyTwin(data, 1), reference.SoftmaxSGM(20.0, LAM), np.zeros(4), [whole] * ROUNDS, ETA, ETA, 1
     )
-    monkeypatch.setattr(engine, "CHUNK_ROUNDS", 1)
-    iterates = [np.zeros(4)]
-    ss.solve(
-        problem,
-        clients,
-        rule,
-        rounds=ROUNDS,
-        batch_size=None,
-        callbacks=[lambda chunk: iterates.append(np.asarray(chunk.state.params))],
-    )
-    np.testing.assert_allclose(np.array(iterates), expected.iterates, rtol=1e-9, atol=1e-12)
+    iterates, _ = watched(monkeypatch, problem, clients, rule, rounds=ROUNDS, batch_size=None)
+    np.testing.assert_allclose(iterates, expected.iterates, rtol=1e-9, atol=1e-12)
 
 
 class _PerStep:
@@ -161,7 +135,9 @@ def test_step_size_schedule_equals_steps_by_hand(x64):
     schedule = optax.linear_schedule(1.0, 0.0, 10)
     rule = ss.SoftmaxSGM(alpha=1.0, step_size=schedule, tolerance=0.1)
     result = ss.solve(problem, clients, rule, rounds=10, batch_size=2)
-    assert float(result.last) == pytest.approx(5.0 - sum(1 - k / 10 for k in range(10)), abs=1e-12)
+    steps = [float(schedule(jnp.int32(k))) for k in range(10)]  # optax computes schedules in float32
+    assert float(result.last) == pytest.approx(5.0 - sum(steps), abs=1e-12)
+    assert steps == pytest.approx([1 - k / 10 for k in range(10)], abs=1e-6)
 
 
 def test_server_adam_follows_optax(x64):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -71,7 +72,7 @@ class Box:
 
     def project(self, params: Params) -> Params:
         """Each entry clipped to [lower, upper]."""
-        return optax.projections.projection_box(params, self.lower, self.upper)
+        return jax.tree.map(lambda leaf: jnp.clip(leaf, self.lower, self.upper), params)
 
     def diameter(self, params: Params) -> float:
         """(upper − lower) · √(number of entries)."""

@@ -19,7 +19,7 @@ from softswitch.evaluation import Evaluation
 from softswitch.losses import Loss, Losses
 from softswitch.problem import WEIGHT, Batch, Params
 from softswitch.rules import Decision, LocalLoss, Reports
-from softswitch.sampling import Batching, choose_clients
+from softswitch.sampling import Batching, choose_clients, words_to_choose
 from softswitch.slices import map_slices, sum_slices
 
 STATIC = {"static": True}  # part of the compiled program
@@ -101,9 +101,14 @@ class GradientOracle:
     slice_size: int = field(metadata=STATIC)
 
     def draw(self, key: Array) -> Draws:
-        """Draw I_k, then its members' rows."""
-        who, report, update = jax.random.split(key, 3)
-        clients = choose_clients(who, self.rows.counts.shape[0], self.participants)
+        """Draw I_k, then its members' rows, all from one stretch of random words: one generator to compile and run."""
+        n, m = self.rows.counts.shape[0], self.participants
+        for_clients = words_to_choose(n, m)
+        for_report = self.report_batching.words(m, 1)
+        for_update = self.update_batching.words(m, self.local_steps)
+        words = jax.random.bits(key, (for_clients + for_report + for_update,), jnp.uint32)
+        who, report, update = jnp.split(words, (for_clients, for_clients + for_report))
+        clients = choose_clients(who, n, m)
         return Draws(
             clients,
             self.report_batching.draw(report, self.rows, clients, 1)[0],

@@ -47,13 +47,20 @@ def subset(words: UInt32[Array, " size"], count: Int[Array, ""]) -> Int[Array, "
     return lax.scan(take, taken, (jnp.arange(size, dtype=jnp.int32), words))[0]
 
 
-def choose_clients(key: Array, clients: int, size: int) -> Int[Array, " size"]:
+def words_to_choose(clients: int, size: int) -> int:
+    """How many random words ``choose_clients`` uses."""
+    if size == clients:
+        return 0
+    return size if size <= _FLOYD_LIMIT else clients
+
+
+def choose_clients(words: UInt32[Array, " words"], clients: int, size: int) -> Int[Array, " size"]:
     """I_k: ``size`` of the clients, uniformly without replacement. All of them, in order, where that is everyone."""
     if size == clients:
         return jnp.arange(clients, dtype=jnp.int32)
     if size <= _FLOYD_LIMIT:
-        return subset(jax.random.bits(key, (size,), jnp.uint32), jnp.int32(clients))
-    return jax.random.permutation(key, jnp.arange(clients, dtype=jnp.int32))[:size]
+        return subset(words, jnp.int32(clients))
+    return jnp.argsort(words)[:size].astype(jnp.int32)
 
 
 @jax.tree_util.register_static
@@ -73,11 +80,17 @@ class Batching:
     width: int
     equal: bool
 
-    def draw(self, key: Array, rows: Rows, clients: Int[Array, " m"], times: int) -> Int[Array, "times m width"]:
+    def words(self, clients: int, times: int) -> int:
+        """How many random words ``draw`` uses for so many clients."""
+        return 0 if self.draws is None else times * clients * self.width
+
+    def draw(
+        self, words: UInt32[Array, " words"], rows: Rows, clients: Int[Array, " m"], times: int
+    ) -> Int[Array, "times m width"]:
         """Row indices of ``times`` batches for each of the given clients."""
         if self.draws is None:
             return self._whole(rows, clients, times)
-        words = jax.random.bits(key, (times, clients.shape[0], self.width), jnp.uint32)
+        words = words.reshape(times, clients.shape[0], self.width)
         parts, start = [], 0
         for stratum, size in enumerate(self.draws):
             count = rows.counts[clients, stratum]

@@ -1,0 +1,94 @@
+"""ClientData: flat, ragged, in order, by strata."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softswitch as ss
+
+
+def ragged():
+    owner = np.array(["b", "a", "c", "a", "b", "b"])
+    return {"x": np.arange(12.0).reshape(6, 2), "y": np.array([0, 1, 0, 1, 1, 0])}, owner
+
+
+def test_rows_lie_by_client_without_padding():
+    data, owner = ragged()
+    clients = ss.ClientData.from_arrays(data, client=owner)
+    assert clients.names == ("a", "b", "c")
+    assert clients.sizes.tolist() == [2, 3, 1]
+    assert clients.rows.offsets.ravel().tolist() == [0, 2, 5]
+    np.testing.assert_array_equal(clients.rows.columns["x"][:, 0], [2, 6, 0, 8, 10, 4])
+    np.testing.assert_array_equal(clients.rows.columns["y"], [1, 1, 0, 1, 0, 0])
+
+
+def test_list_and_arrays_agree():
+    data, owner = ragged()
+    parts = [{key: column[owner == name] for key, column in data.items()} for name in "abc"]
+    listed = ss.ClientData.from_list(parts, names=["a", "b", "c"], strata="y")
+    flat = ss.ClientData.from_arrays(data, client=owner, strata="y")
+    assert listed.names == flat.names
+    np.testing.assert_array_equal(listed.stratum_sizes, flat.stratum_sizes)
+    for key in data:
+        np.testing.assert_array_equal(listed.rows.columns[key], flat.rows.columns[key])
+
+
+def test_strata_are_counted_and_may_be_missing():
+    data, owner = ragged()
+    clients = ss.ClientData.from_arrays(data, client=owner, strata="y")
+    assert clients.strata == (0, 1)
+    assert clients.stratum_sizes.tolist() == [[0, 2], [2, 1], [1, 0]]
+    assert clients.rows.offsets.tolist() == [[0, 0], [2, 4], [5, 6]]
+    column = ss.ClientData.from_arrays(data, client=owner, strata=data["y"])
+    np.testing.assert_array_equal(column.stratum_sizes, clients.stratum_sizes)
+
+
+def test_the_users_arrays_are_not_shared():
+    data, owner = ragged()
+    clients = ss.ClientData.from_arrays(data, client=np.sort(owner))
+    before = np.asarray(clients.rows.columns["x"]).copy()
+    data["x"][:] = -1
+    np.testing.assert_array_equal(clients.rows.columns["x"], before)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, bool, np.uint8])
+def test_dtypes_are_kept(dtype):
+    clients = ss.ClientData.from_arrays({"x": np.ones(5, dtype)}, client=np.zeros(5))
+    assert clients.rows.columns["x"].dtype == jnp.dtype(dtype)
+
+
+def test_text_says_what_is_inside():
+    data, owner = ragged()
+    assert repr(ss.ClientData.from_arrays(data, client=owner)).startswith(
+        "ClientData(3 clients, 6 rows, 1 to 3 a client;"
+    )
+
+
+def test_iid_split_is_even_in_size_and_class():
+    labels = np.random.default_rng(0).random(455) < 0.37
+    client = ss.split_iid(labels, 20, seed=1)
+    assert set(np.bincount(client)) == {22, 23}
+    assert np.ptp(np.bincount(client[labels])) <= 1
+    assert (client != ss.split_iid(labels, 20, seed=2)).any()
+    np.testing.assert_array_equal(client, ss.split_iid(labels, 20, seed=1))
+
+
+def test_dirichlet_split_is_skewed_and_respects_the_minimum():
+    labels = np.repeat([0, 1], 500)
+    skewed = ss.split_dirichlet(labels, 10, concentration=0.3, min_rows=5, seed=0)
+    even = ss.split_dirichlet(labels, 10, concentration=1e4, seed=0)
+    assert np.bincount(skewed, minlength=10).min() >= 5
+
+    def spread(client):
+        return np.ptp([labels[client == i].mean() for i in range(10)])
+
+    assert spread(skewed) > 0.5
+    assert spread(even) < 0.1
+    with pytest.raises(ValueError, match="min_rows = 200"):
+        ss.split_dirichlet(labels, 10, min_rows=200)
+
+
+def test_split_by_column_gathers_rare_values():
+    column = np.array(["nurse"] * 5 + ["clerk"] * 4 + ["pilot", "diver"])
+    np.testing.assert_array_equal(ss.split_by_column(column), column)
+    assert np.unique(ss.split_by_column(column, min_rows=3)).tolist() == ["clerk", "nurse", "other"]

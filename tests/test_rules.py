@@ -1,0 +1,185 @@
+"""Each rule's decision, by hand and against its neighbours."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import softswitch as ss
+from softswitch.rules import Reports
+
+COMMON = {"step_size": 0.1, "tolerance": 0.11}  # λ = 0.1
+
+
+def reports(f, g, mask=None, pooled=None):
+    f, g = np.asarray(f, float), np.asarray(g, float)
+    g = g[:, None] if g.ndim == 1 else g
+    return Reports(f, g, pooled, np.ones(len(f), bool) if mask is None else np.asarray(mask))
+
+
+def decide(rule, *args, state=(), **kwargs):
+    return rule.decide(state, reports(*args, **kwargs))[0]
+
+
+def test_softmax_switches_and_weighs_by_hand():
+    rule = ss.SoftmaxSGM(alpha=1.0, **COMMON)
+    feasible = decide(rule, [0.0, np.log(3)], [-1.0, -1.0])
+    assert bool(feasible.feasible)
+    np.testing.assert_allclose(feasible.weights, [0.25, 0.75])
+    assert feasible.local_loss.objective == 1
+    np.testing.assert_array_equal(feasible.local_loss.constraint, [[0], [0]])
+
+    infeasible = decide(rule, [5.0, 0.0], [0.0, np.log(3)])
+    assert not bool(infeasible.feasible)
+    assert infeasible.criterion == pytest.approx(0.75 * np.log(3))
+    np.testing.assert_allclose(infeasible.weights, [0.25, 0.75])
+    assert infeasible.local_loss.objective == 0
+    np.testing.assert_array_equal(infeasible.local_loss.constraint, [[1], [1]])
+
+
+def test_several_constraints_weigh_pairs():
+    """q over the four pairs, exp(g) = 1, 3, 2, 2 of 8: client weights 1/2 and 1/2, mixes (1/4, 3/4) and (1/2, 1/2)."""
+    decision = decide(ss.SoftmaxSGM(alpha=1.0, **COMMON), [0, 0], np.log([[1, 3], [2, 2]]))
+    np.testing.assert_allclose(decision.weights, [0.5, 0.5])
+    np.testing.assert_allclose(decision.local_loss.constraint, [[0.25, 0.75], [0.5, 0.5]])
+    assert decision.criterion == pytest.approx((3 * np.log(3) + 4 * np.log(2)) / 8)
+
+
+def test_vanishing_weights_do_not_divide_by_zero():
+    decision = decide(ss.SoftmaxSGM(alpha=1e6, **COMMON), [0, 0], [[5.0, 4.0], [-1e8, -1e8]])
+    np.testing.assert_array_equal(decision.weights, [1, 0])
+    np.testing.assert_array_equal(decision.local_loss.constraint, [[1, 0], [0.5, 0.5]])
+
+
+def test_threshold():
+    assert ss.AverageSGM(step_size=1, tolerance=0.1).switch_at == pytest.approx(0.1 / 1.1)
+    assert ss.AverageSGM(step_size=1, tolerance=0.1, slack=1).switch_at == pytest.approx(0.05)
+    assert ss.AverageSGM(step_size=1, tolerance=0.1, threshold=-5).switch_at == -5
+    at_lambda = ss.AverageSGM(step_size=1, tolerance=1, threshold=0.5)
+    assert bool(decide(at_lambda, [0.0], [0.5]).feasible), "G_k <= λ includes equality"
+
+
+@pytest.mark.parametrize(
+    ("criterion", "expected"),
+    [("softmax", 0.75 * np.log(3)), ("max", np.log(3)), ("mean", np.log(3) / 2), ("pooled", 0.07)],
+)
+def test_criteria(criterion, expected):
+    rule = ss.SoftmaxSGM(alpha=1.0, criterion=criterion, **COMMON)
+    decision = decide(rule, [0, 0], [0.0, np.log(3)], pooled=np.array([0.02, 0.07]))
+    assert decision.criterion == pytest.approx(expected)
+    assert bool(decision.feasible) == (expected <= 0.1)
+    if not decision.feasible:
+        np.testing.assert_allclose(decision.weights, [0.25, 0.75], err_msg="the criterion must not change the weights")
+
+
+def test_another_alpha_for_the_constraint():
+    rule = ss.SoftmaxSGM(alpha=1.0, constraint_alpha=2.0, **COMMON)
+    np.testing.assert_allclose(decide(rule, [0, 0], [0, np.log(3)]).weights, [0.1, 0.9])
+    np.testing.assert_allclose(decide(rule, [0, np.log(3)], [-1, -1]).weights, [0.25, 0.75])
+
+
+REPORTED = hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 3)), elements=st.floats(-3, 3))
+
+
+@given(REPORTED, st.data())
+def test_average_is_softmax_at_zero(g, data):
+    f = data.draw(hnp.arrays(np.float64, len(g), elements=st.floats(-3, 3)))
+    same(decide(ss.AverageSGM(**COMMON), f, g), decide(ss.SoftmaxSGM(alpha=0.0, **COMMON), f, g))
+
+
+@given(REPORTED, st.data())
+def test_hard_is_the_limit_of_softmax(g, data):
+    """Values on a grid of 0.01, so that at α = 1e5 only ties remain."""
+    f = np.round(data.draw(hnp.arrays(np.float64, len(g), elements=st.floats(-3, 3))), 2)
+    same(decide(ss.HardSGM(**COMMON), f, g.round(2)), decide(ss.SoftmaxSGM(alpha=1e5, **COMMON), f, g.round(2)))
+    softmax_word = ss.HardSGM(criterion="softmax", **COMMON)
+    same(decide(softmax_word, f, g.round(2)), decide(ss.HardSGM(**COMMON), f, g.round(2)))
+
+
+def same(one, other):
+    assert bool(one.feasible) == bool(other.feasible)
+    np.testing.assert_allclose(one.criterion, other.criterion, atol=1e-9)
+    np.testing.assert_allclose(one.weights, other.weights, atol=1e-9)
+    np.testing.assert_allclose(
+        one.weights[:, None] * one.local_loss.constraint,
+        other.weights[:, None] * other.local_loss.constraint,
+        atol=1e-9,
+    )
+
+
+def test_penalty_by_hand():
+    decision = decide(ss.Penalty(penalty=2.5, **COMMON), [1.0, 2.0], [0.0, 1.0])
+    np.testing.assert_array_equal(decision.weights, [0.5, 0.5])
+    loss = decision.local_loss
+    assert (loss.objective, loss.penalty, loss.tolerance) == (1, 2.5, 0.11)
+    np.testing.assert_array_equal(loss.constraint, [[0], [0]])
+    assert not bool(decision.feasible)
+
+
+def test_primal_dual_by_hand():
+    """μ_0 = (2, 2), means (0.5, −9), η_d = 0.1, ε = 0.11: μ_1 = (2.039, max(0, 2 − 0.911)); the second falls to 0 later."""
+    rule = ss.PrimalDual(multiplier=2.0, dual_step_size=0.1, **COMMON)
+    state = rule.init(2)
+    heard = reports([0, 0], [[0.0, -8.0], [1.0, -10.0]])
+    decision, state = rule.decide(state, heard)
+    np.testing.assert_array_equal(decision.local_loss.constraint, [[2, 2], [2, 2]])
+    np.testing.assert_allclose(state, [2.039, 1.089], rtol=1e-6)
+    for _ in range(3):
+        _, state = rule.decide(state, heard)
+    assert state[1] == 0
+
+
+RULES = {
+    "softmax": ss.SoftmaxSGM(alpha=3.0, **COMMON),
+    "average": ss.AverageSGM(**COMMON),
+    "hard": ss.HardSGM(**COMMON),
+    "penalty": ss.Penalty(penalty=1.0, **COMMON),
+    "primal-dual": ss.PrimalDual(multiplier=1.0, dual_step_size=0.1, **COMMON),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_absent_clients_count_nothing(name):
+    rule = RULES[name]
+    present = rule.decide(rule.init(1), reports([1.0, 2.0], [0.5, 0.2]))
+    masked = rule.decide(rule.init(1), reports([1.0, np.nan, 2.0], [0.5, np.nan, 0.2], mask=[True, False, True]))
+    np.testing.assert_allclose(masked[0].weights, np.insert(present[0].weights, 1, 0))
+    assert masked[0].criterion == pytest.approx(present[0].criterion)
+    np.testing.assert_allclose(masked[1], present[1])
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_void_round_is_not_feasible(name):
+    rule = RULES[name]
+    decision, state = rule.decide(rule.init(1), reports([np.nan] * 2, [np.nan] * 2, mask=[False, False]))
+    assert not bool(decision.feasible)
+    np.testing.assert_array_equal(decision.weights, [0, 0])
+    np.testing.assert_array_equal(state, rule.init(1))
+
+
+def test_numbers_are_leaves_and_words_are_not():
+    leaves, structure = jax.tree.flatten(ss.SoftmaxSGM(alpha=1, step_size=2, tolerance=3))
+    assert sorted(leaves) == [1, 2, 3, 10]
+    assert structure == jax.tree.structure(ss.SoftmaxSGM(alpha=7, step_size=8, tolerance=9))
+    assert structure != jax.tree.structure(ss.SoftmaxSGM(alpha=7, step_size=8, tolerance=9, criterion="max"))
+    assert structure != jax.tree.structure(ss.SoftmaxSGM(alpha=7, step_size=optax.constant_schedule(8), tolerance=9))
+    doubled = jax.tree.map(lambda x: 2 * x, RULES["softmax"])
+    assert (doubled.alpha, doubled.criterion) == (6.0, "softmax")
+
+
+def test_text_is_short():
+    assert str(RULES["softmax"]) == "SoftmaxSGM(step_size=0.1, tolerance=0.11, alpha=3.0)"
+    assert str(ss.AverageSGM(optimizer=optax.adam, **COMMON)).endswith("optimizer=adam)")
+
+
+def test_decisions_on_jax_arrays_match_numpy(x64):
+    f, g = np.array([0.3, 0.1, 0.7]), np.array([[0.2, 0.0], [0.4, 0.1], [0.1, 0.3]])
+    for rule in RULES.values():
+        on_numpy = rule.decide(np.asarray(rule.init(2)), reports(f, g))[0]
+        on_jax = rule.decide(rule.init(2), Reports(jnp.asarray(f), jnp.asarray(g), None, jnp.ones(3, bool)))[0]
+        for one, other in zip(jax.tree.leaves(on_numpy), jax.tree.leaves(on_jax), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12)
