@@ -5,7 +5,7 @@ import jax
 import pytest
 from jaxtyping import install_import_hook
 
-# The inner rooms, whose arguments are arrays. What users call checks its arguments itself, and tests hand it wrong ones.
+# The inner rooms, whose arguments are arrays. What users call checks its arguments itself.
 INNER = ("sampling", "oracle", "round", "losses", "evaluation", "engine", "tasks.neyman_pearson")
 install_import_hook([f"softswitch.{room}" for room in INNER], "beartype.beartype")
 

@@ -1,6 +1,7 @@
 """Algorithm 1 of the paper as a plain NumPy loop, and the baselines in the same words.
 
-Written from the paper's pseudocode alone and in float64: nothing here comes from softswitch. All random choices are handed in.
+Written from the paper's pseudocode alone and in float64: nothing here comes from softswitch. All random choices are
+handed in.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ import numpy as np
 
 @dataclass
 class Draws:
-    """One round's random choices: I_k; for each member its value rows; for each local step and member its gradient rows."""
+    """One round's choices: I_k; for each member its value rows; for each step and member its gradient rows."""
 
     clients: np.ndarray
     value_rows: np.ndarray

@@ -41,7 +41,7 @@ def test_command_refuses_and_helps():
     assert "demo" in runner.invoke(app, []).output
 
 
-def test_installed_program_answers_without_loading_jax():
+def test_installed_program_tells_its_version():
     program = Path(sys.executable).with_name("softswitch")
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
     assert version.stdout.startswith("softswitch 0.")

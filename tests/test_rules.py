@@ -121,7 +121,7 @@ def test_penalty_by_hand():
 
 
 def test_primal_dual_by_hand():
-    """μ_0 = (2, 2), means (0.5, −9), η_d = 0.1, ε = 0.11: μ_1 = (2.039, max(0, 2 − 0.911)); the second falls to 0 later."""
+    """μ_0 = (2, 2), means (0.5, −9), η_d = 0.1, ε = 0.11: μ_1 = (2.039, 1.089), and later the second is 0."""
     rule = ss.PrimalDual(multiplier=2.0, dual_step_size=0.1, **COMMON)
     state = rule.init(2)
     heard = reports([0, 0], [[0.0, -8.0], [1.0, -10.0]])

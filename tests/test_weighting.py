@@ -18,8 +18,8 @@ HUGE = st.floats(-1e8, 1e8, allow_subnormal=False)
 ALPHAS = st.one_of(st.just(0.0), st.floats(1e-3, 1e6))
 
 
-def vectors(elements=MODERATE, size=st.integers(1, 12)):
-    return hnp.arrays(np.float64, size, elements=elements)
+def vectors(elements=MODERATE):
+    return hnp.arrays(np.float64, st.integers(1, 12), elements=elements)
 
 
 @st.composite

@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from softswitch import demo as demonstration
+
 app = typer.Typer(
     help="Train one model over many clients: the worst-off as well as possible, every constraint met.",
     no_args_is_help=True,
@@ -39,8 +41,6 @@ def demo(
     rounds: Annotated[int, typer.Option(min=10, help="Rounds of training.")] = 1000,
 ) -> None:
     """Show on breast cancer over 20 clients why the worst client needs a method of its own."""
-    from softswitch import demo as demonstration  # imports JAX: not for --help
-
     console = Console()
     found = demonstration.run_demo(seeds, rounds)
     console.print(demonstration.table(found))

@@ -1,0 +1,71 @@
+"""solve() against a sequential PyTorch loop of the same algorithm; a sweep against single runs."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+import softswitch as ss
+from benchmarks.timing import seconds_in_turns
+from benchmarks.torch_loop import Client, Setting, federated, lean
+from softswitch.tasks.neyman_pearson import breast_cancer
+
+RULE = ss.SoftmaxSGM(alpha=6400.0, step_size=0.5, tolerance=0.1)
+LOOP_ROUNDS = 100  # the loops' time is linear in the rounds: a tenth of the run is timed, and counted ten times
+ROUNDS = 1000
+
+
+def torch_clients(data: ss.ClientData) -> list[Client]:
+    """The same rows as tensors."""
+    x, y = (torch.from_numpy(np.array(data.rows.columns[key])).float() for key in "xy")
+    sizes = data.sizes.tolist()
+    return list(zip(x.split(sizes), y.split(sizes), strict=True))
+
+
+def against_torch(repeats: int = 7) -> None:
+    """Print how many times faster solve() is than each loop, compiled beforehand."""
+    task = breast_cancer(20, seed=0)
+    clients = torch_clients(task.train)
+    print(f"Neyman–Pearson, n = 20, K = {ROUNDS}, batches of 32 ({torch.get_num_threads()} PyTorch threads)")
+    for local_steps, participation in ((1, 1.0), (5, 0.5)):
+        solve = partial(ss.solve, task.problem, task.train, RULE)
+        setting = Setting(LOOP_ROUNDS, local_steps, int(20 * participation))
+        taken = seconds_in_turns(
+            {
+                "solve": partial(solve, rounds=ROUNDS, local_steps=local_steps, participation=participation),
+                "federated": partial(federated, clients, setting),
+                "lean": partial(lean, clients, setting),
+            },
+            repeats,
+        )
+        usual, bare = (taken[loop] * ROUNDS / LOOP_ROUNDS for loop in ("federated", "lean"))
+        print(
+            f"  E = {local_steps}, m = {setting.participants}: solve {taken['solve'] * 1e3:.0f} ms; "
+            f"usual PyTorch loop {usual:.2f} s, {usual / taken['solve']:.0f}×; "
+            f"lean loop {bare:.2f} s, {bare / taken['solve']:.0f}×"
+        )
+
+
+def sweep_against_singles(repeats: int = 3) -> None:
+    """Print what 5 seeds × 6 α cost as a sweep, in single runs."""
+    task = breast_cancer(20, seed=0)
+    rules = [ss.SoftmaxSGM(alpha=a, step_size=0.5, tolerance=0.1) for a in (1, 10, 100, 1000, 6400, 1e5)]
+    print("Sweep of 5 seeds × 6 α, in units of one solve()")
+    for local_steps, participation in ((1, 1.0), (5, 0.5)):
+        how: dict[str, Any] = {"local_steps": local_steps, "participation": participation}
+        sweep = partial(ss.sweep, task.problem, task.train, rules, seeds=5, **how)
+        taken = seconds_in_turns(
+            {
+                "one": partial(ss.solve, task.problem, task.train, RULE, **how),
+                "sweep": partial(sweep, together=False),
+                "together": partial(sweep, together=True),
+            },
+            repeats,
+        )
+        print(
+            f"  E = {local_steps}, r = {participation}: {taken['sweep'] / taken['one']:.1f} single runs "
+            f"({taken['sweep']:.2f} s); side by side as one program {taken['together'] / taken['one']:.1f}"
+        )
