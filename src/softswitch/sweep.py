@@ -75,7 +75,10 @@ class Sweep:
         return {name: np.asarray(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
     def __str__(self) -> str:
-        table = Table("rule", "worst objective", "worst constraint", "clients violating", "feasible rounds")
+        table = Table()
+        table.add_column("rule", min_width=max(map(len, self.labels)))
+        for heading in ("worst objective", "worst constraint", "clients violating", "feasible rounds"):
+            table.add_column(heading)
         for label, results in self:
             table.add_row(
                 label,
@@ -84,7 +87,7 @@ class Sweep:
                 f"{np.mean([len(result.violating) for result in results]):.1f} of {len(results[0].names)}",
                 f"{np.mean([result.history.switch_share for result in results]):.0%}",
             )
-        console = Console(width=100)
+        console = Console(width=120)
         with console.capture() as capture:
             console.print(table)
         return capture.get()
