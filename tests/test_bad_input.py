@@ -87,6 +87,21 @@ def test_columns_of_the_wrong_kind():
         ss.ClientData.from_arrays({"x": X}, client=np.array(["a", None, 1, 2, 3, 4], dtype=object))
 
 
+def test_columns_that_would_change_silently():
+    with refused(ValueError, r"data\['x'\] must fit in int32, but holds 1099511627776"):
+        ss.ClientData.from_arrays({"x": np.array([1, 2**40])}, client=[0, 1])
+    with refused(TypeError, "names that are text, but one is 0"):
+        ss.ClientData.from_arrays({0: X}, client=OWNER)
+    with refused(ValueError, "'x' of client 1 has rows of shape \\(3,\\), the first \\(2,\\)"):
+        ss.ClientData.from_list([{"x": X}, {"x": np.ones((2, 3))}])
+    with refused(ValueError, "names must be different for all clients"):
+        ss.ClientData.from_list([{"x": X}, {"x": X}], names=["a", "a"])
+    with refused(TypeError, "clients must be a list with one dict"):
+        ss.ClientData.from_list({"a": {"x": X}})
+    named = ss.ClientData.from_list([{"x": X, "y": X}, {"y": X, "x": X}], names=[1, "a"])
+    assert named.names == (1, "a")
+
+
 def test_splits():
     with refused(ValueError, "clients must be a whole number >= 1, but is 0"):
         ss.split_iid([0, 1], 0)
@@ -149,14 +164,14 @@ def test_an_error_inside_a_function_says_where():
 
 @pytest.mark.parametrize("bad", [-1, -1e-9, np.nan, np.inf, "six", None, True])
 def test_alpha(bad):
-    with refused(ValueError, f"alpha must be a finite number and >= 0, but is {bad!r}"):
+    with refused(ValueError, f"alpha must be a finite number and >= 0 and <= 1e\\+30, but is {bad!r}"):
         ss.SoftmaxSGM(alpha=bad, step_size=0.1, tolerance=0.1)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"constraint_alpha": -1}, "constraint_alpha must be a finite number and >= 0, but is -1"),
+        ({"constraint_alpha": -1}, "constraint_alpha must be a finite number and >= 0 and <= 1e\\+30, but is -1"),
         ({"step_size": 0}, "step_size must be a finite number and > 0, but is 0"),
         ({"local_step_size": -1}, "local_step_size must be a finite number and > 0, but is -1"),
         ({"tolerance": -0.1}, "tolerance must be a finite number and >= 0, but is -0.1"),
@@ -217,6 +232,20 @@ def test_domains():
 def test_solve_settings(changes, message):
     with refused(ValueError, message):
         ss.solve(PROBLEM, CLIENTS, RULE, **changes)
+
+
+def test_more_bad_arguments():
+    with refused(TypeError, "callbacks must be a list of functions of a Chunk"):
+        ss.solve(PROBLEM, CLIENTS, RULE, callbacks=print)
+    with refused(ValueError, r"seed must be a whole number below 2\*\*32"):
+        ss.solve(PROBLEM, CLIENTS, RULE, seed=2**40)
+    with refused(TypeError, "params must be a floating array, but has dtype int32"):
+        ss.evaluate(PROBLEM, CLIENTS, 3)
+    with refused(ValueError, "start must lie in the domain Ball"):
+        ss.Problem(scalar, scalar, jnp.ones(2) * 9, ss.Ball(1.0))
+    pooled = ss.PooledConstraint(lambda w, b: {"a": scalar(w, b)}, lambda s: s["a"])
+    with refused(ValueError, r"statistics must return one vector, but returns an array of shape \(\)"):
+        ss.solve(ss.Problem(scalar, pooled, jnp.zeros(2)), CLIENTS, RULE)
 
 
 def test_arguments_in_the_wrong_place():

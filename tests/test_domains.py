@@ -44,3 +44,9 @@ def test_another_radius_is_traced_not_compiled_in():
     assert float(project(ss.Ball(1.0), jnp.float32(3.0))) == 1
     assert float(project(ss.Ball(2.0), jnp.float32(3.0))) == 2
     assert project._cache_size() == 1
+
+
+def test_a_point_very_far_away_comes_to_the_rim():
+    """The square of 2e19 overflows float32."""
+    assert norm(ss.Ball(10.0).project(jnp.full(4, 2e19))) == pytest.approx(10, rel=1e-5)
+    assert norm(ss.Ball(10.0).project(jnp.zeros(4))) == 0

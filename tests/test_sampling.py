@@ -51,9 +51,13 @@ def data(strata=None):
 
 
 def drawn(clients, how, times):
+    """Row indices, times × clients × width, and their weights, clients × width."""
     everyone = jnp.arange(len(clients))
     words = bits(5, (how.words(len(clients), times),))
-    return np.asarray(how.draw(words, clients.rows, everyone, times))
+    draws = how.draw(words, clients.rows, everyone, times)
+    each = jax.vmap(lambda i, rows: how.batch(clients.rows, i, rows, jnp.float32))
+    indices, weights = jax.vmap(each, in_axes=(None, 0))(everyone, draws)
+    return np.asarray(indices), np.asarray(weights)[0]
 
 
 @pytest.mark.parametrize("replace", [True, False])
@@ -61,7 +65,7 @@ def drawn(clients, how, times):
 def test_rows_are_the_clients_own_and_uniform(replace, strata):
     clients = data(strata)
     how = batching(2, replace, clients.stratum_sizes)
-    rows = drawn(clients, how, 6000)
+    rows, _ = drawn(clients, how, 6000)
     ends = np.cumsum(clients.sizes)
     for i in range(3):
         mine = rows[:, i]
@@ -81,9 +85,9 @@ def test_weighted_means_are_unbiased(batch_size, strata):
     clients = data(strata)
     how = batching(batch_size, True, clients.stratum_sizes)
     times = 1 if batch_size is None else 20_000
-    weights = np.asarray(how.weights(clients.rows, jnp.arange(3), jnp.float32))
+    rows, weights = drawn(clients, how, times)
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-6)
-    estimates = (np.asarray(clients.rows.columns["x"])[drawn(clients, how, times)] * weights).sum(axis=2)
+    estimates = (np.asarray(clients.rows.columns["x"])[rows] * weights).sum(axis=2)
     error = estimates.std(axis=0) / np.sqrt(times)
     expected = [1.0, 6.5, 13.0]
     np.testing.assert_array_less(np.abs(estimates.mean(axis=0) - expected), 4 * error + 1e-5)
@@ -93,8 +97,7 @@ def test_every_batch_has_every_stratum_its_client_has():
     clients = data("y")
     how = batching(5, True, clients.stratum_sizes)
     assert how.draws == (3, 2)
-    rows = drawn(clients, how, 500)
-    weights = np.asarray(how.weights(clients.rows, jnp.arange(3), jnp.float32))
+    rows, weights = drawn(clients, how, 500)
     label = np.array([0, 0, 1] + [0] * 6 + [1] * 2 + [0] * 5)
     assert (label[rows[:, 0]] == [0, 0, 0, 1, 1]).all()
     assert (label[rows[:, 1]] == [0, 0, 0, 1, 1]).all()
@@ -103,7 +106,7 @@ def test_every_batch_has_every_stratum_its_client_has():
 
 
 def test_a_round_draws_the_same_whatever_the_chunk():
-    from softswitch.solve import prepare
+    from softswitch.prepare import prepare
 
     clients = data()
     problem = ss.Problem(lambda w, b: w * b["x"].mean(), lambda w, b: -1.0 + 0 * w, 0.0)

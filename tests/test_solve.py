@@ -9,8 +9,8 @@ import softswitch as ss
 from problems import client_data, least_squares, mean, regression, softplus_level, two_constraints
 from softswitch import engine, slices
 from softswitch.losses import Losses
+from softswitch.prepare import prepare
 from softswitch.rules import LocalLoss
-from softswitch.solve import prepare
 
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05)
 PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
@@ -103,11 +103,11 @@ def test_one_backward_pass_equals_the_local_solver_at_one_step(x64, problem, los
     generator = np.random.default_rng(0)
     weights = jnp.asarray(generator.dirichlet(np.ones(6)))
     mix = LocalLoss(0.7, jnp.asarray(generator.random((6, oracle.constraints))), 1.3, 0.01)
-    rows, row_weights = draws.update_rows, oracle.update_batching.weights(clients.rows, draws.clients, jnp.float64)
+    rows = draws.update_rows
     function = getattr(Losses(problem.objective, problem.constraint), loss)
     params = jnp.asarray(generator.normal(size=4))
-    fused = oracle.fused(function, params, rows[0], row_weights, weights, mix)
-    general = oracle.local_solver(function, params, jnp.swapaxes(rows, 0, 1), row_weights, weights, mix, 0.1)
+    fused = oracle.fused(function, params, draws.clients, rows[0], weights, mix)
+    general = oracle.local_solver(function, params, draws.clients, jnp.swapaxes(rows, 0, 1), weights, mix, 0.1)
     np.testing.assert_allclose(fused, general, rtol=1e-10)
 
 
@@ -265,3 +265,97 @@ def test_params_may_be_any_pytree(clients):
         result = solve(clients, problem=problem, local_steps=local_steps)
         assert jax.tree.structure(result.params) == jax.tree.structure(start)
         assert result.worst_objective < result.history.full_objective[0]
+
+
+def test_a_constraint_that_is_nan_is_never_called_feasible():
+    """A client that is not drawn has a NaN constraint at the answer: it violates, and is named first."""
+    data = {"x": np.r_[np.ones(19), 0.0]}
+    twenty = ss.ClientData.from_arrays(data, client=np.arange(20))
+    problem = ss.Problem(lambda w, b: w**2, lambda w, b: b["x"][0] / b["x"][0] - 2 + 0 * w, jnp.float32(1.0))
+    rule = ss.AverageSGM(step_size=0.1, tolerance=0.1)
+    for seed in range(20):
+        result = ss.solve(problem, twenty, rule, rounds=1, participation=0.05, batch_size=1, seed=seed)
+        if result.status.code is not ss.StatusCode.DIVERGED:
+            break
+    assert result.status.code is ss.StatusCode.VIOLATED
+    assert result.violating == (19,)
+
+
+def test_a_round_that_fails_is_not_feasible():
+    one = ss.ClientData.from_arrays({"x": np.ones(2)}, client=[0, 0])
+    problem = ss.Problem(lambda w, b: jnp.log(-b["x"][0]) + w, lambda w, b: 0 * w - 1, jnp.float32(0.0))
+    result = ss.solve(problem, one, ss.AverageSGM(step_size=0.1, tolerance=0.1), rounds=10, batch_size=1)
+    assert result.history.feasible_rounds == 0
+    assert result.best is None
+
+
+@pytest.mark.parametrize("when", [0, 1, 2])
+def test_ctrl_c_at_any_moment_is_consistent(monkeypatch, clients, when):
+    """The interrupt comes while a chunk's history is read, not from a callback."""
+    monkeypatch.setattr(engine, "CHUNK_ROUNDS", 10)
+    from softswitch.history import History
+
+    plain, calls = History.from_records, []
+
+    def interrupted(*args, **kwargs):
+        calls.append(None)
+        if len(calls) == when + 1:
+            raise KeyboardInterrupt
+        return plain(*args, **kwargs)
+
+    monkeypatch.setattr(History, "from_records", interrupted)
+    if when == 0:
+        with pytest.raises(KeyboardInterrupt):
+            solve(clients)
+        return
+    result = solve(clients)
+    assert len(result.history) == 10 * when
+    assert result.selected.startswith(f"mean of the {result.history.feasible_rounds} feasible")
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_narrow_parameters_do_not_narrow_the_arithmetic(dtype):
+    """301 rows: a mean in bfloat16 would lose some; an average of 1,000 iterates of 100 overflows float16."""
+    x = np.arange(301, dtype=np.float32)
+    many = ss.ClientData.from_arrays({"x": x}, client=np.repeat([0, 1], [1, 300]))
+    problem = ss.Problem(
+        lambda w, b: mean(b["x"], b) + 0 * w["a"].sum(),
+        lambda w, b: mean(b["x"], b) * 0 - 1,
+        {"a": jnp.full(2, 100, dtype), "b": jnp.zeros(2)},
+    )
+    objective, _ = ss.evaluate(problem, many, problem.start)
+    np.testing.assert_allclose(objective, [0, 150.5], rtol=1e-6)
+    result = ss.solve(problem, many, ss.AverageSGM(step_size=0.1, tolerance=0.1), rounds=1000, batch_size=None)
+    assert result.params["a"].dtype == dtype
+    np.testing.assert_array_equal(np.asarray(result.params["a"], float), 100)
+
+
+def test_functions_of_the_parameters_alone_need_no_weights(clients):
+    problem = ss.Problem(least_squares, lambda w, b: (w**2).sum() - 1, jnp.zeros(4))
+    assert solve(clients, problem=problem, batch_size=None).status.ok
+
+
+def test_a_numpy_true_stops_too(monkeypatch, clients):
+    monkeypatch.setattr(engine, "CHUNK_ROUNDS", 10)
+    result = solve(clients, callbacks=[lambda chunk: chunk.history.objective[-1] < 1e9])
+    assert len(result.history) == 10
+
+
+def test_callbacks_are_told_absolute_rounds(monkeypatch, clients):
+    monkeypatch.setattr(engine, "CHUNK_ROUNDS", 50)
+    seen = []
+    solve(clients, eval_every=40, callbacks=[lambda chunk: seen.extend(chunk.history.full_rounds.tolist())])
+    assert seen == [0, 40, 80]
+
+
+def test_whole_data_makes_no_index_of_everyone_times_the_largest():
+    """1,000 clients of one row and one of 10⁶: the draws of a round stay small."""
+    sizes = np.r_[np.ones(1000, int), 10**6]
+    huge = ss.ClientData.from_arrays({"x": np.zeros(sizes.sum(), np.float32)}, client=np.repeat(np.arange(1001), sizes))
+    problem = ss.Problem(lambda w, b: mean(b["x"], b) + w, lambda w, b: mean(b["x"], b) - 1 + 0 * w, jnp.float32(0.0))
+    options = {"rounds": 1, "local_steps": 1, "participation": 1.0, "batch_size": None, "value_batch_size": "same"}
+    rest = {"replace": True, "average_last": 1.0, "eval_every": 0, "clients_at_once": None}
+    oracle = prepare(problem, huge, (RULE,), **options, **rest).oracle
+    draws = jax.eval_shape(oracle.draw, jax.random.key(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(draws)) == 1001
+    assert oracle.slice_size < 50

@@ -72,3 +72,23 @@ def test_an_error_in_a_run_reaches_the_caller(monkeypatch, clients):
     monkeypatch.setattr(sys.modules["softswitch.sweep"], "run", broken)
     with pytest.raises(RuntimeError, match="out of memory"):
         ss.sweep(PROBLEM, clients, RULES, seeds=2, together=False, **OPTIONS)
+
+
+def test_settings_of_the_calling_thread_reach_the_runs(x64):
+    data, owner = regression()
+    problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4, jnp.float64))
+    clients = client_data(data, owner)
+    found = ss.sweep(problem, clients, RULES, seeds=1, together=False, **OPTIONS)
+    alone = ss.solve(problem, clients, RULES["sharp"], **OPTIONS)
+    assert found["sharp"][0].params.dtype == jnp.float64
+    np.testing.assert_array_equal(found["sharp"][0].params, alone.params)
+
+
+def test_bad_sweeps(clients):
+    with pytest.raises(TypeError, match="rules must be a list of rules or a dict"):
+        ss.sweep(PROBLEM, clients, RULES["sharp"])
+    with pytest.raises(TypeError, match="rule must be a Rule, but is 3"):
+        ss.sweep(PROBLEM, clients, [3])
+    with pytest.raises(ValueError, match="seeds must hold at least one seed"):
+        ss.sweep(PROBLEM, clients, RULES, seeds=[])
+    assert "a [/b]" in str(ss.sweep(PROBLEM, clients, {"a [/b]": RULES["sharp"]}, seeds=np.arange(1), **OPTIONS))

@@ -9,7 +9,7 @@ import pytest
 import reference
 import softswitch as ss
 from problems import NumpyTwin, client_data, least_squares, regression, softplus_level, two_constraints, watched
-from softswitch.solve import prepare
+from softswitch.prepare import prepare
 
 ROUNDS = 300
 ETA = 0.2

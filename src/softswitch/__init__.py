@@ -1,14 +1,20 @@
 """softswitch: one model over many clients, the worst-off as well as possible, every constraint met."""
 
+from softswitch.certify import Certificate, Verdict, certify
 from softswitch.clients import ClientData
+from softswitch.diagnosis import Finding
 from softswitch.domains import Ball, Box
+from softswitch.estimate import estimate_constants
 from softswitch.history import ClientHistory, History
+from softswitch.plan import Plan, plan
 from softswitch.problem import PooledConstraint, Problem
-from softswitch.result import Result, Status, StatusCode
+from softswitch.result import Result
 from softswitch.rules import AverageSGM, HardSGM, Penalty, PrimalDual, SoftmaxSGM
 from softswitch.solve import evaluate, solve
 from softswitch.splits import split_by_column, split_dirichlet, split_iid
+from softswitch.status import Status, StatusCode
 from softswitch.sweep import Sweep, sweep
+from softswitch.theory import Constants, alpha_window, heterogeneity
 from softswitch.tracking import Chunk
 from softswitch.weighting import softmax_mean, softmax_weights
 
@@ -16,12 +22,16 @@ __all__ = [
     "AverageSGM",
     "Ball",
     "Box",
+    "Certificate",
     "Chunk",
     "ClientData",
     "ClientHistory",
+    "Constants",
+    "Finding",
     "HardSGM",
     "History",
     "Penalty",
+    "Plan",
     "PooledConstraint",
     "PrimalDual",
     "Problem",
@@ -30,7 +40,13 @@ __all__ = [
     "Status",
     "StatusCode",
     "Sweep",
+    "Verdict",
+    "alpha_window",
+    "certify",
+    "estimate_constants",
     "evaluate",
+    "heterogeneity",
+    "plan",
     "softmax_mean",
     "softmax_weights",
     "solve",

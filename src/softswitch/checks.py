@@ -50,6 +50,22 @@ def real_number(
     return number
 
 
+def seed(name: str, value: Any) -> int:
+    """Return ``value`` as a whole number in [0, 2**32), or raise."""
+    number = whole_number(name, value, at_least=0)
+    if number >= 2**32:
+        raise ValueError(f"{name} must be a whole number below 2**32, but is {value!r}")
+    return number
+
+
+def probability(name: str, value: Any) -> float:
+    """Return ``value`` as a float strictly between 0 and 1, or raise."""
+    number = real_number(name, value, above=0)
+    if number >= 1:
+        raise ValueError(f"{name} must be a number between 0 and 1, both excluded, but is {value!r}")
+    return number
+
+
 def one_of(name: str, value: Any, accepted: Sequence[str]) -> str:
     """Return ``value`` if it is one of the ``accepted`` words, or raise."""
     if value not in accepted:

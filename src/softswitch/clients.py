@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softswitch.problem import WEIGHT
+from softswitch.problem import WEIGHT, Batch
 
 
 class Rows(NamedTuple):
@@ -29,6 +29,10 @@ class Rows(NamedTuple):
     def sizes(self) -> jax.Array:
         """How many rows each client has."""
         return self.counts.sum(axis=1)
+
+    def take(self, indices: jax.Array, weights: jax.Array) -> Batch:
+        """The batch of these rows, with their weights."""
+        return {**{key: column[indices] for key, column in self.columns.items()}, WEIGHT: weights}
 
 
 class ClientData:
@@ -55,20 +59,18 @@ class ClientData:
         columns = _checked_columns(columns)
         total = len(next(iter(columns.values())))
         labels, owner = _labels("client", client, total)
-        if names is not None:
-            labels = np.asarray(names)
         groups, stratum = _labels("strata", strata, total) if strata is not None else (np.zeros(1, int), None)
         n, s = len(labels), len(groups)
         cell = owner if stratum is None else owner * s + stratum
         counts = np.bincount(cell, minlength=n * s)
         ends = np.cumsum(counts)
         order = None if (cell[1:] >= cell[:-1]).all() else np.argsort(cell, kind="stable")
-        self.names: tuple[Any, ...] = tuple(labels.tolist())
+        self.names: tuple[Any, ...] = tuple(labels.tolist() if names is None else names)
         self.strata: tuple[Any, ...] = tuple(groups.tolist())
         self.stratum_sizes: np.ndarray = counts.reshape(n, s)
         self.sizes: np.ndarray = self.stratum_sizes.sum(axis=1)
         self.rows = Rows(
-            {key: _on_device(column, order) for key, column in columns.items()},
+            {key: _on_device(key, column, order) for key, column in columns.items()},
             jnp.asarray((ends - counts).reshape(n, s).astype(np.int32)),
             jnp.asarray(self.stratum_sizes.astype(np.int32)),
         )
@@ -101,20 +103,37 @@ class ClientData:
             names: the clients' labels; by default 0, 1, 2, …
             strata: the name of the column to draw by, as in ``from_arrays``.
         """
+        if isinstance(clients, Mapping):
+            raise TypeError("clients must be a list with one dict of arrays a client; pass names=list(d) beside it")
         if len(clients) == 0:
             raise ValueError("clients must hold at least one client, but is empty")
         if names is not None and len(names) != len(clients):
             raise ValueError(f"names must have one label for each of {len(clients)} clients, but has {len(names)}")
+        if names is not None and len(set(names)) < len(names):
+            raise ValueError(f"names must be different for all clients, but is {list(names)!r}")
         keys = list(clients[0])
         sizes = []
         for i, columns in enumerate(clients):
             label = i if names is None else names[i]
-            if list(columns) != keys:
+            if set(columns) != set(keys):
                 raise ValueError(f"client {label!r} has columns {list(columns)}, but the first client has {keys}")
-            sizes.append(len(next(iter(_checked_columns(columns, label).values()))))
+            checked = _checked_columns(columns, label)
+            sizes.append(len(checked[keys[0]]))
+            for key in keys:
+                shapes = checked[key].shape[1:], np.shape(clients[0][key])[1:]
+                if shapes[0] != shapes[1]:
+                    raise ValueError(
+                        f"{key!r} of client {label!r} has rows of shape {shapes[0]}, the first {shapes[1]}"
+                    )
         data = {key: np.concatenate([np.asarray(columns[key]) for columns in clients]) for key in keys}
         owner = np.repeat(np.arange(len(clients)), sizes)
         return cls(data, owner, _named_column(data, strata), names)
+
+    def only(self, index: int) -> ClientData:
+        """One client by itself, without strata."""
+        first = int(self.rows.offsets[index, 0])
+        own = {key: np.asarray(column[first : first + self.sizes[index]]) for key, column in self.rows.columns.items()}
+        return ClientData.from_list([own], names=[self.names[index]])
 
     def __len__(self) -> int:
         return len(self.names)
@@ -141,12 +160,19 @@ class ClientData:
             )
 
 
-def _on_device(column: np.ndarray, order: np.ndarray | None) -> jax.Array:
+def _on_device(key: str, column: np.ndarray, order: np.ndarray | None) -> jax.Array:
     """The column in the given order, copied once: JAX takes over a buffer of ours that is aligned as it likes.
 
     Blocks keep the copy's working memory small; the user's own array is never shared, since they may write to it.
     """
     dtype = jax.dtypes.canonicalize_dtype(column.dtype)
+    if jnp.issubdtype(dtype, jnp.integer) and dtype != column.dtype:
+        limits = jnp.iinfo(dtype)
+        for value in (column.min(), column.max()):
+            if not limits.min <= value <= limits.max:
+                raise ValueError(
+                    f"data[{key!r}] must fit in {dtype}, but holds {value}; rescale it, or make it floating"
+                )
     size = column.size * dtype.itemsize
     raw = np.empty(size + _ALIGNMENT, dtype=np.uint8)
     first = -raw.ctypes.data % _ALIGNMENT
@@ -176,7 +202,9 @@ def _checked_columns(data: Mapping[str, Any], client: Any = None) -> dict[str, n
     if len(set(lengths.values())) > 1 or None in lengths.values():
         raise ValueError(f"the columns{where} must all have one entry a sample, but have lengths {lengths}")
     for key, column in columns.items():
-        if column.dtype.kind not in "fiub":
+        if not isinstance(key, str):
+            raise TypeError(f"the columns{where} must have names that are text, but one is {key!r}")
+        if not (jnp.issubdtype(column.dtype, jnp.number) or column.dtype == bool):
             raise TypeError(f"data[{key!r}]{where} must hold numbers, but has dtype {column.dtype}; encode it first")
     length = next(iter(lengths.values()))
     if length == 0:

@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from softswitch import checks
 from softswitch.traced import traced_settings
 
 Params = Any  # a pytree of floating arrays
-
-
-@runtime_checkable
-class Domain(Protocol):
-    """A convex set Θ that can be projected onto."""
-
-    def project(self, params: Params) -> Params:
-        """The point of Θ nearest to ``params``."""
-        ...
-
-    def diameter(self, params: Params) -> float:
-        """The diameter D of Θ among parameters shaped like ``params``."""
-        ...
 
 
 @traced_settings
@@ -45,7 +31,12 @@ class Ball:
 
     def project(self, params: Params) -> Params:
         """w · min(1, radius/‖w‖)."""
-        return optax.projections.projection_l2_ball(params, self.radius)
+        leaves = jax.tree.leaves(params)
+        # Measured in units of the largest entry, whose square may overflow.
+        largest = jnp.maximum(jnp.stack([jnp.abs(leaf).max().astype(jnp.float32) for leaf in leaves]).max(), 1e-30)
+        squares = sum(((leaf / largest) ** 2).sum() for leaf in leaves)
+        scale = jnp.minimum(1, self.radius / largest / jnp.sqrt(squares))
+        return jax.tree.map(lambda leaf: (leaf * scale).astype(leaf.dtype), params)
 
     def diameter(self, params: Params) -> float:
         """2 · radius."""
@@ -78,3 +69,7 @@ class Box:
         """(upper − lower) · √(number of entries)."""
         entries = sum(np.size(leaf) for leaf in jax.tree.leaves(params))
         return float(np.sqrt(entries) * (self.upper - self.lower))
+
+
+Domain = Ball | Box
+"""A convex set Θ that can be projected onto."""

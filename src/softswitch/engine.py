@@ -30,6 +30,7 @@ class Record(NamedTuple):
         constraint: G likewise.
         criterion: what the switch compared with λ.
         feasible: the switch bit.
+        worst_client: the client that reported the largest f_i.
         full_objective: F(w_k) over all clients and all their rows; NaN where it was not evaluated.
         full_constraint: G(w_k) likewise.
         rows: rows that the clients hold together, where a batch is all of them; else None.
@@ -40,6 +41,7 @@ class Record(NamedTuple):
     constraint: Float[Array, ""]
     criterion: Float[Array, ""]
     feasible: Bool[Array, ""]
+    worst_client: Int[Array, ""]
     full_objective: Float[Array, ""]
     full_constraint: Float[Array, ""]
     rows: Int[Array, ""] | None
@@ -87,7 +89,8 @@ def play(
         maximum(reports.objective, reports.mask),
         maximum(reports.constraint, reports.mask[:, None]),
         decision.criterion,
-        decision.feasible,
+        decision.feasible & round.healthy(reports).all(),
+        draws.clients[jnp.argmax(jnp.where(reports.mask, reports.objective, -jnp.inf))],
         full_objective,
         full_constraint,
         oracle.rows_held(draws),
@@ -177,6 +180,13 @@ def chunk_length(oracle: Oracle, seeds: int = 1) -> int:
 def start(params: Any, rule: Rule, constraints: int) -> round.State:
     """The state before round 0, compiled."""
     return round.start(params, rule, constraints)
+
+
+@jax.jit
+def report(oracle: Oracle, params: Any, key: Array, k: Array) -> tuple[Array, Any]:
+    """The participants of round k and what they report at the given parameters, compiled."""
+    draws = oracle.draw(jax.random.fold_in(key, k))
+    return draws.clients, oracle.report(params, draws)
 
 
 @jax.jit

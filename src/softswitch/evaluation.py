@@ -11,7 +11,8 @@ from jaxtyping import Array, Float
 
 from softswitch.clients import Rows
 from softswitch.losses import Losses
-from softswitch.problem import WEIGHT, Params
+from softswitch.problem import Params, float_dtype
+from softswitch.sampling import whole
 from softswitch.slices import map_slices, slice_size
 
 MAX_WIDTHS = 64
@@ -41,11 +42,7 @@ class Evaluation:
         for clients, width in zip(self.groups, self.widths, strict=True):
 
             def one(client: Array, width: int = width) -> tuple[Array, Array]:
-                size = rows.counts[client].sum()
-                position = jnp.arange(width)
-                indices = rows.offsets[client, 0] + jnp.minimum(position, size - 1)
-                batch = {key: column[indices] for key, column in rows.columns.items()}
-                batch[WEIGHT] = (position < size) / size.astype(jax.tree.leaves(params)[0].dtype)
+                batch = rows.take(*whole(rows, client, width, float_dtype(params)))
                 return losses.objective(params, batch), losses.constraints(params, batch)
 
             at_once = slice_size(len(clients), width * self.row_bytes)

@@ -36,7 +36,8 @@ class History:
         objective: sampled F, max_i f_i.
         constraint: sampled G, max_i g_i.
         criterion: what the switch compared with λ.
-        feasible: the switch bit: the round improved the objective (True) or the constraint.
+        feasible: the switch bit: whether the criterion was at most λ. A switching rule then improves the objective.
+        worst_client: the index of the client that reported the largest f_i.
         value_evaluations: rows on which f and g were evaluated so far, this round included.
         gradient_evaluations: rows on which gradients were, m·E·B_g a round.
         full_rounds: the rounds in which w_k was evaluated on all clients' data, before the step.
@@ -49,6 +50,7 @@ class History:
     constraint: np.ndarray
     criterion: np.ndarray
     feasible: np.ndarray
+    worst_client: np.ndarray
     value_evaluations: np.ndarray
     gradient_evaluations: np.ndarray
     full_rounds: np.ndarray
@@ -73,23 +75,26 @@ class History:
         return float(np.mean(self.feasible)) if len(self) else float("nan")
 
     @classmethod
-    def from_records(cls, oracle: Oracle, records: Sequence[Record], rounds: int) -> History:
-        """Put chunks of records together and keep the first ``rounds`` rounds; the oracle tells what a round costs."""
+    def from_records(cls, oracle: Oracle, records: Sequence[Record], rounds: int, first: int = 0) -> History:
+        """Put chunks of records together, from round ``first`` on and so many rounds.
+
+        The oracle tells what a round costs.
+        """
         joined: Any = jax.tree.map(
             lambda *parts: np.concatenate([np.asarray(part) for part in parts])[:rounds], *records
         )
-        values, gradients = (
-            np.cumsum(np.broadcast_to(rows, rounds), dtype=np.int64) for rows in oracle.cost(joined.rows)
-        )
+        held = None if joined.rows is None else joined.rows.astype(np.int64)
+        values, gradients = (np.cumsum(np.broadcast_to(rows, rounds), dtype=np.int64) for rows in oracle.cost(held))
         evaluated = np.flatnonzero(~np.isnan(joined.full_objective))
         return cls(
             objective=joined.objective,
             constraint=joined.constraint,
             criterion=joined.criterion,
             feasible=joined.feasible,
+            worst_client=joined.worst_client,
             value_evaluations=values,
             gradient_evaluations=gradients,
-            full_rounds=evaluated,
+            full_rounds=first + evaluated,
             full_objective=joined.full_objective[evaluated],
             full_constraint=joined.full_constraint[evaluated],
             per_client=None if joined.clients is None else ClientHistory(*joined.clients),

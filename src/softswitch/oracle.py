@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 from softswitch.clients import Rows
 from softswitch.evaluation import Evaluation
 from softswitch.losses import Loss, Losses
-from softswitch.problem import WEIGHT, Batch, Params
+from softswitch.problem import Batch, Params, float_dtype
 from softswitch.rules import Decision, LocalLoss, Reports
 from softswitch.sampling import Batching, choose_clients, words_to_choose
 from softswitch.slices import map_slices, sum_slices
@@ -64,13 +64,13 @@ class Draws(NamedTuple):
 
     Attributes:
         clients: I_k, the participants.
-        report_rows: the row indices of each participant's value batch.
-        update_rows: the row indices of each participant's gradient batch at each local step.
+        report_rows: the row indices of each participant's value batch; none where a batch is all of its rows.
+        update_rows: the row indices of each participant's gradient batch at each local step; likewise.
     """
 
     clients: Int[Array, " m"]
-    report_rows: Int[Array, "m width"]
-    update_rows: Int[Array, "e m width"]
+    report_rows: Int[Array, "m drawn"]
+    update_rows: Int[Array, "e m drawn_too"]
 
 
 @jax.tree_util.register_dataclass
@@ -117,17 +117,17 @@ class GradientOracle:
 
     def report(self, params: Params, draws: Draws) -> Reports:
         """f_i(w_k, ξ_i) and g_i(w_k, ξ_i) on a fresh batch of each participant."""
-        weights = self.report_batching.weights(self.rows, draws.clients, float_dtype(params))
+        dtype = float_dtype(params)
 
         def one(client: tuple[Array, Array]) -> tuple[Array, Array, Array | None]:
-            batch = self._batch(*client)
+            batch = self._batch(self.report_batching, *client, dtype)
             return (
-                self.losses.objective(params, batch),
-                self.losses.constraints(params, batch),
+                self.losses.objective(params, batch).astype(dtype),
+                self.losses.constraints(params, batch).astype(dtype),
                 self.losses.statistics(params, batch),
             )
 
-        objective, constraint, statistics = map_slices(one, (draws.report_rows, weights), self.slice_size)
+        objective, constraint, statistics = map_slices(one, (draws.clients, draws.report_rows), self.slice_size)
         mask = jnp.ones(objective.shape, bool)
         return Reports(
             objective,
@@ -141,19 +141,18 @@ class GradientOracle:
 
         A switching rule's branch is chosen here, outside the client axis: inside it both would be computed.
         """
-        weights = self.update_batching.weights(self.rows, draws.clients, float_dtype(params))
 
         def minimise(loss: Loss) -> Params:
-            def in_slice(clients: tuple[Array, ...]) -> Params:
-                rows, row_weights, server_weights, mix = clients
+            def in_slice(some: tuple[Array, ...]) -> Params:
+                clients, rows, server_weights, mix = some
                 mixed = decision.local_loss._replace(constraint=mix)
                 if self.local_steps == 1:
-                    return self.fused(loss, params, rows[:, 0], row_weights, server_weights, mixed)
-                return self.local_solver(loss, params, rows, row_weights, server_weights, mixed, step_size)
+                    return self.fused(loss, params, clients, rows[:, 0], server_weights, mixed)
+                return self.local_solver(loss, params, clients, rows, server_weights, mixed, step_size)
 
             everyone = (
+                draws.clients,
                 jnp.swapaxes(draws.update_rows, 0, 1),
-                weights,
                 decision.weights,
                 decision.local_loss.constraint,
             )
@@ -171,18 +170,19 @@ class GradientOracle:
         self,
         loss: Loss,
         params: Params,
-        rows: Int[Array, "s width"],
-        row_weights: Float[Array, "s width"],
+        clients: Int[Array, " s"],
+        rows: Int[Array, "s drawn"],
         server_weights: Float[Array, " s"],
         local_loss: LocalLoss,
     ) -> Params:
         """E = 1: Σ_i r_i ∇h_i(w) = ∇(Σ_i r_i h_i)(w), one backward pass and O(d) memory."""
 
         def total(params: Params) -> Array:
-            def one(rows: Array, weights: Array, mix: Array) -> Array:
-                return loss(params, self._batch(rows, weights), local_loss._replace(constraint=mix))
+            def one(client: Array, rows: Array, mix: Array) -> Array:
+                batch = self._batch(self.update_batching, client, rows, float_dtype(params))
+                return loss(params, batch, local_loss._replace(constraint=mix))
 
-            return jnp.dot(server_weights, jax.vmap(one)(rows, row_weights, local_loss.constraint))
+            return jnp.dot(server_weights, jax.vmap(one)(clients, rows, local_loss.constraint))
 
         return jax.grad(total)(params)
 
@@ -190,8 +190,8 @@ class GradientOracle:
         self,
         loss: Loss,
         params: Params,
-        rows: Int[Array, "s e width"],
-        row_weights: Float[Array, "s width"],
+        clients: Int[Array, " s"],
+        rows: Int[Array, "s e drawn"],
         server_weights: Float[Array, " s"],
         local_loss: LocalLoss,
         step_size: Any,
@@ -202,17 +202,17 @@ class GradientOracle:
         the difference loses when γ is small.
         """
 
-        def one(rows: Array, weights: Array, mix: Array) -> Params:
+        def one(client: Array, rows: Array, mix: Array) -> Params:
             def step(total: Params, rows: Array) -> tuple[Params, None]:
                 here = jax.tree.map(lambda w, s: w - jnp.asarray(step_size, w.dtype) * s, params, total)
-                batch = self._batch(rows, weights)
+                batch = self._batch(self.update_batching, client, rows, float_dtype(params))
                 gradient = jax.grad(loss)(here, batch, local_loss._replace(constraint=mix))
                 return jax.tree.map(jnp.add, total, gradient), None
 
             total, _ = lax.scan(step, jax.tree.map(jnp.zeros_like, params), rows)
             return jax.tree.map(lambda leaf: leaf / self.local_steps, total)
 
-        directions = jax.vmap(one)(rows, row_weights, local_loss.constraint)
+        directions = jax.vmap(one)(clients, rows, local_loss.constraint)
         return jax.tree.map(lambda u: jnp.tensordot(server_weights.astype(u.dtype), u, axes=1), directions)
 
     def rows_held(self, draws: Draws) -> Int[Array, ""] | None:
@@ -233,10 +233,5 @@ class GradientOracle:
         """f_i and g_i of every client on all of its rows."""
         return self.evaluation.run(self.losses, self.rows, params)
 
-    def _batch(self, rows: Array, weights: Array) -> Batch:
-        return {**{key: column[rows] for key, column in self.rows.columns.items()}, WEIGHT: weights}
-
-
-def float_dtype(params: Params) -> Any:
-    """The dtype to compute weights in: that of the parameters' first leaf."""
-    return jax.tree.leaves(params)[0].dtype
+    def _batch(self, batching: Batching, client: Array, drawn: Array, dtype: Any) -> Batch:
+        return self.rows.take(*batching.batch(self.rows, client, drawn, dtype))

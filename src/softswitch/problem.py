@@ -8,16 +8,22 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.interpreters import partial_eval
 
 from softswitch import checks
-from softswitch.domains import Domain
+from softswitch.domains import Ball, Box, Domain
 
 Params = Any  # a pytree of floating arrays
 Batch = dict[str, Any]  # the data's columns, and "weight"
 
 WEIGHT = "weight"
 """The key under which every batch carries its row weights."""
+
+
+def float_dtype(params: Params) -> Any:
+    """The dtype to compute weights, reports and averages in: that of the parameters, and float32 at least."""
+    return jnp.promote_types(jnp.result_type(*jax.tree.leaves(params)), jnp.float32)
 
 
 @dataclass(frozen=True)
@@ -71,30 +77,37 @@ class Problem:
     def __post_init__(self) -> None:
         checks.function("objective", self.objective, "(params, batch) -> scalar")
         checks.function("constraint", self.constraint, "(params, batch) -> scalar or vector")
-        if self.domain is not None and not isinstance(self.domain, Domain):
+        if self.domain is not None and not isinstance(self.domain, Ball | Box):
             raise TypeError(f"domain must be a Ball, a Box or None, but is {self.domain!r}")
-        object.__setattr__(self, "start", _checked_start(self.start))
+        object.__setattr__(self, "start", checked_params("start", self.start))
+        if self.domain is not None:
+            moved = jax.tree.map(jnp.subtract, self.domain.project(self.start), self.start)
+            if any(not np.allclose(leaf, 0, atol=1e-5) for leaf in jax.tree.leaves(moved)):
+                raise ValueError(f"start must lie in the domain {self.domain!r}, but does not")
 
-    def trace(self, batch: Batch) -> Traced:
+    def trace(self, batch: Batch, params: Params | None = None) -> Traced:
         """Learn the functions' shapes on a batch of this shape, without computing; raise where they are wrong."""
-        objective = _closed(self.objective, self.start, batch, "objective")
+        params = self.start if params is None else params
+        objective = _closed(self.objective, params, batch, "objective")
         shape = _single_output(objective, "objective", "one number (a scalar)").shape
         if shape != ():
             raise ValueError(
                 f"objective must return one number (a scalar) for a batch, but returns an array of shape {shape}; "
                 "average over the rows: jnp.average(loss, weights=batch['weight'])"
             )
-        constraint = _closed(self.constraint, self.start, batch, "constraint")
+        constraint = _closed(self.constraint, params, batch, "constraint")
         shape = _single_output(constraint, "constraint", "a scalar or a vector").shape
         if len(shape) > 1 or shape == (0,):
             raise ValueError(
                 "constraint must return a scalar, or a vector with one entry a constraint, "
                 f"but returns an array of shape {shape}"
             )
+        if isinstance(self.constraint, PooledConstraint):
+            _checked_statistics(self.constraint, params, batch)
         ignoring = [
             name
             for name, function in (("objective", objective), ("constraint", constraint))
-            if not _reads_weight(function, self.start, batch)
+            if _ignores_weight(function, params, batch)
         ]
         return Traced(constraints=1 if shape == () else shape[0], ignore_weight=tuple(ignoring))
 
@@ -112,12 +125,13 @@ class Traced:
     ignore_weight: tuple[str, ...]
 
 
-def _checked_start(start: Params) -> Params:
-    leaves = jax.tree_util.tree_leaves_with_path(start)
+def checked_params(argument: str, params: Params) -> Params:
+    """The parameters as floating arrays, all finite, or raise."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
     if not leaves:
-        raise ValueError(f"start must hold at least one floating array, but is {start!r}")
+        raise ValueError(f"{argument} must hold at least one floating array, but is {params!r}")
     for path, leaf in leaves:
-        name = f"start{jax.tree_util.keystr(path)}"
+        name = f"{argument}{jax.tree_util.keystr(path)}"
         try:
             array = jnp.asarray(leaf)
         except (TypeError, ValueError) as error:
@@ -128,7 +142,14 @@ def _checked_start(start: Params) -> Params:
             )
         if not bool(jnp.isfinite(array).all()):
             raise ValueError(f"{name} must be finite, but holds NaN or infinity")
-    return jax.tree.map(lambda leaf: jnp.array(leaf, dtype=jnp.asarray(leaf).dtype), start)
+    return jax.tree.map(lambda leaf: jnp.array(leaf, dtype=jnp.asarray(leaf).dtype), params)
+
+
+def _checked_statistics(constraint: PooledConstraint, params: Params, batch: Batch) -> None:
+    statistics = _closed(constraint.statistics, params, batch, "statistics")
+    shape = _single_output(statistics, "statistics", "one vector").shape
+    if len(shape) != 1:
+        raise ValueError(f"statistics must return one vector, but returns an array of shape {shape}")
 
 
 def _closed(function: Callable[..., Any], params: Params, batch: Batch, name: str) -> Any:
@@ -149,8 +170,8 @@ def _single_output(closed: Any, name: str, accepted: str) -> Any:
     return output
 
 
-def _reads_weight(closed: Any, params: Params, batch: Batch) -> bool:
-    """Whether the output depends on batch["weight"]: dead code is taken away, and what is left is asked."""
+def _ignores_weight(closed: Any, params: Params, batch: Batch) -> bool:
+    """Whether the output depends on rows, but not on their weights: dead code is taken away, and the rest is asked."""
     _, used = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
-    weight = jax.tree.leaves({key: key == WEIGHT for key in batch})
-    return any(u for u, is_weight in zip(used[len(jax.tree.leaves(params)) :], weight, strict=True) if is_weight)
+    read = dict(zip(sorted(batch), used[len(jax.tree.leaves(params)) :], strict=True))  # a dict's leaves are sorted
+    return any(read.values()) and not read[WEIGHT]

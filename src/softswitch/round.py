@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.domains import Domain
-from softswitch.problem import Params
+from softswitch.problem import Params, float_dtype
 from softswitch.rules import Decision, Reports, Rule
 from softswitch.weighting import maximum
 
@@ -30,7 +30,7 @@ class Average(NamedTuple):
 
     def add(self, params: Params, joins: Bool[Array, ""]) -> Average:
         """Add w_k where ``joins``."""
-        value = jax.tree.map(jnp.subtract, params, self.lost)
+        value = jax.tree.map(lambda w, lost: w.astype(lost.dtype) - lost, params, self.lost)
         total = jax.tree.map(jnp.add, self.total, value)
         lost = jax.tree.map(lambda new, old, v: (new - old) - v, total, self.total, value)
         return Average(
@@ -85,8 +85,8 @@ class State(NamedTuple):
 
 def start(params: Params, rule: Rule, constraints: int) -> State:
     """The state before round 0."""
-    nothing = Kept(params, jnp.full((), jnp.inf, jax.tree.leaves(params)[0].dtype))
-    zeros = jax.tree.map(jnp.zeros_like, params)
+    nothing = Kept(params, jnp.full((), jnp.inf, float_dtype(params)))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, float_dtype(leaf)), params)
     return State(
         params=params,
         optimizer=rule.optimizer(rule.step_size_at(0)).init(params),
@@ -138,7 +138,7 @@ def advance(
     if domain is not None:
         params = domain.project(params)
 
-    sound = healthy(reports).all()
+    sound = healthy(reports).all() & jnp.isfinite(decision.criterion)
     stepped = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((params, optimizer_state))]).all()
     running = (state.diverged_at < 0) & reports.mask.any()
     counts = running & sound

@@ -86,11 +86,12 @@ class Batching:
 
     def draw(
         self, words: UInt32[Array, " words"], rows: Rows, clients: Int[Array, " m"], times: int
-    ) -> Int[Array, "times m width"]:
-        """Row indices of ``times`` batches for each of the given clients."""
+    ) -> Int[Array, "times m drawn"]:
+        """Row indices of ``times`` batches for each of the given clients; none for the whole local data."""
+        m = clients.shape[0]
         if self.draws is None:
-            return self._whole(rows, clients, times)
-        words = words.reshape(times, clients.shape[0], self.width)
+            return jnp.zeros((times, m, 0), jnp.int32)
+        words = words.reshape(times, m, self.width)
         parts, start = [], 0
         for stratum, size in enumerate(self.draws):
             count = rows.counts[clients, stratum]
@@ -107,25 +108,30 @@ class Batching:
             start += size
         return jnp.concatenate(parts, axis=-1)
 
-    def _whole(self, rows: Rows, clients: Int[Array, " m"], times: int) -> Int[Array, "times m width"]:
-        last = rows.counts[clients].sum(axis=1) - 1
-        indices = rows.offsets[clients, 0][:, None] + jnp.minimum(jnp.arange(self.width), last[:, None])
-        return jnp.broadcast_to(indices, (times, *indices.shape))
+    def batch(
+        self, rows: Rows, client: Int[Array, ""], drawn: Int[Array, " drawn"], dtype: Any
+    ) -> tuple[Int[Array, " width"], Float[Array, " width"]]:
+        """The row indices of one client's batch, and their weights, which sum to 1.
 
-    def weights(self, rows: Rows, clients: Int[Array, " m"], dtype: Any) -> Float[Array, "m width"]:
-        """Row weights that sum to 1 for each client.
-
-        A draw from a stratum weighs (the stratum's share of the client's rows) / (draws from it).
+        A draw from a stratum weighs (the stratum's share of the client's rows) / (draws from it). The whole local data
+        is padded to the largest client by rows of weight 0.
         """
-        if self.draws is not None and self.equal:
-            return jnp.full((clients.shape[0], self.width), 1 / self.width, dtype)
-        counts = rows.counts[clients].astype(dtype)
-        sizes = counts.sum(axis=1, keepdims=True)
+        counts = rows.counts[client]
         if self.draws is None:
-            return (jnp.arange(self.width) < sizes) / sizes
-        share = counts / sizes
-        parts = [jnp.broadcast_to(share[:, s, None] / b, (len(clients), b)) for s, b in enumerate(self.draws)]
-        return jnp.concatenate(parts, axis=1)
+            return whole(rows, client, self.width, dtype)
+        if self.equal:
+            return drawn, jnp.full((self.width,), 1 / self.width, dtype)
+        share = counts.astype(dtype) / counts.sum().astype(dtype)
+        return drawn, jnp.concatenate([jnp.full((b,), 1 / b, dtype) * share[s] for s, b in enumerate(self.draws)])
+
+
+def whole(
+    rows: Rows, client: Int[Array, ""], width: int, dtype: Any
+) -> tuple[Int[Array, " width"], Float[Array, " width"]]:
+    """All rows of a client and their weights, padded to ``width`` by its last row at weight 0."""
+    size = rows.counts[client].sum()
+    position = jnp.arange(width, dtype=jnp.int32)
+    return rows.offsets[client, 0] + jnp.minimum(position, size - 1), (position < size) / size.astype(dtype)
 
 
 def batching(batch_size: int | None, replace: bool, stratum_sizes: np.ndarray) -> Batching:

@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from softswitch import checks, engine
 from softswitch.clients import ClientData, Rows
-from softswitch.evaluation import Evaluation, evaluation, row_bytes
+from softswitch.diagnosis import diagnose, never_feasible
+from softswitch.evaluation import Evaluation, evaluation
 from softswitch.history import History
 from softswitch.losses import Losses
 from softswitch.oracle import GradientOracle
-from softswitch.problem import WEIGHT, Params, PooledConstraint, Problem
-from softswitch.result import Result, answer, status
+from softswitch.prepare import BatchSize, Prepared, batch_shapes, expect, prepare
+from softswitch.problem import Params, Problem, checked_params
+from softswitch.result import Result
 from softswitch.round import State, healthy
-from softswitch.rules import Rule
-from softswitch.sampling import Batching, batching
-from softswitch.slices import slice_size
+from softswitch.rules import HardSGM, Rule
+from softswitch.status import StatusCode, answer, status
 from softswitch.tracking import Callback, Chunk, ProgressBar
 
-BatchSize = int | None | Literal["same"]
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A checked request, ready to run."""
-
-    oracle: GradientOracle
-    rounds: int
-    averaging_from: int
-    eval_every: int
-
-    def span(self, first: int) -> engine.Span:
-        """The traced numbers of the chunk that begins with round ``first``."""
-        return engine.Span(first, self.rounds, self.averaging_from, self.eval_every)
+ALONE_ROUNDS = 1000
+"""How long a client that blocks is trained on by itself, to tell whether it could meet its constraint."""
 
 
 def solve(
@@ -101,9 +89,14 @@ def solve(
         eval_every=eval_every,
         clients_at_once=clients_at_once,
     )
-    seed = checks.whole_number("seed", seed, at_least=0)
+    seed = checks.seed("seed", seed)
+    if callable(callbacks) or not all(callable(callback) for callback in callbacks):
+        raise TypeError(f"callbacks must be a list of functions of a Chunk, but is {callbacks!r}")
     with ProgressBar(prepared.rounds, progress) as bar:
-        return run(prepared, problem, clients, rule, seed, (bar, *callbacks), record_clients)
+        result = run(prepared, problem, clients, rule, seed, (bar, *callbacks), record_clients)
+    if result.status.code is StatusCode.NO_FEASIBLE_ROUND:
+        return _with_blocker_alone(result, problem, clients)
+    return result
 
 
 def run(
@@ -125,7 +118,7 @@ def run(
     done, feasible, stopped = 0, 0, False
     try:
         while done < rounds and not stopped and int(state.diverged_at) < 0:
-            state, record = engine.run_chunk(
+            after, record = engine.run_chunk(
                 oracle,
                 rule,
                 problem.domain,
@@ -135,17 +128,22 @@ def run(
                 length=length,
                 record_clients=record_clients,
             )
-            history = History.from_records(oracle, [record], min(length, rounds - done))
-            records.append(record)
-            done += len(history)
+            diverged_at = int(after.diverged_at)
+            last = min(done + length, rounds) if diverged_at < 0 else diverged_at + 1
+            history = History.from_records(oracle, [record], last - done, first=done)
+            # Nothing above is kept if Ctrl-C comes before this line; all of it if after.
+            state, records, done = after, [*records, record], last
             feasible += history.feasible_rounds
             news = Chunk(done, rounds, history, feasible / done, state, time.perf_counter() - began)
             answers = [callback(news) for callback in callbacks]
-            stopped = any(answer is True for answer in answers)
+            stopped = any(isinstance(answer, bool | np.bool_) and bool(answer) for answer in answers)
     except KeyboardInterrupt:
+        if not done:
+            raise
         stopped = True
     seconds = time.perf_counter() - began
-    return finish(prepared, rule, clients, seed, state, records, done, stopped and done < rounds, seconds)
+    stopped = stopped and done < rounds and int(state.diverged_at) < 0
+    return finish(prepared, rule, clients, seed, state, records, done, stopped, seconds)
 
 
 def evaluate(problem: Problem, clients: ClientData, params: Params) -> tuple[np.ndarray, np.ndarray]:
@@ -153,9 +151,10 @@ def evaluate(problem: Problem, clients: ClientData, params: Params) -> tuple[np.
 
     For held-out data as well: make a ``ClientData`` of it.
     """
-    _expect("problem", problem, Problem)
-    _expect("clients", clients, ClientData)
-    traced = problem.trace(batch_shapes(clients, int(clients.sizes.max()), params))
+    expect("problem", problem, Problem)
+    expect("clients", clients, ClientData)
+    params = checked_params("params", params)
+    traced = problem.trace(batch_shapes(clients, int(clients.sizes.max()), params), params)
     way = evaluation(clients.rows, clients.sizes, traced.ignore_weight)
     objective, constraint = _evaluate(way, clients.rows, params, Losses(problem.objective, problem.constraint))
     return np.asarray(objective), np.asarray(constraint)
@@ -181,16 +180,25 @@ def finish(
     diverged_at = int(state.diverged_at)
     rounds = done if diverged_at < 0 else diverged_at + 1
     history = History.from_records(prepared.oracle, records, rounds)
+    state = jax.tree.map(jnp.asarray, state)
     params, selected = answer(state, history, prepared.averaging_from)
     objective, constraint = (np.asarray(v) for v in engine.evaluate(prepared.oracle, params))
     culprit = _culprit(prepared.oracle, clients, state, seed) if diverged_at >= 0 else None
     how = status(state, history, rule, clients.names, constraint, stopped=stopped, diverged_name=culprit)
+    findings = diagnose(
+        history, rule, prepared.oracle.participants, len(clients), constraint.shape[1], diverged_at >= 0
+    )
+    if how.code is StatusCode.NO_FEASIBLE_ROUND:
+        worst = constraint.max(axis=1)
+        blocked = never_feasible(clients.names, worst, rule.tolerance, int(worst.argmax()), None)
+        findings = (blocked, *findings)
     return Result(
         params=params,
         last=state.params,
         best=state.best.params if history.feasible_rounds else None,
         selected=selected,
         status=how,
+        diagnosis=findings,
         history=history,
         client_objective=objective,
         client_constraint=constraint,
@@ -203,107 +211,34 @@ def finish(
 
 def _culprit(oracle: GradientOracle, clients: ClientData, state: State, seed: int) -> Any:
     """The label of the client whose report was not finite, found by asking again; None where it was the step."""
-    draws = oracle.draw(jax.random.fold_in(jax.random.key(seed), state.diverged_at))
-    finite = np.asarray(healthy(oracle.report(state.params, draws)))
-    return None if finite.all() else clients.names[int(draws.clients[np.argmin(finite)])]
+    asked, reports = engine.report(oracle, state.params, jax.random.key(seed), state.diverged_at)
+    finite = np.asarray(healthy(reports))
+    return None if finite.all() else clients.names[int(asked[np.argmin(finite)])]
 
 
-def prepare(
-    problem: Problem,
-    clients: ClientData,
-    rules: Sequence[Rule],
-    *,
-    rounds: int,
-    local_steps: int,
-    participation: float,
-    batch_size: int | None,
-    value_batch_size: BatchSize,
-    replace: bool,
-    average_last: float,
-    eval_every: int | None,
-    clients_at_once: int | None,
-) -> Prepared:
-    """Check everything that can be checked before any work, and build the oracle."""
-    _expect("problem", problem, Problem)
-    _expect("clients", clients, ClientData)
-    for rule in rules:
-        _expect("rule", rule, Rule)
-        if rule.criterion == "pooled" and not isinstance(problem.constraint, PooledConstraint):
-            raise ValueError(
-                "criterion='pooled' needs a constraint given as PooledConstraint(statistics, value), but constraint is "
-                f"{problem.constraint!r}; the other criteria are 'softmax', 'max' and 'mean'"
-            )
-    rounds = checks.whole_number("rounds", rounds, at_least=1)
-    local_steps = checks.whole_number("local_steps", local_steps, at_least=1)
-    participation = checks.real_number("participation", participation, above=0, at_most=1)
-    average_last = checks.real_number("average_last", average_last, above=0, at_most=1)
-    update = batching(_checked_size("batch_size", batch_size), replace, clients.stratum_sizes)
-    if value_batch_size == "same":
-        report = update
-    else:
-        size = _checked_size("value_batch_size", value_batch_size)
-        report = batching(size, replace, clients.stratum_sizes)
-    traced = problem.trace(batch_shapes(clients, report.width, problem.start))
-    _refuse_ignored_weights(traced.ignore_weight, report, update, clients)
-    participants = max(1, round(participation * len(clients)))
-    oracle = GradientOracle(
-        rows=clients.rows,
-        evaluation=evaluation(clients.rows, clients.sizes, traced.ignore_weight),
-        losses=Losses(problem.objective, problem.constraint),
-        constraints=traced.constraints,
-        participants=participants,
-        local_steps=local_steps,
-        report_batching=report,
-        update_batching=update,
-        slice_size=_clients_at_once(clients_at_once, participants, clients, problem, max(report.width, update.width)),
+def _with_blocker_alone(result: Result, problem: Problem, clients: ClientData) -> Result:
+    """Train on the client that blocks by itself, and put into the diagnosis whether it could meet its constraint."""
+    worst = result.client_constraint.max(axis=1)
+    blocker = int(worst.argmax())
+    own = clients.only(blocker)
+    here = Problem(problem.objective, problem.constraint, result.params, problem.domain)
+    rule = HardSGM(step_size=result.rule.step_size, tolerance=result.rule.tolerance, optimizer=result.rule.optimizer)
+    request = prepare(
+        here,
+        own,
+        (rule,),
+        rounds=ALONE_ROUNDS,
+        local_steps=1,
+        participation=1.0,
+        batch_size=None,
+        value_batch_size="same",
+        replace=True,
+        average_last=1.0,
+        eval_every=0,
+        clients_at_once=None,
     )
-    if eval_every is None:
-        training = participants * (report.width + 3 * local_steps * update.width)  # a gradient costs about 3 values
-        eval_every = max(math.ceil(rounds / 20), math.ceil(clients.sizes.sum() / training))
-    return Prepared(
-        oracle=oracle,
-        rounds=rounds,
-        averaging_from=rounds - math.ceil(average_last * rounds),
-        eval_every=checks.whole_number("eval_every", eval_every, at_least=0),
-    )
-
-
-def batch_shapes(clients: ClientData, width: int, params: Params) -> dict[str, Any]:
-    """The shapes of a batch of ``width`` rows."""
-    shapes = {
-        key: jax.ShapeDtypeStruct((width, *column.shape[1:]), column.dtype)
-        for key, column in clients.rows.columns.items()
-    }
-    shapes[WEIGHT] = jax.ShapeDtypeStruct((width,), jax.tree.leaves(params)[0].dtype)
-    return shapes
-
-
-def _expect(name: str, value: Any, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(f"{name} must be a {kind.__name__}, but is {value!r}")
-
-
-def _checked_size(name: str, size: Any) -> int | None:
-    return None if size is None else checks.whole_number(name, size, at_least=1)
-
-
-def _refuse_ignored_weights(ignoring: tuple[str, ...], report: Batching, update: Batching, clients: ClientData) -> None:
-    if not ignoring or (report.equal and update.equal):
-        return
-    why = (
-        "strata are drawn in other proportions than the client's own"
-        if len(clients.strata) > 1
-        else "clients have different sizes and batch_size=None pads the smaller ones with rows of weight 0"
-    )
-    raise ValueError(
-        f"{' and '.join(ignoring)} must read batch['weight'], because {why}; write means as "
-        "jnp.average(loss, weights=batch['weight'])"
-    )
-
-
-def _clients_at_once(wanted: int | None, participants: int, clients: ClientData, problem: Problem, width: int) -> int:
-    if wanted is not None:
-        return checks.whole_number("clients_at_once", wanted, at_least=1)
-    # A batch and about three times as much for what is computed from it; a local iterate, its gradient and its sum.
-    iterate = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.start))
-    return slice_size(participants, 4 * width * row_bytes(clients.rows) + 3 * iterate)
+    stop_when_met = [lambda chunk: bool(chunk.history.feasible.any())]
+    alone = run(request, here, own, rule, result.seed, stop_when_met, record_clients=False)
+    smallest = float(np.nanmin(alone.history.criterion))
+    finding = never_feasible(clients.names, worst, result.rule.tolerance, blocker, smallest)
+    return replace(result, diagnosis=(finding, *result.diagnosis[1:]))

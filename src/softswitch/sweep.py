@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from threading import Event
 from typing import Any
@@ -14,15 +15,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from softswitch import checks, engine
 from softswitch.clients import ClientData
+from softswitch.prepare import BatchSize, Prepared, expect, prepare
 from softswitch.problem import Problem
 from softswitch.result import Result
 from softswitch.rules import Rule
-from softswitch.solve import BatchSize, Prepared, finish, prepare, run
+from softswitch.solve import finish, run
 from softswitch.tracking import Chunk, ProgressBar
+
+THREAD_SETTINGS: tuple[tuple[Any, str], ...] = (
+    (jax.enable_x64, "jax_enable_x64"),
+    (jax.default_device, "jax_default_device"),
+    (jax.default_matmul_precision, "jax_default_matmul_precision"),
+    (jax.default_prng_impl, "jax_default_prng_impl"),
+)
+"""What JAX keeps for each thread and a result depends on: handed on to the threads of a sweep."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +92,7 @@ class Sweep:
             table.add_column(heading)
         for label, results in self:
             table.add_row(
-                label,
+                escape(label),
                 mean_and_spread([result.worst_objective for result in results]),
                 mean_and_spread([result.worst_constraint for result in results]),
                 f"{np.mean([len(result.violating) for result in results]):.1f} of {len(results[0].names)}",
@@ -135,11 +146,18 @@ def sweep(
             on a CPU: there it is faster, since side by side both branches of the switch are computed.
         progress: show a progress bar; by default on a terminal only.
     """
+    if isinstance(rules, Rule) or not isinstance(rules, Mapping | Sequence):
+        raise TypeError(f"rules must be a list of rules or a dict from labels to rules, but is {rules!r}")
+    for rule in rules.values() if isinstance(rules, Mapping) else rules:
+        expect("rule", rule, Rule)
     labelled = dict(rules) if isinstance(rules, Mapping) else {_label(rule, rules): rule for rule in rules}
     if not labelled or (not isinstance(rules, Mapping) and len(labelled) < len(rules)):
         raise ValueError(f"rules must hold at least one rule and no rule twice, but is {rules!r}")
-    seeds = range(checks.whole_number("seeds", seeds, at_least=1)) if not isinstance(seeds, Sequence) else seeds
-    numbers = tuple(checks.whole_number("seeds", seed, at_least=0) for seed in seeds)
+    if np.ndim(seeds) == 0:
+        seeds = range(checks.whole_number("seeds", seeds, at_least=1))
+    numbers = tuple(checks.seed("seeds", seed) for seed in np.atleast_1d(seeds).tolist())
+    if not numbers:
+        raise ValueError("seeds must hold at least one seed, but is empty")
     prepared = prepare(
         problem,
         clients,
@@ -181,8 +199,12 @@ def _one_by_one(
             bar.update(sum(done.values()), f"{len(rules)} rules × {len(seeds)} seeds")
             return interrupted.is_set()
 
-        return run(prepared, problem, clients, rules[r], seeds[s], (watch,), record_clients=False)
+        with ExitStack() as contexts:  # JAX's settings belong to a thread
+            for enter, value in settings:
+                contexts.enter_context(enter(value))
+            return run(prepared, problem, clients, rules[r], seeds[s], (watch,), record_clients=False)
 
+    settings = [(enter, getattr(jax.config, name)) for enter, name in THREAD_SETTINGS]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         waiting = [[pool.submit(one, r, s) for s in range(len(seeds))] for r in range(len(rules))]
         try:

@@ -21,7 +21,7 @@ class Chunk:
     Attributes:
         round: how many rounds are done.
         rounds: how many there will be.
-        history: the rounds of this chunk; its counts of evaluations begin with the chunk.
+        history: the rounds of this chunk; its counts of evaluations begin with it.
         switch_share: the share of all rounds so far that were feasible.
         state: what the server keeps, on the device.
         seconds: since the run began.

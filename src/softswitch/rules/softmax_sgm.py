@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from softswitch import checks
 from softswitch.rules.base import Rule
@@ -11,6 +11,12 @@ from softswitch.rules.reports import Decision, Reports
 from softswitch.rules.switching import switch
 from softswitch.traced import traced_settings
 from softswitch.weighting import softmax_weights
+
+if TYPE_CHECKING:
+    from softswitch.plan import Plan
+
+
+MOST_ALPHA = 1e30  # still finite in float32; for the limit there is HardSGM
 
 
 @traced_settings
@@ -36,10 +42,23 @@ class SoftmaxSGM(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("alpha", checks.real_number("alpha", self.alpha, at_least=0))
+        self._set("alpha", checks.real_number("alpha", self.alpha, at_least=0, at_most=MOST_ALPHA))
         if self.constraint_alpha is not None:
-            alpha = checks.real_number("constraint_alpha", self.constraint_alpha, at_least=0)
+            alpha = checks.real_number("constraint_alpha", self.constraint_alpha, at_least=0, at_most=MOST_ALPHA)
             self._set("constraint_alpha", alpha)
+
+    @classmethod
+    def from_plan(cls, plan: Plan, **changes: Any) -> SoftmaxSGM:
+        """The rule a plan asks for: its η, γ, ε, λ = ε/2 and its smallest α; ``changes`` override single settings."""
+        promise = plan.bound
+        settings: dict[str, Any] = {
+            "alpha": promise.alpha,
+            "step_size": promise.step_size,
+            "local_step_size": promise.local_step_size,
+            "tolerance": promise.epsilon,
+            "slack": 1.0,
+        }
+        return cls(**settings | changes)
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Weigh clients by the softmax of what they reported, and switch on the criterion."""

@@ -1,0 +1,205 @@
+"""What looks wrong with a run, from its history: each finding says what was seen and what to change."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from softswitch.history import History
+from softswitch.rules import Rule, SoftmaxSGM
+
+FEW_ROUNDS = 20
+"""A history shorter than this says nothing about shares."""
+RARE, EVER = 0.02, 0.99
+"""A switch share below or above these is stuck."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that looks wrong.
+
+    Attributes:
+        illness: its short name.
+        seen: what in the run points to it.
+        change: what to try.
+    """
+
+    illness: str
+    seen: str
+    change: str
+
+    def __str__(self) -> str:
+        return f"{self.illness}: {self.seen}. {self.change}."
+
+
+def diagnose(
+    history: History,
+    rule: Rule,
+    participants: int,
+    clients: int,
+    constraints: int,
+    diverged: bool,
+) -> tuple[Finding, ...]:
+    """All findings that the history alone supports, most telling first."""
+    findings = (
+        _step_too_large(history, rule, diverged),
+        _switch_stuck(history),
+        _hides_the_worst(history, rule, participants * constraints),
+        _limit_cycle(history, rule),
+        _batch_too_small(history, rule, participants == clients),
+    )
+    return tuple(finding for finding in findings if finding is not None)
+
+
+def never_feasible(
+    names: tuple[Any, ...], worst: np.ndarray, tolerance: float, blocker: int, alone: float | None
+) -> Finding:
+    """The constraint was never met: who is how far, and whether the worst client could meet it by itself.
+
+    Args:
+        names: the clients' labels.
+        worst: each client's largest constraint, where the criterion was smallest.
+        tolerance: ε.
+        blocker: the client whose own feasibility problem was solved.
+        alone: the smallest constraint found there; None where it was not looked for.
+    """
+    above = np.flatnonzero(worst > tolerance)
+    order = above[np.argsort(-worst[above])]
+    named = ", ".join(f"{names[i]!r} ({worst[i]:.4g})" for i in order[:5])
+    more = f" and {len(order) - 5} more" if len(order) > 5 else ""
+    seen = f"{len(above)} of {len(names)} clients are above the tolerance {tolerance:g} at best: {named}{more}"
+    if alone is None:
+        return Finding("constraint never met", seen, "Run longer or with a larger step, or raise the tolerance")
+    if alone > tolerance:
+        return Finding(
+            "client infeasible by itself",
+            f"{seen}. Training on client {names[blocker]!r} alone brings its constraint to {alone:.4g} and no lower",
+            f"No other client is to blame: raise the tolerance, or give {names[blocker]!r} a constraint it can meet",
+        )
+    return Finding(
+        "constraints look incompatible",
+        f"{seen}. By itself client {names[blocker]!r} reaches {alone:.4g}, within the tolerance",
+        "The clients pull against each other: raise the tolerance, enlarge the model, or run longer to be sure",
+    )
+
+
+def _switch_stuck(history: History) -> Finding | None:
+    share = history.switch_share
+    if len(history) < FEW_ROUNDS or history.feasible_rounds == 0:
+        return None
+    seen = f"{history.feasible_rounds} of {len(history)} rounds were feasible"
+    if share < RARE:
+        return Finding(
+            "hardly ever feasible",
+            seen,
+            "The average rests on few iterates: run longer, start nearer to feasibility, or raise the threshold",
+        )
+    if share > EVER:
+        return Finding(
+            "constraint never acts",
+            f"{seen}; the largest constraint reported was {history.constraint.max():.4g}",
+            "If that surprises you, look at the sign and the scale of the constraint, and at the tolerance",
+        )
+    return None
+
+
+def _hides_the_worst(history: History, rule: Rule, pairs: int) -> Finding | None:
+    """Feasible rounds in which a sampled client was above the tolerance: the mean hid it."""
+    if len(history) < FEW_ROUNDS or not history.feasible_rounds or rule.criterion == "max":
+        return None
+    hidden = history.constraint[history.feasible] > rule.tolerance
+    alpha = _constraint_alpha(rule)
+    gap = math.log(pairs) / alpha if alpha > 0 else math.inf
+    if hidden.mean() <= 0.5 or gap <= rule.tolerance:
+        return None
+    enough = math.log(pairs) / (0.1 * rule.tolerance) if rule.tolerance > 0 else math.inf
+    seen = (
+        f"in {hidden.mean():.0%} of the feasible rounds some sampled client was above the tolerance "
+        f"{rule.tolerance:g}, by up to {history.constraint[history.feasible].max() - rule.tolerance:.3g}"
+    )
+    if alpha > 0:
+        seen += f"; the criterion may lie ln(m)/α = {gap:.3g} below the maximum"
+    change = f"Use SoftmaxSGM with α of {enough:.3g} or more" if math.isfinite(enough) else "Use HardSGM"
+    return Finding("the mean hides the worst client", seen, change)
+
+
+def _limit_cycle(history: History, rule: Rule) -> Finding | None:
+    """αη > 2, and the worst client alternates from round to round: A, B, A, B."""
+    alpha = rule.alpha if isinstance(rule, SoftmaxSGM) else math.inf if rule.criterion == "max" else 0.0
+    last = slice(-max(FEW_ROUNDS, len(history) // 4), None)
+    if len(history) < FEW_ROUNDS:
+        return None
+    step = float(rule.step_size_at(len(history) - 1))
+    product = alpha * step
+    if product <= 2:
+        return None
+    worst, feasible = history.worst_client[last], history.feasible[last]
+    three = feasible[2:] & feasible[1:-1] & feasible[:-2]
+    if three.sum() < FEW_ROUNDS // 2:
+        return None
+    alternates = ((worst[2:] == worst[:-2]) & (worst[1:-1] != worst[:-2]))[three].mean()
+    if alternates < 0.8:
+        return None
+    return Finding(
+        "limit cycle",
+        f"in {alternates:.0%} of the last feasible rounds the worst client alternates between two, and "
+        f"αη = {product:.3g} is above 2",
+        f"Lower the step size (below {2 / alpha:.3g}) or α (below {2 / step:.3g})",
+    )
+
+
+def _step_too_large(history: History, rule: Rule, diverged: bool) -> Finding | None:
+    """Divergence; or single steps that move the criterion by more than the tolerance, beyond what batches explain."""
+    step = float(rule.step_size_at(max(0, len(history) - 1)))
+    if diverged:
+        return Finding(
+            "diverged", f"a value was not finite after {len(history)} rounds", f"Lower step_size (now {step:.3g})"
+        )
+    if len(history) < FEW_ROUNDS:
+        return None
+    later = history.criterion[len(history) // 2 :]
+    jump = float(np.median(np.abs(np.diff(later))))
+    if jump <= 2 * _level(rule) or jump <= 3 * _scatter(history):
+        return None
+    return Finding(
+        "step size too large",
+        f"a single round changes the criterion by {jump:.3g}, with a tolerance of {rule.tolerance:g}",
+        f"Lower step_size (now {step:.3g})",
+    )
+
+
+def _batch_too_small(history: History, rule: Rule, everyone: bool) -> Finding | None:
+    """Reports scatter around the truth by more than the threshold they are compared with."""
+    scatter = _scatter(history)
+    if scatter <= _level(rule):
+        return None
+    cause = "" if everyone else ", and not all clients take part"
+    return Finding(
+        "batch too small for the threshold",
+        f"the sampled worst constraint is {scatter:.3g} away from that on all data, with a threshold of "
+        f"{float(rule.switch_at):.3g}{cause}",
+        "Raise value_batch_size" + ("" if everyone else " or participation"),
+    )
+
+
+def _scatter(history: History) -> float:
+    """The typical distance of the sampled G from G on all data, in the later of the rounds that know both."""
+    both = history.full_rounds[len(history.full_rounds) // 2 :]
+    if len(both) < 3:
+        return 0.0
+    full = history.full_constraint[len(history.full_rounds) // 2 :]
+    return float(np.median(np.abs(history.constraint[both] - full)))
+
+
+def _level(rule: Rule) -> float:
+    """The scale on which the constraint is judged."""
+    return max(rule.tolerance, abs(float(rule.switch_at)))
+
+
+def _constraint_alpha(rule: Rule) -> float:
+    if not isinstance(rule, SoftmaxSGM) or rule.criterion != "softmax":
+        return 0.0
+    return rule.alpha if rule.constraint_alpha is None else rule.constraint_alpha

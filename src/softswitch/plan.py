@@ -1,0 +1,327 @@
+"""plan(): from a wish (ε, δ) or a budget to rounds, batches, steps and α, by the theorems."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from scipy import optimize
+
+from softswitch import checks
+from softswitch.theory import Bound, Constants, Setting, bound
+
+MOST_ROUNDS = 10**12
+"""A plan of more rounds than this is as good as none."""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A way to lower ε, and what it costs.
+
+    Attributes:
+        change: what to do.
+        epsilon: ε afterwards.
+        samples: oracle calls afterwards, in rows.
+    """
+
+    change: str
+    epsilon: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to set, what it promises and what it costs.
+
+    Attributes:
+        constants: what was assumed of the problem.
+        setting: n, m, K, E, B_g, B_ζ, δ.
+        bound: the theorem's errors, steps and smallest α for them.
+        wanted: the ε that was asked for; None where a budget was given.
+        met: whether the promise is at most what was asked for.
+        smallest: the smallest ε that any number of rounds and samples reaches at this participation.
+        advice: in words: which error dominates, what lowers it most cheaply; or why the wish cannot be met.
+        remedies: what more rounds, larger batches or more clients would give, cheapest gain first.
+    """
+
+    constants: Constants
+    setting: Setting
+    bound: Bound
+    wanted: float | None
+    met: bool
+    smallest: float
+    advice: str
+    remedies: tuple[Remedy, ...]
+
+    @property
+    def value_samples(self) -> int:
+        """Rows on which values are evaluated, K·m·B_ζ."""
+        return self.setting.rounds * self.setting.participants * self.setting.value_batch_size
+
+    @property
+    def gradient_samples(self) -> int:
+        """Rows on which gradients are evaluated, K·m·E·B_g."""
+        setting = self.setting
+        return setting.rounds * setting.participants * setting.local_steps * setting.batch_size
+
+    @property
+    def samples(self) -> int:
+        """All oracle calls, in rows."""
+        return self.value_samples + self.gradient_samples
+
+    def solve_options(self) -> dict[str, Any]:
+        """The arguments for ``solve`` beside the rule: ``solve(problem, clients, rule, **plan.solve_options())``."""
+        return {
+            "rounds": self.setting.rounds,
+            "local_steps": self.setting.local_steps,
+            "participation": self.setting.participants / self.setting.clients,
+            "batch_size": self.setting.batch_size,
+            "value_batch_size": self.setting.value_batch_size,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain numbers and words, for JSON."""
+        return {
+            "met": self.met,
+            "wanted_epsilon": self.wanted,
+            "smallest_epsilon": self.smallest,
+            "constants": asdict(self.constants),
+            "setting": asdict(self.setting),
+            "bound": {
+                **asdict(self.bound),
+                "epsilon": self.bound.epsilon,
+                "threshold": self.bound.threshold,
+                "dominant": self.bound.dominant,
+            },
+            "value_samples": self.value_samples,
+            "gradient_samples": self.gradient_samples,
+            "advice": self.advice,
+            "remedies": [asdict(remedy) for remedy in self.remedies],
+        }
+
+    def table(self) -> Table:
+        """The plan as a table for the terminal."""
+        table = Table("what", "symbol", "value", title=f"Plan by Theorem {self.bound.theorem}")
+        setting, promise = self.setting, self.bound
+        rows: list[tuple[str, str, Any]] = [
+            ("rounds", "K", f"{setting.rounds:,}"),
+            ("clients a round", "m of n", f"{setting.participants:,} of {setting.clients:,}"),
+            ("local steps", "E", setting.local_steps),
+            ("rows a report", "B_ζ", f"{setting.value_batch_size:,}"),
+            ("rows a gradient", "B_g", f"{setting.batch_size:,}"),
+            ("server step", "η", f"{promise.step_size:.4g}"),
+            ("local step", "γ", f"{promise.local_step_size:.4g}"),
+            ("tolerance", "ε", f"{promise.epsilon:.4g}"),
+            ("threshold", "λ = ε/2", f"{promise.threshold:.4g}"),
+            ("softmax sharpness, at least", "α", f"{promise.alpha:.4g}"),
+            ("error of optimization", "ε'", f"{promise.optimization:.4g}"),
+            ("error of estimation", "", f"{promise.estimation:.4g}"),
+            ("error of sampling clients", "", f"{promise.sampling:.4g}"),
+            ("holds with probability, at least", "1 − δ", f"{1 - setting.delta:g}"),
+            ("values evaluated, in rows", "K·m·B_ζ", f"{self.value_samples:,}"),
+            ("gradients evaluated, in rows", "K·m·E·B_g", f"{self.gradient_samples:,}"),
+        ]
+        for what, symbol, value in rows:
+            table.add_row(what, symbol, str(value))
+        return table
+
+    def __str__(self) -> str:
+        console = Console(width=100)
+        with console.capture() as capture:
+            console.print(self.table())
+            console.print(self.advice, highlight=False)
+        return capture.get()
+
+
+def plan(
+    constants: Constants,
+    *,
+    clients: int,
+    participation: float = 1.0,
+    local_steps: int = 1,
+    batch_size: int = 32,
+    delta: float = 0.05,
+    epsilon: float | None = None,
+    samples: int | None = None,
+    rounds: int | None = None,
+) -> Plan:
+    """Plan a run that reaches ε with probability 1 − δ, or the best run within a budget.
+
+    Args:
+        constants: what is known of the problem; ``estimate_constants`` measures it.
+        clients: n.
+        participation: m/n.
+        local_steps: E.
+        batch_size: B_g.
+        delta: δ.
+        epsilon: the wish. The plan is the cheapest K and B_ζ, in rows evaluated, whose promise is at most ε.
+        samples: instead of a wish a budget of rows, K·m·(B_ζ + E·B_g). The plan is the K and B_ζ of the smallest ε.
+        rounds: at most so many rounds.
+
+    Returns:
+        A ``Plan``. Where the wish cannot be met its ``met`` is False, and it holds the best that can be had.
+    """
+    if (epsilon is None) == (samples is None):
+        raise ValueError(f"give either epsilon or samples, but epsilon is {epsilon!r} and samples is {samples!r}")
+    clients = checks.whole_number("clients", clients, at_least=1)
+    participation = checks.real_number("participation", participation, above=0, at_most=1)
+    limit = MOST_ROUNDS if rounds is None else checks.whole_number("rounds", rounds, at_least=1)
+    template = Setting(
+        clients=clients,
+        participants=max(1, round(participation * clients)),
+        rounds=1,
+        local_steps=local_steps,
+        batch_size=batch_size,
+        value_batch_size=1,
+        delta=delta,
+    )
+    smallest = bound(constants, template).sampling
+    if samples is not None:
+        budget = checks.whole_number("samples", samples, at_least=1)
+        setting = _best_within(constants, template, budget, limit)
+        return _finished(constants, setting, None, True, smallest)
+    wish = checks.real_number("epsilon", epsilon, above=0)
+    setting = _cheapest(constants, template, wish, limit)
+    met = bound(constants, setting).epsilon <= wish
+    if not met and rounds is not None:
+        # So many rounds and no more: what even the largest batches leave.
+        endless = replace(constants, value_noise=0.0)
+        smallest = bound(endless, replace(template, rounds=limit)).epsilon
+    return _finished(constants, setting, wish, met, smallest)
+
+
+def _cheapest(constants: Constants, template: Setting, wish: float, limit: int) -> Setting:
+    """The setting with the fewest rows whose ε is at most the wish; the closest one where there is none."""
+
+    def with_rounds(rounds: int) -> Setting | None:
+        """The smallest B_ζ that meets the wish in so many rounds."""
+        setting = replace(template, rounds=rounds)
+        one = bound(constants, setting)
+        left = wish - one.optimization - one.sampling
+        if one.estimation <= left:
+            return setting
+        if left <= 0:
+            return None
+        size = math.ceil((one.estimation / left) ** 2)  # the estimation error goes with 1/√B_ζ
+        found = replace(setting, value_batch_size=size)
+        while bound(constants, found).epsilon > wish:  # rounding
+            found = replace(found, value_batch_size=found.value_batch_size + 1)
+        return found
+
+    def cost(rounds: int) -> float:
+        setting = with_rounds(rounds)
+        if setting is None:
+            return math.inf
+        return float(rounds) * (setting.value_batch_size + setting.local_steps * setting.batch_size)
+
+    fewest = _first(lambda k: with_rounds(k) is not None, limit)
+    if fewest is None:
+        return replace(template, rounds=limit if limit < MOST_ROUNDS else 1)
+    # More rounds than the fewest leave more room for the estimation error: look for the cheapest in between.
+    span = (math.log(fewest), math.log(min(limit, 1000 * fewest)))
+    found = optimize.minimize_scalar(lambda x: math.log(cost(max(fewest, round(math.exp(x))))), bounds=span)
+    rounds = min((fewest, max(fewest, round(math.exp(found.x)))), key=cost)
+    best = with_rounds(rounds)
+    assert best is not None
+    # With that batch, perhaps fewer rounds do.
+    size = best.value_batch_size
+    enough = _first(
+        lambda k: bound(constants, replace(template, rounds=k, value_batch_size=size)).epsilon <= wish, rounds
+    )
+    return best if enough is None else with_rounds(enough) or best
+
+
+def _best_within(constants: Constants, template: Setting, budget: int, limit: int) -> Setting:
+    """The setting with the smallest ε that evaluates at most ``budget`` rows."""
+    gradients = template.local_steps * template.batch_size
+    most = min(limit, budget // (template.participants * (gradients + 1)))
+    if most < 1:
+        raise ValueError(
+            f"samples must be at least {template.participants * (gradients + 1)}, one round of m = "
+            f"{template.participants} clients with E·B_g = {gradients} rows and one row a report, but is {budget}"
+        )
+
+    def within(rounds: int) -> Setting:
+        size = budget // (template.participants * rounds) - gradients
+        return replace(template, rounds=rounds, value_batch_size=size)
+
+    def error(rounds: int) -> float:
+        return bound(constants, within(rounds)).epsilon
+
+    found = optimize.minimize_scalar(lambda x: error(min(most, max(1, round(math.exp(x))))), bounds=(0, math.log(most)))
+    return within(min((1, most, min(most, max(1, round(math.exp(found.x))))), key=error))
+
+
+def _first(holds: Any, limit: int) -> int | None:
+    """The smallest number in [1, limit] at which ``holds``, which once true stays true; None if never."""
+    high = 1
+    while not holds(high):
+        if high >= limit:
+            return None
+        high = min(2 * high, limit)
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _finished(constants: Constants, setting: Setting, wish: float | None, met: bool, smallest: float) -> Plan:
+    promise = bound(constants, setting)
+    remedies, best = _remedies(constants, setting)
+    if not met and wish is not None:
+        advice = _why_not(constants, setting, wish, smallest)
+    else:
+        share = getattr(promise, promise.dominant) / promise.epsilon
+        advice = f"The error of {promise.dominant} dominates ({share:.0%} of ε = {promise.epsilon:.4g})."
+        if best is not None:
+            advice += f" It is lowered most cheaply by {best.change}: ε = {best.epsilon:.4g} for {best.samples:,} rows."
+    return Plan(constants, setting, promise, wish, met, smallest, advice, remedies)
+
+
+def _remedies(constants: Constants, setting: Setting) -> tuple[tuple[Remedy, ...], Remedy | None]:
+    """More rounds, larger batches, more clients: each twofold, ordered by how much ε falls for each further row.
+
+    Beside them, the one that lowers the dominant error most for each further row.
+    """
+    now, spent = bound(constants, setting), _rows(setting)
+    changes = {
+        "twice the rounds": replace(setting, rounds=2 * setting.rounds),
+        "twice the rows a report": replace(setting, value_batch_size=2 * setting.value_batch_size),
+        "twice the rows a gradient": replace(setting, batch_size=2 * setting.batch_size),
+        "twice the clients a round": replace(setting, participants=min(setting.clients, 2 * setting.participants)),
+    }
+    found = []
+    for change, new in changes.items():
+        after, rows = bound(constants, new), _rows(new)
+        if after.epsilon < now.epsilon:
+            gain = (now.epsilon - after.epsilon) / (rows - spent)
+            on_dominant = (getattr(now, now.dominant) - getattr(after, now.dominant)) / (rows - spent)
+            found.append((gain, on_dominant, Remedy(change, after.epsilon, rows)))
+    ordered = tuple(remedy for _, _, remedy in sorted(found, key=lambda entry: -entry[0]))
+    best = max(found, key=lambda entry: entry[1], default=None)
+    return ordered, best[2] if best is not None and best[1] > 0 else None
+
+
+def _rows(setting: Setting) -> int:
+    each = setting.value_batch_size + setting.local_steps * setting.batch_size
+    return setting.rounds * setting.participants * each
+
+
+def _why_not(constants: Constants, setting: Setting, wish: float, smallest: float) -> str:
+    m, n = setting.participants, setting.clients
+    sampling = bound(constants, setting).sampling
+    if sampling < wish:
+        return (
+            f"ε = {wish:g} cannot be met in {setting.rounds:,} rounds: with the largest batches ε = {smallest:.4g} is "
+            "left. Allow more rounds."
+        )
+    enough = _first(lambda k: bound(constants, replace(setting, participants=k)).sampling < wish, n)
+    return (
+        f"ε = {wish:g} cannot be met with {m} of {n} clients a round: the error of sampling clients alone is "
+        f"{sampling:.4g}, and no number of rounds or rows lowers it. The smallest reachable ε is just above "
+        f"{smallest:.4g}; for {wish:g} draw at least {enough} clients a round."
+    )

@@ -1,0 +1,138 @@
+"""Checking a request before any work, and building the oracle for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+
+from softswitch import checks, engine
+from softswitch.clients import ClientData
+from softswitch.evaluation import evaluation, row_bytes
+from softswitch.losses import Losses
+from softswitch.oracle import GradientOracle
+from softswitch.problem import WEIGHT, Params, PooledConstraint, Problem, float_dtype
+from softswitch.rules import Rule
+from softswitch.sampling import Batching, batching
+from softswitch.slices import slice_size
+
+BatchSize = int | None | Literal["same"]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A checked request, ready to run."""
+
+    oracle: GradientOracle
+    rounds: int
+    averaging_from: int
+    eval_every: int
+
+    def span(self, first: int) -> engine.Span:
+        """The traced numbers of the chunk that begins with round ``first``."""
+        return engine.Span(first, self.rounds, self.averaging_from, self.eval_every)
+
+
+def prepare(
+    problem: Problem,
+    clients: ClientData,
+    rules: Sequence[Rule],
+    *,
+    rounds: int,
+    local_steps: int,
+    participation: float,
+    batch_size: int | None,
+    value_batch_size: BatchSize,
+    replace: bool,
+    average_last: float,
+    eval_every: int | None,
+    clients_at_once: int | None,
+) -> Prepared:
+    """Check everything that can be checked before any work, and build the oracle."""
+    expect("problem", problem, Problem)
+    expect("clients", clients, ClientData)
+    for rule in rules:
+        expect("rule", rule, Rule)
+        if rule.criterion == "pooled" and not isinstance(problem.constraint, PooledConstraint):
+            raise ValueError(
+                "criterion='pooled' needs a constraint given as PooledConstraint(statistics, value), but constraint is "
+                f"{problem.constraint!r}; the other criteria are 'softmax', 'max' and 'mean'"
+            )
+    rounds = checks.whole_number("rounds", rounds, at_least=1)
+    local_steps = checks.whole_number("local_steps", local_steps, at_least=1)
+    participation = checks.real_number("participation", participation, above=0, at_most=1)
+    average_last = checks.real_number("average_last", average_last, above=0, at_most=1)
+    update = batching(_checked_size("batch_size", batch_size), replace, clients.stratum_sizes)
+    if value_batch_size == "same":
+        report = update
+    else:
+        size = _checked_size("value_batch_size", value_batch_size)
+        report = batching(size, replace, clients.stratum_sizes)
+    traced = problem.trace(batch_shapes(clients, report.width, problem.start))
+    _refuse_ignored_weights(traced.ignore_weight, report, update, clients)
+    participants = max(1, round(participation * len(clients)))
+    oracle = GradientOracle(
+        rows=clients.rows,
+        evaluation=evaluation(clients.rows, clients.sizes, traced.ignore_weight),
+        losses=Losses(problem.objective, problem.constraint),
+        constraints=traced.constraints,
+        participants=participants,
+        local_steps=local_steps,
+        report_batching=report,
+        update_batching=update,
+        slice_size=_clients_at_once(clients_at_once, participants, clients, problem, max(report.width, update.width)),
+    )
+    if eval_every is None:
+        training = participants * (report.width + 3 * local_steps * update.width)  # a gradient costs about 3 values
+        eval_every = max(math.ceil(rounds / 20), math.ceil(clients.sizes.sum() / training))
+    return Prepared(
+        oracle=oracle,
+        rounds=rounds,
+        averaging_from=rounds - math.ceil(average_last * rounds),
+        eval_every=checks.whole_number("eval_every", eval_every, at_least=0),
+    )
+
+
+def batch_shapes(clients: ClientData, width: int, params: Params) -> dict[str, Any]:
+    """The shapes of a batch of ``width`` rows."""
+    shapes = {
+        key: jax.ShapeDtypeStruct((width, *column.shape[1:]), column.dtype)
+        for key, column in clients.rows.columns.items()
+    }
+    shapes[WEIGHT] = jax.ShapeDtypeStruct((width,), float_dtype(params))
+    return shapes
+
+
+def expect(name: str, value: Any, kind: type) -> None:
+    """Raise unless ``value`` is of the given kind."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, but is {value!r}")
+
+
+def _checked_size(name: str, size: Any) -> int | None:
+    return None if size is None else checks.whole_number(name, size, at_least=1)
+
+
+def _refuse_ignored_weights(ignoring: tuple[str, ...], report: Batching, update: Batching, clients: ClientData) -> None:
+    if not ignoring or (report.equal and update.equal):
+        return
+    why = (
+        "strata are drawn in other proportions than the client's own"
+        if len(clients.strata) > 1
+        else "clients have different sizes and batch_size=None pads the smaller ones with rows of weight 0"
+    )
+    raise ValueError(
+        f"{' and '.join(ignoring)} must read batch['weight'], because {why}; write means as "
+        "jnp.average(loss, weights=batch['weight'])"
+    )
+
+
+def _clients_at_once(wanted: int | None, participants: int, clients: ClientData, problem: Problem, width: int) -> int:
+    if wanted is not None:
+        return checks.whole_number("clients_at_once", wanted, at_least=1)
+    # A batch and about three times as much for what is computed from it; a local iterate, its gradient and its sum.
+    iterate = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.start))
+    return slice_size(participants, 4 * width * row_bytes(clients.rows) + 3 * iterate)

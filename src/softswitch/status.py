@@ -1,0 +1,130 @@
+"""How a run ended, and which iterate is its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import jax
+import numpy as np
+
+from softswitch.history import History
+from softswitch.problem import Params
+from softswitch.round import State
+from softswitch.rules import Rule
+
+
+class StatusCode(StrEnum):
+    """How a run ended."""
+
+    FEASIBLE = "converged-feasible"
+    """All rounds run; the answer meets the tolerance at every client, on all of their data."""
+    VIOLATED = "answer-violates"
+    """All rounds run and some passed the switch, but the answer violates the tolerance at some client."""
+    NO_FEASIBLE_ROUND = "no-feasible-round"
+    """No round passed the switch: there is no feasible average."""
+    DIVERGED = "diverged"
+    """A report or a step was not finite."""
+    STOPPED = "stopped"
+    """Ended early, by a callback or by Ctrl-C."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a run ended, for programs (``code``, ``round``, ``client``) and for people (``message``).
+
+    Attributes:
+        code: the kind of ending.
+        message: what happened, in a sentence or two.
+        round: the round it is about: where it diverged or stopped, or where the criterion was smallest.
+        client: the label of the client it is about: the one that blocks, violates most or reported NaN.
+        criterion: the smallest criterion seen.
+    """
+
+    code: StatusCode
+    message: str
+    round: int | None = None
+    client: Any = None
+    criterion: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the answer is what was asked for."""
+        return self.code is StatusCode.FEASIBLE
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+
+def answer(state: State, history: History, averaging_from: int) -> tuple[Params, str]:
+    """The answer and what it is: the feasible average, or where there is none the next best thing."""
+    count = int(state.average.rounds)
+    if count:
+        window = f"rounds {averaging_from} to {len(history) - 1}" if averaging_from else f"{len(history)} rounds"
+        mean = jax.tree.map(lambda m, w: m.astype(w.dtype), state.average.mean(), state.params)
+        return mean, f"mean of the {count} feasible iterates of {window}"
+    if history.feasible_rounds:
+        reported = np.where(history.feasible, history.objective, np.inf)
+        when = f"from round {np.argmin(reported)}: no feasible round from {averaging_from} on"
+        return state.best.params, f"best feasible iterate, {when}"
+    if np.isfinite(state.least_violating.score):
+        when = f"round {_smallest_criterion(history)}"
+        return state.least_violating.params, f"iterate with the smallest criterion, {when}"
+    return state.params, "the start: no round was completed"
+
+
+def _smallest_criterion(history: History) -> int:
+    """The round with the smallest criterion."""
+    return int(np.nanargmin(history.criterion))
+
+
+def status(
+    state: State,
+    history: History,
+    rule: Rule,
+    names: tuple[Any, ...],
+    client_constraint: np.ndarray,
+    *,
+    stopped: bool,
+    diverged_name: Any,
+) -> Status:
+    """Say how a run ended."""
+    feasible = history.feasible_rounds
+    worst = client_constraint.max(axis=1)
+    blocker = names[int(np.argmax(worst))]
+    at_answer = f"at the answer, client {blocker!r} has the largest constraint on its data, {worst.max():.4g}"
+    smallest = float(state.least_violating.score)
+    diverged_at = int(state.diverged_at)
+    if diverged_at >= 0:
+        cause = (
+            f"client {diverged_name!r} reported a value that is not finite"
+            if diverged_name is not None
+            else "the server's step is not finite"
+        )
+        advice = "Lower step_size, or look at that client's values"
+        if not diverged_at:
+            advice = "Look at objective and constraint at the start"
+        message = f"in round {diverged_at} {cause}; the last finite iterate is kept. {advice}"
+        return Status(StatusCode.DIVERGED, message, diverged_at, diverged_name, smallest)
+    if stopped:
+        message = f"ended after {len(history)} rounds, {feasible} of them feasible; {at_answer}"
+        return Status(StatusCode.STOPPED, message, len(history), blocker, smallest)
+    if not feasible:
+        when = _smallest_criterion(history)
+        message = (
+            f"none of {len(history)} rounds had a criterion <= {float(rule.switch_at):.4g}; the smallest was "
+            f"{smallest:.4g} in round {when}, and there client {blocker!r} blocks with a constraint of "
+            f"{worst.max():.4g} on its data"
+        )
+        return Status(StatusCode.NO_FEASIBLE_ROUND, message, when, blocker, smallest)
+    passed = f"{feasible} of {len(history)} rounds were feasible"
+    violating = ~(worst <= rule.tolerance)  # a constraint that is NaN is not met
+    if violating.any():
+        many = int(violating.sum())
+        message = (
+            f"{passed}, but {many} of {len(names)} clients are above the tolerance {rule.tolerance:g}: {at_answer}"
+        )
+        return Status(StatusCode.VIOLATED, message, None, blocker, smallest)
+    message = f"{passed}, and all {len(names)} clients are within the tolerance {rule.tolerance:g}; {at_answer}"
+    return Status(StatusCode.FEASIBLE, message, None, blocker, smallest)

@@ -1,0 +1,123 @@
+"""Plans: the bound's inverse, honest about what cannot be had."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import softswitch as ss
+from softswitch.theory import Constants, Setting, bound
+
+CONSTANTS = Constants(2.0, 1.0, gradient_noise=0.5, value_noise=0.2, heterogeneity=0.05)
+
+constants = st.builds(
+    Constants,
+    diameter=st.floats(0.1, 10),
+    lipschitz=st.floats(0.1, 10),
+    gradient_noise=st.floats(0, 5),
+    value_noise=st.floats(0, 2),
+    heterogeneity=st.floats(0, 1),
+)
+
+
+@settings(max_examples=60)
+@given(constants, st.floats(0.2, 5), st.integers(2, 50), st.sampled_from([1.0, 0.5]), st.sampled_from([1, 5]))
+def test_plan_is_the_inverse_of_the_bound(known, factor, clients, participation, local_steps):
+    """What is planned meets the wish; one row a report less, or clearly fewer rounds, does not."""
+    participants = max(1, round(participation * clients))
+    floor = bound(known, Setting(clients, participants, 1)).sampling if participants < clients else 0.0
+    wish = floor + factor
+    planned = ss.plan(known, clients=clients, participation=participation, local_steps=local_steps, epsilon=wish)
+    assert planned.met
+    setting = planned.setting
+    assert bound(known, setting).epsilon <= wish
+    assert planned.bound == bound(known, setting)
+    if setting.value_batch_size > 1:
+        assert bound(known, replace(setting, value_batch_size=setting.value_batch_size - 1)).epsilon > wish
+    if setting.rounds > 1:
+        fewer = replace(setting, rounds=setting.rounds - max(1, setting.rounds // 50))
+        assert bound(known, fewer).epsilon > wish * (1 - 1e-3)
+
+
+def test_a_plan_is_cheaper_than_its_neighbours():
+    planned = ss.plan(CONSTANTS, clients=20, epsilon=0.3)
+    for factor in (0.7, 0.9, 1.1, 1.5):
+        rounds = round(planned.setting.rounds * factor)
+        sizes = range(1, 20_000)
+        low, high = 0, len(sizes) - 1
+        while low < high:  # the smallest batch that meets the wish in so many rounds
+            middle = (low + high) // 2
+            setting = replace(planned.setting, rounds=rounds, value_batch_size=sizes[middle])
+            low, high = (low, middle) if bound(CONSTANTS, setting).epsilon <= 0.3 else (middle + 1, high)
+        if bound(CONSTANTS, replace(planned.setting, rounds=rounds, value_batch_size=sizes[low])).epsilon <= 0.3:
+            assert rounds * 20 * (sizes[low] + 32) >= planned.samples * 0.999
+
+
+def test_a_budget_is_kept_and_used_well():
+    planned = ss.plan(CONSTANTS, clients=20, samples=10**7)
+    assert 0.95 * 10**7 < planned.samples <= 10**7
+    for rounds in (planned.setting.rounds // 2, planned.setting.rounds * 2):
+        size = 10**7 // (20 * rounds) - 32
+        other = bound(CONSTANTS, replace(planned.setting, rounds=rounds, value_batch_size=size))
+        assert planned.bound.epsilon <= other.epsilon
+    capped = ss.plan(CONSTANTS, clients=20, samples=10**7, rounds=100)
+    assert capped.setting.rounds <= 100
+
+
+def test_a_wish_below_the_sampling_error_is_refused_with_a_way_out():
+    known = replace(CONSTANTS, heterogeneity=0.3)
+    planned = ss.plan(known, clients=20, participation=0.5, epsilon=0.3)
+    assert not planned.met
+    floor = bound(known, Setting(20, 10, 1)).sampling
+    assert planned.smallest == pytest.approx(floor)
+    assert f"{floor:.4g}" in planned.advice
+    assert "draw at least 15 clients a round" in planned.advice
+    assert bound(known, Setting(20, 15, 1)).sampling < 0.3 < bound(known, Setting(20, 14, 1)).sampling
+    assert ss.plan(known, clients=20, participation=15 / 20, epsilon=0.3).met
+
+
+def test_too_few_rounds_are_said_so():
+    planned = ss.plan(CONSTANTS, clients=20, epsilon=0.3, rounds=100)
+    assert not planned.met
+    assert "in 100 rounds" in planned.advice
+    assert planned.smallest == pytest.approx(bound(replace(CONSTANTS, value_noise=0.0), Setting(20, 20, 100)).epsilon)
+
+
+@pytest.mark.parametrize(
+    ("known", "participation", "dominant", "remedy"),
+    [
+        (Constants(2.0, 1.0), 1.0, "optimization", "twice the rounds"),
+        (replace(CONSTANTS, value_noise=0.0, gradient_noise=5.0), 1.0, "optimization", "twice the rows a gradient"),
+        (replace(CONSTANTS, value_noise=9.0, gradient_noise=0.0), 1.0, "estimation", "twice the rows a report"),
+        (replace(CONSTANTS, heterogeneity=1.0), 0.5, "sampling", "twice the clients a round"),
+    ],
+)
+def test_the_dominant_error_and_its_remedy(known, participation, dominant, remedy):
+    budget = 10**4 if dominant == "estimation" else 10**8
+    planned = ss.plan(known, clients=20, participation=participation, samples=budget, rounds=10_000)
+    assert planned.bound.dominant == dominant
+    assert f"The error of {dominant} dominates" in planned.advice
+    assert f"lowered most cheaply by {remedy}" in planned.advice
+
+
+def test_forms():
+    planned = ss.plan(CONSTANTS, clients=20, participation=0.5, local_steps=5, epsilon=1.0)
+    assert json.loads(json.dumps(planned.to_dict()))["bound"]["epsilon"] <= 1.0
+    assert "Plan by Theorem 3" in str(planned)
+    rule = ss.SoftmaxSGM.from_plan(planned)
+    assert rule.switch_at == pytest.approx(planned.bound.epsilon / 2)
+    assert (rule.step_size, rule.local_step_size) == (planned.bound.step_size, planned.bound.local_step_size)
+    assert ss.SoftmaxSGM.from_plan(planned, alpha=99.0).alpha == 99
+
+
+def test_bad_wishes():
+    with pytest.raises(ValueError, match="give either epsilon or samples"):
+        ss.plan(CONSTANTS, clients=5)
+    with pytest.raises(ValueError, match="give either epsilon or samples"):
+        ss.plan(CONSTANTS, clients=5, epsilon=1, samples=10)
+    with pytest.raises(ValueError, match="samples must be at least 165, one round of m = 5"):
+        ss.plan(CONSTANTS, clients=5, samples=10)
+    with pytest.raises(ValueError, match="epsilon must be a finite number and > 0, but is 0"):
+        ss.plan(CONSTANTS, clients=5, epsilon=0)

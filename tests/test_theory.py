@@ -1,0 +1,221 @@
+"""Every formula against numbers worked out apart from the code, and in the right direction in every argument."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import special, stats
+
+import softswitch as ss
+from softswitch import theory
+from softswitch.theory import Constants, Setting
+
+CONSTANTS = Constants(diameter=4.0, lipschitz=2.0, gradient_noise=8.0, value_noise=0.5, heterogeneity=0.3)
+SETTING = Setting(
+    clients=20, participants=20, rounds=10_000, local_steps=1, batch_size=4, value_batch_size=100, delta=0.08
+)
+# ln(8/δ) = ln 100 = 4.605170186; σ̄ = 8/(2·√4) = 2 at E = 1.
+
+
+def test_theorem_1_by_hand():
+    bound = theory.theorem_1(CONSTANTS, SETTING)
+    # 2DL/√K = 0.16; 1 + 4·(3 + 36.84136149/10000) + 2·√36.84136149 = 1 + 12.01473654 + 12.13942 = 25.15415...
+    bracket = 1 + 4 * (3 + 0.003684136149) + 2 * 6.069709
+    assert bound.optimization == pytest.approx(0.16 * bracket, rel=1e-6)
+    # 4·0.5·√(2 ln(12·10000·20/0.08)/100) = 2·√(0.02·17.2167079)
+    assert bound.estimation == pytest.approx(2 * math.sqrt(0.02 * 17.2167079), rel=1e-6)
+    assert bound.sampling == 0
+    assert bound.step_size == bound.local_step_size == pytest.approx(4 / (2 * 2 * 100))
+    assert bound.epsilon == pytest.approx(bound.optimization + bound.estimation)
+    assert bound.threshold == pytest.approx(bound.epsilon / 2)
+    assert bound.alpha == pytest.approx(2 * 2.995732274 / bound.optimization, rel=1e-8)
+
+
+def test_theorem_2_by_hand():
+    bound = theory.theorem_2(CONSTANTS, replace(SETTING, local_steps=4))
+    # σ̄² = 64/(4·4·4) = 1; DL/√(K/32) = 8/17.67766953; drift 1 + 4/√60000 = 1.016329932
+    bracket = 1 + 2 * (3 + 0.003684136149) + 6.069709 * 1.016329932
+    assert bound.optimization == pytest.approx(8 / 17.67766953 * bracket, rel=1e-6)
+    assert bound.step_size == pytest.approx(4 / (2 * 282.8427125))
+    assert bound.local_step_size == pytest.approx(bound.step_size / 4)
+    assert bound.estimation == pytest.approx(2 * math.sqrt(0.02 * 17.2167079), rel=1e-6)
+
+
+def test_theorem_3_by_hand():
+    setting = replace(SETTING, local_steps=4, participants=5)
+    bound = theory.theorem_3(CONSTANTS, setting)
+    # 24·10000·5/0.08 = 1.5e7, ln = 16.52356072; 4·0.3·ln(400)/(|ln 0.75|·20) = 1.2·5.991464547/(0.2876820724·20)
+    assert bound.estimation == pytest.approx(2 * math.sqrt(0.02 * 16.52356072), rel=1e-6)
+    assert bound.sampling == pytest.approx(1.2 * 5.991464547 / 5.753641449, rel=1e-8)
+    assert bound.optimization == theory.theorem_2(CONSTANTS, replace(SETTING, local_steps=4)).optimization
+    assert bound.alpha == pytest.approx(2 * 1.609437912 / bound.optimization, rel=1e-8)
+    # κ = 1/8: 4σ ln 4/(|ln(1−r)|n) on top
+    extra = 1.2 * 1.386294361 / 5.753641449
+    assert theory.constraint_bound(CONSTANTS, setting, 1 / 8) == pytest.approx(bound.epsilon + extra, rel=1e-8)
+
+
+def test_the_fitting_theorem_is_chosen():
+    assert theory.bound(CONSTANTS, SETTING).theorem == 1
+    assert theory.bound(CONSTANTS, replace(SETTING, local_steps=2)).theorem == 2
+    assert theory.bound(CONSTANTS, replace(SETTING, participants=19)).theorem == 3
+    assert theory.constraint_bound(CONSTANTS, SETTING, 0.01) == theory.bound(CONSTANTS, SETTING).epsilon
+
+
+def test_theorem_3_meets_theorem_2_as_everyone_takes_part():
+    """At m = n nothing is left of sampling; what differs is ln 24 against ln 12 in the estimation."""
+    constants = replace(CONSTANTS, value_noise=0.0)
+    three, two = theory.theorem_3(constants, SETTING), theory.theorem_2(constants, SETTING)
+    assert replace(three, theorem=2) == two
+    full = theory.theorem_3(CONSTANTS, SETTING).estimation / theory.theorem_2(CONSTANTS, SETTING).estimation
+    assert full == pytest.approx(math.sqrt(1 + math.log(2) / math.log(12 * 10_000 * 20 / 0.08)))
+    errors = [
+        theory.theorem_3(CONSTANTS, Setting(10**6, m, 100)).sampling for m in (10**5, 9 * 10**5, 10**6 - 1, 10**6)
+    ]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] == 0
+
+
+UP = {"diameter", "lipschitz", "gradient_noise", "value_noise", "heterogeneity"}
+
+
+@pytest.mark.parametrize("theorem", [theory.theorem_1, theory.theorem_2, theory.theorem_3])
+@pytest.mark.parametrize("name", sorted(UP))
+def test_larger_constants_never_help(theorem, name):
+    setting = replace(SETTING, participants=10) if theorem is theory.theorem_3 else SETTING
+    errors = [theorem(replace(CONSTANTS, **{name: value}), setting).epsilon for value in (0.1, 0.4, 1.0, 5.0)]
+    # A larger L makes the noise relative to it smaller, so ε need not rise with L: σ_g is set to 0 for it.
+    if name == "lipschitz":
+        quiet = replace(CONSTANTS, gradient_noise=0.0)
+        errors = [theorem(replace(quiet, lipschitz=value), setting).epsilon for value in (0.1, 0.4, 1.0, 5.0)]
+    assert errors == sorted(errors)
+
+
+@pytest.mark.parametrize("name", ["rounds", "batch_size", "value_batch_size", "participants", "delta"])
+def test_larger_settings_help(name):
+    values = {"participants": (2, 5, 10, 19), "delta": (0.001, 0.01, 0.1, 0.5)}.get(name, (100, 200, 1000, 9000))
+    base = replace(SETTING, participants=10, value_batch_size=10_000)
+    errors = [theory.theorem_3(CONSTANTS, replace(base, **{name: value})).epsilon for value in values]
+    assert errors == sorted(errors, reverse=True)
+
+
+def test_local_steps_average_gradient_noise():
+    noise = [theory.theorem_2(CONSTANTS, replace(SETTING, local_steps=e)).optimization for e in (1, 2, 5, 10)]
+    assert noise == sorted(noise, reverse=True)
+
+
+def test_general_threshold():
+    """Δ = 0.2, λ = 0.3, κ = 0.8: G <= 0.4, F − F* <= 0.4 − 0.2/0.8 = 0.15. At λ = Δ/2 both are Δ."""
+    assert theory.general_threshold(0.2, 0.3, 0.8) == pytest.approx((0.15, 0.4))
+    assert theory.general_threshold(0.2, 0.1, 0.3) == pytest.approx((0.2, 0.2))
+    with pytest.raises(ValueError, match=r"threshold must be a finite number and >= 0\.1, but is 0\.05"):
+        theory.general_threshold(0.2, 0.05, 1.0)
+
+
+QUANTILES = {
+    "uniform": ((), lambda p: p),
+    "half-normal": ((), lambda p: math.sqrt(2) * special.erfinv(p)),
+    "exponential": ((), lambda p: -math.log1p(-p)),
+    "half-cauchy": ((), lambda p: math.tan(math.pi * p / 2)),
+    "chi-square": ((3,), lambda p: 2 * special.gammaincinv(1.5, p)),
+    "beta": ((2.0, 0.5), lambda p: special.betaincinv(2.0, 0.5, p)),
+}
+
+
+@pytest.mark.parametrize("gap", QUANTILES)
+def test_general_sampling_error(gap):
+    """n = 100, m = 30, K = 50, δ = 0.1: ρ = ln 500/(100·|ln 0.7|) = 6.2146081/35.6674944 = 0.17423730; 1 − r = 0.7."""
+    shape, quantile = QUANTILES[gap]
+    setting = Setting(100, 30, 50, delta=0.1)
+    assert theory.sampling_error(2.0, setting, gap, shape) == pytest.approx(2 * quantile(0.17423730), rel=1e-6)
+    few = Setting(4, 3, 50, delta=0.1)  # there 1 − r = 0.25 is the smaller
+    assert theory.sampling_error(2.0, few, gap, shape) == pytest.approx(2 * quantile(0.25), rel=1e-9)
+    assert theory.sampling_error(2.0, Setting(100, 100, 50), gap, shape) == 0
+
+
+def test_bad_gaps():
+    with pytest.raises(ValueError, match="gap must be one of 'uniform'"):
+        theory.sampling_error(1.0, SETTING, "normal")
+    with pytest.raises(ValueError, match="shape must have 2 numbers for gap='beta', but is \\(1,\\)"):
+        theory.sampling_error(1.0, SETTING, "beta", (1,))
+
+
+def exceeds(x, t):
+    """(1/n)#{i: max x − x_i >= t}."""
+    return np.mean(x.max() - x >= t)
+
+
+VALUES = hnp.arrays(np.float64, st.integers(1, 9), elements=st.integers(-6, 6).map(lambda k: k / 2))  # with ties
+
+
+@given(VALUES)
+def test_heterogeneity_is_the_smallest_sigma_of_its_definition(x):
+    """Brute force: the fraction jumps at the gaps themselves, so those are the t to look at."""
+    sigma = ss.heterogeneity(x)
+    gaps = np.unique(x.max() - x)
+    gaps = gaps[gaps > 0]
+    if len(gaps) == 0:
+        assert sigma == 0
+        return
+    assert all(exceeds(x, t) <= max(0.0, 1 - t / sigma) + 1e-12 for t in gaps)
+    smaller = sigma * (1 - 1e-6)
+    assert any(exceeds(x, t) > max(0.0, 1 - t / smaller) for t in gaps), "a smaller σ must fail"
+
+
+def test_heterogeneity_of_two_clients():
+    assert ss.heterogeneity([0, 1]) == 2
+    assert ss.heterogeneity([5.0]) == 0
+    with pytest.raises(ValueError, match="values must be finite"):
+        ss.heterogeneity([1.0, np.nan])
+
+
+@pytest.mark.parametrize("n", [5, 20, 60])
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.8, 1.0])
+def test_tail_bound_against_exact_probabilities(n, share):
+    """#far clients at gap >= t: no near one is drawn with hypergeometric probability; P(U < t) is the near share."""
+    m = max(1, round(share * n))
+    for near in range(n + 1):
+        exact = stats.hypergeom(n, near, m).pmf(0)
+        assert exact <= theory.tail_bound(n, m, near / n) + 1e-12
+    assert theory.tail_bound(n, m, 0.0) == 1
+
+
+def test_tail_bound_with_a_uniform_gap():
+    """Random vectors of clients: all gaps, t at and between them, U uniform on [0, σ] with their own σ."""
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        x = generator.exponential(size=12)
+        sigma = ss.heterogeneity(x)
+        for m in (2, 5, 11):
+            for t in np.concatenate([x.max() - x, generator.uniform(0, sigma, 5)]):
+                near = int((x.max() - x < t).sum())
+                exact = stats.hypergeom(12, near, m).pmf(0)
+                assert exact <= theory.tail_bound(12, m, min(1.0, t / sigma)) + 1e-12
+
+
+def test_alpha_window_and_limit_cycle():
+    window = ss.alpha_window(0.1)
+    assert (window.adaptive_from, window.smooth_to, window.stable_to) == pytest.approx((3.4657359, 10, 20))
+    assert theory.limit_cycle(alpha=20, step_size=0.1) == 0
+    x = 0.3
+    for _ in range(2000):
+        x -= 0.1 * math.tanh(30 * x)
+    assert theory.limit_cycle(alpha=30, step_size=0.1) == pytest.approx(abs(x), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Constants(0, 1), "diameter must be a finite number and > 0, but is 0"),
+        (lambda: Constants(1, 1, -1), "gradient_noise must be a finite number and >= 0, but is -1"),
+        (lambda: Setting(5, 6, 1), "participants must be at most clients = 5, but is 6"),
+        (lambda: Setting(5, 5, 1, delta=1.0), "delta must be a number between 0 and 1, both excluded, but is 1.0"),
+        (lambda: Setting(5, 5, 0), "rounds must be a whole number >= 1, but is 0"),
+    ],
+)
+def test_bad_input(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
