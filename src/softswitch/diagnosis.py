@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,14 +43,28 @@ def diagnose(
     clients: int,
     constraints: int,
     diverged: bool,
+    scatter: Callable[[], float],
 ) -> tuple[Finding, ...]:
-    """All findings that the history alone supports, most telling first."""
+    """All findings that the history supports, most telling first.
+
+    Args:
+        history: what happened.
+        rule: the method.
+        participants: m.
+        clients: n.
+        constraints: how many a client has.
+        diverged: whether something was not finite.
+        scatter: measures how much the sampled G scatters at one iterate; called only where it matters.
+    """
+    if diverged:
+        step = float(rule.step_size_at(max(0, len(history) - 1)))
+        seen = f"a value was not finite after {len(history)} rounds"
+        return (Finding("diverged", seen, f"Lower step_size (now {step:.3g}), or see the status for the client"),)
     findings = (
-        _step_too_large(history, rule, diverged),
+        _jumps(history, rule, participants == clients, scatter),
         _switch_stuck(history),
         _hides_the_worst(history, rule, participants * constraints),
         _limit_cycle(history, rule),
-        _batch_too_small(history, rule, participants == clients),
     )
     return tuple(finding for finding in findings if finding is not None)
 
@@ -151,47 +166,31 @@ def _limit_cycle(history: History, rule: Rule) -> Finding | None:
     )
 
 
-def _step_too_large(history: History, rule: Rule, diverged: bool) -> Finding | None:
-    """Divergence; or single steps that move the criterion by more than the tolerance, beyond what batches explain."""
-    step = float(rule.step_size_at(max(0, len(history) - 1)))
-    if diverged:
-        return Finding(
-            "diverged", f"a value was not finite after {len(history)} rounds", f"Lower step_size (now {step:.3g})"
-        )
+def _jumps(history: History, rule: Rule, everyone: bool, scatter: Callable[[], float]) -> Finding | None:
+    """The criterion jumps by more than the tolerance from round to round: by noisy reports, or by too large steps."""
     if len(history) < FEW_ROUNDS:
         return None
     later = history.criterion[len(history) // 2 :]
-    jump = float(np.median(np.abs(np.diff(later))))
-    if jump <= 2 * _level(rule) or jump <= 3 * _scatter(history):
+    jump, level = float(np.median(np.abs(np.diff(later)))), _level(rule)
+    if jump <= level:
         return None
+    noise = scatter()
+    if noise > level:
+        cause = "" if everyone else "; not all clients take part"
+        return Finding(
+            "batch too small for the threshold",
+            f"at one and the same iterate the sampled worst constraint scatters by {noise:.3g}, with a threshold of "
+            f"{float(rule.switch_at):.3g}{cause}",
+            "Raise value_batch_size" + ("" if everyone else " or participation"),
+        )
+    if jump <= 2 * level:
+        return None
+    step = float(rule.step_size_at(len(history) - 1))
     return Finding(
         "step size too large",
         f"a single round changes the criterion by {jump:.3g}, with a tolerance of {rule.tolerance:g}",
         f"Lower step_size (now {step:.3g})",
     )
-
-
-def _batch_too_small(history: History, rule: Rule, everyone: bool) -> Finding | None:
-    """Reports scatter around the truth by more than the threshold they are compared with."""
-    scatter = _scatter(history)
-    if scatter <= _level(rule):
-        return None
-    cause = "" if everyone else ", and not all clients take part"
-    return Finding(
-        "batch too small for the threshold",
-        f"the sampled worst constraint is {scatter:.3g} away from that on all data, with a threshold of "
-        f"{float(rule.switch_at):.3g}{cause}",
-        "Raise value_batch_size" + ("" if everyone else " or participation"),
-    )
-
-
-def _scatter(history: History) -> float:
-    """The typical distance of the sampled G from G on all data, in the later of the rounds that know both."""
-    both = history.full_rounds[len(history.full_rounds) // 2 :]
-    if len(both) < 3:
-        return 0.0
-    full = history.full_constraint[len(history.full_rounds) // 2 :]
-    return float(np.median(np.abs(history.constraint[both] - full)))
 
 
 def _level(rule: Rule) -> float:

@@ -190,6 +190,17 @@ def report(oracle: Oracle, params: Any, key: Array, k: Array) -> tuple[Array, An
 
 
 @jax.jit
+def scatter(oracle: Oracle, params: Any, key: Array, first: Array) -> Float[Array, ""]:
+    """How much the sampled G differs between 32 reports at the same parameters: its standard deviation, compiled."""
+
+    def once(k: Array) -> Array:
+        reports = oracle.report(params, oracle.draw(jax.random.fold_in(key, k)))
+        return maximum(reports.constraint, reports.mask[:, None])
+
+    return lax.map(once, first + jnp.arange(32, dtype=jnp.int32)).std()
+
+
+@jax.jit
 def evaluate(oracle: Oracle, params: Any) -> tuple[Array, Array]:
     """f_i and g_i of every client on all of its data, compiled."""
     return oracle.evaluate(params)

@@ -37,8 +37,8 @@ def estimate_constants(
     """Estimate D, L, σ_g, σ_ζ and σ at points spread over Θ.
 
     At every point and client: the largest gradient norm of f and g on all of its rows (L); how far values and gradients
-    of pilot batches scatter around that, times √batch_size (σ_ζ, σ_g, by the theorems' definition E exp(x²/σ²) <= 2); and
-    how far clients lie below the worst (σ). The largest over points, clients and functions is returned.
+    of pilot batches scatter around that, times √batch_size (σ_ζ, σ_g, by the theorems' definition E exp(x²/σ²) <= 2);
+    and how far clients lie below the worst (σ). The largest over points, clients and functions is returned.
 
     These are estimates: a point that was not tried may be worse, and a maximum over finitely many draws is low. The
     theorems hold for the true constants.

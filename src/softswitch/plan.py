@@ -13,8 +13,8 @@ from scipy import optimize
 from softswitch import checks
 from softswitch.theory import Bound, Constants, Setting, bound
 
-MOST_ROUNDS = 10**12
-"""A plan of more rounds than this is as good as none."""
+MOST_ROUNDS = MOST_ROWS = 10**15
+"""A plan of more rounds, or of more rows a report, is as good as none."""
 
 
 @dataclass(frozen=True)
@@ -205,11 +205,8 @@ def _cheapest(constants: Constants, template: Setting, wish: float, limit: int) 
             return setting
         if left <= 0:
             return None
-        size = math.ceil((one.estimation / left) ** 2)  # the estimation error goes with 1/√B_ζ
-        found = replace(setting, value_batch_size=size)
-        while bound(constants, found).epsilon > wish:  # rounding
-            found = replace(found, value_batch_size=found.value_batch_size + 1)
-        return found
+        size = _first(lambda b: bound(constants, replace(setting, value_batch_size=b)).epsilon <= wish, MOST_ROWS)
+        return None if size is None else replace(setting, value_batch_size=size)
 
     def cost(rounds: int) -> float:
         setting = with_rounds(rounds)

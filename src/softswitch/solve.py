@@ -186,7 +186,13 @@ def finish(
     culprit = _culprit(prepared.oracle, clients, state, seed) if diverged_at >= 0 else None
     how = status(state, history, rule, clients.names, constraint, stopped=stopped, diverged_name=culprit)
     findings = diagnose(
-        history, rule, prepared.oracle.participants, len(clients), constraint.shape[1], diverged_at >= 0
+        history,
+        rule,
+        prepared.oracle.participants,
+        len(clients),
+        constraint.shape[1],
+        diverged=diverged_at >= 0,
+        scatter=lambda: float(engine.scatter(prepared.oracle, state.params, jax.random.key(seed), jnp.int32(rounds))),
     )
     if how.code is StatusCode.NO_FEASIBLE_ROUND:
         worst = constraint.max(axis=1)
