@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # pip reads the tested versions from the committed constraints file.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format bench figures clean
 
 demo: $(VENV)/.run
 	$(BIN)/softswitch demo --out demo
@@ -24,6 +24,9 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
+
+figures: $(VENV)/.run
+	$(BIN)/python docs/figures.py
 
 clean:
 	rm -rf $(VENV) demo results

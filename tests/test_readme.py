@@ -1,18 +1,49 @@
-"""The README's programs run as printed, and its words match what they print."""
+"""The programs in README and docs run as printed, and their words match what they print."""
 
+import json
 import re
 from pathlib import Path
 
-README = Path(__file__).parent.parent / "README.md"
+from typer.testing import CliRunner
+
+from softswitch.cli import app
+
+ROOT = Path(__file__).parent.parent
 
 
-def test_programs_run_as_printed(capsys):
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
-    assert len(blocks) == 2
+def run_programs(page):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
     names: dict = {}
     for block in blocks:
-        exec(compile(block, str(README), "exec"), names)
+        exec(compile(block, page, "exec"), names)
+    return len(blocks)
+
+
+def test_readme_runs_as_printed(capsys):
+    assert run_programs("README.md") == 2
     printed = capsys.readouterr().out
     assert printed.startswith("converged-feasible:")
     assert "all 3 clients are within the tolerance 0.1" in printed
     assert "SoftmaxSGM(alpha=10.0)" in printed
+
+
+def test_choosing_runs_as_printed(capsys):
+    assert run_programs("docs/choosing.md") == 2
+    printed = capsys.readouterr().out
+    page = (ROOT / "docs/choosing.md").read_text()
+    rounds, rows = re.search(r"asks for ([\d,]+) rounds with ([\d,]+) rows", page).groups()
+    assert rounds in printed
+    assert rows in printed
+    assert "cannot tell" in printed
+
+
+def test_choosing_plans_as_printed():
+    page = (ROOT / "docs/choosing.md").read_text()
+    first, second = re.findall(r"\$ softswitch (plan .*)\n", page)
+    planned = json.loads(CliRunner().invoke(app, [*first.split(), "--json"]).output)
+    assert f"K = {planned['setting']['rounds']:,} rounds" in page
+    assert f"B_ζ = {planned['setting']['value_batch_size']} rows" in page
+    assert f"α >= {planned['bound']['alpha']:.4g}" in page
+    refused = CliRunner().invoke(app, second.split())
+    assert refused.exit_code == 1
+    assert " ".join(refused.output.split()) in " ".join(page.split())

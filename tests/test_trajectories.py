@@ -156,3 +156,21 @@ def test_server_adam_follows_optax(x64):
         updates, state = optimizer.update(gradient, state)
         w = optax.apply_updates(w, updates)
     np.testing.assert_allclose(result.last, w, rtol=1e-10)
+
+
+@pytest.mark.parametrize("scheme", ["full participation, E=1", "half participation, E=5"])
+def test_limits_of_alpha_are_rules_of_their_own(monkeypatch, x64, scheme):
+    """Whole runs: AverageSGM is α = 0, HardSGM is what large α tends to."""
+    clients = client_data(*regression())
+    problem = ss.Problem(least_squares, two_constraints, jnp.zeros(4, dtype=jnp.float64))
+
+    def iterates(rule):
+        return watched(monkeypatch, problem, clients, rule, rounds=100, batch_size=8, **SCHEMES[scheme])[0]
+
+    common = {"step_size": ETA, "tolerance": TOLERANCE}
+    np.testing.assert_allclose(
+        iterates(ss.AverageSGM(**common)), iterates(ss.SoftmaxSGM(alpha=0.0, **common)), rtol=1e-12, atol=1e-14
+    )
+    hard = iterates(ss.HardSGM(**common))
+    far, near = (np.abs(iterates(ss.SoftmaxSGM(alpha=a, **common)) - hard).max() for a in (10.0, 1e8))
+    assert near < 1e-9 < far
