@@ -24,7 +24,7 @@ def test_intervals_by_hand():
     calm = mean_interval(np.full(10_000, 0.3), 0.01, (0.0, 1.0))
     assert calm.upper - 0.3 == pytest.approx(7 * math.log(400) / (3 * 9999))
     assert mean_interval(rows, 0.01, None).approximate
-    with pytest.raises(ValueError, match="lies outside its range"):
+    with pytest.raises(ValueError, match="lie outside their range"):
         mean_interval(rows, 0.01, (0.0, 0.5))
 
 
@@ -143,13 +143,69 @@ def test_conditional_losses_rest_on_the_rows_they_concern():
     assert printed["verdict"] in ("meets", "cannot tell", "violates")
 
 
+def guarded_miss_rate(w, batch):
+    """A rate among positives that pretends to be 0 where there are none: not a mean over rows."""
+    positive = (batch["weight"] * batch["p"]).sum()
+    missed = (batch["weight"] * batch["p"] * batch["x"]).sum()
+    return jnp.where(positive > 0, missed / jnp.where(positive > 0, positive, 1), 0.0) + 0 * w
+
+
+def test_a_guarded_rate_is_not_taken_for_a_mean_over_all_rows():
+    """4 positives in 1,000 rows, a true miss rate of 0.3: "meets 0.1" must be rare, and never a promise."""
+    generator = np.random.default_rng(5)
+    problem = ss.Problem(share, guarded_miss_rate, jnp.float32(0.0))
+    ranges = {"objective_range": (0, 1), "constraint_range": (0, 1)}
+    group = np.zeros(1000)
+    group[:4] = 1
+    for _ in range(40):
+        x = (generator.random(1000) < 0.3).astype(np.float32)
+        held_out = ss.ClientData.from_arrays({"x": x, "p": group}, client=np.zeros(1000))
+        found = ss.certify(jnp.float32(0.0), problem, held_out, tolerance=0.1, **ranges)
+        assert found.clients[0].constraints[0].approximate
+        assert found.verdict is not Verdict.MEETS
+
+
+def test_rows_that_are_all_equal_decide_nothing_without_a_range():
+    data = ss.ClientData.from_arrays({"x": np.zeros(5, np.float32)}, client=np.zeros(5))
+    found = ss.certify(jnp.float32(0.0), PROBLEM, data, tolerance=0.1)
+    assert found.verdict is Verdict.UNCLEAR
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["worst_constraint"] is None
+
+
+def test_a_group_of_one_decides_nothing():
+    x = np.linspace(0, 1, 50, dtype=np.float32)
+    held_out = ss.ClientData.from_arrays({"x": x, "p": (np.arange(50) == 49).astype(float)}, client=np.zeros(50))
+    found = ss.certify(jnp.float32(0.0), ss.Problem(share, gap, jnp.float32(0.0)), held_out, tolerance=0.2)
+    assert found.verdict is Verdict.UNCLEAR
+
+
+def test_a_shifted_mean_is_still_a_mean():
+    """A mean minus 500 loses digits in float32; it is promised all the same."""
+    generator = np.random.default_rng(6)
+    x = generator.uniform(0, 1000, 4000).astype(np.float32)
+    held_out = ss.ClientData.from_arrays({"x": x}, client=np.repeat(np.arange(20), 200))
+    problem = ss.Problem(share, lambda w, b: share(w, b) - 500, jnp.float32(0.0))
+    found = ss.certify(
+        jnp.float32(0.0), problem, held_out, tolerance=1, objective_range=(0, 1000), constraint_range=(-500, 500)
+    )
+    assert not found.approximate
+
+
+def test_one_row_and_a_range_still_tell_how_many_more():
+    held_out = ss.ClientData.from_arrays({"x": np.array([0.0, 0, 1, 0], np.float32)}, client=[0, 1, 1, 1])
+    ranges = {"objective_range": (0, 1), "constraint_range": (0, 1)}
+    found = ss.certify(jnp.float32(0.0), PROBLEM, held_out, tolerance=0.2, **ranges)
+    assert found.clients[0].verdict is Verdict.UNCLEAR
+    assert found.clients[0].rows_needed > 30
+
+
 def test_bad_input():
     data = draws((0.1,), 5, np.random.default_rng(0))
     with pytest.raises(ValueError, match="confidence must be a number between 0 and 1"):
         ss.certify(jnp.float32(0.0), PROBLEM, data, 1.0, tolerance=0.1)
     with pytest.raises(ValueError, match="tolerance must be given where result is not a Result"):
         ss.certify(jnp.float32(0.0), PROBLEM, data)
-    with pytest.raises(ValueError, match="a range must be \\(low, high\\) with low < high, but is \\(1, 0\\)"):
+    with pytest.raises(ValueError, match="objective_range must be \\(low, high\\) with low < high, but is \\(1, 0\\)"):
         ss.certify(jnp.float32(0.0), PROBLEM, data, tolerance=0.1, objective_range=(1, 0))
     with pytest.raises(ValueError, match="one for each of 1 constraints"):
         ss.certify(jnp.float32(0.0), PROBLEM, data, tolerance=0.1, constraint_range=[(0, 1), (0, 1)])

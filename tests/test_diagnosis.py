@@ -1,7 +1,10 @@
 """Each illness is found in a run built to have it, and in none of the healthy ones."""
 
+import sys
+
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import softswitch as ss
@@ -44,7 +47,46 @@ def test_a_client_infeasible_by_itself():
     clients = ss.ClientData.from_arrays({"shift": np.array([-5.0, 0.5], np.float32)}, client=["Earth", "Mars"])
     result = run(lambda w, b: w, lambda w, b: w**2 + b["shift"][0], 1.0, sgm(), clients)
     assert illnesses(result)[0] == "client infeasible by itself"
-    assert "client 'Mars' alone brings its constraint to 0.5" in result.explain()
+    assert "Minimising the constraint of client 'Mars' alone ends at 0.5" in result.explain()
+
+
+@pytest.mark.parametrize(("start", "step"), [(30.0, 0.01), (10.0, 0.001), (3.0, optax.exponential_decay(0.1, 10, 0.5))])
+def test_a_run_that_is_only_too_short_blames_no_client(start, step):
+    result = run(lambda w, b: w**2, lambda w, b: w + 0 * b["sign"][0], start, sgm(step_size=step), rounds=200)
+    assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
+    assert illnesses(result)[0] in ("constraints look incompatible", "constraint never met")
+    assert "longer" in result.diagnosis[0].change
+
+
+def test_ctrl_c_while_the_blocker_is_looked_at_keeps_the_run(monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["softswitch.solve"], "smallest_alone", interrupt)
+    result = run(lambda w, b: w**2, lambda w, b: 1 + b["sign"][0] * w, 0.5, sgm())
+    assert illnesses(result)[0] == "constraint never met"
+
+
+def test_a_tolerance_of_zero_raises_no_alarm():
+    rule = sgm(alpha=10.0, step_size=1e-3, tolerance=0.0)
+    result = run(signed, lambda w, b: 0.5 - w, 0.6, rule, rounds=1000)
+    assert illnesses(result) == [], result.explain()
+
+
+def test_other_rules_and_several_constraints_are_read_too():
+    vector = lambda w, b: jnp.stack([0.5 - w, w - 3])  # noqa: E731
+    common = {"step_size": 0.05, "tolerance": 0.1}
+    rules = (
+        ss.Penalty(penalty=5.0, **common),
+        ss.PrimalDual(multiplier=1.0, dual_step_size=0.1, **common),
+        ss.HardSGM(step_size=0.05, tolerance=0.1, threshold=-0.05),
+    )
+    for rule in rules:
+        result = run(signed, vector, 2.0, rule, rounds=200)
+        assert isinstance(result.explain(), str)
+    hard = run(signed, never, 1.0, ss.HardSGM(step_size=0.1, tolerance=0.1))
+    assert "limit cycle" in illnesses(hard)
+    assert "smaller or falling step size" in hard.explain()
 
 
 def test_hardly_ever_feasible():

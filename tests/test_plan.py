@@ -71,7 +71,8 @@ def test_a_wish_below_the_sampling_error_is_refused_with_a_way_out():
     planned = ss.plan(known, clients=20, participation=0.5, epsilon=0.3)
     assert not planned.met
     floor = bound(known, Setting(20, 10, 1)).sampling
-    assert planned.smallest == pytest.approx(floor)
+    assert planned.smallest == pytest.approx(floor, rel=1e-5)
+    assert planned.bound.epsilon == pytest.approx(1.1 * floor, rel=1e-3)
     assert f"{floor:.4g}" in planned.advice
     assert "draw at least 15 clients a round" in planned.advice
     assert bound(known, Setting(20, 15, 1)).sampling < 0.3 < bound(known, Setting(20, 14, 1)).sampling
@@ -83,6 +84,31 @@ def test_too_few_rounds_are_said_so():
     assert not planned.met
     assert "in 100 rounds" in planned.advice
     assert planned.smallest == pytest.approx(bound(replace(CONSTANTS, value_noise=0.0), Setting(20, 20, 100)).epsilon)
+    assert planned.setting.rounds <= 100
+    assert planned.smallest < planned.bound.epsilon <= 1.1 * planned.smallest
+
+
+def test_two_obstacles_are_both_named():
+    known = replace(CONSTANTS, heterogeneity=0.3)
+    planned = ss.plan(known, clients=20, participation=0.5, epsilon=0.3, rounds=100)
+    assert "draw at least 15 clients a round, and allow more than 100 rounds" in planned.advice
+
+
+@pytest.mark.parametrize("wish", [1e-9, 1e-7])
+def test_a_wish_beyond_all_means(wish):
+    planned = ss.plan(replace(CONSTANTS, value_noise=0.5), clients=20, epsilon=wish)
+    assert not planned.met
+    assert "cannot be met in any number of rounds and rows that could be run" in planned.advice
+
+
+def test_odd_corners():
+    quiet = Constants(2.0, 1.0)
+    assert ss.plan(quiet, clients=1, epsilon=0.1).bound.alpha == 0
+    assert ss.plan(quiet, clients=5, epsilon=0.1).setting.value_batch_size == 1
+    assert ss.plan(quiet, clients=5, samples=10**6, rounds=100).setting.value_batch_size == 1
+    assert ss.plan(CONSTANTS, clients=5, samples=165).setting.rounds == 1
+    assert ss.plan(CONSTANTS, clients=50, participation=0.001, epsilon=9.0).setting.participants == 1
+    assert ss.plan(CONSTANTS, clients=5, epsilon=1e6).setting.rounds == 1
 
 
 @pytest.mark.parametrize(
@@ -91,7 +117,7 @@ def test_too_few_rounds_are_said_so():
         (Constants(2.0, 1.0), 1.0, "optimization", "twice the rounds"),
         (replace(CONSTANTS, value_noise=0.0, gradient_noise=5.0), 1.0, "optimization", "twice the rows a gradient"),
         (replace(CONSTANTS, value_noise=9.0, gradient_noise=0.0), 1.0, "estimation", "twice the rows a report"),
-        (replace(CONSTANTS, heterogeneity=1.0), 0.5, "sampling", "twice the clients a round"),
+        (replace(CONSTANTS, heterogeneity=1.0), 0.5, "sampling", "drawing 20 clients a round"),
     ],
 )
 def test_the_dominant_error_and_its_remedy(known, participation, dominant, remedy):

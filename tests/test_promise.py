@@ -5,12 +5,14 @@ import pytest
 from benchmarks.promise import keep_promise
 
 
+@pytest.mark.parametrize("binding", [True, False])
 @pytest.mark.parametrize("theorem", [1, 2, 3])
-def test_the_promise_is_kept(theorem):
-    tried = keep_promise(theorem, seeds=200, delta=0.1)
+def test_the_promise_is_kept(theorem, binding):
+    tried = keep_promise(theorem, seeds=200, delta=0.1, binding=binding)
     assert tried.plan.met
     assert tried.plan.bound.theorem == theorem
     assert tried.kept >= 0.9
-    # The runs must be worth looking at: they reach the optimum's neighbourhood from F(0) − F* > 0.1, and differ.
-    assert tried.gaps.max() < 0.1
-    assert np.ptp(tried.violations) > 0
+    assert np.ptp(tried.gaps) > 0
+    if not binding:
+        assert (tried.gaps > -1e-5).all(), "then no answer is better than the optimum"
+        assert tried.gaps.max() > 1e-3

@@ -359,3 +359,14 @@ def test_whole_data_makes_no_index_of_everyone_times_the_largest():
     draws = jax.eval_shape(oracle.draw, jax.random.key(0))
     assert sum(leaf.size for leaf in jax.tree.leaves(draws)) == 1001
     assert oracle.slice_size < 50
+
+
+@pytest.mark.parametrize(("height", "code"), [(0.15, ss.StatusCode.VIOLATED), (0.099, ss.StatusCode.FEASIBLE)])
+def test_status_compares_the_answer_with_the_tolerance(height, code):
+    """g = ±height: the mean is 0 and every round feasible; the worse client decides the status."""
+    two = ss.ClientData.from_arrays({"sign": np.array([1.0, -1.0])}, client=["up", "down"])
+    problem = ss.Problem(lambda w, b: w**2, lambda w, b: height * b["sign"][0] + 0 * w, jnp.float32(1.0))
+    result = ss.solve(problem, two, ss.AverageSGM(step_size=0.1, tolerance=0.1), rounds=10, batch_size=None)
+    assert result.status.code is code
+    assert result.violating == (("up",) if code is ss.StatusCode.VIOLATED else ())
+    assert result.status.client == "up"

@@ -139,7 +139,7 @@ def test_general_sampling_error(gap):
 def test_bad_gaps():
     with pytest.raises(ValueError, match="gap must be one of 'uniform'"):
         theory.sampling_error(1.0, SETTING, "normal")
-    with pytest.raises(ValueError, match="shape must have 2 numbers for gap='beta', but is \\(1,\\)"):
+    with pytest.raises(ValueError, match="shape must have 2 positive numbers for gap='beta', but is \\(1,\\)"):
         theory.sampling_error(1.0, SETTING, "beta", (1,))
 
 
@@ -200,6 +200,8 @@ def test_alpha_window_and_limit_cycle():
     window = ss.alpha_window(0.1)
     assert (window.adaptive_from, window.smooth_to, window.stable_to) == pytest.approx((3.4657359, 10, 20))
     assert theory.limit_cycle(alpha=20, step_size=0.1) == 0
+    for excess in np.logspace(-15, 0, 60):
+        assert 0 <= theory.limit_cycle(alpha=2 + excess, step_size=1.0) <= 0.5
     x = 0.3
     for _ in range(2000):
         x -= 0.1 * math.tanh(30 * x)

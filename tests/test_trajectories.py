@@ -93,11 +93,11 @@ def test_engine_follows_the_reference_loop(monkeypatch, x64, method, scheme, con
 def test_local_step_size_of_its_own_and_projection(monkeypatch, x64):
     data, owner = regression()
     clients = client_data(data, owner)
-    problem = ss.Problem(least_squares, softplus_level, jnp.ones(4, dtype=jnp.float64), ss.Ball(0.9))
+    problem = ss.Problem(least_squares, softplus_level, jnp.full(4, 0.4, dtype=jnp.float64), ss.Ball(0.9))
     rule = ss.SoftmaxSGM(alpha=30.0, step_size=ETA, local_step_size=0.03, tolerance=TOLERANCE)
     draws = draws_of(problem, clients, rule, seed=1, local_steps=5)
     expected = reference.run(
-        NumpyTwin(data, 1), reference.SoftmaxSGM(30.0, LAM), np.ones(4), draws, ETA, 0.03, 5, radius=0.9
+        NumpyTwin(data, 1), reference.SoftmaxSGM(30.0, LAM), np.full(4, 0.4), draws, ETA, 0.03, 5, radius=0.9
     )
     iterates, _ = watched(monkeypatch, problem, clients, rule, rounds=ROUNDS, batch_size=8, seed=1, local_steps=5)
     np.testing.assert_allclose(iterates, expected.iterates, rtol=1e-9, atol=1e-12)
@@ -135,9 +135,8 @@ def test_step_size_schedule_equals_steps_by_hand(x64):
     schedule = optax.linear_schedule(1.0, 0.0, 10)
     rule = ss.SoftmaxSGM(alpha=1.0, step_size=schedule, tolerance=0.1)
     result = ss.solve(problem, clients, rule, rounds=10, batch_size=2)
-    steps = [float(schedule(jnp.int32(k))) for k in range(10)]  # optax computes schedules in float32
-    assert float(result.last) == pytest.approx(5.0 - sum(steps), abs=1e-12)
-    assert steps == pytest.approx([1 - k / 10 for k in range(10)], abs=1e-6)
+    # optax computes schedules in float32
+    assert float(result.last) == pytest.approx(5.0 - sum(1 - k / 10 for k in range(10)), abs=1e-6)
 
 
 def test_server_adam_follows_optax(x64):

@@ -17,7 +17,7 @@ All statements hold together with the confidence asked for: its error probabilit
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
@@ -41,6 +41,7 @@ from softswitch.solve import evaluate
 
 Range = tuple[float, float]
 RESAMPLES = 400  # for functions that are not a mean over rows
+BLOCK_ROWS = 1 << 22  # of resamples at once
 
 
 class Verdict(StrEnum):
@@ -81,8 +82,8 @@ class ClientCertificate:
         objective: f_i.
         constraints: g_i, one interval a constraint.
         verdict: on its constraints.
-        rows_needed: where it cannot be told: how many more rows of this client would probably decide; None where no
-            number would.
+        rows_needed: where it cannot be told: how many more rows would probably decide, counting those that the
+            constraint concerns; None where the rows at hand do not say.
     """
 
     client: Any
@@ -123,22 +124,24 @@ class Certificate:
     @property
     def worst_objective(self) -> float:
         """An upper bound on F, the worst client's objective."""
-        return max(client.objective.upper for client in self.clients)
+        return _largest(client.objective.upper for client in self.clients)
 
     @property
     def worst_constraint(self) -> float:
         """An upper bound on G, the largest constraint of any client."""
-        return max(interval.upper for client in self.clients for interval in client.constraints)
+        return _largest(interval.upper for client in self.clients for interval in client.constraints)
 
     def to_dict(self) -> dict[str, Any]:
-        """The certificate as plain numbers and words, for JSON."""
-        return {
+        """The certificate as plain numbers and words, for JSON: what is not finite is None."""
+        plain = {
             "verdict": str(self.verdict),
             "approximate": self.approximate,
             "worst_objective": self.worst_objective,
             "worst_constraint": self.worst_constraint,
             **asdict(self),
         }
+        finite: dict[str, Any] = _finite_only(plain)
+        return finite
 
     def table(self) -> Table:
         """The certificate as a table for the terminal, the largest upper bound first."""
@@ -166,6 +169,19 @@ class Certificate:
         return capture.get()
 
 
+def _largest(bounds: Iterable[float]) -> float:
+    """The largest bound; a client of which nothing is known may be anywhere."""
+    return max(math.inf if math.isnan(bound) else bound for bound in bounds)
+
+
+def _finite_only(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite_only(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite_only(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def certify(
     result: Result | Params,
     problem: Problem,
@@ -178,8 +194,9 @@ def certify(
 ) -> Certificate:
     """Bound every client's objective and constraint from held-out rows, all bounds valid together.
 
-    A client's function counts as a mean over rows if the mean of its values on single rows is its value on all of them.
-    A row on which it is NaN (a loss of another class, say) belongs to no mean and is left out.
+    A function counts as a mean over rows if the mean of its values on single rows is its value on all of them, and on a
+    random half of them, at every client whose rows differ. A row on which it is NaN (a loss of another class, say)
+    belongs to no mean and is left out.
 
     Args:
         result: what ``solve`` returned, or parameters.
@@ -197,31 +214,65 @@ def certify(
         tolerance = result.rule.tolerance
     limit = checks.real_number("tolerance", tolerance)
     error = 1 - checks.probability("confidence", confidence)
-    objective, constraint = evaluate(problem, held_out, params)
-    ranges = [objective_range, *_each(constraint_range, constraint.shape[1])]
-    for interval in ranges:
-        if interval is not None and not (len(interval) == 2 and interval[0] < interval[1]):
-            raise ValueError(f"a range must be (low, high) with low < high, but is {interval!r}")
-    values = np.concatenate([objective[:, None], constraint], axis=1)
+    values = _values(problem, held_out, params)
+    functions = values.shape[1]
+    ranges = [_checked_range("objective_range", objective_range), *_each(constraint_range, functions - 1)]
     losses = Losses(problem.objective, problem.constraint)
     by_row = np.asarray(_row_values(held_out.rows, params, losses), dtype=float)
+    means = _are_means(problem, held_out, params, values, by_row)
     # Two sides of every function of every client.
     each = error / (2 * values.size)
-    ends = np.cumsum(held_out.sizes)
     found = []
-    for i, name in enumerate(held_out.names):
-        own = by_row[ends[i] - held_out.sizes[i] : ends[i]]
+    for i, (name, own) in enumerate(zip(held_out.names, _by_client(held_out, by_row), strict=True)):
         intervals = []
-        for j, bounds in enumerate(ranges):
+        for j in range(functions):
             rows = own[:, j][~np.isnan(own[:, j])]
-            if len(rows) and np.isclose(rows.mean(), values[i, j], rtol=1e-4, atol=1e-6):
-                intervals.append(mean_interval(rows, each, bounds))
+            if means[j] and len(rows):
+                intervals.append(mean_interval(rows, each, ranges[j]))
             else:
                 intervals.append(_resampled(held_out, i, j, float(values[i, j]), params, losses, each))
-        objective_interval, *constraints = intervals
+        objective, *constraints = intervals
         verdict, needed = _judge(constraints, limit, each, ranges[1:])
-        found.append(ClientCertificate(name, objective_interval, tuple(constraints), verdict, needed))
+        found.append(ClientCertificate(name, objective, tuple(constraints), verdict, needed))
     return Certificate(limit, confidence, tuple(found))
+
+
+def _values(problem: Problem, data: ClientData, params: Params) -> np.ndarray:
+    """f and g of every client on all of its rows, side by side."""
+    objective, constraint = evaluate(problem, data, params)
+    return np.concatenate([objective[:, None], constraint], axis=1)
+
+
+def _by_client(data: ClientData, by_row: np.ndarray) -> list[np.ndarray]:
+    return np.split(by_row, np.cumsum(data.sizes)[:-1])
+
+
+def _are_means(
+    problem: Problem, data: ClientData, params: Params, values: np.ndarray, by_row: np.ndarray
+) -> list[bool]:
+    """Which functions are means over rows: they are so at every client, on all of its rows and on a random part.
+
+    A client whose rows all have the same value is no evidence: there almost any function looks like a mean. Without
+    evidence from any client the answer is no.
+    """
+    generator = np.random.default_rng(0)
+    kept = [np.sort(generator.permutation(size)[: (size + 1) // 2]) for size in data.sizes]
+    chosen = np.concatenate(
+        [first + rows for first, rows in zip(np.cumsum(data.sizes) - data.sizes, kept, strict=True)]
+    )
+    columns = {key: np.asarray(column)[chosen] for key, column in data.rows.columns.items()}
+    part = ClientData.from_arrays(columns, client=np.repeat(np.arange(len(kept)), [len(rows) for rows in kept]))
+    checked = ((values, _by_client(data, by_row)), (_values(problem, part, params), _by_client(part, by_row[chosen])))
+    answers = []
+    for j in range(values.shape[1]):
+        evidence = []
+        for totals, rows in checked:
+            for total, own in zip(totals[:, j], rows, strict=True):
+                valid = own[:, j][~np.isnan(own[:, j])]
+                if len(valid) > 1 and np.ptp(valid) > 0:
+                    evidence.append(np.isclose(valid.mean(), total, rtol=1e-4, atol=1e-5 * np.abs(valid).max()))
+        answers.append(bool(evidence) and all(evidence))
+    return answers
 
 
 def mean_interval(rows: np.ndarray, error: float, bounds: Range | None) -> Interval:
@@ -229,8 +280,9 @@ def mean_interval(rows: np.ndarray, error: float, bounds: Range | None) -> Inter
     estimate, deviation = float(rows.mean()), float(rows.std(ddof=1)) if len(rows) > 1 else math.inf
     if bounds is not None:
         low, high = bounds
-        if rows.min() < low - 1e-9 or rows.max() > high + 1e-9:
-            raise ValueError(f"a value of {rows.min():.6g} or {rows.max():.6g} lies outside its range {bounds!r}")
+        slack = 1e-6 * max(high - low, abs(low), abs(high))  # float32
+        if rows.min() < low - slack or rows.max() > high + slack:
+            raise ValueError(f"values from {rows.min():.6g} to {rows.max():.6g} lie outside their range {bounds!r}")
     width = _width(len(rows), deviation, error, bounds)
     lower, upper = estimate - width, estimate + width
     if bounds is not None:
@@ -241,7 +293,8 @@ def mean_interval(rows: np.ndarray, error: float, bounds: Range | None) -> Inter
 def _width(n: int, deviation: float, error: float, bounds: Range | None) -> float:
     """How far the truth may be from the estimate, on either side."""
     if bounds is None:
-        return float(stats.t(n - 1).isf(error)) * deviation / math.sqrt(n) if n > 1 else math.inf
+        # Rows that are all equal tell nothing of how far others lie.
+        return float(stats.t(n - 1).isf(error)) * deviation / math.sqrt(n) if n > 1 and deviation > 0 else math.inf
     span, half = bounds[1] - bounds[0], error / 2
     hoeffding = span * math.sqrt(math.log(1 / half) / (2 * n))
     if n < 2:
@@ -264,7 +317,7 @@ def _judge(
         if interval.upper <= limit:
             continue
         margin = abs(limit - interval.estimate)
-        more = _rows_needed(interval, margin, error, bounds)
+        more = _rows_needed(interval, margin, error, None if interval.approximate else bounds)
         if more is None:
             return Verdict.UNCLEAR, None
         needed = max(needed, more)
@@ -274,7 +327,7 @@ def _judge(
 def _rows_needed(interval: Interval, margin: float, error: float, bounds: Range | None) -> int | None:
     """How many more rows, with the same mean and scatter, make the width smaller than the margin."""
     deviation = interval.deviation
-    if margin <= 0 or not math.isfinite(deviation):
+    if not margin > 0 or (bounds is None and not 0 < deviation < math.inf):
         return None
     low, high = interval.rows, 2 * interval.rows
     while _width(high, deviation, error, bounds) >= margin:
@@ -290,26 +343,46 @@ def _rows_needed(interval: Interval, margin: float, error: float, bounds: Range 
 def _resampled(
     data: ClientData, client: int, function: int, value: float, params: Params, losses: Losses, error: float
 ) -> Interval:
-    """An approximate interval for what is not a mean over rows: normal, with the bootstrap's standard error."""
+    """An approximate interval for what is not a mean over rows: normal, with the bootstrap's standard error.
+
+    Where a resample in a hundred has no value, or all have the same, the rows are too few to say anything.
+    """
     size = int(data.sizes[client])
     first = int(data.rows.offsets[client, 0])
-    picks = np.random.default_rng(client).integers(size, size=(RESAMPLES, size)) + first
-    found = np.asarray(_on_batches(data.rows, jnp.asarray(picks), params, losses), dtype=float)[:, function]
-    found = found[np.isfinite(found)]
-    spread = float(found.std(ddof=1)) if len(found) > 1 and size > 1 else math.inf
-    width = float(stats.norm.isf(error)) * spread
-    return Interval(value, value - width, value + width, size, spread * math.sqrt(size), approximate=True)
+    width = 1 << (size - 1).bit_length()  # few widths, few programs
+    weights = jnp.asarray((np.arange(width) < size) / size, float_dtype(params))
+    generator = np.random.default_rng(client)
+    block = max(1, min(RESAMPLES, BLOCK_ROWS // width))
+    found = []
+    for _ in range(math.ceil(RESAMPLES / block)):
+        picks = first + generator.integers(size, size=(block, width), dtype=np.int32)
+        found.append(np.asarray(_on_batches(data.rows, jnp.asarray(picks), weights, params, losses))[:, function])
+    resampled = np.concatenate(found).astype(float)
+    finite = resampled[np.isfinite(resampled)]
+    known = len(finite) >= 0.99 * len(resampled) and math.isfinite(value)
+    spread = float(finite.std(ddof=1)) if known else 0.0
+    margin = float(stats.norm.isf(error)) * spread if spread > 0 else math.inf
+    deviation = spread * math.sqrt(size) if spread > 0 else math.inf
+    return Interval(value, value - margin, value + margin, size, deviation, approximate=True)
 
 
 def _each(ranges: Any, count: int) -> list[Range | None]:
     """One range a constraint."""
-    if ranges is None or np.ndim(ranges[0]) == 0:
-        return [ranges] * count
-    if len(ranges) != count:
+    if ranges is None or (np.ndim(ranges) == 1 and len(ranges) == 2 and None not in ranges):
+        return [_checked_range("constraint_range", ranges)] * count
+    if np.ndim(ranges) == 0 or len(ranges) != count:
         raise ValueError(
             f"constraint_range must be one range, or one for each of {count} constraints, but is {ranges!r}"
         )
-    return list(ranges)
+    return [_checked_range("constraint_range", interval) for interval in ranges]
+
+
+def _checked_range(name: str, interval: Any) -> Range | None:
+    if interval is None:
+        return None
+    if np.shape(interval) != (2,) or not interval[0] < interval[1]:
+        raise ValueError(f"{name} must be (low, high) with low < high, but is {interval!r}")
+    return float(interval[0]), float(interval[1])
 
 
 def _functions(losses: Losses, params: Params, batch: dict[str, Any]) -> jax.Array:
@@ -328,9 +401,8 @@ def _row_values(rows: Rows, params: Params, losses: Losses) -> jax.Array:
 
 
 @partial(jax.jit, static_argnames="losses")
-def _on_batches(rows: Rows, picks: jax.Array, params: Params, losses: Losses) -> jax.Array:
-    """f and g on batches of equally weighted rows."""
-    weights = jnp.full(picks.shape[1], 1 / picks.shape[1], float_dtype(params))
+def _on_batches(rows: Rows, picks: jax.Array, weights: jax.Array, params: Params, losses: Losses) -> jax.Array:
+    """f and g on batches of the picked rows."""
 
     def value(indices: jax.Array) -> jax.Array:
         return _functions(losses, params, rows.take(indices, weights))

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import optax
 
+from softswitch.feasibility import Alone
 from softswitch.history import History
-from softswitch.rules import Rule, SoftmaxSGM
+from softswitch.rules import HardSGM, Rule, SoftmaxSGM
 
 FEW_ROUNDS = 20
 """A history shorter than this says nothing about shares."""
@@ -70,7 +72,7 @@ def diagnose(
 
 
 def never_feasible(
-    names: tuple[Any, ...], worst: np.ndarray, tolerance: float, blocker: int, alone: float | None
+    names: tuple[Any, ...], worst: np.ndarray, tolerance: float, blocker: int, alone: Alone | None
 ) -> Finding:
     """The constraint was never met: who is how far, and whether the worst client could meet it by itself.
 
@@ -78,26 +80,34 @@ def never_feasible(
         names: the clients' labels.
         worst: each client's largest constraint, where the criterion was smallest.
         tolerance: ε.
-        blocker: the client whose own feasibility problem was solved.
-        alone: the smallest constraint found there; None where it was not looked for.
+        blocker: the client that was looked at by itself.
+        alone: how far its constraint can be brought down; None where that was not looked for.
     """
-    above = np.flatnonzero(worst > tolerance)
+    above = np.flatnonzero(~(worst <= tolerance))
     order = above[np.argsort(-worst[above])]
     named = ", ".join(f"{names[i]!r} ({worst[i]:.4g})" for i in order[:5])
     more = f" and {len(order) - 5} more" if len(order) > 5 else ""
     seen = f"{len(above)} of {len(names)} clients are above the tolerance {tolerance:g} at best: {named}{more}"
-    if alone is None:
-        return Finding("constraint never met", seen, "Run longer or with a larger step, or raise the tolerance")
-    if alone > tolerance:
+    longer = "Run longer, change the step size, or raise the tolerance"
+    if alone is None or not math.isfinite(alone.smallest):
+        return Finding("constraint never met", seen, longer)
+    if alone.smallest <= tolerance:
         return Finding(
-            "client infeasible by itself",
-            f"{seen}. Training on client {names[blocker]!r} alone brings its constraint to {alone:.4g} and no lower",
-            f"No other client is to blame: raise the tolerance, or give {names[blocker]!r} a constraint it can meet",
+            "constraints look incompatible",
+            f"{seen}. By itself client {names[blocker]!r} reaches {alone.smallest:.4g}, within the tolerance",
+            "If a longer run or another step size does not help, the clients pull against each other: raise the "
+            "tolerance or enlarge the model",
+        )
+    if not alone.settled:
+        return Finding(
+            "constraint never met",
+            f"{seen}. By itself client {names[blocker]!r} was brought to {alone.smallest:.4g}, with no end in sight",
+            longer,
         )
     return Finding(
-        "constraints look incompatible",
-        f"{seen}. By itself client {names[blocker]!r} reaches {alone:.4g}, within the tolerance",
-        "The clients pull against each other: raise the tolerance, enlarge the model, or run longer to be sure",
+        "client infeasible by itself",
+        f"{seen}. Minimising the constraint of client {names[blocker]!r} alone ends at {alone.smallest:.4g}",
+        f"No other client is to blame: raise the tolerance, or give {names[blocker]!r} a constraint it can meet",
     )
 
 
@@ -122,35 +132,34 @@ def _switch_stuck(history: History) -> Finding | None:
 
 
 def _hides_the_worst(history: History, rule: Rule, pairs: int) -> Finding | None:
-    """Feasible rounds in which a sampled client was above the tolerance: the mean hid it."""
-    if len(history) < FEW_ROUNDS or not history.feasible_rounds or rule.criterion == "max":
+    """Feasible rounds in which a sampled client was well above the tolerance: the mean hid it."""
+    level = _level(history, rule)
+    if len(history) < FEW_ROUNDS or not history.feasible_rounds or rule.criterion == "max" or level is None:
         return None
-    hidden = history.constraint[history.feasible] > rule.tolerance
+    excess = history.constraint[history.feasible] - rule.tolerance
     alpha = _constraint_alpha(rule)
     gap = math.log(pairs) / alpha if alpha > 0 else math.inf
-    if hidden.mean() <= 0.5 or gap <= rule.tolerance:
+    if np.mean(excess > 0) <= 0.5 or gap <= rule.tolerance or np.median(excess) <= 0.1 * level:
         return None
-    enough = math.log(pairs) / (0.1 * rule.tolerance) if rule.tolerance > 0 else math.inf
+    enough = math.log(pairs) / (0.1 * level)
     seen = (
-        f"in {hidden.mean():.0%} of the feasible rounds some sampled client was above the tolerance "
-        f"{rule.tolerance:g}, by up to {history.constraint[history.feasible].max() - rule.tolerance:.3g}"
+        f"in {np.mean(excess > 0):.0%} of the feasible rounds some sampled client was above the tolerance "
+        f"{rule.tolerance:g}, by up to {excess.max():.3g}"
     )
     if alpha > 0:
         seen += f"; the criterion may lie ln(m)/α = {gap:.3g} below the maximum"
-    change = f"Use SoftmaxSGM with α of {enough:.3g} or more" if math.isfinite(enough) else "Use HardSGM"
-    return Finding("the mean hides the worst client", seen, change)
+    return Finding("the mean hides the worst client", seen, f"Use SoftmaxSGM with α of {enough:.3g} or more")
 
 
 def _limit_cycle(history: History, rule: Rule) -> Finding | None:
     """αη > 2, and the worst client alternates from round to round: A, B, A, B."""
-    alpha = rule.alpha if isinstance(rule, SoftmaxSGM) else math.inf if rule.criterion == "max" else 0.0
-    last = slice(-max(FEW_ROUNDS, len(history) // 4), None)
-    if len(history) < FEW_ROUNDS:
+    if len(history) < FEW_ROUNDS or not isinstance(rule, SoftmaxSGM | HardSGM) or rule.optimizer is not optax.sgd:
         return None
+    alpha = rule.alpha if isinstance(rule, SoftmaxSGM) else math.inf
     step = float(rule.step_size_at(len(history) - 1))
-    product = alpha * step
-    if product <= 2:
+    if alpha * step <= 2:
         return None
+    last = slice(-max(FEW_ROUNDS, len(history) // 4), None)
     worst, feasible = history.worst_client[last], history.feasible[last]
     three = feasible[2:] & feasible[1:-1] & feasible[:-2]
     if three.sum() < FEW_ROUNDS // 2:
@@ -158,20 +167,23 @@ def _limit_cycle(history: History, rule: Rule) -> Finding | None:
     alternates = ((worst[2:] == worst[:-2]) & (worst[1:-1] != worst[:-2]))[three].mean()
     if alternates < 0.8:
         return None
-    return Finding(
-        "limit cycle",
-        f"in {alternates:.0%} of the last feasible rounds the worst client alternates between two, and "
-        f"αη = {product:.3g} is above 2",
-        f"Lower the step size (below {2 / alpha:.3g}) or α (below {2 / step:.3g})",
-    )
+    seen = f"in {alternates:.0%} of the last feasible rounds the worst client alternates between two"
+    if isinstance(rule, HardSGM):
+        change = f"Iterates stay half a step from the optimum: use a smaller or falling step size (now {step:.3g})"
+        return Finding("limit cycle", f"{seen}, as the hard maximum makes it", change)
+    limits = f"the step size (below {2 / alpha:.3g}) or α (below {2 / step:.3g})"
+    change = f"If half a step (η = {step:.3g}) is too coarse, lower {limits}"
+    return Finding("limit cycle", f"{seen}, and αη = {alpha * step:.3g} is above 2", change)
 
 
 def _jumps(history: History, rule: Rule, everyone: bool, scatter: Callable[[], float]) -> Finding | None:
     """The criterion jumps by more than the tolerance from round to round: by noisy reports, or by too large steps."""
-    if len(history) < FEW_ROUNDS:
-        return None
+    level = _level(history, rule)
     later = history.criterion[len(history) // 2 :]
-    jump, level = float(np.median(np.abs(np.diff(later)))), _level(rule)
+    later = later[np.isfinite(later)]
+    if len(later) < FEW_ROUNDS // 2 or level is None:
+        return None
+    jump = float(np.median(np.abs(np.diff(later))))
     if jump <= level:
         return None
     noise = scatter()
@@ -193,9 +205,16 @@ def _jumps(history: History, rule: Rule, everyone: bool, scatter: Callable[[], f
     )
 
 
-def _level(rule: Rule) -> float:
-    """The scale on which the constraint is judged."""
-    return max(rule.tolerance, abs(float(rule.switch_at)))
+def _level(history: History, rule: Rule) -> float | None:
+    """The scale on which the constraint is judged; None where neither tolerance nor threshold gives one.
+
+    Not finer than a twentieth of what the criterion went through in this run.
+    """
+    given = max(rule.tolerance, abs(float(rule.switch_at)))
+    finite = history.criterion[np.isfinite(history.criterion)]
+    if given == 0 or len(finite) == 0:
+        return None
+    return max(given, 0.05 * float(np.ptp(finite)))
 
 
 def _constraint_alpha(rule: Rule) -> float:

@@ -33,7 +33,8 @@ class Ball:
         """w · min(1, radius/‖w‖)."""
         leaves = jax.tree.leaves(params)
         # Measured in units of the largest entry, whose square may overflow.
-        largest = jnp.maximum(jnp.stack([jnp.abs(leaf).max().astype(jnp.float32) for leaf in leaves]).max(), 1e-30)
+        dtype = jnp.promote_types(jnp.result_type(*leaves), jnp.float32)
+        largest = jnp.maximum(jnp.stack([jnp.abs(leaf).max().astype(dtype) for leaf in leaves]).max(), 1e-30)
         squares = sum(((leaf / largest) ** 2).sum() for leaf in leaves)
         scale = jnp.minimum(1, self.radius / largest / jnp.sqrt(squares))
         return jax.tree.map(lambda leaf: (leaf * scale).astype(leaf.dtype), params)

@@ -42,7 +42,7 @@ class Plan:
         bound: the theorem's errors, steps and smallest α for them.
         wanted: the ε that was asked for; None where a budget was given.
         met: whether the promise is at most what was asked for.
-        smallest: the smallest ε that any number of rounds and samples reaches at this participation.
+        smallest: the smallest ε that any number of rows reaches, in the rounds allowed and at this participation.
         advice: in words: which error dominates, what lowers it most cheaply; or why the wish cannot be met.
         remedies: what more rounds, larger batches or more clients would give, cheapest gain first.
     """
@@ -162,7 +162,8 @@ def plan(
         rounds: at most so many rounds.
 
     Returns:
-        A ``Plan``. Where the wish cannot be met its ``met`` is False, and it holds the best that can be had.
+        A ``Plan``. Where the wish cannot be met its ``met`` is False, ``advice`` says why, and what it plans is a tenth
+        above the smallest ε that can be had.
     """
     if (epsilon is None) == (samples is None):
         raise ValueError(f"give either epsilon or samples, but epsilon is {epsilon!r} and samples is {samples!r}")
@@ -178,23 +179,20 @@ def plan(
         value_batch_size=1,
         delta=delta,
     )
-    smallest = bound(constants, template).sampling
+    # What is left when rows a report are no object, in as many rounds as there may be.
+    smallest = bound(replace(constants, value_noise=0.0), replace(template, rounds=limit)).epsilon
     if samples is not None:
         budget = checks.whole_number("samples", samples, at_least=1)
         setting = _best_within(constants, template, budget, limit)
-        return _finished(constants, setting, None, True, smallest)
+        return _finished(constants, setting, None, True, smallest, limit)
     wish = checks.real_number("epsilon", epsilon, above=0)
-    setting = _cheapest(constants, template, wish, limit)
-    met = bound(constants, setting).epsilon <= wish
-    if not met and rounds is not None:
-        # So many rounds and no more: what even the largest batches leave.
-        endless = replace(constants, value_noise=0.0)
-        smallest = bound(endless, replace(template, rounds=limit)).epsilon
-    return _finished(constants, setting, wish, met, smallest)
+    found = _cheapest(constants, template, wish, limit)
+    setting = found or _cheapest(constants, template, 1.1 * smallest, limit) or replace(template, rounds=limit)
+    return _finished(constants, setting, wish, found is not None, smallest, limit)
 
 
-def _cheapest(constants: Constants, template: Setting, wish: float, limit: int) -> Setting:
-    """The setting with the fewest rows whose ε is at most the wish; the closest one where there is none."""
+def _cheapest(constants: Constants, template: Setting, wish: float, limit: int) -> Setting | None:
+    """The setting with the fewest rows whose ε is at most the wish; None where there is none."""
 
     def with_rounds(rounds: int) -> Setting | None:
         """The smallest B_ζ that meets the wish in so many rounds."""
@@ -216,7 +214,7 @@ def _cheapest(constants: Constants, template: Setting, wish: float, limit: int) 
 
     fewest = _first(lambda k: with_rounds(k) is not None, limit)
     if fewest is None:
-        return replace(template, rounds=limit if limit < MOST_ROUNDS else 1)
+        return None
     # More rounds than the fewest leave more room for the estimation error: look for the cheapest in between.
     span = (math.log(fewest), math.log(min(limit, 1000 * fewest)))
     found = optimize.minimize_scalar(lambda x: math.log(cost(max(fewest, round(math.exp(x))))), bounds=span)
@@ -249,7 +247,13 @@ def _best_within(constants: Constants, template: Setting, budget: int, limit: in
         return bound(constants, within(rounds)).epsilon
 
     found = optimize.minimize_scalar(lambda x: error(min(most, max(1, round(math.exp(x))))), bounds=(0, math.log(most)))
-    return within(min((1, most, min(most, max(1, round(math.exp(found.x))))), key=error))
+    near = round(math.exp(found.x))
+    # The number of rows a report is rounded down, so neighbours differ; and few rounds differ much.
+    tried = {*range(1, min(most, 100) + 1), *range(max(1, near - 20), min(most, near + 20) + 1), most}
+    best = within(min(tried, key=error))
+    if constants.value_noise == 0:
+        return replace(best, value_batch_size=1)
+    return best
 
 
 def _first(holds: Any, limit: int) -> int | None:
@@ -266,11 +270,13 @@ def _first(holds: Any, limit: int) -> int | None:
     return high
 
 
-def _finished(constants: Constants, setting: Setting, wish: float | None, met: bool, smallest: float) -> Plan:
+def _finished(
+    constants: Constants, setting: Setting, wish: float | None, met: bool, smallest: float, limit: int
+) -> Plan:
     promise = bound(constants, setting)
     remedies, best = _remedies(constants, setting)
     if not met and wish is not None:
-        advice = _why_not(constants, setting, wish, smallest)
+        advice = _why_not(constants, setting, wish, smallest, limit)
     else:
         share = getattr(promise, promise.dominant) / promise.epsilon
         advice = f"The error of {promise.dominant} dominates ({share:.0%} of ε = {promise.epsilon:.4g})."
@@ -285,11 +291,12 @@ def _remedies(constants: Constants, setting: Setting) -> tuple[tuple[Remedy, ...
     Beside them, the one that lowers the dominant error most for each further row.
     """
     now, spent = bound(constants, setting), _rows(setting)
+    more = min(setting.clients, 2 * setting.participants)
     changes = {
         "twice the rounds": replace(setting, rounds=2 * setting.rounds),
         "twice the rows a report": replace(setting, value_batch_size=2 * setting.value_batch_size),
         "twice the rows a gradient": replace(setting, batch_size=2 * setting.batch_size),
-        "twice the clients a round": replace(setting, participants=min(setting.clients, 2 * setting.participants)),
+        f"drawing {more} clients a round": replace(setting, participants=more),
     }
     found = []
     for change, new in changes.items():
@@ -308,17 +315,20 @@ def _rows(setting: Setting) -> int:
     return setting.rounds * setting.participants * each
 
 
-def _why_not(constants: Constants, setting: Setting, wish: float, smallest: float) -> str:
+def _why_not(constants: Constants, setting: Setting, wish: float, smallest: float, limit: int) -> str:
     m, n = setting.participants, setting.clients
     sampling = bound(constants, setting).sampling
+    in_rounds = f"in {limit:,} rounds" if limit < MOST_ROUNDS else "in any number of rounds and rows that could be run"
     if sampling < wish:
-        return (
-            f"ε = {wish:g} cannot be met in {setting.rounds:,} rounds: with the largest batches ε = {smallest:.4g} is "
-            "left. Allow more rounds."
-        )
+        allow = " Allow more rounds." if limit < MOST_ROUNDS else ""
+        return f"ε = {wish:g} cannot be met {in_rounds}: ε = {smallest:.4g} is left with the largest batches.{allow}"
     enough = _first(lambda k: bound(constants, replace(setting, participants=k)).sampling < wish, n)
-    return (
+    text = (
         f"ε = {wish:g} cannot be met with {m} of {n} clients a round: the error of sampling clients alone is "
         f"{sampling:.4g}, and no number of rounds or rows lowers it. The smallest reachable ε is just above "
-        f"{smallest:.4g}; for {wish:g} draw at least {enough} clients a round."
+        f"{smallest:.4g}; for {wish:g} draw at least {enough} clients a round"
     )
+    with_more = replace(setting, participants=enough or n, rounds=limit)
+    if bound(replace(constants, value_noise=0.0), with_more).epsilon > wish:
+        text += f", and allow more than {limit:,} rounds"
+    return f"{text}."

@@ -16,6 +16,7 @@ from softswitch import checks, engine
 from softswitch.clients import ClientData, Rows
 from softswitch.diagnosis import diagnose, never_feasible
 from softswitch.evaluation import Evaluation, evaluation
+from softswitch.feasibility import smallest_alone
 from softswitch.history import History
 from softswitch.losses import Losses
 from softswitch.oracle import GradientOracle
@@ -23,12 +24,9 @@ from softswitch.prepare import BatchSize, Prepared, batch_shapes, expect, prepar
 from softswitch.problem import Params, Problem, checked_params
 from softswitch.result import Result
 from softswitch.round import State, healthy
-from softswitch.rules import HardSGM, Rule
+from softswitch.rules import Rule
 from softswitch.status import StatusCode, answer, status
 from softswitch.tracking import Callback, Chunk, ProgressBar
-
-ALONE_ROUNDS = 1000
-"""How long a client that blocks is trained on by itself, to tell whether it could meet its constraint."""
 
 
 def solve(
@@ -73,7 +71,8 @@ def solve(
         progress: show a progress bar; by default on a terminal only.
 
     Returns:
-        A ``Result``. Ctrl-C ends the run early and returns what there is, with status "stopped".
+        A ``Result``. Ctrl-C ends the run early and returns what there is, with status "stopped". Where no round was
+        feasible, the client that blocks is looked at by itself for the diagnosis: at most 200 steps on its own rows.
     """
     prepared = prepare(
         problem,
@@ -223,28 +222,14 @@ def _culprit(oracle: GradientOracle, clients: ClientData, state: State, seed: in
 
 
 def _with_blocker_alone(result: Result, problem: Problem, clients: ClientData) -> Result:
-    """Train on the client that blocks by itself, and put into the diagnosis whether it could meet its constraint."""
+    """Look whether the client that blocks could meet its constraint by itself, and put it into the diagnosis."""
     worst = result.client_constraint.max(axis=1)
-    blocker = int(worst.argmax())
-    own = clients.only(blocker)
-    here = Problem(problem.objective, problem.constraint, result.params, problem.domain)
-    rule = HardSGM(step_size=result.rule.step_size, tolerance=result.rule.tolerance, optimizer=result.rule.optimizer)
-    request = prepare(
-        here,
-        own,
-        (rule,),
-        rounds=ALONE_ROUNDS,
-        local_steps=1,
-        participation=1.0,
-        batch_size=None,
-        value_batch_size="same",
-        replace=True,
-        average_last=1.0,
-        eval_every=0,
-        clients_at_once=None,
-    )
-    stop_when_met = [lambda chunk: bool(chunk.history.feasible.any())]
-    alone = run(request, here, own, rule, result.seed, stop_when_met, record_clients=False)
-    smallest = float(np.nanmin(alone.history.criterion))
-    finding = never_feasible(clients.names, worst, result.rule.tolerance, blocker, smallest)
+    if not np.isfinite(worst).any():
+        return result
+    blocker = int(np.nanargmax(worst))
+    try:
+        alone = smallest_alone(problem, clients, blocker, result.params)
+    except KeyboardInterrupt:  # the run itself is done
+        return result
+    finding = never_feasible(clients.names, worst, result.rule.tolerance, blocker, alone)
     return replace(result, diagnosis=(finding, *result.diagnosis[1:]))

@@ -76,7 +76,7 @@ def answer(state: State, history: History, averaging_from: int) -> tuple[Params,
 
 def _smallest_criterion(history: History) -> int:
     """The round with the smallest criterion."""
-    return int(np.nanargmin(history.criterion))
+    return int(np.argmin(np.where(np.isfinite(history.criterion), history.criterion, np.inf)))
 
 
 def status(

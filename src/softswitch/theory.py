@@ -43,7 +43,7 @@ class Constants:
 
 @dataclass(frozen=True)
 class Setting:
-    """A way to run: what the theorems are asked about.
+    """A way to run: what the theorems are asked about. They speak of one constraint a client.
 
     Attributes:
         clients: n.
@@ -208,8 +208,8 @@ def sampling_error(
     checks.one_of("gap", gap, tuple(GAPS))
     scale = checks.real_number("heterogeneity", heterogeneity, at_least=0)
     family = GAPS[gap]
-    if len(shape) != family.numargs:
-        raise ValueError(f"shape must have {family.numargs} numbers for gap={gap!r}, but is {shape!r}")
+    if len(shape) != family.numargs or not all(number > 0 for number in shape):
+        raise ValueError(f"shape must have {family.numargs} positive numbers for gap={gap!r}, but is {shape!r}")
     r = setting.participants / setting.clients
     if r == 1:
         return 0.0
@@ -224,11 +224,13 @@ def tail_bound(clients: int, participants: int, below: float) -> float:
     """
     checks.whole_number("clients", clients, at_least=1)
     checks.whole_number("participants", participants, at_least=1)
+    if participants > clients:
+        raise ValueError(f"participants must be at most clients = {clients}, but is {participants}")
     below = checks.real_number("below", below, at_least=0, at_most=1)
     r = participants / clients
     if below == 0:
         return 1.0
-    if below * clients > clients - participants + 1e-9:  # P(U < t) > 1 − r, but for rounding
+    if participants == clients or below * clients > clients - participants + 1e-9:  # P(U < t) > 1 − r, up to rounding
         return 0.0
     return math.exp(-clients * abs(math.log1p(-r)) * below)
 
@@ -281,6 +283,8 @@ def limit_cycle(alpha: float, step_size: float) -> float:
         return 0.0
     # The paper's bounds on p: ½√(1 − 2/αη) < p < √(3(αη − 2)/8); and tanh < 1 gives p < ½.
     low, high = math.sqrt(1 - 2 / product) / 2, min(0.5, math.sqrt(3 * (product - 2) / 8))
+    if product - 2 < 1e-6:  # the upper bound is then the root to all digits that rounding leaves
+        return eta * high
     return eta * float(optimize.brentq(lambda p: math.tanh(product * p) - 2 * p, low, high))
 
 
