@@ -1,12 +1,14 @@
 """softswitch: one model over many clients, the worst-off as well as possible, every constraint met."""
 
-from softswitch.certify import Certificate, Verdict, certify
+from softswitch.certificate import Certificate, Verdict
+from softswitch.certify import certify
 from softswitch.clients import ClientData
 from softswitch.diagnosis import Finding
 from softswitch.domains import Ball, Box
 from softswitch.estimate import estimate_constants
 from softswitch.history import ClientHistory, History
-from softswitch.plan import Plan, plan
+from softswitch.plan import Plan
+from softswitch.planning import plan
 from softswitch.problem import PooledConstraint, Problem
 from softswitch.result import Result
 from softswitch.rules import AverageSGM, HardSGM, Penalty, PrimalDual, SoftmaxSGM

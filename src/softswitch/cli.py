@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from softswitch import demo as demonstration
-from softswitch.plan import plan
+from softswitch.planning import plan
 from softswitch.theory import Constants
 
 app = typer.Typer(
