@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from benchmarks.neyman_pearson import against_torch, sweep_against_singles
+from benchmarks.neyman_pearson import against_torch
+from benchmarks.sweeps import sweep_against_singles
 
 if __name__ == "__main__":
     against_torch()

@@ -1,9 +1,8 @@
-"""solve() against a sequential PyTorch loop of the same algorithm; a sweep against single runs."""
+"""solve() against sequential PyTorch loops of the same algorithm."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -46,26 +45,4 @@ def against_torch(repeats: int = 7) -> None:
             f"  E = {local_steps}, m = {setting.participants}: solve {taken['solve'] * 1e3:.0f} ms; "
             f"usual PyTorch loop {usual:.2f} s, {usual / taken['solve']:.0f}×; "
             f"lean loop {bare:.2f} s, {bare / taken['solve']:.0f}×"
-        )
-
-
-def sweep_against_singles(repeats: int = 3) -> None:
-    """Print what 5 seeds × 6 α cost as a sweep, in single runs."""
-    task = breast_cancer(20, seed=0)
-    rules = [ss.SoftmaxSGM(alpha=a, step_size=0.5, tolerance=0.1) for a in (1, 10, 100, 1000, 6400, 1e5)]
-    print("Sweep of 5 seeds × 6 α, in units of one solve()")
-    for local_steps, participation in ((1, 1.0), (5, 0.5)):
-        how: dict[str, Any] = {"local_steps": local_steps, "participation": participation}
-        sweep = partial(ss.sweep, task.problem, task.train, rules, seeds=5, **how)
-        taken = seconds_in_turns(
-            {
-                "one": partial(ss.solve, task.problem, task.train, RULE, **how),
-                "sweep": partial(sweep, together=False),
-                "together": partial(sweep, together=True),
-            },
-            repeats,
-        )
-        print(
-            f"  E = {local_steps}, r = {participation}: {taken['sweep'] / taken['one']:.1f} single runs "
-            f"({taken['sweep']:.2f} s); side by side as one program {taken['together'] / taken['one']:.1f}"
         )

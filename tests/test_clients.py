@@ -43,6 +43,15 @@ def test_strata_are_counted_and_may_be_missing():
     np.testing.assert_array_equal(column.stratum_sizes, clients.stratum_sizes)
 
 
+@pytest.mark.parametrize("labels", [[7, 2, 7, 0], [-7, -2, -7, -9], [10**9, 5, 10**9, 1], [2.5, 1.5, 2.5, 0.5]])
+def test_numbers_as_labels_keep_their_order(labels):
+    clients = ss.ClientData.from_arrays({"x": np.arange(4.0)}, client=labels)
+    assert clients.names == tuple(sorted(set(labels)))
+    order = np.argsort(labels, kind="stable")
+    np.testing.assert_array_equal(clients.rows.columns["x"], order)
+    assert clients.sizes.sum() == 4
+
+
 def test_the_users_arrays_are_not_shared():
     data, owner = ragged()
     clients = ss.ClientData.from_arrays(data, client=np.sort(owner))

@@ -70,11 +70,10 @@ class ClientData:
         self.stratum_sizes: np.ndarray = counts.reshape(n, s)
         self.sizes: np.ndarray = self.stratum_sizes.sum(axis=1)
         self.rows = Rows(
-            {key: _on_device(key, column, order) for key, column in columns.items()},
+            {key: self._stored(key, column, order) for key, column in columns.items()},
             jnp.asarray((ends - counts).reshape(n, s).astype(np.int32)),
             jnp.asarray(self.stratum_sizes.astype(np.int32)),
         )
-        self._refuse_not_finite()
 
     @classmethod
     def from_arrays(cls, data: Mapping[str, Any], client: Any, *, strata: Any | None = None) -> ClientData:
@@ -148,44 +147,46 @@ class ClientData:
             f"{self.sizes.min()} to {self.sizes.max()} a client{strata}; {columns})"
         )
 
-    def _refuse_not_finite(self) -> None:
-        for key, column in self.rows.columns.items():
-            if not jnp.issubdtype(column.dtype, jnp.floating) or bool(_all_finite(column)):
-                continue
-            bad = np.flatnonzero(~np.isfinite(np.asarray(column)).reshape(len(column), -1).all(axis=1))
-            owner = self.names[int(np.searchsorted(np.cumsum(self.sizes), bad[0], side="right"))]
+    def _stored(self, key: str, column: np.ndarray, order: np.ndarray | None) -> jax.Array:
+        """The column in the given order, copied once: JAX takes over a buffer of ours that is aligned as it likes.
+
+        Blocks keep the copy's working memory small; the user's own array is never shared, since they may write to it.
+        """
+        dtype = jax.dtypes.canonicalize_dtype(column.dtype)
+        _refuse_wrapping(key, column, dtype)
+        size = column.size * dtype.itemsize
+        raw = np.empty(size + _ALIGNMENT, dtype=np.uint8)
+        first = -raw.ctypes.data % _ALIGNMENT
+        buffer = raw[first : first + size].view(dtype).reshape(column.shape)
+        bad = []
+        for start in range(0, len(column), _BLOCK_ROWS):
+            block = slice(start, start + _BLOCK_ROWS)
+            buffer[block] = column[block] if order is None else column[order[block]]
+            finite = np.isfinite(buffer[block])
+            if not finite.all():
+                bad.append(start + np.flatnonzero(~finite.reshape(len(finite), -1).all(axis=1)))
+        if bad:
+            rows = np.concatenate(bad)
+            owner = self.names[int(np.searchsorted(np.cumsum(self.sizes), rows[0], side="right"))]
             raise ValueError(
-                f"data[{key!r}] must be finite, but {len(bad)} rows hold NaN or infinity "
+                f"data[{key!r}] must be finite, but {len(rows)} rows hold NaN or infinity "
                 f"(the first at client {owner!r}); fill or drop them"
             )
+        return jax.device_put(buffer, may_alias=True)
 
 
-def _on_device(key: str, column: np.ndarray, order: np.ndarray | None) -> jax.Array:
-    """The column in the given order, copied once: JAX takes over a buffer of ours that is aligned as it likes.
-
-    Blocks keep the copy's working memory small; the user's own array is never shared, since they may write to it.
-    """
-    dtype = jax.dtypes.canonicalize_dtype(column.dtype)
-    if jnp.issubdtype(dtype, jnp.integer) and dtype != column.dtype:
-        limits = jnp.iinfo(dtype)
-        for value in (column.min(), column.max()):
-            if not limits.min <= value <= limits.max:
-                raise ValueError(
-                    f"data[{key!r}] must fit in {dtype}, but holds {value}; rescale it, or make it floating"
-                )
-    size = column.size * dtype.itemsize
-    raw = np.empty(size + _ALIGNMENT, dtype=np.uint8)
-    first = -raw.ctypes.data % _ALIGNMENT
-    buffer = raw[first : first + size].view(dtype).reshape(column.shape)
-    for start in range(0, len(column), _BLOCK_ROWS):
-        block = slice(start, start + _BLOCK_ROWS)
-        buffer[block] = column[block] if order is None else column[order[block]]
-    return jax.device_put(buffer, may_alias=True)
+def _refuse_wrapping(key: str, column: np.ndarray, dtype: Any) -> None:
+    """Raise where JAX's narrower integers cannot hold a column's values."""
+    if not jnp.issubdtype(dtype, jnp.integer) or dtype == column.dtype:
+        return
+    limits = jnp.iinfo(dtype)
+    for value in (column.min(), column.max()):
+        if not limits.min <= value <= limits.max:
+            raise ValueError(f"data[{key!r}] must fit in {dtype}, but holds {value}; rescale it, or make it floating")
 
 
 _ALIGNMENT = 64  # bytes
 _BLOCK_ROWS = 1 << 16
-_all_finite = jax.jit(lambda column: jnp.isfinite(column).all())
 
 
 def _checked_columns(data: Mapping[str, Any], client: Any = None) -> dict[str, np.ndarray]:
@@ -223,6 +224,10 @@ def _labels(name: str, labels: Any, total: int) -> tuple[np.ndarray, np.ndarray]
         raise ValueError(f"{name} must have one label for each of {total} samples, but has shape {labels.shape}")
     if labels.dtype.kind == "f" and np.isnan(labels).any():
         raise ValueError(f"{name} must have a label for every sample, but {int(np.isnan(labels).sum())} are NaN")
+    if labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < 2 * total:
+        # Small numbers are counted instead of sorted: a third of the time and of the memory.
+        present = np.bincount(labels) > 0
+        return np.flatnonzero(present), (np.cumsum(present) - 1)[labels]
     try:
         distinct, index = np.unique(labels, return_inverse=True)
     except TypeError as error:
