@@ -173,6 +173,13 @@ def test_rows_that_are_all_equal_decide_nothing_without_a_range():
     assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["worst_constraint"] is None
 
 
+def test_equal_rows_beside_a_client_whose_rows_differ():
+    x = np.r_[np.zeros(5), np.tile([0.0, 1.0], 50)].astype(np.float32)
+    data = ss.ClientData.from_arrays({"x": x}, client=np.repeat([0, 1], [5, 100]))
+    found = ss.certify(jnp.float32(0.0), PROBLEM, data, tolerance=0.1)
+    assert (found.clients[0].verdict, found.clients[1].verdict) == (Verdict.UNCLEAR, Verdict.VIOLATES)
+
+
 def test_a_group_of_one_decides_nothing():
     x = np.linspace(0, 1, 50, dtype=np.float32)
     held_out = ss.ClientData.from_arrays({"x": x, "p": (np.arange(50) == 49).astype(float)}, client=np.zeros(50))

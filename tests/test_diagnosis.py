@@ -37,6 +37,13 @@ def sgm(alpha=50.0, step_size=0.01, tolerance=0.1, **more):
     return ss.SoftmaxSGM(alpha=alpha, step_size=step_size, tolerance=tolerance, **more)
 
 
+def test_incompatible_parabolas():
+    """g = (w ∓ 1)² − 0.05: −0.05 for each by itself, 0.95 at best together."""
+    result = run(lambda w, b: w**2, lambda w, b: (w - b["sign"][0]) ** 2 - 0.05, 0.5, sgm())
+    assert illnesses(result)[0] == "constraints look incompatible"
+    assert "reaches -0.05, within the tolerance" in result.explain()
+
+
 def test_incompatible_constraints():
     result = run(lambda w, b: w**2, lambda w, b: 1 + b["sign"][0] * w, 0.5, sgm())
     assert illnesses(result)[0] == "constraints look incompatible"
