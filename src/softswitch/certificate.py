@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from softswitch.text import as_text
 
 
 class Verdict(StrEnum):
@@ -132,10 +133,7 @@ class Certificate:
         return table
 
     def __str__(self) -> str:
-        console = Console(width=110)
-        with console.capture() as capture:
-            console.print(self.table())
-        return capture.get()
+        return as_text(self.table(), width=110)
 
 
 def _largest(bounds: Iterable[float]) -> float:

@@ -243,17 +243,13 @@ def _checked_range(name: str, interval: Any) -> Range | None:
     return float(interval[0]), float(interval[1])
 
 
-def _functions(losses: Losses, params: Params, batch: dict[str, Any]) -> jax.Array:
-    return jnp.concatenate([losses.objective(params, batch)[None], losses.constraints(params, batch)])
-
-
 @partial(jax.jit, static_argnames="losses")
 def _row_values(rows: Rows, params: Params, losses: Losses) -> jax.Array:
     """f and g on every single row."""
     one = jnp.ones(1, float_dtype(params))
 
     def value(row: dict[str, Any]) -> jax.Array:
-        return _functions(losses, params, {**{key: x[None] for key, x in row.items()}, WEIGHT: one})
+        return losses.both(params, {**{key: x[None] for key, x in row.items()}, WEIGHT: one})
 
     return map_slices(value, rows.columns, 1 << 16)
 
@@ -263,6 +259,6 @@ def _on_batches(rows: Rows, picks: jax.Array, weights: jax.Array, params: Params
     """f and g on batches of the picked rows."""
 
     def value(indices: jax.Array) -> jax.Array:
-        return _functions(losses, params, rows.take(indices, weights))
+        return losses.both(params, rows.take(indices, weights))
 
     return jax.lax.map(value, picks, batch_size=64)

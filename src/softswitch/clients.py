@@ -128,12 +128,6 @@ class ClientData:
         owner = np.repeat(np.arange(len(clients)), sizes)
         return cls(data, owner, _named_column(data, strata), names)
 
-    def only(self, index: int) -> ClientData:
-        """One client by itself, without strata."""
-        first = int(self.rows.offsets[index, 0])
-        own = {key: np.asarray(column[first : first + self.sizes[index]]) for key, column in self.rows.columns.items()}
-        return ClientData.from_list([own], names=[self.names[index]])
-
     def __len__(self) -> int:
         return len(self.names)
 

@@ -13,8 +13,8 @@ from rich.table import Table
 from softswitch.result import Result
 from softswitch.rules import AverageSGM, Rule, SoftmaxSGM
 from softswitch.solve import solve
-from softswitch.sweep import mean_and_spread
 from softswitch.tasks.neyman_pearson import breast_cancer
+from softswitch.text import mean_and_spread
 
 CLIENTS = 20
 TOLERANCE = 0.1

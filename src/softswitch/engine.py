@@ -89,7 +89,7 @@ def play(
         maximum(reports.objective, reports.mask),
         maximum(reports.constraint, reports.mask[:, None]),
         decision.criterion,
-        decision.feasible & round.healthy(reports).all(),
+        decision.feasible & round.sound(reports, decision),
         draws.clients[jnp.argmax(jnp.where(reports.mask, reports.objective, -jnp.inf))],
         full_objective,
         full_constraint,

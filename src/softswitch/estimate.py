@@ -149,13 +149,10 @@ def _scatter(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Gradient norms on all rows; deviations of pilot values and gradients from theirs. First axis: client."""
 
-    def functions(params: Params, batch: Any) -> jax.Array:
-        return jnp.concatenate([losses.objective(params, batch)[None], losses.constraints(params, batch)])
-
-    def both(batch: Any) -> tuple[jax.Array, jax.Array]:
-        gradients = jax.tree.leaves(jax.jacrev(functions)(params, batch))
+    def measure(batch: Any) -> tuple[jax.Array, jax.Array]:
+        gradients = jax.tree.leaves(jax.jacrev(losses.both)(params, batch))
         flat = jnp.concatenate([g.reshape(g.shape[0], -1) for g in gradients], axis=1)
-        return functions(params, batch), flat
+        return losses.both(params, batch), flat
 
     dtype = float_dtype(params)
     words = jax.random.bits(key, (how.words(len(clients), pilots),), jnp.uint32)
@@ -163,8 +160,8 @@ def _scatter(
 
     def client(inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         client, drawn = inputs
-        value, gradient = both(rows.take(*whole.batch(rows, client, drawn[0], dtype)))
-        values, gradients = jax.vmap(lambda pilot: both(rows.take(*how.batch(rows, client, pilot, dtype))))(drawn)
+        value, gradient = measure(rows.take(*whole.batch(rows, client, drawn[0], dtype)))
+        values, gradients = jax.vmap(lambda pilot: measure(rows.take(*how.batch(rows, client, pilot, dtype))))(drawn)
         return (
             jnp.linalg.norm(gradient, axis=1),
             jnp.abs(values - value),

@@ -27,6 +27,10 @@ class Losses:
         """g as a vector, also where the user's function gives a scalar."""
         return jnp.atleast_1d(self.constraint(params, batch))
 
+    def both(self, params: Params, batch: Batch) -> Float[Array, " functions"]:
+        """f and then g, side by side."""
+        return jnp.concatenate([self.objective(params, batch)[None], self.constraints(params, batch)])
+
     def statistics(self, params: Params, batch: Batch) -> Array | None:
         """The additive statistics of a pooled constraint; None for a plain one."""
         if not isinstance(self.constraint, PooledConstraint):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from softswitch.text import as_text
 from softswitch.theory import Bound, Constants, Setting
 
 
@@ -123,8 +123,4 @@ class Plan:
         return table
 
     def __str__(self) -> str:
-        console = Console(width=100)
-        with console.capture() as capture:
-            console.print(self.table())
-            console.print(self.advice, highlight=False)
-        return capture.get()
+        return as_text(self.table(), self.advice, width=100)

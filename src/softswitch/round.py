@@ -138,10 +138,10 @@ def advance(
     if domain is not None:
         params = domain.project(params)
 
-    sound = healthy(reports).all() & jnp.isfinite(decision.criterion)
+    fine = sound(reports, decision)
     stepped = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((params, optimizer_state))]).all()
     running = (state.diverged_at < 0) & reports.mask.any()
-    counts = running & sound
+    counts = running & fine
     joins = counts & decision.feasible
     moves = counts & stepped
     worst = maximum(reports.objective, reports.mask)
@@ -160,6 +160,11 @@ def healthy(reports: Reports) -> Bool[Array, " m"]:
     """Which clients' reports are finite; one that did not report counts as healthy."""
     finite = jnp.isfinite(reports.objective) & jnp.isfinite(reports.constraint).all(axis=1)
     return ~reports.mask | finite
+
+
+def sound(reports: Reports, decision: Decision) -> Bool[Array, ""]:
+    """Whether a round may count: every report is finite, and so is the criterion made of them."""
+    return healthy(reports).all() & jnp.isfinite(decision.criterion)
 
 
 def select(condition: Bool[Array, ""], chosen: Any, otherwise: Any) -> Any:

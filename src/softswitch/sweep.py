@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -25,6 +24,7 @@ from softswitch.problem import Problem
 from softswitch.result import Result
 from softswitch.rules import Rule
 from softswitch.solve import finish, run
+from softswitch.text import as_text, mean_and_spread
 from softswitch.tracking import Chunk, ProgressBar
 
 THREAD_SETTINGS: tuple[tuple[Any, str], ...] = (
@@ -98,10 +98,7 @@ class Sweep:
                 f"{np.mean([len(result.violating) for result in results]):.1f} of {len(results[0].names)}",
                 f"{np.mean([result.history.switch_share for result in results]):.0%}",
             )
-        console = Console(width=120)
-        with console.capture() as capture:
-            console.print(table)
-        return capture.get()
+        return as_text(table)
 
 
 def sweep(
@@ -290,9 +287,3 @@ def _label(rule: Rule, among: Sequence[Rule]) -> str:
         )
     ]
     return f"{type(rule).__name__}({', '.join(varying)})"
-
-
-def mean_and_spread(values: Sequence[float]) -> str:
-    """Mean ± standard deviation, for a table."""
-    spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.3f}{spread}"

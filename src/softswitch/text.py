@@ -1,0 +1,23 @@
+"""Tables and numbers as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from rich.console import Console, RenderableType
+
+
+def as_text(*parts: RenderableType, width: int = 120) -> str:
+    """What the parts look like printed, one below the other."""
+    console = Console(width=width)
+    with console.capture() as capture:
+        for part in parts:
+            console.print(part, highlight=False)
+    return capture.get()
+
+
+def mean_and_spread(values: Sequence[float]) -> str:
+    """Mean ± standard deviation, for a table."""
+    spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.3f}{spread}"
