@@ -61,7 +61,7 @@ def test_weights_are_renormalised_over_the_survivors():
     np.testing.assert_array_equal(rounds.surviving_weights(jnp.array([0.2, 0.8]), jnp.zeros(2, bool)), [0, 0])
 
 
-@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, -jnp.inf])
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
 @pytest.mark.parametrize("where", ["objective", "constraint", "direction"])
 def test_what_is_not_finite_never_enters(bad, where):
     state = advance(begin(1.0), 0, reports([0.0, 0.0], [0.0, 0.0]), jnp.float32(1.0))
@@ -85,3 +85,15 @@ def test_the_average_keeps_its_digits_over_many_rounds():
     average = jax.lax.fori_loop(0, 1_000_000, lambda _, average: average.add(jnp.float32(0.1), joins), empty)
     assert int(average.rounds) == 1_000_000
     assert float(average.mean()) == pytest.approx(np.float32(0.1), rel=1e-6)
+
+
+def test_who_has_no_such_function_counts_nothing():
+    """−∞ is not a number to average: the client has no objective, or no constraint, and the others decide."""
+    nothing = -jnp.inf
+    state = advance(begin(1.0), 0, reports([0.0, nothing], [nothing, 0.5]), jnp.float32(1.0))
+    assert int(state.diverged_at) == -1
+    assert float(state.params) == 0.5
+    for f, g in (([nothing, nothing], [0.0, 0.0]), ([0.0, 0.0], [nothing, nothing])):
+        void = advance(state, 1, reports(f, g), jnp.float32(1.0))
+        for one, other in zip(jax.tree.leaves(void), jax.tree.leaves(state), strict=True):
+            np.testing.assert_array_equal(one, other)

@@ -183,3 +183,34 @@ def test_decisions_on_jax_arrays_match_numpy(x64):
         on_jax = rule.decide(rule.init(2), Reports(jnp.asarray(f), jnp.asarray(g), None, jnp.ones(3, bool)))[0]
         for one, other in zip(jax.tree.leaves(on_numpy), jax.tree.leaves(on_jax), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+NOTHING = -np.inf
+
+
+def test_a_client_without_a_function_has_no_weight_in_it():
+    f, g = [0.0, np.log(3), NOTHING], [NOTHING, 0.5, 0.5 + np.log(3)]
+    softmax = ss.SoftmaxSGM(alpha=1.0, **COMMON)
+    infeasible = decide(softmax, f, g)
+    np.testing.assert_allclose(infeasible.weights, [0, 0.25, 0.75])
+    assert infeasible.criterion == pytest.approx(0.5 + 0.75 * np.log(3))
+    feasible = decide(softmax, f, [NOTHING, -1.0, -2.0])
+    np.testing.assert_allclose(feasible.weights, [0.25, 0.75, 0])
+    average = decide(ss.AverageSGM(**COMMON), f, g)
+    np.testing.assert_allclose(average.weights, [0, 0.5, 0.5])
+    assert average.criterion == pytest.approx(0.5 + np.log(3) / 2)
+    np.testing.assert_array_equal(decide(ss.HardSGM(**COMMON), f, g).weights, [0, 0, 1])
+    assert decide(ss.HardSGM(**COMMON), f, g).criterion == pytest.approx(0.5 + np.log(3))
+
+
+def test_multipliers_rise_with_those_who_have_the_constraint():
+    rule = ss.PrimalDual(multiplier=1.0, dual_step_size=0.5, **COMMON)
+    asked = reports([0, 0, 0], [[0.31, NOTHING], [0.51, NOTHING], [NOTHING, NOTHING]])
+    _, after = rule.decide(jnp.array([1.0, 2.0]), asked)
+    np.testing.assert_allclose(after, [1 + 0.5 * (0.41 - 0.11), 2.0], rtol=1e-6, err_msg="nobody has the second")
+
+
+@pytest.mark.parametrize("rule", [ss.SoftmaxSGM(alpha=1.0, **COMMON), ss.AverageSGM(**COMMON), ss.HardSGM(**COMMON)])
+def test_a_round_without_evidence_is_void_and_not_feasible(rule):
+    assert not bool(decide(rule, [0.0, 0.0], [NOTHING, NOTHING]).feasible)
+    assert not bool(decide(rule, [NOTHING, NOTHING], [-1.0, -1.0]).feasible)

@@ -124,8 +124,24 @@ def test_history_accounts_for_every_round(clients):
     assert history.per_client.clients.shape == (120, 3)
     assert all(len(set(row)) == 3 for row in history.per_client.clients.tolist())
     F, G = ss.evaluate(PROBLEM, clients, PROBLEM.start)
-    assert history.full_objective[0] == pytest.approx(F.max(), rel=1e-6)
-    assert history.full_constraint[0] == pytest.approx(G.max(), rel=1e-6)
+    assert history.full.objective[0] == pytest.approx(F.max(), rel=1e-6)
+    assert history.full.constraint[0] == pytest.approx(G.max(), rel=1e-6)
+
+
+def test_worst_and_mean_client_are_followed_on_held_out_rows_too(clients):
+    """By hand, through evaluate(), at the start; the training itself must not notice."""
+    apart = client_data(*regression(seed=9))
+    result = solve(clients, eval_every=40, held_out=apart)
+    for data, seen in ((clients, result.history.full), (apart, result.history.held_out)):
+        f, g = ss.evaluate(PROBLEM, data, PROBLEM.start)
+        first = [values[0] for values in seen]
+        np.testing.assert_allclose(first, [f.max(), g.max(), f.mean(), g.mean()], rtol=1e-5)
+        assert len(seen.objective) == len(result.history.full_rounds) == 3
+    assert result.history.held_out.objective[1] != result.history.full.objective[1]
+    same_params(result, solve(clients, eval_every=40))
+    assert solve(clients).history.held_out is None
+    with pytest.raises(ValueError, match="held_out must have the clients' columns"):
+        solve(clients, held_out=ss.ClientData.from_arrays({"x": np.zeros((2, 4))}, client=[0, 1]))
 
 
 def test_whole_data_is_counted_in_rows(clients):
@@ -264,7 +280,7 @@ def test_params_may_be_any_pytree(clients):
     for local_steps in (1, 2):
         result = solve(clients, problem=problem, local_steps=local_steps)
         assert jax.tree.structure(result.params) == jax.tree.structure(start)
-        assert result.worst_objective < result.history.full_objective[0]
+        assert result.worst_objective < result.history.full.objective[0]
 
 
 def test_a_constraint_that_is_nan_is_never_called_feasible():

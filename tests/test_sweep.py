@@ -92,3 +92,18 @@ def test_bad_sweeps(clients):
     with pytest.raises(ValueError, match="seeds must hold at least one seed"):
         ss.sweep(PROBLEM, clients, RULES, seeds=[])
     assert "a [/b]" in str(ss.sweep(PROBLEM, clients, {"a [/b]": RULES["sharp"]}, seeds=np.arange(1), **OPTIONS))
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_every_seed_may_have_its_own_data(clients, together):
+    """Two data sets, one a seed: as two sweeps, each on its own."""
+    other = client_data(*regression(seed=5))
+    found = ss.sweep(PROBLEM, [clients, other], RULES, seeds=[3, 8], held_out=clients, together=together, **OPTIONS)
+    for label, results in found:
+        for data, seed, result in zip((clients, other), (3, 8), results, strict=True):
+            alone = ss.solve(PROBLEM, data, RULES[label], seed=seed, held_out=clients, **OPTIONS)
+            np.testing.assert_allclose(result.params, alone.params, rtol=1e-3, atol=1e-5)
+            np.testing.assert_allclose(result.history.held_out.objective, alone.history.held_out.objective, rtol=1e-3)
+    assert np.abs(found["sharp"][0].params - found["sharp"][1].params).max() > 1e-2
+    with pytest.raises(ValueError, match=r"clients must be one ClientData, or one for each of 3 seeds, but has 2"):
+        ss.sweep(PROBLEM, [clients, other], RULES, seeds=3, **OPTIONS)

@@ -7,6 +7,7 @@ from softswitch.diagnosis import Finding
 from softswitch.domains import Ball, Box
 from softswitch.estimate import estimate_constants
 from softswitch.history import ClientHistory, History
+from softswitch.means import mean_over
 from softswitch.plan import Plan
 from softswitch.planning import plan
 from softswitch.problem import PooledConstraint, Problem
@@ -48,6 +49,7 @@ __all__ = [
     "estimate_constants",
     "evaluate",
     "heterogeneity",
+    "mean_over",
     "plan",
     "softmax_mean",
     "softmax_weights",

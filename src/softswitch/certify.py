@@ -53,8 +53,8 @@ def certify(
     """Bound every client's objective and constraint from held-out rows, all bounds valid together.
 
     A function counts as a mean over rows if the mean of its values on single rows is its value on all of them, and on a
-    random half of them, at every client whose rows differ. A row on which it is NaN (a loss of another class, say)
-    belongs to no mean and is left out.
+    random half of them, at every client whose rows differ. A row on which it is −∞ or NaN (a loss of another class,
+    say) belongs to no mean and is left out. Of a client without any row that a function concerns nothing is known.
 
     Args:
         result: what ``solve`` returned, or parameters.
@@ -84,8 +84,10 @@ def certify(
     for i, (name, own) in enumerate(zip(held_out.names, _by_client(held_out, by_row), strict=True)):
         intervals = []
         for j in range(functions):
-            rows = own[:, j][~np.isnan(own[:, j])]
-            if means[j] and len(rows):
+            rows = _concerned(own[:, j])
+            if not math.isfinite(values[i, j]):
+                intervals.append(Interval(math.nan, -math.inf, math.inf, len(rows), math.inf, approximate=True))
+            elif means[j] and len(rows):
                 intervals.append(mean_interval(rows, each, ranges[j]))
             else:
                 intervals.append(_resampled(held_out, i, j, float(values[i, j]), params, losses, each))
@@ -99,6 +101,11 @@ def _values(problem: Problem, data: ClientData, params: Params) -> np.ndarray:
     """f and g of every client on all of its rows, side by side."""
     objective, constraint = evaluate(problem, data, params)
     return np.concatenate([objective[:, None], constraint], axis=1)
+
+
+def _concerned(by_row: np.ndarray) -> np.ndarray:
+    """The values on the rows that a function concerns."""
+    return by_row[~(np.isnan(by_row) | np.isneginf(by_row))]
 
 
 def _by_client(data: ClientData, by_row: np.ndarray) -> list[np.ndarray]:
@@ -126,7 +133,7 @@ def _are_means(
         evidence = []
         for totals, rows in checked:
             for total, own in zip(totals[:, j], rows, strict=True):
-                valid = own[:, j][~np.isnan(own[:, j])]
+                valid = _concerned(own[:, j])
                 if len(valid) > 1 and np.ptp(valid) > 0:
                     evidence.append(np.isclose(valid.mean(), total, rtol=1e-4, atol=1e-5 * np.abs(valid).max()))
         answers.append(bool(evidence) and all(evidence))
@@ -217,7 +224,7 @@ def _resampled(
         found.append(np.asarray(_on_batches(data.rows, jnp.asarray(picks), weights, params, losses))[:, function])
     resampled = np.concatenate(found).astype(float)
     finite = resampled[np.isfinite(resampled)]
-    known = len(finite) >= 0.99 * len(resampled) and math.isfinite(value)
+    known = len(finite) >= 0.99 * len(resampled)
     spread = float(finite.std(ddof=1)) if known else 0.0
     margin = float(stats.norm.isf(error)) * spread if spread > 0 else math.inf
     deviation = spread * math.sqrt(size) if spread > 0 else math.inf

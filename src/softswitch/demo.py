@@ -102,7 +102,7 @@ def figure(demo: Demo) -> Figure:
     rounds, clients = drawn.subplots(1, 2)
     for offset, (method, results) in zip((-0.2, 0.2), demo.results.items(), strict=True):
         colour = COLOURS[method]
-        curves = np.stack([result.history.full_constraint for result in results])
+        curves = np.stack([result.history.full.constraint for result in results])
         steps = results[0].history.full_rounds
         rounds.plot(steps, curves.mean(axis=0), color=colour, label=method)
         rounds.fill_between(steps, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.2, linewidth=0)

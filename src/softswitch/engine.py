@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from softswitch import round
 from softswitch.domains import Domain
+from softswitch.evaluation import Overview, overview
 from softswitch.oracle import Oracle
 from softswitch.rules import Rule
 from softswitch.weighting import maximum
@@ -31,8 +32,8 @@ class Record(NamedTuple):
         criterion: what the switch compared with λ.
         feasible: the switch bit.
         worst_client: the client that reported the largest f_i.
-        full_objective: F(w_k) over all clients and all their rows; NaN where it was not evaluated.
-        full_constraint: G(w_k) likewise.
+        full: the worst and the mean of all clients at w_k, on all their rows; NaN where it was not evaluated.
+        held_out: the same on rows not trained on; None where there are none.
         rows: rows that the clients hold together, where a batch is all of them; else None.
         clients: I_k and its members' f_i and g_i; None where they are not recorded.
     """
@@ -42,8 +43,8 @@ class Record(NamedTuple):
     criterion: Float[Array, ""]
     feasible: Bool[Array, ""]
     worst_client: Int[Array, ""]
-    full_objective: Float[Array, ""]
-    full_constraint: Float[Array, ""]
+    full: Overview
+    held_out: Overview | None
     rows: Int[Array, ""] | None
     clients: tuple[Int[Array, " m"], Float[Array, " m"], Float[Array, "m c"]] | None
 
@@ -80,10 +81,12 @@ def play(
     step_size = rule.local_step_size_at(k)
     direction = oracle.direction(state.params, draws, decision, rule.switches, step_size)
     after = round.advance(state, rule, domain, k, span.averaging_from, reports, decision, rule_state, direction)
-    full_objective, full_constraint = lax.cond(
+    full, held_out = lax.cond(
         (span.eval_every > 0) & (k % jnp.maximum(span.eval_every, 1) == 0),
-        lambda: tuple(values.max() for values in oracle.evaluate(state.params)),
-        lambda: tuple(jnp.full((), jnp.nan, values.dtype) for values in (reports.objective, reports.constraint)),
+        lambda: _overviews(oracle, state.params),
+        lambda: jax.tree.map(
+            lambda leaf: jnp.full((), jnp.nan, leaf.dtype), jax.eval_shape(_overviews, oracle, state.params)
+        ),
     )
     record = Record(
         maximum(reports.objective, reports.mask),
@@ -91,12 +94,18 @@ def play(
         decision.criterion,
         decision.feasible & round.sound(reports, decision),
         draws.clients[jnp.argmax(jnp.where(reports.mask, reports.objective, -jnp.inf))],
-        full_objective,
-        full_constraint,
+        full,
+        held_out,
         oracle.rows_held(draws),
         (draws.clients, reports.objective, reports.constraint) if record_clients else None,
     )
     return after, record
+
+
+def _overviews(oracle: Oracle, params: Any) -> tuple[Overview, Overview | None]:
+    """The worst and the mean client on training data, and on held-out data where there is such."""
+    held_out = oracle.evaluate_held_out(params)
+    return overview(*oracle.evaluate(params)), None if held_out is None else overview(*held_out)
 
 
 def chunk(

@@ -79,7 +79,8 @@ def estimate_constants(
         value_noise = max(value_noise, *(subgaussian_norm(v) for v in _columns(values)))
         gradient_noise = max(gradient_noise, *(subgaussian_norm(g) for g in _columns(gradients)))
         objective, constraint = evaluate(problem, clients, params)
-        spread = max(spread, heterogeneity(objective), *(heterogeneity(column) for column in constraint.T))
+        columns = (column[~np.isneginf(column)] for column in (objective, *constraint.T))
+        spread = max(spread, *(heterogeneity(column) for column in columns))
     scale = float(np.sqrt(size))
     return Constants(
         float(theta.diameter(problem.start)), lipschitz, scale * gradient_noise, scale * value_noise, spread
@@ -164,7 +165,7 @@ def _scatter(
         values, gradients = jax.vmap(lambda pilot: measure(rows.take(*how.batch(rows, client, pilot, dtype))))(drawn)
         return (
             jnp.linalg.norm(gradient, axis=1),
-            jnp.abs(values - value),
+            jnp.where(jnp.isneginf(value), 0, jnp.abs(values - value)),  # a client without it adds no noise
             jnp.linalg.norm(gradients - gradient, axis=2),
         )
 

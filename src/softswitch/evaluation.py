@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +12,39 @@ from jaxtyping import Array, Float
 
 from softswitch.clients import Rows
 from softswitch.losses import Losses
+from softswitch.means import mean_over
 from softswitch.problem import Params, float_dtype
 from softswitch.sampling import whole
 from softswitch.slices import map_slices, slice_size
 
 MAX_WIDTHS = 64
 """With functions that ignore row weights each distinct client size is a program of its own: how many are allowed."""
+
+
+class Overview(NamedTuple):
+    """The worst and the mean client, on all rows of each; those who have no such function are left out.
+
+    Attributes:
+        objective: F, max_i f_i.
+        constraint: G, max_i g_i, over all constraints.
+        mean_objective: the mean of f_i over the clients.
+        mean_constraint: the mean of g_i over clients and constraints.
+    """
+
+    objective: Float[Array, "*rounds"]
+    constraint: Float[Array, "*rounds"]
+    mean_objective: Float[Array, "*rounds"]
+    mean_constraint: Float[Array, "*rounds"]
+
+
+def overview(objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> Overview:
+    """The worst and the mean of the clients' values."""
+
+    def mean(values: Array) -> Array:
+        having = ~jnp.isneginf(values)
+        return mean_over(jnp.where(having, values, 0), having.astype(values.dtype))
+
+    return Overview(objective.max(), constraint.max(), mean(objective), mean(constraint.ravel()))
 
 
 @jax.tree_util.register_dataclass

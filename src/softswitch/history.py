@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from softswitch.engine import Record
+from softswitch.evaluation import Overview
 from softswitch.oracle import Oracle
 
 
@@ -41,8 +42,9 @@ class History:
         value_evaluations: rows on which f and g were evaluated so far, this round included.
         gradient_evaluations: rows on which gradients were, m·E·B_g a round.
         full_rounds: the rounds in which w_k was evaluated on all clients' data, before the step.
-        full_objective: F(w_k) in those rounds.
-        full_constraint: G(w_k) in those rounds.
+        full: the worst and the mean client in those rounds: ``full.objective`` is F(w_k), ``full.constraint`` G(w_k),
+            ``full.mean_objective`` and ``full.mean_constraint`` the clients' means.
+        held_out: the same on held-out data, where it was given; else None.
         per_client: what each participant reported, where it was asked for.
     """
 
@@ -54,8 +56,8 @@ class History:
     value_evaluations: np.ndarray
     gradient_evaluations: np.ndarray
     full_rounds: np.ndarray
-    full_objective: np.ndarray
-    full_constraint: np.ndarray
+    full: Overview
+    held_out: Overview | None = None
     per_client: ClientHistory | None = None
 
     def __len__(self) -> int:
@@ -63,6 +65,11 @@ class History:
 
     def __repr__(self) -> str:
         return f"History({len(self)} rounds, {self.switch_share:.0%} feasible)"
+
+    @property
+    def void(self) -> np.ndarray:
+        """The rounds in which no participant had an objective, or none a constraint: they change nothing."""
+        return np.isneginf(self.objective) | np.isneginf(self.constraint)
 
     @property
     def feasible_rounds(self) -> int:
@@ -85,7 +92,7 @@ class History:
         )
         held = None if joined.rows is None else joined.rows.astype(np.int64)
         values, gradients = (np.cumsum(np.broadcast_to(rows, rounds), dtype=np.int64) for rows in oracle.cost(held))
-        evaluated = np.flatnonzero(~np.isnan(joined.full_objective))
+        evaluated = np.flatnonzero(~np.isnan(joined.full.objective))
         return cls(
             objective=joined.objective,
             constraint=joined.constraint,
@@ -95,7 +102,7 @@ class History:
             value_evaluations=values,
             gradient_evaluations=gradients,
             full_rounds=first + evaluated,
-            full_objective=joined.full_objective[evaluated],
-            full_constraint=joined.full_constraint[evaluated],
+            full=Overview(*(values[evaluated] for values in joined.full)),
+            held_out=None if joined.held_out is None else Overview(*(values[evaluated] for values in joined.held_out)),
             per_client=None if joined.clients is None else ClientHistory(*joined.clients),
         )

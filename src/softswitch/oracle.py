@@ -58,6 +58,10 @@ class Oracle(Protocol):
         """f_i and g_i of every client on all of its data."""
         ...
 
+    def evaluate_held_out(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]] | None:
+        """The same on data not trained on, where there is such."""
+        ...
+
 
 class Draws(NamedTuple):
     """The random choices of one round.
@@ -88,6 +92,7 @@ class GradientOracle:
         report_batching: how the batch for f_i and g_i is drawn.
         update_batching: how the batches for gradients are drawn.
         slice_size: how many clients are computed side by side; the rest wait, to bound memory.
+        held_out: rows not trained on, to be evaluated beside, and how to go through them; or None.
     """
 
     rows: Rows
@@ -99,6 +104,7 @@ class GradientOracle:
     report_batching: Batching = field(metadata=STATIC)
     update_batching: Batching = field(metadata=STATIC)
     slice_size: int = field(metadata=STATIC)
+    held_out: tuple[Rows, Evaluation] | None = None
 
     def draw(self, key: Array) -> Draws:
         """Draw I_k, then its members' rows, all from one stretch of random words: one generator to compile and run."""
@@ -232,6 +238,13 @@ class GradientOracle:
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
         """f_i and g_i of every client on all of its rows."""
         return self.evaluation.run(self.losses, self.rows, params)
+
+    def evaluate_held_out(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]] | None:
+        """The same on rows not trained on, where there are such."""
+        if self.held_out is None:
+            return None
+        rows, evaluation = self.held_out
+        return evaluation.run(self.losses, rows, params)
 
     def _batch(self, batching: Batching, client: Array, drawn: Array, dtype: Any) -> Batch:
         return self.rows.take(*batching.batch(self.rows, client, drawn, dtype))

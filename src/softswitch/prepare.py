@@ -10,8 +10,8 @@ from typing import Any, Literal
 import jax
 
 from softswitch import checks, engine
-from softswitch.clients import ClientData
-from softswitch.evaluation import evaluation, row_bytes
+from softswitch.clients import ClientData, Rows
+from softswitch.evaluation import Evaluation, evaluation, row_bytes
 from softswitch.losses import Losses
 from softswitch.oracle import GradientOracle
 from softswitch.problem import WEIGHT, Params, PooledConstraint, Problem, float_dtype
@@ -50,6 +50,7 @@ def prepare(
     average_last: float,
     eval_every: int | None,
     clients_at_once: int | None,
+    held_out: ClientData | None = None,
 ) -> Prepared:
     """Check everything that can be checked before any work, and build the oracle."""
     expect("problem", problem, Problem)
@@ -84,10 +85,12 @@ def prepare(
         report_batching=report,
         update_batching=update,
         slice_size=_clients_at_once(clients_at_once, participants, clients, problem, max(report.width, update.width)),
+        held_out=None if held_out is None else _held_out(held_out, clients, traced.ignore_weight),
     )
     if eval_every is None:
         training = participants * (report.width + 3 * local_steps * update.width)  # a gradient costs about 3 values
-        eval_every = max(math.ceil(rounds / 20), math.ceil(clients.sizes.sum() / training))
+        evaluated = clients.sizes.sum() + (0 if held_out is None else held_out.sizes.sum())
+        eval_every = max(math.ceil(rounds / 20), math.ceil(evaluated / training))
     return Prepared(
         oracle=oracle,
         rounds=rounds,
@@ -110,6 +113,18 @@ def expect(name: str, value: Any, kind: type) -> None:
     """Raise unless ``value`` is of the given kind."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, but is {value!r}")
+
+
+def _held_out(held_out: Any, clients: ClientData, ignoring: tuple[str, ...]) -> tuple[Rows, Evaluation]:
+    """The held-out rows and how to go through them; they must have the columns of the training rows."""
+    expect("held_out", held_out, ClientData)
+    columns, wanted = (
+        {key: (column.shape[1:], column.dtype.name) for key, column in data.rows.columns.items()}
+        for data in (held_out, clients)
+    )
+    if columns != wanted:
+        raise ValueError(f"held_out must have the clients' columns {wanted}, but has {columns}")
+    return held_out.rows, evaluation(held_out.rows, held_out.sizes, ignoring)
 
 
 def _checked_size(name: str, size: Any) -> int | None:

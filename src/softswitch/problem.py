@@ -67,6 +67,9 @@ class Problem:
     are non-negative and sum to 1, and make Σ weight·loss an unbiased estimate of the client's mean loss, so write
     means as ``(batch["weight"] * loss).sum()`` or ``jnp.average(loss, weights=batch["weight"])``. A function that
     ignores them is right as long as all rows weigh the same; where they do not, it is refused.
+
+    A function that returns −∞ says that there is nothing to measure: the client has no row of that class or group, and
+    so no such objective or constraint. It then counts in no maximum, no mean and no weight; ``mean_over`` does this.
     """
 
     objective: Callable[[Params, Batch], Any]

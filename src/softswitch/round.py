@@ -118,8 +118,8 @@ def advance(
 ) -> State:
     """Apply a round: w_{k+1} = Π_Θ(w_k − η Σ r_i u_i), and account for w_k.
 
-    A void round (nobody reported) changes nothing. A round in which a report or the step is not finite marks the run as
-    diverged; from then on nothing changes, and the last finite iterate stays.
+    A void round (nobody reported an objective, or nobody a constraint) changes nothing. A round in which a report or
+    the step is not finite marks the run as diverged; from then on nothing changes, and the last finite iterate stays.
 
     Args:
         state: before the round.
@@ -140,7 +140,7 @@ def advance(
 
     fine = sound(reports, decision)
     stepped = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((params, optimizer_state))]).all()
-    running = (state.diverged_at < 0) & reports.mask.any()
+    running = (state.diverged_at < 0) & ~reports.void
     counts = running & fine
     joins = counts & decision.feasible
     moves = counts & stepped
@@ -157,9 +157,9 @@ def advance(
 
 
 def healthy(reports: Reports) -> Bool[Array, " m"]:
-    """Which clients' reports are finite; one that did not report counts as healthy."""
-    finite = jnp.isfinite(reports.objective) & jnp.isfinite(reports.constraint).all(axis=1)
-    return ~reports.mask | finite
+    """Whose reports are finite, or −∞ for what a client does not have; one that did not report counts as healthy."""
+    objective, constraint = (jnp.isfinite(v) | jnp.isneginf(v) for v in (reports.objective, reports.constraint))
+    return ~reports.mask | (objective & constraint.all(axis=1))
 
 
 def sound(reports: Reports, decision: Decision) -> Bool[Array, ""]:

@@ -43,6 +43,7 @@ def solve(
     seed: int = 0,
     average_last: float = 1.0,
     eval_every: int | None = None,
+    held_out: ClientData | None = None,
     record_clients: bool = False,
     clients_at_once: int | None = None,
     callbacks: Sequence[Callback] = (),
@@ -65,6 +66,7 @@ def solve(
             A start far away spoils that one for a long time; 0.5 forgets it.
         eval_every: rounds from one evaluation of F and G on all clients' data to the next; 0: never. By default up to
             20 times in a run, and never so often that it costs more than the training.
+        held_out: rows not trained on, evaluated in the same rounds into ``history.held_out``.
         record_clients: keep what every participant reported in every round.
         clients_at_once: how many clients are computed side by side; by default as many as fit in 256 MiB.
         callbacks: each is called with a ``Chunk`` after every chunk of rounds; one that returns True ends the run.
@@ -87,6 +89,7 @@ def solve(
         average_last=average_last,
         eval_every=eval_every,
         clients_at_once=clients_at_once,
+        held_out=held_out,
     )
     seed = checks.seed("seed", seed)
     if callable(callbacks) or not all(callable(callback) for callback in callbacks):
@@ -180,10 +183,23 @@ def finish(
     rounds = done if diverged_at < 0 else diverged_at + 1
     history = History.from_records(prepared.oracle, records, rounds)
     state = jax.tree.map(jnp.asarray, state)
+    vanished = bool(history.void[-1]) and not _anything_left(prepared.oracle, state.params)
+    if vanished:
+        diverged_at = int(np.flatnonzero(~history.void).max(initial=-1)) + 1
+        state = state._replace(diverged_at=jnp.int32(diverged_at))
     params, selected = answer(state, history, prepared.averaging_from)
     objective, constraint = (np.asarray(v) for v in engine.evaluate(prepared.oracle, params))
     culprit = _culprit(prepared.oracle, clients, state, seed) if diverged_at >= 0 else None
-    how = status(state, history, rule, clients.names, constraint, stopped=stopped, diverged_name=culprit)
+    how = status(
+        state,
+        history,
+        rule,
+        clients.names,
+        constraint,
+        stopped=stopped,
+        diverged_name=culprit,
+        vanished=vanished,
+    )
     findings = diagnose(
         history,
         rule,
@@ -212,6 +228,11 @@ def finish(
         seed=seed,
         seconds=seconds,
     )
+
+
+def _anything_left(oracle: GradientOracle, params: Params) -> bool:
+    """Whether any client has an objective, and any a constraint, on all of its rows."""
+    return not any(np.isneginf(np.asarray(values)).all() for values in engine.evaluate(oracle, params))
 
 
 def _culprit(oracle: GradientOracle, clients: ClientData, state: State, seed: int) -> Any:

@@ -88,6 +88,7 @@ def status(
     *,
     stopped: bool,
     diverged_name: Any,
+    vanished: bool,
 ) -> Status:
     """Say how a run ended."""
     feasible = history.feasible_rounds
@@ -97,11 +98,11 @@ def status(
     smallest = float(state.least_violating.score)
     diverged_at = int(state.diverged_at)
     if diverged_at >= 0:
-        cause = (
-            f"client {diverged_name!r} reported a value that is not finite"
-            if diverged_name is not None
-            else "the server's step is not finite"
-        )
+        cause = "the server's step is not finite"
+        if diverged_name is not None:
+            cause = f"client {diverged_name!r} reported a value that is not finite"
+        elif vanished:
+            cause = "no client has an objective, or none a constraint: all are −∞, also on all data"
         advice = "Lower step_size, or look at that client's values"
         if not diverged_at:
             advice = "Look at objective and constraint at the start"

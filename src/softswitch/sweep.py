@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from threading import Event
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -103,7 +103,7 @@ class Sweep:
 
 def sweep(
     problem: Problem,
-    clients: ClientData,
+    clients: ClientData | Sequence[ClientData],
     rules: Sequence[Rule] | Mapping[str, Rule],
     *,
     seeds: int | Sequence[int] = 5,
@@ -115,6 +115,7 @@ def sweep(
     replace: bool = True,
     average_last: float = 1.0,
     eval_every: int | None = None,
+    held_out: ClientData | Sequence[ClientData] | None = None,
     clients_at_once: int | None = None,
     together: bool | None = None,
     progress: bool | None = None,
@@ -126,7 +127,7 @@ def sweep(
 
     Args:
         problem: objective, constraint, start, perhaps a domain.
-        clients: whose data.
+        clients: whose data; or a list with one ``ClientData`` a seed, where seeds differ in their split as well.
         rules: a list of rules, or a dict from a label to a rule.
         seeds: how many (0, 1, 2, …), or which.
         rounds: K.
@@ -137,6 +138,7 @@ def sweep(
         replace: draw rows with replacement.
         average_last: the last share of the rounds to average over.
         eval_every: rounds from one evaluation on all data to the next.
+        held_out: rows not trained on, for ``history.held_out``; or a list with one ``ClientData`` a seed.
         clients_at_once: how many clients of a run are computed side by side.
         together: compute all runs of one kind side by side as one program, which fills an accelerator; or one after
             another on every core, each exactly as ``solve`` would. By default the first on an accelerator, the second
@@ -155,55 +157,78 @@ def sweep(
     numbers = tuple(checks.seed("seeds", seed) for seed in np.atleast_1d(seeds).tolist())
     if not numbers:
         raise ValueError("seeds must hold at least one seed, but is empty")
-    prepared = prepare(
-        problem,
-        clients,
-        tuple(labelled.values()),
-        rounds=rounds,
-        local_steps=local_steps,
-        participation=participation,
-        batch_size=batch_size,
-        value_batch_size=value_batch_size,
-        replace=replace,
-        average_last=average_last,
-        eval_every=eval_every,
-        clients_at_once=clients_at_once,
-    )
+    chosen = tuple(labelled.values())
+
+    def prepared(clients: ClientData, held_out: ClientData | None) -> Prepared:
+        return prepare(
+            problem,
+            clients,
+            chosen,
+            rounds=rounds,
+            local_steps=local_steps,
+            participation=participation,
+            batch_size=batch_size,
+            value_batch_size=value_batch_size,
+            replace=replace,
+            average_last=average_last,
+            eval_every=eval_every,
+            clients_at_once=clients_at_once,
+            held_out=held_out,
+        )
+
     if together is None:
         together = jax.default_backend() != "cpu"
-    chosen = tuple(labelled.values())
-    with ProgressBar(len(chosen) * len(numbers) * prepared.rounds, progress) as bar:
+    if isinstance(clients, ClientData) and not isinstance(held_out, Sequence):
+        shares = [Share(clients, prepared(clients, held_out), numbers)]
+    else:
+        own, apart = _a_seed("clients", clients, numbers), _a_seed("held_out", held_out, numbers)
+        shares = [Share(own[s], prepared(own[s], apart[s]), (seed,)) for s, seed in enumerate(numbers)]
+    with ProgressBar(len(chosen) * len(numbers) * shares[0].prepared.rounds, progress) as bar:
         every = _side_by_side if together else _one_by_one
-        results = every(prepared, problem, clients, chosen, numbers, bar)
+        results = every(shares, problem, chosen, bar)
     return Sweep(tuple(labelled), numbers, results)
 
 
+class Share(NamedTuple):
+    """The seeds that run on one data set."""
+
+    clients: ClientData
+    prepared: Prepared
+    seeds: tuple[int, ...]
+
+
+def _a_seed(name: str, given: Any, seeds: Sequence[int]) -> Sequence[Any]:
+    """One data set a seed, where one is given for all or a list."""
+    if not isinstance(given, Sequence):
+        return [given] * len(seeds)
+    if len(given) != len(seeds):
+        raise ValueError(f"{name} must be one ClientData, or one for each of {len(seeds)} seeds, but has {len(given)}")
+    return given
+
+
 def _one_by_one(
-    prepared: Prepared,
-    problem: Problem,
-    clients: ClientData,
-    rules: Sequence[Rule],
-    seeds: Sequence[int],
-    bar: ProgressBar,
+    shares: Sequence[Share], problem: Problem, rules: Sequence[Rule], bar: ProgressBar
 ) -> tuple[tuple[Result, ...], ...]:
     """Each run by itself, on as many threads as there are cores: XLA works outside Python's lock."""
     interrupted = Event()
+    runs = [(share, seed) for share in shares for seed in share.seeds]
     done: dict[tuple[int, int], int] = {}
 
     def one(r: int, s: int) -> Result:
         def watch(chunk: Chunk) -> bool:
             done[r, s] = chunk.round
-            bar.update(sum(done.values()), f"{len(rules)} rules × {len(seeds)} seeds")
+            bar.update(sum(done.values()), f"{len(rules)} rules × {len(runs)} seeds")
             return interrupted.is_set()
 
         with ExitStack() as contexts:  # JAX's settings belong to a thread
             for enter, value in settings:
                 contexts.enter_context(enter(value))
-            return run(prepared, problem, clients, rules[r], seeds[s], (watch,), record_clients=False)
+            share, seed = runs[s]
+            return run(share.prepared, problem, share.clients, rules[r], seed, (watch,), record_clients=False)
 
     settings = [(enter, getattr(jax.config, name)) for enter, name in THREAD_SETTINGS]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        waiting = [[pool.submit(one, r, s) for s in range(len(seeds))] for r in range(len(rules))]
+        waiting = [[pool.submit(one, r, s) for s in range(len(runs))] for r in range(len(rules))]
         try:
             return tuple(tuple(future.result() for future in row) for row in waiting)
         except BaseException:
@@ -213,39 +238,33 @@ def _one_by_one(
 
 
 def _side_by_side(
-    prepared: Prepared,
-    problem: Problem,
-    clients: ClientData,
-    rules: Sequence[Rule],
-    seeds: Sequence[int],
-    bar: ProgressBar,
+    shares: Sequence[Share], problem: Problem, rules: Sequence[Rule], bar: ProgressBar
 ) -> tuple[tuple[Result, ...], ...]:
-    """All runs of one kind as one program."""
+    """All runs of one kind on one data set as one program."""
     groups: dict[Any, list[int]] = {}
     for r, rule in enumerate(rules):
         groups.setdefault(jax.tree.structure(rule), []).append(r)
-    found: dict[int, tuple[Result, ...]] = {}
+    found: dict[int, tuple[Result, ...]] = dict.fromkeys(range(len(rules)), ())
     rounds_done = 0
-    for members in groups.values():
-        chosen = [rules[r] for r in members]
+    for share in shares:
+        for members in groups.values():
+            runs = len(members) * len(share.seeds)
 
-        def watch(done: int, size: int = len(members), before: int = rounds_done) -> None:
-            bar.update(before + done * size * len(seeds), f"{size} rules × {len(seeds)} seeds")
+            def watch(done: int, size: int = len(members), runs: int = runs, before: int = rounds_done) -> None:
+                bar.update(before + done * runs, f"{size} rules × {runs // size} seeds")
 
-        found.update(zip(members, _one_kind(prepared, problem, clients, chosen, seeds, watch), strict=True))
-        rounds_done += prepared.rounds * len(members) * len(seeds)
+            results = _one_kind(share, problem, [rules[r] for r in members], watch)
+            for r, own in zip(members, results, strict=True):
+                found[r] += own
+            rounds_done += share.prepared.rounds * runs
     return tuple(found[r] for r in range(len(rules)))
 
 
 def _one_kind(
-    prepared: Prepared,
-    problem: Problem,
-    clients: ClientData,
-    rules: Sequence[Rule],
-    seeds: Sequence[int],
-    watch: Callable[[int], None],
+    share: Share, problem: Problem, rules: Sequence[Rule], watch: Callable[[int], None]
 ) -> list[tuple[Result, ...]]:
-    """Run rules of one structure with all seeds; results by rule, then seed."""
+    """Run rules of one structure with all seeds of a data set; results by rule, then seed."""
+    clients, prepared, seeds = share
     stacked = jax.tree.map(lambda *numbers: jnp.asarray(numbers), *rules)
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
     length = engine.chunk_length(prepared.oracle, len(seeds))

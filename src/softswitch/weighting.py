@@ -72,9 +72,3 @@ def maximum(values: Array, mask: Array | None = None) -> Array:
         return xp.max(values)
     lowest = xp.full(values.shape, -xp.inf, dtype=values.dtype, device=device(values))
     return xp.max(xp.where(mask, values, lowest))
-
-
-def weighted_sum(weights: Array, values: Array) -> Array:
-    """<weights, values>, where an entry of weight 0 counts nothing even if it is NaN or infinite."""
-    xp = array_namespace(weights, values)
-    return xp.sum(xp.where(weights > 0, weights * values, xp.zeros_like(values)))

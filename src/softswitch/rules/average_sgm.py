@@ -26,6 +26,6 @@ class AverageSGM(Rule):
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Weigh all clients equally, and switch on the criterion."""
-        objective_weights = equal_weights(reports.objective, reports.mask)
-        pair_weights = equal_weights(reports.constraint, reports.mask[:, None])
+        objective_weights = equal_weights(reports.objective, reports.has_objective)
+        pair_weights = equal_weights(reports.constraint, reports.has_constraint)
         return switch(self, reports, self.measure(reports), objective_weights, pair_weights), state

@@ -12,7 +12,7 @@ from array_api_compat import array_namespace
 
 from softswitch import checks
 from softswitch.rules.reports import Decision, Reports
-from softswitch.weighting import equal_weights, maximum, softmax_mean, weighted_sum
+from softswitch.weighting import maximum, softmax_mean
 
 Schedule = Callable[[Any], Any]
 CRITERIA = ("softmax", "max", "mean", "pooled")
@@ -101,19 +101,18 @@ class Rule(ABC):
         """Turn a round's reports into a decision, and the rule's memory into the next round's."""
 
     def passes(self, criterion: Any, reports: Reports) -> Any:
-        """The switch bit 1_k = [G_k <= λ]. A round in which nobody reported is not feasible."""
-        reported = array_namespace(reports.objective).any(reports.mask)
-        return (criterion <= self.switch_at) & reported
+        """The switch bit 1_k = [G_k <= λ]. A void round is not feasible."""
+        return (criterion <= self.switch_at) & ~reports.void
 
     def measure(self, reports: Reports, alpha: Any = 0.0) -> Any:
         """The criterion G_k by the rule's word for it; α is that of the constraint's softmax."""
-        pairs = reports.mask[:, None]
+        pairs = reports.has_constraint
         if self.criterion == "softmax":
             return softmax_mean(reports.constraint, alpha, pairs)
         if self.criterion == "max":
             return maximum(reports.constraint, pairs)
         if self.criterion == "mean":
-            return weighted_sum(equal_weights(reports.constraint, pairs), reports.constraint)
+            return softmax_mean(reports.constraint, 0.0, pairs)
         if reports.pooled is None:
             raise ValueError(
                 "criterion='pooled' needs a constraint given as PooledConstraint(statistics, value), "

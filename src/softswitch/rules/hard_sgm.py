@@ -28,8 +28,8 @@ class HardSGM(Rule):
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Give all weight to the worst client, and switch on the criterion."""
-        objective_weights = hardmax_weights(reports.objective, reports.mask)
-        pair_weights = hardmax_weights(reports.constraint, reports.mask[:, None])
+        objective_weights = hardmax_weights(reports.objective, reports.has_objective)
+        pair_weights = hardmax_weights(reports.constraint, reports.has_constraint)
         # The limit of the softmax mean is the maximum.
         limit = replace(self, criterion="max") if self.criterion == "softmax" else self
         return switch(self, reports, limit.measure(reports), objective_weights, pair_weights), state

@@ -49,7 +49,10 @@ class PrimalDual(Rule):
         xp = array_namespace(reports.constraint)
         criterion = self.measure(reports)
         weights = equal_weights(reports.objective, reports.mask)
-        mean = xp.sum(xp.where(reports.mask[:, None], weights[:, None] * reports.constraint, 0.0), axis=0)
+        having = reports.has_constraint
+        count = xp.sum(xp.astype(having, reports.constraint.dtype), axis=0)
+        total = xp.sum(xp.where(having, reports.constraint, xp.zeros_like(reports.constraint)), axis=0)
+        mean = total / xp.where(count > 0, count, xp.ones_like(count))
         ascent = state + self.dual_step_size * (mean - self.tolerance)
         decision = Decision(
             criterion=criterion,
@@ -59,4 +62,4 @@ class PrimalDual(Rule):
             local_loss=LocalLoss(1.0, xp.zeros_like(reports.constraint) + state, 0.0, self.tolerance),
         )
         ascent = xp.where(ascent > 0, ascent, xp.zeros_like(ascent))
-        return decision, xp.where(xp.any(reports.mask), ascent, state)
+        return decision, xp.where(count > 0, ascent, state)

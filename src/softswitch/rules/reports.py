@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from array_api_compat import array_namespace
 from jaxtyping import Array, Bool, Float
 
 
@@ -11,7 +12,7 @@ class Reports(NamedTuple):
     """The numbers that the sampled clients send in the first exchange of a round.
 
     Attributes:
-        objective: f_i at w_k on client i's fresh batch.
+        objective: f_i at w_k on client i's fresh batch; −∞ for a client that has none.
         constraint: g_i likewise; one column a constraint. A violation is positive.
         pooled: the constraints recomputed from all reporting clients' additive statistics, or None.
         mask: who reported; the others' entries are ignored.
@@ -21,6 +22,24 @@ class Reports(NamedTuple):
     constraint: Float[Array, "m c"]
     pooled: Float[Array, " c"] | None
     mask: Bool[Array, " m"]
+
+    @property
+    def has_objective(self) -> Bool[Array, " m"]:
+        """Who reported an objective; NaN is one, and makes the round fail."""
+        xp = array_namespace(self.objective)
+        return xp.logical_and(self.mask, self.objective != -xp.inf)
+
+    @property
+    def has_constraint(self) -> Bool[Array, "m c"]:
+        """Who reported which constraint."""
+        xp = array_namespace(self.constraint)
+        return xp.logical_and(self.mask[:, None], self.constraint != -xp.inf)
+
+    @property
+    def void(self) -> Bool[Array, ""]:
+        """Whether nobody reported an objective, or nobody a constraint: the round then counts nothing."""
+        xp = array_namespace(self.objective)
+        return ~(xp.any(self.has_objective) & xp.any(self.has_constraint))
 
 
 class LocalLoss(NamedTuple):

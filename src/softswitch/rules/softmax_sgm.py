@@ -63,7 +63,7 @@ class SoftmaxSGM(Rule):
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Weigh clients by the softmax of what they reported, and switch on the criterion."""
         alpha = self.alpha if self.constraint_alpha is None else self.constraint_alpha
-        objective_weights = softmax_weights(reports.objective, self.alpha, reports.mask)
-        pair_weights = softmax_weights(reports.constraint, alpha, reports.mask[:, None])
+        objective_weights = softmax_weights(reports.objective, self.alpha, reports.has_objective)
+        pair_weights = softmax_weights(reports.constraint, alpha, reports.has_constraint)
         criterion = self.measure(reports, alpha)
         return switch(self, reports, criterion, objective_weights, pair_weights), state

@@ -17,15 +17,16 @@ from sklearn.preprocessing import StandardScaler
 
 from softswitch.clients import ClientData
 from softswitch.domains import Domain
+from softswitch.means import mean_over
 from softswitch.problem import Batch, Problem
 from softswitch.splits import split_iid
 
 
 def class_loss(params: Float[Array, " d"], batch: Batch, label: int) -> Float[Array, ""]:
-    """The mean logistic loss over the client's rows of one class."""
+    """The mean logistic loss over the client's rows of one class; −∞ where it has none."""
     scores = batch["x"] @ params
     loss = jnp.logaddexp(0, scores) - batch["y"] * scores
-    return jnp.average(loss, weights=batch["weight"] * (batch["y"] == label))
+    return mean_over(loss, batch["weight"] * (batch["y"] == label))
 
 
 def objective(params: Float[Array, " d"], batch: Batch) -> Float[Array, ""]:

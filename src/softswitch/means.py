@@ -1,0 +1,18 @@
+"""Means over some of a batch's rows, and what they are where there are none."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def mean_over(values: Float[Array, " rows"], weights: Float[Array, " rows"]) -> Float[Array, ""]:
+    """Σ weights·values / Σ weights; −∞, the maximum over nothing, where all weights are 0.
+
+    For a loss of one class or group: ``mean_over(loss, batch["weight"] * (batch["y"] == 1))``. A client without such
+    rows then has no objective, or no constraint, of this kind: see ``Problem``. Its gradient is 0.
+    """
+    total = weights.sum()
+    known = total > 0
+    mean = (weights * values).sum() / jnp.where(known, total, 1)
+    return jnp.where(known, mean, -jnp.inf)
