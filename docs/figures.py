@@ -6,24 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import softswitch as ss
+from softswitch.plotting import BLUE, GREEN, GREY, VERMILLION, panels
 from softswitch.tasks.neyman_pearson import breast_cancer
 from softswitch.theory import Setting, bound, limit_cycle
 
 IMAGES = Path(__file__).parent / "images"
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#555555"  # told apart by colour-blind readers too
-
-
-def panels(count: int) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels side by side, all in one style."""
-    figure = Figure(figsize=(5 * count, 4), layout="constrained")
-    axes = list(np.atleast_1d(figure.subplots(1, count)))
-    for panel in axes:
-        panel.spines[["top", "right"]].set_visible(False)
-    return figure, axes
 
 
 def save(figure: Figure, name: str) -> None:
@@ -35,12 +25,12 @@ def save(figure: Figure, name: str) -> None:
 
 def what_alpha_does() -> None:
     """Left: how much the softmax mean hides. Right: where iterates settle in the two-client example."""
-    figure, (hides, settles) = panels(2)
+    figure, ((hides, settles),) = panels(1, 2, width=5)
     values = np.random.default_rng(0).uniform(0, 1, 20)
     alphas = np.logspace(0, 4, 200)
     hides.loglog(alphas, [values.max() - ss.softmax_mean(values, a) for a in alphas], color=BLUE, label="20 clients")
     hides.loglog(alphas, np.log(20) / alphas, color=GREY, linestyle="--", label="bound ln(m)/α")
-    hides.axhline(0.1, color=ORANGE, linestyle=":", label="a tolerance of 0.1")
+    hides.axhline(0.1, color=VERMILLION, linestyle=":", label="a tolerance of 0.1")
     hides.set(xlabel="α", ylabel="maximum − softmax mean", title="What the criterion hides", ylim=(1e-6, 5))
     hides.legend(frameon=False)
 
@@ -48,7 +38,7 @@ def what_alpha_does() -> None:
     settles.plot(products, [limit_cycle(p, 1.0) for p in products], color=BLUE, label="|w|/η in the end")
     window = ss.alpha_window(1.0)
     settles.axvspan(window.adaptive_from, window.smooth_to, color=GREEN, alpha=0.2, label="useful window")
-    settles.axvline(window.stable_to, color=ORANGE, linestyle=":", label="limit cycles begin")
+    settles.axvline(window.stable_to, color=VERMILLION, linestyle=":", label="limit cycles begin")
     settles.set(xlabel="αη", ylabel="distance from the optimum, in steps", title="f = ±w: where iterates settle")
     settles.legend(frameon=False)
     save(figure, "what-alpha-does.png")
@@ -60,7 +50,7 @@ def alpha_on_data() -> None:
     rules = {f"{a:g}": ss.SoftmaxSGM(alpha=a, step_size=0.5, tolerance=0.1) for a in alphas}
     task = breast_cancer(20)
     found = ss.sweep(task.problem, task.train, rules, seeds=5)
-    figure, (objective, constraint) = panels(2)
+    figure, ((objective, constraint),) = panels(1, 2, width=5)
     for axes, name, word in (
         (objective, "worst_objective", "worst client's objective F"),
         (constraint, "worst_constraint", "worst client's constraint G"),
@@ -68,7 +58,7 @@ def alpha_on_data() -> None:
         values = np.array([[getattr(result, name) for result in results] for _, results in found])
         axes.errorbar(alphas, values.mean(axis=1), values.std(axis=1, ddof=1), color=BLUE, marker="o", capsize=3)
         axes.set(xscale="log", xlabel="α", ylabel=word, ylim=(0, None))
-    constraint.axhline(0.1, color=ORANGE, linestyle=":", label="tolerance")
+    constraint.axhline(0.1, color=VERMILLION, linestyle=":", label="tolerance")
     constraint.axvline(np.log(20) / 0.1, color=GREY, linestyle="--", label="ln(m)/α = tolerance")
     constraint.legend(frameon=False)
     objective.set_title("Breast cancer, 20 clients, η = 0.5")
@@ -80,20 +70,20 @@ def error_budget() -> None:
     """The three errors of the theory over rounds, batches and participation."""
     known = ss.Constants(2.0, 1.0, gradient_noise=0.5, value_noise=0.1, heterogeneity=0.1)
     base = Setting(clients=100, participants=50, rounds=10_000, local_steps=5, value_batch_size=1000)
-    figure, axes = panels(3)
+    figure, axes = panels(1, 3, width=5)
     steps = {
         "rounds": ("rounds K", np.logspace(2, 6, 40).astype(int)),
         "value_batch_size": ("rows a report B_ζ", np.logspace(1, 5, 40).astype(int)),
         "participants": ("clients a round m, of 100", np.arange(5, 101)),
     }
-    for panel, (name, (word, numbers)) in zip(axes, steps.items(), strict=True):
+    for panel, (name, (word, numbers)) in zip(axes[0], steps.items(), strict=True):
         bounds = [bound(known, replace(base, **{name: int(number)})) for number in numbers]
-        for error, colour in (("optimization", BLUE), ("estimation", ORANGE), ("sampling", GREEN)):
+        for error, colour in (("optimization", BLUE), ("estimation", VERMILLION), ("sampling", GREEN)):
             panel.plot(numbers, [getattr(b, error) for b in bounds], color=colour, label=error)
         panel.plot(numbers, [b.epsilon for b in bounds], color=GREY, linestyle="--", label="ε, their sum")
         panel.set(xlabel=word, ylim=(0, 1.5), xscale="linear" if name == "participants" else "log")
-    axes[0].set_ylabel("error")
-    axes[0].legend(frameon=False)
+    axes[0, 0].set_ylabel("error")
+    axes[0, 0].legend(frameon=False)
     save(figure, "error-budget.png")
 
 

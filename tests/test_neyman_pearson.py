@@ -33,3 +33,20 @@ def test_losses_by_hand():
     loss = -y * scores + np.log1p(np.exp(scores))
     np.testing.assert_allclose(f, [loss[(owner == i) & (y == 0)].mean() for i in range(20)], rtol=1e-4)
     np.testing.assert_allclose(g[:, 0], [loss[(owner == i) & (y == 1)].mean() for i in range(20)], rtol=1e-4)
+
+
+def test_dirichlet_split_deals_ragged_clients_some_without_a_class():
+    task = breast_cancer(20, seed=0, concentration=0.5)
+    assert task.train.sizes.sum() + task.test.sizes.sum() == 569
+    assert task.train.sizes.max() > 5 * task.train.sizes.min()
+    assert (task.train.stratum_sizes == 0).any()
+    objective, constraint = ss.evaluate(task.problem, task.train, np.zeros(31, np.float32))
+    np.testing.assert_array_equal(np.isneginf(objective), task.train.stratum_sizes[:, 0] == 0)
+    np.testing.assert_array_equal(np.isneginf(constraint[:, 0]), task.train.stratum_sizes[:, 1] == 0)
+
+
+def test_the_held_out_rows_can_be_the_same_for_all_seeds():
+    tests = [breast_cancer(20, seed=seed, split_seed=7).test for seed in (0, 1)]
+    rows = [np.sort(np.asarray(test.rows.columns["x"])[:, 0]) for test in tests]
+    np.testing.assert_array_equal(*rows)
+    assert np.abs(rows[0] - np.sort(np.asarray(breast_cancer(20).test.rows.columns["x"])[:, 0])).max() > 0.1

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from softswitch import demo as demonstration
+from softswitch.paper import EXPERIMENTS, Claim, Scale, regenerate
 from softswitch.planning import plan
 from softswitch.theory import Constants
 
@@ -96,3 +99,35 @@ def demo(
     console.print(demonstration.table(found))
     figure, report = demonstration.write(found, out)
     console.print(f"{found.seconds:.1f} s. Figure: {figure}  Report: {report}")
+
+
+@app.command()
+def paper(
+    name: Annotated[str | None, typer.Argument(help="Which one, or 'all'; nothing lists them.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds; 5, or 2 with --quick.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A short version; its claims need not hold.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder; each experiment writes into its own below it.")] = Path("results"),
+) -> None:
+    """Regenerate a figure of the paper: picture (PNG, SVG), numbers (CSV), and whether its claims held."""
+    console = Console()
+    if name is None:
+        table = Table("name", "what it shows", title="softswitch paper NAME, or all")
+        for experiment in EXPERIMENTS.values():
+            table.add_row(experiment.name, experiment.shows)
+        console.print(table)
+        return
+    if name != "all" and name not in EXPERIMENTS:
+        raise typer.BadParameter(f"must be 'all' or one of {', '.join(EXPERIMENTS)}, but is {name!r}")
+    scale = Scale(seeds=seeds or (2 if quick else 5), quick=quick)
+    began = time.perf_counter()
+    chosen = list(EXPERIMENTS.values()) if name == "all" else [EXPERIMENTS[name]]
+    claims: list[Claim] = []
+    for written in regenerate(chosen, scale, out):
+        console.print(f"[bold]{written.experiment.name}[/] ({written.seconds:.1f} s) → {written.files[0]}")
+        for claim in written.outcome.claims:
+            console.print(f"  {'[green]' if claim.held else '[red]'}{claim}[/]", highlight=False, soft_wrap=True)
+        claims += written.outcome.claims
+    held = sum(claim.held for claim in claims)
+    console.print(f"{held} of {len(claims)} claims held; {scale.seeds} seeds, {time.perf_counter() - began:.0f} s.")
+    if quick:
+        console.print("Quick settings: far fewer rounds than the paper's, so a claim that fails here says nothing.")

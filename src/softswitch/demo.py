@@ -10,6 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from softswitch.plotting import METHODS as COLOURS
+from softswitch.plotting import panels, tolerance
 from softswitch.result import Result
 from softswitch.rules import AverageSGM, Rule, SoftmaxSGM
 from softswitch.solve import solve
@@ -22,10 +24,6 @@ METHODS: dict[str, Rule] = {
     "Softmax SGM": SoftmaxSGM(alpha=6400.0, step_size=0.5, tolerance=TOLERANCE),
     "Average SGM": AverageSGM(step_size=0.5, tolerance=TOLERANCE),
 }
-COLOURS = {
-    "Softmax SGM": "#0072B2",
-    "Average SGM": "#D55E00",
-}  # told apart by colour-blind readers too
 SUBJECT = "Neyman–Pearson classification, breast cancer, 20 clients"
 
 
@@ -98,8 +96,8 @@ def write(demo: Demo, folder: Path) -> tuple[Path, Path]:
 
 def figure(demo: Demo) -> Figure:
     """Left: the worst client's constraint round by round. Right: every client's at the end."""
-    drawn = Figure(figsize=(10, 4), layout="constrained")
-    rounds, clients = drawn.subplots(1, 2)
+    drawn, axes = panels(1, 2, width=5.0, height=3.4)
+    rounds, clients = axes[0]
     for offset, (method, results) in zip((-0.2, 0.2), demo.results.items(), strict=True):
         colour = COLOURS[method]
         curves = np.stack([result.history.full.constraint for result in results])
@@ -109,10 +107,9 @@ def figure(demo: Demo) -> Figure:
         # One client's place is its rank, so that seeds can be averaged.
         ranked = np.mean([np.sort(result.client_constraint[:, 0])[::-1] for result in results], axis=0)
         clients.bar(np.arange(1, CLIENTS + 1) + offset, ranked, width=0.4, color=colour, label=method)
-    for axes in (rounds, clients):
-        axes.axhline(TOLERANCE, color="black", linestyle="--", linewidth=1, label="tolerance")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.set_ylim(bottom=0)
+    for panel in (rounds, clients):
+        tolerance(panel, TOLERANCE)
+        panel.set_ylim(bottom=0)
     rounds.set(
         xlabel="round",
         ylabel="worst client's constraint G(w)",

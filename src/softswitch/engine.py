@@ -56,7 +56,7 @@ class Span(NamedTuple):
         first: the chunk's first round.
         last: the round after the run's last.
         averaging_from: the first round that may join the average.
-        eval_every: how many rounds from one evaluation on all data to the next; 0 for none.
+        eval_every: how many rounds from one evaluation on all data to the next, where the oracle evaluates.
     """
 
     first: Int[Array, ""] | int
@@ -81,13 +81,7 @@ def play(
     step_size = rule.local_step_size_at(k)
     direction = oracle.direction(state.params, draws, decision, rule.switches, step_size)
     after = round.advance(state, rule, domain, k, span.averaging_from, reports, decision, rule_state, direction)
-    full, held_out = lax.cond(
-        (span.eval_every > 0) & (k % jnp.maximum(span.eval_every, 1) == 0),
-        lambda: _overviews(oracle, state.params),
-        lambda: jax.tree.map(
-            lambda leaf: jnp.full((), jnp.nan, leaf.dtype), jax.eval_shape(_overviews, oracle, state.params)
-        ),
-    )
+    full, held_out = _look_at_all(oracle, span, state.params, k)
     record = Record(
         maximum(reports.objective, reports.mask),
         maximum(reports.constraint, reports.mask[:, None]),
@@ -102,10 +96,20 @@ def play(
     return after, record
 
 
-def _overviews(oracle: Oracle, params: Any) -> tuple[Overview, Overview | None]:
-    """The worst and the mean client on training data, and on held-out data where there is such."""
-    held_out = oracle.evaluate_held_out(params)
-    return overview(*oracle.evaluate(params)), None if held_out is None else overview(*held_out)
+def _look_at_all(oracle: Oracle, span: Span, params: Any, k: Array) -> tuple[Overview, Overview | None]:
+    """The worst and the mean client on all training and held-out data, in the rounds that look; NaN in the others."""
+
+    def look() -> tuple[Overview, Overview | None]:
+        held_out = oracle.evaluate_held_out(params)
+        return overview(*oracle.evaluate(params)), None if held_out is None else overview(*held_out)
+
+    if not oracle.evaluates:
+        return Overview(*[jnp.full((), jnp.nan)] * 4), None
+    return lax.cond(
+        k % span.eval_every == 0,
+        look,
+        lambda: jax.tree.map(lambda leaf: jnp.full((), jnp.nan, leaf.dtype), jax.eval_shape(look)),
+    )
 
 
 def chunk(
@@ -207,9 +211,3 @@ def scatter(oracle: Oracle, params: Any, key: Array, first: Array) -> Float[Arra
         return maximum(reports.constraint, reports.mask[:, None])
 
     return lax.map(once, first + jnp.arange(32, dtype=jnp.int32)).std()
-
-
-@jax.jit
-def evaluate(oracle: Oracle, params: Any) -> tuple[Array, Array]:
-    """f_i and g_i of every client on all of its data, compiled."""
-    return oracle.evaluate(params)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -19,6 +20,8 @@ from softswitch.slices import map_slices, slice_size
 
 MAX_WIDTHS = 64
 """With functions that ignore row weights each distinct client size is a program of its own: how many are allowed."""
+FEW_ROWS = 1 << 14
+"""Up to so many rows, pads included, all clients go together: a single program is worth more than the work it saves."""
 
 
 class Overview(NamedTuple):
@@ -80,6 +83,14 @@ class Evaluation:
         return jnp.concatenate(objectives)[self.order], jnp.concatenate(constraints)[self.order]
 
 
+@partial(jax.jit, static_argnames="losses")
+def evaluate_all(
+    way: Evaluation, rows: Rows, params: Params, losses: Losses
+) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
+    """f_i and g_i of every client, compiled once for a data set's shape, whatever is trained on it and how."""
+    return way.run(losses, rows, params)
+
+
 def evaluation(rows: Rows, sizes: np.ndarray, weights_ignored_by: tuple[str, ...]) -> Evaluation:
     """Group the clients by size.
 
@@ -89,6 +100,8 @@ def evaluation(rows: Rows, sizes: np.ndarray, weights_ignored_by: tuple[str, ...
     widths = sizes if weights_ignored_by else _next_power_of_two(sizes)
     if len(np.unique(sizes)) == 1:
         widths = sizes
+    elif not weights_ignored_by and len(sizes) * widths.max() <= FEW_ROWS:
+        widths = np.full_like(widths, widths.max())
     distinct = np.unique(widths)
     if len(distinct) > MAX_WIDTHS:
         names = " and ".join(weights_ignored_by)

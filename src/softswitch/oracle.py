@@ -15,7 +15,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from softswitch.clients import Rows
-from softswitch.evaluation import Evaluation
+from softswitch.evaluation import Evaluation, evaluate_all
 from softswitch.losses import Loss, Losses
 from softswitch.problem import Batch, Params, float_dtype
 from softswitch.rules import Decision, LocalLoss, Reports
@@ -54,6 +54,11 @@ class Oracle(Protocol):
         """How many rows a round evaluates values (of f and g) on, and how many it evaluates gradients on."""
         ...
 
+    @property
+    def evaluates(self) -> bool:
+        """Whether it can look at all data in the course of a run."""
+        ...
+
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
         """f_i and g_i of every client on all of its data."""
         ...
@@ -84,7 +89,7 @@ class GradientOracle:
 
     Attributes:
         rows: all clients' rows.
-        evaluation: how to go through all data.
+        evaluation: how to go through all data; None where that is not needed.
         losses: the problem's objective and constraint.
         constraints: how many constraints a client has.
         participants: m, how many clients take part in a round.
@@ -96,7 +101,7 @@ class GradientOracle:
     """
 
     rows: Rows
-    evaluation: Evaluation
+    evaluation: Evaluation | None
     losses: Losses = field(metadata=STATIC)
     constraints: int = field(metadata=STATIC)
     participants: int = field(metadata=STATIC)
@@ -235,16 +240,22 @@ class GradientOracle:
         )
         return values, self.local_steps * gradients
 
+    @property
+    def evaluates(self) -> bool:
+        """Whether it can look at all data in the course of a run."""
+        return self.evaluation is not None
+
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
         """f_i and g_i of every client on all of its rows."""
-        return self.evaluation.run(self.losses, self.rows, params)
+        assert self.evaluation is not None
+        return evaluate_all(self.evaluation, self.rows, params, self.losses)
 
     def evaluate_held_out(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]] | None:
         """The same on rows not trained on, where there are such."""
         if self.held_out is None:
             return None
         rows, evaluation = self.held_out
-        return evaluation.run(self.losses, rows, params)
+        return evaluate_all(evaluation, rows, params, self.losses)
 
     def _batch(self, batching: Batching, client: Array, drawn: Array, dtype: Any) -> Batch:
         return self.rows.take(*batching.batch(self.rows, client, drawn, dtype))

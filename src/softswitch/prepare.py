@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import jax
@@ -24,12 +26,27 @@ BatchSize = int | None | Literal["same"]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A checked request, ready to run."""
+    """A checked request, ready to run.
+
+    Attributes:
+        oracle: the clients.
+        rounds: K.
+        averaging_from: the first round that may join the average.
+        eval_every: rounds from one evaluation on all data to the next; 0: none.
+    """
 
     oracle: GradientOracle
     rounds: int
     averaging_from: int
     eval_every: int
+
+    @cached_property
+    def playing(self) -> GradientOracle:
+        """The clients as the rounds see them: without a way through all data where no round looks at it.
+
+        That makes a smaller program, and one that data sets share whose clients differ in size only.
+        """
+        return self.oracle if self.eval_every else dataclasses.replace(self.oracle, evaluation=None, held_out=None)
 
     def span(self, first: int) -> engine.Span:
         """The traced numbers of the chunk that begins with round ``first``."""

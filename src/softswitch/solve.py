@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch import checks, engine
-from softswitch.clients import ClientData, Rows
+from softswitch.clients import ClientData
 from softswitch.diagnosis import diagnose, never_feasible
-from softswitch.evaluation import Evaluation, evaluation
+from softswitch.evaluation import evaluate_all, evaluation
 from softswitch.feasibility import smallest_alone
 from softswitch.history import History
 from softswitch.losses import Losses
@@ -114,15 +113,16 @@ def run(
     oracle, rounds = prepared.oracle, prepared.rounds
     key = jax.random.key(seed)
     length = engine.chunk_length(oracle)
-    state = engine.start(problem.start, rule, oracle.constraints)
+    computed = rule.computed_as()
+    state = engine.start(problem.start, computed, oracle.constraints)
     records: list[engine.Record] = []
     began = time.perf_counter()
     done, feasible, stopped = 0, 0, False
     try:
         while done < rounds and not stopped and int(state.diverged_at) < 0:
             after, record = engine.run_chunk(
-                oracle,
-                rule,
+                prepared.playing,
+                computed,
                 problem.domain,
                 prepared.span(done),
                 key,
@@ -158,13 +158,8 @@ def evaluate(problem: Problem, clients: ClientData, params: Params) -> tuple[np.
     params = checked_params("params", params)
     traced = problem.trace(batch_shapes(clients, int(clients.sizes.max()), params), params)
     way = evaluation(clients.rows, clients.sizes, traced.ignore_weight)
-    objective, constraint = _evaluate(way, clients.rows, params, Losses(problem.objective, problem.constraint))
+    objective, constraint = evaluate_all(way, clients.rows, params, Losses(problem.objective, problem.constraint))
     return np.asarray(objective), np.asarray(constraint)
-
-
-@partial(jax.jit, static_argnames="losses")
-def _evaluate(way: Evaluation, rows: Rows, params: Params, losses: Losses) -> tuple[Any, Any]:
-    return way.run(losses, rows, params)
 
 
 def finish(
@@ -188,8 +183,8 @@ def finish(
         diverged_at = int(np.flatnonzero(~history.void).max(initial=-1)) + 1
         state = state._replace(diverged_at=jnp.int32(diverged_at))
     params, selected = answer(state, history, prepared.averaging_from)
-    objective, constraint = (np.asarray(v) for v in engine.evaluate(prepared.oracle, params))
-    culprit = _culprit(prepared.oracle, clients, state, seed) if diverged_at >= 0 else None
+    objective, constraint = (np.asarray(v) for v in prepared.oracle.evaluate(params))
+    culprit = _culprit(prepared.playing, clients, state, seed) if diverged_at >= 0 else None
     how = status(
         state,
         history,
@@ -207,7 +202,7 @@ def finish(
         len(clients),
         constraint.shape[1],
         diverged=diverged_at >= 0,
-        scatter=lambda: float(engine.scatter(prepared.oracle, state.params, jax.random.key(seed), jnp.int32(rounds))),
+        scatter=lambda: float(engine.scatter(prepared.playing, state.params, jax.random.key(seed), jnp.int32(rounds))),
     )
     if how.code is StatusCode.NO_FEASIBLE_ROUND:
         worst = constraint.max(axis=1)
@@ -232,7 +227,7 @@ def finish(
 
 def _anything_left(oracle: GradientOracle, params: Params) -> bool:
     """Whether any client has an objective, and any a constraint, on all of its rows."""
-    return not any(np.isneginf(np.asarray(values)).all() for values in engine.evaluate(oracle, params))
+    return not any(np.isneginf(np.asarray(values)).all() for values in oracle.evaluate(params))
 
 
 def _culprit(oracle: GradientOracle, clients: ClientData, state: State, seed: int) -> Any:

@@ -243,7 +243,7 @@ def _side_by_side(
     """All runs of one kind on one data set as one program."""
     groups: dict[Any, list[int]] = {}
     for r, rule in enumerate(rules):
-        groups.setdefault(jax.tree.structure(rule), []).append(r)
+        groups.setdefault(jax.tree.structure(rule.computed_as()), []).append(r)
     found: dict[int, tuple[Result, ...]] = dict.fromkeys(range(len(rules)), ())
     rounds_done = 0
     for share in shares:
@@ -265,7 +265,7 @@ def _one_kind(
 ) -> list[tuple[Result, ...]]:
     """Run rules of one structure with all seeds of a data set; results by rule, then seed."""
     clients, prepared, seeds = share
-    stacked = jax.tree.map(lambda *numbers: jnp.asarray(numbers), *rules)
+    stacked = jax.tree.map(lambda *numbers: jnp.asarray(numbers), *(rule.computed_as() for rule in rules))
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
     length = engine.chunk_length(prepared.oracle, len(seeds))
     begin = jax.vmap(lambda rule: engine.start(problem.start, rule, prepared.oracle.constraints))(stacked)
@@ -274,7 +274,7 @@ def _one_kind(
     began = time.perf_counter()
     for first in range(0, prepared.rounds, length):
         states, record = engine.run_chunk_of_many(
-            prepared.oracle,
+            prepared.playing,
             stacked,
             problem.domain,
             prepared.span(first),

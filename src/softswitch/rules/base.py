@@ -96,6 +96,10 @@ class Rule(ABC):
         """What the rule remembers from round to round, before the first: nothing, unless a rule says otherwise."""
         return ()
 
+    def computed_as(self) -> Rule:
+        """The rule that an engine computes with: itself, unless it is a special case of another."""
+        return self
+
     @abstractmethod
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Turn a round's reports into a decision, and the rule's memory into the next round's."""

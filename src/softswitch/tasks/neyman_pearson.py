@@ -19,7 +19,7 @@ from softswitch.clients import ClientData
 from softswitch.domains import Domain
 from softswitch.means import mean_over
 from softswitch.problem import Batch, Problem
-from softswitch.splits import split_iid
+from softswitch.splits import split_dirichlet, split_iid
 
 
 def class_loss(params: Float[Array, " d"], batch: Batch, label: int) -> Float[Array, ""]:
@@ -49,8 +49,8 @@ class BreastCancer(NamedTuple):
 
     Attributes:
         problem: what to solve.
-        train: 80% of the rows, standardised, with a constant column, IID over the clients with equal class mix.
-        test: the rest, likewise split.
+        train: 80% of the rows, standardised, with a constant column.
+        test: the rest; a client that was dealt none of it is not in it.
     """
 
     problem: Problem
@@ -58,23 +58,43 @@ class BreastCancer(NamedTuple):
     test: ClientData
 
 
-def breast_cancer(clients: int = 20, *, seed: int = 0, domain: Domain | None = None) -> BreastCancer:
+def breast_cancer(
+    clients: int = 20,
+    *,
+    seed: int = 0,
+    split_seed: int | None = None,
+    concentration: float | None = None,
+    domain: Domain | None = None,
+) -> BreastCancer:
     """Breast cancer over ``clients`` clients; class 1 is malignant, the minority.
 
-    Batches are drawn by class, so that each holds both.
+    Batches are drawn by class, so that each holds every class its client has.
 
     Args:
         clients: n.
-        seed: of the split into training and test rows and of the split over clients.
+        seed: of the split over clients.
+        split_seed: of the split into training and test rows; by default ``seed``.
+        concentration: None deals rows IID, with equal sizes and class mix. A number deals each class in
+            Dirichlet-distributed shares of that concentration: clients of very different sizes and class mix, some
+            without any row of a class, but each with at least 5 rows.
         domain: Θ, if the iterates are to be kept in one.
     """
     features, benign = load_breast_cancer(return_X_y=True)
     labels = 1 - benign
-    parts = train_test_split(features, labels, test_size=0.2, random_state=seed, stratify=labels)
-    scaler = StandardScaler().fit(parts[0])
+    train, test = train_test_split(
+        np.arange(len(labels)),
+        test_size=0.2,
+        random_state=seed if split_seed is None else split_seed,
+        stratify=labels,
+    )
+    if concentration is None:
+        owners = [split_iid(labels[part], clients, seed=seed) for part in (train, test)]
+    else:
+        dealt = split_dirichlet(labels, clients, concentration=concentration, min_rows=5, seed=seed)
+        owners = [dealt[train], dealt[test]]
+    scaler = StandardScaler().fit(features[train])
     data = []
-    for x, y in ((parts[0], parts[2]), (parts[1], parts[3])):
-        rows = np.column_stack([scaler.transform(x), np.ones(len(x))]).astype(np.float32)
-        owner = split_iid(y, clients, seed=seed)
-        data.append(ClientData.from_arrays({"x": rows, "y": y}, client=owner, strata="y"))
+    for part, owner in zip((train, test), owners, strict=True):
+        rows = np.column_stack([scaler.transform(features[part]), np.ones(len(part))]).astype(np.float32)
+        data.append(ClientData.from_arrays({"x": rows, "y": labels[part]}, client=owner, strata="y"))
     return BreastCancer(neyman_pearson(features.shape[1] + 1, domain), *data)

@@ -1,0 +1,215 @@
+"""The three errors, measured on the convex task in a ball, next to the terms of the theory.
+
+g_i is the loss of class 1 minus ``LEVEL``, so that the optimum F* with G <= 0 exists; SciPy finds it. The gap of an
+answer is max(F(w̄) − F*, G(w̄)). Step size, threshold and 1/α fall with √K, as the theorems have it, from the paper's
+values at K = 1000: the theorems' own constants are worst cases, and with them all of these runs would be far too short.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy import optimize, stats
+
+from softswitch.clients import ClientData
+from softswitch.domains import Ball
+from softswitch.estimate import estimate_constants
+from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
+from softswitch.paper.neyman_pearson import CLIENTS, tasks
+from softswitch.plotting import BLUE, GREEN, GREY, VERMILLION, dots, log_values, panels
+from softswitch.problem import Batch, Problem
+from softswitch.rules import SoftmaxSGM
+from softswitch.sweep import sweep
+from softswitch.tasks.neyman_pearson import class_loss, objective
+from softswitch.theory import Constants
+
+LEVEL, RADIUS, FEATURES = 0.1, 5.0, 31
+ROUNDS = (100, 316, 1000, 3162, 10_000)
+ROWS = (2, 8, 32, 128)
+PARTICIPANTS = (2, 5, 10, 20)
+THRESHOLD = 0.05  # λ at K = 1000
+
+
+def misses(params: Float[Array, " d"], batch: Batch) -> Float[Array, ""]:
+    """The loss of class 1, above ``LEVEL``."""
+    return class_loss(params, batch, 1) - LEVEL
+
+
+PROBLEM = Problem(objective, misses, jnp.zeros(FEATURES), Ball(RADIUS))
+
+
+def smallest_objective(clients: ClientData) -> float:
+    """F* by SciPy: minimise t subject to f_i(w) <= t and g_i(w) <= 0 for all clients, |w| <= radius."""
+    x, y = np.asarray(clients.rows.columns["x"], float), np.asarray(clients.rows.columns["y"])
+    owner = np.repeat(np.arange(len(clients)), clients.sizes)
+    d = x.shape[1]
+    shares = []
+    for label in (0, 1):
+        own = (owner == np.arange(len(clients))[:, None]) & (y == label)
+        shares.append(own / own.sum(axis=1, keepdims=True))
+
+    def losses(w: np.ndarray, label: int) -> np.ndarray:
+        scores = x @ w
+        mean: np.ndarray = shares[label] @ (np.logaddexp(0, scores) - label * scores)
+        return mean
+
+    def slopes(w: np.ndarray, label: int) -> np.ndarray:
+        slope: np.ndarray = shares[label] @ ((1 / (1 + np.exp(-x @ w)) - label)[:, None] * x)
+        return slope
+
+    level = np.append(np.zeros(d), 1.0)  # the gradient of t
+    inequalities = [
+        {
+            "type": "ineq",
+            "fun": lambda v: v[d] - losses(v[:d], 0),
+            "jac": lambda v: level - np.pad(slopes(v[:d], 0), ((0, 0), (0, 1))),
+        },
+        {
+            "type": "ineq",
+            "fun": lambda v: LEVEL - losses(v[:d], 1),
+            "jac": lambda v: -np.pad(slopes(v[:d], 1), ((0, 0), (0, 1))),
+        },
+        {
+            "type": "ineq",
+            "fun": lambda v: RADIUS**2 - v[:d] @ v[:d],
+            "jac": lambda v: np.append(-2 * v[:d], 0.0),
+        },
+    ]
+    found = optimize.minimize(
+        lambda v: v[d],
+        np.append(np.zeros(d), 1.0),
+        jac=lambda _: level,
+        method="SLSQP",
+        constraints=inequalities,
+        options={"maxiter": 500, "ftol": 1e-10},
+    )
+    if not found.success:
+        raise RuntimeError(f"no optimum of the convex task was found: {found.message}")
+    return float(found.fun)
+
+
+def run(scale: Scale) -> Outcome:
+    """The gap against K, against B_ζ and against m/n."""
+    own = [task.train for task in tasks(scale.seeds)]
+    optimum = np.array([smallest_objective(clients) for clients in own])
+    known = estimate_constants(PROBLEM, own[0], points=scale.pick(16, 2))
+    figure, axes = panels(1, 3, "Neyman–Pearson in a ball: measured gap and the theory's terms", width=4.6)
+
+    def measured(rounds: int, threshold: float = THRESHOLD, **options: Any) -> list[Row]:
+        """A row a seed."""
+        settings = {"rounds": rounds, "batch_size": None, "eval_every": 0, "progress": scale.progress} | options
+        results = sweep(PROBLEM, own, [_rule(rounds, threshold)], seeds=scale.seeds, **settings).results[0]
+        rows = []
+        for seed, result in enumerate(results):
+            above = result.worst_objective - optimum[seed]
+            gap = {"F - F*": above, "G": result.worst_constraint, "gap": max(above, result.worst_constraint)}
+            rows.append({"K": rounds, "threshold at K = 1000": threshold, **options, "seed": seed, **gap})
+        return rows
+
+    horizon = scale.pick(ROUNDS, (100, 316, 1000))
+    middle = scale.pick(1000, 316)
+    batches, few = scale.pick(ROWS, (8,)), scale.pick(PARTICIPANTS, (20,))
+    runs = {
+        "rounds": [measured(k) for k in horizon],
+        "rounds, λ = 0": [measured(k, 0.0) for k in horizon],
+        "rows": [measured(middle, value_batch_size=b) for b in batches],
+        "clients": [measured(middle, participation=m / CLIENTS) for m in few],
+    }
+    gaps = {name: np.array([[row["gap"] for row in rows] for rows in found]) for name, found in runs.items()}
+
+    optimization, estimation, sampling = axes[0]
+    dots(optimization, horizon, gaps["rounds"], BLUE, "measured, λ ~ K^(-1/2)")
+    dots(optimization, horizon, gaps["rounds, λ = 0"], GREEN, "measured, λ = 0", ":")
+    term = known.diameter * known.lipschitz / np.sqrt(horizon)
+    optimization.plot(horizon, term, color=GREY, linestyle="--", label="theory: DL/√K")
+    optimization.set(xscale="log", xlabel="rounds K", ylabel="gap max(F(w̄) − F*, G(w̄))", title="optimization")
+
+    dots(estimation, batches, gaps["rows"], VERMILLION, "measured")
+    term = known.value_noise / np.sqrt(batches)
+    estimation.plot(batches, term, color=GREY, linestyle="--", label="theory: σ_ζ/√B_ζ")
+    estimation.set(xscale="log", xlabel=f"rows a report B_ζ  (K = {middle})", title="estimation")
+
+    share = np.array(few) / CLIENTS
+    dots(sampling, share, gaps["clients"], VERMILLION, "measured")
+    partial = share[share < 1]
+    term = known.heterogeneity / (np.abs(np.log1p(-partial)) * CLIENTS)
+    sampling.plot(partial, term, color=GREY, linestyle="--", marker=".", label="theory: σ/(|ln(1−r)|n), 0 at r = 1")
+    sampling.set(xlabel=f"share of clients r = m/n  (K = {middle})", title="sampling")
+    for panel in axes.flat:
+        log_values(panel)
+        panel.legend(frameon=False, fontsize="small")
+
+    claims = (
+        _slope_claim(horizon, gaps["rounds, λ = 0"]),
+        _kept(horizon, gaps["rounds"]),
+        _largest_first("fewer rows a report cost more", gaps["rows"], f"B_ζ = {batches}"),
+        _largest_first("fewer clients a round cost more", gaps["clients"], f"m = {few}"),
+        _within_budget(known, horizon, gaps["rounds"]),
+    )
+    table = [row for found in runs.values() for rows in found for row in rows]
+    return Outcome(figure, {"error-budget": table}, claims)
+
+
+def _rule(rounds: int, threshold: float) -> SoftmaxSGM:
+    """The paper's values at K = 1000, carried to other K as the theorems do."""
+    shrink = math.sqrt(1000 / rounds)
+    level = threshold * shrink
+    return SoftmaxSGM(alpha=6400 / shrink, step_size=0.5 * shrink, tolerance=2 * level, threshold=level)
+
+
+def slopes(rounds: Any, gaps: np.ndarray) -> tuple[float, float, float]:
+    """The slope of log gap over log K, one a seed: their mean and its 95% interval."""
+    each = np.polyfit(np.log(rounds), np.log(np.maximum(gaps, 1e-12)), 1)[0]
+    middle = float(np.mean(each))
+    if len(each) == 1:
+        return middle, -math.inf, math.inf
+    margin = float(stats.t(len(each) - 1).isf(0.025) * stats.sem(each))
+    return middle, middle - margin, middle + margin
+
+
+def _slope_claim(rounds: Any, gaps: np.ndarray) -> Claim:
+    """With λ = 0 every average of feasible iterates is feasible: the gap is F(w̄) − F*, the method's own error."""
+    middle, low, high = slopes(rounds, gaps)
+    return Claim(
+        "with λ = 0 the gap falls like K^(-1/2) or faster",
+        high <= -0.5,
+        f"fitted slope {middle:.2f}, 95% interval [{low:.2f}, {high:.2f}]",
+    )
+
+
+def _kept(rounds: Any, gaps: np.ndarray) -> Claim:
+    """With λ > 0 the switch lets G come near λ, and F fall below F*: the gap is mostly λ itself."""
+    promised = 2 * THRESHOLD * np.sqrt(1000 / np.asarray(rounds))
+    middle, low, high = slopes(rounds, gaps)
+    return Claim(
+        "with λ = ε/2 ~ K^(-1/2) the promise is kept at every K: F(w̄) − F* <= ε and G(w̄) <= ε",
+        bool((gaps.max(axis=1) <= promised).all()),
+        f"the largest gap is {(gaps.max(axis=1) / promised).max():.2f} ε; fitted slope {middle:.2f}, "
+        f"95% interval [{low:.2f}, {high:.2f}]",
+    )
+
+
+def _largest_first(statement: str, gaps: np.ndarray, over: str) -> Claim:
+    means = gaps.mean(axis=1)
+    return Claim(
+        f"{statement}: the gap at the fewest is the largest",
+        bool(means[0] == means.max()),
+        f"{', '.join(f'{m:.4f}' for m in means)} for {over}",
+    )
+
+
+def _within_budget(known: Constants, rounds: Any, gaps: np.ndarray) -> Claim:
+    terms = known.diameter * known.lipschitz / np.sqrt(rounds)
+    ratio = terms / gaps.mean(axis=1)
+    return Claim(
+        "the measured gap stays below the theory's optimization term",
+        bool((ratio >= 1).all()),
+        f"the term is {ratio.min():.0f} to {ratio.max():.0f} times the gap",
+    )
+
+
+EXPERIMENT = Experiment("error-budget", "measured gap against K, B_ζ and m/n beside the theory's three errors", run)

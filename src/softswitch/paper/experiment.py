@@ -1,0 +1,144 @@
+"""What an experiment is, what comes out of it, and how that is written down."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of an experiment to run.
+
+    Attributes:
+        seeds: how many seeds.
+        quick: a short version that shows that everything works; its claims need not hold.
+        progress: show progress bars; None: on a terminal only.
+    """
+
+    seeds: int = 5
+    quick: bool = False
+    progress: bool | None = None
+
+    def pick(self, full: Any, quick: Any) -> Any:
+        """One value for the full experiment, another for the quick one."""
+        return quick if self.quick else full
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement that an experiment puts to the test.
+
+    Attributes:
+        statement: what is claimed.
+        held: whether it held.
+        measured: the figures that decide.
+    """
+
+    statement: str
+    held: bool
+    measured: str
+
+    def __str__(self) -> str:
+        return f"{'held' if self.held else 'did NOT hold'}: {self.statement} — {self.measured}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an experiment found.
+
+    Attributes:
+        figure: the picture.
+        tables: the numbers behind it, by name; each a list of rows.
+        claims: what was put to the test.
+    """
+
+    figure: Figure
+    tables: Mapping[str, Sequence[Row]]
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A figure or table of the paper.
+
+    Attributes:
+        name: what it is called on the command line.
+        shows: one line on what it shows.
+        run: runs it.
+    """
+
+    name: str
+    shows: str
+    run: Callable[[Scale], Outcome]
+
+
+@dataclass(frozen=True)
+class Written:
+    """An experiment that was run and written down; ``seconds`` is what its runs took."""
+
+    experiment: Experiment
+    outcome: Outcome
+    files: tuple[Path, ...]
+    seconds: float
+
+
+def regenerate(experiments: Iterable[Experiment], scale: Scale, out: Path) -> Iterator[Written]:
+    """Run experiments one after another, and write each into ``out/<name>/``.
+
+    An experiment's figure is drawn while the next ones run: drawing is Python's work, the rest mostly XLA's.
+    """
+    waiting: deque[Future[Written]] = deque()
+    with ThreadPoolExecutor(1) as writer:
+        for experiment in experiments:
+            began = time.perf_counter()
+            outcome = experiment.run(scale)
+            seconds = time.perf_counter() - began
+            waiting.append(writer.submit(write, experiment, scale, outcome, seconds, out))
+            while waiting and waiting[0].done():
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def write(experiment: Experiment, scale: Scale, outcome: Outcome, seconds: float, out: Path) -> Written:
+    """Write figure (PNG, SVG), numbers (CSV) and claims (JSON) into ``out/<name>/``."""
+    folder = out / experiment.name
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"{experiment.name}.{kind}" for kind in ("png", "svg")]
+    for file in files:
+        outcome.figure.savefig(file, dpi=150)
+        outcome.figure.set_layout_engine("none")  # laid out once, not once a file
+    for name, rows in outcome.tables.items():
+        files.append(folder / f"{name}.csv")
+        _write_table(files[-1], rows)
+    files.append(folder / "claims.json")
+    told = {
+        "experiment": experiment.name,
+        "shows": experiment.shows,
+        "seeds": scale.seeds,
+        "quick": scale.quick,
+        "seconds": round(seconds, 1),
+        "claims": [{"statement": c.statement, "held": c.held, "measured": c.measured} for c in outcome.claims],
+    }
+    files[-1].write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return Written(experiment, outcome, tuple(files), seconds)
+
+
+def _write_table(file: Path, rows: Sequence[Row]) -> None:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, columns)
+        writer.writeheader()
+        writer.writerows(rows)

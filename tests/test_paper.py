@@ -1,0 +1,124 @@
+"""softswitch paper: what it writes and says, in its quick version; and that claims can fail."""
+
+import csv
+import json
+import xml.etree.ElementTree as ElementTree
+
+import cvxpy
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from softswitch.cli import app
+from softswitch.paper import EXPERIMENTS, Claim, Scale, alpha_tradeoff, error_budget, np_sweeps, np_tuning
+from softswitch.paper.neyman_pearson import FULL, Point, tasks
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    out = tmp_path_factory.mktemp("results")
+    done = CliRunner().invoke(app, ["paper", "all", "--quick", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    return out, done.output
+
+
+def test_list_and_refusal():
+    runner = CliRunner()
+    listed = runner.invoke(app, ["paper"]).output
+    assert all(name in listed for name in EXPERIMENTS)
+    refused = runner.invoke(app, ["paper", "np-comparson"])
+    assert refused.exit_code == 2
+    assert "np-comparson" in refused.output
+    assert runner.invoke(app, ["paper", "all", "--seeds", "0"]).exit_code == 2
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_figure_numbers_and_claims_are_written(everything, name):
+    out, printed = everything
+    folder = out / name
+    assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert ElementTree.parse(folder / f"{name}.svg").getroot().tag.endswith("svg")
+    with (folder / f"{name}.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) >= 2
+    numbers = [value for row in rows for value in row.values() if value]
+    assert "nan" not in numbers
+    told = json.loads((folder / "claims.json").read_text())
+    assert told["quick"]
+    assert told["seeds"] == 2
+    assert told["claims"]
+    for claim in told["claims"]:
+        assert str(Claim(**claim)) in printed
+
+
+def test_seeds_are_taken(tmp_path):
+    done = CliRunner().invoke(app, ["paper", "sgm-comparison", "--quick", "--seeds", "1", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "1 seeds" in done.output
+    with (tmp_path / "sgm-comparison" / "answers.csv").open(newline="") as stream:
+        assert {row["seed"] for row in csv.DictReader(stream)} == {"0"}
+
+
+def points(*constraints):
+    return [Point(np.array([0.3, 0.1]), np.array([g, 0.0])) for g in constraints]
+
+
+def test_a_rise_beyond_the_standard_error_is_noticed():
+    assert np_sweeps._falls({1.0: points(0.5, 0.6), 2.0: points(0.1, 0.2), 3.0: points(0.12, 0.22)})
+    assert not np_sweeps._falls({1.0: points(0.5, 0.6), 2.0: points(0.1, 0.12), 3.0: points(0.15, 0.17)})
+    assert not np_sweeps._falls({1.0: points(0.5), 2.0: points(0.51)})
+
+
+def test_slopes_of_a_power_law():
+    rounds = np.array([100, 1000, 10_000])
+    gaps = np.stack([3 * rounds**-0.5, 2 * rounds**-0.7], axis=1)
+    middle, low, high = error_budget.slopes(rounds, gaps)
+    assert middle == pytest.approx(-0.6)
+    # Two slopes, −0.5 and −0.7: the standard error is 0.1, and t with one degree of freedom 12.706.
+    assert (low, high) == pytest.approx((-0.6 - 1.2706, -0.6 + 1.2706), abs=1e-3)
+    assert error_budget._slope_claim(rounds, np.stack([rounds**-0.6, rounds**-0.61], axis=1)).held
+    assert not error_budget._slope_claim(rounds, np.stack([rounds**-0.3, rounds**-0.31], axis=1)).held
+
+
+def test_claims_on_the_three_regimes_can_fail():
+    for regime, product in alpha_tradeoff.REGIMES.items():
+        right = alpha_tradeoff.iterates(product)
+        assert alpha_tradeoff._claim(regime, product, right).held
+        wrong = right.copy()
+        wrong[-2] += 0.01
+        assert not alpha_tradeoff._claim(regime, product, wrong).held
+
+
+def test_iterates_are_those_of_the_recurrence():
+    w = alpha_tradeoff.iterates(1.8, rounds=20)
+    expected = [alpha_tradeoff.START]
+    for _ in range(19):
+        expected.append(expected[-1] - np.tanh(1.8 * expected[-1]))
+    np.testing.assert_allclose(w, expected, atol=1e-5)
+
+
+def test_the_tuned_setting_is_the_best_that_meets(monkeypatch):
+    found = {
+        (1.0, 0.0, 0.1): [Point(np.array([0.1]), np.array([0.2]))],
+        (2.5, 0.0, 0.1): [Point(np.array([0.4]), np.array([0.09]))],
+        (5.0, 0.0, 0.1): [Point(np.array([0.3]), np.array([0.1]))],
+    }
+    monkeypatch.setattr(np_tuning, "tried", lambda *_: found)
+    assert np_tuning.best("Penalty", FULL, Scale(1)).penalty == 5.0
+    del found[2.5, 0.0, 0.1], found[5.0, 0.0, 0.1]
+    assert np_tuning.best("Penalty", FULL, Scale(1)) is None
+
+
+def test_optimum_agrees_with_cvxpy():
+    """F* of the convex task in a ball, from SciPy and from a conic solver."""
+    train = tasks(1)[0].train
+    x, y = np.asarray(train.rows.columns["x"], float), np.asarray(train.rows.columns["y"])
+    owner = np.repeat(np.arange(20), train.sizes)
+    w, t = cvxpy.Variable(31), cvxpy.Variable()
+    limits = [cvxpy.norm(w) <= error_budget.RADIUS]
+    for i in range(20):
+        benign, malignant = x[(owner == i) & (y == 0)], x[(owner == i) & (y == 1)]
+        limits += [cvxpy.sum(cvxpy.logistic(benign @ w)) / len(benign) <= t]
+        limits += [cvxpy.sum(cvxpy.logistic(-malignant @ w)) / len(malignant) <= error_budget.LEVEL]
+    cvxpy.Problem(cvxpy.Minimize(t), limits).solve(solver=cvxpy.CLARABEL)
+    assert error_budget.smallest_objective(train) == pytest.approx(float(t.value), rel=1e-4)

@@ -1,0 +1,55 @@
+"""The paper's Neyman–Pearson figures at full length: five seeds, 1000 rounds."""
+
+import numpy as np
+import pytest
+
+import softswitch as ss
+from softswitch.paper.experiment import Scale
+from softswitch.paper.neyman_pearson import AVERAGE, FULL, PAPER, PARTIAL, TOLERANCE, averages, mean, runs
+
+SCALE = Scale(seeds=5)
+RULES = {
+    "softmax": PAPER["Softmax SGM"],
+    "gentle": ss.SoftmaxSGM(alpha=1.0, step_size=0.5, tolerance=TOLERANCE),
+    "middle": ss.SoftmaxSGM(alpha=10.0, step_size=0.5, tolerance=TOLERANCE),
+    "average": AVERAGE,
+}
+
+
+@pytest.fixture(scope="module", params=[FULL, PARTIAL], ids=lambda way: way.name)
+def found(request):
+    batches = runs(RULES, request.param, SCALE)
+    whole = runs({"softmax": RULES["softmax"]}, request.param, SCALE, batch_size=None)
+    return request.param, {label: averages(results) for label, results in batches.items()}, averages(whole["softmax"])
+
+
+def test_the_constraint_holds_on_the_average_of_feasible_iterates(found):
+    _, batches, whole = found
+    assert mean(batches["softmax"], "worst_constraint") <= TOLERANCE
+    assert mean(whole, "worst_constraint") <= TOLERANCE
+
+
+def test_figures_of_an_independent_implementation(found):
+    """F(w̄) and G(w̄) of another program with the same setting, within two standard deviations of our seeds."""
+    way, batches, whole = found
+    expected = {FULL: ((0.265, 0.064), (0.169, 0.082)), PARTIAL: ((0.215, 0.093), (0.179, 0.089))}[way]
+    for points, numbers in zip((batches["softmax"], whole), expected, strict=True):
+        for name, number in zip(("worst_objective", "worst_constraint"), numbers, strict=True):
+            values = [getattr(point, name) for point in points]
+            assert abs(np.mean(values) - number) <= 2 * np.std(values, ddof=1), (name, values, number)
+
+
+def test_a_small_alpha_hides_the_worst_client(found):
+    _, batches, _ = found
+    levels = [mean(batches[label], "worst_constraint") for label in ("average", "gentle", "middle", "softmax")]
+    assert levels[1] > 0.3
+    assert sorted(levels, reverse=True) == levels, "G falls as α grows: 0, 1, 10, 6400"
+
+
+def test_the_average_meets_it_on_average_only(found):
+    way, batches, _ = found
+    average = batches["average"]
+    assert mean(average, "mean_constraint") <= TOLERANCE < mean(average, "worst_constraint")
+    assert mean(average, "violating") >= 3
+    violating = [point.violating for point in batches["softmax"]]
+    assert max(violating) == 0 if way is FULL else np.mean(violating) <= 0.5
