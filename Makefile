@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # pip reads the tested versions from the committed constraints file.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint format bench figures clean
+.PHONY: demo test lint format bench figures gallery clean
 
 demo: $(VENV)/.run
 	$(BIN)/softswitch demo --out demo
@@ -27,6 +27,9 @@ bench: $(VENV)/.dev
 
 figures: $(VENV)/.run
 	$(BIN)/python docs/figures.py
+
+gallery: $(VENV)/.run
+	$(BIN)/python docs/gallery.py
 
 clean:
 	rm -rf $(VENV) demo results
