@@ -28,8 +28,9 @@ bench: $(VENV)/.dev
 figures: $(VENV)/.run
 	$(BIN)/python docs/figures.py
 
-gallery: $(VENV)/.run
-	$(BIN)/python docs/gallery.py
+gallery: $(VENV)/.dev
+	$(BIN)/softswitch paper all --out results
+	$(BIN)/python docs/gallery.py results
 
 clean:
 	rm -rf $(VENV) demo results

@@ -105,5 +105,5 @@ def test_every_seed_may_have_its_own_data(clients, together):
             np.testing.assert_allclose(result.params, alone.params, rtol=1e-3, atol=1e-5)
             np.testing.assert_allclose(result.history.held_out.objective, alone.history.held_out.objective, rtol=1e-3)
     assert np.abs(found["sharp"][0].params - found["sharp"][1].params).max() > 1e-2
-    with pytest.raises(ValueError, match=r"clients must be one ClientData, or one for each of 3 seeds, but has 2"):
+    with pytest.raises(ValueError, match=r"clients must be one for all seeds or a list of 3, but is a list of 2"):
         ss.sweep(PROBLEM, [clients, other], RULES, seeds=3, **OPTIONS)

@@ -121,11 +121,16 @@ def paper(
     scale = Scale(seeds=seeds or (2 if quick else 5), quick=quick)
     began = time.perf_counter()
     chosen = list(EXPERIMENTS.values()) if name == "all" else [EXPERIMENTS[name]]
+    missing = [experiment.missing for experiment in chosen if experiment.missing]
+    if missing:
+        raise typer.BadParameter("; ".join(missing))
     claims: list[Claim] = []
     for written in regenerate(chosen, scale, out):
-        console.print(f"[bold]{written.experiment.name}[/] ({written.seconds:.1f} s) → {written.files[0]}")
+        told = f"{written.experiment.name} ({written.seconds:.1f} s) → {written.files[0]}"
+        console.print(told, style="bold", markup=False, highlight=False, soft_wrap=True)
         for claim in written.outcome.claims:
-            console.print(f"  {'[green]' if claim.held else '[red]'}{claim}[/]", highlight=False, soft_wrap=True)
+            colour = "green" if claim.held else "red"
+            console.print(f"  {claim}", style=colour, markup=False, highlight=False, soft_wrap=True)
         claims += written.outcome.claims
     held = sum(claim.held for claim in claims)
     console.print(f"{held} of {len(claims)} claims held; {scale.seeds} seeds, {time.perf_counter() - began:.0f} s.")

@@ -18,6 +18,8 @@ FEW_ROUNDS = 20
 """A history shorter than this says nothing about shares."""
 RARE, EVER = 0.02, 0.99
 """A switch share below or above these is stuck."""
+MOST_VOID = 0.1
+"""A larger share of void rounds is worth a word."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ def diagnose(
     participants: int,
     clients: int,
     constraints: int,
-    diverged: bool,
+    diverged_at: int,
+    vanished: bool,
+    absent_on_all_data: float,
     scatter: Callable[[], float],
 ) -> tuple[Finding, ...]:
     """All findings that the history supports, most telling first.
@@ -55,14 +59,22 @@ def diagnose(
         participants: m.
         clients: n.
         constraints: how many a client has.
-        diverged: whether something was not finite.
+        diverged_at: the round in which something was not finite; −1 where all was well.
+        vanished: whether that was that no client has an objective, or none a constraint, on all its data.
+        absent_on_all_data: the share of clients that lack an objective or constraint on all their data.
         scatter: measures how much the sampled G scatters at one iterate; called only where it matters.
     """
-    if diverged:
-        step = float(rule.step_size_at(max(0, len(history) - 1)))
-        seen = f"a value was not finite after {len(history)} rounds"
+    if vanished:
+        seen = f"from round {diverged_at} on no client has an objective, or none a constraint: all are −∞ on all data"
+        change = "Look at the functions: −∞ says that a client has nothing to measure, and may also be an overflow"
+        return (Finding("nothing to train on", seen, change),)
+    if diverged_at >= 0:
+        step = float(rule.step_size_at(diverged_at))
+        seen = f"a value was not finite in round {diverged_at}"
         return (Finding("diverged", seen, f"Lower step_size (now {step:.3g}), or see the status for the client"),)
     findings = (
+        _no_evidence(history, participants, clients),
+        _batches_lack_rows(history, participants, absent_on_all_data),
         _jumps(history, rule, participants == clients, scatter),
         _switch_stuck(history),
         _hides_the_worst(history, rule, participants * constraints),
@@ -108,6 +120,34 @@ def never_feasible(
         "client infeasible by itself",
         f"{seen}. Minimising the constraint of client {names[blocker]!r} alone ends at {alone.smallest:.4g}",
         f"No other client is to blame: raise the tolerance, or give {names[blocker]!r} a constraint it can meet",
+    )
+
+
+def _no_evidence(history: History, participants: int, clients: int) -> Finding | None:
+    """Rounds that counted nothing because no participant had an objective, or none a constraint."""
+    share = float(np.mean(history.void)) if len(history) else 0.0
+    if share <= MOST_VOID:
+        return None
+    return Finding(
+        "rounds without evidence",
+        f"in {share:.0%} of the rounds none of {participants} participants had an objective, or none a constraint, and "
+        "nothing was learnt",
+        f"Raise participation (now {participants} of {clients} clients)",
+    )
+
+
+def _batches_lack_rows(history: History, participants: int, absent_on_all_data: float) -> Finding | None:
+    """Clients that have a class or group, but whose batches often have none of its rows, fall out of the switch."""
+    if not len(history):
+        return None
+    missing = float(np.mean(history.absent)) / participants
+    if missing <= 1.5 * absent_on_all_data + 0.02:
+        return None
+    return Finding(
+        "batches lack a class or group",
+        f"{missing:.0%} of the reports had no objective or lacked a constraint, but on all their data only "
+        f"{absent_on_all_data:.0%} of the clients do",
+        "Draw by it: ClientData.from_arrays(…, strata=…); or raise batch_size",
     )
 
 

@@ -34,6 +34,7 @@ class Record(NamedTuple):
         worst_client: the client that reported the largest f_i.
         full: the worst and the mean of all clients at w_k, on all their rows; NaN where it was not evaluated.
         held_out: the same on rows not trained on; None where there are none.
+        absent: how many participants had no objective, or lacked a constraint.
         rows: rows that the clients hold together, where a batch is all of them; else None.
         clients: I_k and its members' f_i and g_i; None where they are not recorded.
     """
@@ -45,6 +46,7 @@ class Record(NamedTuple):
     worst_client: Int[Array, ""]
     full: Overview
     held_out: Overview | None
+    absent: Int[Array, ""]
     rows: Int[Array, ""] | None
     clients: tuple[Int[Array, " m"], Float[Array, " m"], Float[Array, "m c"]] | None
 
@@ -90,6 +92,7 @@ def play(
         draws.clients[jnp.argmax(jnp.where(reports.mask, reports.objective, -jnp.inf))],
         full,
         held_out,
+        (reports.mask & ~(reports.has_objective & reports.has_constraint.all(axis=1))).sum(),
         oracle.rows_held(draws),
         (draws.clients, reports.objective, reports.constraint) if record_clients else None,
     )
@@ -204,10 +207,14 @@ def report(oracle: Oracle, params: Any, key: Array, k: Array) -> tuple[Array, An
 
 @jax.jit
 def scatter(oracle: Oracle, params: Any, key: Array, first: Array) -> Float[Array, ""]:
-    """How much the sampled G differs between 32 reports at the same parameters: its standard deviation, compiled."""
+    """How much the sampled G differs between 32 reports at the same parameters: its standard deviation, compiled.
+
+    Reports in which nobody has a constraint are left out.
+    """
 
     def once(k: Array) -> Array:
         reports = oracle.report(params, oracle.draw(jax.random.fold_in(key, k)))
         return maximum(reports.constraint, reports.mask[:, None])
 
-    return lax.map(once, first + jnp.arange(32, dtype=jnp.int32)).std()
+    sampled = lax.map(once, first + jnp.arange(32, dtype=jnp.int32))
+    return sampled.std(where=~jnp.isneginf(sampled))

@@ -80,7 +80,7 @@ def estimate_constants(
         gradient_noise = max(gradient_noise, *(subgaussian_norm(g) for g in _columns(gradients)))
         objective, constraint = evaluate(problem, clients, params)
         columns = (column[~np.isneginf(column)] for column in (objective, *constraint.T))
-        spread = max(spread, *(heterogeneity(column) for column in columns))
+        spread = max(spread, *(heterogeneity(column) for column in columns if len(column)))
     scale = float(np.sqrt(size))
     return Constants(
         float(theta.diameter(problem.start)), lipschitz, scale * gradient_noise, scale * value_noise, spread
@@ -93,7 +93,7 @@ def _refuse_not_finite(clients: ClientData, chosen: np.ndarray, *measured: np.nd
         if len(bad):
             raise ValueError(
                 f"objective and constraint must be finite on every batch, but are not at client "
-                f"{clients.names[chosen[bad[0]]]!r}; does it lack a class or group? Draw by strata, or leave it out"
+                f"{clients.names[chosen[bad[0]]]!r}; does a batch lack a class or group? Draw by strata"
             )
 
 

@@ -45,6 +45,7 @@ class History:
         full: the worst and the mean client in those rounds: ``full.objective`` is F(w_k), ``full.constraint`` G(w_k),
             ``full.mean_objective`` and ``full.mean_constraint`` the clients' means.
         held_out: the same on held-out data, where it was given; else None.
+        absent: how many participants had no objective or lacked a constraint, each round.
         per_client: what each participant reported, where it was asked for.
     """
 
@@ -57,6 +58,7 @@ class History:
     gradient_evaluations: np.ndarray
     full_rounds: np.ndarray
     full: Overview
+    absent: np.ndarray
     held_out: Overview | None = None
     per_client: ClientHistory | None = None
 
@@ -78,8 +80,9 @@ class History:
 
     @property
     def switch_share(self) -> float:
-        """κ = |S|/K, the share of rounds that were feasible; NaN before the first round."""
-        return float(np.mean(self.feasible)) if len(self) else float("nan")
+        """κ = |S|/K, the share of rounds that were feasible, void ones left out; NaN where none counts."""
+        counted = len(self) - int(self.void.sum())
+        return self.feasible_rounds / counted if counted else float("nan")
 
     @classmethod
     def from_records(cls, oracle: Oracle, records: Sequence[Record], rounds: int, first: int = 0) -> History:
@@ -102,6 +105,7 @@ class History:
             value_evaluations=values,
             gradient_evaluations=gradients,
             full_rounds=first + evaluated,
+            absent=joined.absent,
             full=Overview(*(values[evaluated] for values in joined.full)),
             held_out=None if joined.held_out is None else Overview(*(values[evaluated] for values in joined.held_out)),
             per_client=None if joined.clients is None else ClientHistory(*joined.clients),

@@ -11,6 +11,11 @@ def mean_over(values: Float[Array, " rows"], weights: Float[Array, " rows"]) -> 
 
     For a loss of one class or group: ``mean_over(loss, batch["weight"] * (batch["y"] == 1))``. A client without such
     rows then has no objective, or no constraint, of this kind: see ``Problem``. Its gradient is 0.
+
+    −∞ must also be what your function returns: ``mean_over(…) - 0.3`` keeps it, ``0.3 - mean_over(…)`` and the
+    difference of two means do not. For those test Σ weights yourself, and keep the branch that is not taken finite,
+    since JAX differentiates both: ``jnp.where(known, 0.3 - mean, -jnp.inf)``. A batch that lacks the class by chance
+    says −∞ too, and its client then has no say in that round: draw by ``strata``.
     """
     total = weights.sum()
     known = total > 0

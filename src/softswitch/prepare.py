@@ -108,6 +108,8 @@ def prepare(
         training = participants * (report.width + 3 * local_steps * update.width)  # a gradient costs about 3 values
         evaluated = clients.sizes.sum() + (0 if held_out is None else held_out.sizes.sum())
         eval_every = max(math.ceil(rounds / 20), math.ceil(evaluated / training))
+    if held_out is not None and eval_every == 0:
+        raise ValueError("held_out is evaluated every eval_every rounds, but eval_every is 0, which means never")
     return Prepared(
         oracle=oracle,
         rounds=rounds,

@@ -117,7 +117,7 @@ def run(
     state = engine.start(problem.start, computed, oracle.constraints)
     records: list[engine.Record] = []
     began = time.perf_counter()
-    done, feasible, stopped = 0, 0, False
+    done, feasible, counted, stopped = 0, 0, 0, False
     try:
         while done < rounds and not stopped and int(state.diverged_at) < 0:
             after, record = engine.run_chunk(
@@ -135,8 +135,8 @@ def run(
             history = History.from_records(oracle, [record], last - done, first=done)
             # Nothing above is kept if Ctrl-C comes before this line; all of it if after.
             state, records, done = after, [*records, record], last
-            feasible += history.feasible_rounds
-            news = Chunk(done, rounds, history, feasible / done, state, time.perf_counter() - began)
+            feasible, counted = feasible + history.feasible_rounds, counted + int((~history.void).sum())
+            news = Chunk(done, rounds, history, feasible / max(1, counted), state, time.perf_counter() - began)
             answers = [callback(news) for callback in callbacks]
             stopped = any(isinstance(answer, bool | np.bool_) and bool(answer) for answer in answers)
     except KeyboardInterrupt:
@@ -201,7 +201,9 @@ def finish(
         prepared.oracle.participants,
         len(clients),
         constraint.shape[1],
-        diverged=diverged_at >= 0,
+        diverged_at=diverged_at,
+        vanished=vanished,
+        absent_on_all_data=float(np.mean(np.isneginf(objective) | np.isneginf(constraint).any(axis=1))),
         scatter=lambda: float(engine.scatter(prepared.playing, state.params, jax.random.key(seed), jnp.int32(rounds))),
     )
     if how.code is StatusCode.NO_FEASIBLE_ROUND:

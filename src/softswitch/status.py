@@ -111,6 +111,12 @@ def status(
     if stopped:
         message = f"ended after {len(history)} rounds, {feasible} of them feasible; {at_answer}"
         return Status(StatusCode.STOPPED, message, len(history), blocker, smallest)
+    if history.void.all():
+        message = (
+            f"in none of {len(history)} rounds did the participants have an objective and a constraint among them; "
+            "raise participation"
+        )
+        return Status(StatusCode.NO_FEASIBLE_ROUND, message, None, None, smallest)
     if not feasible:
         when = _smallest_criterion(history)
         message = (

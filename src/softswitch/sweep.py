@@ -1,4 +1,4 @@
-"""sweep(): many settings and seeds as one compiled program, and one table of what came out."""
+"""sweep(): many settings and seeds, sharing compiled programs, and one table of what came out."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Sweep:
 
 
 def sweep(
-    problem: Problem,
+    problem: Problem | Sequence[Problem],
     clients: ClientData | Sequence[ClientData],
     rules: Sequence[Rule] | Mapping[str, Rule],
     *,
@@ -126,7 +126,8 @@ def sweep(
     a seed's draws, so that their results can be compared pair by pair. The other arguments are those of ``solve``.
 
     Args:
-        problem: objective, constraint, start, perhaps a domain.
+        problem: objective, constraint, start, perhaps a domain; or a list with one a seed, where seeds differ in their
+            start.
         clients: whose data; or a list with one ``ClientData`` a seed, where seeds differ in their split as well.
         rules: a list of rules, or a dict from a label to a rule.
         seeds: how many (0, 1, 2, …), or which.
@@ -159,7 +160,7 @@ def sweep(
         raise ValueError("seeds must hold at least one seed, but is empty")
     chosen = tuple(labelled.values())
 
-    def prepared(clients: ClientData, held_out: ClientData | None) -> Prepared:
+    def prepared(problem: Problem, clients: ClientData, held_out: ClientData | None) -> Prepared:
         return prepare(
             problem,
             clients,
@@ -178,37 +179,37 @@ def sweep(
 
     if together is None:
         together = jax.default_backend() != "cpu"
-    if isinstance(clients, ClientData) and not isinstance(held_out, Sequence):
-        shares = [Share(clients, prepared(clients, held_out), numbers)]
+    data = (problem, clients, held_out)
+    if any(isinstance(given, Sequence) for given in data):
+        each = zip(*map(_a_seed, ("problem", "clients", "held_out"), data, [numbers] * 3), numbers, strict=True)
+        shares = [Share(p, own, prepared(p, own, apart), (seed,)) for p, own, apart, seed in each]
     else:
-        own, apart = _a_seed("clients", clients, numbers), _a_seed("held_out", held_out, numbers)
-        shares = [Share(own[s], prepared(own[s], apart[s]), (seed,)) for s, seed in enumerate(numbers)]
+        shares = [Share(problem, clients, prepared(*data), numbers)]  # type: ignore[arg-type]
     with ProgressBar(len(chosen) * len(numbers) * shares[0].prepared.rounds, progress) as bar:
         every = _side_by_side if together else _one_by_one
-        results = every(shares, problem, chosen, bar)
+        results = every(shares, chosen, bar)
     return Sweep(tuple(labelled), numbers, results)
 
 
 class Share(NamedTuple):
-    """The seeds that run on one data set."""
+    """The seeds that run on one problem and data set."""
 
+    problem: Problem
     clients: ClientData
     prepared: Prepared
     seeds: tuple[int, ...]
 
 
 def _a_seed(name: str, given: Any, seeds: Sequence[int]) -> Sequence[Any]:
-    """One data set a seed, where one is given for all or a list."""
+    """One a seed, where one is given for all or a list."""
     if not isinstance(given, Sequence):
         return [given] * len(seeds)
     if len(given) != len(seeds):
-        raise ValueError(f"{name} must be one ClientData, or one for each of {len(seeds)} seeds, but has {len(given)}")
+        raise ValueError(f"{name} must be one for all seeds or a list of {len(seeds)}, but is a list of {len(given)}")
     return given
 
 
-def _one_by_one(
-    shares: Sequence[Share], problem: Problem, rules: Sequence[Rule], bar: ProgressBar
-) -> tuple[tuple[Result, ...], ...]:
+def _one_by_one(shares: Sequence[Share], rules: Sequence[Rule], bar: ProgressBar) -> tuple[tuple[Result, ...], ...]:
     """Each run by itself, on as many threads as there are cores: XLA works outside Python's lock."""
     interrupted = Event()
     runs = [(share, seed) for share in shares for seed in share.seeds]
@@ -224,7 +225,7 @@ def _one_by_one(
             for enter, value in settings:
                 contexts.enter_context(enter(value))
             share, seed = runs[s]
-            return run(share.prepared, problem, share.clients, rules[r], seed, (watch,), record_clients=False)
+            return run(share.prepared, share.problem, share.clients, rules[r], seed, (watch,), record_clients=False)
 
     settings = [(enter, getattr(jax.config, name)) for enter, name in THREAD_SETTINGS]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -237,9 +238,7 @@ def _one_by_one(
             raise
 
 
-def _side_by_side(
-    shares: Sequence[Share], problem: Problem, rules: Sequence[Rule], bar: ProgressBar
-) -> tuple[tuple[Result, ...], ...]:
+def _side_by_side(shares: Sequence[Share], rules: Sequence[Rule], bar: ProgressBar) -> tuple[tuple[Result, ...], ...]:
     """All runs of one kind on one data set as one program."""
     groups: dict[Any, list[int]] = {}
     for r, rule in enumerate(rules):
@@ -253,18 +252,16 @@ def _side_by_side(
             def watch(done: int, size: int = len(members), runs: int = runs, before: int = rounds_done) -> None:
                 bar.update(before + done * runs, f"{size} rules × {runs // size} seeds")
 
-            results = _one_kind(share, problem, [rules[r] for r in members], watch)
+            results = _one_kind(share, [rules[r] for r in members], watch)
             for r, own in zip(members, results, strict=True):
                 found[r] += own
             rounds_done += share.prepared.rounds * runs
     return tuple(found[r] for r in range(len(rules)))
 
 
-def _one_kind(
-    share: Share, problem: Problem, rules: Sequence[Rule], watch: Callable[[int], None]
-) -> list[tuple[Result, ...]]:
+def _one_kind(share: Share, rules: Sequence[Rule], watch: Callable[[int], None]) -> list[tuple[Result, ...]]:
     """Run rules of one structure with all seeds of a data set; results by rule, then seed."""
-    clients, prepared, seeds = share
+    problem, clients, prepared, seeds = share
     stacked = jax.tree.map(lambda *numbers: jnp.asarray(numbers), *(rule.computed_as() for rule in rules))
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
     length = engine.chunk_length(prepared.oracle, len(seeds))

@@ -22,7 +22,7 @@ class Chunk:
         round: how many rounds are done.
         rounds: how many there will be.
         history: the rounds of this chunk; its counts of evaluations begin with it.
-        switch_share: the share of all rounds so far that were feasible.
+        switch_share: the share of all rounds so far that were feasible, void ones left out.
         state: what the server keeps, on the device.
         seconds: since the run began.
     """

@@ -1,21 +1,37 @@
 """Every figure of the paper, and some beside, by one command each."""
 
+from functools import partial
+
 from softswitch.paper import (
+    adult,
     alpha_tradeoff,
+    comparison,
     error_budget,
-    np_comparison,
+    fair_comparison,
+    fair_frontier,
+    fair_noniid,
+    fair_sweeps,
+    neyman_pearson,
     np_noniid,
     np_sweeps,
-    np_tuning,
     sgm_comparison,
+    tuning,
 )
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Scale, Written, regenerate
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
-        np_comparison.EXPERIMENT,
-        np_tuning.EXPERIMENT,
+        Experiment(
+            "np-comparison",
+            "Softmax SGM, penalty and primal-dual against gradient evaluations",
+            partial(comparison.compare, neyman_pearson.STUDY),
+        ),
+        Experiment(
+            "np-tuning",
+            "final F and G of each method over its grid: how wide is the good region?",
+            partial(tuning.run, neyman_pearson.STUDY),
+        ),
         np_sweeps.ALPHA,
         np_sweeps.STEPS_EXPERIMENT,
         np_sweeps.PARTICIPATION,
@@ -23,6 +39,16 @@ EXPERIMENTS: dict[str, Experiment] = {
         np_noniid.EXPERIMENT,
         error_budget.EXPERIMENT,
         alpha_tradeoff.EXPERIMENT,
+        fair_comparison.EXPERIMENT,
+        Experiment(
+            "fair-tuning",
+            "Adult: final F and G of each method over its grid",
+            partial(tuning.run, adult.STUDY),
+        ),
+        fair_sweeps.CRITERION,
+        fair_sweeps.ALPHA,
+        fair_noniid.EXPERIMENT,
+        fair_frontier.EXPERIMENT,
     )
 }
 

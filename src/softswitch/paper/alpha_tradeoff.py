@@ -63,7 +63,7 @@ def run(scale: Scale) -> Outcome:
         rows += [{"regime": regime, "alpha_eta": product, "round": k, "w": float(v)} for k, v in enumerate(w)]
         claims.append(_claim(regime, product, w))
     axes[0, 0].legend(frameon=False, fontsize="small")
-    return Outcome(figure, {"alpha-tradeoff": rows}, tuple(claims))
+    return Outcome(figure, {"iterates": rows}, tuple(claims))
 
 
 def _claim(regime: str, product: float, w: np.ndarray) -> Claim:

@@ -9,12 +9,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
 Row = dict[str, Any]
+EXTRAS = {"fairness": "fairlearn"}
+"""The module by which an extra is known to be there."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +80,21 @@ class Experiment:
         name: what it is called on the command line.
         shows: one line on what it shows.
         run: runs it.
+        extra: the extra of the package that it needs, if any.
     """
 
     name: str
     shows: str
     run: Callable[[Scale], Outcome]
+    extra: str = ""
+
+    @property
+    def missing(self) -> str:
+        """What has to be installed first; nothing where all is there."""
+        needed = EXTRAS.get(self.extra)
+        if needed is None or find_spec(needed) is not None:
+            return ""
+        return f"{self.name} needs {needed}: pip install 'softswitch[{self.extra}]'"
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.paper.neyman_pearson import (
-    PAPER,
-    TOLERANCE,
-    Point,
-    Way,
-    answer_rows,
-    averages,
-    curve_rows,
-    gradient_evaluations,
-    mean,
-    runs,
-    ways,
-)
+from softswitch.paper.neyman_pearson import SOFTMAX, STUDY, TOLERANCE
+from softswitch.paper.study import Point, Way, answer_rows, averages, curve_rows, gradient_evaluations, mean
 from softswitch.plotting import BLUE, VERMILLION, band, dots, ladder, legend, log_values, panels, tolerance
 from softswitch.result import Result
 from softswitch.rules import SoftmaxSGM
@@ -35,12 +24,12 @@ def alpha_sensitivity(scale: Scale) -> Outcome:
     """α from the plain mean to nearly the maximum, with full and with partial participation."""
     alphas = scale.pick(ALPHAS, (1.0, 100.0, 6400.0))
     rules = {f"{a:g}": SoftmaxSGM(alpha=a, step_size=0.5, tolerance=TOLERANCE) for a in alphas}
-    figure, axes = panels(len(ways(scale)), 3, "Softmax SGM: what α does", width=4.4)
+    figure, axes = panels(len(STUDY.ways(scale)), 3, "Softmax SGM: what α does", width=4.4)
     rows: list[Row] = []
     ends: list[Row] = []
     claims: list[Claim] = []
-    for row, way in zip(axes, ways(scale), strict=True):
-        found = runs(rules, way, scale, evaluations=scale.pick(100, 10))
+    for row, way in zip(axes, STUDY.ways(scale), strict=True):
+        found = STUDY.runs(rules, way, scale, evaluations=scale.pick(100, 10))
         swept = {a: found[f"{a:g}"] for a in alphas}
         _draw_curves(row[:2], swept, "α", way.name)
         # A logarithmic axis that has room for α = 0.
@@ -53,7 +42,7 @@ def alpha_sensitivity(scale: Scale) -> Outcome:
         rows, ends = rows + more, ends + at
         claims += _alpha_claims(swept, way)
     legend(figure, axes.flat, columns=5)
-    return Outcome(figure, {"alpha-sensitivity": rows, "answers": ends}, tuple(claims))
+    return Outcome(figure, {"curves": rows, "answers": ends}, tuple(claims))
 
 
 def local_steps(scale: Scale) -> Outcome:
@@ -62,18 +51,18 @@ def local_steps(scale: Scale) -> Outcome:
     swept = _swept({float(e): Way(f"E = {e}", e, share) for e in steps}, scale)
     points = _points(swept)
     met = [mean(own, "worst_constraint") <= TOLERANCE for own in points.values()]
-    claim = Claim(
-        f"the method is robust to E: G(w̄) <= {TOLERANCE} for every E",
-        all(met),
-        _said(points, "worst_constraint", "E"),
-    )
-    rate = Claim(
-        "and F(w̄) differs by less than a quarter",
-        max(mean(p, "worst_objective") for p in points.values())
-        <= 1.25 * min(mean(p, "worst_objective") for p in points.values()),
-        _said(points, "worst_objective", "E"),
-    )
-    return _one_sweep("local-steps", f"Softmax SGM: local steps E (m/n = {share:g})", swept, "E", (claim, rate))
+    levels = [mean(own, "worst_objective") for own in points.values()]
+    claims = [
+        Claim(
+            f"the method is robust to E: G(w̄) <= {TOLERANCE} for every E",
+            all(met),
+            _said(points, "worst_constraint", "E"),
+        )
+    ]
+    if len(points) > 1:
+        told = _said(points, "worst_objective", "E")
+        claims.append(Claim("and F(w̄) differs by less than a quarter", max(levels) <= 1.25 * min(levels), told))
+    return _one_sweep(f"Softmax SGM: local steps E (m/n = {share:g})", swept, "E", claims)
 
 
 def participation(scale: Scale) -> Outcome:
@@ -81,7 +70,9 @@ def participation(scale: Scale) -> Outcome:
     shares, steps = scale.pick((SHARES, 5), ((1.0,), 1))
     swept = _swept({r: Way(f"m/n = {r:g}", steps, r) for r in shares}, scale)
     points = _points(swept)
-    claims = (
+    least, most = points[shares[0]], points[shares[-1]]
+    comparable = len(points) > 1
+    claims = [
         Claim(
             "more clients a round bring G(w̄) down, within the seeds' standard error",
             _falls(points),
@@ -89,26 +80,26 @@ def participation(scale: Scale) -> Outcome:
         ),
         Claim(
             f"few clients a round hinder strict satisfaction: G(w̄) > {TOLERANCE} with the fewest, met with all",
-            mean(points[shares[0]], "worst_constraint") > TOLERANCE >= mean(points[1.0], "worst_constraint"),
+            mean(least, "worst_constraint") > TOLERANCE >= mean(most, "worst_constraint"),
             _said(points, "violating", "m/n", "clients violating: "),
         ),
-    )
-    return _one_sweep("participation", f"Softmax SGM: share of clients m/n (E = {steps})", swept, "m/n", claims)
+    ]
+    return _one_sweep(f"Softmax SGM: share of clients m/n (E = {steps})", swept, "m/n", claims if comparable else [])
 
 
 def _swept(values: Mapping[float, Way], scale: Scale) -> Swept:
     """The paper's method in each of the given ways."""
-    rules = {"": PAPER["Softmax SGM"]}
-    return {value: runs(rules, way, scale, evaluations=scale.pick(100, 10))[""] for value, way in values.items()}
+    rules = {"": SOFTMAX}
+    return {value: STUDY.runs(rules, way, scale, evaluations=scale.pick(100, 10))[""] for value, way in values.items()}
 
 
-def _one_sweep(name: str, title: str, swept: Swept, symbol: str, claims: tuple[Claim, ...]) -> Outcome:
+def _one_sweep(title: str, swept: Swept, symbol: str, claims: Sequence[Claim]) -> Outcome:
     figure, axes = panels(1, 3, title, width=4.4)
     _draw_curves(axes[0, :2], swept, symbol, "")
     _draw_answers(axes[0, 2], swept, symbol)
     legend(figure, axes.flat, columns=5)
     rows, ends = _tables(swept, symbol)
-    return Outcome(figure, {name: rows, "answers": ends}, claims)
+    return Outcome(figure, {"curves": rows, "answers": ends}, tuple(claims))
 
 
 def _points(swept: Swept) -> dict[float, list[Point]]:
@@ -165,10 +156,16 @@ def _alpha_claims(swept: Swept, way: Way) -> list[Claim]:
 
 
 def _falls(points: Mapping[float, list[Point]]) -> bool:
-    """Whether no step to the next value raises the mean G by more than the seeds' standard error."""
+    """Whether G falls from the first value to the last by more than the standard error, and no step rises by more.
+
+    The standard error is that of a difference of two independent means over seeds.
+    """
     values = np.array([[point.worst_constraint for point in own] for own in points.values()])
-    errors = values.std(axis=1, ddof=min(1, values.shape[1] - 1)) / np.sqrt(values.shape[1])
-    return bool((np.diff(values.mean(axis=1)) <= errors[1:]).all())
+    seeds = values.shape[1]
+    variance = values.var(axis=1, ddof=min(1, seeds - 1)) / seeds
+    middle = values.mean(axis=1)
+    steady = np.diff(middle) <= np.sqrt(variance[1:] + variance[:-1])
+    return bool(steady.all() and middle[0] - middle[-1] > np.sqrt(variance[0] + variance[-1]))
 
 
 def _said(points: Mapping[float, list[Point]], name: str, symbol: str, before: str = "") -> str:

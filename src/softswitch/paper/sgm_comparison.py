@@ -7,36 +7,23 @@ from typing import Any
 import numpy as np
 
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.paper.neyman_pearson import (
-    AVERAGE,
-    CLIENTS,
-    PAPER,
-    PARTIAL,
-    TOLERANCE,
-    Point,
-    Way,
-    answer_rows,
-    averages,
-    curve_rows,
-    mean,
-    runs,
-    ways,
-)
+from softswitch.paper.neyman_pearson import AVERAGE, CLIENTS, PARTIAL, SOFTMAX, STUDY, TOLERANCE
+from softswitch.paper.study import Point, Way, answer_rows, averages, curve_rows, mean
 from softswitch.plotting import METHODS, band, legend, log_values, panels, tolerance
 from softswitch.result import Result
 
-RULES = {"Softmax SGM": PAPER["Softmax SGM"], "Average SGM": AVERAGE}
+RULES = {"Softmax SGM": SOFTMAX, "Average SGM": AVERAGE}
 
 
 def run(scale: Scale) -> Outcome:
     """Both methods in both ways to take part."""
     title = "Softmax SGM and average SGM: worst client (solid), mean client (dotted), and each client at the answer"
-    figure, axes = panels(len(ways(scale)), 3, title, width=4.6)
+    figure, axes = panels(len(STUDY.ways(scale)), 3, title, width=4.6)
     curves: list[Row] = []
     ends: list[Row] = []
     claims: list[Claim] = []
-    for row, way in zip(axes, ways(scale), strict=True):
-        found = runs(RULES, way, scale, evaluations=scale.pick(100, 10))
+    for row, way in zip(axes, STUDY.ways(scale), strict=True):
+        found = STUDY.runs(RULES, way, scale, evaluations=scale.pick(100, 10))
         at = {method: averages(results) for method, results in found.items()}
         for side, method in zip((-0.2, 0.2), found, strict=True):
             _draw(row, method, found[method], at[method], side)
@@ -50,7 +37,7 @@ def run(scale: Scale) -> Outcome:
             tolerance(panel, TOLERANCE)
         claims += _claims(at, way)
     legend(figure, axes[0, :2], columns=5)
-    return Outcome(figure, {"sgm-comparison": curves, "answers": ends}, tuple(claims))
+    return Outcome(figure, {"curves": curves, "answers": ends}, tuple(claims))
 
 
 def _draw(row: Any, method: str, results: tuple[Result, ...], points: list[Point], side: float) -> None:

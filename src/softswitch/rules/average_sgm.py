@@ -8,7 +8,9 @@ from typing import Any
 from softswitch.rules.base import Rule
 from softswitch.rules.reports import Decision, Reports
 from softswitch.rules.softmax_sgm import SoftmaxSGM
+from softswitch.rules.switching import switch
 from softswitch.traced import traced_settings
+from softswitch.weighting import equal_weights
 
 
 @traced_settings
@@ -25,6 +27,8 @@ class AverageSGM(Rule):
 
     def computed_as(self) -> Rule:
         """SoftmaxSGM at α = 0: the same program, so that nothing new is compiled and every bit is the same."""
+        if type(self) is not AverageSGM:
+            return self  # someone's own variant
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
         if self.criterion == "mean":
             settings["criterion"] = "softmax"  # the softmax mean at α = 0
@@ -32,4 +36,6 @@ class AverageSGM(Rule):
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Weigh all clients equally, and switch on the criterion."""
-        return self.computed_as().decide(state, reports)
+        objective_weights = equal_weights(reports.objective, reports.has_objective)
+        pair_weights = equal_weights(reports.constraint, reports.has_constraint)
+        return switch(self, reports, self.measure(reports), objective_weights, pair_weights), state

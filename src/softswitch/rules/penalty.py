@@ -21,7 +21,8 @@ class Penalty(Rule):
 
         w_{k+1} = w_k − η (1/m) Σ_i u_i(f_i + ρ max(0, g_i − ε))
 
-    It never switches; its criterion only tells which rounds count as feasible.
+    What a client does not have (−∞) adds nothing to its local loss; 1/m stays. The method never switches; its criterion
+    only tells which rounds count as feasible.
 
     Attributes:
         penalty: ρ >= 0, the price of a unit of violation, in units of f per unit of g.

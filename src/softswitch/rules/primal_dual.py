@@ -21,9 +21,10 @@ class PrimalDual(Rule):
     """Primal-dual method: a descent step on the Lagrangian, an ascent step on its multiplier, clients averaged.
 
         w_{k+1} = w_k − η (1/m) Σ_i u_i(f_i + μ_k (g_i − ε))
-        μ_{k+1} = max(0, μ_k + η_d ((1/m) Σ_i g_i − ε)),   one μ a constraint
+        μ_{k+1} = max(0, μ_k + η_d (mean_i g_i − ε)),   one μ a constraint; the mean is over the clients that have it
 
-    It never switches; its criterion only tells which rounds count as feasible.
+    What a client does not have (−∞) adds nothing to its local loss; 1/m stays. The method never switches; its criterion
+    only tells which rounds count as feasible.
 
     Attributes:
         multiplier: μ_0 >= 0, the multiplier at the start (the paper's λ_0).

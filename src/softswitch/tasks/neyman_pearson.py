@@ -76,7 +76,7 @@ def breast_cancer(
         split_seed: of the split into training and test rows; by default ``seed``.
         concentration: None deals rows IID, with equal sizes and class mix. A number deals each class in
             Dirichlet-distributed shares of that concentration: clients of very different sizes and class mix, some
-            without any row of a class, but each with at least 5 rows.
+            without any row of a class, but each with at least 5 rows, training and test together.
         domain: Θ, if the iterates are to be kept in one.
     """
     features, benign = load_breast_cancer(return_X_y=True)

@@ -1,0 +1,121 @@
+"""Fair classification, one setting at a time: the criterion of the switch, the softmax parameter α."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from softswitch.paper.adult import COMMON, FULL, STUDY, TOLERANCE
+from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
+from softswitch.paper.study import Point, Task, answer_rows, averages, lasts, mean
+from softswitch.plotting import BLUE, GREEN, VERMILLION, dots, legend, panels, tolerance
+from softswitch.result import Result
+from softswitch.rules import CRITERIA, SoftmaxSGM
+from softswitch.tasks.fair_classification import accuracy_and_gap
+
+ALPHAS = (0.0, 1.0, 10.0, 100.0, 1000.0)
+
+
+def criterion(scale: Scale) -> Outcome:
+    """What the switch looks at: softmax mean, maximum, mean, or the constraint on all clients' data put together."""
+    rules = {name: SoftmaxSGM(alpha=1.0, criterion=name, **COMMON) for name in CRITERIA}
+    found = STUDY.runs(rules, FULL, scale)
+    ends, gaps, figure, tables = _show("Adult: the switch's criterion (α = 1)", found, scale, list(CRITERIA))
+    worst = {name: mean(points, "worst_constraint") for name, points in ends.items()}
+    claims = (
+        Claim(
+            "the pooled criterion keeps the gap on all data put together within the tolerance, not the worst client's",
+            float(gaps["pooled"].mean()) <= TOLERANCE < worst["pooled"],
+            f"pooled gap {gaps['pooled'].mean():.3f}, worst client {worst['pooled']:.3f}",
+        ),
+        Claim(
+            "the other criteria keep the worst client within the tolerance",
+            max(worst[name] for name in worst if name != "pooled") <= TOLERANCE,
+            ", ".join(f"{name} {value:.3f}" for name, value in worst.items() if name != "pooled"),
+        ),
+        Claim(
+            "the more pessimistic the criterion, the larger F: pooled < softmax < max",
+            mean(ends["pooled"], "worst_objective")
+            < mean(ends["softmax"], "worst_objective")
+            < mean(ends["max"], "worst_objective"),
+            ", ".join(f"{name} {mean(points, 'worst_objective'):.3f}" for name, points in ends.items()),
+        ),
+    )
+    return Outcome(figure, tables, claims)
+
+
+def alpha(scale: Scale) -> Outcome:
+    """α from the mean towards the maximum."""
+    alphas = scale.pick(ALPHAS, (1.0, 100.0))
+    rules = {f"{a:g}": SoftmaxSGM(alpha=a, **COMMON) for a in alphas}
+    found = STUDY.runs(rules, FULL, scale)
+    ends, _, figure, tables = _show("Adult: what α does", found, scale, [f"{a:g}" for a in alphas])
+    first, last = ends[f"{alphas[0]:g}"], ends[f"{alphas[-1]:g}"]
+    claims = [
+        Claim(
+            f"every α meets G <= {TOLERANCE} on IID clients",
+            max(mean(points, "worst_constraint") for points in ends.values()) <= TOLERANCE,
+            ", ".join(f"{mean(points, 'worst_constraint'):.3f} at α = {a}" for a, points in ends.items()),
+        ),
+        Claim(
+            "a larger α is more cautious: smaller G, larger F",
+            mean(last, "worst_constraint") < mean(first, "worst_constraint")
+            and mean(last, "worst_objective") > mean(first, "worst_objective"),
+            ", ".join(f"F {mean(points, 'worst_objective'):.3f} at α = {a}" for a, points in ends.items()),
+        ),
+    ]
+    if not scale.quick:
+        zero, one = (mean(ends[a], "worst_objective") for a in ("0", "1"))
+        claims.append(
+            Claim(
+                "the paper's α = 1 is far from the mean (α = 0): F differs by 1% or more",
+                abs(one - zero) >= 0.01 * zero,
+                f"F {zero:.4f} at α = 0, {one:.4f} at α = 1",
+            )
+        )
+    return Outcome(figure, tables, tuple(claims))
+
+
+def _show(
+    title: str, found: Mapping[str, tuple[Result, ...]], scale: Scale, ticks: list[str]
+) -> tuple[dict[str, list[Point]], dict[str, np.ndarray], Figure, dict[str, list[Row]]]:
+    """Last iterate and average over the settings, as figure and tables; also the gap on all data put together."""
+    own = STUDY.tasks(scale.seeds)
+    ends = {name: lasts(results, own) for name, results in found.items()}
+    kept = {name: averages(results) for name, results in found.items()}
+    pooled = {
+        name: np.array([_pooled_gap(result, task) for result, task in zip(results, own, strict=True)])
+        for name, results in found.items()
+    }
+    figure, axes = panels(1, 2, title, width=5.0)
+    objective, constraint = axes[0]
+    places = np.arange(len(found))
+    for panel, name, word in ((objective, "worst_objective", "F"), (constraint, "worst_constraint", "G")):
+        for iterates, colour, what in ((ends, BLUE, "last iterate"), (kept, GREEN, "average of feasible iterates")):
+            values = [[getattr(point, name) for point in points] for points in iterates.values()]
+            dots(panel, places, values, colour, what)
+        panel.set(title=f"{word}, worst client, training rows", xticks=places, xticklabels=ticks)
+    dots(constraint, places, list(pooled.values()), VERMILLION, "last iterate, all data put together", ":")
+    tolerance(constraint, TOLERANCE)
+    legend(figure, axes.flat, columns=4)
+    rows: list[Row] = []
+    for name in found:
+        for iterate, points in (("last", ends[name]), ("average", kept[name])):
+            rows += answer_rows(points, setting=name, iterate=iterate)
+    gaps = [
+        {"setting": name, "seed": seed, "pooled_gap": float(gap)}
+        for name, values in pooled.items()
+        for seed, gap in enumerate(values)
+    ]
+    return ends, pooled, figure, {"answers": rows, "pooled": gaps}
+
+
+def _pooled_gap(result: Result, task: Task) -> float:
+    gap: float = accuracy_and_gap(result.last, task.train)["probability_gap"]
+    return gap
+
+
+CRITERION = Experiment("fair-criterion", "Adult: softmax, max, mean and pooled criterion side by side", criterion)
+ALPHA = Experiment("fair-alpha", "Adult over α: from the plain mean to the maximum", alpha)

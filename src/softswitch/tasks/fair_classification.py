@@ -1,0 +1,137 @@
+"""Fair classification: the smallest cross-entropy at the worst client, while no client's groups are treated apart.
+
+The paper's experiment: Adult over ten clients, a network 100 → 64 (ReLU) → 1 with 6,529 parameters, sex as the
+protected attribute, demographic parity as the constraint.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from softswitch import checks
+from softswitch.clients import ClientData
+from softswitch.problem import Batch, Params, PooledConstraint, Problem
+from softswitch.splits import split_by_column, split_iid
+from softswitch.tasks import adult as census
+from softswitch.tasks.fairness import demographic_parity
+
+Network = list[dict[str, Array]]
+"""Layer by layer: weights ``w`` and biases ``b``."""
+
+
+def network(features: int, hidden: tuple[int, ...] = (64,), *, seed: int = 0) -> Network:
+    """Random weights of a network with ReLU layers and one output; no hidden layer makes it logistic regression.
+
+    He's initialisation: normal weights of variance 2/(inputs), zero biases. The last layer's are smaller, 1/(inputs).
+    """
+    checks.whole_number("features", features, at_least=1)
+    widths = (features, *(checks.whole_number("hidden", width, at_least=1) for width in hidden), 1)
+    layers = []
+    for depth, key in enumerate(jax.random.split(jax.random.key(checks.seed("seed", seed)), len(widths) - 1)):
+        inputs, outputs = widths[depth : depth + 2]
+        scale = (1 if outputs == 1 else 2) / inputs
+        weights = jnp.sqrt(scale) * jax.random.normal(key, (inputs, outputs))
+        layers.append({"w": weights, "b": jnp.zeros(outputs)})
+    return layers
+
+
+def scores(params: Network, x: Float[Array, "rows features"]) -> Float[Array, " rows"]:
+    """The network's output: the log odds of the positive class."""
+    *hidden, last = params
+    for layer in hidden:
+        x = jax.nn.relu(x @ layer["w"] + layer["b"])
+    return (x @ last["w"] + last["b"])[:, 0]
+
+
+def probability(params: Network, batch: Batch) -> Float[Array, " rows"]:
+    """π: every row's probability of the positive class."""
+    return jax.nn.sigmoid(scores(params, batch["x"]))
+
+
+def objective(params: Network, batch: Batch) -> Float[Array, ""]:
+    """f_i: the mean binary cross-entropy."""
+    score = scores(params, batch["x"])
+    return jnp.average(jnp.logaddexp(0, score) - batch["y"] * score, weights=batch["weight"])
+
+
+class Adult(NamedTuple):
+    """The Adult data over clients.
+
+    Attributes:
+        problem: what to solve.
+        train: UCI's training rows: 100 features ``x``, the label ``y`` (income above 50,000 dollars), and ``group``, 1
+            for women.
+        test: UCI's test rows, dealt likewise; a client that has none is not in it.
+    """
+
+    problem: Problem
+    train: ClientData
+    test: ClientData
+
+
+def adult(
+    clients: int = 10,
+    *,
+    seed: int = 0,
+    by: str | None = None,
+    min_rows: int = 500,
+    hidden: tuple[int, ...] = (64,),
+    constraint: PooledConstraint | None = None,
+    strata: str | None = None,
+) -> Adult:
+    """Adult over clients, with a network to train.
+
+    Args:
+        clients: n; rows are dealt IID by label and group.
+        seed: of the split over clients and of the network's weights.
+        by: a categorical column, such as "occupation": its values are the clients, and ``clients`` is not used.
+        min_rows: values of that column with fewer training rows make one client together.
+        hidden: widths of the network's hidden layers; () is logistic regression.
+        constraint: a fairness constraint over ``probability``; by default demographic parity.
+        strata: a column to draw batches by: "group", so that no batch lacks one its client has. By default rows are
+            drawn plainly, as in the paper.
+    """
+    table = census.columns()
+    training = table["split"] == "train"
+    x, _ = census.features(table, training)
+    y, group = census.labels(table), (table["sex"] == "Female").astype(np.int32)
+    if by is None:
+        owners = [split_iid(2 * y[part] + group[part], clients, seed=seed) for part in (training, ~training)]
+    else:
+        checks.one_of("by", by, census.CATEGORICAL)
+        dealt = table[by]
+        kept = split_by_column(dealt[training], min_rows=min_rows)
+        known = np.isin(dealt, np.unique(kept))
+        owners = [kept, np.where(known, dealt, "other")[~training]]
+    data = [
+        ClientData.from_arrays({"x": x[part], "y": y[part], "group": group[part]}, client=owner, strata=strata)
+        for part, owner in zip((training, ~training), owners, strict=True)
+    ]
+    gap = demographic_parity(probability) if constraint is None else constraint
+    return Adult(Problem(objective, gap, network(x.shape[1], hidden, seed=seed)), *data)
+
+
+def count(params: Params) -> int:
+    """How many parameters there are."""
+    return sum(int(leaf.size) for leaf in jax.tree.leaves(params))
+
+
+def accuracy_and_gap(params: Network, data: ClientData) -> dict[str, Any]:
+    """What a user of the classifier sees on all rows together: decisions at a probability of one half.
+
+    Accuracy, the gap of positive decisions between the groups, and the gap of mean probabilities.
+    """
+    rows = {key: np.asarray(column) for key, column in data.rows.columns.items()}
+    positive = np.asarray(jax.nn.sigmoid(scores(params, jnp.asarray(rows["x"]))))
+    decided = positive >= 0.5
+    protected = rows["group"] == 1
+    return {
+        "accuracy": float((decided == rows["y"]).mean()),
+        "decision_gap": float(abs(decided[protected].mean() - decided[~protected].mean())),
+        "probability_gap": float(abs(positive[protected].mean() - positive[~protected].mean())),
+    }
