@@ -68,6 +68,52 @@ def test_rounds_without_evidence_are_void():
     np.testing.assert_array_equal(np.isneginf(result.history.constraint), np.isneginf(result.history.constraint) & void)
 
 
+def test_void_rounds_are_told_and_do_not_count_in_the_share():
+    result = ss.solve(neyman_pearson(2), hospitals(), RULE, rounds=200, participation=0.2)
+    history = result.history
+    assert history.switch_share == history.feasible.sum() / (~history.void).sum()
+    assert any(finding.illness == "rounds without evidence" for finding in result.diagnosis)
+    assert "Raise participation (now 1 of 5 clients)" in result.explain()
+
+
+def test_a_run_of_void_rounds_only_says_so():
+    x = np.ones((8, 2), np.float32)
+    clients = ss.ClientData.from_arrays({"x": x, "y": [0] * 4 + [1] * 4}, client=[0] * 4 + [1] * 4, strata="y")
+    result = ss.solve(neyman_pearson(2), clients, RULE, rounds=50, participation=0.5)
+    assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
+    assert "raise participation" in result.status.message
+    assert "inf" not in result.status.message
+
+
+def test_nobody_has_a_constraint():
+    clients = ss.ClientData.from_arrays({"x": np.ones((8, 2), np.float32), "y": [0] * 8}, client=[0] * 4 + [1] * 4)
+    result = ss.solve(neyman_pearson(2), clients, RULE, rounds=50)
+    assert result.status.code is ss.StatusCode.DIVERGED
+    assert result.status.round == 0
+    assert [finding.illness for finding in result.diagnosis] == ["nothing to train on"]
+
+
+def test_batches_that_lack_a_class_by_chance_are_noticed():
+    """One positive row in forty, batches of four: without strata its client has no say in most rounds."""
+    generator = np.random.default_rng(0)
+    y = np.tile((np.arange(40) == 0).astype(int), 3)
+    x = np.column_stack([2 * y - 1 + generator.normal(size=120), np.ones(120)]).astype(np.float32)
+    found = {}
+    for strata in (None, "y"):
+        clients = ss.ClientData.from_arrays({"x": x, "y": y}, client=np.repeat(np.arange(3), 40), strata=strata)
+        result = ss.solve(neyman_pearson(2), clients, RULE, rounds=100, batch_size=4)
+        found[strata] = {finding.illness for finding in result.diagnosis}
+    assert "batches lack a class or group" in found[None]
+    assert "batches lack a class or group" not in found["y"]
+
+
+def test_scatter_leaves_out_reports_without_a_constraint():
+    """Noisy batches and a client in two without the class: noise is found, and the small step is not blamed."""
+    rule = ss.SoftmaxSGM(alpha=50.0, step_size=0.01, tolerance=0.05)
+    result = ss.solve(neyman_pearson(2), hospitals(), rule, rounds=200, participation=0.4, batch_size=2)
+    assert not any(finding.illness == "step size too large" for finding in result.diagnosis), result.explain()
+
+
 def falls_forever(w, batch):
     return -(batch["weight"].sum() * w["at"] ** 3)
 

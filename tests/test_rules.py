@@ -214,3 +214,17 @@ def test_multipliers_rise_with_those_who_have_the_constraint():
 def test_a_round_without_evidence_is_void_and_not_feasible(rule):
     assert not bool(decide(rule, [0.0, 0.0], [NOTHING, NOTHING]).feasible)
     assert not bool(decide(rule, [NOTHING, NOTHING], [-1.0, -1.0]).feasible)
+
+
+def test_average_is_computed_as_softmax_at_zero_and_variants_as_themselves():
+    assert ss.AverageSGM(**COMMON).computed_as() == ss.SoftmaxSGM(alpha=0.0, **COMMON)
+    assert ss.AverageSGM(criterion="max", **COMMON).computed_as().criterion == "max"
+
+    class Mine(ss.AverageSGM):
+        pass
+
+    mine = Mine(**COMMON)
+    assert mine.computed_as() is mine
+    asked = jax.tree.map(jnp.asarray, reports([0.1, 0.2], [0.0, 0.3]))
+    traced, _ = jax.jit(lambda rule, told: rule.decide((), told))(ss.AverageSGM(**COMMON), asked)
+    np.testing.assert_allclose(traced.weights, [0.5, 0.5])

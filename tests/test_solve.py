@@ -140,6 +140,8 @@ def test_worst_and_mean_client_are_followed_on_held_out_rows_too(clients):
     assert result.history.held_out.objective[1] != result.history.full.objective[1]
     same_params(result, solve(clients, eval_every=40))
     assert solve(clients).history.held_out is None
+    with pytest.raises(ValueError, match="held_out is evaluated every eval_every rounds, but eval_every is 0"):
+        solve(clients, held_out=apart, eval_every=0)
     with pytest.raises(ValueError, match="held_out must have the clients' columns"):
         solve(clients, held_out=ss.ClientData.from_arrays({"x": np.zeros((2, 4))}, client=[0, 1]))
 

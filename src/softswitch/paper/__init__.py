@@ -47,6 +47,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         ),
         fair_sweeps.CRITERION,
         fair_sweeps.ALPHA,
+        fair_sweeps.OPTIMIZER,
         fair_noniid.EXPERIMENT,
         fair_frontier.EXPERIMENT,
     )

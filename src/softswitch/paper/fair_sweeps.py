@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
+import optax
 from matplotlib.figure import Figure
 
-from softswitch.paper.adult import COMMON, FULL, STUDY, TOLERANCE
+from softswitch.paper.adult import COMMON, FULL, SOFTMAX, STUDY, TOLERANCE
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.paper.study import Point, Task, answer_rows, averages, lasts, mean
-from softswitch.plotting import BLUE, GREEN, VERMILLION, dots, legend, panels, tolerance
+from softswitch.paper.study import Point, Task, answer_rows, averages, curve_rows, lasts, mean
+from softswitch.plotting import BLUE, GREEN, VERMILLION, band, dots, legend, panels, tolerance
 from softswitch.result import Result
 from softswitch.rules import CRITERIA, SoftmaxSGM
 from softswitch.tasks.fair_classification import accuracy_and_gap
@@ -78,6 +80,38 @@ def alpha(scale: Scale) -> Outcome:
     return Outcome(figure, tables, tuple(claims))
 
 
+def optimizer(scale: Scale) -> Outcome:
+    """The server's optimiser: the paper's step size of 0.001 makes sense with Adam, not with plain SGD."""
+    rules = {
+        "Adam, 0.001": SOFTMAX,
+        "SGD, 0.001": replace(SOFTMAX, optimizer=optax.sgd),
+        "SGD, 0.1": replace(SOFTMAX, optimizer=optax.sgd, step_size=0.1),
+    }
+    found = STUDY.runs(rules, FULL, scale, evaluations=scale.pick(50, 4))
+    figure, axes = panels(1, 2, "Adult: the server's optimiser and step size", width=5.0)
+    for colour, (label, results) in zip((BLUE, VERMILLION, GREEN), found.items(), strict=True):
+        for panel, name in zip(axes[0], ("objective", "constraint"), strict=True):
+            curves = [getattr(result.history.full, name) for result in results]
+            band(panel, results[0].history.full_rounds, curves, colour, label)
+    for panel, word in zip(axes[0], "FG", strict=True):
+        panel.set(title=f"{word}, worst client, training rows", xlabel="round", ylim=(0, None))
+    tolerance(axes[0, 1], TOLERANCE)
+    legend(figure, axes.flat, columns=4)
+    ends = {label: lasts(results, STUDY.tasks(scale.seeds)) for label, results in found.items()}
+    adam, slow, fast = (mean(points, "worst_objective") for points in ends.values())
+    claims = (
+        Claim(
+            "plain SGD with a step of 0.001 hardly moves: F stays above 0.6",
+            slow > 0.6,
+            f"F {slow:.3f}, against {adam:.3f} with Adam",
+        ),
+        Claim("Adam is better than SGD with a step of 0.1 too", adam < fast, f"F {fast:.3f} against {adam:.3f}"),
+    )
+    curves = [row for label, results in found.items() for row in curve_rows(results, optimizer=label)]
+    answers = [row for label, points in ends.items() for row in answer_rows(points, optimizer=label)]
+    return Outcome(figure, {"curves": curves, "answers": answers}, claims)
+
+
 def _show(
     title: str, found: Mapping[str, tuple[Result, ...]], scale: Scale, ticks: list[str]
 ) -> tuple[dict[str, list[Point]], dict[str, np.ndarray], Figure, dict[str, list[Row]]]:
@@ -118,4 +152,5 @@ def _pooled_gap(result: Result, task: Task) -> float:
 
 
 CRITERION = Experiment("fair-criterion", "Adult: softmax, max, mean and pooled criterion side by side", criterion)
+OPTIMIZER = Experiment("fair-optimizer", "Adult: Adam and plain SGD on the server", optimizer)
 ALPHA = Experiment("fair-alpha", "Adult over α: from the plain mean to the maximum", alpha)

@@ -1,0 +1,100 @@
+"""The Adult data that come with the package."""
+
+import lzma
+
+import numpy as np
+import pytest
+
+import softswitch as ss
+from softswitch.tasks import adult as census
+from softswitch.tasks.fair_classification import accuracy_and_gap, adult, count, probability, scores
+from softswitch.tasks.group_metrics import by_group
+
+
+@pytest.fixture(scope="module")
+def task():
+    return adult(10, seed=0)
+
+
+def both(task, name):
+    return np.concatenate([np.asarray(data.rows.columns[name]) for data in (task.train, task.test)])
+
+
+def test_size_features_parameters_and_shares(task):
+    assert len(both(task, "y")) == 48_842
+    assert both(task, "x").shape == (48_842, 100)
+    assert count(task.problem.start) == 6_529
+    assert f"{both(task, 'y').mean():.2%}" == "23.93%"
+    assert f"{both(task, 'group').mean():.2%}" == "33.15%"
+    assert (task.train.sizes.sum(), task.test.sizes.sum()) == (32_561, 16_281)
+    assert np.ptp(task.train.sizes) <= 1
+
+
+def test_features_are_standardised_on_the_training_rows_and_one_hot():
+    table = census.columns()
+    training = table["split"] == "train"
+    x, names = census.features(table, training)
+    assert len(names) == x.shape[1] == 100
+    np.testing.assert_allclose(x[training, :6].mean(axis=0), 0, atol=1e-4)
+    np.testing.assert_allclose(x[training, :6].std(axis=0), 1, atol=1e-4)
+    assert set(np.unique(x[:, 6:])) == {0, 1}
+    unknown = names.index("workclass=Federal-gov")
+    np.testing.assert_array_equal(x[:, unknown] == 1, table["workclass"] == "Federal-gov")
+    assert not any(name.endswith("=?") for name in names), "? comes first in every column that has it, and is dropped"
+    assert (table["occupation"] == "?").sum() == 2_809, "but its rows are kept"
+
+
+def test_damaged_data_are_refused(monkeypatch, tmp_path):
+    census.columns.cache_clear()
+    monkeypatch.setattr(census.lzma, "decompress", lambda packed: b"age,income\n39,<=50K\n")
+    with pytest.raises(ValueError, match="damaged: SHA-256"):
+        census.columns()
+    monkeypatch.undo()
+    assert lzma.decompress is census.lzma.decompress
+    assert len(census.columns()["age"]) == 48_842
+
+
+def test_clients_by_a_column():
+    task = adult(by="occupation", min_rows=500)
+    table = census.columns()
+    assert set(task.test.names) <= set(task.train.names)
+    assert task.train.names[-1] == "other"
+    sales = task.train.sizes[task.train.names.index("Sales")]
+    assert sales == ((table["occupation"] == "Sales") & (table["split"] == "train")).sum()
+    rare = ~np.isin(table["occupation"], task.train.names)
+    assert task.train.sizes[-1] == (rare & (table["split"] == "train")).sum()
+    assert task.test.sizes[task.test.names.index("other")] == (rare & (table["split"] == "test")).sum()
+    with pytest.raises(ValueError, match="by must be one of"):
+        adult(by="job")
+
+
+def test_decisions_and_metrics_by_group_by_hand(task):
+    params = task.problem.start
+    x, y, group = (np.asarray(task.test.rows.columns[name]) for name in ("x", "y", "group"))
+    decided = np.asarray(scores(params, x)) >= 0
+    positive = np.asarray(probability(params, {"x": x}))
+    seen = accuracy_and_gap(params, task.test)
+    assert seen["accuracy"] == pytest.approx((decided == y).mean())
+    assert seen["decision_gap"] == pytest.approx(abs(decided[group == 1].mean() - decided[group == 0].mean()))
+    gap = abs(positive[group == 1].mean() - positive[group == 0].mean())
+    assert seen["probability_gap"] == pytest.approx(gap, abs=1e-6)
+    others, protected = by_group(params, task.test, method="start")
+    assert (others["method"], others["group"], protected["group"]) == ("start", "others", "protected")
+    for row, own in ((others, group == 0), (protected, group == 1)):
+        assert row["rows"] == own.sum()
+        assert row["selection_rate"] == pytest.approx(decided[own].mean())
+        assert row["true_positive_rate"] == pytest.approx(decided[own & (y == 1)].mean())
+        assert row["false_positive_rate"] == pytest.approx(decided[own & (y == 0)].mean())
+        assert row["accuracy"] == pytest.approx((decided == y)[own].mean())
+
+
+def test_the_network_is_what_it_says(task):
+    """100 → 64 (ReLU) → 1, in NumPy."""
+    first, last = [{key: np.asarray(value) for key, value in layer.items()} for layer in task.problem.start]
+    x = np.asarray(task.test.rows.columns["x"])[:50]
+    expected = np.maximum(x @ first["w"] + first["b"], 0) @ last["w"][:, 0] + last["b"][0]
+    np.testing.assert_allclose(scores(task.problem.start, x), expected, rtol=1e-4, atol=1e-5)
+    f, g = ss.evaluate(task.problem, task.test, task.problem.start)
+    assert f.shape == (10,)
+    assert g.shape == (10, 1)
+    assert count(adult(hidden=()).problem.start) == 101

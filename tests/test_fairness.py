@@ -1,0 +1,158 @@
+"""Fairness constraints by hand, pooled exactly, and where a group is missing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import softswitch as ss
+from softswitch.tasks import fairness
+from softswitch.tasks.fair_classification import network, objective, probability
+
+
+def given_probability(params, batch):
+    return batch["pi"] + 0 * params
+
+
+def batch(pi, group, y=None, weight=None):
+    pi = np.asarray(pi, np.float32)
+    weight = np.full(len(pi), 1 / len(pi)) if weight is None else np.asarray(weight)
+    y = np.zeros(len(pi), int) if y is None else np.asarray(y)
+    return {"pi": pi, "group": np.asarray(group), "y": y, "weight": weight.astype(np.float32)}
+
+
+def value(constraint, rows):
+    return np.asarray(constraint(jnp.float32(0.0), {key: jnp.asarray(column) for key, column in rows.items()}))
+
+
+PARITY = fairness.demographic_parity(given_probability)
+
+
+def test_parity_by_hand():
+    rows = batch([0.2, 0.4, 0.9, 0.5], [1, 1, 0, 0])
+    assert value(PARITY, rows) == pytest.approx(abs(0.3 - 0.7))
+    weighted = batch([0.2, 0.4, 0.9, 0.5], [1, 1, 0, 0], weight=[0.3, 0.1, 0.5, 0.1])
+    assert value(PARITY, weighted) == pytest.approx(abs(0.25 - (0.45 + 0.05) / 0.6))
+
+
+def test_opportunity_and_odds_by_hand():
+    rows = batch([0.2, 0.4, 0.9, 0.5, 0.1, 0.7], [1, 1, 0, 0, 1, 0], [1, 0, 1, 0, 1, 0])
+    assert value(fairness.equal_opportunity(given_probability), rows) == pytest.approx(abs(0.15 - 0.9))
+    odds = value(fairness.equalized_odds(given_probability), rows)
+    np.testing.assert_allclose(odds, [abs(0.15 - 0.9), abs(0.4 - 0.6)], rtol=1e-6)
+
+
+def test_group_loss_by_hand():
+    rows = batch([0.2, 0.4, 0.9], [1, 1, 0], [1, 0, 1])
+    losses = value(fairness.bounded_group_loss(given_probability, 0.5), rows)
+    np.testing.assert_allclose(losses, [-(np.log(0.2) + np.log(0.6)) / 2 - 0.5, -np.log(0.9) - 0.5], rtol=1e-5)
+    certain = batch([0.0, 1.0], [1, 0], [1, 0])
+    assert np.isfinite(value(fairness.bounded_group_loss(given_probability, 0.5), certain)).all()
+
+
+@pytest.mark.parametrize("group", [[1, 1, 1], [0, 0, 0]])
+def test_without_a_group_there_is_no_gap(group):
+    """Not 0, which would look feasible; not NaN, which would end the run."""
+    rows = batch([0.2, 0.4, 0.9], group, [1, 0, 1])
+    assert value(PARITY, rows) == -np.inf
+    assert value(fairness.equal_opportunity(given_probability), rows) == -np.inf
+    assert (value(fairness.equalized_odds(given_probability), rows) == -np.inf).all()
+    bounds = value(fairness.bounded_group_loss(given_probability, 0.5), rows)
+    np.testing.assert_array_equal(np.isneginf(bounds), [group[0] == 0, group[0] == 1])
+
+
+def test_without_a_group_there_is_no_gradient():
+    params, x = network(3, (4,)), jnp.ones((5, 3))
+    for constraint in (
+        fairness.demographic_parity(probability),
+        fairness.equal_opportunity(probability),
+        fairness.equalized_odds(probability),
+        fairness.bounded_group_loss(probability, 0.3),
+    ):
+        rows = {"x": x, "y": jnp.ones(5, int), "group": jnp.ones(5, int), "weight": jnp.full(5, 0.2)}
+        for gradient in jax.tree.leaves(jax.jacrev(constraint)(params, rows)):
+            assert np.isfinite(gradient).all()
+    for gradient in jax.tree.leaves(jax.jacrev(fairness.demographic_parity(probability))(params, rows)):
+        np.testing.assert_array_equal(gradient, 0)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1, width=32), st.booleans()), min_size=2, max_size=20), st.floats(0.1, 10))
+def test_gap_is_a_gap(pairs, scale):
+    pi, group = zip(*pairs, strict=True)
+    rows = batch(pi, np.array(group, int))
+    gap = value(PARITY, rows)
+    if len(set(group)) < 2:
+        assert gap == -np.inf
+        return
+    assert -1e-6 <= gap <= 1 + 1e-6
+    swapped = value(PARITY, {**rows, "group": 1 - rows["group"]})
+    scaled = value(PARITY, {**rows, "weight": np.float32(scale) * rows["weight"]})
+    assert swapped == pytest.approx(gap, abs=1e-6)
+    assert scaled == pytest.approx(gap, abs=1e-5)
+
+
+def people(clients, seed=0):
+    generator = np.random.default_rng(seed)
+    rows = 60 * clients
+    group, owner = generator.integers(0, 2, rows), np.repeat(np.arange(clients), 60)
+    group[owner == 0] = 1  # the first client has one group only
+    x = generator.normal(size=(rows, 3)) + 0.8 * group[:, None] * np.array([1, 0, 0])
+    y = (x @ [1.0, 0.5, 0] + 0.5 * generator.normal(size=rows) > 0.5).astype(int)
+    return {"x": x.astype(np.float32), "y": y, "group": group}, owner
+
+
+def test_pooled_statistics_give_the_gap_on_all_data_put_together():
+    """Three clients of different sizes, one of them with one group only: as computed on the concatenated rows."""
+    data, owner = people(3)
+    keep = np.flatnonzero((owner != 1) | (np.arange(180) % 3 == 0))
+    data, owner = {key: column[keep] for key, column in data.items()}, owner[keep]
+    params = network(3, (4,), seed=1)
+    constraint = fairness.demographic_parity(probability)
+    statistics = []
+    for i in range(3):
+        own = {key: jnp.asarray(column[owner == i]) for key, column in data.items()}
+        own["weight"] = jnp.full((owner == i).sum(), 1 / (owner == i).sum())
+        statistics.append(constraint.statistics(params, own) * (owner == i).sum())
+    positive = np.asarray(probability(params, {"x": jnp.asarray(data["x"])}))
+    expected = abs(positive[data["group"] == 1].mean() - positive[data["group"] == 0].mean())
+    assert float(constraint.value(sum(statistics))) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("criterion", ["softmax", "pooled", "max", "mean"])
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        fairness.demographic_parity(probability),
+        fairness.equalized_odds(probability),
+        fairness.bounded_group_loss(probability, 0.3),
+    ],
+    ids=["parity", "odds", "group loss"],
+)
+def test_every_constraint_trains_under_every_criterion(criterion, constraint):
+    """With a client that has one group only: it has no gap, and the others' comes down."""
+    data, owner = people(4)
+    clients = ss.ClientData.from_arrays(data, client=owner, strata="group")
+    problem = ss.Problem(objective, constraint, network(3, (4,)))
+    rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.3, tolerance=0.15, criterion=criterion)
+    result = ss.solve(problem, clients, rule, rounds=300)
+    assert result.status.code is not ss.StatusCode.DIVERGED, result.status
+    absent = np.isneginf(result.client_constraint)
+    assert absent[0].any()
+    assert not absent[1:].any()
+    free = ss.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, step_size=0.3, tolerance=10.0), rounds=300)
+    if criterion == "pooled":  # which looks at the data put together, not at the worst client
+        together = {key: jnp.asarray(column) for key, column in data.items()} | {"weight": jnp.full(240, 1 / 240)}
+        assert (
+            constraint(result.params, together) <= jnp.maximum(0.16, constraint(free.params, together) + 1e-3)
+        ).all()
+    else:
+        assert result.worst_constraint <= max(0.16, free.worst_constraint + 1e-3)
+
+
+def test_the_same_prediction_gives_the_same_constraint():
+    assert fairness.demographic_parity(probability) is fairness.demographic_parity(probability)
+    assert fairness.bounded_group_loss(probability, 0.3) is fairness.bounded_group_loss(probability, 0.3)
+    with pytest.raises(ValueError, match="level must be"):
+        fairness.bounded_group_loss(probability, float("nan"))
