@@ -47,3 +47,10 @@ def test_choosing_plans_as_printed():
     refused = CliRunner().invoke(app, second.split())
     assert refused.exit_code == 1
     assert " ".join(refused.output.split()) in " ".join(page.split())
+
+
+def test_fairness_runs_as_printed(capsys):
+    assert run_programs("docs/fairness.md") == 1
+    printed = capsys.readouterr().out
+    assert "rounds were feasible" in printed
+    assert "'accuracy': 0.8" in printed

@@ -24,7 +24,9 @@ def criterion(scale: Scale) -> Outcome:
     """What the switch looks at: softmax mean, maximum, mean, or the constraint on all clients' data put together."""
     rules = {name: SoftmaxSGM(alpha=1.0, criterion=name, **COMMON) for name in CRITERIA}
     found = STUDY.runs(rules, FULL, scale)
-    ends, gaps, figure, tables = _show("Adult: the switch's criterion (α = 1)", found, scale, list(CRITERIA))
+    ends, gaps, figure, tables = _show(
+        "Adult: the switch's criterion (α = 1)", found, scale, list(CRITERIA), line="none"
+    )
     worst = {name: mean(points, "worst_constraint") for name, points in ends.items()}
     claims = (
         Claim(
@@ -113,7 +115,7 @@ def optimizer(scale: Scale) -> Outcome:
 
 
 def _show(
-    title: str, found: Mapping[str, tuple[Result, ...]], scale: Scale, ticks: list[str]
+    title: str, found: Mapping[str, tuple[Result, ...]], scale: Scale, ticks: list[str], line: str = "-"
 ) -> tuple[dict[str, list[Point]], dict[str, np.ndarray], Figure, dict[str, list[Row]]]:
     """Last iterate and average over the settings, as figure and tables; also the gap on all data put together."""
     own = STUDY.tasks(scale.seeds)
@@ -129,9 +131,9 @@ def _show(
     for panel, name, word in ((objective, "worst_objective", "F"), (constraint, "worst_constraint", "G")):
         for iterates, colour, what in ((ends, BLUE, "last iterate"), (kept, GREEN, "average of feasible iterates")):
             values = [[getattr(point, name) for point in points] for points in iterates.values()]
-            dots(panel, places, values, colour, what)
+            dots(panel, places, values, colour, what, line)
         panel.set(title=f"{word}, worst client, training rows", xticks=places, xticklabels=ticks)
-    dots(constraint, places, list(pooled.values()), VERMILLION, "last iterate, all data put together", ":")
+    dots(constraint, places, list(pooled.values()), VERMILLION, "last iterate, all data put together", line)
     tolerance(constraint, TOLERANCE)
     legend(figure, axes.flat, columns=4)
     rows: list[Row] = []
