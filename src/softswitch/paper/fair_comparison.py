@@ -31,7 +31,7 @@ def run(scale: Scale) -> Outcome:
             panel.plot(x, y, "o", color=METHODS[method], markerfacecolor=filled, markersize=5)
             for result, task in zip(found[label], own, strict=True):
                 groups += by_group(result.last, task.test, way=way.name, method=label, seed=result.seed)
-        panel.set(title=f"decisions on test rows  ({way.name})", xlabel="gap of decisions (○ tuned)", ylabel="accuracy")
+        panel.set(title=f"decisions  ({way.name})", xlabel="gap on test rows (○ tuned)", ylabel="accuracy")
         table = [{"way": way.name, "method": label, **row} for label, rows in decisions.items() for row in rows]
         return _claims(found, way, own), {"decisions": table, "groups": groups}
 
