@@ -101,3 +101,13 @@ def test_split_by_column_gathers_rare_values():
     column = np.array(["nurse"] * 5 + ["clerk"] * 4 + ["pilot", "diver"])
     np.testing.assert_array_equal(ss.split_by_column(column), column)
     assert np.unique(ss.split_by_column(column, min_rows=3)).tolist() == ["clerk", "nurse", "other"]
+
+
+def test_strata_by_combinations_of_columns():
+    data = {"x": np.arange(8.0), "group": [0, 0, 1, 1, 0, 0, 1, 1], "y": [0, 1, 0, 1, 0, 1, 1, 1]}
+    clients = ss.ClientData.from_arrays(data, client=[0] * 4 + [1] * 4, strata=("group", "y"))
+    np.testing.assert_array_equal(clients.stratum_sizes, [[1, 1, 1, 1], [1, 1, 0, 2]])
+    one = ss.ClientData.from_arrays(data, client=[0] * 4 + [1] * 4, strata=("group",))
+    np.testing.assert_array_equal(one.stratum_sizes, [[2, 2], [2, 2]])
+    with pytest.raises(ValueError, match="strata must name a column of data"):
+        ss.ClientData.from_arrays(data, client=[0] * 8, strata=("group", "sex"))

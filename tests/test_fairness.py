@@ -156,3 +156,55 @@ def test_the_same_prediction_gives_the_same_constraint():
     assert fairness.bounded_group_loss(probability, 0.3) is fairness.bounded_group_loss(probability, 0.3)
     with pytest.raises(ValueError, match="level must be"):
         fairness.bounded_group_loss(probability, float("nan"))
+
+
+def column_of_probabilities(params, batch):
+    return batch["pi"][:, None] + 0 * params
+
+
+def test_a_prediction_of_the_wrong_shape_is_refused():
+    """One column instead of a vector would broadcast to a matrix, and every gap would be 0."""
+    rows = batch([0.2, 0.4], [1, 0])
+    with pytest.raises(ValueError, match=r"one probability a row, of shape \(2,\), but gives \(2, 1\)"):
+        value(fairness.demographic_parity(column_of_probabilities), rows)
+    with pytest.raises(ValueError, match="same shape"):
+        ss.mean_over(jnp.ones((2, 1)), jnp.ones(2))
+    with pytest.raises(TypeError, match="predict must be"):
+        fairness.demographic_parity(None)
+
+
+def test_any_other_code_is_the_other_group():
+    pi = [0.2, 0.4, 0.9, 0.5]
+    coded = batch(pi, [1, 1, 2, 2], [1, -1, 1, -1])
+    usual = batch(pi, [1, 1, 0, 0], [1, 0, 1, 0])
+    for make in (fairness.demographic_parity, fairness.equal_opportunity, fairness.equalized_odds):
+        np.testing.assert_array_equal(value(make(given_probability), coded), value(make(given_probability), usual))
+
+
+def apart(params, batch):
+    """Probabilities that differ between the groups by the parameter."""
+    return 0.5 + params * (batch["group"] == 1)
+
+
+def nearness(params, batch):
+    return (batch["weight"] * (params - 0.4) ** 2).sum()
+
+
+def test_with_the_pooled_criterion_the_status_is_about_the_data_put_together():
+    """One mixed client of 4 rows, and two of one group each: the pooled gap is the parameter itself."""
+    group, owner = np.array([1, 0, 1, 0] + [1] * 8 + [0] * 8), np.repeat([0, 1, 2], [4, 8, 8])
+    clients = ss.ClientData.from_arrays({"group": group}, client=owner)
+    problem = ss.Problem(nearness, fairness.demographic_parity(apart), jnp.float32(0.3))
+    rule = ss.SoftmaxSGM(alpha=1.0, step_size=0.05, tolerance=0.1, criterion="pooled")
+    met = ss.solve(problem, clients, rule, rounds=400, batch_size=None, average_last=0.5)
+    assert met.status.ok
+    assert "all data put together" in met.status.message
+    np.testing.assert_allclose(met.pooled_constraint, abs(float(met.params)), atol=1e-6)
+    early = ss.solve(problem, clients, rule, rounds=400, batch_size=None)
+    assert not any("mean hides" in finding.illness for finding in early.diagnosis)
+    far = ss.SoftmaxSGM(alpha=1.0, step_size=0.05, tolerance=0.1, threshold=0.35, criterion="pooled")
+    missed = ss.solve(problem, clients, far, rounds=100, batch_size=None)
+    assert missed.status.code is ss.StatusCode.VIOLATED
+    plain = ss.Problem(nearness, lambda w, batch: (batch["weight"] * w).sum(), jnp.float32(0.0))
+    rule = ss.SoftmaxSGM(alpha=1.0, step_size=0.05, tolerance=0.1)
+    assert ss.solve(plain, clients, rule, rounds=20).pooled_constraint is None

@@ -104,6 +104,7 @@ def test_batches_that_lack_a_class_by_chance_are_noticed():
         result = ss.solve(neyman_pearson(2), clients, RULE, rounds=100, batch_size=4)
         found[strata] = {finding.illness for finding in result.diagnosis}
     assert "batches lack a class or group" in found[None]
+    assert "rounds without evidence" in found[None]
     assert "batches lack a class or group" not in found["y"]
 
 

@@ -11,9 +11,19 @@ import pytest
 from typer.testing import CliRunner
 
 from softswitch.cli import app
-from softswitch.paper import EXPERIMENTS, Claim, Scale, alpha_tradeoff, error_budget, fair_frontier, np_sweeps, tuning
+from softswitch.paper import (
+    EXPERIMENTS,
+    Claim,
+    Scale,
+    alpha_tradeoff,
+    error_budget,
+    fair_frontier,
+    fair_noniid,
+    np_sweeps,
+    tuning,
+)
 from softswitch.paper.neyman_pearson import FULL, STUDY
-from softswitch.paper.study import Point, paired
+from softswitch.paper.study import Point, answers, gradient_evaluations, lasts, paired
 
 ROOT = Path(__file__).parent.parent
 
@@ -90,7 +100,8 @@ def test_a_steady_rise_in_small_steps_is_no_fall():
 def test_paired_difference_by_hand():
     difference, error = paired(points(0.5, 0.7), points(0.2, 0.2), "worst_constraint")
     assert difference == pytest.approx(0.4)
-    assert error == pytest.approx(0.1)  # 0.3 and 0.5: deviation 0.1·√2, over √2
+    assert error == pytest.approx(1.2706, abs=1e-4)  # 0.3 and 0.5: standard error 0.1, times t(1) = 12.706
+    assert paired(points(0.5), points(0.2), "worst_constraint") == (pytest.approx(0.3), np.inf)
 
 
 def test_slopes_of_a_power_law():
@@ -142,6 +153,50 @@ def test_width_of_the_good_region_by_hand():
     assert tuning.decades(level, 1.25) == pytest.approx(2.0)
     assert tuning.decades(level, 1.05) == pytest.approx(1.0)
     assert tuning.decades(level, 0.5) == 0
+    assert tuning.decades(dict.fromkeys(level, np.inf), np.inf) == 0
+
+
+def test_no_region_is_good_where_nothing_meets():
+    bad = {(v, 0.0, 0.1): points(0.5, 0.5) for v in (1, 10, 100)}
+    assert not tuning._claim({"Softmax SGM": bad, "Penalty": bad, "Primal-dual": bad}, FULL, 0.1).held
+
+
+def answer(f, g):
+    return [Point(np.array([f + d, 0.1]), np.array([g, 0.0]), 0.05) for d in (0.0, 0.001, -0.001)]
+
+
+def test_claims_on_occupations_can_fail():
+    """One method's figures changed at a time, beyond what its claim allows."""
+    right = (answer(0.47, 0.14), answer(0.47, 0.04), answer(0.50, 0.03), answer(0.53, 0.02))
+    wide = [Point(p.objective, np.array([0.06, 0.06, 0.01, 0.01]), 0.05) for p in right[0]]
+    right = (wide, *right[1:])
+    assert [claim.held for claim in fair_noniid.claims("ρ = 3", *right)] == [True, True, True, True]
+    changes = {0: answer(0.47, 0.04), 1: answer(0.47, 0.06), 2: answer(0.50, 0.06), 3: answer(0.48, 0.02)}
+    failing = {0: [0], 1: [1], 2: [2, 3], 3: [3]}
+    for place, points_ in changes.items():
+        now = [points_ if i == place else own for i, own in enumerate(right)]
+        held = [claim.held for claim in fair_noniid.claims("ρ = 3", *now)]
+        assert [i for i, one in enumerate(held) if not one] == failing[place]
+
+
+def test_the_tuned_penalty_is_the_best_that_meets():
+    ends = {"a": answer(0.3, 0.2), "b": answer(0.5, 0.05), "c": answer(0.4, 0.04)}
+    assert fair_noniid.best_penalty(ends) == "c"
+    assert fair_noniid.best_penalty({"a": answer(0.3, 0.2), "d": answer(0.4, 0.1)}) == "d"
+
+
+def test_gradients_are_counted_before_the_iterate_they_led_to():
+    """Batches of 32 at 20 clients: none led to w_0, 20·32·k to w_k."""
+    (result,) = STUDY.runs({"": STUDY.rules["Softmax SGM"]}, FULL, Scale(1, quick=True), evaluations=4)[""]
+    np.testing.assert_array_equal(gradient_evaluations(result), 640 * np.array([0, 50, 100, 150]))
+
+
+def test_users_of_baselines_take_the_last_iterate():
+    found = STUDY.runs(STUDY.rules, FULL, Scale(1, quick=True), evaluations=4)
+    own = STUDY.tasks(1)
+    for label, results in found.items():
+        taken, last = answers(results, own)[0], lasts(results, own)[0]
+        assert (taken.worst_objective == last.worst_objective) == (label != "Softmax SGM")
 
 
 def test_accuracy_between_the_points_of_a_curve():

@@ -53,4 +53,5 @@ def test_fairness_runs_as_printed(capsys):
     assert run_programs("docs/fairness.md") == 1
     printed = capsys.readouterr().out
     assert "rounds were feasible" in printed
+    assert "lack a class or group" not in printed, "the example must follow its own advice"
     assert "'accuracy': 0.8" in printed

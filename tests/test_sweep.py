@@ -107,3 +107,15 @@ def test_every_seed_may_have_its_own_data(clients, together):
     assert np.abs(found["sharp"][0].params - found["sharp"][1].params).max() > 1e-2
     with pytest.raises(ValueError, match=r"clients must be one for all seeds or a list of 3, but is a list of 2"):
         ss.sweep(PROBLEM, [clients, other], RULES, seeds=3, **OPTIONS)
+
+
+def test_every_seed_may_have_its_own_problem(clients):
+    """Two starts, one a seed; few rounds, so that they are still told apart."""
+    problems = [ss.Problem(least_squares, softplus_level, jnp.full(4, start)) for start in (0.0, 1.0)]
+    found = ss.sweep(problems, clients, RULES, seeds=[3, 8], rounds=5, batch_size=8)
+    for label, results in found:
+        for problem, seed, result in zip(problems, (3, 8), results, strict=True):
+            alone = ss.solve(problem, clients, RULES[label], seed=seed, rounds=5, batch_size=8)
+            np.testing.assert_array_equal(result.last, alone.last)
+    with pytest.raises(ValueError, match="problem must be one for all seeds or a list of 1, but is a list of 2"):
+        ss.sweep(problems, clients, RULES, seeds=1)

@@ -83,7 +83,8 @@ class ClientData:
             data: the columns, each an array whose first axis counts the samples.
             client: one label a sample: a hospital's name, a number. Clients are ordered by label.
             strata: a column (its name, or one label a sample) whose every value gets a fixed number of draws in each
-                batch, so that no batch lacks a class or group its client has. Row weights make up for it.
+                batch, so that no batch lacks a class or group its client has. Row weights make up for it. A tuple of
+                names draws by all combinations of their values.
         """
         return cls(data, client, _named_column(data, strata), None)
 
@@ -93,7 +94,7 @@ class ClientData:
         clients: Sequence[Mapping[str, Any]],
         *,
         names: Sequence[Any] | None = None,
-        strata: str | None = None,
+        strata: str | tuple[str, ...] | None = None,
     ) -> ClientData:
         """Clients from a list with one dict of arrays a client.
 
@@ -230,8 +231,14 @@ def _labels(name: str, labels: Any, total: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def _named_column(data: Mapping[str, Any], strata: Any | None) -> Any | None:
-    if not isinstance(strata, str):
+    """The column of a name; the numbered combinations of several; or the labels as they are."""
+    names = (strata,) if isinstance(strata, str) else strata
+    if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
         return strata
-    if strata not in data:
-        raise ValueError(f"strata must name a column of data ({', '.join(map(repr, data))}), but is {strata!r}")
-    return data[strata]
+    for name in names:
+        if name not in data:
+            raise ValueError(f"strata must name a column of data ({', '.join(map(repr, data))}), but is {strata!r}")
+    if len(names) == 1:
+        return data[names[0]]
+    combined = np.stack([np.asarray(data[name]) for name in names], axis=1)
+    return np.unique(combined, axis=0, return_inverse=True)[1]

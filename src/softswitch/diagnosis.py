@@ -132,22 +132,27 @@ def _no_evidence(history: History, participants: int, clients: int) -> Finding |
         "rounds without evidence",
         f"in {share:.0%} of the rounds none of {participants} participants had an objective, or none a constraint, and "
         "nothing was learnt",
-        f"Raise participation (now {participants} of {clients} clients)",
+        f"Raise participation (now {participants} of {clients} clients)"
+        if participants < clients
+        else "Draw by the class or group that batches lack (strata=…), or raise batch_size",
     )
 
 
 def _batches_lack_rows(history: History, participants: int, absent_on_all_data: float) -> Finding | None:
     """Clients that have a class or group, but whose batches often have none of its rows, fall out of the switch."""
-    if not len(history):
+    if len(history) < FEW_ROUNDS:
         return None
-    missing = float(np.mean(history.absent)) / participants
-    if missing <= 1.5 * absent_on_all_data + 0.02:
+    reports = participants * len(history)
+    missing = float(np.sum(history.absent)) / reports
+    # Beyond the chance of who takes part, and more than one report in twenty of those that could have a value.
+    chance = 3 * math.sqrt(absent_on_all_data * (1 - absent_on_all_data) / reports)
+    if missing - absent_on_all_data <= max(0.05 * (1 - absent_on_all_data), chance):
         return None
     return Finding(
         "batches lack a class or group",
         f"{missing:.0%} of the reports had no objective or lacked a constraint, but on all their data only "
         f"{absent_on_all_data:.0%} of the clients do",
-        "Draw by it: ClientData.from_arrays(…, strata=…); or raise batch_size",
+        "Draw by all that the functions tell apart, such as strata=('group', 'y'); or raise batch_size",
     )
 
 
@@ -155,7 +160,9 @@ def _switch_stuck(history: History) -> Finding | None:
     share = history.switch_share
     if len(history) < FEW_ROUNDS or history.feasible_rounds == 0:
         return None
-    seen = f"{history.feasible_rounds} of {len(history)} rounds were feasible"
+    counted = len(history) - int(history.void.sum())
+    that_count = "rounds" if counted == len(history) else "rounds that were not void"
+    seen = f"{history.feasible_rounds} of {counted} {that_count} were feasible"
     if share < RARE:
         return Finding(
             "hardly ever feasible",
@@ -174,7 +181,7 @@ def _switch_stuck(history: History) -> Finding | None:
 def _hides_the_worst(history: History, rule: Rule, pairs: int) -> Finding | None:
     """Feasible rounds in which a sampled client was well above the tolerance: the mean hid it."""
     level = _level(history, rule)
-    if len(history) < FEW_ROUNDS or not history.feasible_rounds or rule.criterion == "max" or level is None:
+    if len(history) < FEW_ROUNDS or not history.feasible_rounds or rule.criterion in ("max", "pooled") or level is None:
         return None
     excess = history.constraint[history.feasible] - rule.tolerance
     alpha = _constraint_alpha(rule)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from jaxtyping import Array, Float
 from softswitch.clients import Rows
 from softswitch.losses import Losses
 from softswitch.means import mean_over
-from softswitch.problem import Params, float_dtype
+from softswitch.problem import Batch, Params, float_dtype
 from softswitch.sampling import whole
 from softswitch.slices import map_slices, slice_size
 
@@ -67,20 +68,16 @@ class Evaluation:
     widths: tuple[int, ...] = field(metadata={"static": True})
     row_bytes: int = field(metadata={"static": True})
 
-    def run(self, losses: Losses, rows: Rows, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
-        """f_i and g_i of every client, in the clients' order."""
-        objectives, constraints = [], []
+    def each(self, function: Callable[[Batch], Any], rows: Rows, dtype: Any) -> Any:
+        """A function of every client's whole data, in the clients' order."""
+        parts = []
         for clients, width in zip(self.groups, self.widths, strict=True):
 
-            def one(client: Array, width: int = width) -> tuple[Array, Array]:
-                batch = rows.take(*whole(rows, client, width, float_dtype(params)))
-                return losses.objective(params, batch), losses.constraints(params, batch)
+            def one(client: Array, width: int = width) -> Any:
+                return function(rows.take(*whole(rows, client, width, dtype)))
 
-            at_once = slice_size(len(clients), width * self.row_bytes)
-            objective, constraint = map_slices(one, clients, at_once)
-            objectives.append(objective)
-            constraints.append(constraint)
-        return jnp.concatenate(objectives)[self.order], jnp.concatenate(constraints)[self.order]
+            parts.append(map_slices(one, clients, slice_size(len(clients), width * self.row_bytes)))
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[self.order], *parts)
 
 
 @partial(jax.jit, static_argnames="losses")
@@ -88,7 +85,19 @@ def evaluate_all(
     way: Evaluation, rows: Rows, params: Params, losses: Losses
 ) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
     """f_i and g_i of every client, compiled once for a data set's shape, whatever is trained on it and how."""
-    return way.run(losses, rows, params)
+
+    def both(batch: Batch) -> tuple[Array, Array]:
+        return losses.objective(params, batch), losses.constraints(params, batch)
+
+    values: tuple[Array, Array] = way.each(both, rows, float_dtype(params))
+    return values
+
+
+@partial(jax.jit, static_argnames="losses")
+def evaluate_pooled(way: Evaluation, rows: Rows, params: Params, losses: Losses) -> Float[Array, " c"] | None:
+    """A pooled constraint on all clients' data put together, compiled; None for a plain constraint."""
+    statistics = way.each(lambda batch: losses.statistics(params, batch), rows, float_dtype(params))
+    return losses.pool(statistics, rows.sizes)
 
 
 def evaluation(rows: Rows, sizes: np.ndarray, weights_ignored_by: tuple[str, ...]) -> Evaluation:

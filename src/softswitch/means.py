@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
-def mean_over(values: Float[Array, " rows"], weights: Float[Array, " rows"]) -> Float[Array, ""]:
+def mean_over(values: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> Float[Array, ""]:
     """Σ weights·values / Σ weights; −∞, the maximum over nothing, where all weights are 0.
 
     For a loss of one class or group: ``mean_over(loss, batch["weight"] * (batch["y"] == 1))``. A client without such
@@ -17,6 +17,8 @@ def mean_over(values: Float[Array, " rows"], weights: Float[Array, " rows"]) -> 
     since JAX differentiates both: ``jnp.where(known, 0.3 - mean, -jnp.inf)``. A batch that lacks the class by chance
     says −∞ too, and its client then has no say in that round: draw by ``strata``.
     """
+    if values.shape != weights.shape:
+        raise ValueError(f"values and weights must have the same shape, but have {values.shape} and {weights.shape}")
     total = weights.sum()
     known = total > 0
     mean = (weights * values).sum() / jnp.where(known, total, 1)

@@ -30,6 +30,8 @@ class Result:
         history: round by round.
         client_objective: f_i of ``params`` on all of client i's training data.
         client_constraint: g_i likewise; clients × constraints.
+        pooled_constraint: the constraint on all clients' data put together, one entry a constraint, where it was given
+            as a ``PooledConstraint``; else None.
         names: the clients' labels.
         rule: the method and its settings.
         seed: of all random choices.
@@ -45,6 +47,7 @@ class Result:
     history: History
     client_objective: np.ndarray
     client_constraint: np.ndarray
+    pooled_constraint: np.ndarray | None
     names: tuple[Any, ...]
     rule: Rule
     seed: int

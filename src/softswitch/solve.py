@@ -14,7 +14,7 @@ import numpy as np
 from softswitch import checks, engine
 from softswitch.clients import ClientData
 from softswitch.diagnosis import diagnose, never_feasible
-from softswitch.evaluation import evaluate_all, evaluation
+from softswitch.evaluation import evaluate_all, evaluate_pooled, evaluation
 from softswitch.feasibility import smallest_alone
 from softswitch.history import History
 from softswitch.losses import Losses
@@ -95,7 +95,7 @@ def solve(
         raise TypeError(f"callbacks must be a list of functions of a Chunk, but is {callbacks!r}")
     with ProgressBar(prepared.rounds, progress) as bar:
         result = run(prepared, problem, clients, rule, seed, (bar, *callbacks), record_clients)
-    if result.status.code is StatusCode.NO_FEASIBLE_ROUND:
+    if result.status.code is StatusCode.NO_FEASIBLE_ROUND and result.status.client is not None:
         return _with_blocker_alone(result, problem, clients)
     return result
 
@@ -184,6 +184,8 @@ def finish(
         state = state._replace(diverged_at=jnp.int32(diverged_at))
     params, selected = answer(state, history, prepared.averaging_from)
     objective, constraint = (np.asarray(v) for v in prepared.oracle.evaluate(params))
+    pooled = evaluate_pooled(prepared.oracle.evaluation, prepared.oracle.rows, params, prepared.oracle.losses)
+    pooled = None if pooled is None else np.asarray(pooled)
     culprit = _culprit(prepared.playing, clients, state, seed) if diverged_at >= 0 else None
     how = status(
         state,
@@ -194,6 +196,7 @@ def finish(
         stopped=stopped,
         diverged_name=culprit,
         vanished=vanished,
+        pooled=pooled if rule.criterion == "pooled" else None,
     )
     findings = diagnose(
         history,
@@ -206,7 +209,7 @@ def finish(
         absent_on_all_data=float(np.mean(np.isneginf(objective) | np.isneginf(constraint).any(axis=1))),
         scatter=lambda: float(engine.scatter(prepared.playing, state.params, jax.random.key(seed), jnp.int32(rounds))),
     )
-    if how.code is StatusCode.NO_FEASIBLE_ROUND:
+    if how.code is StatusCode.NO_FEASIBLE_ROUND and how.client is not None:
         worst = constraint.max(axis=1)
         blocked = never_feasible(clients.names, worst, rule.tolerance, int(worst.argmax()), None)
         findings = (blocked, *findings)
@@ -220,6 +223,7 @@ def finish(
         history=history,
         client_objective=objective,
         client_constraint=constraint,
+        pooled_constraint=pooled,
         names=clients.names,
         rule=rule,
         seed=seed,

@@ -89,6 +89,7 @@ def status(
     stopped: bool,
     diverged_name: Any,
     vanished: bool,
+    pooled: np.ndarray | None = None,
 ) -> Status:
     """Say how a run ended."""
     feasible = history.feasible_rounds
@@ -114,7 +115,7 @@ def status(
     if history.void.all():
         message = (
             f"in none of {len(history)} rounds did the participants have an objective and a constraint among them; "
-            "raise participation"
+            "raise participation, or draw by strata"
         )
         return Status(StatusCode.NO_FEASIBLE_ROUND, message, None, None, smallest)
     if not feasible:
@@ -126,6 +127,15 @@ def status(
         )
         return Status(StatusCode.NO_FEASIBLE_ROUND, message, when, blocker, smallest)
     passed = f"{feasible} of {len(history)} rounds were feasible"
+    if pooled is not None:
+        level, many = float(pooled.max()), int((worst > rule.tolerance).sum())
+        met = level <= rule.tolerance
+        message = (
+            f"{passed}, {'and' if met else 'but'} the constraint on all data put together is {level:.4g}, "
+            f"{'within' if met else 'above'} the tolerance {rule.tolerance:g}; by themselves {many} of {len(names)} "
+            f"clients are above it: {at_answer}"
+        )
+        return Status(StatusCode.FEASIBLE if met else StatusCode.VIOLATED, message, None, blocker, smallest)
     violating = ~(worst <= rule.tolerance)  # a constraint that is NaN is not met
     if violating.any():
         many = int(violating.sum())

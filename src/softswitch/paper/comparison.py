@@ -104,7 +104,7 @@ def _claims(study: Study, found: Found, way: Way, scale: Scale) -> list[Claim]:
         if best is None:
             claims.append(Claim(statement, meets, f"{told}nothing on its grid meets G"))
             continue
-        lower, error = paired(best, own, "worst_objective")
-        told += f"{reached(best)}, F higher by {lower:.3f} (paired standard error {error:.3f})"
-        claims.append(Claim(statement, meets and lower > 2 * error, told))
+        higher, margin = paired(best, own, "worst_objective")
+        told += f"{reached(best)}, F higher by {higher:.3f} ± {margin:.3f} (95%, paired)"
+        claims.append(Claim(statement, meets and higher > margin, told))
     return claims

@@ -6,25 +6,29 @@ import numpy as np
 
 from softswitch.paper.adult import COMMON, FULL, STUDY, TOLERANCE
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.paper.study import Point, answer_rows, lasts, mean, said
+from softswitch.paper.study import Point, answer_rows, lasts, mean, paired, reached, said
 from softswitch.plotting import BLUE, GREEN, GREY, VERMILLION, legend, panels, tolerance
-from softswitch.rules import AverageSGM, SoftmaxSGM
+from softswitch.rules import AverageSGM, Penalty, SoftmaxSGM
 
 VARIANT = {"by": "occupation", "strata": "group"}
 RULES = {
     "Average SGM": AverageSGM(**COMMON),
     "Softmax SGM, α = 1": SoftmaxSGM(alpha=1.0, **COMMON),
     "Softmax SGM, α = 100": SoftmaxSGM(alpha=100.0, **COMMON),
-    "Penalty, ρ = 10": STUDY.rules["Penalty"],
 }
-COLOURS = dict(zip(RULES, (VERMILLION, GREY, BLUE, GREEN), strict=True))
+PENALTIES = (1.0, 2.0, 3.0, 5.0, 10.0)
+"""ρ to tune the penalty method on."""
 
 
 def run(scale: Scale) -> Outcome:
     """Each method at every occupation: its gap and its loss."""
-    found = STUDY.runs(RULES, FULL, scale, variant=VARIANT)
+    penalties = {f"Penalty, ρ = {rho:g}": Penalty(penalty=rho, **COMMON) for rho in scale.pick(PENALTIES, (10.0,))}
+    found = STUDY.runs({**RULES, **penalties}, FULL, scale, variant=VARIANT)
     own = STUDY.tasks(scale.seeds, **VARIANT)
-    ends = {label: lasts(results, own) for label, results in found.items()}
+    every = {label: lasts(results, own) for label, results in found.items()}
+    tuned = best_penalty({label: every[label] for label in penalties})
+    ends = {label: every[label] for label in (*RULES, tuned)}
+    colours = dict(zip(ends, (VERMILLION, GREY, BLUE, GREEN), strict=True))
     names, sizes = own[0].train.names, own[0].train.sizes
     order = np.argsort(-_each(ends["Average SGM"], "constraint"))
     figure, axes = panels(2, 1, "Adult, a client an occupation: every client's gap and loss", width=11.0)
@@ -32,7 +36,7 @@ def run(scale: Scale) -> Outcome:
     for i, (label, points) in enumerate(ends.items()):
         for panel, name in zip(axes[:, 0], ("constraint", "objective"), strict=True):
             heights = _each(points, name)[order]
-            panel.bar(np.arange(len(names)) + 0.2 * (i - 1.5), heights, width=0.2, color=COLOURS[label], label=label)
+            panel.bar(np.arange(len(names)) + 0.2 * (i - 1.5), heights, width=0.2, color=colours[label], label=label)
         rows += [
             {"method": label, "seed": seed, "client": names[c], "g": float(p.constraint[c]), "f": float(p.objective[c])}
             for seed, p in enumerate(points)
@@ -44,8 +48,16 @@ def run(scale: Scale) -> Outcome:
     axes[1, 0].set(ylabel="cross-entropy f", xticks=np.arange(len(names)))
     axes[1, 0].set_xticklabels(ticks, rotation=40, ha="right", fontsize="small")
     legend(figure, axes[:, 0], columns=5)
-    answers = [row for label, points in ends.items() for row in answer_rows(points, method=label)]
-    return Outcome(figure, {"clients": rows, "answers": answers}, tuple(_claims(ends)))
+    answers = [row for label, points in every.items() for row in answer_rows(points, method=label)]
+    return Outcome(figure, {"clients": rows, "answers": answers}, tuple(claims(tuned, *ends.values())))
+
+
+def best_penalty(ends: dict[str, list[Point]]) -> str:
+    """The ρ with the smallest F among those that meet the tolerance; where none does, the one with the smallest G."""
+    meeting = [label for label, points in ends.items() if mean(points, "worst_constraint") <= TOLERANCE]
+    if not meeting:
+        return min(ends, key=lambda label: mean(ends[label], "worst_constraint"))
+    return min(meeting, key=lambda label: mean(ends[label], "worst_objective"))
 
 
 def _each(points: list[Point], name: str) -> np.ndarray:
@@ -54,8 +66,11 @@ def _each(points: list[Point], name: str) -> np.ndarray:
     return mean_over_seeds
 
 
-def _claims(ends: dict[str, list[Point]]) -> list[Claim]:
-    average, gentle, sharp, penalty = ends.values()
+def claims(
+    tuned: str, average: list[Point], gentle: list[Point], sharp: list[Point], penalty: list[Point]
+) -> list[Claim]:
+    """What the last iterates are put to the test of."""
+    higher, margin = paired(penalty, sharp, "worst_objective")
     return [
         Claim(
             "average SGM meets the tolerance in the mean and leaves several occupations above it",
@@ -69,11 +84,14 @@ def _claims(ends: dict[str, list[Point]]) -> list[Claim]:
             f"G {said(gentle, 'worst_constraint')}, {mean(gentle, 'violating'):.1f} clients violate",
         ),
         Claim(
-            "α = 100 does, with a lower F than the penalty method at ρ = 10",
-            mean(sharp, "worst_constraint") <= TOLERANCE
-            and mean(sharp, "worst_objective") < mean(penalty, "worst_objective"),
-            f"G {said(sharp, 'worst_constraint')}, F {said(sharp, 'worst_objective')}; penalty "
-            f"G {said(penalty, 'worst_constraint')}, F {said(penalty, 'worst_objective')}",
+            "α = 100 protects it",
+            mean(sharp, "worst_constraint") <= TOLERANCE,
+            f"{reached(sharp)}, {mean(sharp, 'violating'):.1f} clients violate",
+        ),
+        Claim(
+            "and has a lower F than the penalty method, tuned",
+            mean(sharp, "worst_constraint") <= TOLERANCE and higher > margin,
+            f"{tuned}: {reached(penalty)}, F higher by {higher:.3f} ± {margin:.3f} (95%, paired)",
         ),
     ]
 

@@ -55,7 +55,7 @@ def alpha(scale: Scale) -> Outcome:
     alphas = scale.pick(ALPHAS, (1.0, 100.0))
     rules = {f"{a:g}": SoftmaxSGM(alpha=a, **COMMON) for a in alphas}
     found = STUDY.runs(rules, FULL, scale)
-    ends, _, figure, tables = _show("Adult: what α does", found, scale, [f"{a:g}" for a in alphas])
+    ends, _, figure, tables = _show("Adult: what α does (softmax criterion)", found, scale, [f"{a:g}" for a in alphas])
     first, last = ends[f"{alphas[0]:g}"], ends[f"{alphas[-1]:g}"]
     claims = [
         Claim(
@@ -64,7 +64,7 @@ def alpha(scale: Scale) -> Outcome:
             ", ".join(f"{mean(points, 'worst_constraint'):.3f} at α = {a}" for a, points in ends.items()),
         ),
         Claim(
-            "a larger α is more cautious: smaller G, larger F",
+            "the largest α is more cautious than the smallest: smaller G, larger F",
             mean(last, "worst_constraint") < mean(first, "worst_constraint")
             and mean(last, "worst_objective") > mean(first, "worst_objective"),
             ", ".join(f"F {mean(points, 'worst_objective'):.3f} at α = {a}" for a, points in ends.items()),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+from scipy import stats
 
 from softswitch.clients import ClientData
 from softswitch.paper.experiment import Row, Scale
@@ -211,10 +212,11 @@ def mean(points: Sequence[Point], name: str) -> float:
 
 
 def paired(points: Sequence[Point], others: Sequence[Point], name: str) -> tuple[float, float]:
-    """The mean over seeds of the first minus the second, and its standard error: seeds share their split and draws."""
+    """The mean over seeds of the first minus the second, and half its 95% interval: seeds share split and draws."""
     differences = [getattr(a, name) - getattr(b, name) for a, b in zip(points, others, strict=True)]
-    spread = float(np.std(differences, ddof=1)) if len(differences) > 1 else 0.0
-    return float(np.mean(differences)), spread / float(np.sqrt(len(differences)))
+    if len(differences) == 1:
+        return float(differences[0]), float("inf")
+    return float(np.mean(differences)), float(stats.t(len(differences) - 1).isf(0.025) * stats.sem(differences))
 
 
 def said(points: Sequence[Point], name: str) -> str:

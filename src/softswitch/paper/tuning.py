@@ -100,8 +100,9 @@ def _claim(found: dict[str, Tried], way: Way, limit: float) -> Claim:
         for method, values in level.items()
     )
     return Claim(
-        f"{way.name}: Softmax SGM is good (G met, F within {NEAR - 1:.0%} of the best of all) over the widest stretch",
-        width["Softmax SGM"] > max(width["Penalty"], width["Primal-dual"]),
+        f"{way.name}: Softmax SGM is good (G met, F within {NEAR - 1:.0%} of the best of all) over the widest stretch "
+        "of its own parameter, at its best other settings",
+        bool(np.isfinite(smallest)) and width["Softmax SGM"] > max(width["Penalty"], width["Primal-dual"]),
         told,
     )
 
@@ -115,7 +116,7 @@ def decades(level: dict[Setting, float], limit: float) -> float:
     for line in {s[1:] for s in level}:
         begin = None
         for value in sorted(s[0] for s in level if s[1:] == line):
-            if not level[(value, *line)] <= limit:
+            if not (level[(value, *line)] <= limit and np.isfinite(level[(value, *line)])):
                 begin = None
                 continue
             begin = value if begin is None else begin

@@ -6,6 +6,7 @@ protected attribute, demographic parity as the constraint.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -30,6 +31,8 @@ def network(features: int, hidden: tuple[int, ...] = (64,), *, seed: int = 0) ->
     He's initialisation: normal weights of variance 2/(inputs), zero biases. The last layer's are smaller, 1/(inputs).
     """
     checks.whole_number("features", features, at_least=1)
+    if not isinstance(hidden, tuple | list):
+        raise TypeError(f"hidden must be a tuple of widths, such as (64,), but is {hidden!r}")
     widths = (features, *(checks.whole_number("hidden", width, at_least=1) for width in hidden), 1)
     layers = []
     for depth, key in enumerate(jax.random.split(jax.random.key(checks.seed("seed", seed)), len(widths) - 1)):
@@ -56,7 +59,7 @@ def probability(params: Network, batch: Batch) -> Float[Array, " rows"]:
 def objective(params: Network, batch: Batch) -> Float[Array, ""]:
     """f_i: the mean binary cross-entropy."""
     score = scores(params, batch["x"])
-    return jnp.average(jnp.logaddexp(0, score) - batch["y"] * score, weights=batch["weight"])
+    return jnp.average(jnp.logaddexp(0, score) - (batch["y"] == 1) * score, weights=batch["weight"])
 
 
 class Adult(NamedTuple):
@@ -82,7 +85,7 @@ def adult(
     min_rows: int = 500,
     hidden: tuple[int, ...] = (64,),
     constraint: PooledConstraint | None = None,
-    strata: str | None = None,
+    strata: str | tuple[str, ...] | None = None,
 ) -> Adult:
     """Adult over clients, with a network to train.
 
@@ -93,13 +96,12 @@ def adult(
         min_rows: values of that column with fewer training rows make one client together.
         hidden: widths of the network's hidden layers; () is logistic regression.
         constraint: a fairness constraint over ``probability``; by default demographic parity.
-        strata: a column to draw batches by: "group", so that no batch lacks one its client has. By default rows are
-            drawn plainly, as in the paper.
+        strata: what to draw batches by, so that none lacks what its client has: "group", or ("group", "y") for
+            constraints that look at labels. By default rows are drawn plainly, as in the paper.
     """
     table = census.columns()
     training = table["split"] == "train"
-    x, _ = census.features(table, training)
-    y, group = census.labels(table), (table["sex"] == "Female").astype(np.int32)
+    x, y, group = _encoded()
     if by is None:
         owners = [split_iid(2 * y[part] + group[part], clients, seed=seed) for part in (training, ~training)]
     else:
@@ -114,6 +116,14 @@ def adult(
     ]
     gap = demographic_parity(probability) if constraint is None else constraint
     return Adult(Problem(objective, gap, network(x.shape[1], hidden, seed=seed)), *data)
+
+
+@lru_cache(maxsize=1)
+def _encoded() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, labels and group of all rows, encoded once."""
+    table = census.columns()
+    x, _ = census.features(table, table["split"] == "train")
+    return x, census.labels(table), (table["sex"] == "Female").astype(np.int32)
 
 
 def count(params: Params) -> int:
