@@ -98,3 +98,7 @@ def test_the_network_is_what_it_says(task):
     assert f.shape == (10,)
     assert g.shape == (10, 1)
     assert count(adult(hidden=()).problem.start) == 101
+    assert first["w"].std() == pytest.approx(np.sqrt(2 / 100), rel=0.05)
+    assert last["w"].std() == pytest.approx(np.sqrt(1 / 64), rel=0.3)
+    with pytest.raises(TypeError, match=r"hidden must be a tuple of widths, such as \(64,\), but is 64"):
+        adult(hidden=64)

