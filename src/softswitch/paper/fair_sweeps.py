@@ -24,9 +24,7 @@ def criterion(scale: Scale) -> Outcome:
     """What the switch looks at: softmax mean, maximum, mean, or the constraint on all clients' data put together."""
     rules = {name: SoftmaxSGM(alpha=1.0, criterion=name, **COMMON) for name in CRITERIA}
     found = STUDY.runs(rules, FULL, scale)
-    ends, gaps, figure, tables = _show(
-        "Adult: the switch's criterion (α = 1)", found, scale, list(CRITERIA), line="none"
-    )
+    ends, gaps, figure, tables = _show("Adult: the switch's criterion (α = 1)", found, scale, "criterion", line="none")
     worst = {name: mean(points, "worst_constraint") for name, points in ends.items()}
     claims = (
         Claim(
@@ -55,7 +53,7 @@ def alpha(scale: Scale) -> Outcome:
     alphas = scale.pick(ALPHAS, (1.0, 100.0))
     rules = {f"{a:g}": SoftmaxSGM(alpha=a, **COMMON) for a in alphas}
     found = STUDY.runs(rules, FULL, scale)
-    ends, _, figure, tables = _show("Adult: what α does (softmax criterion)", found, scale, [f"{a:g}" for a in alphas])
+    ends, _, figure, tables = _show("Adult: what α does (softmax criterion)", found, scale, "α")
     first, last = ends[f"{alphas[0]:g}"], ends[f"{alphas[-1]:g}"]
     claims = [
         Claim(
@@ -115,7 +113,7 @@ def optimizer(scale: Scale) -> Outcome:
 
 
 def _show(
-    title: str, found: Mapping[str, tuple[Result, ...]], scale: Scale, ticks: list[str], line: str = "-"
+    title: str, found: Mapping[str, tuple[Result, ...]], scale: Scale, label: str, line: str = "-"
 ) -> tuple[dict[str, list[Point]], dict[str, np.ndarray], Figure, dict[str, list[Row]]]:
     """Last iterate and average over the settings, as figure and tables; also the gap on all data put together."""
     own = STUDY.tasks(scale.seeds)
@@ -132,7 +130,7 @@ def _show(
         for iterates, colour, what in ((ends, BLUE, "last iterate"), (kept, GREEN, "average of feasible iterates")):
             values = [[getattr(point, name) for point in points] for points in iterates.values()]
             dots(panel, places, values, colour, what, line)
-        panel.set(title=f"{word}, worst client, training rows", xticks=places, xticklabels=ticks)
+        panel.set(title=f"{word}, worst client, training rows", xlabel=label, xticks=places, xticklabels=list(found))
     dots(constraint, places, list(pooled.values()), VERMILLION, "last iterate, all data put together", line)
     tolerance(constraint, TOLERANCE)
     legend(figure, axes.flat, columns=4)

@@ -97,6 +97,7 @@ def _one_sweep(title: str, swept: Swept, symbol: str, claims: Sequence[Claim]) -
     figure, axes = panels(1, 3, title, width=4.4)
     _draw_curves(axes[0, :2], swept, symbol, "")
     _draw_answers(axes[0, 2], swept, symbol)
+    axes[0, 2].set(xticks=list(swept), xticklabels=[f"{value:g}" for value in swept])
     legend(figure, axes.flat, columns=5)
     rows, ends = _tables(swept, symbol)
     return Outcome(figure, {"curves": rows, "answers": ends}, tuple(claims))
