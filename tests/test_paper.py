@@ -35,7 +35,7 @@ def written(tmp_path_factory):
 
     def of(name):
         if name not in printed:
-            done = CliRunner().invoke(app, ["paper", name, "--quick", "--out", str(out)])
+            done = CliRunner().invoke(app, ["paper", name, "--quick", "--seeds", "1", "--out", str(out)])
             assert done.exit_code == 0, done.output
             printed[name] = done.output
         return out / name, printed[name]
@@ -67,18 +67,18 @@ def test_figure_numbers_and_claims_are_written(written, name):
         assert "nan" not in [value for row in rows for value in row.values()]
     told = json.loads((folder / "claims.json").read_text())
     assert told["quick"]
-    assert told["seeds"] == 2
+    assert told["seeds"] == 1
     assert told["claims"] or name == "participation", "its quick version has one point, and nothing to compare"
     for claim in told["claims"]:
         assert str(Claim(**claim)) in printed
 
 
 def test_seeds_are_taken(tmp_path):
-    done = CliRunner().invoke(app, ["paper", "sgm-comparison", "--quick", "--seeds", "1", "--out", str(tmp_path)])
+    done = CliRunner().invoke(app, ["paper", "alpha-sensitivity", "--quick", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
-    assert "1 seeds" in done.output
-    with (tmp_path / "sgm-comparison" / "answers.csv").open(newline="") as stream:
-        assert {row["seed"] for row in csv.DictReader(stream)} == {"0"}
+    assert "2 seeds" in done.output
+    with (tmp_path / "alpha-sensitivity" / "answers.csv").open(newline="") as stream:
+        assert {row["seed"] for row in csv.DictReader(stream)} == {"0", "1"}
 
 
 def points(*constraints):

@@ -80,17 +80,20 @@ class Evaluation:
         return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[self.order], *parts)
 
 
-@partial(jax.jit, static_argnames="losses")
-def evaluate_all(
+def evaluate(
     way: Evaluation, rows: Rows, params: Params, losses: Losses
 ) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
-    """f_i and g_i of every client, compiled once for a data set's shape, whatever is trained on it and how."""
+    """f_i and g_i of every client. Within a program use this: a compiled function there costs a copy of the data."""
 
     def both(batch: Batch) -> tuple[Array, Array]:
         return losses.objective(params, batch), losses.constraints(params, batch)
 
     values: tuple[Array, Array] = way.each(both, rows, float_dtype(params))
     return values
+
+
+evaluate_all = partial(jax.jit, static_argnames="losses")(evaluate)
+"""The same, compiled once for a data set's shape, whatever is trained on it and how."""
 
 
 @partial(jax.jit, static_argnames="losses")

@@ -15,7 +15,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from softswitch.clients import Rows
-from softswitch.evaluation import Evaluation, evaluate_all
+from softswitch.evaluation import Evaluation, evaluate
 from softswitch.losses import Loss, Losses
 from softswitch.problem import Batch, Params, float_dtype
 from softswitch.rules import Decision, LocalLoss, Reports
@@ -248,14 +248,14 @@ class GradientOracle:
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
         """f_i and g_i of every client on all of its rows."""
         assert self.evaluation is not None
-        return evaluate_all(self.evaluation, self.rows, params, self.losses)
+        return evaluate(self.evaluation, self.rows, params, self.losses)
 
     def evaluate_held_out(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]] | None:
         """The same on rows not trained on, where there are such."""
         if self.held_out is None:
             return None
         rows, evaluation = self.held_out
-        return evaluate_all(evaluation, rows, params, self.losses)
+        return evaluate(evaluation, rows, params, self.losses)
 
     def _batch(self, batching: Batching, client: Array, drawn: Array, dtype: Any) -> Batch:
         return self.rows.take(*batching.batch(self.rows, client, drawn, dtype))

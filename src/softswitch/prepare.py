@@ -13,7 +13,7 @@ import jax
 
 from softswitch import checks, engine
 from softswitch.clients import ClientData, Rows
-from softswitch.evaluation import Evaluation, evaluation, row_bytes
+from softswitch.evaluation import Evaluation, evaluate_all, evaluation, row_bytes
 from softswitch.losses import Losses
 from softswitch.oracle import GradientOracle
 from softswitch.problem import WEIGHT, Params, PooledConstraint, Problem, float_dtype
@@ -47,6 +47,10 @@ class Prepared:
         That makes a smaller program, and one that data sets share whose clients differ in size only.
         """
         return self.oracle if self.eval_every else dataclasses.replace(self.oracle, evaluation=None, held_out=None)
+
+    def evaluate(self, params: Params) -> tuple[Any, Any]:
+        """f_i and g_i of every client on all of its data, compiled."""
+        return evaluate_all(self.oracle.evaluation, self.oracle.rows, params, self.oracle.losses)
 
     def span(self, first: int) -> engine.Span:
         """The traced numbers of the chunk that begins with round ``first``."""

@@ -178,12 +178,12 @@ def finish(
     rounds = done if diverged_at < 0 else diverged_at + 1
     history = History.from_records(prepared.oracle, records, rounds)
     state = jax.tree.map(jnp.asarray, state)
-    vanished = bool(history.void[-1]) and not _anything_left(prepared.oracle, state.params)
+    vanished = bool(history.void[-1]) and not _anything_left(prepared, state.params)
     if vanished:
         diverged_at = int(np.flatnonzero(~history.void).max(initial=-1)) + 1
         state = state._replace(diverged_at=jnp.int32(diverged_at))
     params, selected = answer(state, history, prepared.averaging_from)
-    objective, constraint = (np.asarray(v) for v in prepared.oracle.evaluate(params))
+    objective, constraint = (np.asarray(v) for v in prepared.evaluate(params))
     pooled = evaluate_pooled(prepared.oracle.evaluation, prepared.oracle.rows, params, prepared.oracle.losses)
     pooled = None if pooled is None else np.asarray(pooled)
     culprit = _culprit(prepared.playing, clients, state, seed) if diverged_at >= 0 else None
@@ -231,9 +231,9 @@ def finish(
     )
 
 
-def _anything_left(oracle: GradientOracle, params: Params) -> bool:
+def _anything_left(prepared: Prepared, params: Params) -> bool:
     """Whether any client has an objective, and any a constraint, on all of its rows."""
-    return not any(np.isneginf(np.asarray(values)).all() for values in oracle.evaluate(params))
+    return not any(np.isneginf(np.asarray(values)).all() for values in prepared.evaluate(params))
 
 
 def _culprit(oracle: GradientOracle, clients: ClientData, state: State, seed: int) -> Any:
