@@ -10,10 +10,11 @@ from functools import cached_property
 from typing import Any, Literal
 
 import jax
+import numpy as np
 
 from softswitch import checks, engine
 from softswitch.clients import ClientData, Rows
-from softswitch.evaluation import Evaluation, evaluate_all, evaluation, row_bytes
+from softswitch.evaluation import Evaluation, evaluate_all, evaluate_pooled, evaluation, row_bytes
 from softswitch.losses import Losses
 from softswitch.oracle import GradientOracle
 from softswitch.problem import WEIGHT, Params, PooledConstraint, Problem, float_dtype
@@ -51,6 +52,12 @@ class Prepared:
     def evaluate(self, params: Params) -> tuple[Any, Any]:
         """f_i and g_i of every client on all of its data, compiled."""
         return evaluate_all(self.oracle.evaluation, self.oracle.rows, params, self.oracle.losses)
+
+    def evaluate_pooled(self, params: Params) -> np.ndarray | None:
+        """A pooled constraint on all data put together, compiled; None, and nothing to compile, for a plain one."""
+        if not isinstance(self.oracle.losses.constraint, PooledConstraint):
+            return None
+        return np.asarray(evaluate_pooled(self.oracle.evaluation, self.oracle.rows, params, self.oracle.losses))
 
     def span(self, first: int) -> engine.Span:
         """The traced numbers of the chunk that begins with round ``first``."""

@@ -14,7 +14,7 @@ import numpy as np
 from softswitch import checks, engine
 from softswitch.clients import ClientData
 from softswitch.diagnosis import diagnose, never_feasible
-from softswitch.evaluation import evaluate_all, evaluate_pooled, evaluation
+from softswitch.evaluation import evaluate_all, evaluation
 from softswitch.feasibility import smallest_alone
 from softswitch.history import History
 from softswitch.losses import Losses
@@ -184,8 +184,7 @@ def finish(
         state = state._replace(diverged_at=jnp.int32(diverged_at))
     params, selected = answer(state, history, prepared.averaging_from)
     objective, constraint = (np.asarray(v) for v in prepared.evaluate(params))
-    pooled = evaluate_pooled(prepared.oracle.evaluation, prepared.oracle.rows, params, prepared.oracle.losses)
-    pooled = None if pooled is None else np.asarray(pooled)
+    pooled = prepared.evaluate_pooled(params)
     culprit = _culprit(prepared.playing, clients, state, seed) if diverged_at >= 0 else None
     how = status(
         state,
