@@ -6,6 +6,7 @@ from softswitch.clients import ClientData
 from softswitch.diagnosis import Finding
 from softswitch.domains import Ball, Box
 from softswitch.estimate import estimate_constants
+from softswitch.federation import Federation
 from softswitch.history import ClientHistory, History
 from softswitch.means import mean_over
 from softswitch.plan import Plan
@@ -13,10 +14,10 @@ from softswitch.planning import plan
 from softswitch.problem import PooledConstraint, Problem
 from softswitch.result import Result
 from softswitch.rules import AverageSGM, HardSGM, Penalty, PrimalDual, SoftmaxSGM
-from softswitch.solve import evaluate, solve
+from softswitch.solve import evaluate, solve, solve_federation
 from softswitch.splits import split_by_column, split_dirichlet, split_iid
 from softswitch.status import Status, StatusCode
-from softswitch.sweep import Sweep, sweep
+from softswitch.sweep import Sweep, sweep, sweep_federation
 from softswitch.theory import Constants, alpha_window, heterogeneity
 from softswitch.tracking import Chunk
 from softswitch.weighting import softmax_mean, softmax_weights
@@ -30,6 +31,7 @@ __all__ = [
     "ClientData",
     "ClientHistory",
     "Constants",
+    "Federation",
     "Finding",
     "HardSGM",
     "History",
@@ -54,8 +56,10 @@ __all__ = [
     "softmax_mean",
     "softmax_weights",
     "solve",
+    "solve_federation",
     "split_by_column",
     "split_dirichlet",
     "split_iid",
     "sweep",
+    "sweep_federation",
 ]

@@ -36,7 +36,7 @@ class Record(NamedTuple):
         held_out: the same on rows not trained on; None where there are none.
         absent: how many participants had no objective, or lacked a constraint.
         rows: rows that the clients hold together, where a batch is all of them; else None.
-        clients: I_k and its members' f_i and g_i; None where they are not recorded.
+        clients: I_k and its members' f_i, g_i and metrics; None where they are not recorded.
     """
 
     objective: Float[Array, ""]
@@ -48,7 +48,7 @@ class Record(NamedTuple):
     held_out: Overview | None
     absent: Int[Array, ""]
     rows: Int[Array, ""] | None
-    clients: tuple[Int[Array, " m"], Float[Array, " m"], Float[Array, "m c"]] | None
+    clients: tuple[Int[Array, " m"], Float[Array, " m"], Float[Array, "m c"], dict[str, Float[Array, " m"]]] | None
 
 
 class Span(NamedTuple):
@@ -78,10 +78,10 @@ def play(
     draws: Any,
 ) -> tuple[round.State, Record]:
     """One round: report, decide, update, apply."""
-    reports = oracle.report(state.params, draws)
+    reports, kept = oracle.report(state.params, draws)
     decision, rule_state = rule.decide(state.rule, reports)
     step_size = rule.local_step_size_at(k)
-    direction = oracle.direction(state.params, draws, decision, rule.switches, step_size)
+    direction = oracle.direction(state.params, draws, kept, decision, rule.switches, step_size)
     after = round.advance(state, rule, domain, k, span.averaging_from, reports, decision, rule_state, direction)
     full, held_out = _look_at_all(oracle, span, state.params, k)
     record = Record(
@@ -94,7 +94,7 @@ def play(
         held_out,
         (reports.mask & ~(reports.has_objective & reports.has_constraint.all(axis=1))).sum(),
         oracle.rows_held(draws),
-        (draws.clients, reports.objective, reports.constraint) if record_clients else None,
+        (draws.clients, reports.objective, reports.constraint, reports.metrics) if record_clients else None,
     )
     return after, record
 
@@ -157,7 +157,7 @@ def run_chunk(
     return chunk(oracle, rule, domain, span, key, state, length, record_clients)
 
 
-@partial(jax.jit, static_argnames="length")
+@partial(jax.jit, static_argnames=("length", "record_clients"))
 def run_chunk_of_many(
     oracle: Oracle,
     rules: Rule,
@@ -167,6 +167,7 @@ def run_chunk_of_many(
     states: round.State,
     *,
     length: int,
+    record_clients: bool,
 ) -> tuple[round.State, Record]:
     """A chunk of many runs at once, compiled: seeds × rules.
 
@@ -174,7 +175,7 @@ def run_chunk_of_many(
     """
 
     def one(rule: Rule, key: Array, state: round.State) -> tuple[round.State, Record]:
-        return chunk(oracle, rule, domain, span, key, state, length, False)
+        return chunk(oracle, rule, domain, span, key, state, length, record_clients)
 
     over_rules = jax.vmap(one, in_axes=(0, None, 0))
     return jax.vmap(over_rules, in_axes=(None, 0, 0))(rules, keys, states)
@@ -202,7 +203,7 @@ def start(params: Any, rule: Rule, constraints: int) -> round.State:
 def report(oracle: Oracle, params: Any, key: Array, k: Array) -> tuple[Array, Any]:
     """The participants of round k and what they report at the given parameters, compiled."""
     draws = oracle.draw(jax.random.fold_in(key, k))
-    return draws.clients, oracle.report(params, draws)
+    return draws.clients, oracle.report(params, draws)[0]
 
 
 @jax.jit
@@ -213,7 +214,7 @@ def scatter(oracle: Oracle, params: Any, key: Array, first: Array) -> Float[Arra
     """
 
     def once(k: Array) -> Array:
-        reports = oracle.report(params, oracle.draw(jax.random.fold_in(key, k)))
+        reports, _ = oracle.report(params, oracle.draw(jax.random.fold_in(key, k)))
         return maximum(reports.constraint, reports.mask[:, None])
 
     sampled = lax.map(once, first + jnp.arange(32, dtype=jnp.int32))

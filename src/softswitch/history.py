@@ -22,11 +22,13 @@ class ClientHistory:
         clients: I_k, as indices of clients; rounds × m.
         objective: f_i of each; rounds × m.
         constraint: g_i of each; rounds × m × constraints.
+        metrics: further numbers that each told, by name; rounds × m.
     """
 
     clients: np.ndarray
     objective: np.ndarray
     constraint: np.ndarray
+    metrics: dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,19 @@ and a LocalSolver of E gradient steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
 from softswitch.clients import Rows
-from softswitch.evaluation import Evaluation, evaluate
+from softswitch.evaluation import Evaluation, evaluate, evaluate_all, evaluate_pooled
 from softswitch.losses import Loss, Losses
-from softswitch.problem import Batch, Params, float_dtype
+from softswitch.problem import Batch, Params, PooledConstraint, float_dtype
 from softswitch.rules import Decision, LocalLoss, Reports
 from softswitch.sampling import Batching, choose_clients, words_to_choose
 from softswitch.slices import map_slices, sum_slices
@@ -38,11 +39,18 @@ class Oracle(Protocol):
         """All random choices of one round, from its key: a pytree with the participants under ``.clients``."""
         ...
 
-    def report(self, params: Params, draws: Any) -> Reports:
-        """First exchange: f_i and g_i of the participants at w_k."""
+    @property
+    def participants(self) -> int:
+        """m, how many clients take part in a round."""
         ...
 
-    def direction(self, params: Params, draws: Any, decision: Decision, switches: bool, step_size: Any) -> Params:
+    def report(self, params: Params, draws: Any) -> tuple[Reports, Any]:
+        """First exchange: f_i and g_i of the participants at w_k; and what clients keep for the second, if anything."""
+        ...
+
+    def direction(
+        self, params: Params, draws: Any, kept: Any, decision: Decision, switches: bool, step_size: Any
+    ) -> Params:
         """Second exchange: Σ_i r_i u_i, the participants' weighted directions."""
         ...
 
@@ -65,6 +73,17 @@ class Oracle(Protocol):
 
     def evaluate_held_out(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]] | None:
         """The same on data not trained on, where there is such."""
+        ...
+
+    def blind(self) -> Oracle:
+        """The same clients without a way through all data, for runs that never look."""
+        ...
+
+    def judge(self, params: Params) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Outside of a program: f_i and g_i on all data, and the constraint on all clients' data put together.
+
+        The last is None where that has no meaning.
+        """
         ...
 
 
@@ -126,7 +145,7 @@ class GradientOracle:
             self.update_batching.draw(update, self.rows, clients, self.local_steps),
         )
 
-    def report(self, params: Params, draws: Draws) -> Reports:
+    def report(self, params: Params, draws: Draws) -> tuple[Reports, None]:
         """f_i(w_k, ξ_i) and g_i(w_k, ξ_i) on a fresh batch of each participant."""
         dtype = float_dtype(params)
 
@@ -140,14 +159,12 @@ class GradientOracle:
 
         objective, constraint, statistics = map_slices(one, (draws.clients, draws.report_rows), self.slice_size)
         mask = jnp.ones(objective.shape, bool)
-        return Reports(
-            objective,
-            constraint,
-            self.losses.pool(statistics, self.rows.sizes[draws.clients]),
-            mask,
-        )
+        pooled = self.losses.pool(statistics, self.rows.sizes[draws.clients])
+        return Reports(objective, constraint, pooled, mask), None
 
-    def direction(self, params: Params, draws: Draws, decision: Decision, switches: bool, step_size: Any) -> Params:
+    def direction(
+        self, params: Params, draws: Draws, kept: None, decision: Decision, switches: bool, step_size: Any
+    ) -> Params:
         """Σ_i r_i u_i, by one backward pass where E = 1 and by the local solver otherwise.
 
         A switching rule's branch is chosen here, outside the client axis: inside it both would be computed.
@@ -256,6 +273,19 @@ class GradientOracle:
             return None
         rows, evaluation = self.held_out
         return evaluate(evaluation, rows, params, self.losses)
+
+    def blind(self) -> GradientOracle:
+        """Without a way through all data: a smaller program, shared by data whose clients differ in size only."""
+        return replace(self, evaluation=None, held_out=None)
+
+    def judge(self, params: Params) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """f_i and g_i on all rows, and a pooled constraint on all rows put together; None for a plain one."""
+        assert self.evaluation is not None
+        objective, constraint = evaluate_all(self.evaluation, self.rows, params, self.losses)
+        pooled = None
+        if isinstance(self.losses.constraint, PooledConstraint):
+            pooled = np.asarray(evaluate_pooled(self.evaluation, self.rows, params, self.losses))
+        return np.asarray(objective), np.asarray(constraint), pooled
 
     def _batch(self, batching: Batching, client: Array, drawn: Array, dtype: Any) -> Batch:
         return self.rows.take(*batching.batch(self.rows, client, drawn, dtype))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,19 +9,21 @@ from functools import cached_property
 from typing import Any, Literal
 
 import jax
-import numpy as np
 
 from softswitch import checks, engine
 from softswitch.clients import ClientData, Rows
-from softswitch.evaluation import Evaluation, evaluate_all, evaluate_pooled, evaluation, row_bytes
+from softswitch.evaluation import Evaluation, evaluation, row_bytes
+from softswitch.federation import Federation
 from softswitch.losses import Losses
-from softswitch.oracle import GradientOracle
+from softswitch.oracle import GradientOracle, Oracle
 from softswitch.problem import WEIGHT, Params, PooledConstraint, Problem, float_dtype
 from softswitch.rules import Rule
 from softswitch.sampling import Batching, batching
 from softswitch.slices import slice_size
 
 BatchSize = int | None | Literal["same"]
+EVALUATIONS = 20
+"""How often a run looks at all data, unless told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -30,34 +31,26 @@ class Prepared:
     """A checked request, ready to run.
 
     Attributes:
-        oracle: the clients.
+        federation: the clients and the start.
         rounds: K.
         averaging_from: the first round that may join the average.
         eval_every: rounds from one evaluation on all data to the next; 0: none.
     """
 
-    oracle: GradientOracle
+    federation: Federation
     rounds: int
     averaging_from: int
     eval_every: int
 
+    @property
+    def oracle(self) -> Oracle:
+        """The clients."""
+        return self.federation.oracle
+
     @cached_property
-    def playing(self) -> GradientOracle:
-        """The clients as the rounds see them: without a way through all data where no round looks at it.
-
-        That makes a smaller program, and one that data sets share whose clients differ in size only.
-        """
-        return self.oracle if self.eval_every else dataclasses.replace(self.oracle, evaluation=None, held_out=None)
-
-    def evaluate(self, params: Params) -> tuple[Any, Any]:
-        """f_i and g_i of every client on all of its data, compiled."""
-        return evaluate_all(self.oracle.evaluation, self.oracle.rows, params, self.oracle.losses)
-
-    def evaluate_pooled(self, params: Params) -> np.ndarray | None:
-        """A pooled constraint on all data put together, compiled; None, and nothing to compile, for a plain one."""
-        if not isinstance(self.oracle.losses.constraint, PooledConstraint):
-            return None
-        return np.asarray(evaluate_pooled(self.oracle.evaluation, self.oracle.rows, params, self.oracle.losses))
+    def playing(self) -> Oracle:
+        """The clients as the rounds see them: without a way through all data where no round looks at it."""
+        return self.oracle if self.eval_every else self.oracle.blind()
 
     def span(self, first: int) -> engine.Span:
         """The traced numbers of the chunk that begins with round ``first``."""
@@ -93,7 +86,6 @@ def prepare(
     rounds = checks.whole_number("rounds", rounds, at_least=1)
     local_steps = checks.whole_number("local_steps", local_steps, at_least=1)
     participation = checks.real_number("participation", participation, above=0, at_most=1)
-    average_last = checks.real_number("average_last", average_last, above=0, at_most=1)
     update = batching(_checked_size("batch_size", batch_size), replace, clients.stratum_sizes)
     if value_batch_size == "same":
         report = update
@@ -118,11 +110,26 @@ def prepare(
     if eval_every is None:
         training = participants * (report.width + 3 * local_steps * update.width)  # a gradient costs about 3 values
         evaluated = clients.sizes.sum() + (0 if held_out is None else held_out.sizes.sum())
-        eval_every = max(math.ceil(rounds / 20), math.ceil(evaluated / training))
+        eval_every = max(math.ceil(rounds / EVALUATIONS), math.ceil(evaluated / training))
     if held_out is not None and eval_every == 0:
         raise ValueError("held_out is evaluated every eval_every rounds, but eval_every is 0, which means never")
+    federation = Federation(oracle, problem.start, clients.names, problem.domain)
+    return prepare_federation(federation, rules, rounds=rounds, average_last=average_last, eval_every=eval_every)
+
+
+def prepare_federation(
+    federation: Federation, rules: Sequence[Rule], *, rounds: int, average_last: float, eval_every: int | None
+) -> Prepared:
+    """Check what there is to check where the clients are given as an oracle."""
+    expect("federation", federation, Federation)
+    for rule in rules:
+        expect("rule", rule, Rule)
+    rounds = checks.whole_number("rounds", rounds, at_least=1)
+    average_last = checks.real_number("average_last", average_last, above=0, at_most=1)
+    if eval_every is None:
+        eval_every = math.ceil(rounds / EVALUATIONS) if federation.oracle.evaluates else 0
     return Prepared(
-        oracle=oracle,
+        federation=federation,
         rounds=rounds,
         averaging_from=rounds - math.ceil(average_last * rounds),
         eval_every=checks.whole_number("eval_every", eval_every, at_least=0),

@@ -80,13 +80,8 @@ class Problem:
     def __post_init__(self) -> None:
         checks.function("objective", self.objective, "(params, batch) -> scalar")
         checks.function("constraint", self.constraint, "(params, batch) -> scalar or vector")
-        if self.domain is not None and not isinstance(self.domain, Ball | Box):
-            raise TypeError(f"domain must be a Ball, a Box or None, but is {self.domain!r}")
         object.__setattr__(self, "start", checked_params("start", self.start))
-        if self.domain is not None:
-            moved = jax.tree.map(jnp.subtract, self.domain.project(self.start), self.start)
-            if any(not np.allclose(leaf, 0, atol=1e-5) for leaf in jax.tree.leaves(moved)):
-                raise ValueError(f"start must lie in the domain {self.domain!r}, but does not")
+        check_domain(self.domain, self.start)
 
     def trace(self, batch: Batch, params: Params | None = None) -> Traced:
         """Learn the functions' shapes on a batch of this shape, without computing; raise where they are wrong."""
@@ -146,6 +141,17 @@ def checked_params(argument: str, params: Params) -> Params:
         if not bool(jnp.isfinite(array).all()):
             raise ValueError(f"{name} must be finite, but holds NaN or infinity")
     return jax.tree.map(lambda leaf: jnp.array(leaf, dtype=jnp.asarray(leaf).dtype), params)
+
+
+def check_domain(domain: Any, start: Params) -> None:
+    """Raise unless ``domain`` is one, and holds the start; None is no domain."""
+    if domain is None:
+        return
+    if not isinstance(domain, Ball | Box):
+        raise TypeError(f"domain must be a Ball, a Box or None, but is {domain!r}")
+    moved = jax.tree.map(jnp.subtract, domain.project(start), start)
+    if any(not np.allclose(leaf, 0, atol=1e-5) for leaf in jax.tree.leaves(moved)):
+        raise ValueError(f"start must lie in the domain {domain!r}, but does not")
 
 
 def _checked_statistics(constraint: PooledConstraint, params: Params, batch: Batch) -> None:

@@ -16,10 +16,11 @@ from softswitch.clients import ClientData
 from softswitch.diagnosis import diagnose, never_feasible
 from softswitch.evaluation import evaluate_all, evaluation
 from softswitch.feasibility import smallest_alone
+from softswitch.federation import Federation
 from softswitch.history import History
 from softswitch.losses import Losses
-from softswitch.oracle import GradientOracle
-from softswitch.prepare import BatchSize, Prepared, batch_shapes, expect, prepare
+from softswitch.oracle import Oracle
+from softswitch.prepare import BatchSize, Prepared, batch_shapes, expect, prepare, prepare_federation
 from softswitch.problem import Params, Problem, checked_params
 from softswitch.result import Result
 from softswitch.round import State, healthy
@@ -90,31 +91,60 @@ def solve(
         clients_at_once=clients_at_once,
         held_out=held_out,
     )
-    seed = checks.seed("seed", seed)
-    if callable(callbacks) or not all(callable(callback) for callback in callbacks):
-        raise TypeError(f"callbacks must be a list of functions of a Chunk, but is {callbacks!r}")
-    with ProgressBar(prepared.rounds, progress) as bar:
-        result = run(prepared, problem, clients, rule, seed, (bar, *callbacks), record_clients)
+    result = _watched(prepared, rule, seed, callbacks, record_clients, progress)
     if result.status.code is StatusCode.NO_FEASIBLE_ROUND and result.status.client is not None:
         return _with_blocker_alone(result, problem, clients)
     return result
 
 
+def solve_federation(
+    federation: Federation,
+    rule: Rule,
+    *,
+    rounds: int = 1000,
+    seed: int = 0,
+    average_last: float = 1.0,
+    eval_every: int | None = None,
+    record_clients: bool = False,
+    callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
+) -> Result:
+    """As ``solve``, where the clients are given as an oracle: simulated robots, say, instead of rows of data.
+
+    How they draw, how many take part and what a local step is, the oracle knows. The arguments are those of ``solve``.
+    """
+    prepared = prepare_federation(federation, (rule,), rounds=rounds, average_last=average_last, eval_every=eval_every)
+    return _watched(prepared, rule, seed, callbacks, record_clients, progress)
+
+
+def _watched(
+    prepared: Prepared,
+    rule: Rule,
+    seed: int,
+    callbacks: Sequence[Callback],
+    record_clients: bool,
+    progress: bool | None,
+) -> Result:
+    seed = checks.seed("seed", seed)
+    if callable(callbacks) or not all(callable(callback) for callback in callbacks):
+        raise TypeError(f"callbacks must be a list of functions of a Chunk, but is {callbacks!r}")
+    with ProgressBar(prepared.rounds, progress) as bar:
+        return run(prepared, rule, seed, (bar, *callbacks), record_clients)
+
+
 def run(
     prepared: Prepared,
-    problem: Problem,
-    clients: ClientData,
     rule: Rule,
     seed: int,
     callbacks: Sequence[Callback],
     record_clients: bool,
 ) -> Result:
     """Run a prepared request, chunk by chunk."""
-    oracle, rounds = prepared.oracle, prepared.rounds
+    federation, oracle, rounds = prepared.federation, prepared.oracle, prepared.rounds
     key = jax.random.key(seed)
     length = engine.chunk_length(oracle)
     computed = rule.computed_as()
-    state = engine.start(problem.start, computed, oracle.constraints)
+    state = engine.start(federation.start, computed, oracle.constraints)
     records: list[engine.Record] = []
     began = time.perf_counter()
     done, feasible, counted, stopped = 0, 0, 0, False
@@ -123,7 +153,7 @@ def run(
             after, record = engine.run_chunk(
                 prepared.playing,
                 computed,
-                problem.domain,
+                federation.domain,
                 prepared.span(done),
                 key,
                 state,
@@ -145,7 +175,7 @@ def run(
         stopped = True
     seconds = time.perf_counter() - began
     stopped = stopped and done < rounds and int(state.diverged_at) < 0
-    return finish(prepared, rule, clients, seed, state, records, done, stopped, seconds)
+    return finish(prepared, rule, seed, state, records, done, stopped, seconds)
 
 
 def evaluate(problem: Problem, clients: ClientData, params: Params) -> tuple[np.ndarray, np.ndarray]:
@@ -165,7 +195,6 @@ def evaluate(problem: Problem, clients: ClientData, params: Params) -> tuple[np.
 def finish(
     prepared: Prepared,
     rule: Rule,
-    clients: ClientData,
     seed: int,
     state: State,
     records: Sequence[engine.Record],
@@ -183,14 +212,14 @@ def finish(
         diverged_at = int(np.flatnonzero(~history.void).max(initial=-1)) + 1
         state = state._replace(diverged_at=jnp.int32(diverged_at))
     params, selected = answer(state, history, prepared.averaging_from)
-    objective, constraint = (np.asarray(v) for v in prepared.evaluate(params))
-    pooled = prepared.evaluate_pooled(params)
-    culprit = _culprit(prepared.playing, clients, state, seed) if diverged_at >= 0 else None
+    objective, constraint, pooled = prepared.oracle.judge(params)
+    names = prepared.federation.names
+    culprit = _culprit(prepared.playing, names, state, seed) if diverged_at >= 0 else None
     how = status(
         state,
         history,
         rule,
-        clients.names,
+        names,
         constraint,
         stopped=stopped,
         diverged_name=culprit,
@@ -201,7 +230,7 @@ def finish(
         history,
         rule,
         prepared.oracle.participants,
-        len(clients),
+        len(names),
         constraint.shape[1],
         diverged_at=diverged_at,
         vanished=vanished,
@@ -210,7 +239,7 @@ def finish(
     )
     if how.code is StatusCode.NO_FEASIBLE_ROUND and how.client is not None:
         worst = constraint.max(axis=1)
-        blocked = never_feasible(clients.names, worst, rule.tolerance, int(worst.argmax()), None)
+        blocked = never_feasible(names, worst, rule.tolerance, int(worst.argmax()), None)
         findings = (blocked, *findings)
     return Result(
         params=params,
@@ -223,7 +252,7 @@ def finish(
         client_objective=objective,
         client_constraint=constraint,
         pooled_constraint=pooled,
-        names=clients.names,
+        names=names,
         rule=rule,
         seed=seed,
         seconds=seconds,
@@ -232,14 +261,14 @@ def finish(
 
 def _anything_left(prepared: Prepared, params: Params) -> bool:
     """Whether any client has an objective, and any a constraint, on all of its rows."""
-    return not any(np.isneginf(np.asarray(values)).all() for values in prepared.evaluate(params))
+    return not any(np.isneginf(values).all() for values in prepared.oracle.judge(params)[:2])
 
 
-def _culprit(oracle: GradientOracle, clients: ClientData, state: State, seed: int) -> Any:
+def _culprit(oracle: Oracle, names: Sequence[Any], state: State, seed: int) -> Any:
     """The label of the client whose report was not finite, found by asking again; None where it was the step."""
     asked, reports = engine.report(oracle, state.params, jax.random.key(seed), state.diverged_at)
     finite = np.asarray(healthy(reports))
-    return None if finite.all() else clients.names[int(asked[np.argmin(finite)])]
+    return None if finite.all() else names[int(asked[np.argmin(finite)])]
 
 
 def _with_blocker_alone(result: Result, problem: Problem, clients: ClientData) -> Result:

@@ -19,7 +19,8 @@ from rich.table import Table
 
 from softswitch import checks, engine
 from softswitch.clients import ClientData
-from softswitch.prepare import BatchSize, Prepared, expect, prepare
+from softswitch.federation import Federation
+from softswitch.prepare import BatchSize, Prepared, expect, prepare, prepare_federation
 from softswitch.problem import Problem
 from softswitch.result import Result
 from softswitch.rules import Rule
@@ -116,6 +117,7 @@ def sweep(
     average_last: float = 1.0,
     eval_every: int | None = None,
     held_out: ClientData | Sequence[ClientData] | None = None,
+    record_clients: bool = False,
     clients_at_once: int | None = None,
     together: bool | None = None,
     progress: bool | None = None,
@@ -140,24 +142,14 @@ def sweep(
         average_last: the last share of the rounds to average over.
         eval_every: rounds from one evaluation on all data to the next.
         held_out: rows not trained on, for ``history.held_out``; or a list with one ``ClientData`` a seed.
+        record_clients: keep what every participant reported in every round.
         clients_at_once: how many clients of a run are computed side by side.
         together: compute all runs of one kind side by side as one program, which fills an accelerator; or one after
             another on every core, each exactly as ``solve`` would. By default the first on an accelerator, the second
             on a CPU: there it is faster, since side by side both branches of the switch are computed.
         progress: show a progress bar; by default on a terminal only.
     """
-    if isinstance(rules, Rule) or not isinstance(rules, Mapping | Sequence):
-        raise TypeError(f"rules must be a list of rules or a dict from labels to rules, but is {rules!r}")
-    for rule in rules.values() if isinstance(rules, Mapping) else rules:
-        expect("rule", rule, Rule)
-    labelled = dict(rules) if isinstance(rules, Mapping) else {_label(rule, rules): rule for rule in rules}
-    if not labelled or (not isinstance(rules, Mapping) and len(labelled) < len(rules)):
-        raise ValueError(f"rules must hold at least one rule and no rule twice, but is {rules!r}")
-    if np.ndim(seeds) == 0:
-        seeds = range(checks.whole_number("seeds", seeds, at_least=1))
-    numbers = tuple(checks.seed("seeds", seed) for seed in np.atleast_1d(seeds).tolist())
-    if not numbers:
-        raise ValueError("seeds must hold at least one seed, but is empty")
+    labelled, numbers = _labelled(rules), _numbered(seeds)
     chosen = tuple(labelled.values())
 
     def prepared(problem: Problem, clients: ClientData, held_out: ClientData | None) -> Prepared:
@@ -177,27 +169,73 @@ def sweep(
             held_out=held_out,
         )
 
-    if together is None:
-        together = jax.default_backend() != "cpu"
     data = (problem, clients, held_out)
     if any(isinstance(given, Sequence) for given in data):
         each = zip(*map(_a_seed, ("problem", "clients", "held_out"), data, [numbers] * 3), numbers, strict=True)
-        shares = [Share(p, own, prepared(p, own, apart), (seed,)) for p, own, apart, seed in each]
+        shares = [Share(prepared(*own), (seed,)) for *own, seed in each]
     else:
-        shares = [Share(problem, clients, prepared(*data), numbers)]  # type: ignore[arg-type]
-    with ProgressBar(len(chosen) * len(numbers) * shares[0].prepared.rounds, progress) as bar:
-        every = _side_by_side if together else _one_by_one
-        results = every(shares, chosen, bar)
-    return Sweep(tuple(labelled), numbers, results)
+        shares = [Share(prepared(*data), numbers)]  # type: ignore[arg-type]
+    return _run_all(shares, labelled, numbers, record_clients, together, progress)
+
+
+def sweep_federation(
+    federation: Federation | Sequence[Federation],
+    rules: Sequence[Rule] | Mapping[str, Rule],
+    *,
+    seeds: int | Sequence[int] = 5,
+    rounds: int = 1000,
+    average_last: float = 1.0,
+    eval_every: int | None = None,
+    record_clients: bool = False,
+    together: bool | None = None,
+    progress: bool | None = None,
+) -> Sweep:
+    """As ``sweep``, where the clients are given as an oracle: one federation for all seeds, or a list with one a seed.
+
+    The other arguments are those of ``sweep``.
+    """
+    labelled, numbers = _labelled(rules), _numbered(seeds)
+
+    def prepared(one: Federation) -> Prepared:
+        return prepare_federation(
+            one, tuple(labelled.values()), rounds=rounds, average_last=average_last, eval_every=eval_every
+        )
+
+    if isinstance(federation, Sequence):
+        each = zip(_a_seed("federation", federation, numbers), numbers, strict=True)
+        shares = [Share(prepared(one), (seed,)) for one, seed in each]
+    else:
+        shares = [Share(prepared(federation), numbers)]
+    return _run_all(shares, labelled, numbers, record_clients, together, progress)
 
 
 class Share(NamedTuple):
-    """The seeds that run on one problem and data set."""
+    """The seeds that run on one federation."""
 
-    problem: Problem
-    clients: ClientData
     prepared: Prepared
     seeds: tuple[int, ...]
+
+
+def _labelled(rules: Any) -> dict[str, Rule]:
+    """The rules by their labels, checked."""
+    if isinstance(rules, Rule) or not isinstance(rules, Mapping | Sequence):
+        raise TypeError(f"rules must be a list of rules or a dict from labels to rules, but is {rules!r}")
+    for rule in rules.values() if isinstance(rules, Mapping) else rules:
+        expect("rule", rule, Rule)
+    labelled = dict(rules) if isinstance(rules, Mapping) else {_label(rule, rules): rule for rule in rules}
+    if not labelled or (not isinstance(rules, Mapping) and len(labelled) < len(rules)):
+        raise ValueError(f"rules must hold at least one rule and no rule twice, but is {rules!r}")
+    return labelled
+
+
+def _numbered(seeds: Any) -> tuple[int, ...]:
+    """The seeds, checked."""
+    if np.ndim(seeds) == 0:
+        seeds = range(checks.whole_number("seeds", seeds, at_least=1))
+    numbers = tuple(checks.seed("seeds", seed) for seed in np.atleast_1d(seeds).tolist())
+    if not numbers:
+        raise ValueError("seeds must hold at least one seed, but is empty")
+    return numbers
 
 
 def _a_seed(name: str, given: Any, seeds: Sequence[int]) -> Sequence[Any]:
@@ -209,7 +247,25 @@ def _a_seed(name: str, given: Any, seeds: Sequence[int]) -> Sequence[Any]:
     return given
 
 
-def _one_by_one(shares: Sequence[Share], rules: Sequence[Rule], bar: ProgressBar) -> tuple[tuple[Result, ...], ...]:
+def _run_all(
+    shares: Sequence[Share],
+    labelled: Mapping[str, Rule],
+    seeds: tuple[int, ...],
+    record_clients: bool,
+    together: bool | None,
+    progress: bool | None,
+) -> Sweep:
+    if together is None:
+        together = jax.default_backend() != "cpu"
+    every = _side_by_side if together else _one_by_one
+    with ProgressBar(len(labelled) * len(seeds) * shares[0].prepared.rounds, progress) as bar:
+        results = every(shares, tuple(labelled.values()), record_clients, bar)
+    return Sweep(tuple(labelled), seeds, results)
+
+
+def _one_by_one(
+    shares: Sequence[Share], rules: Sequence[Rule], record_clients: bool, bar: ProgressBar
+) -> tuple[tuple[Result, ...], ...]:
     """Each run by itself, on as many threads as there are cores: XLA works outside Python's lock."""
     interrupted = Event()
     runs = [(share, seed) for share in shares for seed in share.seeds]
@@ -225,7 +281,7 @@ def _one_by_one(shares: Sequence[Share], rules: Sequence[Rule], bar: ProgressBar
             for enter, value in settings:
                 contexts.enter_context(enter(value))
             share, seed = runs[s]
-            return run(share.prepared, share.problem, share.clients, rules[r], seed, (watch,), record_clients=False)
+            return run(share.prepared, rules[r], seed, (watch,), record_clients)
 
     settings = [(enter, getattr(jax.config, name)) for enter, name in THREAD_SETTINGS]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -238,7 +294,9 @@ def _one_by_one(shares: Sequence[Share], rules: Sequence[Rule], bar: ProgressBar
             raise
 
 
-def _side_by_side(shares: Sequence[Share], rules: Sequence[Rule], bar: ProgressBar) -> tuple[tuple[Result, ...], ...]:
+def _side_by_side(
+    shares: Sequence[Share], rules: Sequence[Rule], record_clients: bool, bar: ProgressBar
+) -> tuple[tuple[Result, ...], ...]:
     """All runs of one kind on one data set as one program."""
     groups: dict[Any, list[int]] = {}
     for r, rule in enumerate(rules):
@@ -252,20 +310,23 @@ def _side_by_side(shares: Sequence[Share], rules: Sequence[Rule], bar: ProgressB
             def watch(done: int, size: int = len(members), runs: int = runs, before: int = rounds_done) -> None:
                 bar.update(before + done * runs, f"{size} rules × {runs // size} seeds")
 
-            results = _one_kind(share, [rules[r] for r in members], watch)
+            results = _one_kind(share, [rules[r] for r in members], record_clients, watch)
             for r, own in zip(members, results, strict=True):
                 found[r] += own
             rounds_done += share.prepared.rounds * runs
     return tuple(found[r] for r in range(len(rules)))
 
 
-def _one_kind(share: Share, rules: Sequence[Rule], watch: Callable[[int], None]) -> list[tuple[Result, ...]]:
+def _one_kind(
+    share: Share, rules: Sequence[Rule], record_clients: bool, watch: Callable[[int], None]
+) -> list[tuple[Result, ...]]:
     """Run rules of one structure with all seeds of a data set; results by rule, then seed."""
-    problem, clients, prepared, seeds = share
+    prepared, seeds = share
+    federation = prepared.federation
     stacked = jax.tree.map(lambda *numbers: jnp.asarray(numbers), *(rule.computed_as() for rule in rules))
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
     length = engine.chunk_length(prepared.oracle, len(seeds))
-    begin = jax.vmap(lambda rule: engine.start(problem.start, rule, prepared.oracle.constraints))(stacked)
+    begin = jax.vmap(lambda rule: engine.start(federation.start, rule, prepared.oracle.constraints))(stacked)
     states = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), begin)
     records = []
     began = time.perf_counter()
@@ -273,11 +334,12 @@ def _one_kind(share: Share, rules: Sequence[Rule], watch: Callable[[int], None])
         states, record = engine.run_chunk_of_many(
             prepared.playing,
             stacked,
-            problem.domain,
+            federation.domain,
             prepared.span(first),
             keys,
             states,
             length=length,
+            record_clients=record_clients,
         )
         records.append(jax.tree.map(np.asarray, record))
         watch(min(first + length, prepared.rounds))
@@ -286,7 +348,7 @@ def _one_kind(share: Share, rules: Sequence[Rule], watch: Callable[[int], None])
 
     def one(r: int, s: int) -> Result:
         state, own = jax.tree.map(lambda leaf: leaf[s, r], (states, records))
-        return finish(prepared, rules[r], clients, seeds[s], state, own, prepared.rounds, False, seconds)
+        return finish(prepared, rules[r], seeds[s], state, own, prepared.rounds, False, seconds)
 
     return [tuple(one(r, s) for s in range(len(seeds))) for r in range(len(rules))]
 

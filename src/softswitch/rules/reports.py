@@ -16,12 +16,14 @@ class Reports(NamedTuple):
         constraint: g_i likewise; one column a constraint. A violation is positive.
         pooled: the constraints recomputed from all reporting clients' additive statistics, or None.
         mask: who reported; the others' entries are ignored.
+        metrics: further numbers that clients tell by name, recorded and never used by a rule.
     """
 
     objective: Float[Array, " m"]
     constraint: Float[Array, "m c"]
     pooled: Float[Array, " c"] | None
     mask: Bool[Array, " m"]
+    metrics: dict[str, Float[Array, " m"]] = {}  # noqa: RUF012 (a NamedTuple's default, never written to)
 
     @property
     def has_objective(self) -> Bool[Array, " m"]:

@@ -1,0 +1,69 @@
+"""The constrained CartPole, as pure functions: Gymnasium's dynamics on three planets, with strips one must not stand in.
+
+A state is (x, velocity, angle, angular velocity); functions take any leading axes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+FORCE, TIME_STEP, CART_MASS = 10.0, 0.02, 1.0
+X_LIMIT, ANGLE_LIMIT = 2.4, math.radians(12)
+"""Beyond either an episode ends."""
+COSTLY_ANGLE = math.radians(6)
+STRIPS = ((-2.4, -2.2), (-1.3, -1.1), (-0.1, 0.1), (1.1, 1.3), (2.2, 2.4))
+"""Standing in one of these, ends included, costs 1 a step, and so does a pole beyond ``COSTLY_ANGLE``."""
+START_WITHIN = 0.05
+"""Every coordinate of a first state is uniform in ± this."""
+
+
+class Physics(NamedTuple):
+    """What differs from planet to planet."""
+
+    gravity: Float[Array, "*clients"] | float
+    pole_mass: Float[Array, "*clients"] | float
+    half_length: Float[Array, "*clients"] | float
+
+
+PLANETS = {
+    "earth": Physics(9.8, 0.1, 0.5),
+    "mars": Physics(3.7, 0.2, 0.8),
+    "jupiter": Physics(20.0, 0.5, 0.2),
+}
+
+
+def step(
+    state: Float[Array, "*batch 4"], action: Int[Array, "*batch"], physics: Physics
+) -> tuple[Float[Array, "*batch 4"], Bool[Array, "*batch"]]:
+    """The next state and whether the episode ended there. Euler's method; action 1 pushes to the right, 0 to the left."""
+    x, velocity, angle, spin = (state[..., i] for i in range(4))
+    mass = physics.pole_mass + CART_MASS
+    moment = physics.pole_mass * physics.half_length
+    push = jnp.where(action == 1, FORCE, -FORCE)
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    pull = (push + moment * spin**2 * sin) / mass
+    torque = physics.gravity * sin - cos * pull
+    spin_change = torque / (physics.half_length * (4.0 / 3.0 - physics.pole_mass * cos**2 / mass))
+    speed_change = pull - moment * spin_change * cos / mass
+    after = jnp.stack(
+        [
+            x + TIME_STEP * velocity,
+            velocity + TIME_STEP * speed_change,
+            angle + TIME_STEP * spin,
+            spin + TIME_STEP * spin_change,
+        ],
+        axis=-1,
+    )
+    return after, (jnp.abs(after[..., 0]) > X_LIMIT) | (jnp.abs(after[..., 2]) > ANGLE_LIMIT)
+
+
+def cost(state: Float[Array, "*batch 4"]) -> Float[Array, "*batch"]:
+    """1 in a prohibited strip or with the pole beyond six degrees, else 0."""
+    x, angle = state[..., 0], state[..., 2]
+    low, high = jnp.array(STRIPS).T
+    inside = ((x[..., None] >= low) & (x[..., None] <= high)).any(axis=-1)
+    return (inside | (jnp.abs(angle) > COSTLY_ANGLE)).astype(state.dtype)

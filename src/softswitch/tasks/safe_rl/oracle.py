@@ -1,0 +1,194 @@
+"""Carts as clients: they report return and cost of fresh episodes, and improve the policy by steps of TRPO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from softswitch.oracle import STATIC
+from softswitch.rules import Decision, Reports
+from softswitch.sampling import choose_clients, words_to_choose
+from softswitch.slices import map_slices
+from softswitch.tasks.safe_rl.advantages import advantages
+from softswitch.tasks.safe_rl.cartpole import Physics
+from softswitch.tasks.safe_rl.episodes import Episodes, Luck, luck, play, totals
+from softswitch.tasks.safe_rl.policy import Policy
+from softswitch.tasks.safe_rl.trpo import TrustRegion, improve
+
+EVALUATION_KEY = 0
+"""Evaluations play the same luck every time, so that two policies can be compared."""
+
+
+class Draws(NamedTuple):
+    """The random choices of one round.
+
+    Attributes:
+        clients: I_k, the participants.
+        report: the luck of each participant's episodes for report and first local step.
+        later: the luck of the episodes of each further local step.
+    """
+
+    clients: Int[Array, " m"]
+    report: Luck
+    later: Luck
+
+
+class Kept(NamedTuple):
+    """What a participant keeps from its report for its local steps: the episodes to learn from, and its g_i."""
+
+    episodes: Episodes
+    constraint: Float[Array, "m 1"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class CartPoleOracle:
+    """Clients that each have a cart of their own physics, and a budget for cost.
+
+    f_i = −E[Σ γᵗ reward], so that the largest f is the worst client's; g_i = E[Σ γᵗ cost] − d_i. A client plays
+    ``gradient_episodes + estimation_episodes`` episodes, reports their means, and learns from the first
+    ``gradient_episodes`` of them; each further local step plays so many anew. u_i = w_k − w_{k,E}: with a step size of
+    1 the server moves to the weighted mean of the clients' policies. The local step size has no meaning here; the KL
+    limit has its place.
+
+    Attributes:
+        physics: of every client.
+        budgets: d_i.
+        participants: m, how many clients take part in a round.
+        horizon: the longest an episode lasts.
+        gradient_episodes: a client learns from so many in a local step,
+        estimation_episodes: and estimates f and g from so many besides.
+        evaluation_episodes: so many for each client where a policy is judged.
+        local_steps: E.
+        discount: γ.
+        trace: λ of the advantage estimates.
+        discounted_cost: whether the constraint discounts; where it does not, the advantages still do.
+        trust_region: how a local step is limited.
+        clients_at_once: how many clients improve their policies side by side.
+    """
+
+    physics: Physics
+    budgets: Float[Array, " n"]
+    participants: int = field(metadata=STATIC)
+    horizon: int = field(metadata=STATIC)
+    gradient_episodes: int = field(metadata=STATIC)
+    estimation_episodes: int = field(metadata=STATIC)
+    evaluation_episodes: int = field(metadata=STATIC)
+    local_steps: int = field(metadata=STATIC)
+    discount: float = field(metadata=STATIC)
+    trace: float = field(metadata=STATIC)
+    discounted_cost: bool = field(metadata=STATIC)
+    trust_region: TrustRegion = field(metadata=STATIC)
+    clients_at_once: int = field(metadata=STATIC)
+    evaluates: bool = field(metadata=STATIC, default=True)
+
+    @property
+    def constraints(self) -> int:
+        """A budget a client."""
+        return 1
+
+    def draw(self, key: PRNGKeyArray) -> Draws:
+        """Draw I_k and its members' luck."""
+        n, m, steps = self.budgets.shape[0], self.participants, self.local_steps
+        who, first, later = jax.random.split(key, 3)
+        words = jax.random.bits(who, (words_to_choose(n, m),), jnp.uint32)
+        return Draws(
+            choose_clients(words, n, m),
+            luck(first, m, self.horizon, self.gradient_episodes + self.estimation_episodes),
+            jax.tree.map(
+                lambda leaf: leaf.reshape(steps - 1, m, *leaf.shape[1:]),
+                luck(later, (steps - 1) * m, self.horizon, self.gradient_episodes),
+            ),
+        )
+
+    def report(self, params: Policy, draws: Draws) -> tuple[Reports, Kept]:
+        """Play, and report the means: f_i and g_i to decide by; plain return and cost to look at."""
+        physics = self._physics(draws.clients)
+        episodes = jax.vmap(play, in_axes=(None, 0, 0))(params, draws.report, physics)
+        objective, constraint, metrics = self._measure(episodes, self.budgets[draws.clients])
+        mask = jnp.ones(objective.shape, bool)
+        learnt_from = jax.tree.map(lambda leaf: leaf[:, :, : self.gradient_episodes], episodes)
+        return Reports(objective, constraint, None, mask, metrics), Kept(learnt_from, constraint)
+
+    def direction(
+        self, params: Policy, draws: Draws, kept: Kept, decision: Decision, switches: bool, step_size: Any
+    ) -> Policy:
+        """Σ_i r_i (w_k − w_{k,E}), where each local step minimises the rule's mix of f_i and g_i.
+
+        Only the signal of a step depends on the switch, reward or cost, so there is one computation for both.
+        """
+        del switches, step_size
+        loss = decision.local_loss
+        beyond = jnp.where(kept.constraint > loss.tolerance, loss.penalty, 0.0)
+        on_cost = (loss.constraint + beyond)[:, 0]
+
+        def local_step(policy: Policy, episodes: Episodes, on_cost: Array) -> Policy:
+            signal = loss.objective * episodes.rewards - on_cost * episodes.costs
+            better = advantages(episodes, signal, self.discount, self.trace)
+            return improve(policy, episodes, better, self.trust_region)
+
+        def one(client: tuple[Episodes, Luck, Physics, Array]) -> Policy:
+            episodes, later, physics, on_cost = client
+            first = local_step(params, episodes, on_cost)
+
+            def further(policy: Policy, luck: Luck) -> tuple[Policy, None]:
+                return local_step(policy, play(policy, luck, physics), on_cost), None
+
+            last = lax.scan(further, first, later)[0] if self.local_steps > 1 else first
+            return jax.tree.map(jnp.subtract, params, last)
+
+        later = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), draws.later)
+        everyone = (kept.episodes, later, self._physics(draws.clients), on_cost)
+        directions = map_slices(one, everyone, self.clients_at_once)
+        return jax.tree.map(lambda u: jnp.tensordot(decision.weights, u, axes=1), directions)
+
+    def rows_held(self, draws: Draws) -> None:
+        """A round always costs the same."""
+
+    def cost(self, rows_held: None) -> tuple[int, int]:
+        """Steps of the environment, episodes that end early counted in full: those reported on, those learnt from."""
+        a_round = self.participants * self.horizon
+        reported = a_round * (self.gradient_episodes + self.estimation_episodes)
+        return reported, a_round * self.gradient_episodes * self.local_steps
+
+    def evaluate(self, params: Policy) -> tuple[Float[Array, " n"], Float[Array, "n 1"]]:
+        """f_i and g_i of every client over many episodes, with the same luck each time."""
+        chance = luck(jax.random.key(EVALUATION_KEY), self.budgets.shape[0], self.horizon, self.evaluation_episodes)
+        episodes = jax.vmap(play, in_axes=(None, 0, 0))(params, chance, self.physics)
+        return self._measure(episodes, self.budgets)[:2]
+
+    def evaluate_held_out(self, params: Policy) -> None:
+        """Every episode is new: nothing is held out."""
+
+    def blind(self) -> CartPoleOracle:
+        """Without evaluation in the rounds."""
+        return replace(self, evaluates=False)
+
+    def judge(self, params: Policy) -> tuple[np.ndarray, np.ndarray, None]:
+        """f_i and g_i of every client over many episodes, compiled; there is nothing to put together."""
+        objective, constraint = _evaluate(self, params)
+        return np.asarray(objective), np.asarray(constraint), None
+
+    def _physics(self, clients: Int[Array, " m"]) -> Physics:
+        return jax.tree.map(lambda numbers: numbers[clients], self.physics)
+
+    def _measure(
+        self, episodes: Episodes, budgets: Float[Array, " m"]
+    ) -> tuple[Float[Array, " m"], Float[Array, "m 1"], dict[str, Float[Array, " m"]]]:
+        def mean(per_step: Array, discount: float) -> Array:
+            return jax.vmap(lambda own: totals(own, discount).mean())(per_step)
+
+        plain = {"return": mean(episodes.rewards, 1.0), "cost": mean(episodes.costs, 1.0)}
+        spent = mean(episodes.costs, self.discount) if self.discounted_cost else plain["cost"]
+        return -mean(episodes.rewards, self.discount), (spent - budgets)[:, None], plain
+
+
+@jax.jit
+def _evaluate(oracle: CartPoleOracle, params: Policy) -> tuple[Array, Array]:
+    return oracle.evaluate(params)

@@ -1,0 +1,85 @@
+"""The policy: a tanh network from a state to the log-odds of pushing to the right, and its Jacobian, kept for reuse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+STATE_SIZE = 4
+LAST_SCALE = 0.01
+"""The last layer begins this small, so that the first policy is close to a fair coin."""
+
+
+class Layer(NamedTuple):
+    """x ↦ x·weights + bias."""
+
+    weights: Float[Array, "inputs outputs"]
+    bias: Float[Array, " outputs"]
+
+
+Policy = list[Layer]
+
+
+def first_policy(key: PRNGKeyArray, hidden: Sequence[int]) -> Policy:
+    """Random weights for the given hidden widths."""
+    sizes = (STATE_SIZE, *hidden, 1)
+    scales = [inputs**-0.5 for inputs in sizes[:-2]] + [LAST_SCALE]
+    return [
+        Layer(scale * jax.random.normal(k, (inputs, outputs)), jnp.zeros(outputs))
+        for k, scale, (inputs, outputs) in zip(
+            jax.random.split(key, len(scales)), scales, pairwise(sizes), strict=True
+        )
+    ]
+
+
+def logit(policy: Policy, states: Float[Array, "*batch 4"]) -> Float[Array, "*batch"]:
+    """The log-odds of action 1 against action 0."""
+    return _inputs(policy, states)[-1][..., 0]
+
+
+def _inputs(policy: Policy, states: Float[Array, "*batch 4"]) -> list[Float[Array, "*batch width"]]:
+    """What each layer is given, and at the end what the last one gives."""
+    inputs = [states]
+    for layer in policy[:-1]:
+        inputs.append(jnp.tanh(inputs[-1] @ layer.weights + layer.bias))
+    return [*inputs, inputs[-1] @ policy[-1].weights + policy[-1].bias]
+
+
+class Jacobian(NamedTuple):
+    """J, the derivative of every state's logit by all parameters, by its factors.
+
+    A network with one output has ∂z/∂(weights of layer l) = input_l ⊗ slope_l at each state, where slope_l is ∂z by what
+    the layer gives. With both kept, J·v and Jᵀ·u are two thin products a layer, about half of what differentiating the
+    network forwards and backwards again would cost.
+
+    Attributes:
+        inputs: what each layer is given.
+        slopes: ∂z by what each layer gives, before its tanh.
+    """
+
+    inputs: list[Float[Array, "steps width"]]
+    slopes: list[Float[Array, "steps width"]]
+
+    @classmethod
+    def at(cls, policy: Policy, states: Float[Array, "steps 4"]) -> Jacobian:
+        """The Jacobian at these states."""
+        *inputs, last = _inputs(policy, states)
+        slopes = [jnp.ones_like(last)]
+        for layer, given in zip(reversed(policy), reversed(inputs[1:]), strict=False):
+            slopes.append((slopes[-1] @ layer.weights.T) * (1 - given**2))
+        return cls(inputs, slopes[::-1])
+
+    def times(self, change: Policy) -> Float[Array, " steps"]:
+        """J·v: how each logit changes."""
+        parts = zip(change, self.inputs, self.slopes, strict=True)
+        return sum(((given @ v.weights + v.bias) * slope).sum(axis=1) for v, given, slope in parts)  # type: ignore[return-value]
+
+    def transposed(self, on_logits: Float[Array, " steps"]) -> Policy:
+        """Jᵀ·u: the gradient of Σ u·z."""
+        weighted = [slope * on_logits[:, None] for slope in self.slopes]
+        return [Layer(given.T @ u, u.sum(axis=0)) for given, u in zip(self.inputs, weighted, strict=True)]
