@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from softswitch import demo as demonstration
-from softswitch.paper import EXPERIMENTS, Claim, Scale, regenerate
+from softswitch.paper import EXPERIMENTS, Claim, regenerate
 from softswitch.planning import plan
 from softswitch.theory import Constants
 
@@ -104,7 +104,9 @@ def demo(
 @app.command()
 def paper(
     name: Annotated[str | None, typer.Argument(help="Which one, or 'all'; nothing lists them.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds; 5, or 2 with --quick.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="How many seeds; the experiment's own number, or 2 with --quick.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A short version; its claims need not hold.")] = False,
     out: Annotated[Path, typer.Option(help="Folder; each experiment writes into its own below it.")] = Path("results"),
 ) -> None:
@@ -118,21 +120,20 @@ def paper(
         return
     if name != "all" and name not in EXPERIMENTS:
         raise typer.BadParameter(f"must be 'all' or one of {', '.join(EXPERIMENTS)}, but is {name!r}")
-    scale = Scale(seeds=seeds or (2 if quick else 5), quick=quick)
     began = time.perf_counter()
     chosen = list(EXPERIMENTS.values()) if name == "all" else [EXPERIMENTS[name]]
     missing = [experiment.missing for experiment in chosen if experiment.missing]
     if missing:
         raise typer.BadParameter("; ".join(missing))
     claims: list[Claim] = []
-    for written in regenerate(chosen, scale, out):
-        told = f"{written.experiment.name} ({written.seconds:.1f} s) → {written.files[0]}"
+    for written in regenerate(chosen, out, seeds=seeds, quick=quick):
+        told = f"{written.experiment.name} ({written.seeds} seeds, {written.seconds:.1f} s) → {written.files[0]}"
         console.print(told, style="bold", markup=False, highlight=False, soft_wrap=True)
         for claim in written.outcome.claims:
             colour = "green" if claim.held else "red"
             console.print(f"  {claim}", style=colour, markup=False, highlight=False, soft_wrap=True)
         claims += written.outcome.claims
     held = sum(claim.held for claim in claims)
-    console.print(f"{held} of {len(claims)} claims held; {scale.seeds} seeds, {time.perf_counter() - began:.0f} s.")
+    console.print(f"{held} of {len(claims)} claims held; {time.perf_counter() - began:.0f} s.")
     if quick:
         console.print("Quick settings: far fewer rounds than the paper's, so a claim that fails here says nothing.")

@@ -184,17 +184,21 @@ def _hides_the_worst(history: History, rule: Rule, pairs: int) -> Finding | None
     if len(history) < FEW_ROUNDS or not history.feasible_rounds or rule.criterion in ("max", "pooled") or level is None:
         return None
     excess = history.constraint[history.feasible] - rule.tolerance
-    alpha = _constraint_alpha(rule)
+    alpha, by_spread = _constraint_alpha(rule), getattr(rule, "alpha_scale", "raw") == "spread"
     gap = math.log(pairs) / alpha if alpha > 0 else math.inf
+    if by_spread:
+        gap = float(np.median((history.constraint - history.criterion)[history.feasible]))
     if np.mean(excess > 0) <= 0.5 or gap <= rule.tolerance or np.median(excess) <= 0.1 * level:
         return None
-    enough = math.log(pairs) / (0.1 * level)
     seen = (
         f"in {np.mean(excess > 0):.0%} of the feasible rounds some sampled client was above the tolerance "
         f"{rule.tolerance:g}, by up to {excess.max():.3g}"
     )
+    if by_spread:
+        return Finding("the mean hides the worst client", seen, f"Raise alpha (now {alpha:.3g} per spread)")
     if alpha > 0:
         seen += f"; the criterion may lie ln(m)/α = {gap:.3g} below the maximum"
+    enough = math.log(pairs) / (0.1 * level)
     return Finding("the mean hides the worst client", seen, f"Use SoftmaxSGM with α of {enough:.3g} or more")
 
 
@@ -202,7 +206,9 @@ def _limit_cycle(history: History, rule: Rule) -> Finding | None:
     """αη > 2, and the worst client alternates from round to round: A, B, A, B."""
     if len(history) < FEW_ROUNDS or not isinstance(rule, SoftmaxSGM | HardSGM) or rule.optimizer is not optax.sgd:
         return None
-    alpha = rule.alpha if isinstance(rule, SoftmaxSGM) else math.inf
+    # Per spread, α grows without bound as the clients come to tie: no smoother than the hard maximum.
+    as_hard = isinstance(rule, HardSGM) or rule.alpha_scale == "spread"
+    alpha = math.inf if isinstance(rule, HardSGM) or as_hard else rule.alpha
     step = float(rule.step_size_at(len(history) - 1))
     if alpha * step <= 2:
         return None
@@ -215,9 +221,10 @@ def _limit_cycle(history: History, rule: Rule) -> Finding | None:
     if alternates < 0.8:
         return None
     seen = f"in {alternates:.0%} of the last feasible rounds the worst client alternates between two"
-    if isinstance(rule, HardSGM):
+    if as_hard:
         change = f"Iterates stay half a step from the optimum: use a smaller or falling step size (now {step:.3g})"
-        return Finding("limit cycle", f"{seen}, as the hard maximum makes it", change)
+        cause = "the hard maximum" if isinstance(rule, HardSGM) else "α per spread"
+        return Finding("limit cycle", f"{seen}, as {cause} makes it", change)
     limits = f"the step size (below {2 / alpha:.3g}) or α (below {2 / step:.3g})"
     change = f"If half a step (η = {step:.3g}) is too coarse, lower {limits}"
     return Finding("limit cycle", f"{seen}, and αη = {alpha * step:.3g} is above 2", change)

@@ -22,6 +22,8 @@ def map_slices(function: Callable[[Any], Any], clients: Any, size: int) -> Any:
     """``function`` of every client, stacked; ``clients`` is a pytree whose arrays have the client axis first."""
     if size >= _count(clients):
         return jax.vmap(function)(clients)
+    if size == 1:
+        return lax.map(function, clients)  # without a client axis, loops and branches stay each client's own
     return lax.map(function, clients, batch_size=size)
 
 

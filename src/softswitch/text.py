@@ -17,7 +17,7 @@ def as_text(*parts: RenderableType, width: int = 120) -> str:
     return capture.get()
 
 
-def mean_and_spread(values: Sequence[float]) -> str:
+def mean_and_spread(values: Sequence[float] | np.ndarray) -> str:
     """Mean ± standard deviation, for a table."""
     spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
     return f"{np.mean(values):.3f}{spread}"

@@ -52,6 +52,12 @@ def softmax_mean(values: Array, alpha: Any, mask: Array | None = None) -> Array:
     return maximum(values, mask) + xp.sum(weights * gaps)
 
 
+def spread(values: Array, mask: Array | None = None) -> Array:
+    """How far the entries in the mask lie apart: the largest minus the smallest; 0 with nobody in the mask."""
+    xp, _, gaps = _masked(values, mask)
+    return -xp.min(gaps)
+
+
 def hardmax_weights(values: Array, mask: Array | None = None) -> Array:
     """The limit of the softmax weights as α → ∞: equal weights on the largest entries, 0 elsewhere."""
     xp, mask, gaps = _masked(values, mask)

@@ -4,6 +4,7 @@ from functools import partial
 
 from softswitch.paper import (
     adult,
+    alpha_scale,
     alpha_tradeoff,
     comparison,
     error_budget,
@@ -14,6 +15,9 @@ from softswitch.paper import (
     neyman_pearson,
     np_noniid,
     np_sweeps,
+    safe_rl_alpha,
+    safe_rl_clients,
+    safe_rl_comparison,
     sgm_comparison,
     tuning,
 )
@@ -50,6 +54,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         fair_sweeps.OPTIMIZER,
         fair_noniid.EXPERIMENT,
         fair_frontier.EXPERIMENT,
+        safe_rl_comparison.EXPERIMENT,
+        safe_rl_alpha.EXPERIMENT,
+        safe_rl_clients.EXPERIMENT,
+        alpha_scale.EXPERIMENT,
     )
 }
 

@@ -16,6 +16,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 Row = dict[str, Any]
+QUICK_SEEDS = 2
 EXTRAS = {"fairness": "fairlearn"}
 """The module by which an extra is known to be there."""
 
@@ -81,12 +82,14 @@ class Experiment:
         shows: one line on what it shows.
         run: runs it.
         extra: the extra of the package that it needs, if any.
+        seeds: how many seeds the full version has.
     """
 
     name: str
     shows: str
     run: Callable[[Scale], Outcome]
     extra: str = ""
+    seeds: int = 5
 
     @property
     def missing(self) -> str:
@@ -104,17 +107,21 @@ class Written:
     experiment: Experiment
     outcome: Outcome
     files: tuple[Path, ...]
+    seeds: int
     seconds: float
 
 
-def regenerate(experiments: Iterable[Experiment], scale: Scale, out: Path) -> Iterator[Written]:
-    """Run experiments one after another, and write each into ``out/<name>/``.
+def regenerate(
+    experiments: Iterable[Experiment], out: Path, *, seeds: int | None = None, quick: bool = False
+) -> Iterator[Written]:
+    """Run experiments one after another, and write each into ``out/<name>/``; by default with its own number of seeds.
 
     An experiment's figure is drawn while the next ones run: drawing is Python's work, the rest mostly XLA's.
     """
     waiting: deque[Future[Written]] = deque()
     with ThreadPoolExecutor(1) as writer:
         for experiment in experiments:
+            scale = Scale(seeds or (QUICK_SEEDS if quick else experiment.seeds), quick)
             began = time.perf_counter()
             outcome = experiment.run(scale)
             seconds = time.perf_counter() - began
@@ -146,7 +153,7 @@ def write(experiment: Experiment, scale: Scale, outcome: Outcome, seconds: float
         "claims": [{"statement": c.statement, "held": c.held, "measured": c.measured} for c in outcome.claims],
     }
     files[-1].write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    return Written(experiment, outcome, tuple(files), seconds)
+    return Written(experiment, outcome, tuple(files), scale.seeds, seconds)
 
 
 def _write_table(file: Path, rows: Sequence[Row]) -> None:

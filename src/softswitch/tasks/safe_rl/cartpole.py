@@ -1,4 +1,4 @@
-"""The constrained CartPole, as pure functions: Gymnasium's dynamics on three planets, with strips one must not stand in.
+"""The constrained CartPole as pure functions: Gymnasium's dynamics on three planets, with strips not to stand in.
 
 A state is (x, velocity, angle, angular velocity); functions take any leading axes.
 """
@@ -37,13 +37,13 @@ PLANETS = {
 
 
 def step(
-    state: Float[Array, "*batch 4"], action: Int[Array, "*batch"], physics: Physics
+    state: Float[Array, "*batch 4"], action: Bool[Array, "*batch"] | Int[Array, "*batch"], physics: Physics
 ) -> tuple[Float[Array, "*batch 4"], Bool[Array, "*batch"]]:
-    """The next state and whether the episode ended there. Euler's method; action 1 pushes to the right, 0 to the left."""
+    """The next state, by Euler's method, and whether the episode ended there. Action 1 pushes to the right."""
     x, velocity, angle, spin = (state[..., i] for i in range(4))
     mass = physics.pole_mass + CART_MASS
     moment = physics.pole_mass * physics.half_length
-    push = jnp.where(action == 1, FORCE, -FORCE)
+    push = jnp.where(action, FORCE, -FORCE)
     cos, sin = jnp.cos(angle), jnp.sin(angle)
     pull = (push + moment * spin**2 * sin) / mass
     torque = physics.gravity * sin - cos * pull

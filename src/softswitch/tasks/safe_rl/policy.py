@@ -31,9 +31,7 @@ def first_policy(key: PRNGKeyArray, hidden: Sequence[int]) -> Policy:
     scales = [inputs**-0.5 for inputs in sizes[:-2]] + [LAST_SCALE]
     return [
         Layer(scale * jax.random.normal(k, (inputs, outputs)), jnp.zeros(outputs))
-        for k, scale, (inputs, outputs) in zip(
-            jax.random.split(key, len(scales)), scales, pairwise(sizes), strict=True
-        )
+        for k, scale, (inputs, outputs) in zip(jax.random.split(key, len(scales)), scales, pairwise(sizes), strict=True)
     ]
 
 
@@ -53,9 +51,9 @@ def _inputs(policy: Policy, states: Float[Array, "*batch 4"]) -> list[Float[Arra
 class Jacobian(NamedTuple):
     """J, the derivative of every state's logit by all parameters, by its factors.
 
-    A network with one output has ∂z/∂(weights of layer l) = input_l ⊗ slope_l at each state, where slope_l is ∂z by what
-    the layer gives. With both kept, J·v and Jᵀ·u are two thin products a layer, about half of what differentiating the
-    network forwards and backwards again would cost.
+    A network with one output z has ∂z/∂(weights of layer l) = input_l ⊗ slope_l at each state, where slope_l is ∂z by
+    what the layer gives. With both kept, J·v and Jᵀ·u are two thin products a layer, about half of what differentiating
+    the network forwards and backwards again would cost.
 
     Attributes:
         inputs: what each layer is given.

@@ -49,7 +49,7 @@ def cartpole(
         participation: m/n, the share of clients drawn for each round.
         horizon: T, the longest an episode lasts.
         gradient_episodes: a client learns from so many in a local step,
-        estimation_episodes: and estimates f and g from so many besides: the largest of noisy estimates is biased upward.
+        estimation_episodes: and estimates f and g from so many besides; the largest of noisy estimates is biased up.
         evaluation_episodes: so many for each client where a policy is judged.
         local_steps: E, steps of TRPO a client takes in a round.
         discount: γ.

@@ -30,7 +30,7 @@ class TrustRegion(NamedTuple):
         iterations: of conjugate gradients.
         damping: added to the Fisher matrix's diagonal.
         fisher_every: Fisher products take every so-many-th time step; 1 is the full Fisher matrix.
-        shorten: a step that is refused is made this much shorter.
+        shorten: a step that is refused is tried again at this share of its length.
         attempts: so many lengths are tried, then the policy stays.
     """
 
@@ -38,7 +38,7 @@ class TrustRegion(NamedTuple):
     iterations: int = 10
     damping: float = 1e-3
     fisher_every: int = 1
-    shorten: float = 0.5
+    shorten: float = 0.8
     attempts: int = 10
 
 
@@ -91,9 +91,7 @@ def fisher_product(policy: Policy, steps: Steps) -> Callable[[Policy], Policy]:
     return lambda v: jacobian.transposed(curvature * jacobian.times(v))
 
 
-def conjugate_gradient(
-    product: Callable[[Vector], Vector], target: Vector, iterations: int
-) -> tuple[Vector, Vector]:
+def conjugate_gradient(product: Callable[[Vector], Vector], target: Vector, iterations: int) -> tuple[Vector, Vector]:
     """x with A·x ≈ target for a positive definite A, and A·x itself, which costs no further product."""
 
     def refine(_: int, now: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -109,9 +107,7 @@ def conjugate_gradient(
     return x, target - residual
 
 
-def line_search(
-    accepts: Callable[[Vector], Bool[Array, ""]], full: Vector, shorten: float, attempts: int
-) -> Vector:
+def line_search(accepts: Callable[[Vector], Bool[Array, ""]], full: Vector, shorten: float, attempts: int) -> Vector:
     """The longest of full, shorten·full, shorten²·full, … that is accepted; zero where none is."""
 
     def refused(now: tuple[Array, Array, Array]) -> Array:
@@ -127,7 +123,9 @@ def line_search(
     return jnp.where(accepted, length * full, jnp.zeros_like(full))
 
 
-def improve(policy: Policy, episodes: Episodes, advantages: Float[Array, "horizon episodes"], how: TrustRegion) -> Policy:
+def improve(
+    policy: Policy, episodes: Episodes, advantages: Float[Array, "horizon episodes"], how: TrustRegion
+) -> Policy:
     """One step from the policy that played the episodes towards larger advantages."""
     steps = Steps.of(episodes)
     better = normalised(advantages.reshape(-1), steps.weight)

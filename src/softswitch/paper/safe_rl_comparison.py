@@ -1,0 +1,173 @@
+"""Safe reinforcement learning: Softmax SGM against Parallel CRPO, seed by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import stats
+
+from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
+from softswitch.paper.safe_rl import (
+    ALPHA,
+    CRPO,
+    DRAWN,
+    PRIMARY,
+    REFERENCE,
+    SECONDARY,
+    SOFTMAX,
+    Setting,
+    last_return,
+    run_rows,
+    runs,
+    violated,
+    violations,
+    worst_return,
+)
+from softswitch.plotting import BLUE, VERMILLION, band, legend, panels
+from softswitch.result import Result
+from softswitch.text import mean_and_spread
+
+REFERENCE_SEEDS = 5
+SMOOTH = 10
+"""Returns are drawn as means over so many rounds."""
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Two methods on the same seeds: the first minus the second.
+
+    Attributes:
+        ours: the first's numbers, one a seed.
+        theirs: the second's.
+    """
+
+    ours: np.ndarray
+    theirs: np.ndarray
+
+    @property
+    def difference(self) -> float:
+        """The mean difference."""
+        return float((self.ours - self.theirs).mean())
+
+    @property
+    def half_interval(self) -> float:
+        """Half of its 95% interval (Student's t)."""
+        if len(self.ours) < 2:
+            return float("inf")
+        return float(stats.t(len(self.ours) - 1).isf(0.025) * stats.sem(self.ours - self.theirs))
+
+    @property
+    def smaller(self) -> int:
+        """In how many pairs the first is smaller."""
+        return int((self.ours < self.theirs).sum())
+
+    @property
+    def p(self) -> float:
+        """The two-sided sign-flip test, exact: all ways to swap the members of pairs."""
+        test = stats.permutation_test(
+            (self.ours, self.theirs),
+            lambda x, y, axis: (x - y).mean(axis=axis),
+            permutation_type="samples",
+            vectorized=True,
+            n_resamples=np.inf,
+        )
+        return float(test.pvalue)
+
+    def __str__(self) -> str:
+        return f"{self.difference:.1f} ± {self.half_interval:.1f}, p = {self.p:.2g}"
+
+
+def paired(measure: Callable[[Result], float], ours: Sequence[Result], theirs: Sequence[Result]) -> Paired:
+    """A number of both methods' runs, seed by seed."""
+    return Paired(*(np.array([measure(result) for result in results], dtype=float) for results in (ours, theirs)))
+
+
+def run(scale: Scale) -> Outcome:
+    """Worst-client return and cumulative violations against rounds, in three settings, and the paired comparison."""
+    figure, axes = panels(3, 2, "CartPole on three planets: one policy, ten budgets", width=5.0, height=2.4)
+    tables: dict[str, list[Row]] = {"comparison": [], "runs": [], "curves": []}
+    claims: list[Claim] = []
+    plan = [(setting, scale) for setting in (PRIMARY, SECONDARY, DRAWN)]
+    if not scale.quick:
+        plan.append((REFERENCE, replace(scale, seeds=min(scale.seeds, REFERENCE_SEEDS))))
+    for i, (setting, own) in enumerate(plan):
+        methods = {CRPO: runs(setting, 0.0, own), SOFTMAX: runs(setting, ALPHA, own)}
+        if i < len(axes):
+            _draw(axes[i], setting, methods)
+        for method, results in methods.items():
+            tables["runs"] += run_rows(results, setting=setting.name, method=method)
+            tables["curves"] += _curve_rows(setting, method, results)
+        counts = paired(violations, methods[SOFTMAX], methods[CRPO])
+        returns = paired(last_return, methods[SOFTMAX], methods[CRPO])
+        tables["comparison"] += [
+            _comparison_row(setting, "rounds in violation", counts),
+            _comparison_row(setting, "worst return", returns),
+        ]
+        claims += _claims(setting, counts, returns)
+    for panel in axes[-1]:
+        panel.set(xlabel="round")
+    legend(figure, axes.flat)
+    return Outcome(figure, tables, tuple(claims))
+
+
+def _draw(row: np.ndarray, setting: Setting, methods: dict[str, tuple[Result, ...]]) -> None:
+    returns, counts = row
+    for (method, results), colour in zip(methods.items(), (VERMILLION, BLUE), strict=True):
+        curves = [worst_return(result) for result in results]
+        whole = len(curves[0]) // SMOOTH * SMOOTH
+        smooth = np.array([curve[:whole].reshape(-1, SMOOTH).mean(axis=1) for curve in curves])
+        label = method if method == CRPO else f"{method}, α = {ALPHA:g}"
+        band(returns, np.arange(0, whole, SMOOTH) + SMOOTH / 2, smooth, colour, label)
+        band(counts, np.arange(len(curves[0])), [np.cumsum(violated(result)) for result in results], colour, label)
+    returns.set(title=f"{setting.name}: worst client's return", ylim=(0, None))
+    counts.set(title="rounds in violation so far", ylim=(0, None))
+
+
+def _curve_rows(setting: Setting, method: str, results: Sequence[Result]) -> list[Row]:
+    return [
+        {"setting": setting.name, "method": method, "seed": result.seed, "round": k, "worst_return": a, "worst_g": g}
+        for result in results
+        for k, (a, g) in enumerate(zip(worst_return(result).tolist(), result.history.constraint.tolist(), strict=True))
+    ]
+
+
+def _comparison_row(setting: Setting, what: str, pair: Paired) -> Row:
+    return {
+        "setting": setting.name,
+        "measure": what,
+        "seeds": len(pair.ours),
+        "softmax": mean_and_spread(pair.ours),
+        "parallel_crpo": mean_and_spread(pair.theirs),
+        "difference": pair.difference,
+        "low": pair.difference - pair.half_interval,
+        "high": pair.difference + pair.half_interval,
+        "pairs_where_softmax_is_smaller": pair.smaller,
+        "sign_flip_p": pair.p,
+    }
+
+
+def _claims(setting: Setting, counts: Paired, returns: Paired) -> list[Claim]:
+    pairs = len(counts.ours)
+    nearly_all = pairs - pairs // 10
+    told = f"{mean_and_spread(counts.ours)} against {mean_and_spread(counts.theirs)} rounds"
+    return [
+        Claim(
+            f"{setting.name}: the worst client violates in fewer rounds in {nearly_all} of {pairs} pairs or more",
+            counts.smaller >= nearly_all,
+            f"in {counts.smaller} of {pairs}; {told}",
+        ),
+        Claim(f"{setting.name}: the sign-flip test says p < {LEVEL}", counts.p < LEVEL, f"difference {counts}"),
+        Claim(
+            f"{setting.name}: the worst client's return in the last rounds is not lower (95% interval)",
+            returns.difference + returns.half_interval >= 0,
+            f"{mean_and_spread(returns.ours)} against {mean_and_spread(returns.theirs)}; difference {returns}",
+        ),
+    ]
+
+
+EXPERIMENT = Experiment(
+    "safe-rl", "safe RL: worst-client return and violations, Softmax SGM and Parallel CRPO", run, seeds=10
+)

@@ -1,0 +1,31 @@
+"""A policy in a file: one array a layer and kind, in NumPy's own format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+
+from softswitch.tasks.safe_rl.policy import Layer, Policy
+
+
+def save(policy: Policy, file: Path) -> None:
+    """Write the policy to ``file``, an .npz."""
+    arrays = {
+        f"{i}.{name}": np.asarray(array) for i, layer in enumerate(policy) for name, array in layer._asdict().items()
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(file, allow_pickle=False, **arrays)
+
+
+def load(file: Path) -> Policy:
+    """Read a policy from ``file``."""
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            found = {name: jnp.asarray(arrays[name]) for name in arrays.files}
+        return [Layer(found[f"{i}.weights"], found[f"{i}.bias"]) for i in range(len(found) // 2)]
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"{file} must be a policy written by softswitch (.npz), but could not be read: {error}"
+        ) from error
