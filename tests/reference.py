@@ -40,12 +40,15 @@ def local_solver(w, gradient, rows, gamma, E):
 
 
 class SoftmaxSGM:
-    def __init__(self, alpha, lam, constraint_alpha=None):
-        self.alpha, self.lam = alpha, lam
+    def __init__(self, alpha, lam, constraint_alpha=None, per_spread=False):
+        self.alpha, self.lam, self.per_spread = alpha, lam, per_spread
         self.constraint_alpha = alpha if constraint_alpha is None else constraint_alpha
 
     def weights(self, f, g):
-        return softmax(self.alpha * f), softmax(self.constraint_alpha * g.ravel()).reshape(g.shape)
+        a, b = self.alpha, self.constraint_alpha
+        if self.per_spread:
+            a, b = a / ((f.max() - f.min()) or 1), b / ((g.max() - g.min()) or 1)
+        return softmax(a * f), softmax(b * g.ravel()).reshape(g.shape)
 
     def round(self, w, f, g, functions, draws, gamma, E):
         p, q = self.weights(f, g)

@@ -1,12 +1,20 @@
 """What the benchmarks compare is the same algorithm."""
 
+import gymnasium
+import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
+from benchmarks import gymnasium_loop
 from benchmarks.neyman_pearson import torch_clients
 from benchmarks.torch_loop import Setting, federated, lean
 
 from softswitch import evaluate
 from softswitch.tasks.neyman_pearson import breast_cancer
+from softswitch.tasks.safe_rl.advantages import advantages
+from softswitch.tasks.safe_rl.episodes import Episodes
+from softswitch.tasks.safe_rl.policy import first_policy, logit
+from softswitch.tasks.safe_rl.trpo import TrustRegion, improve
 
 
 def test_both_loops_compute_the_same():
@@ -23,3 +31,34 @@ def test_the_loop_reaches_what_solve_reaches():
     assert constraint.max() <= 0.1
     assert objective.max() < 0.6
     assert torch.isfinite(found).all()
+
+
+def test_the_sequential_trpo_step_is_ours(x64):
+    """PyTorch's step on Gymnasium's episodes against ours on the same: an independent check of both."""
+    torch.manual_seed(0)
+    policy = first_policy(jax.random.key(0), (32, 32))
+    player, network = gymnasium_loop.network(), gymnasium_loop.network().double()
+    gymnasium_loop.load(player, policy)
+    gymnasium_loop.load(network, policy)
+    environment = gymnasium.make("softswitch/ConstrainedCartPole-v0", planet="mars")
+    environment.reset(seed=0)
+    steps = gymnasium_loop.collect(player, environment, episodes=6)
+    lengths = np.diff([0, *steps.ends])
+    horizon = 200
+    shape = (horizon, len(lengths))
+    alive = np.arange(horizon)[:, None] < lengths
+    columns = {}
+    for name in ("states", "actions", "costs"):
+        given = getattr(steps, name)
+        columns[name] = np.zeros((*shape, *given.shape[1:]))
+        for e, (end, length) in enumerate(zip(steps.ends, lengths, strict=True)):
+            columns[name][:length, e] = given[end - length : end]
+    states = jnp.asarray(columns["states"], jnp.float64)
+    episodes = Episodes(
+        states, jnp.asarray(columns["actions"], bool), jnp.asarray(alive), columns["costs"], logit(policy, states)
+    )
+    for theirs, ours in ((steps.rewards, episodes.rewards), (-steps.costs, -episodes.costs)):
+        expected = gymnasium_loop.trpo(network, steps, gymnasium_loop.advantages(steps, theirs))
+        found = improve(policy, episodes, advantages(episodes, ours, 0.99, 0.97), TrustRegion())
+        layers = [part for layer in found for part in (layer.weights.T, layer.bias)]
+        np.testing.assert_allclose(np.concatenate([np.ravel(part) for part in layers]), expected.numpy(), rtol=1e-5)

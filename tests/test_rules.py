@@ -1,5 +1,7 @@
 """Each rule's decision, by hand and against its neighbours."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -228,3 +230,42 @@ def test_average_is_computed_as_softmax_at_zero_and_variants_as_themselves():
     asked = jax.tree.map(jnp.asarray, reports([0.1, 0.2], [0.0, 0.3]))
     traced, _ = jax.jit(lambda rule, told: rule.decide((), told))(ss.AverageSGM(**COMMON), asked)
     np.testing.assert_allclose(traced.weights, [0.5, 0.5])
+
+
+APART = hnp.arrays(float, st.integers(2, 6), elements=st.floats(-10, 10)).filter(lambda x: np.ptp(x) > 1e-3)
+
+
+@given(APART, st.floats(0, 20), st.floats(1e-3, 1e3), st.floats(-100, 100), st.data())
+def test_per_spread_neither_unit_nor_offset_matters(f, alpha, unit, offset, data):
+    """f in other units, and g in others again: the same weights, and the criterion in g's units."""
+    g = data.draw(hnp.arrays(float, (len(f), 2), elements=st.floats(-10, 10)).filter(lambda x: np.ptp(x) > 1e-3))
+    rule = ss.SoftmaxSGM(alpha=alpha, alpha_scale="spread", step_size=0.1, tolerance=0.1)
+    for level in (1e9, -1e9):  # both branches
+        switched = dataclasses.replace(rule, threshold=level)
+        plain = decide(switched, f, g)
+        other = decide(switched, f / unit - offset, unit * g + offset)
+        np.testing.assert_allclose(other.weights, plain.weights, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(other.criterion, unit * plain.criterion + offset, rtol=1e-7, atol=1e-7)
+
+
+@given(APART, st.floats(0, 20))
+def test_per_spread_the_worst_weighs_e_to_the_alpha_times_the_best(f, alpha):
+    rule = ss.SoftmaxSGM(alpha=alpha, alpha_scale="spread", step_size=0.1, tolerance=0.1, threshold=1e9)
+    weights = decide(rule, f, np.zeros(len(f))).weights
+    np.testing.assert_allclose(weights[f.argmax()] / weights[f.argmin()], np.exp(alpha), rtol=1e-6)
+    criterion = decide(rule, f, f).criterion
+    assert f.max() - np.ptp(f) * np.log(len(f)) / max(alpha, 1e-9) - 1e-9 <= criterion <= f.max() + 1e-9
+
+
+@pytest.mark.parametrize("f", [[3.0, 3.0], [3.0], [1e-45, 0.0], [-np.inf, 2.0], [1e30, -1e30]])
+def test_per_spread_without_a_spread_or_with_a_vast_one(f):
+    f = np.array(f, np.float32)
+    rule = ss.SoftmaxSGM(alpha=1e30, alpha_scale="spread", step_size=0.1, tolerance=0.1, threshold=1e9)
+    decision = decide(rule, jnp.asarray(f), jnp.zeros(len(f)))
+    assert np.isfinite(decision.weights).all()
+    np.testing.assert_allclose(decision.weights.sum(), 1, rtol=1e-6)
+
+
+def test_per_spread_needs_a_word_that_is_known():
+    with pytest.raises(ValueError, match=r"alpha_scale must be one of .*'spread'.*, but is 'range'"):
+        ss.SoftmaxSGM(alpha=1.0, alpha_scale="range", step_size=0.1, tolerance=0.1)

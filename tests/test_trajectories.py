@@ -48,6 +48,10 @@ def rules():
             ss.SoftmaxSGM(alpha=5.0, constraint_alpha=50.0, **common),
             lambda: reference.SoftmaxSGM(5.0, LAM, 50.0),
         ),
+        "softmax per spread": (
+            ss.SoftmaxSGM(alpha=6.0, alpha_scale="spread", **common),
+            lambda: reference.SoftmaxSGM(6.0, LAM, per_spread=True),
+        ),
         "average": (ss.AverageSGM(**common), lambda: reference.AverageSGM(LAM)),
         "hard": (ss.HardSGM(**common), lambda: reference.HardSGM(LAM)),
         "penalty": (ss.Penalty(penalty=2.5, **common), lambda: reference.Penalty(2.5, TOLERANCE, LAM)),

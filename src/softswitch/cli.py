@@ -15,6 +15,7 @@ from rich.table import Table
 from softswitch import demo as demonstration
 from softswitch.paper import EXPERIMENTS, Claim, regenerate
 from softswitch.planning import plan
+from softswitch.tasks.safe_rl import PLANETS, saving, training
 from softswitch.theory import Constants
 
 app = typer.Typer(
@@ -99,6 +100,34 @@ def demo(
     console.print(demonstration.table(found))
     figure, report = demonstration.write(found, out)
     console.print(f"{found.seconds:.1f} s. Figure: {figure}  Report: {report}")
+
+
+@app.command()
+def play(
+    policy: Annotated[Path | None, typer.Option(help="A policy.npz written by an earlier call; or train one.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of training, where no policy is given.")] = 300,
+    seed: Annotated[int, typer.Option(min=0, help="Of training and of the episodes shown.")] = 100,
+    out: Annotated[Path, typer.Option(help="Folder for the pictures, and for the policy.")] = Path("play"),
+) -> None:
+    """Show a policy that was trained on carts of three planets: an animated GIF of an episode on each."""
+    try:
+        from softswitch.tasks.safe_rl.show import show  # Gymnasium draws, and is an extra
+    except ImportError as error:
+        raise typer.BadParameter(f"play needs Gymnasium: pip install 'softswitch[rl]' ({error})") from error
+    console = Console()
+    if policy is None:
+        saved = out / "policy.npz"
+        saving.save(training.train(rounds, seed), saved)
+        console.print(f"Policy: {saved}", highlight=False)
+    else:
+        saved = policy
+    try:
+        loaded = saving.load(saved)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    for planet in PLANETS:
+        shown = show(loaded, planet, seed, out / f"{planet}.gif")
+        console.print(f"{planet}: {shown.steps} steps, cost {shown.cost} → {shown.file}", highlight=False)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from PIL import Image, ImageDraw
 from softswitch.tasks.safe_rl.policy import Policy, logit
 
 SIZE = (420, 280)
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # drawn in memory: no screen is needed
 
 
 class Shown(NamedTuple):

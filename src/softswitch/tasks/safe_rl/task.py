@@ -69,7 +69,7 @@ def cartpole(
     key = jax.random.key(seed)
     oracle = CartPoleOracle(
         physics=Physics(*(jnp.asarray(numbers) for numbers in zip(*(PLANETS[p] for p in planets), strict=True))),
-        budgets=jnp.asarray(_budgets(budgets, n, seed), jnp.float32),
+        budgets=jnp.asarray(_budgets(budgets, n, seed)),
         participants=max(1, round(participation * n)),
         horizon=checks.whole_number("horizon", horizon, at_least=1),
         gradient_episodes=checks.whole_number("gradient_episodes", gradient_episodes, at_least=1),

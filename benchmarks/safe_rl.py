@@ -1,0 +1,86 @@
+"""Safe reinforcement learning: the compiled engine against a sequential loop, per step of the environment.
+
+Both start from a policy that balances on all planets, so that nearly all episodes last 200 steps and nearly all
+simulated steps count.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from functools import partial
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+import torch
+
+import softswitch as ss
+from benchmarks import gymnasium_loop
+from softswitch import engine
+from softswitch.prepare import prepare_federation
+from softswitch.tasks.safe_rl import cartpole
+from softswitch.tasks.safe_rl.task import TEN
+
+EPISODES, ROUNDS, REPEATS = 10, 10, 3
+BALANCING_ROUNDS = 80
+
+
+def balancing() -> Any:
+    """A policy that keeps the pole up on every planet: trained without a budget."""
+    carts = cartpole(budgets=[1000.0] * len(TEN), fisher_every=5)
+    rule = ss.SoftmaxSGM(alpha=0.05, step_size=1.0, tolerance=0.0)
+    return ss.solve_federation(carts, rule, rounds=BALANCING_ROUNDS, eval_every=0).last
+
+
+def compiled(policy: Any, fisher_every: int) -> tuple[float, float]:
+    """Seconds and environment steps of a round, compiled."""
+    carts = cartpole(gradient_episodes=EPISODES, estimation_episodes=0, fisher_every=fisher_every)
+    rule = ss.SoftmaxSGM(alpha=0.05, step_size=1.0, tolerance=0.0)
+    prepared = prepare_federation(carts, (rule,), rounds=ROUNDS, average_last=1.0, eval_every=0)
+    state = engine.start(policy, rule, 1)
+    go = partial(engine.run_chunk, prepared.playing, rule, None, prepared.span(0), jax.random.key(0), state)
+    began = time.perf_counter()
+    _, record = jax.block_until_ready(go(length=ROUNDS, record_clients=True))
+    assert record.clients is not None
+    steps = float(np.asarray(record.clients[3]["return"]).sum()) * EPISODES / ROUNDS
+    return (time.perf_counter() - began) / ROUNDS, steps
+
+
+def sequential(policy: Any) -> tuple[float, float]:
+    """Seconds and environment steps of a round, one step after another."""
+    network = gymnasium_loop.network()
+    gymnasium_loop.load(network, policy)
+    carts = [gymnasium.make("softswitch/ConstrainedCartPole-v0", planet=planet) for planet in TEN]
+    began = time.perf_counter()
+    steps = gymnasium_loop.round_of_all(network, carts, np.linspace(25, 35, 10), 0.05, EPISODES)
+    return time.perf_counter() - began, float(steps)
+
+
+def against_gymnasium() -> None:
+    """Print time per environment step of both, in turns, and the ratios."""
+    torch.set_num_threads(1)
+    policy = balancing()
+    candidates = {
+        "sequential Gymnasium + PyTorch": partial(sequential, policy),
+        "softswitch, full Fisher": partial(compiled, policy, 1),
+        "softswitch, Fisher on every 5th time step": partial(compiled, policy, 5),
+    }
+    for name, candidate in candidates.items():
+        if name.startswith("softswitch"):
+            candidate()  # compile
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in candidates}
+    for _ in range(REPEATS):
+        for name, candidate in candidates.items():
+            taken[name].append(candidate())
+    a_step = {name: statistics.median(s / steps for s, steps in times) for name, times in taken.items()}
+    first = next(iter(a_step.values()))
+    print(f"\nSafe RL: a round of 10 carts, {EPISODES} episodes each, one TRPO step; medians of {REPEATS}, in turns")
+    for name, seconds in a_step.items():
+        steps = statistics.median(steps for _, steps in taken[name])
+        print(f"  {name:45} {1e6 * seconds:8.2f} µs a step ({steps:6.0f} steps a round)  {first / seconds:6.1f} times")
+
+
+if __name__ == "__main__":
+    against_gymnasium()

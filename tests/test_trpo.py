@@ -1,0 +1,232 @@
+"""TRPO's parts against autodiff, NumPy and SciPy's words for the same; then whole steps."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import softswitch as ss
+from softswitch.tasks.safe_rl import advantages as gae
+from softswitch.tasks.safe_rl import cartpole
+from softswitch.tasks.safe_rl.cartpole import PLANETS
+from softswitch.tasks.safe_rl.episodes import luck, play, totals
+from softswitch.tasks.safe_rl.policy import Jacobian, first_policy, logit
+from softswitch.tasks.safe_rl.trpo import (
+    Steps,
+    TrustRegion,
+    conjugate_gradient,
+    fisher_product,
+    improve,
+    line_search,
+    normalised,
+    policy_gradient,
+    surrogate_and_kl,
+)
+
+HORIZON, EPISODES = 40, 8
+
+
+def shaken(policy, size=0.3, seed=1):
+    """A policy that is not nearly a fair coin."""
+    flat, back = ravel_pytree(policy)
+    return back(flat + size * jax.random.normal(jax.random.key(seed), flat.shape))
+
+
+def played(planet="earth", seed=0, hidden=(8, 8)):
+    policy = shaken(first_policy(jax.random.key(seed), hidden))
+    chance = jax.tree.map(lambda leaf: leaf[0], luck(jax.random.key(seed), 1, HORIZON, EPISODES))
+    return policy, play(policy, chance, PLANETS[planet])
+
+
+@pytest.fixture
+def batch(x64):
+    policy, episodes = played()
+    steps = Steps.of(episodes)
+    return policy, episodes, steps, jax.random.normal(jax.random.key(9), steps.weight.shape)
+
+
+def test_episodes_end_and_stay_ended():
+    _, episodes = played()
+    lengths = np.asarray(episodes.alive).sum(axis=0)
+    assert lengths.min() < HORIZON
+    for e, length in enumerate(lengths):
+        np.testing.assert_array_equal(episodes.alive[:, e], np.arange(HORIZON) < length)
+        assert not np.asarray(episodes.costs)[length:, e].any()
+    np.testing.assert_array_equal(totals(episodes.rewards), lengths)
+    np.testing.assert_allclose(totals(episodes.rewards, 0.9), (1 - 0.9**lengths) / 0.1, rtol=1e-5)
+
+
+def test_actions_follow_the_policys_odds():
+    policy, episodes = played()
+    coins = luck(jax.random.key(0), 1, HORIZON, EPISODES).coins[0]
+    np.testing.assert_array_equal(episodes.actions, coins < jax.nn.sigmoid(logit(policy, episodes.states)))
+    np.testing.assert_allclose(episodes.logits, logit(policy, episodes.states), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("hidden", [(), (5,), (8, 8), (6, 5, 4)])
+def test_the_jacobian_is_autodiffs(x64, hidden):
+    policy = shaken(first_policy(jax.random.key(2), hidden))
+    states = jax.random.normal(jax.random.key(3), (7, 4))
+    change, on_logits = shaken(policy, seed=4), jnp.arange(7.0) - 3
+    jacobian = Jacobian.at(policy, states)
+    _, forward = jax.jvp(lambda p: logit(p, states), (policy,), (change,))
+    np.testing.assert_allclose(jacobian.times(change), forward, rtol=1e-10)
+    (backward,) = jax.vjp(lambda p: logit(p, states), policy)[1](on_logits)
+    np.testing.assert_allclose(
+        ravel_pytree(jacobian.transposed(on_logits))[0], ravel_pytree(backward)[0], rtol=1e-9, atol=1e-12
+    )
+
+
+def test_surrogate_and_kl_by_hand(batch):
+    policy, _, steps, advantages = batch
+    other = shaken(policy, 0.1, seed=5)
+    p, q = (1 / (1 + np.exp(-np.asarray(z))) for z in (steps.logits, logit(other, steps.states)))
+    taken = np.asarray(steps.actions)
+    ratio = np.where(taken, q / p, (1 - q) / (1 - p))
+    kl = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
+    weight = np.asarray(steps.weight)
+    np.testing.assert_allclose(weight.sum(), 1)
+    surrogate, divergence = surrogate_and_kl(other, steps, advantages)
+    np.testing.assert_allclose(surrogate, (weight * ratio * advantages).sum(), rtol=1e-9)
+    np.testing.assert_allclose(divergence, (weight * kl).sum(), rtol=1e-9)
+    np.testing.assert_allclose(surrogate_and_kl(policy, steps, advantages)[1], 0, atol=1e-12)
+
+
+def test_the_policy_gradient_is_autodiffs(batch):
+    policy, _, steps, advantages = batch
+    expected = jax.grad(lambda p: surrogate_and_kl(p, steps, advantages)[0])(policy)
+    ours = policy_gradient(policy, steps, advantages)
+    np.testing.assert_allclose(ravel_pytree(ours)[0], ravel_pytree(expected)[0], rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_the_fisher_product_is_the_kls_curvature(batch, every):
+    policy, episodes, _, _ = batch
+    steps = Steps.of(episodes, every)
+    v = shaken(policy, seed=6)
+    slope = jax.grad(lambda p: surrogate_and_kl(p, steps, steps.weight)[1])
+    _, curvature = jax.jvp(slope, (policy,), (v,))
+    ours = fisher_product(policy, steps)(v)
+    np.testing.assert_allclose(ravel_pytree(ours)[0], ravel_pytree(curvature)[0], rtol=1e-7, atol=1e-12)
+
+
+def test_a_subset_takes_every_third_time_step():
+    _, episodes = played()
+    some = Steps.of(episodes, 3)
+    np.testing.assert_array_equal(some.states, np.asarray(episodes.states)[::3].reshape(-1, 4))
+    alive = np.asarray(episodes.alive)[::3].reshape(-1)
+    np.testing.assert_allclose(some.weight, alive / alive.sum(), rtol=1e-6)
+
+
+def test_a_subset_of_the_fisher_matrix_points_the_same_way(x64):
+    policy, episodes = played(hidden=(16, 16))
+    better = gae.advantages(episodes, episodes.rewards, 0.99, 0.97)
+    start, step = ravel_pytree(policy)[0], jax.jit(improve, static_argnames="how")
+    full, subset = (
+        ravel_pytree(step(policy, episodes, better, how=TrustRegion(fisher_every=every)))[0] - start for every in (1, 2)
+    )
+    assert full @ subset / jnp.linalg.norm(full) / jnp.linalg.norm(subset) > 0.9
+
+
+def test_conjugate_gradient(x64):
+    root = np.random.default_rng(0).normal(size=(12, 12))
+    matrix, target = jnp.asarray(root @ root.T + np.eye(12)), jnp.arange(12.0)
+    x, image = conjugate_gradient(lambda v: matrix @ v, target, 12)
+    np.testing.assert_allclose(x, np.linalg.solve(matrix, target), rtol=1e-6)
+    few, image = conjugate_gradient(lambda v: matrix @ v, target, 4)
+    np.testing.assert_allclose(image, matrix @ few, rtol=1e-9)
+    expected, _ = jax.scipy.sparse.linalg.cg(lambda v: matrix @ v, target, tol=0.0, maxiter=4)
+    np.testing.assert_allclose(few, expected, rtol=1e-9)
+    nothing, _ = conjugate_gradient(lambda v: matrix @ v, jnp.zeros(12), 4)
+    np.testing.assert_array_equal(nothing, 0)
+
+
+def test_line_search():
+    full = jnp.array([4.0, 0.0])
+    for longest, expected in ((9.0, 4.0), (4.0, 4.0), (3.9, 2.0), (1.1, 1.0), (0.5, 0.5), (0.4, 0.0)):
+        found = line_search(lambda change, longest=longest: change[0] <= longest, full, 0.5, 4)
+        np.testing.assert_allclose(found, [expected, 0.0])
+
+
+def plain_advantages(features, alive, signal, gamma, lam):
+    """Generalised advantage estimates as a plain loop."""
+    horizon, episodes = signal.shape
+    returns = np.zeros((horizon + 1, episodes))
+    for t in reversed(range(horizon)):
+        returns[t] = signal[t] + gamma * returns[t + 1]
+    x, y = features[alive], returns[:-1][alive]
+    ridge = gae.RIDGE * (1 + alive.sum() / 1000)
+    weights = np.linalg.solve(x.T @ x + ridge * np.eye(x.shape[1]), x.T @ y)
+    value = np.where(alive, features @ weights, 0)
+    out = np.zeros((horizon, episodes))
+    for e in range(episodes):
+        later = 0.0
+        for t in reversed(range(int(alive[:, e].sum()))):
+            following = value[t + 1, e] if t + 1 < horizon and alive[t + 1, e] else 0.0
+            later = signal[t, e] + gamma * following - value[t, e] + gamma * lam * later
+            out[t, e] = later
+    return out
+
+
+@pytest.mark.parametrize(("gamma", "lam"), [(0.99, 0.97), (0.9, 0.0), (0.95, 1.0)])
+def test_advantages_are_a_plain_loops(x64, gamma, lam):
+    _, episodes = played("mars")
+    features, alive = np.asarray(gae.features(episodes.states)), np.asarray(episodes.alive)
+    for signal in (episodes.rewards, -episodes.costs):
+        ours = gae.advantages(episodes, signal, gamma, lam)
+        np.testing.assert_allclose(ours, plain_advantages(features, alive, np.asarray(signal), gamma, lam), atol=1e-8)
+
+
+def test_with_a_trace_of_one_advantages_are_returns_above_the_baseline(x64):
+    _, episodes = played()
+    with_trace = gae.advantages(episodes, episodes.rewards, 0.9, 1.0)
+    known = gae.features(episodes.states) * episodes.rewards[..., None]
+    above = gae.to_go(episodes.rewards, 0.9) - with_trace  # the baseline, and so linear in the features
+    alive = np.asarray(episodes.alive)
+    weights, *_ = np.linalg.lstsq(np.asarray(known)[alive], np.asarray(above)[alive], rcond=None)
+    np.testing.assert_allclose(np.asarray(known)[alive] @ weights, np.asarray(above)[alive], atol=1e-6)
+
+
+def test_normalised():
+    weight = jnp.array([0.5, 0.0, 0.5])
+    np.testing.assert_allclose(normalised(jnp.array([1.0, 99.0, 3.0]), weight)[jnp.array([0, 2])], [-1, 1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("planet", PLANETS)
+def test_a_step_keeps_the_kl_limit_and_improves_the_surrogate(planet):
+    how = TrustRegion()
+    step = jax.jit(improve, static_argnames="how")
+    judged = jax.jit(surrogate_and_kl)
+    for seed in range(4):
+        policy, episodes = played(planet, seed, hidden=(16, 16))
+        steps = Steps.of(episodes)
+        for signal in (episodes.rewards, -episodes.costs):
+            better = gae.advantages(episodes, signal, 0.99, 0.97)
+            ahead = normalised(better.reshape(-1), steps.weight)
+            after = step(policy, episodes, better, how=how)
+            surrogate, kl = judged(after, steps, ahead)
+            assert kl <= how.kl_limit * (1 + 1e-3)
+            assert surrogate > 0
+            # As far as it may go: the quadratic model's whole step, or a longer one would have been refused.
+            change = jax.tree.map(jnp.subtract, after, policy)
+            flat, curved = (ravel_pytree(v)[0] for v in (change, fisher_product(policy, steps)(change)))
+            model = 0.5 * flat @ (curved + how.damping * flat)
+            longer = jax.tree.map(lambda w, u: w + u / how.shorten, policy, change)
+            surrogate, kl = judged(longer, steps, ahead)
+            assert model > 0.999 * how.kl_limit or kl > how.kl_limit or surrogate <= 0
+
+
+def test_where_nothing_is_better_the_policy_stays():
+    policy, episodes = played()
+    after = improve(policy, episodes, jnp.zeros((HORIZON, EPISODES)), TrustRegion())
+    np.testing.assert_array_equal(ravel_pytree(after)[0], ravel_pytree(policy)[0])
+
+
+def test_it_solves_plain_cartpole():
+    """One Earth cart with a budget that cannot be spent: at least 190 of 200 steps."""
+    earth = cartpole(planets=["earth"], budgets=[1000.0], seed=0)
+    rule = ss.SoftmaxSGM(alpha=1.0, step_size=1.0, tolerance=0.0)
+    result = ss.solve_federation(earth, rule, rounds=80, seed=0, eval_every=0, record_clients=True)
+    assert result.history.switch_share == 1.0
+    assert result.history.per_client.metrics["return"][-10:].mean() >= 190
