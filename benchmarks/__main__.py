@@ -6,12 +6,11 @@ import subprocess
 import sys
 
 from benchmarks.neyman_pearson import against_torch
-from benchmarks.safe_rl import against_gymnasium
 from benchmarks.sweeps import sweep_against_singles
 
 if __name__ == "__main__":
     against_torch()
     sweep_against_singles()
-    against_gymnasium()
-    # In a process of its own: its peak of memory is what is measured.
-    subprocess.run([sys.executable, "-m", "benchmarks.many_clients"], check=True)
+    # In processes of their own: one is kept to a single core, of the other the peak of memory is measured.
+    for name in ("safe_rl", "many_clients"):
+        subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=True)

@@ -6,6 +6,7 @@ simulated steps count.
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from functools import partial
@@ -76,11 +77,12 @@ def against_gymnasium() -> None:
             taken[name].append(candidate())
     a_step = {name: statistics.median(s / steps for s, steps in times) for name, times in taken.items()}
     first = next(iter(a_step.values()))
-    print(f"\nSafe RL: a round of 10 carts, {EPISODES} episodes each, one TRPO step; medians of {REPEATS}, in turns")
+    print(f"\nSafe RL: a round of 10 carts, {EPISODES} episodes each, one TRPO step; one core, medians of {REPEATS}")
     for name, seconds in a_step.items():
         steps = statistics.median(steps for _, steps in taken[name])
         print(f"  {name:45} {1e6 * seconds:8.2f} µs a step ({steps:6.0f} steps a round)  {first / seconds:6.1f} times")
 
 
 if __name__ == "__main__":
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # all candidates on one core, before XLA starts its threads
     against_gymnasium()

@@ -115,7 +115,11 @@ def test_a_mean_that_hides_the_worst_client():
     assert "Use SoftmaxSGM" in finding.change
     result = run(lambda w, b: (w - 2) ** 2, signed, 2.0, sgm(alpha=0.01, alpha_scale="spread"))
     finding = next(f for f in result.diagnosis if f.illness == "the mean hides the worst client")
-    assert "Raise alpha (now 0.01 per spread)" in finding.change
+    assert "Raise α of the constraint (now 0.01 per spread)" in finding.change
+    by_mean = sgm(alpha=50.0, alpha_scale="spread", criterion="mean")
+    result = run(lambda w, b: (w - 2) ** 2, signed, 2.0, by_mean)
+    finding = next(f for f in result.diagnosis if f.illness == "the mean hides the worst client")
+    assert "Use SoftmaxSGM and its criterion" in finding.change
 
 
 def test_limit_cycle():
@@ -129,6 +133,10 @@ def test_limit_cycle():
         signed, lambda w, b: jnp.abs(w) - 0.2, 0.5, sgm(alpha=8.0, alpha_scale="spread", step_size=0.1, tolerance=0.5)
     )
     assert "as α per spread makes it" in tied.explain()  # the same α: near a tie only a smaller step helps
+    mild = run(
+        signed, lambda w, b: jnp.abs(w) - 0.2, 0.5, sgm(alpha=0.5, alpha_scale="spread", step_size=0.1, tolerance=0.5)
+    )
+    assert "limit cycle" not in illnesses(mild)  # tanh(α/2) is a quarter
 
 
 def test_step_size_too_large():

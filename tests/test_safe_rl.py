@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 import softswitch as ss
 from softswitch.cli import app
+from softswitch.paper import alpha_scale, safe_rl_comparison
+from softswitch.paper.safe_rl import PRIMARY
 from softswitch.paper.safe_rl_comparison import Paired
 from softswitch.tasks.safe_rl import cartpole, saving, training
 from softswitch.tasks.safe_rl.advantages import advantages
@@ -56,7 +58,7 @@ def local_step(policy, episodes, signal):
 def one_client(federation, draws, i):
     """Client i's episodes, played by hand."""
     physics = PLANETS[federation.names[int(draws.clients[i])].split()[0]]
-    return play(federation.start, jax.tree.map(lambda leaf: leaf[i], draws.report), physics)
+    return play(federation.start, Luck(draws.report.starts[i], draws.report.coins[:, i]), physics)
 
 
 def test_names_budgets_and_start():
@@ -115,12 +117,12 @@ def test_a_further_local_step_plays_new_episodes(x64):
     draws, reports, kept = asked(carts)
     direction = directed(carts, draws, kept, reports, ss.SoftmaxSGM(alpha=1.0, threshold=1e6, **COMMON))
     policy = carts.start
-    later = Luck(draws.later.starts[0, 0], draws.later.coins[0, 0])
+    later = Luck(draws.later.starts[0, 0], draws.later.coins[0, :, 0])
     for episodes in (jax.tree.map(lambda leaf: leaf[0], kept.episodes), None):
         own = play(policy, later, PLANETS["mars"]) if episodes is None else episodes
         policy = local_step(policy, own, own.rewards)
     np.testing.assert_allclose(direction, flat(carts.start) - flat(policy), rtol=1e-6, atol=1e-9)
-    assert not np.array_equal(later.coins, draws.report.coins[0, :, :4])
+    assert not np.array_equal(later.coins, draws.report.coins[:, 0, :4])
 
 
 def test_a_rule_without_a_switch_mixes_reward_and_cost(x64):
@@ -171,6 +173,12 @@ def test_sweeps_are_solves():
         swept[1].history.per_client.metrics["return"], alone.history.per_client.metrics["return"]
     )
     assert (flat(swept[0].last) != flat(swept[1].last)).any()
+    together = ss.sweep_federation(
+        carts, {"a": rule}, seeds=[1, 2], rounds=6, eval_every=0, record_clients=True, together=True
+    )["a"]
+    np.testing.assert_allclose(
+        together[1].history.per_client.metrics["return"][0], alone.history.per_client.metrics["return"][0], rtol=1e-5
+    )
     with pytest.raises(ValueError, match="federation must be one for all seeds or a list of 3, but is a list of 2"):
         ss.sweep_federation(carts, [rule], seeds=3)
 
@@ -181,7 +189,7 @@ def test_sweeps_are_solves():
         ({"planets": ["venus"]}, r"planets must be one of .*, but is 'venus'"),
         ({"planets": []}, "planets must name at least one"),
         ({"budgets": "fair"}, r"budgets must be one of .*, but is 'fair'"),
-        ({"budgets": [1.0]}, "budgets must be 'even', 'drawn' or 10 numbers, one a client, but has 1"),
+        ({"budgets": [1.0]}, r"budgets must be 'even', 'drawn' or 10 numbers, one a client, but is \[1.0\]"),
         ({"horizon": 0}, "horizon must be .* but is 0"),
         ({"discount": 1.5}, "discount must be .* but is 1.5"),
         ({"kl_limit": 0}, "kl_limit must be .* but is 0"),
@@ -194,12 +202,24 @@ def test_bad_settings(settings, message):
         cartpole(**settings)
 
 
+def test_settings_of_the_wrong_kind():
+    with pytest.raises(TypeError, match="planets must be a list, but is 'earth'"):
+        cartpole(planets="earth")
+    with pytest.raises(TypeError, match="hidden must be a list, but is 32"):
+        cartpole(hidden=32)
+    with pytest.raises(ValueError, match=r"budgets must be .* 10 numbers, one a client, but is 30.0"):
+        cartpole(budgets=30.0)
+
+
 def test_a_federation_of_nonsense():
     carts = cartpole(**SMALL)
     with pytest.raises(TypeError, match=r"oracle must have the methods of softswitch.oracle.Oracle"):
         ss.Federation(object(), carts.start, carts.names)
-    with pytest.raises(ValueError, match="names must have one label a client, but has 1 where 3"):
-        ss.Federation(carts.oracle, carts.start, ("one",))
+    for names in (("one",), tuple("abcd")):
+        with pytest.raises(ValueError, match=f"names must have one label for each of 3 clients, but has {len(names)}"):
+            ss.Federation(carts.oracle, carts.start, names)
+    with pytest.raises(ValueError, match="criterion='pooled' needs a constraint that is a function of additive"):
+        ss.solve_federation(carts, ss.AverageSGM(criterion="pooled", **COMMON))
     with pytest.raises(TypeError, match="start must be a floating array, but has dtype int32"):
         ss.Federation(carts.oracle, jnp.int32(1), carts.names)
     with pytest.raises(TypeError, match="federation must be a Federation"):
@@ -211,7 +231,26 @@ def test_the_sign_flip_test_is_exact():
     pair = Paired(np.array([1.0, 2, 3, 4]), np.array([2.0, 4, 6, 8]))
     assert pair.p == pytest.approx(2 / 16)
     assert (pair.smaller, pair.difference) == (4, -2.5)
+    assert Paired(np.array([1.0]), np.array([2.0])).p == 1.0
     assert pair.half_interval == pytest.approx(3.182446 * np.std([1, 2, 3, 4], ddof=1) / 2, rel=1e-5)
+
+
+def test_claims_of_the_comparison_can_fail():
+    better, worse = (Paired(np.arange(6.0) + shift, np.arange(6.0)) for shift in (-3, 3))
+    held = [claim.held for claim in safe_rl_comparison._claims(PRIMARY, better, worse)]
+    assert held == [True, True, True]
+    held = [claim.held for claim in safe_rl_comparison._claims(PRIMARY, worse, better)]
+    assert held == [False, False, False]
+    few = Paired(np.arange(5.0) - 3, np.arange(5.0))  # p is 0.0625 at best
+    assert len(safe_rl_comparison._claims(PRIMARY, few, few)) == 2
+
+
+def test_one_alpha_serves_all_or_does_not():
+    good, missed, dear = (alpha_scale.Measured([loss], [constraint]) for loss, constraint in ((1, 0), (0.5, 2), (3, 0)))
+    assert alpha_scale._best({"raw": {1.0: good, 2.0: missed}, "spread": {1.0: dear}}, 1.0) == 1.0
+    assert alpha_scale._best({"raw": {1.0: missed}}, 1.0) == np.inf
+    serving = {"raw": [{1.0}, {2.0}, {1.0, 2.0}], "spread": [{1.0, 4.0}, {4.0}, {4.0, 8.0}]}
+    assert [claim.held for claim in alpha_scale._claims(serving)] == [False, True]
 
 
 def test_a_policy_in_a_file(tmp_path):
@@ -219,7 +258,12 @@ def test_a_policy_in_a_file(tmp_path):
     saving.save(policy, tmp_path / "deep" / "policy.npz")
     np.testing.assert_array_equal(flat(saving.load(tmp_path / "deep" / "policy.npz")), flat(policy))
     (tmp_path / "words.npz").write_text("no policy")
-    for bad in ("words.npz", "missing.npz"):
+    (tmp_path / "nothing.npz").write_bytes(b"")
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "deep" / "policy.npz").read_bytes()[:100])
+    np.savez(tmp_path / "empty.npz")
+    np.savez(tmp_path / "odd.npz", **{"0.weights": np.ones((3, 1)), "0.bias": np.ones(1)})
+    np.save(tmp_path / "array.npy", np.ones(3))
+    for bad in ("words.npz", "missing.npz", "nothing.npz", "cut.npz", "empty.npz", "odd.npz", "array.npy"):
         with pytest.raises(ValueError, match=f"{bad} must be a policy written by softswitch"):
             saving.load(tmp_path / bad)
 

@@ -8,9 +8,9 @@ from jax.flatten_util import ravel_pytree
 
 import softswitch as ss
 from softswitch.tasks.safe_rl import advantages as gae
-from softswitch.tasks.safe_rl import cartpole
+from softswitch.tasks.safe_rl import cartpole, trpo
 from softswitch.tasks.safe_rl.cartpole import PLANETS
-from softswitch.tasks.safe_rl.episodes import luck, play, totals
+from softswitch.tasks.safe_rl.episodes import Luck, luck, play, totals
 from softswitch.tasks.safe_rl.policy import Jacobian, first_policy, logit
 from softswitch.tasks.safe_rl.trpo import (
     Steps,
@@ -35,15 +35,19 @@ def shaken(policy, size=0.3, seed=1):
 
 def played(planet="earth", seed=0, hidden=(8, 8)):
     policy = shaken(first_policy(jax.random.key(seed), hidden))
-    chance = jax.tree.map(lambda leaf: leaf[0], luck(jax.random.key(seed), 1, HORIZON, EPISODES))
-    return policy, play(policy, chance, PLANETS[planet])
+    chance = luck(jax.random.key(seed), 1, HORIZON, EPISODES)
+    return policy, play(policy, Luck(chance.starts[0], chance.coins[:, 0]), PLANETS[planet])
 
 
 @pytest.fixture
 def batch(x64):
     policy, episodes = played()
-    steps = Steps.of(episodes)
-    return policy, episodes, steps, jax.random.normal(jax.random.key(9), steps.weight.shape)
+    return policy, episodes, Steps.of(episodes, jax.random.normal(jax.random.key(9), episodes.costs.shape))
+
+
+def flat(steps):
+    """All blocks' steps in a row."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]), steps.blocks)
 
 
 def test_episodes_end_and_stay_ended():
@@ -57,11 +61,25 @@ def test_episodes_end_and_stay_ended():
     np.testing.assert_allclose(totals(episodes.rewards, 0.9), (1 - 0.9**lengths) / 0.1, rtol=1e-5)
 
 
+def test_many_clients_at_once_are_each_by_itself():
+    policy = shaken(first_policy(jax.random.key(0), (8,)))
+    chance = luck(jax.random.key(1), 3, HORIZON, EPISODES)
+    physics = jax.tree.map(lambda *own: jnp.array(own), *PLANETS.values())
+    together = play(policy, chance, physics)
+    for i, own in enumerate(PLANETS.values()):
+        alone = play(policy, Luck(chance.starts[i], chance.coins[:, i]), own)
+        np.testing.assert_array_equal(together.alive[:, i], alone.alive)
+        np.testing.assert_allclose(together.states[:, i], alone.states, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(together.costs[:, i], alone.costs)
+
+
 def test_actions_follow_the_policys_odds():
     policy, episodes = played()
-    coins = luck(jax.random.key(0), 1, HORIZON, EPISODES).coins[0]
-    np.testing.assert_array_equal(episodes.actions, coins < jax.nn.sigmoid(logit(policy, episodes.states)))
-    np.testing.assert_allclose(episodes.logits, logit(policy, episodes.states), rtol=1e-5, atol=1e-6)
+    coins = luck(jax.random.key(0), 1, HORIZON, EPISODES).coins[:, 0]
+    alive = np.asarray(episodes.alive)
+    odds = logit(policy, episodes.states)
+    np.testing.assert_array_equal(episodes.actions[alive], (coins < jax.nn.sigmoid(odds))[alive])
+    np.testing.assert_allclose(episodes.logits[alive], odds[alive], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("hidden", [(), (5,), (8, 8), (6, 5, 4)])
@@ -78,45 +96,70 @@ def test_the_jacobian_is_autodiffs(x64, hidden):
     )
 
 
+@pytest.mark.parametrize(("block", "every"), [(500, 1), (7, 1), (16, 3)])
+def test_blocks_hold_the_steps_that_were_played(monkeypatch, block, every):
+    monkeypatch.setattr(trpo, "BLOCK", block)
+    _, episodes = played()
+    advantages = jnp.arange(HORIZON * EPISODES, dtype=jnp.float32).reshape(HORIZON, EPISODES)
+    steps = Steps.of(episodes, advantages, every)
+    alive = np.asarray(episodes.alive)[::every]
+    count = alive.sum()
+    found = flat(steps)
+    np.testing.assert_array_equal(found.states[:count], np.asarray(episodes.states)[::every][alive])
+    np.testing.assert_array_equal(found.actions[:count], np.asarray(episodes.actions)[::every][alive])
+    ahead = np.asarray(advantages)[::every][alive]
+    np.testing.assert_allclose(found.advantages[:count], (ahead - ahead.mean()) / ahead.std(), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found.weight[:count], 1 / count, rtol=1e-6)
+    np.testing.assert_array_equal(found.weight[count:], 0)
+    size = min(block, alive.size)
+    assert steps.blocks.weight.shape == (-(-alive.size // size), size)
+    assert steps.used == -(-count // size)
+    assert steps.total(lambda part, _: part.weight.sum()) == pytest.approx(1)
+    each = steps.each(lambda part: part.logits)
+    np.testing.assert_array_equal(np.asarray(each).reshape(-1)[:count], found.logits[:count])
+
+
 def test_surrogate_and_kl_by_hand(batch):
-    policy, _, steps, advantages = batch
+    policy, episodes, steps = batch
     other = shaken(policy, 0.1, seed=5)
-    p, q = (1 / (1 + np.exp(-np.asarray(z))) for z in (steps.logits, logit(other, steps.states)))
-    taken = np.asarray(steps.actions)
-    ratio = np.where(taken, q / p, (1 - q) / (1 - p))
+    alive = np.asarray(episodes.alive)
+    p, q = (1 / (1 + np.exp(-np.asarray(z)[alive])) for z in (episodes.logits, logit(other, episodes.states)))
+    advantages = flat(steps).advantages[: alive.sum()]
+    ratio = np.where(np.asarray(episodes.actions)[alive], q / p, (1 - q) / (1 - p))
     kl = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
-    weight = np.asarray(steps.weight)
-    np.testing.assert_allclose(weight.sum(), 1)
-    surrogate, divergence = surrogate_and_kl(other, steps, advantages)
-    np.testing.assert_allclose(surrogate, (weight * ratio * advantages).sum(), rtol=1e-9)
-    np.testing.assert_allclose(divergence, (weight * kl).sum(), rtol=1e-9)
-    np.testing.assert_allclose(surrogate_and_kl(policy, steps, advantages)[1], 0, atol=1e-12)
+    surrogate, divergence = surrogate_and_kl(other, steps)
+    np.testing.assert_allclose(surrogate, (ratio * advantages).mean(), rtol=1e-9)
+    np.testing.assert_allclose(divergence, kl.mean(), rtol=1e-9)
+    np.testing.assert_allclose(surrogate_and_kl(policy, steps), 0, atol=1e-12)
+
+
+def plainly(policy, steps):
+    """Surrogate and KL without blocks or loops, to differentiate."""
+    all_steps = trpo.Block(*(jnp.asarray(leaf) for leaf in flat(steps)))
+    logits, side = logit(policy, all_steps.states), jnp.where(all_steps.actions, 1.0, -1.0)
+    ratio = jnp.exp(jax.nn.log_sigmoid(side * logits) - jax.nn.log_sigmoid(side * all_steps.logits))
+    right = jax.nn.sigmoid(all_steps.logits)
+    kl = right * (jax.nn.log_sigmoid(all_steps.logits) - jax.nn.log_sigmoid(logits))
+    kl += (1 - right) * (jax.nn.log_sigmoid(-all_steps.logits) - jax.nn.log_sigmoid(-logits))
+    return all_steps.weight @ (ratio * all_steps.advantages), all_steps.weight @ kl
 
 
 def test_the_policy_gradient_is_autodiffs(batch):
-    policy, _, steps, advantages = batch
-    expected = jax.grad(lambda p: surrogate_and_kl(p, steps, advantages)[0])(policy)
-    ours = policy_gradient(policy, steps, advantages)
+    policy, _, steps = batch
+    expected = jax.grad(lambda p: plainly(p, steps)[0])(policy)
+    ours = policy_gradient(policy, steps)
     np.testing.assert_allclose(ravel_pytree(ours)[0], ravel_pytree(expected)[0], rtol=1e-8, atol=1e-12)
 
 
-@pytest.mark.parametrize("every", [1, 3])
-def test_the_fisher_product_is_the_kls_curvature(batch, every):
-    policy, episodes, _, _ = batch
-    steps = Steps.of(episodes, every)
+@pytest.mark.parametrize(("every", "block"), [(1, 500), (3, 20)])
+def test_the_fisher_product_is_the_kls_curvature(monkeypatch, batch, every, block):
+    monkeypatch.setattr(trpo, "BLOCK", block)
+    policy, episodes, _ = batch
+    steps = Steps.of(episodes, episodes.costs, every)
     v = shaken(policy, seed=6)
-    slope = jax.grad(lambda p: surrogate_and_kl(p, steps, steps.weight)[1])
-    _, curvature = jax.jvp(slope, (policy,), (v,))
+    _, curvature = jax.jvp(jax.grad(lambda p: plainly(p, steps)[1]), (policy,), (v,))
     ours = fisher_product(policy, steps)(v)
     np.testing.assert_allclose(ravel_pytree(ours)[0], ravel_pytree(curvature)[0], rtol=1e-7, atol=1e-12)
-
-
-def test_a_subset_takes_every_third_time_step():
-    _, episodes = played()
-    some = Steps.of(episodes, 3)
-    np.testing.assert_array_equal(some.states, np.asarray(episodes.states)[::3].reshape(-1, 4))
-    alive = np.asarray(episodes.alive)[::3].reshape(-1)
-    np.testing.assert_allclose(some.weight, alive / alive.sum(), rtol=1e-6)
 
 
 def test_a_subset_of_the_fisher_matrix_points_the_same_way(x64):
@@ -197,23 +240,22 @@ def test_normalised():
 def test_a_step_keeps_the_kl_limit_and_improves_the_surrogate(planet):
     how = TrustRegion()
     step = jax.jit(improve, static_argnames="how")
-    judged = jax.jit(surrogate_and_kl)
+    judged, curved = jax.jit(surrogate_and_kl), jax.jit(lambda w, s, v: fisher_product(w, s)(v))
     for seed in range(4):
         policy, episodes = played(planet, seed, hidden=(16, 16))
-        steps = Steps.of(episodes)
         for signal in (episodes.rewards, -episodes.costs):
             better = gae.advantages(episodes, signal, 0.99, 0.97)
-            ahead = normalised(better.reshape(-1), steps.weight)
+            steps = Steps.of(episodes, better)
             after = step(policy, episodes, better, how=how)
-            surrogate, kl = judged(after, steps, ahead)
+            surrogate, kl = judged(after, steps)
             assert kl <= how.kl_limit * (1 + 1e-3)
             assert surrogate > 0
             # As far as it may go: the quadratic model's whole step, or a longer one would have been refused.
             change = jax.tree.map(jnp.subtract, after, policy)
-            flat, curved = (ravel_pytree(v)[0] for v in (change, fisher_product(policy, steps)(change)))
-            model = 0.5 * flat @ (curved + how.damping * flat)
+            flat_change, image = (ravel_pytree(v)[0] for v in (change, curved(policy, steps, change)))
+            model = 0.5 * flat_change @ (image + how.damping * flat_change)
             longer = jax.tree.map(lambda w, u: w + u / how.shorten, policy, change)
-            surrogate, kl = judged(longer, steps, ahead)
+            surrogate, kl = judged(longer, steps)
             assert model > 0.999 * how.kl_limit or kl > how.kl_limit or surrogate <= 0
 
 

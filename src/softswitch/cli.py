@@ -106,14 +106,14 @@ def demo(
 def play(
     policy: Annotated[Path | None, typer.Option(help="A policy.npz written by an earlier call; or train one.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of training, where no policy is given.")] = 300,
-    seed: Annotated[int, typer.Option(min=0, help="Of training and of the episodes shown.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of training and of the episodes shown.")] = 100,
     out: Annotated[Path, typer.Option(help="Folder for the pictures, and for the policy.")] = Path("play"),
 ) -> None:
     """Show a policy that was trained on carts of three planets: an animated GIF of an episode on each."""
     try:
         from softswitch.tasks.safe_rl.show import show  # Gymnasium draws, and is an extra
     except ImportError as error:
-        raise typer.BadParameter(f"play needs Gymnasium: pip install 'softswitch[rl]' ({error})") from error
+        raise typer.BadParameter(f"play needs Gymnasium and pygame: pip install 'softswitch[rl]' ({error})") from error
     console = Console()
     if policy is None:
         saved = out / "policy.npz"
@@ -127,7 +127,11 @@ def play(
         raise typer.BadParameter(str(error)) from error
     for planet in PLANETS:
         shown = show(loaded, planet, seed, out / f"{planet}.gif")
-        console.print(f"{planet}: {shown.steps} steps, cost {shown.cost} → {shown.file}", highlight=False)
+        told = (
+            f"{planet}: {shown.steps} steps, cost {shown.cost}, discounted {shown.discounted_cost:.1f} → {shown.file}"
+        )
+        console.print(told, highlight=False)
+    console.print("Budgets, for the mean of many episodes' discounted cost: 25 to 35.", highlight=False)
 
 
 @app.command()

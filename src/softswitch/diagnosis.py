@@ -49,6 +49,7 @@ def diagnose(
     diverged_at: int,
     vanished: bool,
     absent_on_all_data: float,
+    steadied_by: str,
     scatter: Callable[[], float],
 ) -> tuple[Finding, ...]:
     """All findings that the history supports, most telling first.
@@ -62,6 +63,7 @@ def diagnose(
         diverged_at: the round in which something was not finite; −1 where all was well.
         vanished: whether that was that no client has an objective, or none a constraint, on all its data.
         absent_on_all_data: the share of clients that lack an objective or constraint on all their data.
+        steadied_by: the name of the setting that makes reports less noisy.
         scatter: measures how much the sampled G scatters at one iterate; called only where it matters.
     """
     if vanished:
@@ -75,7 +77,7 @@ def diagnose(
     findings = (
         _no_evidence(history, participants, clients),
         _batches_lack_rows(history, participants, absent_on_all_data),
-        _jumps(history, rule, participants == clients, scatter),
+        _jumps(history, rule, participants == clients, steadied_by, scatter),
         _switch_stuck(history),
         _hides_the_worst(history, rule, participants * constraints),
         _limit_cycle(history, rule),
@@ -184,7 +186,8 @@ def _hides_the_worst(history: History, rule: Rule, pairs: int) -> Finding | None
     if len(history) < FEW_ROUNDS or not history.feasible_rounds or rule.criterion in ("max", "pooled") or level is None:
         return None
     excess = history.constraint[history.feasible] - rule.tolerance
-    alpha, by_spread = _constraint_alpha(rule), getattr(rule, "alpha_scale", "raw") == "spread"
+    alpha = _constraint_alpha(rule)
+    by_spread = alpha > 0 and isinstance(rule, SoftmaxSGM) and rule.alpha_scale == "spread"
     gap = math.log(pairs) / alpha if alpha > 0 else math.inf
     if by_spread:
         gap = float(np.median((history.constraint - history.criterion)[history.feasible]))
@@ -195,22 +198,25 @@ def _hides_the_worst(history: History, rule: Rule, pairs: int) -> Finding | None
         f"{rule.tolerance:g}, by up to {excess.max():.3g}"
     )
     if by_spread:
-        return Finding("the mean hides the worst client", seen, f"Raise alpha (now {alpha:.3g} per spread)")
+        change = f"Raise α of the constraint (now {alpha:.3g} per spread)"
+        return Finding("the mean hides the worst client", seen, change)
     if alpha > 0:
         seen += f"; the criterion may lie ln(m)/α = {gap:.3g} below the maximum"
-    enough = math.log(pairs) / (0.1 * level)
-    return Finding("the mean hides the worst client", seen, f"Use SoftmaxSGM with α of {enough:.3g} or more")
+    enough = f"α of {math.log(pairs) / (0.1 * level):.3g} or more"
+    change = f"Give the constraint an {enough}" if alpha > 0 else f"Use SoftmaxSGM and its criterion with {enough}"
+    return Finding("the mean hides the worst client", seen, change)
 
 
 def _limit_cycle(history: History, rule: Rule) -> Finding | None:
     """αη > 2, and the worst client alternates from round to round: A, B, A, B."""
     if len(history) < FEW_ROUNDS or not isinstance(rule, SoftmaxSGM | HardSGM) or rule.optimizer is not optax.sgd:
         return None
-    # Per spread, α grows without bound as the clients come to tie: no smoother than the hard maximum.
-    as_hard = isinstance(rule, HardSGM) or rule.alpha_scale == "spread"
-    alpha = math.inf if isinstance(rule, HardSGM) or as_hard else rule.alpha
     step = float(rule.step_size_at(len(history) - 1))
-    if alpha * step <= 2:
+    # How far apart the two points can lie, in steps. Per spread, α grows without bound as the clients come to tie.
+    by_spread = isinstance(rule, SoftmaxSGM) and rule.alpha_scale == "spread"
+    given = rule.alpha if isinstance(rule, SoftmaxSGM) else math.inf
+    alpha, apart = (math.inf, math.tanh(given / 2)) if by_spread else (given, 1.0)
+    if alpha * step <= 2 or apart < 0.5:
         return None
     last = slice(-max(FEW_ROUNDS, len(history) // 4), None)
     worst, feasible = history.worst_client[last], history.feasible[last]
@@ -221,16 +227,18 @@ def _limit_cycle(history: History, rule: Rule) -> Finding | None:
     if alternates < 0.8:
         return None
     seen = f"in {alternates:.0%} of the last feasible rounds the worst client alternates between two"
-    if as_hard:
-        change = f"Iterates stay half a step from the optimum: use a smaller or falling step size (now {step:.3g})"
-        cause = "the hard maximum" if isinstance(rule, HardSGM) else "α per spread"
-        return Finding("limit cycle", f"{seen}, as {cause} makes it", change)
+    if math.isinf(alpha):
+        cause = "α per spread" if by_spread else "the hard maximum"
+        change = f"Iterates stay up to {apart * step / 2:.3g} from the optimum: use a smaller or falling step size"
+        return Finding("limit cycle", f"{seen}, as {cause} makes it", f"{change} (now {step:.3g})")
     limits = f"the step size (below {2 / alpha:.3g}) or α (below {2 / step:.3g})"
     change = f"If half a step (η = {step:.3g}) is too coarse, lower {limits}"
     return Finding("limit cycle", f"{seen}, and αη = {alpha * step:.3g} is above 2", change)
 
 
-def _jumps(history: History, rule: Rule, everyone: bool, scatter: Callable[[], float]) -> Finding | None:
+def _jumps(
+    history: History, rule: Rule, everyone: bool, steadied_by: str, scatter: Callable[[], float]
+) -> Finding | None:
     """The criterion jumps by more than the tolerance from round to round: by noisy reports, or by too large steps."""
     level = _level(history, rule)
     later = history.criterion[len(history) // 2 :]
@@ -247,7 +255,7 @@ def _jumps(history: History, rule: Rule, everyone: bool, scatter: Callable[[], f
             "batch too small for the threshold",
             f"at one and the same iterate the sampled worst constraint scatters by {noise:.3g}, with a threshold of "
             f"{float(rule.switch_at):.3g}{cause}",
-            "Raise value_batch_size" + ("" if everyone else " or participation"),
+            f"Raise {steadied_by}" + ("" if everyone else " or participation"),
         )
     if jump <= 2 * level:
         return None

@@ -35,8 +35,7 @@ class Federation:
         object.__setattr__(self, "start", checked_params("start", self.start))
         check_domain(self.domain, self.start)
         object.__setattr__(self, "names", tuple(self.names))
-        if len(self.names) < self.oracle.participants:
+        if len(self.names) != self.oracle.client_count:
             raise ValueError(
-                f"names must have one label a client, but has {len(self.names)} where {self.oracle.participants} "
-                "clients take part in a round"
+                f"names must have one label for each of {self.oracle.client_count} clients, but has {len(self.names)}"
             )

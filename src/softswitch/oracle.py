@@ -40,8 +40,23 @@ class Oracle(Protocol):
         ...
 
     @property
+    def client_count(self) -> int:
+        """n, how many clients there are."""
+        ...
+
+    @property
     def participants(self) -> int:
         """m, how many clients take part in a round."""
+        ...
+
+    @property
+    def pools(self) -> bool:
+        """Whether reports hold the constraint on all participants' data put together."""
+        ...
+
+    @property
+    def steadied_by(self) -> str:
+        """The name of the setting that makes reports less noisy, for advice."""
         ...
 
     def report(self, params: Params, draws: Any) -> tuple[Reports, Any]:
@@ -130,9 +145,24 @@ class GradientOracle:
     slice_size: int = field(metadata=STATIC)
     held_out: tuple[Rows, Evaluation] | None = None
 
+    @property
+    def client_count(self) -> int:
+        """n."""
+        return int(self.rows.counts.shape[0])
+
+    @property
+    def pools(self) -> bool:
+        """Whether the constraint is a function of additive statistics."""
+        return isinstance(self.losses.constraint, PooledConstraint)
+
+    @property
+    def steadied_by(self) -> str:
+        """What makes reports less noisy."""
+        return "value_batch_size"
+
     def draw(self, key: Array) -> Draws:
         """Draw I_k, then its members' rows, all from one stretch of random words: one generator to compile and run."""
-        n, m = self.rows.counts.shape[0], self.participants
+        n, m = self.client_count, self.participants
         for_clients = words_to_choose(n, m)
         for_report = self.report_batching.words(m, 1)
         for_update = self.update_batching.words(m, self.local_steps)
@@ -283,7 +313,7 @@ class GradientOracle:
         assert self.evaluation is not None
         objective, constraint = evaluate_all(self.evaluation, self.rows, params, self.losses)
         pooled = None
-        if isinstance(self.losses.constraint, PooledConstraint):
+        if self.pools:
             pooled = np.asarray(evaluate_pooled(self.evaluation, self.rows, params, self.losses))
         return np.asarray(objective), np.asarray(constraint), pooled
 

@@ -16,7 +16,7 @@ from softswitch.evaluation import Evaluation, evaluation, row_bytes
 from softswitch.federation import Federation
 from softswitch.losses import Losses
 from softswitch.oracle import GradientOracle, Oracle
-from softswitch.problem import WEIGHT, Params, PooledConstraint, Problem, float_dtype
+from softswitch.problem import WEIGHT, Params, Problem, float_dtype
 from softswitch.rules import Rule
 from softswitch.sampling import Batching, batching
 from softswitch.slices import slice_size
@@ -78,11 +78,6 @@ def prepare(
     expect("clients", clients, ClientData)
     for rule in rules:
         expect("rule", rule, Rule)
-        if rule.criterion == "pooled" and not isinstance(problem.constraint, PooledConstraint):
-            raise ValueError(
-                "criterion='pooled' needs a constraint given as PooledConstraint(statistics, value), but constraint is "
-                f"{problem.constraint!r}; the other criteria are 'softmax', 'max' and 'mean'"
-            )
     rounds = checks.whole_number("rounds", rounds, at_least=1)
     local_steps = checks.whole_number("local_steps", local_steps, at_least=1)
     participation = checks.real_number("participation", participation, above=0, at_most=1)
@@ -124,6 +119,11 @@ def prepare_federation(
     expect("federation", federation, Federation)
     for rule in rules:
         expect("rule", rule, Rule)
+        if rule.criterion == "pooled" and not federation.oracle.pools:
+            raise ValueError(
+                "criterion='pooled' needs a constraint that is a function of additive statistics, given as "
+                "PooledConstraint(statistics, value); the other criteria are 'softmax', 'max' and 'mean'"
+            )
     rounds = checks.whole_number("rounds", rounds, at_least=1)
     average_last = checks.real_number("average_last", average_last, above=0, at_most=1)
     if eval_every is None:

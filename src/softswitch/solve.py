@@ -235,6 +235,7 @@ def finish(
         diverged_at=diverged_at,
         vanished=vanished,
         absent_on_all_data=float(np.mean(np.isneginf(objective) | np.isneginf(constraint).any(axis=1))),
+        steadied_by=prepared.oracle.steadied_by,
         scatter=lambda: float(engine.scatter(prepared.playing, state.params, jax.random.key(seed), jnp.int32(rounds))),
     )
     if how.code is StatusCode.NO_FEASIBLE_ROUND and how.client is not None:

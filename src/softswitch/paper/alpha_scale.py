@@ -13,13 +13,14 @@ from softswitch.paper.study import Point, averages, lasts
 from softswitch.plotting import BLUE, GREY, VERMILLION, dots, legend, panels
 from softswitch.rules import SoftmaxSGM
 
+RAW = (0.05, 0.5, 5.0, 50.0, 500.0, 5000.0)
+"""α per unit, and"""
 SPREADS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """α per spread, the same for all tasks."""
 FEWER = 0.8
 """Safe RL is served where the rounds in violation are at most this share of Parallel CRPO's,"""
 WITHIN = 1.1
 """and every task where its loss is at most so many times the best of those that meet the bound."""
-LONGEST = 200
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,6 @@ class Part:
 
     Attributes:
         title: its name.
-        raw: α per unit to try, around the paper's.
         loss: what the loss is.
         constraint: what the constraint is.
         measure: runs it.
@@ -48,7 +48,6 @@ class Part:
     """
 
     title: str
-    raw: tuple[float, ...]
     loss: str
     constraint: str
     measure: Measure
@@ -78,10 +77,11 @@ def _adult(alphas: Sequence[float], alpha_scale: str, scale: Scale) -> dict[floa
 
 
 def _safe_rl(alphas: Sequence[float], alpha_scale: str, scale: Scale) -> dict[float, Measured]:
+    longest = scale.pick(200, safe_rl.QUICK["horizon"])
     found = {alpha: safe_rl.runs(safe_rl.PRIMARY, alpha, scale, alpha_scale) for alpha in alphas}
     return {
         alpha: Measured(
-            [LONGEST - safe_rl.last_return(run) for run in results], [float(safe_rl.violations(run)) for run in results]
+            [longest - safe_rl.last_return(run) for run in results], [float(safe_rl.violations(run)) for run in results]
         )
         for alpha, results in found.items()
     }
@@ -94,7 +94,6 @@ def _fewer_than_crpo(scale: Scale) -> float:
 PARTS = (
     Part(
         "Neyman–Pearson",
-        (1, 10, 100, 1000, 6400),
         "F, worst client",
         "G, worst client",
         _neyman_pearson,
@@ -102,7 +101,6 @@ PARTS = (
     ),
     Part(
         "Adult, a client an occupation",
-        (1, 10, 100, 1000),
         "F, worst client",
         "G, worst client",
         _adult,
@@ -110,8 +108,7 @@ PARTS = (
     ),
     Part(
         "safe RL",
-        (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0),
-        "steps lost of 200, worst client",
+        "steps lost, worst client",
         "rounds in violation",
         _safe_rl,
         _fewer_than_crpo,
@@ -125,10 +122,10 @@ def run(scale: Scale) -> Outcome:
     rows: list[Row] = []
     serving: dict[str, list[set[float]]] = {"raw": [], "spread": []}
     for column, part in zip(axes.T, PARTS, strict=True):
-        grids = {"raw": scale.pick(part.raw, part.raw[1:2]), "spread": scale.pick(SPREADS, (4.0,))}
+        grids = {"raw": scale.pick(RAW, RAW[:1]), "spread": scale.pick(SPREADS, SPREADS[3:4])}
         found = {kind: part.measure(alphas, kind, scale) for kind, alphas in grids.items()}
         bound = part.bound(scale)
-        best = _best(part, found, bound)
+        best = _best(found, bound)
         _draw(column, part, found, bound)
         for kind, measured in found.items():
             serves = {
@@ -156,7 +153,7 @@ def _meets(own: Measured, bound: float) -> bool:
     return bool(np.mean(own.constraint) <= bound)
 
 
-def _best(part: Part, found: dict[str, dict[float, Measured]], bound: float) -> float:
+def _best(found: dict[str, dict[float, Measured]], bound: float) -> float:
     """The smallest mean loss of any α on either scale that meets the bound; infinite where none does."""
     losses = [np.mean(own.loss) for measured in found.values() for own in measured.values() if _meets(own, bound)]
     return float(min(losses, default=np.inf))

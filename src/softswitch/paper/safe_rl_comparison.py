@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy import stats
@@ -14,9 +15,9 @@ from softswitch.paper.safe_rl import (
     CRPO,
     DRAWN,
     PRIMARY,
-    REFERENCE,
     SECONDARY,
     SOFTMAX,
+    SUBSET,
     Setting,
     last_return,
     run_rows,
@@ -29,10 +30,10 @@ from softswitch.plotting import BLUE, VERMILLION, band, legend, panels
 from softswitch.result import Result
 from softswitch.text import mean_and_spread
 
-REFERENCE_SEEDS = 5
 SMOOTH = 10
 """Returns are drawn as means over so many rounds."""
 LEVEL = 0.05
+SWAPS = 2**14
 
 
 @dataclass(frozen=True)
@@ -64,15 +65,19 @@ class Paired:
         """In how many pairs the first is smaller."""
         return int((self.ours < self.theirs).sum())
 
-    @property
+    @cached_property
     def p(self) -> float:
-        """The two-sided sign-flip test, exact: all ways to swap the members of pairs."""
+        """The two-sided sign-flip test: all ways to swap the members of pairs, or ``SWAPS`` of them for many pairs."""
+        if len(self.ours) < 2:
+            return 1.0
         test = stats.permutation_test(
             (self.ours, self.theirs),
             lambda x, y, axis: (x - y).mean(axis=axis),
             permutation_type="samples",
             vectorized=True,
-            n_resamples=np.inf,
+            n_resamples=SWAPS,
+            batch=1000,
+            rng=0,
         )
         return float(test.pvalue)
 
@@ -90,11 +95,9 @@ def run(scale: Scale) -> Outcome:
     figure, axes = panels(3, 2, "CartPole on three planets: one policy, ten budgets", width=5.0, height=2.4)
     tables: dict[str, list[Row]] = {"comparison": [], "runs": [], "curves": []}
     claims: list[Claim] = []
-    plan = [(setting, scale) for setting in (PRIMARY, SECONDARY, DRAWN)]
-    if not scale.quick:
-        plan.append((REFERENCE, replace(scale, seeds=min(scale.seeds, REFERENCE_SEEDS))))
-    for i, (setting, own) in enumerate(plan):
-        methods = {CRPO: runs(setting, 0.0, own), SOFTMAX: runs(setting, ALPHA, own)}
+    settings = (PRIMARY, SECONDARY, DRAWN)
+    for i, setting in enumerate(settings if scale.quick else (*settings, SUBSET)):
+        methods = {CRPO: runs(setting, 0.0, scale), SOFTMAX: runs(setting, ALPHA, scale)}
         if i < len(axes):
             _draw(axes[i], setting, methods)
         for method, results in methods.items():
@@ -153,19 +156,21 @@ def _claims(setting: Setting, counts: Paired, returns: Paired) -> list[Claim]:
     pairs = len(counts.ours)
     nearly_all = pairs - pairs // 10
     told = f"{mean_and_spread(counts.ours)} against {mean_and_spread(counts.theirs)} rounds"
-    return [
+    claims = [
         Claim(
             f"{setting.name}: the worst client violates in fewer rounds in {nearly_all} of {pairs} pairs or more",
             counts.smaller >= nearly_all,
             f"in {counts.smaller} of {pairs}; {told}",
         ),
-        Claim(f"{setting.name}: the sign-flip test says p < {LEVEL}", counts.p < LEVEL, f"difference {counts}"),
         Claim(
-            f"{setting.name}: the worst client's return in the last rounds is not lower (95% interval)",
+            f"{setting.name}: no loss of the worst client's return is to be seen (the 95% interval reaches 0 or more)",
             returns.difference + returns.half_interval >= 0,
             f"{mean_and_spread(returns.ours)} against {mean_and_spread(returns.theirs)}; difference {returns}",
         ),
     ]
+    if 2 / 2**pairs < LEVEL:  # with fewer pairs the test cannot say it
+        claims.append(Claim(f"{setting.name}: sign-flip p < {LEVEL}", counts.p < LEVEL, f"difference {counts}"))
+    return claims
 
 
 EXPERIMENT = Experiment(

@@ -21,8 +21,8 @@ class Luck(NamedTuple):
         coins: uniform numbers that decide the actions: 1 where below the policy's probability.
     """
 
-    starts: Float[Array, "*client episodes 4"]
-    coins: Float[Array, "*client horizon episodes"]
+    starts: Float[Array, "*clients episodes 4"]
+    coins: Float[Array, "horizon *clients episodes"]
 
 
 def luck(key: PRNGKeyArray, clients: int, horizon: int, episodes: int) -> Luck:
@@ -30,12 +30,12 @@ def luck(key: PRNGKeyArray, clients: int, horizon: int, episodes: int) -> Luck:
     for_starts, for_coins = jax.random.split(key)
     return Luck(
         jax.random.uniform(for_starts, (clients, episodes, STATE_SIZE), minval=-START_WITHIN, maxval=START_WITHIN),
-        jax.random.uniform(for_coins, (clients, horizon, episodes)),
+        jax.random.uniform(for_coins, (horizon, clients, episodes)),
     )
 
 
 class Episodes(NamedTuple):
-    """One client's episodes side by side, time first. After its end an episode stands still and is not alive.
+    """Episodes side by side, time first. After its end an episode stands still and is not alive.
 
     Attributes:
         states: before each step.
@@ -45,34 +45,47 @@ class Episodes(NamedTuple):
         logits: of the policy that played.
     """
 
-    states: Float[Array, "horizon episodes 4"]
-    actions: Bool[Array, "horizon episodes"]
-    alive: Bool[Array, "horizon episodes"]
-    costs: Float[Array, "horizon episodes"]
-    logits: Float[Array, "horizon episodes"]
+    states: Float[Array, "horizon *clients episodes 4"]
+    actions: Bool[Array, "horizon *clients episodes"]
+    alive: Bool[Array, "horizon *clients episodes"]
+    costs: Float[Array, "horizon *clients episodes"]
+    logits: Float[Array, "horizon *clients episodes"]
 
     @property
-    def rewards(self) -> Float[Array, "horizon episodes"]:
+    def rewards(self) -> Float[Array, "horizon *clients episodes"]:
         """1 for every step played."""
         return self.alive.astype(self.costs.dtype)
 
 
 def play(policy: Policy, luck: Luck, physics: Physics) -> Episodes:
-    """Play one client's episodes."""
+    """Play the episodes of one client, or of all at once: a client's physics is that of all its episodes.
 
-    def one_step(now: tuple[Array, Array], coins: Array) -> tuple[tuple[Array, Array], Episodes]:
-        states, alive = now
+    The steps after the last episode has ended are not computed.
+    """
+    broad = jax.tree.map(lambda numbers: jnp.asarray(numbers)[..., None], physics)
+
+    def one_step(states: Array, alive: Array, coins: Array) -> tuple[tuple[Array, Array], Episodes]:
         logits = logit(policy, states)
         actions = coins < jax.nn.sigmoid(logits)
-        after, ended = step(states, actions, physics)
+        after, ended = step(states, actions, broad)
         costs = jnp.where(alive, cost(after), 0.0)
         goes_on = alive & ~ended
-        return (jnp.where(goes_on[:, None], after, states), goes_on), Episodes(states, actions, alive, costs, logits)
+        here = Episodes(states, actions, alive, costs, logits)
+        return (jnp.where(goes_on[..., None], after, states), goes_on), here
 
-    everyone = jnp.ones(luck.starts.shape[0], bool)
-    return lax.scan(one_step, (luck.starts, everyone), luck.coins)[1]
+    def rest(states: Array, alive: Array, coins: Array) -> tuple[tuple[Array, Array], Episodes]:
+        nothing = jnp.zeros_like(coins)
+        return (states, alive), Episodes(states, jnp.zeros_like(alive), alive, nothing, nothing)
+
+    def next_step(now: tuple[Array, Array], coins: Array) -> tuple[tuple[Array, Array], Episodes]:
+        return lax.cond(now[1].any(), one_step, rest, *now, coins)
+
+    everyone = jnp.ones(luck.starts.shape[:-1], bool)
+    return lax.scan(next_step, (luck.starts, everyone), luck.coins)[1]
 
 
-def totals(per_step: Float[Array, "horizon episodes"], discount: float = 1.0) -> Float[Array, " episodes"]:
+def totals(
+    per_step: Float[Array, "horizon *clients episodes"], discount: float = 1.0
+) -> Float[Array, "*clients episodes"]:
     """Σ_t γᵗ of what each step gave."""
-    return discount ** jnp.arange(per_step.shape[0]) @ per_step
+    return jnp.tensordot(discount ** jnp.arange(per_step.shape[0]), per_step, axes=1)

@@ -40,7 +40,7 @@ class Draws(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a participant keeps from its report for its local steps: the episodes to learn from, and its g_i."""
+    """What participants keep for their local steps: the episodes to learn from, client first, and their g_i."""
 
     episodes: Episodes
     constraint: Float[Array, "m 1"]
@@ -71,6 +71,7 @@ class CartPoleOracle:
         discounted_cost: whether the constraint discounts; where it does not, the advantages still do.
         trust_region: how a local step is limited.
         clients_at_once: how many clients improve their policies side by side.
+        evaluates: whether rounds may look at all clients over many episodes.
     """
 
     physics: Physics
@@ -93,27 +94,41 @@ class CartPoleOracle:
         """A budget a client."""
         return 1
 
+    @property
+    def client_count(self) -> int:
+        """n."""
+        return int(self.budgets.shape[0])
+
+    @property
+    def pools(self) -> bool:
+        """Costs of different carts do not add up to one."""
+        return False
+
+    @property
+    def steadied_by(self) -> str:
+        """What makes reports less noisy."""
+        return "estimation_episodes"
+
     def draw(self, key: PRNGKeyArray) -> Draws:
         """Draw I_k and its members' luck."""
-        n, m, steps = self.budgets.shape[0], self.participants, self.local_steps
+        n, m, steps = self.client_count, self.participants, self.local_steps
         who, first, later = jax.random.split(key, 3)
         words = jax.random.bits(who, (words_to_choose(n, m),), jnp.uint32)
         return Draws(
             choose_clients(words, n, m),
             luck(first, m, self.horizon, self.gradient_episodes + self.estimation_episodes),
-            jax.tree.map(
-                lambda leaf: leaf.reshape(steps - 1, m, *leaf.shape[1:]),
-                luck(later, (steps - 1) * m, self.horizon, self.gradient_episodes),
+            jax.vmap(lambda key: luck(key, m, self.horizon, self.gradient_episodes))(
+                jax.random.split(later, steps - 1)
             ),
         )
 
     def report(self, params: Policy, draws: Draws) -> tuple[Reports, Kept]:
         """Play, and report the means: f_i and g_i to decide by; plain return and cost to look at."""
-        physics = self._physics(draws.clients)
-        episodes = jax.vmap(play, in_axes=(None, 0, 0))(params, draws.report, physics)
+        episodes = play(params, draws.report, self._physics(draws.clients))
         objective, constraint, metrics = self._measure(episodes, self.budgets[draws.clients])
         mask = jnp.ones(objective.shape, bool)
-        learnt_from = jax.tree.map(lambda leaf: leaf[:, :, : self.gradient_episodes], episodes)
+        first = jax.tree.map(lambda leaf: leaf[:, :, : self.gradient_episodes], episodes)
+        learnt_from = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), first)
         return Reports(objective, constraint, None, mask, metrics), Kept(learnt_from, constraint)
 
     def direction(
@@ -143,7 +158,7 @@ class CartPoleOracle:
             last = lax.scan(further, first, later)[0] if self.local_steps > 1 else first
             return jax.tree.map(jnp.subtract, params, last)
 
-        later = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), draws.later)
+        later = Luck(jnp.moveaxis(draws.later.starts, 1, 0), jnp.moveaxis(draws.later.coins, 2, 0))
         everyone = (kept.episodes, later, self._physics(draws.clients), on_cost)
         directions = map_slices(one, everyone, self.clients_at_once)
         return jax.tree.map(lambda u: jnp.tensordot(decision.weights, u, axes=1), directions)
@@ -159,9 +174,8 @@ class CartPoleOracle:
 
     def evaluate(self, params: Policy) -> tuple[Float[Array, " n"], Float[Array, "n 1"]]:
         """f_i and g_i of every client over many episodes, with the same luck each time."""
-        chance = luck(jax.random.key(EVALUATION_KEY), self.budgets.shape[0], self.horizon, self.evaluation_episodes)
-        episodes = jax.vmap(play, in_axes=(None, 0, 0))(params, chance, self.physics)
-        return self._measure(episodes, self.budgets)[:2]
+        chance = luck(jax.random.key(EVALUATION_KEY), self.client_count, self.horizon, self.evaluation_episodes)
+        return self._measure(play(params, chance, self.physics), self.budgets)[:2]
 
     def evaluate_held_out(self, params: Policy) -> None:
         """Every episode is new: nothing is held out."""
@@ -181,12 +195,10 @@ class CartPoleOracle:
     def _measure(
         self, episodes: Episodes, budgets: Float[Array, " m"]
     ) -> tuple[Float[Array, " m"], Float[Array, "m 1"], dict[str, Float[Array, " m"]]]:
-        def mean(per_step: Array, discount: float) -> Array:
-            return jax.vmap(lambda own: totals(own, discount).mean())(per_step)
-
-        plain = {"return": mean(episodes.rewards, 1.0), "cost": mean(episodes.costs, 1.0)}
-        spent = mean(episodes.costs, self.discount) if self.discounted_cost else plain["cost"]
-        return -mean(episodes.rewards, self.discount), (spent - budgets)[:, None], plain
+        rewards, costs = episodes.rewards, episodes.costs
+        plain = {"return": totals(rewards).mean(axis=1), "cost": totals(costs).mean(axis=1)}
+        spent = totals(costs, self.discount).mean(axis=1) if self.discounted_cost else plain["cost"]
+        return -totals(rewards, self.discount).mean(axis=1), (spent - budgets)[:, None], plain
 
 
 @jax.jit

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from zipfile import BadZipFile
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softswitch.tasks.safe_rl.policy import Layer, Policy
+from softswitch.tasks.safe_rl.policy import STATE_SIZE, Layer, Policy, logit
 
 
 def save(policy: Policy, file: Path) -> None:
@@ -16,7 +18,7 @@ def save(policy: Policy, file: Path) -> None:
         f"{i}.{name}": np.asarray(array) for i, layer in enumerate(policy) for name, array in layer._asdict().items()
     }
     file.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(file, allow_pickle=False, **arrays)
+    np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def load(file: Path) -> Policy:
@@ -24,8 +26,11 @@ def load(file: Path) -> Policy:
     try:
         with np.load(file, allow_pickle=False) as arrays:
             found = {name: jnp.asarray(arrays[name]) for name in arrays.files}
-        return [Layer(found[f"{i}.weights"], found[f"{i}.bias"]) for i in range(len(found) // 2)]
-    except (OSError, ValueError, KeyError) as error:
+        policy = [Layer(found[f"{i}.weights"], found[f"{i}.bias"]) for i in range(len(found) // 2)]
+        if jax.eval_shape(logit, policy, jnp.zeros(STATE_SIZE)).shape != ():
+            raise ValueError("it has more than one output")
+        return policy
+    except (OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, BadZipFile) as error:
         raise ValueError(
             f"{file} must be a policy written by softswitch (.npz), but could not be read: {error}"
         ) from error

@@ -59,6 +59,9 @@ def cartpole(
         fisher_every: Fisher products take every so-many-th time step: 1 is the reference, 5 is much faster.
         hidden: the widths of the policy's hidden layers.
     """
+    for name, given in (("planets", planets), ("hidden", hidden)):
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise TypeError(f"{name} must be a list, but is {given!r}")
     for planet in planets:
         checks.one_of("planets", planet, tuple(PLANETS))
     n = len(planets)
@@ -66,7 +69,7 @@ def cartpole(
         raise ValueError("planets must name at least one client's planet, but is empty")
     participation = checks.real_number("participation", participation, above=0, at_most=1)
     seed = checks.seed("seed", seed)
-    key = jax.random.key(seed)
+    key = jax.random.fold_in(jax.random.key(seed), 1_000_000_000)  # no round's: a run has the same seed
     oracle = CartPoleOracle(
         physics=Physics(*(jnp.asarray(numbers) for numbers in zip(*(PLANETS[p] for p in planets), strict=True))),
         budgets=jnp.asarray(_budgets(budgets, n, seed)),
@@ -95,8 +98,8 @@ def _budgets(wanted: Any, n: int, seed: int) -> np.ndarray:
         if wanted == "even":
             return np.linspace(LEAST_BUDGET, MOST_BUDGET, n)
         return np.random.default_rng(seed).uniform(LEAST_BUDGET, MOST_BUDGET, n)
-    if len(wanted) != n:
-        raise ValueError(f"budgets must be 'even', 'drawn' or {n} numbers, one a client, but has {len(wanted)}")
+    if np.shape(wanted) != (n,):
+        raise ValueError(f"budgets must be 'even', 'drawn' or {n} numbers, one a client, but is {wanted!r}")
     return np.array([checks.real_number("budgets", budget) for budget in wanted])
 
 

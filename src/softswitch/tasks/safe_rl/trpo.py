@@ -8,18 +8,20 @@ true KL keeps the limit and the surrogate has improved.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.tasks.safe_rl.episodes import Episodes
 from softswitch.tasks.safe_rl.policy import Jacobian, Policy, logit
 
 Vector = Float[Array, " parameters"]
+BLOCK = 500
+"""So many steps are computed at once."""
 
 
 class TrustRegion(NamedTuple):
@@ -42,20 +44,72 @@ class TrustRegion(NamedTuple):
     attempts: int = 10
 
 
-class Steps(NamedTuple):
-    """Steps of episodes as one batch: ``weight`` is 1/(how many are alive) for those, and 0 for the others."""
+class Block(NamedTuple):
+    """Some steps: ``weight`` is 1/(how many were played in all) for those played, and 0 for the others."""
 
-    states: Float[Array, "steps 4"]
-    actions: Bool[Array, " steps"]
-    logits: Float[Array, " steps"]
-    weight: Float[Array, " steps"]
+    states: Float[Array, "*blocks steps 4"]
+    actions: Bool[Array, "*blocks steps"]
+    logits: Float[Array, "*blocks steps"]
+    advantages: Float[Array, "*blocks steps"]
+    weight: Float[Array, "*blocks steps"]
+
+
+class Steps(NamedTuple):
+    """All steps of a client's episodes, those played first, in blocks; blocks without any are passed over.
+
+    Most episodes end long before the horizon, and what was not played should cost nothing.
+
+    Attributes:
+        blocks: the steps.
+        used: so many blocks hold steps that were played.
+    """
+
+    blocks: Block
+    used: Int[Array, ""]
 
     @classmethod
-    def of(cls, episodes: Episodes, every: int = 1) -> Steps:
-        """All steps, or those of every so-many-th time step."""
-        some = jax.tree.map(lambda leaf: leaf[::every].reshape(-1, *leaf.shape[2:]), episodes)
-        alive = some.rewards
-        return cls(some.states, some.actions, some.logits, alive / jnp.maximum(alive.sum(), 1))
+    def of(cls, episodes: Episodes, advantages: Float[Array, "horizon episodes"], every: int = 1) -> Steps:
+        """All steps, or those of every so-many-th time step; advantages normalised over them."""
+        columns = (episodes.states, episodes.actions, episodes.logits, advantages, episodes.rewards)
+        states, actions, logits, better, alive = (leaf[::every].reshape(-1, *leaf.shape[2:]) for leaf in columns)
+        played = alive.sum()
+        weight = alive / jnp.maximum(played, 1)
+        block = Block(states, actions, logits, normalised(better, weight), weight)
+        size = min(BLOCK, len(alive))
+        spare = -len(alive) % size
+        # Where each step goes: those played first. Cheaper than to sort.
+        place = jnp.where(alive > 0, jnp.cumsum(alive) - 1, len(alive)).astype(jnp.int32)
+        order = jnp.full(len(alive), jnp.argmin(alive)).at[place].set(jnp.arange(len(alive)), mode="drop")
+
+        def in_blocks(column: Array) -> Array:
+            padded = jnp.pad(column[order], [(0, spare), *[(0, 0)] * (column.ndim - 1)])
+            return padded.reshape(-1, size, *column.shape[1:])
+
+        return cls(jax.tree.map(in_blocks, block), jnp.ceil(played / size).astype(jnp.int32))
+
+    def each(self, function: Callable[[Block], Any]) -> Any:
+        """``function`` of every block that is used, stacked; zeros for the others."""
+        blocks = self.blocks.weight.shape[0]
+        shapes = jax.eval_shape(function, self.block(0))
+        begin = jax.tree.map(lambda leaf: jnp.zeros((blocks, *leaf.shape), leaf.dtype), shapes)
+
+        def put(i: Array, found: Any) -> Any:
+            return jax.tree.map(lambda all_of, one: all_of.at[i].set(one), found, function(self.block(i)))
+
+        return lax.fori_loop(0, self.used, put, begin)
+
+    def total(self, function: Callable[[Block, Any], Any], beside: Any = None) -> Any:
+        """Σ of ``function`` over the blocks that are used, given each block and its part of ``beside``."""
+
+        def one(i: Any) -> Any:
+            return function(self.block(i), jax.tree.map(lambda leaf: leaf[i], beside))
+
+        begin = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(lambda: one(0)))
+        return lax.fori_loop(0, self.used, lambda i, total: jax.tree.map(jnp.add, total, one(i)), begin)
+
+    def block(self, i: Any) -> Block:
+        """The i-th block."""
+        return jax.tree.map(lambda leaf: leaf[i], self.blocks)
 
 
 def normalised(advantages: Float[Array, " steps"], weight: Float[Array, " steps"]) -> Float[Array, " steps"]:
@@ -64,31 +118,42 @@ def normalised(advantages: Float[Array, " steps"], weight: Float[Array, " steps"
     return centred / (jnp.sqrt(weight @ centred**2) + 1e-6)
 
 
-def surrogate_and_kl(
-    policy: Policy, steps: Steps, advantages: Float[Array, " steps"]
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def surrogate_and_kl(policy: Policy, steps: Steps) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """E[π(a)/π_old(a) · A] and E[KL(π_old ‖ π)] over the steps."""
-    logits = logit(policy, steps.states)
-    side = jnp.where(steps.actions, 1.0, -1.0)
-    ratio = jnp.exp(jax.nn.log_sigmoid(side * logits) - jax.nn.log_sigmoid(side * steps.logits))
-    right = jax.nn.sigmoid(steps.logits)
-    # KL of two coins by their log-odds: p·(z_old − z) plus the difference of log(1 − p).
-    divergence = right * (steps.logits - logits) + jax.nn.softplus(logits) - jax.nn.softplus(steps.logits)
-    return steps.weight @ (ratio * advantages), steps.weight @ divergence
+
+    def of(block: Block, _: None) -> tuple[Array, Array]:
+        old, new = block.logits, logit(policy, block.states)
+        side = jnp.where(block.actions, 1.0, -1.0)
+        ratio = jnp.exp(jax.nn.log_sigmoid(side * new) - jax.nn.log_sigmoid(side * old))
+        # KL of two coins by their log-odds: p·(z_old − z) plus the difference of log(1 − p).
+        divergence = jax.nn.sigmoid(old) * (old - new) + jax.nn.softplus(new) - jax.nn.softplus(old)
+        return block.weight @ (ratio * block.advantages), block.weight @ divergence
+
+    return steps.total(of)
 
 
-def policy_gradient(policy: Policy, steps: Steps, advantages: Float[Array, " steps"]) -> Policy:
+def policy_gradient(policy: Policy, steps: Steps) -> Policy:
     """The surrogate's gradient at the old policy: Jᵀ of weight·A·(a − p)."""
-    surprise = steps.actions - jax.nn.sigmoid(steps.logits)
-    return Jacobian.at(policy, steps.states).transposed(steps.weight * advantages * surprise)
+
+    def of(block: Block, _: None) -> Policy:
+        surprise = block.actions - jax.nn.sigmoid(block.logits)
+        return Jacobian.at(policy, block.states).transposed(block.weight * block.advantages * surprise)
+
+    return steps.total(of)
 
 
 def fisher_product(policy: Policy, steps: Steps) -> Callable[[Policy], Policy]:
     """v ↦ F·v with F = E[p(1 − p) ∂z ∂zᵀ], the Fisher matrix and the Hessian of the KL at the old policy."""
-    jacobian = Jacobian.at(policy, steps.states)
-    right = jax.nn.sigmoid(steps.logits)
-    curvature = steps.weight * right * (1 - right)
-    return lambda v: jacobian.transposed(curvature * jacobian.times(v))
+    jacobians = steps.each(lambda block: Jacobian.at(policy, block.states))
+
+    def product(v: Policy) -> Policy:
+        def of(block: Block, jacobian: Jacobian) -> Policy:
+            right = jax.nn.sigmoid(block.logits)
+            return jacobian.transposed(block.weight * right * (1 - right) * jacobian.times(v))
+
+        return steps.total(of, jacobians)
+
+    return product
 
 
 def conjugate_gradient(product: Callable[[Vector], Vector], target: Vector, iterations: int) -> tuple[Vector, Vector]:
@@ -127,10 +192,10 @@ def improve(
     policy: Policy, episodes: Episodes, advantages: Float[Array, "horizon episodes"], how: TrustRegion
 ) -> Policy:
     """One step from the policy that played the episodes towards larger advantages."""
-    steps = Steps.of(episodes)
-    better = normalised(advantages.reshape(-1), steps.weight)
-    gradient, as_policy = ravel_pytree(policy_gradient(policy, steps, better))
-    product = fisher_product(policy, Steps.of(episodes, how.fisher_every))
+    steps = Steps.of(episodes, advantages)
+    gradient, as_policy = ravel_pytree(policy_gradient(policy, steps))
+    for_fisher = steps if how.fisher_every == 1 else Steps.of(episodes, advantages, how.fisher_every)
+    product = fisher_product(policy, for_fisher)
 
     def damped(v: Vector) -> Vector:
         return ravel_pytree(product(as_policy(v)))[0] + how.damping * v
@@ -141,7 +206,7 @@ def improve(
     here = ravel_pytree(policy)[0]
 
     def accepts(change: Vector) -> Bool[Array, ""]:
-        surrogate, kl = surrogate_and_kl(as_policy(here + change), steps, better)
+        surrogate, kl = surrogate_and_kl(as_policy(here + change), steps)
         return (surrogate > 0) & (kl <= how.kl_limit)
 
     return as_policy(here + line_search(accepts, full, how.shorten, how.attempts))
