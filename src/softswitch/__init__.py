@@ -2,13 +2,16 @@
 
 from softswitch.certificate import Certificate, Verdict
 from softswitch.certify import certify
+from softswitch.checkpoints import Checkpoints
 from softswitch.clients import ClientData
 from softswitch.diagnosis import Finding
 from softswitch.domains import Ball, Box
 from softswitch.estimate import estimate_constants
+from softswitch.estimators import NeymanPearsonClassifier, ParityClassifier
 from softswitch.federation import Federation
 from softswitch.history import ClientHistory, History
 from softswitch.means import mean_over
+from softswitch.models import load
 from softswitch.plan import Plan
 from softswitch.planning import plan
 from softswitch.problem import PooledConstraint, Problem
@@ -27,6 +30,7 @@ __all__ = [
     "Ball",
     "Box",
     "Certificate",
+    "Checkpoints",
     "Chunk",
     "ClientData",
     "ClientHistory",
@@ -35,6 +39,8 @@ __all__ = [
     "Finding",
     "HardSGM",
     "History",
+    "NeymanPearsonClassifier",
+    "ParityClassifier",
     "Penalty",
     "Plan",
     "PooledConstraint",
@@ -51,6 +57,7 @@ __all__ = [
     "estimate_constants",
     "evaluate",
     "heterogeneity",
+    "load",
     "mean_over",
     "plan",
     "softmax_mean",

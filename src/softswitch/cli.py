@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from softswitch import cli_runs
 from softswitch import demo as demonstration
 from softswitch.paper import EXPERIMENTS, Claim, regenerate
 from softswitch.planning import plan
@@ -100,6 +101,9 @@ def demo(
     console.print(demonstration.table(found))
     figure, report = demonstration.write(found, out)
     console.print(f"{found.seconds:.1f} s. Figure: {figure}  Report: {report}")
+
+
+cli_runs.add_to(app)
 
 
 @app.command()

@@ -31,6 +31,14 @@ class ClientHistory:
     metrics: dict[str, np.ndarray]
 
 
+def join(records: Sequence[Record], rounds: int) -> Record:
+    """Chunks of records as one, the first so many rounds of them."""
+    joined: Record = jax.tree.map(
+        lambda *parts: np.concatenate([np.asarray(part) for part in parts])[:rounds], *records
+    )
+    return joined
+
+
 @dataclass(frozen=True)
 class History:
     """One entry a round. "Sampled" is what the round's participants reported on their batches.
@@ -92,9 +100,7 @@ class History:
 
         The oracle tells what a round costs.
         """
-        joined: Any = jax.tree.map(
-            lambda *parts: np.concatenate([np.asarray(part) for part in parts])[:rounds], *records
-        )
+        joined: Any = join(records, rounds)
         held = None if joined.rows is None else joined.rows.astype(np.int64)
         values, gradients = (np.cumsum(np.broadcast_to(rows, rounds), dtype=np.int64) for rows in oracle.cost(held))
         evaluated = np.flatnonzero(~np.isnan(joined.full.objective))

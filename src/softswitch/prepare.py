@@ -11,6 +11,7 @@ from typing import Any, Literal
 import jax
 
 from softswitch import checks, engine
+from softswitch.checkpoints import fingerprint, words
 from softswitch.clients import ClientData, Rows
 from softswitch.evaluation import Evaluation, evaluation, row_bytes
 from softswitch.federation import Federation
@@ -20,6 +21,7 @@ from softswitch.problem import WEIGHT, Params, Problem, float_dtype
 from softswitch.rules import Rule
 from softswitch.sampling import Batching, batching
 from softswitch.slices import slice_size
+from softswitch.status import ANSWERS
 
 BatchSize = int | None | Literal["same"]
 EVALUATIONS = 20
@@ -35,12 +37,14 @@ class Prepared:
         rounds: K.
         averaging_from: the first round that may join the average.
         eval_every: rounds from one evaluation on all data to the next; 0: none.
+        answer: which iterate is the answer.
     """
 
     federation: Federation
     rounds: int
     averaging_from: int
     eval_every: int
+    answer: str = "average"
 
     @property
     def oracle(self) -> Oracle:
@@ -51,6 +55,21 @@ class Prepared:
     def playing(self) -> Oracle:
         """The clients as the rounds see them: without a way through all data where no round looks at it."""
         return self.oracle if self.eval_every else self.oracle.blind()
+
+    def request(self, rule: Rule, seed: int, record_clients: bool) -> dict[str, str]:
+        """What is asked for, in words: two runs of the same request are the same to the last bit."""
+        return {
+            "rule": str(rule),
+            "seed": str(seed),
+            "rounds": str(self.rounds),
+            "averaging_from": str(self.averaging_from),
+            "eval_every": str(self.eval_every),
+            "record_clients": str(bool(record_clients)),
+            "domain": repr(self.federation.domain),
+            "start": fingerprint(self.federation.start),
+            "clients": fingerprint(self.oracle),
+            **words(self.oracle),
+        }
 
     def span(self, first: int) -> engine.Span:
         """The traced numbers of the chunk that begins with round ``first``."""
@@ -72,6 +91,7 @@ def prepare(
     eval_every: int | None,
     clients_at_once: int | None,
     held_out: ClientData | None = None,
+    answer: str = "average",
 ) -> Prepared:
     """Check everything that can be checked before any work, and build the oracle."""
     expect("problem", problem, Problem)
@@ -109,11 +129,19 @@ def prepare(
     if held_out is not None and eval_every == 0:
         raise ValueError("held_out is evaluated every eval_every rounds, but eval_every is 0, which means never")
     federation = Federation(oracle, problem.start, clients.names, problem.domain)
-    return prepare_federation(federation, rules, rounds=rounds, average_last=average_last, eval_every=eval_every)
+    return prepare_federation(
+        federation, rules, rounds=rounds, average_last=average_last, eval_every=eval_every, answer=answer
+    )
 
 
 def prepare_federation(
-    federation: Federation, rules: Sequence[Rule], *, rounds: int, average_last: float, eval_every: int | None
+    federation: Federation,
+    rules: Sequence[Rule],
+    *,
+    rounds: int,
+    average_last: float,
+    eval_every: int | None,
+    answer: str = "average",
 ) -> Prepared:
     """Check what there is to check where the clients are given as an oracle."""
     expect("federation", federation, Federation)
@@ -126,6 +154,7 @@ def prepare_federation(
             )
     rounds = checks.whole_number("rounds", rounds, at_least=1)
     average_last = checks.real_number("average_last", average_last, above=0, at_most=1)
+    checks.one_of("answer", answer, ANSWERS)
     if eval_every is None:
         eval_every = math.ceil(rounds / EVALUATIONS) if federation.oracle.evaluates else 0
     return Prepared(
@@ -133,6 +162,7 @@ def prepare_federation(
         rounds=rounds,
         averaging_from=rounds - math.ceil(average_last * rounds),
         eval_every=checks.whole_number("eval_every", eval_every, at_least=0),
+        answer=answer,
     )
 
 

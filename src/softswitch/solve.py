@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch import checks, engine
+from softswitch.checkpoints import Checkpoints, Standing
 from softswitch.clients import ClientData
 from softswitch.diagnosis import diagnose, never_feasible
 from softswitch.evaluation import evaluate_all, evaluation
 from softswitch.feasibility import smallest_alone
 from softswitch.federation import Federation
-from softswitch.history import History
+from softswitch.history import History, join
 from softswitch.losses import Losses
 from softswitch.oracle import Oracle
 from softswitch.prepare import BatchSize, Prepared, batch_shapes, expect, prepare, prepare_federation
@@ -25,7 +26,8 @@ from softswitch.problem import Params, Problem, checked_params
 from softswitch.result import Result
 from softswitch.round import State, healthy
 from softswitch.rules import Rule
-from softswitch.status import StatusCode, answer, status
+from softswitch.status import StatusCode, status
+from softswitch.status import answer as chosen
 from softswitch.tracking import Callback, Chunk, ProgressBar
 
 
@@ -42,11 +44,13 @@ def solve(
     replace: bool = True,
     seed: int = 0,
     average_last: float = 1.0,
+    answer: str = "average",
     eval_every: int | None = None,
     held_out: ClientData | None = None,
     record_clients: bool = False,
     clients_at_once: int | None = None,
     callbacks: Sequence[Callback] = (),
+    checkpoints: Checkpoints | None = None,
     progress: bool | None = None,
 ) -> Result:
     """Minimise the worst client's objective subject to every client's constraint.
@@ -64,12 +68,15 @@ def solve(
         seed: of all random choices: the same seed gives the same result on the same machine, bit for bit.
         average_last: average over the feasible rounds of this last share of the rounds only; 1 is the paper's average.
             A start far away spoils that one for a long time; 0.5 forgets it.
+        answer: which iterate is ``result.params``: "average", of the feasible ones, the paper's; "last"; or "best", the
+            feasible one whose reports had the smallest worst objective. For networks the average is often poor.
         eval_every: rounds from one evaluation of F and G on all clients' data to the next; 0: never. By default up to
             20 times in a run, and never so often that it costs more than the training.
         held_out: rows not trained on, evaluated in the same rounds into ``history.held_out``.
         record_clients: keep what every participant reported in every round.
         clients_at_once: how many clients are computed side by side; by default as many as fit in 256 MiB.
         callbacks: each is called with a ``Chunk`` after every chunk of rounds; one that returns True ends the run.
+        checkpoints: keep the run's standing in a folder, and go on from where it stands there; ``Checkpoints(folder)``.
         progress: show a progress bar; by default on a terminal only.
 
     Returns:
@@ -90,8 +97,9 @@ def solve(
         eval_every=eval_every,
         clients_at_once=clients_at_once,
         held_out=held_out,
+        answer=answer,
     )
-    result = _watched(prepared, rule, seed, callbacks, record_clients, progress)
+    result = _watched(prepared, rule, seed, callbacks, record_clients, checkpoints, progress)
     if result.status.code is StatusCode.NO_FEASIBLE_ROUND and result.status.client is not None:
         return _with_blocker_alone(result, problem, clients)
     return result
@@ -104,17 +112,21 @@ def solve_federation(
     rounds: int = 1000,
     seed: int = 0,
     average_last: float = 1.0,
+    answer: str = "average",
     eval_every: int | None = None,
     record_clients: bool = False,
     callbacks: Sequence[Callback] = (),
+    checkpoints: Checkpoints | None = None,
     progress: bool | None = None,
 ) -> Result:
     """As ``solve``, where the clients are given as an oracle: simulated robots, say, instead of rows of data.
 
     How they draw, how many take part and what a local step is, the oracle knows. The arguments are those of ``solve``.
     """
-    prepared = prepare_federation(federation, (rule,), rounds=rounds, average_last=average_last, eval_every=eval_every)
-    return _watched(prepared, rule, seed, callbacks, record_clients, progress)
+    prepared = prepare_federation(
+        federation, (rule,), rounds=rounds, average_last=average_last, eval_every=eval_every, answer=answer
+    )
+    return _watched(prepared, rule, seed, callbacks, record_clients, checkpoints, progress)
 
 
 def _watched(
@@ -123,13 +135,16 @@ def _watched(
     seed: int,
     callbacks: Sequence[Callback],
     record_clients: bool,
+    checkpoints: Checkpoints | None,
     progress: bool | None,
 ) -> Result:
     seed = checks.seed("seed", seed)
+    if checkpoints is not None:
+        expect("checkpoints", checkpoints, Checkpoints)
     if callable(callbacks) or not all(callable(callback) for callback in callbacks):
         raise TypeError(f"callbacks must be a list of functions of a Chunk, but is {callbacks!r}")
     with ProgressBar(prepared.rounds, progress) as bar:
-        return run(prepared, rule, seed, (bar, *callbacks), record_clients)
+        return run(prepared, rule, seed, (bar, *callbacks), record_clients, checkpoints)
 
 
 def run(
@@ -138,28 +153,46 @@ def run(
     seed: int,
     callbacks: Sequence[Callback],
     record_clients: bool,
+    checkpoints: Checkpoints | None = None,
 ) -> Result:
-    """Run a prepared request, chunk by chunk."""
+    """Run a prepared request, chunk by chunk, from its start or from where its checkpoints stand."""
     federation, oracle, rounds = prepared.federation, prepared.oracle, prepared.rounds
     key = jax.random.key(seed)
     length = engine.chunk_length(oracle)
     computed = rule.computed_as()
+
+    def chunk(done: int, state: State) -> tuple[State, engine.Record]:
+        return engine.run_chunk(
+            prepared.playing,
+            computed,
+            federation.domain,
+            prepared.span(done),
+            key,
+            state,
+            length=length,
+            record_clients=record_clients,
+        )
+
+    def save() -> None:
+        if checkpoints is not None and done:
+            so_far = join(records, done)
+            checkpoints.save(Standing(state, so_far, done, time.perf_counter() - began), request)
+
     state = engine.start(federation.start, computed, oracle.constraints)
     records: list[engine.Record] = []
     began = time.perf_counter()
     done, feasible, counted, stopped = 0, 0, 0, False
+    if checkpoints is not None:
+        request = prepared.request(rule, seed, record_clients)
+        there = checkpoints.latest(request, (state, jax.eval_shape(lambda: chunk(0, state))[1]))
+        if there is not None:
+            state, records, done = jax.tree.map(jnp.asarray, there.state), [there.record], there.done
+            history = History.from_records(oracle, records, done)
+            feasible, counted = history.feasible_rounds, int((~history.void).sum())
+            began -= there.seconds
     try:
         while done < rounds and not stopped and int(state.diverged_at) < 0:
-            after, record = engine.run_chunk(
-                prepared.playing,
-                computed,
-                federation.domain,
-                prepared.span(done),
-                key,
-                state,
-                length=length,
-                record_clients=record_clients,
-            )
+            after, record = chunk(done, state)
             diverged_at = int(after.diverged_at)
             last = min(done + length, rounds) if diverged_at < 0 else diverged_at + 1
             history = History.from_records(oracle, [record], last - done, first=done)
@@ -169,10 +202,13 @@ def run(
             news = Chunk(done, rounds, history, feasible / max(1, counted), state, time.perf_counter() - began)
             answers = [callback(news) for callback in callbacks]
             stopped = any(isinstance(answer, bool | np.bool_) and bool(answer) for answer in answers)
+            if checkpoints is not None and checkpoints.due():
+                save()
     except KeyboardInterrupt:
         if not done:
             raise
         stopped = True
+    save()
     seconds = time.perf_counter() - began
     stopped = stopped and done < rounds and int(state.diverged_at) < 0
     return finish(prepared, rule, seed, state, records, done, stopped, seconds)
@@ -211,7 +247,7 @@ def finish(
     if vanished:
         diverged_at = int(np.flatnonzero(~history.void).max(initial=-1)) + 1
         state = state._replace(diverged_at=jnp.int32(diverged_at))
-    params, selected = answer(state, history, prepared.averaging_from)
+    params, selected = chosen(state, history, prepared.averaging_from, prepared.answer)
     objective, constraint, pooled = prepared.oracle.judge(params)
     names = prepared.federation.names
     culprit = _culprit(prepared.playing, names, state, seed) if diverged_at >= 0 else None

@@ -85,3 +85,27 @@ def split_by_column(column: Any, *, min_rows: int = 1, rest: Any = "other") -> n
     if not rare.any():
         return column
     return np.where(rare, str(rest), column.astype(str))
+
+
+def hold_out(client: Any, *columns: Any, share: float, seed: int = 0) -> np.ndarray:
+    """Which rows to keep apart: that share of each client's rows of each class and group, rounded down, at random.
+
+    Args:
+        client: whose row it is.
+        columns: what else to keep the proportions of: labels, groups.
+        share: in [0, 1).
+        seed: of the choice.
+    """
+    if not 0 <= share < 1:
+        raise ValueError(f"held_out must be a share >= 0 and < 1, but is {share!r}")
+    _, cell = np.unique(np.asarray(client).astype(str), return_inverse=True)
+    for column in columns:
+        values, codes = np.unique(np.asarray(column), return_inverse=True)
+        cell = cell * len(values) + codes
+    _, cell, size = np.unique(cell, return_inverse=True, return_counts=True)
+    shuffled = np.random.default_rng(seed).permutation(len(cell))
+    by_cell = shuffled[np.argsort(cell[shuffled], kind="stable")]
+    place = np.empty(len(cell), int)
+    place[by_cell] = np.arange(len(cell)) - np.repeat(np.cumsum(size) - size, size)
+    apart: np.ndarray = place < np.floor(share * size[cell])
+    return apart

@@ -57,17 +57,23 @@ class Status:
         return f"{self.code}: {self.message}"
 
 
-def answer(state: State, history: History, averaging_from: int) -> tuple[Params, str]:
-    """The answer and what it is: the feasible average, or where there is none the next best thing."""
-    count = int(state.average.rounds)
+ANSWERS = ("average", "last", "best")
+"""Which iterate is wanted: the mean of the feasible ones, the last, or the best feasible one by its reports."""
+
+
+def answer(state: State, history: History, averaging_from: int, wanted: str = "average") -> tuple[Params, str]:
+    """The answer and what it is: the iterate that is wanted, or where there is none the next best thing."""
+    if wanted == "last":
+        return state.params, f"last iterate, after {len(history)} rounds"
+    count = int(state.average.rounds) if wanted == "average" else 0
     if count:
         window = f"rounds {averaging_from} to {len(history) - 1}" if averaging_from else f"{len(history)} rounds"
         mean = jax.tree.map(lambda m, w: m.astype(w.dtype), state.average.mean(), state.params)
         return mean, f"mean of the {count} feasible iterates of {window}"
     if history.feasible_rounds:
         reported = np.where(history.feasible, history.objective, np.inf)
-        when = f"from round {np.argmin(reported)}: no feasible round from {averaging_from} on"
-        return state.best.params, f"best feasible iterate, {when}"
+        when = f"best feasible iterate by its reports, from round {np.argmin(reported)}"
+        return state.best.params, when if wanted == "best" else f"{when}: no feasible round from {averaging_from} on"
     if np.isfinite(state.least_violating.score):
         when = f"round {_smallest_criterion(history)}"
         return state.least_violating.params, f"iterate with the smallest criterion, {when}"

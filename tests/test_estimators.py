@@ -1,0 +1,148 @@
+"""scikit-learn's contract, and the guarantee as attributes."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+
+import softswitch as ss
+
+CHECKS = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+import numpy as np
+from sklearn.utils.estimator_checks import check_estimator
+import softswitch as ss
+
+class Grouped(ss.ParityClassifier):
+    def fit(self, X, y, clients=None, sensitive_features=None):
+        rows = np.shape(y)[0] if np.ndim(y) else 0
+        return super().fit(X, y, clients, np.arange(rows) % 2)
+
+made = {"np": ss.NeymanPearsonClassifier(rounds=200), "parity": Grouped(rounds=200, max_gap=1.0)}[sys.argv[1]]
+found = check_estimator(made, on_fail=None)
+print(json.dumps([[one["check_name"], one["status"], str(one["exception"])] for one in found]))
+"""
+
+
+@pytest.mark.parametrize("kind", ["np", "parity"])
+def test_scikit_learns_own_checks(kind):
+    """In a process of its own, where XLA optimises less: many small programs are compiled."""
+    flags = {"XLA_FLAGS": "--xla_backend_optimization_level=0", **os.environ}
+    done = subprocess.run([sys.executable, "-c", CHECKS, kind], capture_output=True, text=True, env=flags, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    outcome = json.loads(done.stdout.splitlines()[-1])
+    failed = [one for one in outcome if one[1] not in ("passed", "skipped")]
+    assert failed == []
+    assert sum(status == "passed" for _, status, _ in outcome) > 40
+
+
+@pytest.fixture(scope="module")
+def cases():
+    data = load_breast_cancer(as_frame=True)
+    frame, malignant = data.data.iloc[:, :8], 1 - data.target.to_numpy()
+    hospital = np.random.default_rng(0).choice(["north", "south", "west"], len(frame))
+    return frame, malignant, hospital
+
+
+@pytest.fixture(scope="module")
+def fitted(cases):
+    frame, malignant, hospital = cases
+    return ss.NeymanPearsonClassifier(0.2, held_out=0.25, rounds=600).fit(frame, malignant, clients=hospital)
+
+
+def test_the_guarantee_is_an_attribute(cases, fitted):
+    frame, malignant, _ = cases
+    assert fitted.status_.ok
+    assert fitted.worst_constraint_ <= 0.2
+    assert fitted.worst_objective_ == fitted.result_.worst_objective
+    assert [one.client for one in fitted.certificate_.clients] == ["north", "south", "west"]
+    assert fitted.feature_names_in_.tolist() == list(frame.columns)
+    assert fitted.score(frame, malignant) > 0.85
+
+
+def test_probabilities_and_decisions_agree(cases, fitted):
+    frame, _, _ = cases
+    probability = fitted.predict_proba(frame)
+    np.testing.assert_allclose(probability.sum(axis=1), 1)
+    np.testing.assert_array_equal(fitted.predict(frame), (probability[:, 1] > 0.5).astype(int))
+
+
+def test_pickle_and_clone(cases, fitted):
+    frame, _, _ = cases
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict_proba(frame), fitted.predict_proba(frame))
+    assert clone(fitted).get_params() == fitted.get_params()
+
+
+def test_a_grid_search_over_alpha_in_a_pipeline(cases):
+    frame, malignant, hospital = cases
+    names = np.where(malignant == 1, "malignant", "benign")
+    steps = make_pipeline(MinMaxScaler(), ss.NeymanPearsonClassifier(0.3, rounds=100))
+    search = GridSearchCV(steps, {"neymanpearsonclassifier__alpha": [1.0, 50.0]}, cv=2)
+    search.fit(frame, names, neymanpearsonclassifier__clients=hospital)
+    assert search.best_params_["neymanpearsonclassifier__alpha"] in (1.0, 50.0)
+    assert set(search.predict(frame)) == {"malignant", "benign"}
+    assert search.best_estimator_[-1].result_.names == ("north", "south", "west")
+
+
+def test_parity():
+    """Two groups whose labels differ: the gap is kept at both branches."""
+    generator = np.random.default_rng(0)
+    sex = generator.choice(["F", "M"], 2000)
+    frame = pd.DataFrame({"a": generator.normal(size=2000) + (sex == "M"), "b": generator.normal(size=2000)})
+    y = (frame["a"] + frame["b"] + 0.5 * generator.normal(size=2000) > 0.5).astype(int)
+    branch = generator.choice([1, 2], 2000)
+    parity = ss.ParityClassifier(0.05, rounds=500).fit(frame, y, clients=branch, sensitive_features=sex)
+    assert parity.status_.ok
+    assert parity.groups_.tolist() == ["F", "M"]
+    probability = parity.predict_proba(frame)[:, 1]
+    for one in (1, 2):
+        gap = abs(
+            probability[(branch == one) & (sex == "M")].mean() - probability[(branch == one) & (sex == "F")].mean()
+        )
+        assert gap <= 0.051
+    free = ss.ParityClassifier(1.0, rounds=500).fit(frame, y, clients=branch, sensitive_features=sex)
+    assert free.worst_constraint_ > 0.2
+    assert free.worst_objective_ < parity.worst_objective_
+
+
+def test_a_network(cases):
+    frame, malignant, hospital = cases
+    deep = ss.NeymanPearsonClassifier(0.3, hidden=(8,), rounds=300, step_size=0.01).fit(
+        frame, malignant, clients=hospital
+    )
+    assert deep.result_.selected.startswith("last iterate")
+    assert [layer["w"].shape for layer in deep.params_] == [(8, 8), (8, 1)]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda X, y: ss.ParityClassifier().fit(X, y), "sensitive_features must be given to fit"),
+        (lambda X, y: ss.ParityClassifier().fit(X, y, sensitive_features=y[:3]), r"one value for each of 6 rows"),
+        (
+            lambda X, y: ss.ParityClassifier().fit(X, y, sensitive_features=[0, 1, 2, 0, 1, 2]),
+            "sensitive_features must have two values, but has 3",
+        ),
+        (
+            lambda X, y: ss.NeymanPearsonClassifier().fit(X, y, clients=["a"]),
+            "clients must have one value for each of 6",
+        ),
+        (lambda X, y: ss.NeymanPearsonClassifier(held_out=1.0).fit(X, y), "held_out must be a share >= 0 and < 1"),
+        (lambda X, y: ss.NeymanPearsonClassifier(-1.0).fit(X, y), "tolerance must be .* but is -1"),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(np.eye(6), np.array([0, 1] * 3))
