@@ -5,13 +5,18 @@ BIN := $(VENV)/bin
 # pip reads the tested versions from the committed constraints file.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint format bench figures gallery clean
+.PHONY: demo test browser lint format bench figures gallery clean
 
 demo: $(VENV)/.run
 	$(BIN)/softswitch demo --out demo
 
-test: $(VENV)/.dev
+test: $(VENV)/.dev browser
 	$(BIN)/python -m pytest -n 2
+
+# The report is looked at in a browser. Where there is none and none can be installed, those tests are passed over.
+browser:
+	@command -v chromium chromium-browser google-chrome >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } \
+	  >/dev/null 2>&1 || echo "There is no Chromium, and none could be installed: the tests that look at the report are passed over."
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

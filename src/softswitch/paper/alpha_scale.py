@@ -15,7 +15,7 @@ from softswitch.rules import SoftmaxSGM
 
 RAW = (0.05, 0.5, 5.0, 50.0, 500.0, 5000.0)
 """α per unit, and"""
-SPREADS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+SPREADS = (1.0, 2.0, 4.0, 8.0, 16.0)
 """α per spread, the same for all tasks."""
 FEWER = 0.8
 """Safe RL is served where the rounds in violation are at most this share of Parallel CRPO's,"""
@@ -122,7 +122,7 @@ def run(scale: Scale) -> Outcome:
     rows: list[Row] = []
     serving: dict[str, list[set[float]]] = {"raw": [], "spread": []}
     for column, part in zip(axes.T, PARTS, strict=True):
-        grids = {"raw": scale.pick(RAW, RAW[:1]), "spread": scale.pick(SPREADS, SPREADS[3:4])}
+        grids = {"raw": scale.pick(RAW, RAW[:1]), "spread": scale.pick(SPREADS, SPREADS[2:3])}
         found = {kind: part.measure(alphas, kind, scale) for kind, alphas in grids.items()}
         bound = part.bound(scale)
         best = _best(found, bound)

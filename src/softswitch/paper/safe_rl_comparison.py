@@ -15,9 +15,9 @@ from softswitch.paper.safe_rl import (
     CRPO,
     DRAWN,
     PRIMARY,
+    REFERENCE,
     SECONDARY,
     SOFTMAX,
-    SUBSET,
     Setting,
     last_return,
     run_rows,
@@ -96,7 +96,7 @@ def run(scale: Scale) -> Outcome:
     tables: dict[str, list[Row]] = {"comparison": [], "runs": [], "curves": []}
     claims: list[Claim] = []
     settings = (PRIMARY, SECONDARY, DRAWN)
-    for i, setting in enumerate(settings if scale.quick else (*settings, SUBSET)):
+    for i, setting in enumerate(settings if scale.quick else (*settings, REFERENCE)):
         methods = {CRPO: runs(setting, 0.0, scale), SOFTMAX: runs(setting, ALPHA, scale)}
         if i < len(axes):
             _draw(axes[i], setting, methods)
