@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # pip reads the tested versions from the committed constraints file.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test browser lint format bench figures gallery clean
+.PHONY: demo test browser docs lint format bench figures gallery clean
 
 demo: $(VENV)/.run
 	$(BIN)/softswitch demo --out demo
@@ -37,8 +37,11 @@ gallery: $(VENV)/.dev
 	$(BIN)/softswitch paper all --out results
 	$(BIN)/python docs/gallery.py results
 
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:
-	rm -rf $(VENV) demo results
+	rm -rf $(VENV) demo results site
 
 # A stamp file marks a finished installation, so that the next call starts at once.
 $(BIN)/python:
@@ -49,5 +52,5 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) --editable ".[test,lint]"
+	$(INSTALL) --editable ".[test,lint,docs]"
 	@touch $@ $(VENV)/.run

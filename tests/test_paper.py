@@ -118,7 +118,7 @@ def test_slopes_of_a_power_law():
 
 def test_claims_on_the_three_regimes_can_fail():
     for regime, product in alpha_tradeoff.REGIMES.items():
-        right = alpha_tradeoff.iterates(product)
+        right = alpha_tradeoff.iterates(alpha_tradeoff.play(product))
         assert alpha_tradeoff._claim(regime, product, right).held
         wrong = right.copy()
         wrong[-2] += 0.01
@@ -126,7 +126,7 @@ def test_claims_on_the_three_regimes_can_fail():
 
 
 def test_iterates_are_those_of_the_recurrence():
-    w = alpha_tradeoff.iterates(1.8, rounds=20)
+    w = alpha_tradeoff.iterates(alpha_tradeoff.play(1.8, rounds=20))
     expected = [alpha_tradeoff.START]
     for _ in range(19):
         expected.append(expected[-1] - np.tanh(1.8 * expected[-1]))

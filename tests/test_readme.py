@@ -55,3 +55,18 @@ def test_fairness_runs_as_printed(capsys):
     assert "rounds were feasible" in printed
     assert "lack a class or group" not in printed, "the example must follow its own advice"
     assert "'accuracy': 0.8" in printed
+
+
+def test_python_runs_as_printed(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert run_programs("docs/python.md") == 2
+    printed = capsys.readouterr().out
+    assert printed.startswith("converged-feasible")
+    assert list((tmp_path / "my-run").iterdir())
+
+
+def test_safe_rl_runs_as_printed(capsys):
+    assert run_programs("docs/safe-rl.md") == 2
+    printed = capsys.readouterr().out
+    assert "rounds" in printed
+    assert printed.splitlines()[-1] in ("0.0", "1.0")

@@ -112,17 +112,20 @@ class Checkpoints:
         return sorted(Path(self.folder).glob(f"round-*{SUFFIX}"), reverse=True)
 
 
-def write_atomically(file: Path, content: bytes) -> None:
-    """Write a file so that it is whole or not there, whatever happens meanwhile."""
+def write_atomically(file: Path, content: bytes, *, durable: bool = True) -> None:
+    """Write a file so that it is whole or not there, come what may; ``durable``: even a power cut."""
     beside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         with beside.open("wb") as stream:
             stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
         beside.replace(file)
     finally:
         beside.unlink(missing_ok=True)
+    if not durable:
+        return
     folder = os.open(file.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

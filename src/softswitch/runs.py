@@ -58,7 +58,7 @@ def new_folder(parent: Path, stem: str) -> Path:
 def write_json(file: Path, told: Any) -> None:
     """Write JSON, whole or not at all."""
     text = json.dumps(told, indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
-    write_atomically(file, (text + "\n").encode())
+    write_atomically(file, (text + "\n").encode(), durable=False)
 
 
 def _plain(value: Any) -> Any:
@@ -86,11 +86,11 @@ def write_result(
         certificate: on held-out rows.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / HISTORY, _history_bytes(result.history))
-    write_atomically(folder / CLIENTS, _clients_bytes(result, clients or {}))
+    write_atomically(folder / HISTORY, _history_bytes(result.history), durable=False)
+    write_atomically(folder / CLIENTS, _clients_bytes(result, clients or {}), durable=False)
     leaves = jax.tree_util.tree_leaves_with_path(result.params if params is None else params)
     arrays = {jax.tree_util.keystr(path): np.asarray(leaf, order="C") for path, leaf in leaves}
-    write_atomically(folder / PARAMS, save(arrays))
+    write_atomically(folder / PARAMS, save(arrays), durable=False)
     if certificate is not None:
         write_json(folder / CERTIFICATE, certificate.to_dict())
     told = {

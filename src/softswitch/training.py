@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from softswitch.solve import solve
 from softswitch.splits import hold_out
 from softswitch.status import StatusCode
 from softswitch.tables import Encoding, column, is_value, read_table
+from softswitch.tasks.group_metrics import by_group
 from softswitch.tracking import Callback
 
 KEPT = ("started", "settings", "base", "data", "command")
@@ -272,5 +274,9 @@ def _run(
         certificate = certify(result, ready.problem, ready.held_out, config.run.confidence)
     write_encoding(folder, ready.encoding, config.data.label, ready.classes, config.model.hidden)
     rows = {"rows": ready.train.sizes.tolist()}
+    if config.task.kind in GROUPED and ready.held_out is not None and find_spec("fairlearn") is not None:
+        others = {"protected": str(config.task.protected), "others": f"not {config.task.protected}"}
+        told = by_group(result.params, ready.held_out)
+        about = about | {"groups": {others[row.pop("group")]: row for row in told}}
     write_result(folder, result, about=about, clients=rows, certificate=certificate)
     return Trained(folder, result, certificate)

@@ -11,6 +11,7 @@ from softswitch.clients import ClientData
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.plotting import BLUE, GREY, VERMILLION, panels
 from softswitch.problem import Batch, Params, Problem
+from softswitch.result import Result
 from softswitch.rules import SoftmaxSGM
 from softswitch.solve import solve
 from softswitch.theory import limit_cycle
@@ -30,12 +31,16 @@ def always_met(params: Params, batch: Batch) -> Params:
     return 0 * params - batch["weight"].sum()
 
 
-def iterates(product: float, rounds: int = ROUNDS) -> np.ndarray:
-    """w_k by the method itself: with f_1 = w, what client 1 reports is the iterate."""
+def play(product: float, rounds: int = ROUNDS) -> Result:
+    """The method itself."""
     clients = ClientData.from_arrays({"sign": [1.0, -1.0]}, client=[1, 2])
     problem = Problem(signed, always_met, jnp.array(START))
     rule = SoftmaxSGM(alpha=product / STEP, step_size=STEP, tolerance=0.1)
-    result = solve(problem, clients, rule, rounds=rounds, batch_size=None, eval_every=0, record_clients=True)
+    return solve(problem, clients, rule, rounds=rounds, batch_size=None, eval_every=0, record_clients=True)
+
+
+def iterates(result: Result) -> np.ndarray:
+    """w_k: with f_1 = w, what client 1 reports is the iterate."""
     assert result.history.per_client is not None
     found: np.ndarray = result.history.per_client.objective[:, 0]
     return found
@@ -43,13 +48,14 @@ def iterates(product: float, rounds: int = ROUNDS) -> np.ndarray:
 
 def run(scale: Scale) -> Outcome:
     """A cobweb plot a regime, drawn from the method's own iterates."""
-    del scale  # deterministic, and short already
     figure, axes = panels(1, 3, "The trade-off of α: w ← w − η tanh(αw), from f = ±w", width=4.4, height=4.0)
     rows: list[Row] = []
     claims = []
     span = np.linspace(-1.1, START + 0.1, 400)
     for panel, (regime, product) in zip(axes[0], REGIMES.items(), strict=True):
-        w = iterates(product)
+        result = play(product)
+        scale.keep(regime, [result])
+        w = iterates(result)
         panel.plot(span, span, color=GREY, linewidth=0.8, label="diagonal")
         panel.plot(span, span - STEP * np.tanh(product * span), color="black", linewidth=1.4, label="w − η tanh(αw)")
         # Up or down to the curve, across to the diagonal.

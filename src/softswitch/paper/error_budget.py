@@ -102,6 +102,9 @@ def run(scale: Scale) -> Outcome:
         """A row a seed."""
         settings = {"rounds": rounds, "batch_size": None, "eval_every": 0, "progress": scale.progress} | options
         results = sweep(PROBLEM, own, [_rule(rounds, threshold)], seeds=scale.seeds, **settings).results[0]
+        scale.keep(
+            " ".join(f"{name}={value}" for name, value in {"K": rounds, "λ": threshold, **options}.items()), results
+        )
         rows = []
         for seed, result in enumerate(results):
             above = result.worst_objective - optimum[seed]

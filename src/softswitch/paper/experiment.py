@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+
+from softswitch.result import Result
+from softswitch.runs import write_result
 
 Row = dict[str, Any]
 QUICK_SEEDS = 2
@@ -29,15 +34,24 @@ class Scale:
         seeds: how many seeds.
         quick: a short version that shows that everything works; its claims need not hold.
         progress: show progress bars; None: on a terminal only.
+        runs: the experiment's runs by name, to be written down.
     """
 
     seeds: int = 5
     quick: bool = False
     progress: bool | None = None
+    runs: dict[str, Result] = field(default_factory=dict, compare=False, repr=False)
 
     def pick(self, full: Any, quick: Any) -> Any:
         """One value for the full experiment, another for the quick one."""
         return quick if self.quick else full
+
+    def keep(self, name: str, results: Sequence[Result]) -> None:
+        """Keep runs to be written down: one a seed, under a name made fit for a folder."""
+        for result in results:
+            base = re.sub(r"[^\w.=]+", "-", f"{name} seed {result.seed}").strip("-")
+            free = (base if i == 1 else f"{base}-{i}" for i in count(1))
+            self.runs[next(name for name in free if name not in self.runs)] = result
 
 
 @dataclass(frozen=True)
@@ -133,7 +147,7 @@ def regenerate(
 
 
 def write(experiment: Experiment, scale: Scale, outcome: Outcome, seconds: float, out: Path) -> Written:
-    """Write figure (PNG, SVG), numbers (CSV) and claims (JSON) into ``out/<name>/``."""
+    """Write figure (PNG, SVG), numbers (CSV), claims (JSON) and every run's folder into ``out/<name>/``."""
     folder = out / experiment.name
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{experiment.name}.{kind}" for kind in ("png", "svg")]
@@ -153,6 +167,10 @@ def write(experiment: Experiment, scale: Scale, outcome: Outcome, seconds: float
         "claims": [{"statement": c.statement, "held": c.held, "measured": c.measured} for c in outcome.claims],
     }
     files[-1].write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    quick = " --quick" if scale.quick else ""
+    command = f"softswitch paper {experiment.name} --seeds {scale.seeds}{quick}"
+    for name, result in scale.runs.items():
+        write_result(folder / "runs" / name, result, about={"command": command})
     return Written(experiment, outcome, tuple(files), scale.seeds, seconds)
 
 

@@ -69,7 +69,9 @@ def runs(setting: Setting, alpha: float, scale: Scale, alpha_scale: str = "raw")
             progress=scale.progress,
         )
         _made.update({keys[result.seed]: result for result in found[""]})
-    return tuple(_made[key] for key in keys.values())
+    results = tuple(_made[key] for key in keys.values())
+    scale.keep(f"{setting.name} α={alpha:g} {alpha_scale}", results)
+    return results
 
 
 def violated(result: Result, by: float = 0.0) -> np.ndarray:

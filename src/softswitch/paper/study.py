@@ -148,6 +148,8 @@ class Study:
             seeds=scale.seeds,
             **settings | options,
         )
+        for label, results in found:
+            scale.keep(" ".join([label, way.name, *map(str, (variant or {}).values())]), results)
         return dict(found)
 
 
