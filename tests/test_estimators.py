@@ -26,7 +26,7 @@ import softswitch as ss
 
 class Grouped(ss.ParityClassifier):
     def fit(self, X, y, clients=None, sensitive_features=None):
-        rows = np.shape(y)[0] if np.ndim(y) else 0
+        rows = len(y) if hasattr(y, "__len__") else 0
         return super().fit(X, y, clients, np.arange(rows) % 2)
 
 made = {"np": ss.NeymanPearsonClassifier(rounds=200), "parity": Grouped(rounds=200, max_gap=1.0)}[sys.argv[1]]

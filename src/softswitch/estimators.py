@@ -108,7 +108,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """Each row's class."""
-        decided: np.ndarray = self.classes_[(self.decision_function(X) > 0).astype(int)]
+        positive = self.decision_function(X) > 0
+        decided: np.ndarray = self.classes_[positive.astype(int)]
         return decided
 
     def _standardised(self, X: np.ndarray) -> np.ndarray:  # noqa: N803
