@@ -164,7 +164,7 @@ def write(experiment: Experiment, scale: Scale, outcome: Outcome, seconds: float
         "seeds": scale.seeds,
         "quick": scale.quick,
         "seconds": round(seconds, 1),
-        "claims": [{"statement": c.statement, "held": c.held, "measured": c.measured} for c in outcome.claims],
+        "claims": [{"statement": c.statement, "held": bool(c.held), "measured": c.measured} for c in outcome.claims],
     }
     files[-1].write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     quick = " --quick" if scale.quick else ""

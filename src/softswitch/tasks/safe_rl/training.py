@@ -17,7 +17,7 @@ def train(rounds: int, seed: int, **settings: Any) -> Policy:
     iterates, which is the answer elsewhere, averages the weights of different networks: as a policy it is poor.
     """
     rule = SoftmaxSGM(alpha=0.05, step_size=1.0, tolerance=0.0, threshold=-5.0)
-    carts = cartpole(seed=seed, **settings)
+    carts = cartpole(seed=seed, **{"fisher_every": 5} | settings)
     result = solve_federation(carts, rule, rounds=rounds, seed=seed, eval_every=0)
     policy: Policy = result.params if result.best is None else result.best
     return policy

@@ -159,7 +159,7 @@ def fisher_product(policy: Policy, steps: Steps) -> Callable[[Policy], Policy]:
 def conjugate_gradient(product: Callable[[Vector], Vector], target: Vector, iterations: int) -> tuple[Vector, Vector]:
     """x with A·x ≈ target for a positive definite A, and A·x itself, which costs no further product."""
 
-    def refine(_: int, now: tuple[Array, ...]) -> tuple[Array, ...]:
+    def refine(_: Any, now: tuple[Array, ...]) -> tuple[Array, ...]:
         x, residual, along, squared = now
         image = product(along)
         length = squared / (along @ image + 1e-12)
