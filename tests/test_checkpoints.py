@@ -155,6 +155,20 @@ def test_other_data_is_refused(tmp_path):
         )
 
 
+def test_another_function_of_the_same_name_is_refused(tmp_path):
+    def level(offset):
+        return lambda w, batch: softplus_level(w, batch) - offset
+
+    for offset, refused in ((0.0, False), (0.0, False), (0.1, True)):
+        asked = ss.Problem(least_squares, level(offset), jnp.zeros(4))
+        settings = {"rounds": 20, "checkpoints": ss.Checkpoints(tmp_path)}
+        if refused:
+            with pytest.raises(ValueError, match="its functions is"):
+                ss.solve(asked, clients(), RULE, **settings)
+        else:
+            ss.solve(asked, clients(), RULE, **settings)
+
+
 def test_they_are_saved_as_often_as_asked(tmp_path):
     assert ss.Checkpoints(tmp_path, every=0).due()
     assert not ss.Checkpoints(tmp_path, every=60).due()

@@ -24,6 +24,8 @@ from softswitch.paper import (
 )
 from softswitch.paper.neyman_pearson import FULL, STUDY
 from softswitch.paper.study import Point, answers, gradient_evaluations, lasts, paired
+from softswitch.report import write_report
+from softswitch.runs import find_runs
 
 ROOT = Path(__file__).parent.parent
 
@@ -235,3 +237,20 @@ def test_the_gallery_shows_every_experiment():
         assert f"    softswitch paper {name}\n" in page
         assert f"images/paper/{name}.png" in page
         assert (ROOT / "docs" / "images" / "paper" / f"{name}.png").exists()
+
+
+def test_runs_are_written_and_can_be_reported_on(written, tmp_path):
+    folder, _ = written("np-comparison")
+    runs = find_runs(folder / "runs")
+    assert {run.about["rule"].split("(")[0] for run in runs} == {"SoftmaxSGM", "Penalty", "PrimalDual"}
+    page = write_report([runs[0].folder], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "softswitch paper np-comparison --seeds 1 --quick" in page
+    assert "heat-0" not in page  # reports of single clients were not recorded
+
+
+def test_names_of_runs_are_fit_for_folders():
+    scale = Scale()
+    answer = next(iter(STUDY.runs({"": STUDY.rules["Softmax SGM"]}, FULL, Scale(1, quick=True)).values()))
+    for _ in range(2):
+        scale.keep("λ = −5, a/b", answer)
+    assert list(scale.runs) == ["λ-=-5-a-b-seed-0", "λ-=-5-a-b-seed-0-2"]

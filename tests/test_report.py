@@ -25,7 +25,7 @@ def folders(tmp_path_factory):
     generator = np.random.default_rng(0)
     table = pd.DataFrame(generator.normal(size=(600, 3)), columns=["a", "b", "c"])
     table["y"] = (table["a"] + 0.5 * generator.normal(size=600) > 0).astype(int)
-    table["ward"] = generator.choice(["<b>north</b>", 'so"uth', "west & co", "</script>"], 600)
+    table["ward"] = generator.choice(["<b>north</b>", 'so"uth', "west & co", "</script>", "<!--<script>"], 600)
     table.to_csv(home / "cases.csv", index=False)
     made = []
     for name, rounds in (("long", 300), ("short", 40)):
@@ -192,6 +192,9 @@ def test_verdicts_in_words():
     assert "stopped after 1,000 rounds" in told("stopped")[1]
     assert told("diverged") == ("bad", "The run diverged: in round 7 something happened.")
     assert told("no-feasible-round")[0] == "bad"
+    some = told(certificate=certificate("meets", "meets"), clients=5)
+    assert some[0] == "unsure"
+    assert some[1].endswith("3 of 5 clients have too few rows to hold any out; of them nothing is certified.")
     many = told("answer-violates", list("abcdefg"), clients=9)[1]
     assert "7 of 9 clients are above the bound 0.1: a, b, c, d, e and 2 more." in many
 

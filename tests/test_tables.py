@@ -77,6 +77,25 @@ def test_new_rows_that_do_not_fit():
         encoding.encode(pd.DataFrame({"age": ["old"], "ward": ["a"]}))
 
 
+def test_words_that_a_file_reads_as_numbers():
+    """A level 1 is still 1 where gaps make the column real, and a truth value may be 0 or 1."""
+    encoding = Encoding.fit(pd.DataFrame({"ward": ["1", "2", "A"], "flag": [True, False, True]}), ["ward", "flag"])
+    new = pd.DataFrame({"ward": [2.0, None, 1.0], "flag": [1, 0, 1]})
+    np.testing.assert_array_equal(encoding.encode(new), [[1, 0, 1], [0, 0, 0], [0, 0, 1]])
+    with pytest.raises(ValueError, match=r"'ward' holds none of the values it had in training, 1, 2, A, but '7'"):
+        encoding.encode(pd.DataFrame({"ward": [7] * 10, "flag": [1] * 10}))
+    assert not encoding.encode(pd.DataFrame({"ward": [7], "flag": [0]})).any()  # one case may be new
+
+
+def test_gaps_in_whole_numbers_and_infinity():
+    encoding = Encoding.fit(pd.DataFrame({"n": pd.array([1, 3, None], dtype="Int64")}), ["n"])
+    np.testing.assert_allclose(
+        encoding.encode(pd.DataFrame({"n": pd.array([1, 3, None], dtype="Int64")})), [[-1], [1], [0]]
+    )
+    with pytest.raises(ValueError, match=r"'n' must hold numbers, as in training, but holds .*inf"):
+        encoding.encode(pd.DataFrame({"n": [np.inf]}))
+
+
 def test_columns_by_name_and_value():
     with pytest.raises(ValueError, match=r"data.label must name a column of the table, but is 'sex'; there are 'age'"):
         column(TABLE, "sex", "data.label")

@@ -113,6 +113,7 @@ def test_the_model_predicts_in_python_and_by_command(trained, home):
     np.testing.assert_allclose(predicted["diagnosis_probability"], probability, rtol=1e-5)
     np.testing.assert_array_equal(predicted["diagnosis_predicted"], model.predict(table))
     assert set(predicted["diagnosis_predicted"]) == {"malignant", "benign"}
+    assert "is there already" in invoke("predict", run.folder, new, code=2)
 
 
 def test_the_model_is_what_solve_finds(trained, home):
@@ -190,6 +191,7 @@ def test_changed_data_is_not_resumed(home, tmp_path):
             "task.objective must be 'module:function'",
         ),
         ("[data]", '[data]\nignore = ["ward"]', "data.ignore must name columns of the table, but 'ward' is none"),
+        ("[data]", '[data]\nfeatures = ["hospital"]', "data.features must not have 'hospital'"),
         ("[data]", "[data]\nheld_out = 1.0", "held_out must be a share"),
         ("rounds = 600", "rounds = 0", "rounds must be a whole number >= 1"),
     ],

@@ -142,7 +142,12 @@ def words(settings: Any) -> dict[str, str]:
     """A dataclass's settings that are not arrays, as text that is the same in every process."""
     assert is_dataclass(settings)
     static = [entry.name for entry in fields(settings) if entry.metadata.get("static")]
-    return {name: re.sub(r" at 0x[0-9a-f]+", "", repr(getattr(settings, name))) for name in static}
+    return {name: without_addresses(repr(getattr(settings, name))) for name in static}
+
+
+def without_addresses(text: str) -> str:
+    """A repr that is the same in every process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
 def _named(tree: Any) -> dict[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -46,7 +47,7 @@ def init(
     if kind not in TASKS:
         raise typer.BadParameter(f"--kind must be one of {', '.join(TASKS)}, but is {kind!r}")
     task = Task(kind=kind, at_most=at_most, sensitive=sensitive, protected=protected)
-    out.write_text(write_config(Config(Data(data, label, client), task)), encoding="utf-8")
+    _or_refuse(lambda: out.write_text(write_config(Config(Data(data, label, client), task)), encoding="utf-8"))
     Console().print(f"Wrote {out}. Next: softswitch train {out}", highlight=False, markup=False)
 
 
@@ -75,12 +76,14 @@ def predict(
 
     def work() -> tuple[Path, int]:
         model, table = load(run), read_table(data)
-        file = out or data.with_name(f"{data.name.split('.')[0]}-predicted.csv")
-        probability = model.probability(table)
-        predicted = table.assign(
-            **{f"{model.label}_probability": probability, f"{model.label}_predicted": model.predict(table)}
-        )
-        predicted.to_csv(file, index=False)
+        file = out or data.with_name(re.sub(r"\.(csv(\.\w+)?|parquet|pq)$", "", data.name) + "-predicted.csv")
+        if file.exists():
+            raise ValueError(f"{file} is there already; give another --out")
+        found = {
+            f"{model.label}_probability": model.probability(table),
+            f"{model.label}_predicted": model.predict(table),
+        }
+        read_table(data, as_text=True).assign(**found).to_csv(file, index=False)
         return file, len(table)
 
     file, rows = _or_refuse(work)
@@ -131,7 +134,7 @@ def _or_refuse(work: Any) -> Any:
     """What ``work`` gives; its complaints about input as the command line's."""
     try:
         return work()
-    except ValueError as error:
+    except (ValueError, OSError, EOFError) as error:
         raise typer.BadParameter(str(error)) from error
 
 

@@ -37,7 +37,7 @@ class Data:
     positive: str | int | float | bool | None = says(
         "The label's value that counts as positive; the larger of two by default.", None
     )
-    features: tuple[str, ...] = says("Columns to learn from; empty: all that are not named elsewhere.", [])
+    features: tuple[str, ...] = says("Columns to learn from; empty: all but label, client and those ignored.", [])
     ignore: tuple[str, ...] = says("Columns to leave out.", [])
     held_out: float = says("The share of each client's rows that is kept for the certificate.", 0.25)
 
@@ -198,4 +198,4 @@ def write_config(config: Config, *, comments: bool = True) -> str:
 
 def _toml(value: Any) -> str:
     """Numbers, words, truth values and lists of them: what JSON and TOML write alike."""
-    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False, allow_nan=False)

@@ -45,22 +45,23 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
             sensitive_features: for parity: the group of each row, of two values; the one that sorts last is protected.
         """
         bound = getattr(self, self._bound)
-        X, y = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2)  # noqa: N806
+        X, y = validate_data(self, X, y, dtype=float, ensure_min_samples=2)  # noqa: N806
         check_classification_targets(y)
         self.classes_, label = np.unique(y, return_inverse=True)
         many = len(self.classes_)
         if many != 2:
             raise ValueError(f"Only binary classification is supported: y must have 2 classes, but has {many}")
         owner = np.zeros(len(y), int) if clients is None else _one_a_row("clients", clients, len(y))
-        self.mean_, deviation = X.mean(axis=0, dtype=float), X.std(axis=0, dtype=float)
-        self.scale_ = np.where(deviation > 0, deviation, 1.0)
-        columns = {"x": self._standardised(X), "y": label.astype(np.int32)}
+        columns = {"y": label.astype(np.int32)}
         if self._kind != "neyman-pearson":
             columns["group"] = self._groups(sensitive_features, len(y))
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = int(check_random_state(seed).randint(2**31 - 1))
         apart = hold_out(owner, label, columns.get("group", np.zeros(len(y), int)), share=self.held_out, seed=seed)
+        self.mean_, deviation = X[~apart].mean(axis=0), X[~apart].std(axis=0)
+        self.scale_ = np.where(deviation > 0, deviation, 1.0)
+        columns["x"] = self._standardised(X)
         made = recipe(self._kind, X.shape[1], tuple(self.hidden), seed=seed)
 
         def of(part: np.ndarray) -> ClientData:
@@ -98,7 +99,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
         """The log-odds of the positive class."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float32, reset=False)  # noqa: N806
+        X = validate_data(self, X, dtype=float, reset=False)  # noqa: N806
         return np.asarray(scores(self.params_, jnp.asarray(self._standardised(X))), dtype=float)
 
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803

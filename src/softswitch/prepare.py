@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any, Literal
 import jax
 
 from softswitch import checks, engine
-from softswitch.checkpoints import fingerprint, words
+from softswitch.checkpoints import fingerprint, without_addresses, words
 from softswitch.clients import ClientData, Rows
 from softswitch.evaluation import Evaluation, evaluation, row_bytes
 from softswitch.federation import Federation
@@ -59,7 +60,7 @@ class Prepared:
     def request(self, rule: Rule, seed: int, record_clients: bool) -> dict[str, str]:
         """What is asked for, in words: two runs of the same request are the same to the last bit."""
         return {
-            "rule": str(rule),
+            "rule": without_addresses(str(rule)),
             "seed": str(seed),
             "rounds": str(self.rounds),
             "averaging_from": str(self.averaging_from),
@@ -68,8 +69,19 @@ class Prepared:
             "domain": repr(self.federation.domain),
             "start": fingerprint(self.federation.start),
             "clients": fingerprint(self.oracle),
+            "functions": self._functions(),
             **words(self.oracle),
         }
+
+    def _functions(self) -> str:
+        """A digest of what clients compute for their reports: two functions of one name may differ."""
+        oracle = self.oracle
+
+        def report(params: Params, key: Any) -> Any:
+            return oracle.report(params, oracle.draw(key))[0]
+
+        traced = str(jax.make_jaxpr(report)(self.federation.start, jax.random.key(0)))
+        return hashlib.sha256(without_addresses(traced).encode()).hexdigest()
 
     def span(self, first: int) -> engine.Span:
         """The traced numbers of the chunk that begins with round ``first``."""

@@ -89,5 +89,6 @@ def function_named(where: str, setting: str, folder: Path) -> Callable[..., Any]
         ) from error
     finally:
         sys.path.remove(str(folder))
+    checks.function(setting, found, "(params, batch) -> number")
     function: Callable[..., Any] = found
     return function

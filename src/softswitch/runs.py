@@ -8,6 +8,7 @@ import json
 import platform
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import cached_property
@@ -93,6 +94,8 @@ def write_result(
     write_atomically(folder / PARAMS, save(arrays), durable=False)
     if certificate is not None:
         write_json(folder / CERTIFICATE, certificate.to_dict())
+    else:
+        (folder / CERTIFICATE).unlink(missing_ok=True)  # of parameters that are no longer there
     told = {
         "format": FORMAT,
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -240,11 +243,16 @@ def open_run(folder: str | Path) -> Run:
         about = json.loads(file.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise ValueError(f"{file} is damaged: {error}") from error
-    if about.get("format") != FORMAT:
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        about = about if isinstance(about, dict) else {}
         raise ValueError(f"{file} has the format {about.get('format')!r}, but {FORMAT!r} is what this version reads")
     return Run(path, about)
 
 
 def find_runs(parent: str | Path) -> list[Run]:
     """All runs below a folder, the oldest first; whatever else is there is passed over."""
-    return [open_run(file.parent) for file in sorted(Path(parent).glob(f"**/{ABOUT}"))]
+    found = []
+    for file in sorted(Path(parent).glob(f"**/{ABOUT}")):
+        with suppress(ValueError):
+            found.append(open_run(file.parent))
+    return found

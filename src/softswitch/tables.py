@@ -12,10 +12,12 @@ import pandas as pd
 
 MOST_LEVELS = 200
 """A column of text with more levels is most likely a name or a number of a case."""
+ENOUGH_TO_DOUBT = 10
+"""So many rows, and none with a level that is known: the column has been read otherwise than in training."""
 
 
-def read_table(file: str | Path) -> pd.DataFrame:
-    """Read a CSV (also compressed) or Parquet file."""
+def read_table(file: str | Path, *, as_text: bool = False) -> pd.DataFrame:
+    """Read a CSV (also compressed) or Parquet file; ``as_text``: a CSV's cells as they stand there."""
     path = Path(file)
     if not path.exists():
         raise ValueError(f"file must be a table that is there, but {str(path)!r} does not exist")
@@ -27,7 +29,7 @@ def read_table(file: str | Path) -> pd.DataFrame:
     if ".csv" not in path.suffixes:
         raise ValueError(f"file must end in .csv (or .csv.gz, .csv.xz, …) or .parquet, but is {str(path)!r}")
     try:
-        return pd.read_csv(path)
+        return pd.read_csv(path, dtype=str, keep_default_na=False) if as_text else pd.read_csv(path)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} could not be read as CSV: {error}") from error
 
@@ -58,6 +60,13 @@ def is_value(values: pd.Series, wanted: Any, setting: str) -> np.ndarray:
     return chosen.to_numpy()
 
 
+def words(values: pd.Series) -> pd.Series:
+    """The values as text; whole numbers that a file's gaps have made real ones are whole again."""
+    if pd.api.types.is_float_dtype(values):
+        return values.map(lambda value: f"{value:.0f}" if float(value).is_integer() else str(value)).astype(object)
+    return values.astype(str).astype(object)
+
+
 @dataclass(frozen=True)
 class Numeric:
     """A column of numbers: standardised; an empty cell is the mean."""
@@ -73,8 +82,8 @@ class Numeric:
 
     def encode(self, values: pd.Series) -> np.ndarray:
         """(x − mean)/deviation."""
-        numbers = pd.to_numeric(values, errors="coerce")
-        broken = values[numbers.isna() & values.notna()]
+        numbers = pd.to_numeric(values, errors="coerce").astype(float)
+        broken = values[(numbers.isna() & values.notna()) | np.isinf(numbers)]
         if len(broken):
             raise ValueError(f"column {self.name!r} must hold numbers, as in training, but holds {broken.iloc[0]!r}")
         filled: np.ndarray = ((numbers.fillna(self.mean) - self.mean) / self.scale).to_numpy(np.float32)
@@ -95,8 +104,18 @@ class Levels:
 
     def encode(self, values: pd.Series) -> np.ndarray:
         """0 or 1."""
-        words = values.astype(str).to_numpy()[:, None]
-        shown: np.ndarray = (words == np.array(self.levels[1:], dtype=object)[None, :]).astype(np.float32)
+        told = words(values)
+        if set(self.levels) <= {"False", "True"}:
+            told = told.replace({"0": "False", "1": "True"})
+        known = told.isin(self.levels)
+        if values.notna().sum() >= ENOUGH_TO_DOUBT and not known.any():
+            raise ValueError(
+                f"column {self.name!r} holds none of the values it had in training, {', '.join(self.levels[:5])}, but "
+                f"{told[values.notna()].iloc[0]!r}"
+            )
+        shown: np.ndarray = (told.to_numpy()[:, None] == np.array(self.levels[1:], dtype=object)[None, :]).astype(
+            np.float32
+        )
         return shown
 
 
@@ -124,7 +143,7 @@ class Encoding:
                 deviation = float(np.nanstd(numbers))
                 found.append(Numeric(name, float(np.nanmean(numbers)), deviation if deviation > 0 else 1.0))
                 continue
-            levels = sorted(set(values.dropna().astype(str)))
+            levels = sorted(set(words(values.dropna())))
             if len(levels) > MOST_LEVELS:
                 raise ValueError(
                     f"column {name!r} has {len(levels)} different values, more than {MOST_LEVELS}; if it is a name or "

@@ -109,7 +109,7 @@ def make_ready(config: Config, folder: Path) -> Prepared:
 
 def _classes(label: pd.Series, positive: Any) -> tuple[Any, Any]:
     """The negative and the positive value of the label."""
-    values = sorted(pd.unique(label).tolist())
+    values = sorted(pd.unique(label).tolist(), key=lambda value: (str(type(value)), value))
     if len(values) != 2:
         raise ValueError(
             f"data.label must be a column of two values, but {label.name!r} has {len(values)}: {values[:8]}"
@@ -127,6 +127,9 @@ def _features(table: pd.DataFrame, data: Data) -> list[str]:
     for name in (*data.features, *data.ignore):
         if name not in table.columns:
             raise ValueError(f"data.features and data.ignore must name columns of the table, but {name!r} is none")
+    for name in (data.label, data.client):
+        if name in data.features:
+            raise ValueError(f"data.features must not have {name!r}, which is the label or the client")
     if data.features:
         return list(data.features)
     return [name for name in table.columns if name not in (data.label, data.client, *data.ignore)]
@@ -151,7 +154,7 @@ def make_rule(config: Config, clients: int) -> Rule:
     method, tolerance = config.method, config.task.at_most
     optimizer = method.optimizer or ("adam" if config.model.hidden else "sgd")
     common: dict[str, Any] = {
-        "step_size": method.step_size or {"sgd": 0.5, "adam": 0.001}[optimizer],
+        "step_size": {"sgd": 0.5, "adam": 0.001}[optimizer] if method.step_size is None else method.step_size,
         "tolerance": tolerance,
         "optimizer": {"sgd": optax.sgd, "adam": optax.adam}[optimizer],
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -169,6 +170,7 @@ def write(experiment: Experiment, scale: Scale, outcome: Outcome, seconds: float
     files[-1].write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     quick = " --quick" if scale.quick else ""
     command = f"softswitch paper {experiment.name} --seeds {scale.seeds}{quick}"
+    shutil.rmtree(folder / "runs", ignore_errors=True)  # of an earlier call with more seeds, say
     for name, result in scale.runs.items():
         write_result(folder / "runs" / name, result, about={"command": command})
     return Written(experiment, outcome, tuple(files), scale.seeds, seconds)

@@ -60,7 +60,7 @@ def page(runs: list[Run]) -> str:
         style=files["style.css"],
         script=files["script.js"],
         plotly=get_plotlyjs().replace("</script", "<\\/script"),
-        charts=json.dumps(drawn, allow_nan=False).replace("</", "<\\/"),
+        charts=json.dumps(drawn, allow_nan=False).replace("<", "\\u003c"),
     )
 
 

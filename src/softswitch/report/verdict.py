@@ -21,9 +21,15 @@ def verdict(run: Run) -> tuple[str, str]:
     if certificate is None:
         return (BAD if violating else UNSURE), f"{words} Nothing was held out, so nothing is certified."
     words = f"{words} {on_held_out(certificate)}"
+    unknown = about["clients"] - len(certificate["clients"])
+    if unknown:
+        words += (
+            f" {unknown} of {about['clients']} clients have too few rows to hold any out; of them nothing is certified."
+        )
     if violating or certificate["verdict"] == "violates":
         return BAD, words
-    return (GOOD if certificate["verdict"] == "meets" and code != "stopped" else UNSURE), words
+    sure = certificate["verdict"] == "meets" and code != "stopped" and not unknown
+    return (GOOD if sure else UNSURE), words
 
 
 def on_training(run: Run) -> str:
