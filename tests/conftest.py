@@ -11,8 +11,7 @@ import pytest
 from jaxtyping import install_import_hook
 
 # The inner rooms, whose arguments are arrays. What users call checks its arguments itself.
-SAFE_RL = [f"tasks.safe_rl.{room}" for room in ("cartpole", "policy", "episodes", "advantages", "trpo", "oracle")]
-INNER = ("sampling", "oracle", "round", "losses", "evaluation", "engine", "tasks.neyman_pearson", *SAFE_RL)
+INNER = ("sampling", "oracle", "round", "losses", "evaluation", "engine", "tasks.neyman_pearson")
 install_import_hook([f"softswitch.{room}" for room in INNER], "beartype.beartype")
 
 hypothesis.settings.register_profile("softswitch", deadline=None, max_examples=200)
