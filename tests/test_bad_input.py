@@ -258,7 +258,7 @@ def test_arguments_in_the_wrong_place():
 
 
 def test_pooled_criterion_without_statistics():
-    with refused(ValueError, "criterion='pooled' needs a constraint given as PooledConstraint"):
+    with refused(ValueError, "criterion='pooled' needs a constraint that is a function of additive statistics"):
         ss.solve(PROBLEM, CLIENTS, ss.AverageSGM(step_size=0.1, tolerance=0.1, criterion="pooled"))
 
 

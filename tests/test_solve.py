@@ -185,7 +185,7 @@ def test_an_average_window_without_feasible_rounds_falls_back():
     rule = ss.AverageSGM(step_size=0.25, tolerance=0.1)
     result = ss.solve(problem, one, rule, rounds=20, average_last=0.5, batch_size=None)
     assert result.history.feasible_rounds == 4
-    assert result.selected.startswith("best feasible iterate, from round 3")
+    assert result.selected.startswith("best feasible iterate by its reports, from round 3")
     assert float(result.params) == -0.75
 
 

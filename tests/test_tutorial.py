@@ -31,9 +31,9 @@ def test_the_tutorial(tmp_path):
     assert printed.count("converged-feasible") >= 2
     assert "Constraint <= 0.2 with confidence 0.95" in printed
     first, second = find_runs(tmp_path / "runs")
-    assert (first.about["tolerance"], second.about["tolerance"]) == (0.2, 0.15)
+    assert (first.about["tolerance"], second.about["tolerance"]) == (0.2, 0.3)
     assert first.about["clients"] == 4
-    assert second.about["worst_objective"] > first.about["worst_objective"], "the page says what a stricter bound costs"
+    assert second.about["worst_objective"] < first.about["worst_objective"], "the page says what a looser bound gains"
     assert (first.folder / "report.html").stat().st_size > 1e6
     assert (tmp_path / "both.html").exists()
     predicted = pd.read_csv(tmp_path / "predicted.csv")

@@ -69,8 +69,8 @@ class Prepared:
             "domain": repr(self.federation.domain),
             "start": fingerprint(self.federation.start),
             "clients": fingerprint(self.oracle),
-            "functions": self._functions(),
             **words(self.oracle),
+            "functions": self._functions(),
         }
 
     def _functions(self) -> str:

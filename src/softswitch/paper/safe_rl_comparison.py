@@ -169,7 +169,8 @@ def _claims(setting: Setting, counts: Paired, returns: Paired) -> list[Claim]:
         ),
     ]
     if 2 / 2**pairs < LEVEL:  # with fewer pairs the test cannot say it
-        claims.append(Claim(f"{setting.name}: sign-flip p < {LEVEL}", counts.p < LEVEL, f"difference {counts}"))
+        fewer = counts.difference < 0 and counts.p < LEVEL
+        claims.append(Claim(f"{setting.name}: sign-flip p < {LEVEL}", fewer, f"difference {counts}"))
     return claims
 
 

@@ -24,7 +24,7 @@ def save(policy: Policy, file: Path) -> None:
 def load(file: Path) -> Policy:
     """Read a policy from ``file``."""
     try:
-        with np.load(file, allow_pickle=False) as arrays:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             found = {name: jnp.asarray(arrays[name]) for name in arrays.files}
         policy = [Layer(found[f"{i}.weights"], found[f"{i}.bias"]) for i in range(len(found) // 2)]
         if jax.eval_shape(logit, policy, jnp.zeros(STATE_SIZE)).shape != ():
