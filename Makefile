@@ -5,12 +5,15 @@ BIN := $(VENV)/bin
 # pip reads the tested versions from the committed constraints file.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test browser docs lint format bench figures gallery clean
+.PHONY: demo test test-all browser docs lint format bench figures gallery clean
 
 demo: $(VENV)/.run
 	$(BIN)/softswitch demo --out demo
 
 test: $(VENV)/.dev browser
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: $(VENV)/.dev browser
 	$(BIN)/python -m pytest -n 2
 
 # The report is looked at in a browser. Where there is none and none can be installed, those tests are passed over.

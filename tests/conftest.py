@@ -20,6 +20,8 @@ hypothesis.settings.load_profile("softswitch")
 
 @pytest.fixture
 def x64():
-    """Compute in float64 within this test."""
+    """Compute in float64 within this test. What JAX keeps of loops traced in one precision does not fit the other."""
+    jax.clear_caches()
     with jax.enable_x64(True):
         yield
+    jax.clear_caches()

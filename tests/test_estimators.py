@@ -28,6 +28,7 @@ print(json.dumps([[one["check_name"], one["status"], str(one["exception"])] for 
 """
 
 
+@pytest.mark.slow
 def test_scikit_learns_own_checks():
     """In a process of its own, where XLA optimises less: many small programs are compiled.
 

@@ -58,7 +58,14 @@ def test_list_and_refusal():
 SAFE_RL = [name for name in EXPERIMENTS if name.startswith("safe-rl")]  # these share their runs
 
 
-@pytest.mark.parametrize("names", [*([name] for name in EXPERIMENTS if name not in SAFE_RL), SAFE_RL], ids=" ".join)
+ALONE = [
+    pytest.param([name], marks=[pytest.mark.slow] if name == "alpha-scale" else [], id=name)
+    for name in EXPERIMENTS
+    if name not in SAFE_RL
+]
+
+
+@pytest.mark.parametrize("names", [*ALONE, pytest.param(SAFE_RL, id="safe-rl")])
 def test_figure_numbers_and_claims_are_written(written, names):
     for name in names:
         is_written(name, *written(name))

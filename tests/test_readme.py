@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from softswitch.cli import app
@@ -65,6 +66,7 @@ def test_python_runs_as_printed(capsys, monkeypatch, tmp_path):
     assert list((tmp_path / "my-run").iterdir())
 
 
+@pytest.mark.slow
 def test_safe_rl_runs_as_printed(capsys):
     assert run_programs("docs/safe-rl.md") == 2
     printed = capsys.readouterr().out

@@ -163,6 +163,7 @@ def test_some_clients_in_a_round_and_evaluation_in_between():
     assert result.client_constraint.shape == (3, 1)
 
 
+@pytest.mark.slow
 def test_sweeps_are_solves():
     carts = [cartpole(seed=seed, budgets="drawn", **SMALL) for seed in (1, 2)]
     rule = ss.SoftmaxSGM(alpha=0.1, **COMMON)

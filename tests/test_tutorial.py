@@ -44,6 +44,7 @@ def test_the_tutorial(tmp_path):
     assert max(malignant) <= 20
 
 
+@pytest.mark.slow
 def test_parity_on_adult(tmp_path):
     printed = follow("own-data.md", tmp_path)
     (run,) = find_runs(tmp_path / "runs")
