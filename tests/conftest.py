@@ -20,7 +20,14 @@ hypothesis.settings.load_profile("softswitch")
 
 @pytest.fixture
 def x64():
-    """Compute in float64 within this test. What JAX keeps of loops traced in one precision does not fit the other."""
+    """Compute in float64 within this test."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def x64_alone():
+    """The same with nothing kept before and after: what JAX keeps of some loops does not fit the other precision."""
     jax.clear_caches()
     with jax.enable_x64(True):
         yield

