@@ -14,7 +14,7 @@ from jaxtyping import install_import_hook
 INNER = ("sampling", "oracle", "round", "losses", "evaluation", "engine", "tasks.neyman_pearson")
 install_import_hook([f"softswitch.{room}" for room in INNER], "beartype.beartype")
 
-hypothesis.settings.register_profile("softswitch", deadline=None, max_examples=100)
+hypothesis.settings.register_profile("softswitch", deadline=None, max_examples=200)
 hypothesis.settings.load_profile("softswitch")
 
 

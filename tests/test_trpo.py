@@ -82,7 +82,10 @@ def test_actions_follow_the_policys_odds():
     np.testing.assert_allclose(episodes.logits[alive], odds[alive], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("hidden", [(), (6, 5, 4)])
+SLOW = [pytest.param(hidden, marks=pytest.mark.slow) for hidden in ((5,), (8, 8))]
+
+
+@pytest.mark.parametrize("hidden", [(), (6, 5, 4), *SLOW])
 def test_the_jacobian_is_autodiffs(x64_alone, hidden):
     policy = shaken(first_policy(jax.random.key(2), hidden))
     states = jax.random.normal(jax.random.key(3), (7, 4))
@@ -212,7 +215,7 @@ def plain_advantages(features, alive, signal, gamma, lam):
     return out
 
 
-@pytest.mark.parametrize(("gamma", "lam"), [(0.99, 0.97), (0.9, 0.0)])
+@pytest.mark.parametrize(("gamma", "lam"), [(0.99, 0.97), (0.9, 0.0), pytest.param(0.95, 1.0, marks=pytest.mark.slow)])
 def test_advantages_are_a_plain_loops(x64_alone, gamma, lam):
     _, episodes = played("mars")
     features, alive = np.asarray(gae.features(episodes.states)), np.asarray(episodes.alive)
@@ -236,7 +239,7 @@ def test_normalised():
     np.testing.assert_allclose(normalised(jnp.array([1.0, 99.0, 3.0]), weight)[jnp.array([0, 2])], [-1, 1], rtol=1e-5)
 
 
-@pytest.mark.parametrize("planet", ["mars"])
+@pytest.mark.parametrize("planet", ["mars", *(pytest.param(p, marks=pytest.mark.slow) for p in ("earth", "jupiter"))])
 def test_a_step_keeps_the_kl_limit_and_improves_the_surrogate(planet):
     how = TrustRegion()
     step = jax.jit(improve, static_argnames="how")

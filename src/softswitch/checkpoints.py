@@ -70,7 +70,7 @@ class Checkpoints:
         """Write where the run stands, and remove all but the two newest."""
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        arrays = _named((standing.state, standing.record))
+        arrays = named((standing.state, standing.record))
         told = {
             "format": FORMAT,
             "request": json.dumps(request),
@@ -103,7 +103,7 @@ class Checkpoints:
                         f"{file} is of another request: its {name} is {there.get(name)}, but {request[name]} is asked "
                         "for; use another folder"
                     )
-            state, record = _shaped(arrays, like)
+            state, record = shaped(arrays, like)
             return Standing(state, record, int(told["done"]), float(told["seconds"]))
         return None
 
@@ -135,7 +135,7 @@ def write_atomically(file: Path, content: bytes, *, durable: bool = True) -> Non
 
 def fingerprint(*trees: Any) -> str:
     """A digest of all arrays in the trees: shapes, types and values."""
-    return _digest({f"{i}{name}": array for i, tree in enumerate(trees) for name, array in _named(tree).items()})
+    return _digest({f"{i}{name}": array for i, tree in enumerate(trees) for name, array in named(tree).items()})
 
 
 def words(settings: Any) -> dict[str, str]:
@@ -150,7 +150,7 @@ def without_addresses(text: str) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
-def _named(tree: Any) -> dict[str, np.ndarray]:
+def named(tree: Any) -> dict[str, np.ndarray]:
     """The leaves by their paths."""
     return {
         jax.tree_util.keystr(path): np.asarray(leaf, order="C")
@@ -177,6 +177,7 @@ def _read(file: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     return told, arrays
 
 
-def _shaped(arrays: dict[str, np.ndarray], like: Any) -> Any:
+def shaped(arrays: dict[str, np.ndarray], like: Any) -> Any:
+    """Arrays by their paths as a tree again, in the structure of ``like``."""
     paths, structure = jax.tree_util.tree_flatten_with_path(like)
     return jax.tree.unflatten(structure, [arrays[jax.tree_util.keystr(path)] for path, _ in paths])

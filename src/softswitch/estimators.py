@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, check_random_state, valida
 
 from softswitch.certify import certify
 from softswitch.clients import ClientData
-from softswitch.recipes import recipe
+from softswitch.recipes import default_alpha, recipe
 from softswitch.rules import SoftmaxSGM
 from softswitch.solve import solve
 from softswitch.splits import hold_out
@@ -69,7 +69,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
             return ClientData.from_arrays(chosen, owner[part], strata=made.strata)
 
         train, held = of(~apart), of(apart) if apart.any() else None
-        alpha = self.alpha if self.alpha is not None else 10 * np.log(max(2, len(train))) / max(bound, 1e-3)
+        alpha = default_alpha(len(train), bound) if self.alpha is None else self.alpha
         network = bool(self.hidden)
         rule = SoftmaxSGM(
             alpha=alpha,

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
+from softswitch.checkpoints import shaped
 from softswitch.recipes import first_network
 from softswitch.runs import ENCODING, PARAMS, Run, open_run, write_json
 from softswitch.tables import Encoding
@@ -65,6 +66,5 @@ def load(folder: str | Path) -> Model:
     told = json.loads((run.folder / ENCODING).read_text(encoding="utf-8"))
     encoding = Encoding.from_dict(told["columns"])
     like = first_network(len(encoding.features), tuple(told["hidden"]), 0)
-    paths, structure = jax.tree_util.tree_flatten_with_path(like)
-    params = jax.tree.unflatten(structure, [jnp.asarray(run.params[jax.tree_util.keystr(path)]) for path, _ in paths])
+    params = jax.tree.map(jnp.asarray, shaped(run.params, like))
     return Model(run, encoding, told["label"], tuple(told["classes"]), params)

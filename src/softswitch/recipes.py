@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,11 @@ def _class_loss(params: Network, batch: Batch, label: int) -> Float[Array, ""]:
     score = scores(params, batch["x"])
     loss = jnp.logaddexp(0, score) - (batch["y"] == 1) * score
     return mean_over(loss, batch["weight"] * (batch["y"] == label))
+
+
+def default_alpha(clients: int, bound: float) -> float:
+    """10·ln(n)/bound: the softmax mean is then at most a tenth of the bound below the maximum."""
+    return 10 * math.log(max(2, clients)) / max(bound, 1e-3)
 
 
 def first_network(features: int, hidden: tuple[int, ...], seed: int) -> Network:

@@ -16,12 +16,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from safetensors.numpy import load_file, save
 
 from softswitch.certificate import Certificate
-from softswitch.checkpoints import write_atomically
+from softswitch.checkpoints import named, write_atomically
 from softswitch.evaluation import Overview
 from softswitch.history import ClientHistory, History
 from softswitch.result import Result
@@ -72,7 +71,6 @@ def write_result(
     result: Result,
     *,
     about: Mapping[str, Any] | None = None,
-    params: Any = None,
     clients: Mapping[str, Sequence[Any]] | None = None,
     certificate: Certificate | None = None,
 ) -> None:
@@ -82,16 +80,13 @@ def write_result(
         folder: where.
         result: of ``solve``.
         about: more to tell of it.
-        params: the model, where it is not the result's answer.
         clients: further columns of the table of clients.
         certificate: on held-out rows.
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / HISTORY, _history_bytes(result.history), durable=False)
     write_atomically(folder / CLIENTS, _clients_bytes(result, clients or {}), durable=False)
-    leaves = jax.tree_util.tree_leaves_with_path(result.params if params is None else params)
-    arrays = {jax.tree_util.keystr(path): np.asarray(leaf, order="C") for path, leaf in leaves}
-    write_atomically(folder / PARAMS, save(arrays), durable=False)
+    write_atomically(folder / PARAMS, save(named(result.params)), durable=False)
     if certificate is not None:
         write_json(folder / CERTIFICATE, certificate.to_dict())
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ from softswitch.config import Config, Data, read_config, write_config
 from softswitch.models import write_encoding
 from softswitch.prepare import prepare
 from softswitch.problem import Problem
-from softswitch.recipes import GROUPED, function_named, recipe
+from softswitch.recipes import GROUPED, default_alpha, function_named, recipe
 from softswitch.result import Result
 from softswitch.rules import Rule
 from softswitch.runs import ABOUT, CHECKPOINTS, CONFIG, FORMAT, new_folder, open_run, versions, write_json, write_result
@@ -39,8 +38,7 @@ from softswitch.tracking import Callback
 
 KEPT = ("started", "settings", "base", "data", "command")
 """What a resumed run keeps of what it is about."""
-FEW_MORE = 10.0
-"""α = this · ln(clients)/tolerance, unless given: the softmax mean is then at most a tenth of the tolerance low."""
+ALPHA_PER_SPREAD = 10.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +162,7 @@ def make_rule(config: Config, clients: int) -> Rule:
         alpha = method.alpha
         if alpha is None:
             spread = method.alpha_scale == "spread"
-            alpha = FEW_MORE if spread else FEW_MORE * math.log(max(2, clients)) / max(tolerance, 1e-3)
+            alpha = ALPHA_PER_SPREAD if spread else default_alpha(clients, tolerance)
         return rules.SoftmaxSGM(alpha=alpha, alpha_scale=method.alpha_scale, **common)
     if method.name == "penalty":
         return rules.Penalty(penalty=method.penalty, **common)
