@@ -26,6 +26,7 @@ from softswitch.paper.safe_rl import (
     violations,
     worst_return,
 )
+from softswitch.paper.study import half_interval
 from softswitch.plotting import BLUE, VERMILLION, band, legend, panels
 from softswitch.result import Result
 from softswitch.text import mean_and_spread
@@ -56,9 +57,7 @@ class Paired:
     @property
     def half_interval(self) -> float:
         """Half of its 95% interval (Student's t)."""
-        if len(self.ours) < 2:
-            return float("inf")
-        return float(stats.t(len(self.ours) - 1).isf(0.025) * stats.sem(self.ours - self.theirs))
+        return half_interval(self.ours - self.theirs)
 
     @property
     def smaller(self) -> int:

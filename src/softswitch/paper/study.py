@@ -216,9 +216,14 @@ def mean(points: Sequence[Point], name: str) -> float:
 def paired(points: Sequence[Point], others: Sequence[Point], name: str) -> tuple[float, float]:
     """The mean over seeds of the first minus the second, and half its 95% interval: seeds share split and draws."""
     differences = [getattr(a, name) - getattr(b, name) for a, b in zip(points, others, strict=True)]
-    if len(differences) == 1:
-        return float(differences[0]), float("inf")
-    return float(np.mean(differences)), float(stats.t(len(differences) - 1).isf(0.025) * stats.sem(differences))
+    return float(np.mean(differences)), half_interval(differences)
+
+
+def half_interval(differences: Sequence[float] | np.ndarray) -> float:
+    """Half of the 95% interval (Student's t) of a mean; infinite for a single number."""
+    if len(differences) < 2:
+        return float("inf")
+    return float(stats.t(len(differences) - 1).isf(0.025) * stats.sem(differences))
 
 
 def said(points: Sequence[Point], name: str) -> str:
