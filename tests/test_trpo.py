@@ -47,7 +47,8 @@ def batch(x64_alone):
 
 def flat(steps):
     """All blocks' steps in a row."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]), steps.blocks)
+    blocks = steps.blocks._replace(states=jnp.swapaxes(steps.blocks.states, 1, 2))
+    return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]), blocks)
 
 
 def test_episodes_end_and_stay_ended():
@@ -90,7 +91,7 @@ def test_the_jacobian_is_autodiffs(x64_alone, hidden):
     policy = shaken(first_policy(jax.random.key(2), hidden))
     states = jax.random.normal(jax.random.key(3), (7, 4))
     change, on_logits = shaken(policy, seed=4), jnp.arange(7.0) - 3
-    jacobian = Jacobian.at(policy, states)
+    jacobian = Jacobian.at(policy, states.T)
     _, forward = jax.jvp(lambda p: logit(p, states), (policy,), (change,))
     np.testing.assert_allclose(jacobian.times(change), forward, rtol=1e-10)
     (backward,) = jax.vjp(lambda p: logit(p, states), policy)[1](on_logits)

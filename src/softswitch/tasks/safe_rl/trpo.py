@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.tasks.safe_rl.episodes import Episodes
-from softswitch.tasks.safe_rl.policy import Jacobian, Policy, logit
+from softswitch.tasks.safe_rl.policy import Jacobian, Policy, logit_of_columns
 
 Vector = Float[Array, " parameters"]
 BLOCK = 500
@@ -47,7 +47,7 @@ class TrustRegion(NamedTuple):
 class Block(NamedTuple):
     """Some steps: ``weight`` is 1/(how many were played in all) for those played, and 0 for the others."""
 
-    states: Float[Array, "*blocks steps 4"]
+    states: Float[Array, "*blocks 4 steps"]
     actions: Bool[Array, "*blocks steps"]
     logits: Float[Array, "*blocks steps"]
     advantages: Float[Array, "*blocks steps"]
@@ -85,7 +85,9 @@ class Steps(NamedTuple):
             padded = jnp.pad(column[order], [(0, spare), *[(0, 0)] * (column.ndim - 1)])
             return padded.reshape(-1, size, *column.shape[1:])
 
-        return cls(jax.tree.map(in_blocks, block), jnp.ceil(played / size).astype(jnp.int32))
+        blocks = jax.tree.map(in_blocks, block)
+        blocks = blocks._replace(states=jnp.swapaxes(blocks.states, 1, 2))
+        return cls(blocks, jnp.ceil(played / size).astype(jnp.int32))
 
     def each(self, function: Callable[[Block], Any]) -> Any:
         """``function`` of every block that is used, stacked; zeros for the others."""
@@ -122,7 +124,7 @@ def surrogate_and_kl(policy: Policy, steps: Steps) -> tuple[Float[Array, ""], Fl
     """E[π(a)/π_old(a) · A] and E[KL(π_old ‖ π)] over the steps."""
 
     def of(block: Block, _: None) -> tuple[Array, Array]:
-        old, new = block.logits, logit(policy, block.states)
+        old, new = block.logits, logit_of_columns(policy, block.states)
         side = jnp.where(block.actions, 1.0, -1.0)
         ratio = jnp.exp(jax.nn.log_sigmoid(side * new) - jax.nn.log_sigmoid(side * old))
         # KL of two coins by their log-odds: p·(z_old − z) plus the difference of log(1 − p).
