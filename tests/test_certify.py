@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from softswitch.bounds import mean_interval
 from softswitch.certificate import Verdict
-from softswitch.certify import mean_interval
 from softswitch.tasks.neyman_pearson import breast_cancer
 
 

@@ -30,12 +30,14 @@ class Standing(NamedTuple):
         record: the history so far, as one record.
         done: how many rounds.
         seconds: how long they took.
+        names: the labels of the clients met so far, where they are not known beforehand.
     """
 
     state: Any
     record: Any
     done: int
     seconds: float
+    names: tuple[str, ...] = ()
 
 
 @dataclass
@@ -76,6 +78,7 @@ class Checkpoints:
             "request": json.dumps(request),
             "done": str(standing.done),
             "seconds": repr(standing.seconds),
+            "names": json.dumps(standing.names),
             "digest": _digest(arrays),
         }
         file = folder / f"round-{standing.done:09d}{SUFFIX}"
@@ -104,7 +107,8 @@ class Checkpoints:
                         "for; use another folder"
                     )
             state, record = shaped(arrays, like)
-            return Standing(state, record, int(told["done"]), float(told["seconds"]))
+            names = tuple(json.loads(told.get("names", "[]")))
+            return Standing(state, record, int(told["done"]), float(told["seconds"]), names)
         return None
 
     def _files(self) -> list[Path]:

@@ -36,7 +36,8 @@ class Record(NamedTuple):
         held_out: the same on rows not trained on; None where there are none.
         absent: how many participants had no objective, or lacked a constraint.
         rows: rows that the clients hold together, where a batch is all of them; else None.
-        clients: I_k and its members' f_i, g_i and metrics; None where they are not recorded.
+        clients: I_k, its members' f_i, g_i and metrics, and their fates where clients can be lost; None where they
+            are not recorded.
     """
 
     objective: Float[Array, ""]
@@ -48,7 +49,16 @@ class Record(NamedTuple):
     held_out: Overview | None
     absent: Int[Array, ""]
     rows: Int[Array, ""] | None
-    clients: tuple[Int[Array, " m"], Float[Array, " m"], Float[Array, "m c"], dict[str, Float[Array, " m"]]] | None
+    clients: (
+        tuple[
+            Int[Array, " m"],
+            Float[Array, " m"],
+            Float[Array, "m c"],
+            dict[str, Float[Array, " m"]],
+            Int[Array, " m"] | None,
+        ]
+        | None
+    )
 
 
 class Span(NamedTuple):
@@ -94,7 +104,7 @@ def play(
         held_out,
         (reports.mask & ~(reports.has_objective & reports.has_constraint.all(axis=1))).sum(),
         oracle.rows_held(draws),
-        (draws.clients, reports.objective, reports.constraint, reports.metrics) if record_clients else None,
+        (draws.clients, reports.objective, reports.constraint, reports.metrics, None) if record_clients else None,
     )
     return after, record
 

@@ -4,14 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from enum import IntEnum
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from softswitch.engine import Record
 from softswitch.evaluation import Overview
-from softswitch.oracle import Oracle
+
+
+class Costs(Protocol):
+    """What tells the cost of a round; see ``softswitch.oracle.Oracle``."""
+
+    def cost(self, rows_held: Any) -> tuple[Any, Any]:
+        """How many rows a round evaluates values on, and how many it evaluates gradients on."""
+        ...
+
+
+class Fate(IntEnum):
+    """What became of a client in a round, where clients can be lost."""
+
+    NOBODY = 0
+    """An empty place: fewer clients were asked in this round than in others."""
+    COUNTED = 1
+    """It reported, and its direction was applied, with whatever weight."""
+    NO_REPORT = 2
+    """It was lost before its report."""
+    BAD_REPORT = 3
+    """Its report was rejected."""
+    REFUSED = 4
+    """It said that it would not take part."""
+    NO_UPDATE = 5
+    """It reported, and was lost before its direction."""
+    BAD_UPDATE = 6
+    """It reported, and its direction was rejected."""
+    VOID = 7
+    """It did its part, but too few did, and the round was void."""
 
 
 @dataclass(frozen=True)
@@ -19,16 +48,18 @@ class ClientHistory:
     """What each sampled client reported, round by round.
 
     Attributes:
-        clients: I_k, as indices of clients; rounds × m.
-        objective: f_i of each; rounds × m.
+        clients: I_k, as indices of clients; rounds × m. −1 is an empty place.
+        objective: f_i of each; rounds × m. NaN where it did not report.
         constraint: g_i of each; rounds × m × constraints.
         metrics: further numbers that each told, by name; rounds × m.
+        fates: what became of each, by the numbers of ``Fate``; None where no client can be lost.
     """
 
     clients: np.ndarray
     objective: np.ndarray
     constraint: np.ndarray
     metrics: dict[str, np.ndarray]
+    fates: np.ndarray | None = None
 
 
 def join(records: Sequence[Record], rounds: int) -> Record:
@@ -95,7 +126,7 @@ class History:
         return self.feasible_rounds / counted if counted else float("nan")
 
     @classmethod
-    def from_records(cls, oracle: Oracle, records: Sequence[Record], rounds: int, first: int = 0) -> History:
+    def from_records(cls, oracle: Costs, records: Sequence[Record], rounds: int, first: int = 0) -> History:
         """Put chunks of records together, from round ``first`` on and so many rounds.
 
         The oracle tells what a round costs.

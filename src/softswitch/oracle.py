@@ -180,7 +180,7 @@ class GradientOracle:
         dtype = float_dtype(params)
 
         def one(client: tuple[Array, Array]) -> tuple[Array, Array, Array | None]:
-            batch = self._batch(self.report_batching, *client, dtype)
+            batch = self.batch(self.report_batching, *client, dtype)
             return (
                 self.losses.objective(params, batch).astype(dtype),
                 self.losses.constraints(params, batch).astype(dtype),
@@ -237,7 +237,7 @@ class GradientOracle:
 
         def total(params: Params) -> Array:
             def one(client: Array, rows: Array, mix: Array) -> Array:
-                batch = self._batch(self.update_batching, client, rows, float_dtype(params))
+                batch = self.batch(self.update_batching, client, rows, float_dtype(params))
                 return loss(params, batch, local_loss._replace(constraint=mix))
 
             return jnp.dot(server_weights, jax.vmap(one)(clients, rows, local_loss.constraint))
@@ -263,7 +263,7 @@ class GradientOracle:
         def one(client: Array, rows: Array, mix: Array) -> Params:
             def step(total: Params, rows: Array) -> tuple[Params, None]:
                 here = jax.tree.map(lambda w, s: w - jnp.asarray(step_size, w.dtype) * s, params, total)
-                batch = self._batch(self.update_batching, client, rows, float_dtype(params))
+                batch = self.batch(self.update_batching, client, rows, float_dtype(params))
                 gradient = jax.grad(loss)(here, batch, local_loss._replace(constraint=mix))
                 return jax.tree.map(jnp.add, total, gradient), None
 
@@ -317,5 +317,6 @@ class GradientOracle:
             pooled = np.asarray(evaluate_pooled(self.evaluation, self.rows, params, self.losses))
         return np.asarray(objective), np.asarray(constraint), pooled
 
-    def _batch(self, batching: Batching, client: Array, drawn: Array, dtype: Any) -> Batch:
+    def batch(self, batching: Batching, client: Array, drawn: Array, dtype: Any) -> Batch:
+        """One participant's batch."""
         return self.rows.take(*batching.batch(self.rows, client, drawn, dtype))

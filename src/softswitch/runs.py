@@ -126,7 +126,8 @@ def _history_bytes(history: History) -> bytes:
         if isinstance(value, Overview):
             arrays |= {f"{entry.name}.{name}": part for name, part in value._asdict().items()}
         elif isinstance(value, ClientHistory):
-            arrays |= {f"{entry.name}.{name}": getattr(value, name) for name in ("clients", "objective", "constraint")}
+            plain = ("clients", "objective", "constraint") + (("fates",) if value.fates is not None else ())
+            arrays |= {f"{entry.name}.{name}": getattr(value, name) for name in plain}
             arrays |= {f"{entry.name}.metrics.{name}": part for name, part in value.metrics.items()}
         elif value is not None:
             arrays[entry.name] = value
@@ -202,7 +203,9 @@ class Run:
             **plain,
             full=_overview(part("full")),
             held_out=_overview(part("held_out")) if part("held_out") else None,
-            per_client=ClientHistory(own["clients"], own["objective"], own["constraint"], metrics) if own else None,
+            per_client=ClientHistory(own["clients"], own["objective"], own["constraint"], metrics, own.get("fates"))
+            if own
+            else None,
         )
 
     @cached_property

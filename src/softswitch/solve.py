@@ -11,10 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softswitch import checks, engine
+from softswitch import checks
+from softswitch import engine as compiled
 from softswitch.checkpoints import Checkpoints, Standing
 from softswitch.clients import ClientData
-from softswitch.diagnosis import diagnose, never_feasible
+from softswitch.diagnosis import never_feasible
+from softswitch.ending import conclude
 from softswitch.evaluation import evaluate_all, evaluation
 from softswitch.feasibility import smallest_alone
 from softswitch.federation import Federation
@@ -26,9 +28,10 @@ from softswitch.problem import Params, Problem, checked_params
 from softswitch.result import Result
 from softswitch.round import State, healthy
 from softswitch.rules import Rule
-from softswitch.status import StatusCode, status
-from softswitch.status import answer as chosen
+from softswitch.status import StatusCode
 from softswitch.tracking import Callback, Chunk, ProgressBar
+
+ENGINES = ("compiled", "grid", "ray")
 
 
 def solve(
@@ -52,6 +55,7 @@ def solve(
     callbacks: Sequence[Callback] = (),
     checkpoints: Checkpoints | None = None,
     progress: bool | None = None,
+    engine: str = "compiled",
 ) -> Result:
     """Minimise the worst client's objective subject to every client's constraint.
 
@@ -78,6 +82,9 @@ def solve(
         callbacks: each is called with a ``Chunk`` after every chunk of rounds; one that returns True ends the run.
         checkpoints: keep the run's standing in a folder, and go on from where it stands there; ``Checkpoints(folder)``.
         progress: show a progress bar; by default on a terminal only.
+        engine: "compiled": whole stretches of rounds as one program. "grid" and "ray" speak to every client in Flower's
+            messages, in this process or under its Ray simulation: slower, for a look at what a deployment will do.
+            With ``batch_size=None`` all give the same trajectory; batches are drawn by each client for itself there.
 
     Returns:
         A ``Result``. Ctrl-C ends the run early and returns what there is, with status "stopped". Where no round was
@@ -99,7 +106,30 @@ def solve(
         held_out=held_out,
         answer=answer,
     )
-    result = _watched(prepared, rule, seed, callbacks, record_clients, checkpoints, progress)
+    if checks.one_of("engine", engine, ENGINES) == "compiled":
+        result = _watched(prepared, rule, seed, callbacks, record_clients, checkpoints, progress)
+    else:
+        if held_out is not None or clients_at_once is not None:
+            raise ValueError(f"held_out and clients_at_once must be None with engine={engine!r}; certify the result")
+        from softswitch.flower.engines import solve_over_flower
+
+        with ProgressBar(prepared.rounds, progress) as bar:
+            result = solve_over_flower(
+                problem,
+                clients,
+                rule,
+                engine,
+                prepared.rounds,
+                {"batch_size": batch_size, "value_batch_size": value_batch_size, "replace": replace},
+                local_steps=local_steps,
+                participation=participation,
+                seed=seed,
+                average_last=average_last,
+                answer=answer,
+                eval_every=prepared.eval_every,
+                callbacks=(bar, *callbacks),
+                checkpoints=checkpoints,
+            )
     if result.status.code is StatusCode.NO_FEASIBLE_ROUND and result.status.client is not None:
         return _with_blocker_alone(result, problem, clients)
     return result
@@ -158,11 +188,11 @@ def run(
     """Run a prepared request, chunk by chunk, from its start or from where its checkpoints stand."""
     federation, oracle, rounds = prepared.federation, prepared.oracle, prepared.rounds
     key = jax.random.key(seed)
-    length = engine.chunk_length(oracle)
+    length = compiled.chunk_length(oracle)
     computed = rule.computed_as()
 
-    def chunk(done: int, state: State) -> tuple[State, engine.Record]:
-        return engine.run_chunk(
+    def chunk(done: int, state: State) -> tuple[State, compiled.Record]:
+        return compiled.run_chunk(
             prepared.playing,
             computed,
             federation.domain,
@@ -178,8 +208,8 @@ def run(
             so_far = join(records, done)
             checkpoints.save(Standing(state, so_far, done, time.perf_counter() - began), request)
 
-    state = engine.start(federation.start, computed, oracle.constraints)
-    records: list[engine.Record] = []
+    state = compiled.start(federation.start, computed, oracle.constraints)
+    records: list[compiled.Record] = []
     began = time.perf_counter()
     done, feasible, counted, stopped = 0, 0, 0, False
     if checkpoints is not None:
@@ -233,7 +263,7 @@ def finish(
     rule: Rule,
     seed: int,
     state: State,
-    records: Sequence[engine.Record],
+    records: Sequence[compiled.Record],
     done: int,
     stopped: bool,
     seconds: float,
@@ -247,50 +277,19 @@ def finish(
     if vanished:
         diverged_at = int(np.flatnonzero(~history.void).max(initial=-1)) + 1
         state = state._replace(diverged_at=jnp.int32(diverged_at))
-    params, selected = chosen(state, history, prepared.averaging_from, prepared.answer)
-    objective, constraint, pooled = prepared.oracle.judge(params)
     names = prepared.federation.names
-    culprit = _culprit(prepared.playing, names, state, seed) if diverged_at >= 0 else None
-    how = status(
+    return conclude(
         state,
         history,
         rule,
+        prepared.oracle,
         names,
-        constraint,
+        averaging_from=prepared.averaging_from,
+        answer=prepared.answer,
         stopped=stopped,
-        diverged_name=culprit,
         vanished=vanished,
-        pooled=pooled if rule.criterion == "pooled" else None,
-    )
-    findings = diagnose(
-        history,
-        rule,
-        prepared.oracle.participants,
-        len(names),
-        constraint.shape[1],
-        diverged_at=diverged_at,
-        vanished=vanished,
-        absent_on_all_data=float(np.mean(np.isneginf(objective) | np.isneginf(constraint).any(axis=1))),
-        steadied_by=prepared.oracle.steadied_by,
-        scatter=lambda: float(engine.scatter(prepared.playing, state.params, jax.random.key(seed), jnp.int32(rounds))),
-    )
-    if how.code is StatusCode.NO_FEASIBLE_ROUND and how.client is not None:
-        worst = constraint.max(axis=1)
-        blocked = never_feasible(names, worst, rule.tolerance, int(worst.argmax()), None)
-        findings = (blocked, *findings)
-    return Result(
-        params=params,
-        last=state.params,
-        best=state.best.params if history.feasible_rounds else None,
-        selected=selected,
-        status=how,
-        diagnosis=findings,
-        history=history,
-        client_objective=objective,
-        client_constraint=constraint,
-        pooled_constraint=pooled,
-        names=names,
-        rule=rule,
+        culprit=_culprit(prepared.playing, names, state, seed) if diverged_at >= 0 else None,
+        scatter=lambda: float(compiled.scatter(prepared.playing, state.params, jax.random.key(seed), jnp.int32(rounds))),
         seed=seed,
         seconds=seconds,
     )
@@ -303,7 +302,7 @@ def _anything_left(prepared: Prepared, params: Params) -> bool:
 
 def _culprit(oracle: Oracle, names: Sequence[Any], state: State, seed: int) -> Any:
     """The label of the client whose report was not finite, found by asking again; None where it was the step."""
-    asked, reports = engine.report(oracle, state.params, jax.random.key(seed), state.diverged_at)
+    asked, reports = compiled.report(oracle, state.params, jax.random.key(seed), state.diverged_at)
     finite = np.asarray(healthy(reports))
     return None if finite.all() else names[int(asked[np.argmin(finite)])]
 

@@ -1,0 +1,1 @@
+"""Five hospitals and one network."""

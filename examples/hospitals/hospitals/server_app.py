@@ -1,0 +1,18 @@
+"""What runs at the coordinator: no data, only a rule."""
+
+from hospitals.task import MOST_MISS_LOSS, network
+from softswitch import SoftmaxSGM
+from softswitch.flower import server_app
+from softswitch.flower.torch_client import parameters
+
+app = server_app(
+    SoftmaxSGM(alpha=50.0, step_size=1.0, local_step_size=0.5, tolerance=MOST_MISS_LOSS),
+    parameters(network()),
+    name="hospitals",
+    local_steps=10,
+    average_last=0.5,
+    names=[f"hospital-{i}" for i in range(1, 6)],
+    min_clients=3,
+    report_timeout=120.0,
+    update_timeout=120.0,
+)

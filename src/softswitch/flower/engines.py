@@ -1,0 +1,122 @@
+"""solve() over Flower: the same problem and clients in Flower's in-process grid, or in its Ray simulation."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from softswitch.checkpoints import named, shaped
+from softswitch.clients import ClientData
+from softswitch.flower import wire
+from softswitch.flower.client import client_app
+from softswitch.flower.in_process import InProcessGrid
+from softswitch.flower.jax_client import JaxClient
+from softswitch.flower.strategy import SwitchingStrategy
+from softswitch.problem import Problem
+from softswitch.result import Result
+from softswitch.rules import Rule
+
+STRATUM = "stratum of the row"
+
+
+def solve_over_flower(
+    problem: Problem, clients: ClientData, rule: Rule, engine: str, rounds: int, batches: dict[str, Any], **settings: Any
+) -> Result:
+    """As ``solve``, each client on its own and spoken to in Flower's messages only.
+
+    Args:
+        problem: as for ``solve``.
+        clients: each becomes a ``JaxClient`` with its own rows.
+        rule: the method.
+        engine: "grid" or "ray".
+        rounds: K.
+        batches: ``batch_size``, ``value_batch_size`` and ``replace`` of ``solve``.
+        settings: of ``SwitchingStrategy``.
+    """
+    labels = [str(name) for name in clients.names]
+    strategy = SwitchingStrategy(rule, domain=problem.domain, names=labels, **settings)
+    first = wire.to_record(named(problem.start))
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        for i, rows in enumerate(_apart(clients)):
+            np.savez(Path(folder) / f"{i}.npz", **rows)  # each worker reads its own clients' rows only
+        app = client_app(partial(_stored_client, folder, problem, labels, batches))
+        if engine == "grid":
+            strategy.start(InProcessGrid(app, len(clients)), first, rounds)
+        else:
+            _simulate(app, len(clients), lambda grid: strategy.start(grid, first, rounds))
+    result = strategy.result
+    assert result is not None
+
+    def tree(params: Any) -> Any:
+        return None if params is None else jax.tree.map(jnp.asarray, shaped(params, problem.start))
+
+    return replace(
+        result, names=clients.names, params=tree(result.params), last=tree(result.last), best=tree(result.best)
+    )
+
+
+def _stored_client(
+    folder: str, problem: Problem, labels: list[str], batches: dict[str, Any], context: Context
+) -> JaxClient:
+    i = int(context.node_config["partition-id"])
+    with np.load(Path(folder) / f"{i}.npz", allow_pickle=False) as stored:
+        rows = {key: stored[key] for key in stored.files}
+    return JaxClient(problem, rows, name=labels[i], strata=rows.pop(STRATUM), **batches)
+
+
+def _apart(clients: ClientData) -> Iterator[dict[str, np.ndarray]]:
+    """Every client's own rows, and the stratum of each."""
+    ends = np.cumsum(clients.sizes)
+    for i, (first, end) in enumerate(zip(ends - clients.sizes, ends, strict=True)):
+        stratum = np.repeat(np.arange(len(clients.strata)), clients.stratum_sizes[i])
+        yield {
+            **{key: np.asarray(column[first:end]) for key, column in clients.rows.columns.items()},
+            STRATUM: stratum,
+        }
+
+
+def _simulate(app: ClientApp, clients: int, main: Any) -> None:
+    """Run under Ray, by Flower's own entry point for a Python session."""
+    try:
+        import ray  # noqa: F401
+        from flwr.simulation import run_simulation
+    except ImportError as error:
+        raise ValueError("engine='ray' needs Ray: pip install 'softswitch[simulation]'") from error
+    server, problems = ServerApp(), []
+
+    @server.main()
+    def run(grid: Grid, context: Context) -> None:
+        try:
+            main(grid)
+        except BaseException as problem:
+            problems.append(problem)
+            raise
+
+    run_simulation(server, app, clients, backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
+    if problems:
+        raise problems[0]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Flower's line or two a round."""
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,171 @@
+"""A client that computes with JAX: the same Problem as in solve(), on one client's rows."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from softswitch.bounds import Range
+from softswitch.certificate import Interval
+from softswitch.certify import certify
+from softswitch.checkpoints import named, shaped
+from softswitch.clients import ClientData
+from softswitch.flower.local import Task
+from softswitch.flower.wire import Arrays, Values
+from softswitch.oracle import GradientOracle
+from softswitch.prepare import BatchSize, prepare
+from softswitch.problem import Params, Problem, float_dtype
+from softswitch.rules import Decision, LocalLoss
+from softswitch.sampling import whole
+
+
+class JaxClient:
+    """One client of a ``Problem``; reports and directions are exactly those of the compiled engine's.
+
+    Args:
+        problem: objective and constraint; the start says how parameters look.
+        data: its columns, one row a sample.
+        name: its label.
+        batch_size: rows it draws for a gradient; None: all of its rows.
+        value_batch_size: rows it draws for its report; by default as ``batch_size``.
+        replace: draw rows with replacement, or without.
+        strata: a column to draw by, as in ``ClientData.from_arrays``.
+        held_out: rows it does not train on, for the certificate.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        data: Mapping[str, Any],
+        *,
+        name: str,
+        batch_size: int | None = 32,
+        value_batch_size: BatchSize = "same",
+        replace: bool = True,
+        strata: Any | None = None,
+        held_out: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._problem = problem
+        self._data = _alone(data, name, strata)
+        self._held_out = None if held_out is None else _alone(held_out, name, None)
+        self._batches: dict[str, Any] = {
+            "batch_size": batch_size,
+            "value_batch_size": value_batch_size,
+            "replace": replace,
+        }
+        self._oracles: dict[int, GradientOracle] = {}
+        first = self._oracle(1)
+        self.name = str(name)
+        self.rows = int(self._data.sizes[0])
+        self.held_out_rows = 0 if self._held_out is None else int(self._held_out.sizes[0])
+        self.batch_rows = first.report_batching.width
+        self.constraints = first.constraints
+
+    def report(self, params: Arrays, task: Task) -> Values:
+        """f_i and g_i on a batch."""
+        return _values(*_report(self._oracle(task.local_steps), self._tree(params), self._key(task)))
+
+    def update(self, params: Arrays, task: Task, loss: LocalLoss) -> Arrays:
+        """u_i, by the paper's LocalSolver."""
+        dtype = float_dtype(self._problem.start)
+        mix = LocalLoss(*(jnp.asarray(part, dtype) for part in loss))
+        direction = _update(
+            self._oracle(task.local_steps),
+            self._tree(params),
+            self._key(task),
+            mix._replace(constraint=mix.constraint[None]),
+            jnp.asarray(task.step_size, dtype),
+            switches=task.switches,
+        )
+        return named(direction)
+
+    def judge(self, params: Arrays) -> Values:
+        """f_i and g_i on all rows."""
+        return _values(*_judge(self._oracle(1), self._tree(params)))
+
+    def certify(self, params: Arrays, error: float, ranges: Sequence[Range | None]) -> list[Interval]:
+        """Intervals from the rows held out, as ``softswitch.certify`` makes them."""
+        assert self._held_out is not None
+        objective_range, *constraint_ranges = ranges
+        confidence = 1 - 2 * len(ranges) * error
+        made = certify(
+            self._tree(params),
+            self._problem,
+            self._held_out,
+            confidence,
+            tolerance=0.0,
+            objective_range=objective_range,
+            constraint_range=constraint_ranges,  # type: ignore[arg-type]
+        ).clients[0]
+        return [made.objective, *made.constraints]
+
+    def _oracle(self, local_steps: int) -> GradientOracle:
+        if local_steps not in self._oracles:
+            prepared = prepare(
+                self._problem,
+                self._data,
+                (),
+                rounds=1,
+                local_steps=local_steps,
+                participation=1.0,
+                average_last=1.0,
+                eval_every=1,
+                clients_at_once=1,
+                **self._batches,
+            )
+            assert isinstance(prepared.oracle, GradientOracle)
+            self._oracles[local_steps] = prepared.oracle
+        return self._oracles[local_steps]
+
+    def _tree(self, params: Arrays) -> Params:
+        return jax.tree.map(jnp.asarray, shaped(params, self._problem.start))
+
+    def _key(self, task: Task) -> jax.Array:
+        who = zlib.crc32(self.name.encode())
+        return _round_key(*(np.uint32(number) for number in (task.seed, task.round, who)))
+
+
+def _alone(data: Mapping[str, Any], name: str, strata: Any | None) -> ClientData:
+    size = len(next(iter(data.values()), ()))
+    return ClientData.from_arrays(data, np.full(size, str(name)), strata=strata)
+
+
+def _values(objective: Any, constraint: Any, statistics: Any) -> Values:
+    told = None if statistics is None else np.asarray(statistics, float).tolist()
+    return Values(float(objective), np.asarray(constraint, float).tolist(), told)
+
+
+@jax.jit
+def _round_key(seed: Any, k: Any, who: Any) -> jax.Array:
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), k), who)
+
+
+@jax.jit
+def _report(oracle: GradientOracle, params: Params, key: jax.Array) -> tuple[Any, Any, Any]:
+    draws = oracle.draw(key)
+    reports, _ = oracle.report(params, draws)
+    batch = oracle.batch(oracle.report_batching, draws.clients[0], draws.report_rows[0], float_dtype(params))
+    return reports.objective[0], reports.constraint[0], oracle.losses.statistics(params, batch)
+
+
+@partial(jax.jit, static_argnames="switches")
+def _update(
+    oracle: GradientOracle, params: Params, key: jax.Array, loss: LocalLoss, step_size: Any, *, switches: bool
+) -> Params:
+    alone = jnp.ones(1, float_dtype(params))
+    decision = Decision(criterion=jnp.zeros(()), feasible=loss.objective > 0, weights=alone, local_loss=loss)
+    return oracle.direction(params, oracle.draw(key), None, decision, switches, step_size)
+
+
+@jax.jit
+def _judge(oracle: GradientOracle, params: Params) -> tuple[Any, Any, Any]:
+    objective, constraint = oracle.evaluate(params)
+    assert oracle.evaluation is not None
+    everything = oracle.rows.take(*whole(oracle.rows, jnp.int32(0), oracle.evaluation.widths[0], float_dtype(params)))
+    return objective[0], constraint[0], oracle.losses.statistics(params, everything)

@@ -1,0 +1,173 @@
+"""All clients over the network, asked outside of the rounds: how good is an answer, and with what certainty."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+
+from softswitch import checks
+from softswitch.bounds import Range, checked_range, client_certificate, each_range, unknown
+from softswitch.certificate import Certificate, Interval
+from softswitch.flower import wire
+from softswitch.flower.exchange import Lost, exchange
+from softswitch.flower.roster import Roster
+from softswitch.problem import Params
+
+logger = logging.getLogger("softswitch.flower")
+ATTEMPTS = 3
+"""A client that does not answer is asked so many times before it is given up."""
+
+
+class RemoteClients:
+    """The clients behind a grid.
+
+    Attributes:
+        participants: m, how many took part in the last round.
+        steadied_by: what makes reports less noisy.
+    """
+
+    steadied_by = "batch_size"
+
+    def __init__(
+        self,
+        grid: Grid,
+        roster: Roster,
+        *,
+        local_steps: int,
+        timeout: float,
+        wait: float,
+        largest_report: float,
+        pooled: Callable[[Any], Any] | None,
+    ) -> None:
+        self._grid = grid
+        self._roster = roster
+        self._local_steps = local_steps
+        self._timeout = timeout
+        self._wait = wait
+        self._largest = largest_report
+        self._pooled = pooled
+        self.participants = 1
+
+    def rows(self, index: int) -> int:
+        """How many rows a client trains on."""
+        return self._roster.rows(index)
+
+    def cost(self, rows_held: Any) -> tuple[Any, Any]:
+        """How many rows a round evaluates values on, and how many it evaluates gradients on."""
+        return rows_held, self._local_steps * rows_held
+
+    def judge(self, params: Params) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """f_i and g_i of every client on all of its rows; NaN for one that does not answer."""
+        constraints = self._roster.constraints or 1
+        many = len(self._roster.names)
+        objective, constraint = np.full(many, np.nan), np.full((many, constraints), np.nan)
+        sums, content = [], RecordDict({wire.PARAMS: wire.to_record(params)})
+
+        def take(index: int, answer: Message) -> None:
+            values = wire.checked_values(answer.content, constraints, self._pooled is not None, self._largest)
+            objective[index], constraint[index] = values.objective, values.constraint
+            client = self._roster.clients[index]
+            if values.statistics is not None and client is not None:
+                sums.append(client.rows * np.asarray(values.statistics))
+
+        self._ask_all(wire.JUDGE, content, take)
+        together = None
+        if self._pooled is not None and sums:
+            together = np.atleast_1d(np.asarray(self._pooled(np.sum(sums, axis=0))))
+        return objective, constraint, together
+
+    def certify(
+        self,
+        params: Params,
+        tolerance: float,
+        confidence: float = 0.95,
+        *,
+        objective_range: Range | None = None,
+        constraint_range: Any = None,
+    ) -> Certificate | None:
+        """Bound every client's objective and constraint from rows that it held out; None where nobody did.
+
+        Each client computes its own intervals and tells only those. The arguments are those of ``softswitch.certify``.
+        """
+        error = 1 - checks.probability("confidence", confidence)
+        functions = 1 + (self._roster.constraints or 1)
+        ranges = [checked_range("objective_range", objective_range), *each_range(constraint_range, functions - 1)]
+        who = [i for i, client in enumerate(self._roster.clients) if client is not None and client.held_out_rows]
+        if not who:
+            return None
+        each = error / (2 * len(who) * functions)
+        settings = ConfigRecord(
+            {
+                "error": each,
+                "low": [math.nan if bounds is None else bounds[0] for bounds in ranges],
+                "high": [math.nan if bounds is None else bounds[1] for bounds in ranges],
+            }
+        )
+        content = RecordDict({wire.PARAMS: wire.to_record(params), wire.SETTINGS: settings})
+        found: dict[int, list[Interval]] = {}
+
+        def take(index: int, answer: Message) -> None:
+            found[index] = checked_intervals(answer.content, functions)
+
+        self._ask_all(wire.CERTIFY, content, take, who)
+        nothing = [unknown()] * functions
+        certificates = [
+            client_certificate(self._roster.names[i], found.get(i, nothing), tolerance, each, ranges) for i in who
+        ]
+        return Certificate(tolerance, confidence, tuple(certificates))
+
+    def _ask_all(
+        self, kind: str, content: RecordDict, take: Callable[[int, Message], None], who: list[int] | None = None
+    ) -> None:
+        """Ask every client; whoever does not answer is asked again."""
+        left = list(range(len(self._roster.names))) if who is None else list(who)
+        for _ in range(ATTEMPTS):
+            self._roster.look(self._grid, len(self._roster.names), self._wait)
+            nodes = self._roster.connected
+            asked = [index for index in left if index in nodes]
+            messages = [Message(content, nodes[index], kind, ttl=self._timeout, group_id=kind) for index in asked]
+            for index, answer in zip(asked, exchange(self._grid, messages, self._timeout), strict=True):
+                name = self._roster.names[index]
+                try:
+                    if isinstance(answer, Lost):
+                        raise answer
+                    if wire.REFUSED in answer.content:
+                        raise wire.Unacceptable("it refused")
+                    take(index, answer)
+                    left.remove(index)
+                except Lost as lost:
+                    logger.warning("client %r did not answer (%s): %s", name, kind, lost)
+                except wire.Unacceptable as error:
+                    logger.warning("client %r's answer is rejected (%s): %s", name, kind, error)
+                    left.remove(index)
+            if not left:
+                return
+        logger.warning("no answer (%s) from %s", kind, ", ".join(repr(self._roster.names[index]) for index in left))
+
+
+def checked_intervals(content: RecordDict, functions: int) -> list[Interval]:
+    """Intervals that a client sent, or raise."""
+    told = content.get(wire.INTERVALS)
+    if not isinstance(told, MetricRecord):
+        raise wire.Unacceptable("there are no intervals")
+    names = ("estimate", "lower", "upper", "rows", "deviation", "approximate")
+    columns = {name: wire.numbers(told, name) for name in names}
+    if {len(column) for column in columns.values()} != {functions}:
+        raise wire.Unacceptable(f"there are not {functions} intervals")
+    found = []
+    for j in range(functions):
+        row = {name: columns[name][j] for name in names}
+        if math.isnan(row["lower"]) or math.isnan(row["upper"]) or not row["lower"] <= row["upper"] or row["rows"] < 0:
+            raise wire.Unacceptable(f"{row} is not an interval")
+        found.append(
+            Interval(
+                row["estimate"], row["lower"], row["upper"], int(row["rows"]), row["deviation"], row["approximate"] != 0
+            )
+        )
+    return found

@@ -1,0 +1,169 @@
+"""What goes over the network: five kinds of messages, and arrays that are looked at before they are believed.
+
+Arrays travel as NumPy's own format, never pickled. Whatever a client sends is checked against what was expected (names,
+shapes, dtypes, sizes, finite numbers) before anything is made of it.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+HELLO, REPORT, UPDATE = "query.hello", "query.report", "train.update"
+JUDGE, CERTIFY = "evaluate.judge", "evaluate.certify"
+PARAMS, SETTINGS, DECISION, ABOUT = "params", "settings", "decision", "about"
+VALUES, DIRECTION, INTERVALS, REFUSED = "values", "direction", "intervals", "refused"
+"""The names of the records in a message."""
+HEADER_BYTES = 4096
+"""The most that an array's own description may take."""
+LONGEST_WORD = 200
+"""A client's name is at most so long."""
+
+Arrays = dict[str, np.ndarray]
+
+
+class Unacceptable(ValueError):  # noqa: N818 (what a client sent is, not what we did)
+    """What a client sent cannot be used; the text says why."""
+
+
+class Shape(NamedTuple):
+    """What an array must look like."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Values(NamedTuple):
+    """What a client reports.
+
+    Attributes:
+        objective: f_i; −∞ where it has none.
+        constraint: g_i, one number a constraint.
+        statistics: the additive statistics of a pooled constraint, where it is one.
+    """
+
+    objective: float
+    constraint: list[float]
+    statistics: list[float] | None = None
+
+
+def shapes(arrays: Mapping[str, Any]) -> dict[str, Shape]:
+    """What arrays like these look like."""
+    return {name: Shape(tuple(array.shape), str(array.dtype)) for name, array in arrays.items()}
+
+
+def to_record(arrays: Mapping[str, Any]) -> ArrayRecord:
+    """Arrays by their names, to be sent."""
+    return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
+
+
+def from_record(record: ArrayRecord) -> Arrays:
+    """Arrays by their names, as they came from the server."""
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def checked_arrays(record: Any, expected: Mapping[str, Shape]) -> Arrays:
+    """Arrays that a client sent, or raise: exactly those expected, and finite."""
+    if not isinstance(record, ArrayRecord):
+        raise Unacceptable("there are no arrays")
+    if set(record) != set(expected):
+        other = sorted(set(record) ^ set(expected))
+        raise Unacceptable(f"its arrays are not those of the model: {', '.join(map(repr, other[:5]))} differ")
+    return {name: _checked_array(name, record[name], expected[name]) for name in expected}
+
+
+def _checked_array(name: str, sent: Array, expected: Shape) -> np.ndarray:
+    entries = math.prod(expected.shape)
+    most = entries * np.dtype(expected.dtype).itemsize + HEADER_BYTES
+    if len(sent.data) > most:
+        raise Unacceptable(f"{name!r} has {len(sent.data):,} bytes, where at most {most:,} are expected")
+    stream = io.BytesIO(sent.data)
+    try:  # the description first: one that claims a huge array must not make us reserve it
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(stream)
+        if shape != expected.shape or str(dtype) != expected.dtype:
+            raise Unacceptable(
+                f"{name!r} is {dtype} of shape {shape}, where {expected.dtype} of shape {expected.shape} is expected"
+            )
+        array = sent.numpy()
+    except Unacceptable:
+        raise
+    except Exception as error:
+        raise Unacceptable(f"{name!r} is not an array in NumPy's format: {error}") from error
+    if not np.isfinite(array).all():
+        raise Unacceptable(f"{name!r} holds NaN or infinity")
+    return array
+
+
+def values_record(values: Values) -> MetricRecord:
+    """A client's report, to be sent. Two numbers, where it has one constraint."""
+    constraint = [float(value) for value in values.constraint]
+    told: dict[str, Any] = {
+        "objective": float(values.objective),
+        "constraint": constraint[0] if len(constraint) == 1 else constraint,
+    }
+    if values.statistics is not None:
+        told["statistics"] = [float(value) for value in values.statistics]
+    return MetricRecord(told)
+
+
+def checked_values(content: RecordDict, constraints: int, statistics: bool, largest: float) -> Values:
+    """A client's report, or raise: numbers that are finite and not absurd, or −∞ for what it does not have."""
+    told = content.get(VALUES)
+    if not isinstance(told, MetricRecord):
+        raise Unacceptable("there is no report")
+    objective, constraint = numbers(told, "objective"), numbers(told, "constraint")
+    if len(objective) != 1 or len(constraint) != constraints:
+        raise Unacceptable(
+            f"it has {len(objective)} objectives and {len(constraint)} constraints, where 1 and {constraints} are "
+            "expected"
+        )
+    for value in (*objective, *constraint):
+        if not (abs(value) <= largest or value == -math.inf):
+            raise Unacceptable(f"it reports {value}, where a number of at most {largest:g} in size is expected")
+    summed = numbers(told, "statistics") if statistics else None
+    if summed is not None and not all(abs(value) <= largest for value in summed):
+        raise Unacceptable(f"its statistics are {summed}, where finite numbers are expected")
+    return Values(objective[0], constraint, summed)
+
+
+def numbers(record: Mapping[str, Any], name: str) -> list[float]:
+    """One number, or a list of them."""
+    value = record.get(name)
+    if isinstance(value, int | float):
+        return [float(value)]
+    if not isinstance(value, list):
+        raise Unacceptable(f"it does not tell its {name}")
+    return [float(one) for one in value]
+
+
+def answer(message: Message, **records: Any) -> Message:
+    """A reply of these records."""
+    return Message(RecordDict(records), reply_to=message)
+
+
+def refusal(message: Message, why: str) -> Message:
+    """A reply that says no."""
+    return answer(message, **{REFUSED: ConfigRecord({"why": why})})
+
+
+def word(record: Mapping[str, Any], name: str) -> str:
+    """A short text that a client sent."""
+    value = record.get(name)
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_WORD or not value.isprintable():
+        raise Unacceptable(f"its {name} must be a text of 1 to {LONGEST_WORD} characters, but is {value!r:.80}")
+    return value
+
+
+def whole(record: Mapping[str, Any], name: str) -> int:
+    """A whole number >= 0 that a client sent."""
+    value = record.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
+        raise Unacceptable(f"its {name} must be a whole number >= 0, but is {value!r:.80}")
+    return value
