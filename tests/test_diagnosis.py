@@ -69,7 +69,7 @@ def test_ctrl_c_while_the_blocker_is_looked_at_keeps_the_run(monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["softswitch.solve"], "smallest_alone", interrupt)
+    monkeypatch.setattr(sys.modules["softswitch.solving"], "smallest_alone", interrupt)
     result = run(lambda w, b: w**2, lambda w, b: 1 + b["sign"][0] * w, 0.5, sgm())
     assert illnesses(result)[0] == "constraint never met"
 

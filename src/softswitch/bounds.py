@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy.special import ndtri, stdtrit
 
 from softswitch.certificate import ClientCertificate, Interval, Verdict
 
@@ -64,7 +64,7 @@ def width(n: int, deviation: float, error: float, bounds: Range | None) -> float
     """How far the truth may be from the estimate, on either side."""
     if bounds is None:
         # Rows that are all equal tell nothing of how far others lie.
-        return float(stats.t(n - 1).isf(error)) * deviation / math.sqrt(n) if n > 1 and deviation > 0 else math.inf
+        return -float(stdtrit(n - 1, error)) * deviation / math.sqrt(n) if n > 1 and deviation > 0 else math.inf
     span, half = bounds[1] - bounds[0], error / 2
     hoeffding = span * math.sqrt(math.log(1 / half) / (2 * n))
     if n < 2:
@@ -82,7 +82,7 @@ def resampled_interval(resampled: np.ndarray, value: float, size: int, error: fl
     finite = resampled[np.isfinite(resampled)]
     known = len(finite) >= 0.99 * len(resampled)
     spread = float(finite.std(ddof=1)) if known else 0.0
-    margin = float(stats.norm.isf(error)) * spread if spread > 0 else math.inf
+    margin = -float(ndtri(error)) * spread if spread > 0 else math.inf
     deviation = spread * math.sqrt(size) if spread > 0 else math.inf
     return Interval(value, value - margin, value + margin, size, deviation, approximate=True)
 

@@ -14,7 +14,7 @@ from softswitch.plotting import METHODS as COLOURS
 from softswitch.plotting import panels, tolerance
 from softswitch.result import Result
 from softswitch.rules import AverageSGM, Rule, SoftmaxSGM
-from softswitch.solve import solve
+from softswitch.solving import solve
 from softswitch.tasks.neyman_pearson import breast_cancer
 from softswitch.text import mean_and_spread
 

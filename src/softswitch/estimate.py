@@ -17,7 +17,7 @@ from softswitch.losses import Losses
 from softswitch.prepare import batch_shapes
 from softswitch.problem import Params, Problem, float_dtype
 from softswitch.sampling import Batching, batching
-from softswitch.solve import evaluate
+from softswitch.solving import evaluate
 from softswitch.theory import Constants, heterogeneity
 
 MOST_CLIENTS = 50

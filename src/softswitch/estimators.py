@@ -12,11 +12,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 
-from softswitch.certify import certify
+from softswitch.certifying import certify
 from softswitch.clients import ClientData
 from softswitch.recipes import default_alpha, recipe
 from softswitch.rules import SoftmaxSGM
-from softswitch.solve import solve
+from softswitch.solving import solve
 from softswitch.splits import hold_out
 from softswitch.tasks.fair_classification import scores
 

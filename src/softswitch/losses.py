@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from softswitch.problem import Batch, Params, PooledConstraint
-from softswitch.rules.reports import LocalLoss
+from softswitch.reports import LocalLoss
 
 Loss = Callable[[Params, Batch, LocalLoss], Array]
 """A local loss of one client; its ``LocalLoss`` holds that client's row of the constraint mix."""

@@ -9,7 +9,7 @@ from typing import Any
 from scipy import optimize
 
 from softswitch import checks
-from softswitch.plan import Plan, Remedy
+from softswitch.plans import Plan, Remedy
 from softswitch.theory import Constants, Setting, bound
 
 MOST_ROUNDS = MOST_ROWS = 10**15

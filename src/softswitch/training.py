@@ -18,7 +18,7 @@ import pandas as pd
 
 from softswitch import checks, rules
 from softswitch.certificate import Certificate
-from softswitch.certify import certify
+from softswitch.certifying import certify
 from softswitch.checkpoints import Checkpoints, write_atomically
 from softswitch.clients import ClientData
 from softswitch.config import Config, Data, read_config, write_config
@@ -29,7 +29,7 @@ from softswitch.recipes import GROUPED, default_alpha, function_named, recipe
 from softswitch.result import Result
 from softswitch.rules import Rule
 from softswitch.runs import ABOUT, CHECKPOINTS, CONFIG, FORMAT, new_folder, open_run, versions, write_json, write_result
-from softswitch.solve import solve
+from softswitch.solving import solve
 from softswitch.splits import hold_out
 from softswitch.status import StatusCode
 from softswitch.tables import Encoding, column, is_value, read_table

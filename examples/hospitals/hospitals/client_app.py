@@ -5,8 +5,7 @@ from pathlib import Path
 from flwr.app import Context
 
 from hospitals.task import false_alarms, misses, network, rows
-from softswitch.flower import Refused, client_app
-from softswitch.flower.torch_client import TorchClient
+from softswitch.flower import Refused, TorchClient, client_app
 
 
 def hospital(context: Context) -> TorchClient:

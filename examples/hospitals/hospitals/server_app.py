@@ -2,8 +2,7 @@
 
 from hospitals.task import MOST_MISS_LOSS, network
 from softswitch import SoftmaxSGM
-from softswitch.flower import server_app
-from softswitch.flower.torch_client import parameters
+from softswitch.flower import parameters, server_app
 
 app = server_app(
     SoftmaxSGM(alpha=50.0, step_size=1.0, local_step_size=0.5, tolerance=MOST_MISS_LOSS),

@@ -1,28 +1,55 @@
-"""The same round across real machines: softswitch over Flower (``pip install 'softswitch[flower]'``)."""
+"""The same round across real machines: softswitch over Flower (``pip install 'softswitch[flower]'``).
 
-try:
-    import flwr  # noqa: F401
-except ImportError as error:
-    raise ImportError("softswitch.flower needs Flower: pip install 'softswitch[flower]'") from error
+As everywhere, names are imported when they are first used: a client's process starts anew for every message.
+"""
 
-from softswitch.flower.client import client_app
-from softswitch.flower.in_process import InProcessGrid
-from softswitch.flower.jax_client import JaxClient
-from softswitch.flower.local import LocalOracle, Refused, Task
-from softswitch.flower.numpy_client import NumpyClient
-from softswitch.flower.server import server_app
-from softswitch.flower.strategy import SwitchingStrategy
-from softswitch.flower.wire import Values
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "InProcessGrid",
-    "JaxClient",
-    "LocalOracle",
-    "NumpyClient",
-    "Refused",
-    "SwitchingStrategy",
-    "Task",
-    "Values",
-    "client_app",
-    "server_app",
-]
+if find_spec("flwr") is None:
+    raise ImportError("softswitch.flower needs Flower: pip install 'softswitch[flower]'")
+
+if TYPE_CHECKING:
+    from softswitch.flower.client import client_app as client_app
+    from softswitch.flower.in_process import InProcessGrid as InProcessGrid
+    from softswitch.flower.jax_client import JaxClient as JaxClient
+    from softswitch.flower.local import LocalOracle as LocalOracle
+    from softswitch.flower.local import Refused as Refused
+    from softswitch.flower.local import Task as Task
+    from softswitch.flower.numpy_client import NumpyClient as NumpyClient
+    from softswitch.flower.server import server_app as server_app
+    from softswitch.flower.strategy import SwitchingStrategy as SwitchingStrategy
+    from softswitch.flower.torch_client import TorchClient as TorchClient
+    from softswitch.flower.torch_client import parameters as parameters
+    from softswitch.flower.wire import Values as Values
+
+_ROOMS = {
+    "InProcessGrid": "in_process",
+    "JaxClient": "jax_client",
+    "LocalOracle": "local",
+    "NumpyClient": "numpy_client",
+    "Refused": "local",
+    "SwitchingStrategy": "strategy",
+    "Task": "local",
+    "TorchClient": "torch_client",
+    "Values": "wire",
+    "client_app": "client",
+    "parameters": "torch_client",
+    "server_app": "server",
+}
+"""Where each public name lives."""
+
+__all__ = list(_ROOMS)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(_ROOMS)

@@ -15,7 +15,7 @@ from softswitch.bounds import Range
 from softswitch.certificate import Interval
 from softswitch.flower import wire
 from softswitch.flower.local import LocalOracle, Refused, Task
-from softswitch.rules import LocalLoss
+from softswitch.reports import LocalLoss
 
 Factory = Callable[[Context], LocalOracle]
 Handler = Callable[[LocalOracle, Message, Context], Message]
@@ -131,17 +131,22 @@ def _local_loss(decision: ConfigRecord, constraints: int) -> LocalLoss:
     if "feasible" in told:
         feasible = bool(told["feasible"])
         mix = [0.0] * constraints if feasible else [float(b) for b in told.get("constraint", [1.0])]
-        return LocalLoss(float(feasible), np.asarray(mix), 0.0, 0.0)
+        return LocalLoss(float(feasible), np.asarray(mix), 0.0, 0.0)  # type: ignore[arg-type]
     mix = [float(b) for b in told["constraint"]]
-    return LocalLoss(told["objective"], np.asarray(mix), told["penalty"], told["tolerance"])
+    return LocalLoss(told["objective"], np.asarray(mix), told["penalty"], told["tolerance"])  # type: ignore[arg-type]
 
 
 def decision_record(loss: LocalLoss, switches: bool, feasible: bool) -> ConfigRecord:
     """What a client is told in the second exchange; ``loss.constraint`` is its row of the mix."""
     mix = [float(b) for b in loss.constraint]
     if not switches:
-        numbers = {"objective": loss.objective, "penalty": loss.penalty, "tolerance": loss.tolerance}
-        return ConfigRecord({name: float(value) for name, value in numbers.items()} | {"constraint": mix})
+        told: dict[str, Any] = {
+            "objective": float(loss.objective),
+            "constraint": mix,
+            "penalty": float(loss.penalty),
+            "tolerance": float(loss.tolerance),
+        }
+        return ConfigRecord(told)
     if feasible or len(mix) == 1:
         return ConfigRecord({"feasible": feasible})
     return ConfigRecord({"feasible": feasible, "constraint": mix})

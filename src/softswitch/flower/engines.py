@@ -33,7 +33,13 @@ STRATUM = "stratum of the row"
 
 
 def solve_over_flower(
-    problem: Problem, clients: ClientData, rule: Rule, engine: str, rounds: int, batches: dict[str, Any], **settings: Any
+    problem: Problem,
+    clients: ClientData,
+    rule: Rule,
+    engine: str,
+    rounds: int,
+    batches: dict[str, Any],
+    **settings: Any,
 ) -> Result:
     """As ``solve``, each client on its own and spoken to in Flower's messages only.
 
@@ -51,7 +57,8 @@ def solve_over_flower(
     first = wire.to_record(named(problem.start))
     with tempfile.TemporaryDirectory() as folder, _quiet():
         for i, rows in enumerate(_apart(clients)):
-            np.savez(Path(folder) / f"{i}.npz", **rows)  # each worker reads its own clients' rows only
+            # Each worker reads the rows of its own clients only.
+            np.savez(Path(folder) / f"{i}.npz", allow_pickle=False, **rows)
         app = client_app(partial(_stored_client, folder, problem, labels, batches))
         if engine == "grid":
             strategy.start(InProcessGrid(app, len(clients)), first, rounds)

@@ -13,7 +13,7 @@ import numpy as np
 
 from softswitch.bounds import Range
 from softswitch.certificate import Interval
-from softswitch.certify import certify
+from softswitch.certifying import certify
 from softswitch.checkpoints import named, shaped
 from softswitch.clients import ClientData
 from softswitch.flower.local import Task
@@ -159,7 +159,9 @@ def _update(
     oracle: GradientOracle, params: Params, key: jax.Array, loss: LocalLoss, step_size: Any, *, switches: bool
 ) -> Params:
     alone = jnp.ones(1, float_dtype(params))
-    decision = Decision(criterion=jnp.zeros(()), feasible=loss.objective > 0, weights=alone, local_loss=loss)
+    decision = Decision(
+        criterion=jnp.zeros(()), feasible=jnp.asarray(loss.objective) > 0, weights=alone, local_loss=loss
+    )
     return oracle.direction(params, oracle.draw(key), None, decision, switches, step_size)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from softswitch.bounds import Range
 from softswitch.certificate import Interval
 from softswitch.flower.wire import Arrays, Values
-from softswitch.rules import LocalLoss
+from softswitch.reports import LocalLoss
 
 
 class Refused(Exception):  # noqa: N818 (it is an answer, not an error)

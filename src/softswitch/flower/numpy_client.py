@@ -13,7 +13,7 @@ from softswitch.bounds import Range, intervals_by_rows
 from softswitch.certificate import Interval
 from softswitch.flower.local import Task
 from softswitch.flower.wire import Arrays, Values
-from softswitch.rules import LocalLoss
+from softswitch.reports import LocalLoss
 
 Function = Callable[[Arrays, Arrays], tuple[Any, Mapping[str, Any]]]
 
@@ -46,7 +46,10 @@ class NumpyClient:
         checks.function("constraint", constraint, "(params, batch) -> (value, gradient)")
         self._objective, self._constraint = objective, constraint
         self._data, self.rows = _columns("data", data)
-        self._held_out, self.held_out_rows = (None, 0) if held_out is None else _columns("held_out", held_out)
+        self._held_out: Arrays | None = None
+        self.held_out_rows = 0
+        if held_out is not None:
+            self._held_out, self.held_out_rows = _columns("held_out", held_out)
         self._batch_size = None if batch_size is None else checks.whole_number("batch_size", batch_size, at_least=1)
         self.name = str(name)
         self.batch_rows = self.rows if self._batch_size is None else self._batch_size

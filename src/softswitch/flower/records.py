@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softswitch import round
 from softswitch.engine import Record
 from softswitch.evaluation import Overview
-from softswitch.rules import Decision, Reports
-from softswitch.weighting import maximum
+from softswitch.reports import Decision, Reports
+from softswitch.round import sound
 
 
 def no_reports(clients: int, constraints: int, dtype: Any, pools: bool) -> Reports:
@@ -27,7 +26,7 @@ def no_reports(clients: int, constraints: int, dtype: Any, pools: bool) -> Repor
 
 def not_evaluated() -> Overview:
     """F and G on all data in a round that did not look."""
-    return Overview(*[np.float32(np.nan)] * 4)
+    return Overview(*[jnp.full((), jnp.nan, jnp.float32)] * 4)
 
 
 def entry(
@@ -43,51 +42,54 @@ def entry(
         full: F and G on all data, where it was looked at.
         rows: on how many rows the reports were computed.
     """
-    objective, constraint, mask = (np.asarray(part) for part in reports[:2] + reports[3:4])
-    dtype = objective.dtype
-    feasible = decision is not None and bool(decision.feasible & round.sound(reports, decision))
-    criterion = -np.inf if decision is None else float(decision.criterion)
+    objective, constraint, mask = (np.asarray(part) for part in (reports.objective, reports.constraint, reports.mask))
+    heard = np.where(mask, objective, -np.inf), np.where(mask[:, None], constraint, -np.inf)
+    feasible = decision is not None and bool(decision.feasible & sound(reports, decision))
     lacking = np.isneginf(objective) | np.isneginf(constraint).any(axis=1)
-    worst = clients[int(np.argmax(np.where(mask, objective, -np.inf)))] if mask.any() else -1
-    told = (
+    told: Any = (
         np.asarray(clients, np.int32),
-        np.where(mask, objective, np.nan).astype(dtype),
-        np.where(mask[:, None], constraint, np.nan).astype(dtype),
+        np.where(mask, objective, np.nan).astype(objective.dtype),
+        np.where(mask[:, None], constraint, np.nan).astype(objective.dtype),
         {},
         fates.astype(np.int32),
     )
-    alone = Record(
-        objective=np.asarray(maximum(reports.objective, reports.mask)) if len(mask) else dtype.type(-np.inf),
-        constraint=np.asarray(maximum(reports.constraint, reports.mask[:, None])) if len(mask) else dtype.type(-np.inf),
-        criterion=np.asarray(criterion, dtype),
-        feasible=np.asarray(feasible),
-        worst_client=np.asarray(worst, np.int32),
-        full=Overview(*(np.asarray(part, np.float32) for part in full)),
-        held_out=None,
-        absent=np.asarray(int((mask & lacking).sum()), np.int32),
-        rows=np.asarray(rows, np.int64),
-        clients=told,  # type: ignore[arg-type]
-    )
-    return jax.tree.map(lambda part: np.asarray(part)[None], alone)
+    parts: dict[str, Any] = {
+        "objective": heard[0].max(initial=-np.inf).astype(objective.dtype),
+        "constraint": heard[1].max(initial=-np.inf).astype(objective.dtype),
+        "criterion": np.asarray(-np.inf if decision is None else decision.criterion, objective.dtype),
+        "feasible": np.asarray(feasible),
+        "worst_client": np.int32(clients[int(np.argmax(heard[0]))] if mask.any() else -1),
+        "full": Overview(*(np.asarray(part, np.float32) for part in full)),  # type: ignore[arg-type]
+        "held_out": None,
+        "absent": np.int32((mask & lacking).sum()),
+        "rows": np.int64(rows),
+        "clients": told,
+    }
+    record: Record = jax.tree.map(lambda part: np.asarray(part)[None], Record(**parts))
+    return record
 
 
 def joined(before: Record, after: Record) -> Record:
     """Two stretches of rounds as one; the narrower gets empty places."""
-    assert before.clients is not None
-    assert after.clients is not None
-    width = max(part.clients[0].shape[1] for part in (before, after))  # type: ignore[index]
 
-    def widened(record: Record) -> Record:
-        clients, objective, constraint, metrics, fates = record.clients  # type: ignore[misc]
-        more = [(0, 0), (0, width - clients.shape[1])]
-        wide = (
+    def width(record: Any) -> int:
+        return int(record.clients[0].shape[1])
+
+    def widened(record: Any, to: int) -> Record:
+        clients, objective, constraint, metrics, fates = record.clients
+        more = [(0, 0), (0, to - clients.shape[1])]
+        wide: Any = (
             np.pad(clients, more, constant_values=-1),
             np.pad(objective, more, constant_values=np.nan),
             np.pad(constraint, [*more, (0, 0)], constant_values=np.nan),
             metrics,
             np.pad(fates, more),
         )
-        return record._replace(clients=wide)  # type: ignore[arg-type]
+        widened: Record = record._replace(clients=wide)
+        return widened
 
-    together: Record = jax.tree.map(lambda a, b: np.concatenate([a, b]), widened(before), widened(after))
+    widest = max(width(before), width(after))
+    together: Record = jax.tree.map(
+        lambda a, b: np.concatenate([a, b]), widened(before, widest), widened(after, widest)
+    )
     return together

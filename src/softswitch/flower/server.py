@@ -23,7 +23,17 @@ from softswitch.flower import wire
 from softswitch.flower.strategy import SwitchingStrategy
 from softswitch.result import Result
 from softswitch.rules import Rule
-from softswitch.runs import ABOUT, CHECKPOINTS, FORMAT, find_runs, new_folder, open_run, versions, write_json, write_result
+from softswitch.runs import (
+    ABOUT,
+    CHECKPOINTS,
+    FORMAT,
+    find_runs,
+    new_folder,
+    open_run,
+    versions,
+    write_json,
+    write_result,
+)
 from softswitch.status import StatusCode
 
 logger = logging.getLogger("softswitch.flower")

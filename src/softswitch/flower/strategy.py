@@ -162,7 +162,7 @@ class SwitchingStrategy(Strategy):
         grid: Grid,
         initial_arrays: ArrayRecord,
         num_rounds: int = 100,
-        timeout: float | None = None,  # type: ignore[override]
+        timeout: float | None = None,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
@@ -221,7 +221,7 @@ class SwitchingStrategy(Strategy):
             assert self.clients is not None
             objective, constraint, _ = self.clients.judge(rounds.state.params)
             full = overview(jnp.asarray(objective), jnp.asarray(constraint))
-        task = {wire.PARAMS: arrays, wire.SETTINGS: self._settings()}
+        task: dict[str, Any] = {wire.PARAMS: arrays, wire.SETTINGS: self._settings()}
         content = RecordDict(task)
         messages = [self._message(content, nodes[i], wire.REPORT, self.report_timeout) for i in asked]
         answers = exchange(grid, messages, self.report_timeout)
@@ -388,6 +388,7 @@ class SwitchingStrategy(Strategy):
     def _history(self) -> History:
         record: Record | None = self._rounds.record
         assert record is not None
+        assert self.clients is not None
         return History.from_records(self.clients, [record], self._rounds.done)
 
     def _finish(self, stopped: bool) -> Result:

@@ -17,7 +17,7 @@ from softswitch.bounds import Range, intervals_by_rows
 from softswitch.certificate import Interval
 from softswitch.flower.local import Task
 from softswitch.flower.wire import Arrays, Values
-from softswitch.rules import LocalLoss
+from softswitch.reports import LocalLoss
 
 Function = Callable[[torch.nn.Module, Any], torch.Tensor]
 Optimizer = Callable[..., torch.optim.Optimizer]

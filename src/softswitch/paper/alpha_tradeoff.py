@@ -13,7 +13,7 @@ from softswitch.plotting import BLUE, GREY, VERMILLION, panels
 from softswitch.problem import Batch, Params, Problem
 from softswitch.result import Result
 from softswitch.rules import SoftmaxSGM
-from softswitch.solve import solve
+from softswitch.solving import solve
 from softswitch.theory import limit_cycle
 
 REGIMES = {"smooth": 0.7, "damped": 1.8, "limit cycle": 3.5}

@@ -23,7 +23,7 @@ from softswitch.paper.neyman_pearson import CLIENTS, STUDY
 from softswitch.plotting import BLUE, GREEN, GREY, VERMILLION, dots, log_values, panels
 from softswitch.problem import Batch, Problem
 from softswitch.rules import SoftmaxSGM
-from softswitch.sweep import sweep
+from softswitch.sweeping import sweep
 from softswitch.tasks.neyman_pearson import class_loss, objective
 
 LEVEL, RADIUS, FEATURES = 0.1, 5.0, 31

@@ -10,7 +10,7 @@ import numpy as np
 from softswitch.paper.experiment import Row, Scale
 from softswitch.result import Result
 from softswitch.rules import AverageSGM, Rule, SoftmaxSGM
-from softswitch.sweep import sweep_federation
+from softswitch.sweeping import sweep_federation
 from softswitch.tasks.safe_rl import cartpole
 
 FIRST_SEED = 100

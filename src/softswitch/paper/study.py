@@ -14,8 +14,8 @@ from softswitch.paper.experiment import Row, Scale
 from softswitch.problem import Params, Problem
 from softswitch.result import Result
 from softswitch.rules import Rule
-from softswitch.solve import evaluate
-from softswitch.sweep import sweep
+from softswitch.solving import evaluate
+from softswitch.sweeping import sweep
 from softswitch.text import mean_and_spread
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from softswitch.reports import Decision, Reports
 from softswitch.rules.base import Rule
-from softswitch.rules.reports import Decision, Reports
 from softswitch.rules.softmax_sgm import SoftmaxSGM
 from softswitch.rules.switching import switch
 from softswitch.traced import traced_settings

@@ -11,7 +11,7 @@ import optax
 from array_api_compat import array_namespace
 
 from softswitch import checks
-from softswitch.rules.reports import Decision, Reports
+from softswitch.reports import Decision, Reports
 from softswitch.weighting import maximum, softmax_mean
 
 Schedule = Callable[[Any], Any]

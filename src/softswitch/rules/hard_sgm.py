@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from softswitch.reports import Decision, Reports
 from softswitch.rules.base import Rule
-from softswitch.rules.reports import Decision, Reports
 from softswitch.rules.switching import switch
 from softswitch.traced import traced_settings
 from softswitch.weighting import hardmax_weights

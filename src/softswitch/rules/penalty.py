@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from array_api_compat import array_namespace
 
 from softswitch import checks
+from softswitch.reports import Decision, LocalLoss, Reports
 from softswitch.rules.base import Rule
-from softswitch.rules.reports import Decision, LocalLoss, Reports
 from softswitch.traced import traced_settings
 from softswitch.weighting import equal_weights
 

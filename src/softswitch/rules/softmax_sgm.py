@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from array_api_compat import array_namespace
 
 from softswitch import checks
+from softswitch.reports import Decision, Reports
 from softswitch.rules.base import Rule
-from softswitch.rules.reports import Decision, Reports
 from softswitch.rules.switching import switch
 from softswitch.traced import traced_settings
 from softswitch.weighting import softmax_weights, spread
 
 if TYPE_CHECKING:
-    from softswitch.plan import Plan
+    from softswitch.plans import Plan
 
 
 ALPHA_SCALES = ("raw", "spread")

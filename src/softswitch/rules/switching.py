@@ -6,8 +6,8 @@ from typing import Any
 
 from array_api_compat import array_namespace
 
+from softswitch.reports import Decision, LocalLoss, Reports
 from softswitch.rules.base import Rule
-from softswitch.rules.reports import Decision, LocalLoss, Reports
 
 
 def switch(rule: Rule, reports: Reports, criterion: Any, objective_weights: Any, pair_weights: Any) -> Decision:

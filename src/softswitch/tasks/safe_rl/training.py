@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from softswitch.rules import SoftmaxSGM
-from softswitch.solve import solve_federation
+from softswitch.solving import solve_federation
 from softswitch.tasks.safe_rl.policy import Policy
 from softswitch.tasks.safe_rl.task import cartpole
 

@@ -289,7 +289,9 @@ def finish(
         stopped=stopped,
         vanished=vanished,
         culprit=_culprit(prepared.playing, names, state, seed) if diverged_at >= 0 else None,
-        scatter=lambda: float(compiled.scatter(prepared.playing, state.params, jax.random.key(seed), jnp.int32(rounds))),
+        scatter=lambda: float(
+            compiled.scatter(prepared.playing, state.params, jax.random.key(seed), jnp.int32(rounds))
+        ),
         seed=seed,
         seconds=seconds,
     )

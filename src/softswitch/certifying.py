@@ -34,7 +34,7 @@ from softswitch.losses import Losses
 from softswitch.problem import WEIGHT, Params, Problem, float_dtype
 from softswitch.result import Result
 from softswitch.slices import map_slices
-from softswitch.solve import evaluate
+from softswitch.solving import evaluate
 
 BLOCK_ROWS = 1 << 22  # of resamples at once
 

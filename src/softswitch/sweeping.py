@@ -24,7 +24,7 @@ from softswitch.prepare import BatchSize, Prepared, expect, prepare, prepare_fed
 from softswitch.problem import Problem
 from softswitch.result import Result
 from softswitch.rules import Rule
-from softswitch.solve import finish, run
+from softswitch.solving import finish, run
 from softswitch.text import as_text, mean_and_spread
 from softswitch.tracking import Chunk, ProgressBar
 

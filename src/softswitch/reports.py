@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from array_api_compat import array_namespace
-from jaxtyping import Array, Bool, Float
+
+if TYPE_CHECKING:  # it would import JAX, which not every client has
+    from jaxtyping import Array, Bool, Float
 
 
 class Reports(NamedTuple):
