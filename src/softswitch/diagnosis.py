@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from softswitch.feasibility import Alone
-from softswitch.history import History
+from softswitch.history import Fate, History
 from softswitch.rules import HardSGM, Rule, SoftmaxSGM
 
 FEW_ROUNDS = 20
@@ -20,6 +20,8 @@ RARE, EVER = 0.02, 0.99
 """A switch share below or above these is stuck."""
 MOST_VOID = 0.1
 """A larger share of void rounds is worth a word."""
+MOST_LOST = 0.05
+"""And so is a larger share of clients that were asked and lost."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +127,30 @@ def never_feasible(
     )
 
 
+def clients_lost(history: History, names: tuple[Any, ...]) -> Finding | None:
+    """Clients that were often asked and did not do their part."""
+    if history.lost_share <= MOST_LOST:
+        return None
+    assert history.per_client is not None
+    assert history.per_client.fates is not None
+    told, fates = history.per_client.clients, history.per_client.fates
+    lost = ~np.isin(fates, (Fate.NOBODY, Fate.COUNTED, Fate.VOID))
+    counts = np.bincount(told[lost], minlength=len(names))
+    worst = int(np.argmax(counts))
+    own = fates[lost & (told == worst)]
+    common = Fate(int(np.bincount(own).argmax())).name.lower().replace("_", " ")
+    return Finding(
+        "clients are lost",
+        f"{history.lost_share:.0%} of those asked did not do their part, most often {names[worst]!r} "
+        f"({counts[worst]} times, mostly {common!r})",
+        "Look at the log for that client's reasons, or raise report_timeout and update_timeout",
+    )
+
+
 def _no_evidence(history: History, participants: int, clients: int) -> Finding | None:
     """Rounds that counted nothing because no participant had an objective, or none a constraint."""
     share = float(np.mean(history.void)) if len(history) else 0.0
-    if share <= MOST_VOID:
+    if share <= MOST_VOID or history.lost_share > MOST_LOST:  # then that is why
         return None
     return Finding(
         "rounds without evidence",

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from softswitch.diagnosis import diagnose, never_feasible
+from softswitch.diagnosis import clients_lost, diagnose, never_feasible
 from softswitch.history import History
 from softswitch.problem import Params
 from softswitch.result import Result
@@ -98,6 +98,9 @@ def conclude(
         worst = constraint.max(axis=1)
         blocked = never_feasible(names, worst, rule.tolerance, int(worst.argmax()), None)
         findings = (blocked, *findings)
+    lost = clients_lost(history, names)
+    if lost is not None:
+        findings = (lost, *findings)
     return Result(
         params=params,
         last=state.params,

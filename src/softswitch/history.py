@@ -115,6 +115,15 @@ class History:
         return np.isneginf(self.objective) | np.isneginf(self.constraint)
 
     @property
+    def lost_share(self) -> float:
+        """The share of clients asked, over all rounds, that did not do their part; 0 where none can be lost."""
+        fates = None if self.per_client is None else self.per_client.fates
+        if fates is None or not (fates != Fate.NOBODY).any():
+            return 0.0
+        asked, good = fates != Fate.NOBODY, np.isin(fates, (Fate.COUNTED, Fate.VOID))
+        return float((asked & ~good).sum() / asked.sum())
+
+    @property
     def feasible_rounds(self) -> int:
         """|S|, how many rounds were feasible."""
         return int(np.sum(self.feasible))

@@ -100,8 +100,9 @@ def status(
     """Say how a run ended."""
     feasible = history.feasible_rounds
     worst = client_constraint.max(axis=1)
-    blocker = names[int(np.argmax(worst))]
-    at_answer = f"at the answer, client {blocker!r} has the largest constraint on its data, {worst.max():.4g}"
+    blocker = names[int(np.argmax(np.where(np.isnan(worst), -np.inf, worst)))]
+    largest = float(np.nanmax(worst)) if not np.isnan(worst).all() else float("nan")
+    at_answer = f"at the answer, client {blocker!r} has the largest constraint on its data, {largest:.4g}"
     smallest = float(state.least_violating.score)
     diverged_at = int(state.diverged_at)
     if diverged_at >= 0:
@@ -123,13 +124,18 @@ def status(
             f"in none of {len(history)} rounds did the participants have an objective and a constraint among them; "
             "raise participation, or draw by strata"
         )
+        if history.lost_share:
+            message = (
+                f"in none of {len(history)} rounds did enough clients do their part: {history.lost_share:.0%} of those "
+                "asked were lost or rejected; the log names them"
+            )
         return Status(StatusCode.NO_FEASIBLE_ROUND, message, None, None, smallest)
     if not feasible:
         when = _smallest_criterion(history)
         message = (
             f"none of {len(history)} rounds had a criterion <= {float(rule.switch_at):.4g}; the smallest was "
             f"{smallest:.4g} in round {when}, and there client {blocker!r} blocks with a constraint of "
-            f"{worst.max():.4g} on its data"
+            f"{largest:.4g} on its data"
         )
         return Status(StatusCode.NO_FEASIBLE_ROUND, message, when, blocker, smallest)
     passed = f"{feasible} of {len(history)} rounds were feasible"
@@ -139,15 +145,17 @@ def status(
         message = (
             f"{passed}, {'and' if met else 'but'} the constraint on all data put together is {level:.4g}, "
             f"{'within' if met else 'above'} the tolerance {rule.tolerance:g}; by themselves {many} of {len(names)} "
-            f"clients are above it: {at_answer}"
+            f"clients {'is' if many == 1 else 'are'} above it: {at_answer}"
         )
         return Status(StatusCode.FEASIBLE if met else StatusCode.VIOLATED, message, None, blocker, smallest)
-    violating = ~(worst <= rule.tolerance)  # a constraint that is NaN is not met
-    if violating.any():
-        many = int(violating.sum())
-        message = (
-            f"{passed}, but {many} of {len(names)} clients are above the tolerance {rule.tolerance:g}: {at_answer}"
-        )
+    unknown = [name for name, value in zip(names, worst, strict=True) if np.isnan(value)]
+    violating = int((worst > rule.tolerance).sum())
+    if violating or unknown:
+        above = f"{violating} of {len(names)} clients {'is' if violating == 1 else 'are'} above the tolerance"
+        message = f"{passed}, but {above} {rule.tolerance:g}: {at_answer}"
+        if unknown:
+            named = ", ".join(map(repr, unknown[:5])) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
+            message += f"; nothing is known of {named}, so that it cannot be said to be met there"
         return Status(StatusCode.VIOLATED, message, None, blocker, smallest)
     message = f"{passed}, and all {len(names)} clients are within the tolerance {rule.tolerance:g}; {at_answer}"
     return Status(StatusCode.FEASIBLE, message, None, blocker, smallest)

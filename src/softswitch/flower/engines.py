@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,14 +20,14 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from softswitch.checkpoints import named, shaped
 from softswitch.clients import ClientData
 from softswitch.flower import wire
 from softswitch.flower.client import client_app
 from softswitch.flower.in_process import InProcessGrid
 from softswitch.flower.jax_client import JaxClient
 from softswitch.flower.strategy import SwitchingStrategy
-from softswitch.problem import Problem
+from softswitch.flower.trees import flat, unflat
+from softswitch.problem import PooledConstraint, Problem
 from softswitch.result import Result
 from softswitch.rules import Rule
 
@@ -53,8 +55,9 @@ def solve_over_flower(
         settings: of ``SwitchingStrategy``.
     """
     labels = [str(name) for name in clients.names]
-    strategy = SwitchingStrategy(rule, domain=problem.domain, names=labels, **settings)
-    first = wire.to_record(named(problem.start))
+    pooled = problem.constraint.value if isinstance(problem.constraint, PooledConstraint) else None
+    strategy = SwitchingStrategy(rule, domain=problem.domain, names=labels, pooled=pooled, **settings)
+    first = wire.to_record(flat(problem.start))
     with tempfile.TemporaryDirectory() as folder, _quiet():
         for i, rows in enumerate(_apart(clients)):
             # Each worker reads the rows of its own clients only.
@@ -68,7 +71,7 @@ def solve_over_flower(
     assert result is not None
 
     def tree(params: Any) -> Any:
-        return None if params is None else jax.tree.map(jnp.asarray, shaped(params, problem.start))
+        return None if params is None else jax.tree.map(jnp.asarray, unflat(params, problem.start))
 
     return replace(
         result, names=clients.names, params=tree(result.params), last=tree(result.last), best=tree(result.best)
@@ -112,7 +115,11 @@ def _simulate(app: ClientApp, clients: int, main: Any) -> None:
             problems.append(problem)
             raise
 
-    run_simulation(server, app, clients, backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called")  # Ray's processes start afresh: nothing is shared
+        run_simulation(server, app, clients, backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
     if problems:
         raise problems[0]
 

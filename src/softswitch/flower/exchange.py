@@ -19,8 +19,20 @@ FIRST_LOOK, RAREST_LOOK = 0.002, 0.5
 """Seconds from one look for replies to the next: at first, and at most."""
 
 
+CLIENT_RAISED = 2
+"""Flower's code for a ClientApp that raised: to ask it again is of no use."""
+
+
 class Lost(Exception):  # noqa: N818 (what became of a client, not an error of ours)
-    """A client did not answer; the text says what is known of it."""
+    """A client did not answer; the text says what is known of it.
+
+    Attributes:
+        for_good: whether it would do the same again.
+    """
+
+    def __init__(self, why: str, *, for_good: bool = False) -> None:
+        super().__init__(why)
+        self.for_good = for_good
 
 
 def exchange(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Message | Lost]:
@@ -42,7 +54,7 @@ def exchange(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Me
         for reply in grid.pull_messages(list(waiting)):
             place = waiting.pop(reply.metadata.reply_to_message_id, None)
             if place is not None:
-                answers[place] = Lost(_failure(reply)) if reply.has_error() else reply
+                answers[place] = _failure(reply) if reply.has_error() else reply
         if not waiting:
             break
         left = until - time.monotonic()
@@ -55,11 +67,11 @@ def exchange(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Me
     return answers
 
 
-def _failure(reply: Message) -> str:
+def _failure(reply: Message) -> Lost:
     """An error's own line: the rest is a stack."""
     lines = (reply.error.reason or "no reason given").strip().splitlines()
     own = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt|Exit)\b", line)]
-    return f"error {reply.error.code}: {(own or lines)[-1]}"
+    return Lost(f"error {reply.error.code}: {(own or lines)[-1]}", for_good=reply.error.code == CLIENT_RAISED)
 
 
 class PromptGrid(Grid):

@@ -12,8 +12,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-CLIENT_RAISED = 2
-"""Flower's code for a ClientApp that raised."""
+from softswitch.flower.exchange import CLIENT_RAISED
 
 
 class InProcessGrid(Grid):

@@ -14,9 +14,9 @@ import numpy as np
 from softswitch.bounds import Range
 from softswitch.certificate import Interval
 from softswitch.certifying import certify
-from softswitch.checkpoints import named, shaped
 from softswitch.clients import ClientData
 from softswitch.flower.local import Task
+from softswitch.flower.trees import flat, unflat
 from softswitch.flower.wire import Arrays, Values
 from softswitch.oracle import GradientOracle
 from softswitch.prepare import BatchSize, prepare
@@ -61,7 +61,9 @@ class JaxClient:
         }
         self._oracles: dict[int, GradientOracle] = {}
         first = self._oracle(1)
+        self._dtype = np.dtype(float_dtype(problem.start))
         self.name = str(name)
+        self._number = zlib.crc32(self.name.encode())
         self.rows = int(self._data.sizes[0])
         self.held_out_rows = 0 if self._held_out is None else int(self._held_out.sizes[0])
         self.batch_rows = first.report_batching.width
@@ -69,21 +71,19 @@ class JaxClient:
 
     def report(self, params: Arrays, task: Task) -> Values:
         """f_i and g_i on a batch."""
-        return _values(*_report(self._oracle(task.local_steps), self._tree(params), self._key(task)))
+        return _values(*_report(self._oracle(task.local_steps), self._tree(params), self._chance(task)))
 
     def update(self, params: Arrays, task: Task, loss: LocalLoss) -> Arrays:
         """u_i, by the paper's LocalSolver."""
-        dtype = float_dtype(self._problem.start)
-        mix = LocalLoss(*(jnp.asarray(part, dtype) for part in loss))
         direction = _update(
             self._oracle(task.local_steps),
             self._tree(params),
-            self._key(task),
-            mix._replace(constraint=mix.constraint[None]),
-            jnp.asarray(task.step_size, dtype),
+            self._chance(task),
+            LocalLoss(*(np.asarray(part, self._dtype) for part in loss)),  # type: ignore[arg-type]
+            np.asarray(task.step_size, self._dtype),
             switches=task.switches,
         )
-        return named(direction)
+        return flat(direction)
 
     def judge(self, params: Arrays) -> Values:
         """f_i and g_i on all rows."""
@@ -124,11 +124,11 @@ class JaxClient:
         return self._oracles[local_steps]
 
     def _tree(self, params: Arrays) -> Params:
-        return jax.tree.map(jnp.asarray, shaped(params, self._problem.start))
+        return unflat(params, self._problem.start)
 
-    def _key(self, task: Task) -> jax.Array:
-        who = zlib.crc32(self.name.encode())
-        return _round_key(*(np.uint32(number) for number in (task.seed, task.round, who)))
+    def _chance(self, task: Task) -> np.ndarray:
+        """What a round's draws depend on."""
+        return np.array([task.seed, task.round, self._number], np.uint32)
 
 
 def _alone(data: Mapping[str, Any], name: str, strata: Any | None) -> ClientData:
@@ -141,14 +141,14 @@ def _values(objective: Any, constraint: Any, statistics: Any) -> Values:
     return Values(float(objective), np.asarray(constraint, float).tolist(), told)
 
 
-@jax.jit
-def _round_key(seed: Any, k: Any, who: Any) -> jax.Array:
-    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), k), who)
+def _draw(oracle: GradientOracle, chance: jax.Array) -> Any:
+    seed, k, who = chance
+    return oracle.draw(jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), k), who))
 
 
 @jax.jit
-def _report(oracle: GradientOracle, params: Params, key: jax.Array) -> tuple[Any, Any, Any]:
-    draws = oracle.draw(key)
+def _report(oracle: GradientOracle, params: Params, chance: jax.Array) -> tuple[Any, Any, Any]:
+    draws = _draw(oracle, chance)
     reports, _ = oracle.report(params, draws)
     batch = oracle.batch(oracle.report_batching, draws.clients[0], draws.report_rows[0], float_dtype(params))
     return reports.objective[0], reports.constraint[0], oracle.losses.statistics(params, batch)
@@ -156,13 +156,15 @@ def _report(oracle: GradientOracle, params: Params, key: jax.Array) -> tuple[Any
 
 @partial(jax.jit, static_argnames="switches")
 def _update(
-    oracle: GradientOracle, params: Params, key: jax.Array, loss: LocalLoss, step_size: Any, *, switches: bool
+    oracle: GradientOracle, params: Params, chance: jax.Array, loss: LocalLoss, step_size: Any, *, switches: bool
 ) -> Params:
-    alone = jnp.ones(1, float_dtype(params))
     decision = Decision(
-        criterion=jnp.zeros(()), feasible=jnp.asarray(loss.objective) > 0, weights=alone, local_loss=loss
+        criterion=jnp.zeros(()),
+        feasible=jnp.asarray(loss.objective) > 0,
+        weights=jnp.ones(1, float_dtype(params)),
+        local_loss=loss._replace(constraint=loss.constraint[None]),
     )
-    return oracle.direction(params, oracle.draw(key), None, decision, switches, step_size)
+    return oracle.direction(params, _draw(oracle, chance), None, decision, switches, step_size)
 
 
 @jax.jit

@@ -143,12 +143,13 @@ class RemoteClients:
                     left.remove(index)
                 except Lost as lost:
                     logger.warning("client %r did not answer (%s): %s", name, kind, lost)
+                    if lost.for_good:
+                        left.remove(index)
                 except wire.Unacceptable as error:
                     logger.warning("client %r's answer is rejected (%s): %s", name, kind, error)
                     left.remove(index)
             if not left:
                 return
-        logger.warning("no answer (%s) from %s", kind, ", ".join(repr(self._roster.names[index]) for index in left))
 
 
 def checked_intervals(content: RecordDict, functions: int) -> list[Interval]:

@@ -18,9 +18,10 @@ from rich.console import Console
 from softswitch import checks
 from softswitch.bounds import Range
 from softswitch.certificate import Certificate
-from softswitch.checkpoints import Checkpoints, named
+from softswitch.checkpoints import Checkpoints
 from softswitch.flower import wire
 from softswitch.flower.strategy import SwitchingStrategy
+from softswitch.flower.trees import flat
 from softswitch.result import Result
 from softswitch.rules import Rule
 from softswitch.runs import (
@@ -98,7 +99,7 @@ def server_app(
         )
         total = int(config.get("rounds", rounds))
         write_json(folder / ABOUT, about)
-        strategy.start(grid, wire.to_record(named(first)), total)
+        strategy.start(grid, wire.to_record(flat(first)), total)
         assert strategy.result is not None
         certificate = None
         if confidence is not None and strategy.result.status.code is not StatusCode.DIVERGED:

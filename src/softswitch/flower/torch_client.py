@@ -91,7 +91,9 @@ class TorchClient:
         with self._seeded(task, 2):
             for batch in islice(self._batches(task, 1), task.local_steps):
                 optimizer.zero_grad(set_to_none=False)
-                self._local_loss(batch, loss).backward()
+                local = self._local_loss(batch, loss)
+                if local.requires_grad:  # else the batch has nothing to learn from: −∞, say
+                    local.backward()
                 for name, weight in weights.items():
                     if weight.grad is not None:
                         total[name] += weight.grad

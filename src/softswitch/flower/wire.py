@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,8 +64,46 @@ def to_record(arrays: Mapping[str, Any]) -> ArrayRecord:
 
 
 def from_record(record: ArrayRecord) -> Arrays:
-    """Arrays by their names, as they came from the server."""
-    return {name: array.numpy() for name, array in record.items()}
+    """Arrays by their names, as they came from the server; not to be written to."""
+    return {name: _read(array.data) for name, array in record.items()}
+
+
+def _read(data: bytes) -> np.ndarray:
+    layout = _layout(_header(data))
+    order: Any = "F" if layout.fortran else "C"
+    flat = np.frombuffer(data, layout.dtype, math.prod(layout.shape), layout.offset)
+    return flat.reshape(layout.shape, order=order)
+
+
+class _Layout(NamedTuple):
+    """What an array says of itself before its numbers begin."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype
+    offset: int
+
+
+def _header(data: bytes) -> bytes:
+    """An array's description: everything before its numbers. Its length is told in two bytes, or in four."""
+    wide = data[6:7] != b"\x01"
+    first = 12 if wide else 10
+    end = first + int.from_bytes(data[8:first], "little")
+    if end > HEADER_BYTES:
+        raise ValueError(f"its description has {end:,} bytes, where at most {HEADER_BYTES:,} are expected")
+    return data[:end]
+
+
+@lru_cache(maxsize=1024)
+def _layout(header: bytes) -> _Layout:
+    """A description, read; the same arrays come round after round."""
+    stream = io.BytesIO(header)
+    wide = np.lib.format.read_magic(stream) != (1, 0)
+    read = np.lib.format.read_array_header_2_0 if wide else np.lib.format.read_array_header_1_0
+    shape, fortran, dtype = read(stream)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    return _Layout(shape, fortran, dtype, stream.tell())
 
 
 def checked_arrays(record: Any, expected: Mapping[str, Shape]) -> Arrays:
@@ -82,16 +121,14 @@ def _checked_array(name: str, sent: Array, expected: Shape) -> np.ndarray:
     most = entries * np.dtype(expected.dtype).itemsize + HEADER_BYTES
     if len(sent.data) > most:
         raise Unacceptable(f"{name!r} has {len(sent.data):,} bytes, where at most {most:,} are expected")
-    stream = io.BytesIO(sent.data)
     try:  # the description first: one that claims a huge array must not make us reserve it
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(stream)
-        if shape != expected.shape or str(dtype) != expected.dtype:
+        layout = _layout(_header(sent.data))
+        if layout.shape != expected.shape or str(layout.dtype) != expected.dtype:
             raise Unacceptable(
-                f"{name!r} is {dtype} of shape {shape}, where {expected.dtype} of shape {expected.shape} is expected"
+                f"{name!r} is {layout.dtype} of shape {layout.shape}, where {expected.dtype} of shape "
+                f"{expected.shape} is expected"
             )
-        array = sent.numpy()
+        array = _read(sent.data)
     except Unacceptable:
         raise
     except Exception as error:

@@ -1,0 +1,115 @@
+"""Small clients for the tests of the Flower engine, and a grid on which everything can go wrong."""
+
+import io
+import pickle
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from softswitch.flower import InProcessGrid, NumpyClient, client_app, wire
+
+FEATURES = 3
+
+
+def centre(i):
+    """Client i's optimum."""
+    return np.random.default_rng(i).normal(size=FEATURES).astype(np.float32)
+
+
+def objective(params, batch):
+    """½‖w − x‖², averaged over the rows."""
+    apart = params["w"] - batch["x"]
+    return 0.5 * np.square(apart).sum(axis=1).mean(), {"w": apart.mean(axis=0)}
+
+
+def constraint(params, batch):
+    """The sum of w, less 0.2: the optimum is beyond it."""
+    del batch
+    return float(params["w"].sum() - 0.2), {"w": np.ones(FEATURES, np.float32)}
+
+
+def quadratic(i, rows=8, **changes):
+    """Client i."""
+    x = centre(i) + 0.1 * np.random.default_rng(100 + i).normal(size=(rows, FEATURES)).astype(np.float32)
+    start = {"w": np.zeros(FEATURES, np.float32)}
+    options = {"batch_size": None, "name": f"site {i}", **changes}
+    return NumpyClient(objective, constraint, {"x": x.astype(np.float32)}, start, **options)
+
+
+def quadratics(many, **changes):
+    """An app of so many clients."""
+    return client_app(lambda context: quadratic(int(context.node_config["partition-id"]), **changes))
+
+
+def zeros():
+    """The start."""
+    return wire.to_record({"w": np.zeros(FEATURES, np.float32)})
+
+
+def _npy(array, **options):
+    stream = io.BytesIO()
+    np.save(stream, array, **options)
+    return stream.getvalue()
+
+
+def _sent(array, data=None):
+    return ArrayRecord({"w": Array(str(array.dtype), tuple(array.shape), "numpy.ndarray", data or _npy(array))})
+
+
+W = np.zeros(FEATURES, np.float32)
+BAD_DIRECTIONS = {
+    "NaN": {wire.DIRECTION: _sent(np.full_like(W, np.nan))},
+    "infinity": {wire.DIRECTION: _sent(np.full_like(W, np.inf))},
+    "shape": {wire.DIRECTION: _sent(np.zeros(FEATURES + 1, np.float32))},
+    "dtype": {wire.DIRECTION: _sent(W.astype(np.float64))},
+    "integers": {wire.DIRECTION: _sent(W.astype(np.int32))},
+    "absurd size": {wire.DIRECTION: _sent(np.zeros(10**6, np.float32))},
+    "a lie about its shape": {wire.DIRECTION: _sent(W, _npy(np.zeros((FEATURES, 2), np.float32)))},
+    "a claim of a huge array": {wire.DIRECTION: _sent(W, _npy(W).replace(b"(3,), }", b"(10**0,)")[:60] + b" " * 8)},
+    "a pickle": {wire.DIRECTION: _sent(W, pickle.dumps(W))},
+    "a pickled array": {wire.DIRECTION: _sent(W, _npy(np.array([{"a": 1}, 2, 3], dtype=object), allow_pickle=True))},
+    "garbage": {wire.DIRECTION: _sent(W, b"garbage")},
+    "other names": {wire.DIRECTION: ArrayRecord({"v": Array(W)})},
+    "more arrays": {wire.DIRECTION: ArrayRecord({"w": Array(W), "v": Array(W)})},
+    "no arrays": {wire.DIRECTION: MetricRecord({"w": 0.0})},
+    "nothing": {},
+}
+BAD_REPORTS = {
+    "NaN": {wire.VALUES: MetricRecord({"objective": float("nan"), "constraint": 0.0})},
+    "infinity": {wire.VALUES: MetricRecord({"objective": 0.0, "constraint": float("inf")})},
+    "absurd": {wire.VALUES: MetricRecord({"objective": 1e30, "constraint": 0.0})},
+    "too many": {wire.VALUES: MetricRecord({"objective": 0.0, "constraint": [0.0, 0.0]})},
+    "half": {wire.VALUES: MetricRecord({"objective": 0.0})},
+    "words": {wire.VALUES: ConfigRecord({"objective": "small", "constraint": "met"})},
+    "nothing": {},
+}
+LOST = ("silent", "raises", "gone")
+
+
+class FaultyGrid(InProcessGrid):
+    """A grid with faults on demand: ``faults`` maps (client's index, kind of message) to what goes wrong."""
+
+    def __init__(self, app, nodes, **options):
+        super().__init__(app, nodes, **options)
+        self.faults = {}
+
+    def deliver(self, message):
+        kind, node = message.metadata.message_type, message.metadata.dst_node_id
+        fault = self.faults.get((node - 100, kind))
+        if fault is None:
+            return super().deliver(message)
+        if fault == "silent":
+            return None
+        if fault == "raises":
+            return Message(Error(2, "Traceback\nValueError: no"), reply_to=message)
+        if fault == "gone":  # as Flower tells it: from itself
+            reply = Message(Error(5, "Node unavailable"), reply_to=message)
+            reply.metadata.__dict__["_src_node_id"] = 1
+            return reply
+        if fault == "restarted":
+            self.forget(node)
+            return super().deliver(message)
+        if fault == "refuses":
+            return wire.refusal(message, "not today")
+        content = {wire.REPORT: BAD_REPORTS, wire.UPDATE: BAD_DIRECTIONS}[kind][fault]
+        return Message(RecordDict(content), reply_to=message)
