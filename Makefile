@@ -5,10 +5,14 @@ BIN := $(VENV)/bin
 # pip reads the tested versions from the committed constraints file.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all browser docs lint format bench figures gallery clean
+.PHONY: demo federated-demo test test-all browser docs lint format bench figures gallery clean
 
 demo: $(VENV)/.run
 	$(BIN)/softswitch demo --out demo
+
+# A SuperLink and five SuperNodes on loopback, with TLS and node authentication: some five minutes.
+federated-demo: $(VENV)/.flower
+	$(BIN)/python examples/hospitals/loopback.py federated-demo
 
 test: $(VENV)/.dev browser
 	$(BIN)/python -m pytest -n 2 -m "not slow"
@@ -44,7 +48,7 @@ docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf $(VENV) demo results site
+	rm -rf $(VENV) demo federated-demo results site
 
 # A stamp file marks a finished installation, so that the next call starts at once.
 $(BIN)/python:
@@ -54,6 +58,10 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --editable .
 	@touch $@
 
+$(VENV)/.flower: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --editable ".[flower,report,simulation,torch]"
+	@touch $@ $(VENV)/.run
+
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --editable ".[test,lint,docs]"
-	@touch $@ $(VENV)/.run
+	@touch $@ $(VENV)/.run $(VENV)/.flower

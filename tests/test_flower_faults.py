@@ -26,6 +26,16 @@ IN_UPDATE = {
 }
 
 
+@pytest.fixture(autouse=True)
+def quiet():
+    """Without Flower's lines of every round."""
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    yield
+    logger.setLevel(before)
+
+
 def run(grid, rounds=1, **settings):
     strategy = fl.SwitchingStrategy(
         RULE, **{"report_timeout": 0.02, "update_timeout": 0.02, "wait": 0.0, "patience": 10**6, **settings}

@@ -1,4 +1,4 @@
-"""The whole deployment on one machine, for real: `python loopback.py FOLDER [--rounds 10] [--resume]`.
+"""The whole deployment on one machine, for real: `python loopback.py FOLDER [--rounds 8] [--resume]`.
 
 A SuperLink and five SuperNodes as processes of their own, with TLS and node authentication, on 127.0.0.1 and free
 ports. Everything is below FOLDER: the hospitals' files, keys, logs and the run's folder with its report. Every process
@@ -37,9 +37,10 @@ def free_port() -> int:
 class Loopback:
     """A SuperLink and its SuperNodes below one folder; a context that stops whatever it started."""
 
-    def __init__(self, folder: Path, nodes: int = 5) -> None:
+    def __init__(self, folder: Path, nodes: int = 5, app: Path = APP) -> None:
         self.folder = folder.resolve()
         self.nodes = nodes
+        self.app = app
         self.port = free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = {
@@ -52,7 +53,7 @@ class Loopback:
         }
 
     def __enter__(self) -> Loopback:
-        if not (self.folder / "data").exists():
+        if self.app == APP and not (self.folder / "data").exists():
             data.main(self.folder / "data")
         if not (self.folder / "keys" / "ca.crt").exists():
             keys.main(self.folder / "keys", self.nodes, ["127.0.0.1"])
@@ -126,11 +127,15 @@ class Loopback:
             "superlink": self.address,
             "host": "127.0.0.1",
             "port": free_port(),
-            "node-config": f'file="{self.folder / "data" / f"hospital-{node}.csv"}"',
+            "node-config": self.node_config(node),
         }
         options |= {key.replace("_", "-"): value for key, value in changes.items()}
         given = {f"--{key}": value for key, value in options.items() if value is not None}
         return self.start(name or f"node-{node}", "flower-supernode", *_flat(given))
+
+    def node_config(self, node: int) -> str:
+        """What a node is told of itself: where its hospital's file is."""
+        return f'file="{self.folder / "data" / f"hospital-{node}.csv"}"'
 
     def start(self, name: str, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a program in a group of its own, so that it can be stopped with all it started."""
@@ -151,7 +156,7 @@ class Loopback:
         """Start a run, its output in logs/run.log; the process ends with it."""
         told = {"out": str(self.folder / "runs"), **config}
         words = " ".join(f"{key}={_toml(value)}" for key, value in told.items())
-        return self.start("run", "flwr", "run", str(APP), CONNECTION, "--stream", "--run-config", words)
+        return self.start("run", "flwr", "run", str(self.app), CONNECTION, "--stream", "--run-config", words)
 
     def stop(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
         """Stop one process and all that it started."""
@@ -187,7 +192,7 @@ def main() -> int:
     """Run it once."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--resume", action="store_true", help="go on with the newest run that was not finished")
     chosen = parser.parse_args()
     with Loopback(chosen.folder) as deployment:

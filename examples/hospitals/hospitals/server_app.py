@@ -5,7 +5,7 @@ from softswitch import SoftmaxSGM
 from softswitch.flower import parameters, server_app
 
 app = server_app(
-    SoftmaxSGM(alpha=50.0, step_size=1.0, local_step_size=0.5, tolerance=MOST_MISS_LOSS),
+    SoftmaxSGM(alpha=50.0, step_size=2.0, local_step_size=0.5, tolerance=MOST_MISS_LOSS),
     parameters(network()),
     name="hospitals",
     local_steps=10,

@@ -127,8 +127,8 @@ class RemoteClients:
     ) -> None:
         """Ask every client; whoever does not answer is asked again."""
         left = list(range(len(self._roster.names))) if who is None else list(who)
-        for _ in range(ATTEMPTS):
-            self._roster.look(self._grid, len(self._roster.names), self._wait)
+        for attempt in range(ATTEMPTS):
+            self._roster.look(self._grid, len(self._roster.names), 0.0 if attempt else self._wait)
             nodes = self._roster.connected
             asked = [index for index in left if index in nodes]
             messages = [Message(content, nodes[index], kind, ttl=self._timeout, group_id=kind) for index in asked]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -26,6 +27,12 @@ _decide = jax.jit(lambda rule, state, reports: rule.decide(state, reports))
 _advance = jax.jit(advance)
 _start = jax.jit(start, static_argnums=2)
 _surviving = jax.jit(surviving_weights)
+
+
+@partial(jax.jit, static_argnums=(2, 3))
+def _choose(key: jax.Array, k: Any, clients: int, size: int) -> jax.Array:
+    words = jax.random.bits(jax.random.fold_in(key, k), (words_to_choose(clients, size),), jnp.uint32)
+    return choose_clients(words, clients, size)
 
 
 class Rounds:
@@ -100,11 +107,7 @@ class Rounds:
         if not connected:
             return []
         many = max(1, round(self._participation * len(connected)))
-        words = words_to_choose(len(connected), many)
-        if not words:
-            return connected
-        drawn = jax.random.bits(jax.random.fold_in(self._key, self.done), (words,), jnp.uint32)
-        return [connected[i] for i in np.asarray(choose_clients(drawn, len(connected), many))]
+        return [connected[i] for i in np.asarray(_choose(self._key, self.done, len(connected), many))]
 
     def decide(self, reports: Reports) -> tuple[Decision, Any] | None:
         """The rule's decision and its memory after it; None where too few reported."""
