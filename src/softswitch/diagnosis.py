@@ -142,7 +142,7 @@ def clients_lost(history: History, names: tuple[Any, ...]) -> Finding | None:
     return Finding(
         "clients are lost",
         f"{history.lost_share:.0%} of those asked did not do their part, most often {names[worst]!r} "
-        f"({counts[worst]} times, mostly {common!r})",
+        f"({counts[worst]} time{'s' if counts[worst] > 1 else ''}, mostly {common!r})",
         "Look at the log for that client's reasons, or raise report_timeout and update_timeout",
     )
 
