@@ -56,6 +56,13 @@ def _sent(array, data=None):
     return ArrayRecord({"w": Array(str(array.dtype), tuple(array.shape), "numpy.ndarray", data or _npy(array))})
 
 
+def _claim(shape):
+    """A description of an array, and nothing after it."""
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return stream.getvalue()
+
+
 W = np.zeros(FEATURES, np.float32)
 BAD_DIRECTIONS = {
     "NaN": {wire.DIRECTION: _sent(np.full_like(W, np.nan))},
@@ -65,7 +72,9 @@ BAD_DIRECTIONS = {
     "integers": {wire.DIRECTION: _sent(W.astype(np.int32))},
     "absurd size": {wire.DIRECTION: _sent(np.zeros(10**6, np.float32))},
     "a lie about its shape": {wire.DIRECTION: _sent(W, _npy(np.zeros((FEATURES, 2), np.float32)))},
-    "a claim of a huge array": {wire.DIRECTION: _sent(W, _npy(W).replace(b"(3,), }", b"(10**0,)")[:60] + b" " * 8)},
+    "a claim of a huge array": {wire.DIRECTION: _sent(W, _claim((10**12,)))},
+    "fewer numbers than it claims": {wire.DIRECTION: _sent(W, _claim(W.shape))},
+    "absurd numbers": {wire.DIRECTION: _sent(np.full_like(W, 3e38))},
     "a pickle": {wire.DIRECTION: _sent(W, pickle.dumps(W))},
     "a pickled array": {wire.DIRECTION: _sent(W, _npy(np.array([{"a": 1}, 2, 3], dtype=object), allow_pickle=True))},
     "garbage": {wire.DIRECTION: _sent(W, b"garbage")},

@@ -23,6 +23,7 @@ def test_both_loops_compute_the_same():
         np.testing.assert_allclose(lean(clients, setting), federated(clients, setting), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_loop_reaches_what_solve_reaches():
     """The full loop on breast cancer ends feasible at every client, as solve does."""
     task = breast_cancer(20)

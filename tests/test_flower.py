@@ -73,7 +73,8 @@ def test_flowers_grid_in_process_takes_the_compiled_course(cancer, local_steps, 
     same_course(cancer, "grid", local_steps, share)
 
 
-@pytest.mark.parametrize(("local_steps", "share"), [pytest.param(*COURSES[0], marks=pytest.mark.slow), COURSES[1]])
+@pytest.mark.slow
+@pytest.mark.parametrize(("local_steps", "share"), COURSES)
 def test_flowers_ray_simulation_takes_the_compiled_course(local_steps, share):
     """In a process of its own: Ray leaves threads and servers behind."""
     script = f"import test_flower as t; t.same_course(t.breast_cancer(4), 'ray', {local_steps}, {share}); print('same')"
@@ -233,6 +234,22 @@ def test_dropout_and_frozen_weights_and_missing_classes():
         client.report({"other": np.zeros(1)}, task)
 
 
+def test_numbers_without_a_shape_and_other_batch_sizes_over_flower():
+    rows = {"x": np.arange(24, dtype=np.float32)}
+    clients = ss.ClientData.from_arrays(rows, np.arange(24) % 3)
+
+    def objective(params, batch):
+        return jnp.average((batch["x"] - params["b"]) ** 2, weights=batch["weight"])
+
+    problem = ss.Problem(objective, lambda params, batch: params["b"] - 5, {"b": jnp.zeros(())})
+    rule = ss.SoftmaxSGM(alpha=0.1, step_size=0.1, tolerance=0.1)
+    request = {"rounds": 5, "batch_size": 4, "value_batch_size": 2, "local_steps": 3}
+    a, b = (ss.solve(problem, clients, rule, record_clients=True, engine=e, **request) for e in ("compiled", "grid"))
+    assert b.params["b"].shape == ()
+    np.testing.assert_array_equal(b.history.value_evaluations, a.history.value_evaluations)
+    np.testing.assert_array_equal(b.history.gradient_evaluations, a.history.gradient_evaluations)
+
+
 def test_trees_travel_by_name():
     nested = {"a": [jnp.ones(2), {"b": jnp.zeros((1, 3))}]}
     again = unflat(wire.from_record(wire.to_record(flat(nested))), nested)
@@ -374,8 +391,11 @@ def test_server_app_resumes_what_was_not_finished(tmp_path):
         fl.server_app(RULE, start, rounds=8)(Dies(quadratics(3), 3), context(out=str(tmp_path)))
     (run,) = find_runs(tmp_path)
     assert not run.finished
-    fl.server_app(RULE, start, rounds=8)(fl.InProcessGrid(quadratics(3), 3), context(out=str(tmp_path), resume=True))
+    assert "token" not in (run.folder / "run.json").read_text()
+    # Its own rounds count, not those asked for now.
+    fl.server_app(RULE, start, rounds=9)(fl.InProcessGrid(quadratics(3), 3), context(out=str(tmp_path), resume=True))
     (run,) = find_runs(tmp_path)
+    assert run.about["rounds"] == 8
     fl.server_app(RULE, start, rounds=8)(fl.InProcessGrid(quadratics(3), 3), context(out=str(tmp_path / "whole")))
     (whole,) = find_runs(tmp_path / "whole")
     np.testing.assert_array_equal(run.params["['w']"], whole.params["['w']"])

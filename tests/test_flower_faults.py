@@ -4,11 +4,13 @@ import logging
 
 import numpy as np
 import pytest
+from flwr.app import Error, Message, MetricRecord, RecordDict
 
 import softswitch as ss
 import softswitch.flower as fl
-from flower_clients import BAD_DIRECTIONS, BAD_REPORTS, FEATURES, LOST, FaultyGrid, quadratic, quadratics, zeros
+from flower_clients import BAD_DIRECTIONS, BAD_REPORTS, LOST, FaultyGrid, W, quadratic, quadratics, zeros
 from softswitch.flower import wire
+from softswitch.flower.remote import checked_intervals
 from softswitch.history import Fate
 
 RULE = ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1)
@@ -232,7 +234,158 @@ def test_a_thousand_rounds_of_every_fault_at_random():
     assert result.worst_constraint <= RULE.switch_at + 1e-6  # a mean of feasible iterates, of a linear constraint
 
 
-def test_what_is_injected_covers_both_exchanges():
-    assert len(IN_REPORT) == len(LOST) + len(BAD_REPORTS) + 1
-    assert len(IN_UPDATE) == len(LOST) + len(BAD_DIRECTIONS) + 2
-    assert zeros()["w"].shape == (FEATURES,)
+def test_a_client_that_returns_before_its_old_node_is_dropped_is_taken_in_then():
+    grid = fl.InProcessGrid(
+        fl.client_app(lambda context: quadratic(context.node_config["i"])), {n: {"i": n % 10} for n in (100, 101, 111)}
+    )
+    grid.connected = {100, 101}
+
+    def change(chunk):
+        grid.connected = {1: {100, 101, 111}, 2: {100, 111}}.get(chunk.round, grid.connected)
+
+    result = run(grid, rounds=4, callbacks=[change])
+    assert result.names == ("site 0", "site 1")
+    assert (result.history.per_client.fates == Fate.COUNTED).all()
+
+
+def test_enough_clients_are_asked_for_min_clients():
+    result = run(fl.InProcessGrid(quadratics(MANY), MANY), rounds=3, participation=0.5, min_clients=3)
+    assert result.history.per_client.clients.shape == (3, 3)
+    assert not result.history.void.any()
+
+
+def test_what_most_clients_have_is_what_counts(caplog):
+    def odd(params, batch):
+        return np.zeros(2), {"w": np.zeros((2, 3))}
+
+    def factory(context):
+        i = context.node_config["partition-id"]
+        client = quadratic(i)
+        return fl.NumpyClient(client._objective, odd, client._data, {"w": W}, name="a") if i == 0 else client
+
+    grid = fl.InProcessGrid(fl.client_app(factory), 3)
+    assert run(grid).names == ("site 1", "site 2")
+    assert "'a' is turned away: it has 2 constraints, the others 1" in caplog.text
+    assert run(grid, constraints=2).names == ("a",)
+
+
+def test_a_client_that_never_introduces_itself_is_asked_ever_more_rarely():
+    grid = FaultyGrid(quadratics(2), 2)
+    grid.faults[1, wire.HELLO] = "silent"
+    asked = []
+    deliver = grid.deliver
+
+    def counting(message):
+        if message.metadata.message_type == wire.HELLO and message.metadata.dst_node_id == 101:
+            asked.append(message)
+        return deliver(message)
+
+    grid.deliver = counting
+    result = run(grid, rounds=40)
+    assert result.names == ("site 0",)
+    assert 3 <= len(asked) <= 8
+
+
+def test_an_answer_that_cannot_be_read_is_that_clients_trouble(caplog):
+    class Unreadable(FaultyGrid):
+        def pull_messages(self, ids):
+            replies = list(super().pull_messages(ids))
+            for reply in replies:
+                if reply.metadata.src_node_id == 102 and reply.metadata.message_type == wire.REPORT:
+                    for other in replies:
+                        self._replies[other.metadata.reply_to_message_id] = other
+                    raise ValueError("cannot be inflated")
+            return replies
+
+    result = run(Unreadable(quadratics(MANY), MANY))
+    assert result.history.per_client.fates.tolist() == [[1, 1, Fate.NO_REPORT, 1]]
+    assert "cannot be inflated" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("reason", "logged"),
+    [
+        ("<class 'ValueError'>:<'no rows\n'>", "error 2: <class 'ValueError'>:<'no rows '>"),
+        ("Traceback\n  File …\nValueError: no rows\n\nFor simplicity, JAX", "error 2: ValueError: no rows"),
+        ("\x1b[31mred\x1b[0m" + 10**5 * "x", "error 2: \\x1b[31mred"),
+    ],
+)
+def test_what_a_client_writes_is_made_fit_for_a_log(reason, logged, caplog):
+    class Wordy(fl.InProcessGrid):
+        def deliver(self, message):
+            if message.metadata.dst_node_id == 101 and message.metadata.message_type == wire.REPORT:
+                return Message(Error(2, reason), reply_to=message)
+            return super().deliver(message)
+
+    run(Wordy(quadratics(2), 2))
+    line = next(record.getMessage() for record in caplog.records if "'site 1' is lost" in record.getMessage())
+    assert logged in line
+    assert len(line) < 400
+    assert line.isprintable()
+
+
+def test_statistics_that_do_not_fit_are_rejected_and_a_pool_that_fails_voids_the_round(caplog):
+    class Pools:
+        rows, held_out_rows, value_rows, gradient_rows, constraints = 5, 0, 5, 5, 1
+
+        def __init__(self, i):
+            self.name, self.i = f"site {i}", i
+
+        def report(self, params, task):
+            return fl.Values(1.0, [0.0], [1.0] * (3 if self.i == 2 else 2))
+
+        def update(self, params, task, loss):
+            return {"w": W}
+
+        judge = certify = None
+
+    def value(sums):
+        if np.ndim(sums) != 1 or len(sums) != 2:
+            raise ValueError("two statistics")
+        return sums[0] / sums[1]
+
+    grid = fl.InProcessGrid(fl.client_app(lambda context: Pools(context.node_config["partition-id"])), 3)
+    result = run(grid, pooled=value)
+    assert result.history.per_client.fates.tolist() == [[1, 1, Fate.BAD_REPORT]]
+    assert "it has 3 statistics, where 2 are expected" in caplog.text
+    result = run(grid, pooled=lambda sums: np.nan)
+    assert result.history.void.all()
+    assert int(result.history.per_client.fates[0, 0]) == Fate.VOID
+
+
+GOOD = {"estimate": [0.1], "lower": [0.0], "upper": [0.2], "rows": [9], "deviation": [0.3], "approximate": [1]}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": [float("nan")]},
+        {"rows": [float("inf")]},
+        {"rows": [0]},
+        {"rows": [1.5]},
+        {"deviation": [-1.0]},
+        {"deviation": [float("nan")]},
+        {"lower": [0.3]},
+        {"upper": [float("nan")]},
+        {"estimate": [0.5]},
+        {"rows": [9, 9]},
+        {"rows": 9},
+    ],
+)
+def test_intervals_that_cannot_be_are_rejected(change):
+    assert checked_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD)}), 1)[0].rows == 9
+    if change == {"rows": 9}:  # one number is a list of one
+        assert checked_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD | change)}), 1)[0].rows == 9
+        return
+    with pytest.raises(wire.Unacceptable):
+        checked_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD | change)}), 1)
+
+
+def test_evaluations_are_of_those_who_answer():
+    grid = FaultyGrid(quadratics(MANY), MANY)
+    grid.faults[1, wire.JUDGE] = "silent"
+    result = run(grid, rounds=4, eval_every=2)
+    assert result.history.full_rounds.tolist() == [0, 2]
+    others = [np.square(client(i)).sum(axis=1).mean() / 2 for i in (0, 2, 3)]
+    np.testing.assert_allclose(result.history.full.objective[0], max(others), rtol=1e-5)
+    np.testing.assert_allclose(result.history.full.mean_objective[0], np.mean(others), rtol=1e-5)

@@ -57,6 +57,7 @@ def test_the_average_meets_it_on_average_only(found):
     assert max(violating) == 0 if way is FULL else np.mean(violating) <= 0.5
 
 
+@pytest.mark.slow
 def test_adult_ends_where_the_paper_has_it():
     """Training data, worst client. Last iterates of an independent program: 0.358/0.054, 0.394/0.014, 0.525/0.003."""
     scale = Scale(seeds=3)

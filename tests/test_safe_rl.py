@@ -112,6 +112,7 @@ def test_the_direction_is_the_weighted_mean_of_local_steps(x64_alone, threshold,
     np.testing.assert_allclose(directed(together, draws, kept, reports, rule), direction, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_further_local_step_plays_new_episodes(x64_alone):
     carts = cartpole(local_steps=2, **SMALL | {"planets": ("mars",)})
     draws, reports, kept = asked(carts)
@@ -148,6 +149,7 @@ def test_parallel_crpo_is_softmax_sgm_at_zero_bit_for_bit():
     assert 0 < average.history.feasible_rounds < 12
 
 
+@pytest.mark.slow
 def test_some_clients_in_a_round_and_evaluation_in_between():
     carts = cartpole(participation=0.67, **SMALL)
     rule = ss.SoftmaxSGM(alpha=0.1, **COMMON)
@@ -269,6 +271,7 @@ def test_a_policy_in_a_file(tmp_path):
             saving.load(tmp_path / bad)
 
 
+@pytest.mark.slow
 def test_play_writes_a_moving_picture_of_every_planet(tmp_path):
     saving.save(training.train(3, 0, **SMALL), tmp_path / "policy.npz")
     done = CliRunner().invoke(app, ["play", "--policy", str(tmp_path / "policy.npz"), "--out", str(tmp_path / "shown")])

@@ -7,6 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_ragged_clients():
     """In a process of its own, whose peak of memory is its own."""
     script = "from benchmarks.many_clients import many_clients; assert many_clients() < 3"

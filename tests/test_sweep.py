@@ -94,7 +94,7 @@ def test_bad_sweeps(clients):
     assert "a [/b]" in str(ss.sweep(PROBLEM, clients, {"a [/b]": RULES["sharp"]}, seeds=np.arange(1), **OPTIONS))
 
 
-@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("together", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_every_seed_may_have_its_own_data(clients, together):
     """Two data sets, one a seed: as two sweeps, each on its own."""
     other = client_data(*regression(seed=5))

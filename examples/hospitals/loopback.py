@@ -195,6 +195,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--resume", action="store_true", help="go on with the newest run that was not finished")
     chosen = parser.parse_args()
+    began = time.time()
     with Loopback(chosen.folder) as deployment:
         print(f"SuperLink at {deployment.address}, {deployment.nodes} SuperNodes; logs in {deployment.folder / 'logs'}")
         log = deployment.folder / "logs" / "run.log"
@@ -205,8 +206,8 @@ def main() -> int:
                 print(stream.read(), end="", flush=True)
                 time.sleep(0.5)
             print(stream.read(), end="", flush=True)
-    reports = sorted((chosen.folder / "runs").glob("*/report.html"))
-    if not reports:
+    reports = sorted((chosen.folder / "runs").glob("*/report.html"), key=lambda file: file.stat().st_mtime)
+    if run.returncode or not reports or reports[-1].stat().st_mtime < began:
         print(f"The run did not end well; see {log}", file=sys.stderr)
         return 1
     print(f"Report: {reports[-1]}")

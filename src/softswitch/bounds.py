@@ -155,7 +155,7 @@ def judge(
 def rows_needed(interval: Interval, margin: float, error: float, bounds: Range | None) -> int | None:
     """How many more rows, with the same mean and scatter, make the width smaller than the margin."""
     deviation = interval.deviation
-    if not margin > 0 or (bounds is None and not 0 < deviation < math.inf):
+    if not margin > 0 or interval.rows < 1 or (bounds is None and not 0 < deviation < math.inf):
         return None
     low, high = interval.rows, 2 * interval.rows
     while width(high, deviation, error, bounds) >= margin:
@@ -170,9 +170,9 @@ def rows_needed(interval: Interval, margin: float, error: float, bounds: Range |
 
 def each_range(ranges: Any, count: int) -> list[Range | None]:
     """One range a constraint."""
-    if ranges is None or (np.ndim(ranges) == 1 and len(ranges) == 2 and None not in ranges):
+    if ranges is None or (len(ranges) == 2 and all(np.ndim(end) == 0 and end is not None for end in ranges)):
         return [checked_range("constraint_range", ranges)] * count
-    if np.ndim(ranges) == 0 or len(ranges) != count:
+    if len(ranges) != count:
         raise ValueError(
             f"constraint_range must be one range, or one for each of {count} constraints, but is {ranges!r}"
         )

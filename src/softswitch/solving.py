@@ -15,7 +15,7 @@ from softswitch import checks
 from softswitch import engine as compiled
 from softswitch.checkpoints import Checkpoints, Standing
 from softswitch.clients import ClientData
-from softswitch.diagnosis import never_feasible
+from softswitch.diagnosis import NEVER_MET, never_feasible
 from softswitch.ending import conclude
 from softswitch.evaluation import evaluate_all, evaluation
 from softswitch.feasibility import smallest_alone
@@ -320,4 +320,5 @@ def _with_blocker_alone(result: Result, problem: Problem, clients: ClientData) -
     except KeyboardInterrupt:  # the run itself is done
         return result
     finding = never_feasible(clients.names, worst, result.rule.tolerance, blocker, alone)
-    return replace(result, diagnosis=(finding, *result.diagnosis[1:]))
+    told = tuple(finding if found.illness == NEVER_MET else found for found in result.diagnosis)
+    return replace(result, diagnosis=told)

@@ -103,6 +103,11 @@ def status(
     blocker = names[int(np.argmax(np.where(np.isnan(worst), -np.inf, worst)))]
     largest = float(np.nanmax(worst)) if not np.isnan(worst).all() else float("nan")
     at_answer = f"at the answer, client {blocker!r} has the largest constraint on its data, {largest:.4g}"
+    unknown = [name for name, value in zip(names, worst, strict=True) if np.isnan(value)]
+    if unknown:
+        named = ", ".join(map(repr, unknown[:5])) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
+        nothing = f"nothing is known of {named}, so that it cannot be said to be met there"
+        at_answer = nothing if len(unknown) == len(names) else f"{at_answer}; {nothing}"
     smallest = float(state.least_violating.score)
     diverged_at = int(state.diverged_at)
     if diverged_at >= 0:
@@ -124,7 +129,9 @@ def status(
             f"in none of {len(history)} rounds did the participants have an objective and a constraint among them; "
             "raise participation, or draw by strata"
         )
-        if history.lost_share:
+        if history.per_client is not None and not (history.per_client.clients >= 0).any():
+            message = f"in none of {len(history)} rounds was any client connected"
+        elif history.lost_share:
             message = (
                 f"in none of {len(history)} rounds did enough clients do their part: {history.lost_share:.0%} of those "
                 "asked were lost or rejected; the log names them"
@@ -141,21 +148,18 @@ def status(
     passed = f"{feasible} of {len(history)} rounds were feasible"
     if pooled is not None:
         level, many = float(pooled.max()), int((worst > rule.tolerance).sum())
-        met = level <= rule.tolerance
+        within = level <= rule.tolerance
+        met = within and not unknown
         message = (
             f"{passed}, {'and' if met else 'but'} the constraint on all data put together is {level:.4g}, "
-            f"{'within' if met else 'above'} the tolerance {rule.tolerance:g}; by themselves {many} of {len(names)} "
+            f"{'within' if within else 'above'} the tolerance {rule.tolerance:g}; by themselves {many} of {len(names)} "
             f"clients {'is' if many == 1 else 'are'} above it: {at_answer}"
         )
         return Status(StatusCode.FEASIBLE if met else StatusCode.VIOLATED, message, None, blocker, smallest)
-    unknown = [name for name, value in zip(names, worst, strict=True) if np.isnan(value)]
     violating = int((worst > rule.tolerance).sum())
     if violating or unknown:
         above = f"{violating} of {len(names)} clients {'is' if violating == 1 else 'are'} above the tolerance"
         message = f"{passed}, but {above} {rule.tolerance:g}: {at_answer}"
-        if unknown:
-            named = ", ".join(map(repr, unknown[:5])) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
-            message += f"; nothing is known of {named}, so that it cannot be said to be met there"
         return Status(StatusCode.VIOLATED, message, None, blocker, smallest)
     message = f"{passed}, and all {len(names)} clients are within the tolerance {rule.tolerance:g}; {at_answer}"
     return Status(StatusCode.FEASIBLE, message, None, blocker, smallest)

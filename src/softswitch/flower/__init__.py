@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from softswitch.flower.strategy import SwitchingStrategy as SwitchingStrategy
     from softswitch.flower.torch_client import TorchClient as TorchClient
     from softswitch.flower.torch_client import parameters as parameters
+    from softswitch.flower.trees import initial_arrays as initial_arrays
     from softswitch.flower.wire import Values as Values
 
 _ROOMS = {
@@ -35,6 +36,7 @@ _ROOMS = {
     "TorchClient": "torch_client",
     "Values": "wire",
     "client_app": "client",
+    "initial_arrays": "trees",
     "parameters": "torch_client",
     "server_app": "server",
 }

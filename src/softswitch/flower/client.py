@@ -19,6 +19,8 @@ from softswitch.reports import LocalLoss
 
 Factory = Callable[[Context], LocalOracle]
 Handler = Callable[[LocalOracle, Message, Context], Message]
+_MADE: dict[tuple[int, int], LocalOracle] = {}
+"""The clients of this process, by run and node; Ray sends the app anew with every message."""
 
 
 def client_app(factory: Factory) -> ClientApp:
@@ -32,16 +34,15 @@ def client_app(factory: Factory) -> ClientApp:
     A client that raises ``Refused`` is left out of the round; one that raises anything else is lost in it.
     """
     app = ClientApp()
-    made: dict[tuple[int, int], LocalOracle] = {}
 
     def oracle(context: Context) -> LocalOracle:
         which = (context.run_id, context.node_id)
-        if which not in made:
+        if which not in _MADE:
             client = factory(context)
             if not isinstance(client, LocalOracle):
                 raise TypeError(f"factory must return a client with the methods of LocalOracle, but made {client!r}")
-            made[which] = client
-        return made[which]
+            _MADE[which] = client
+        return _MADE[which]
 
     def answering(handler: Handler) -> Callable[[Message, Context], Message]:
         def answer(message: Message, context: Context) -> Message:
@@ -66,7 +67,8 @@ def _hello(client: LocalOracle, message: Message, context: Context) -> Message:
         "name": str(client.name),
         "rows": int(client.rows),
         "held_out_rows": int(client.held_out_rows),
-        "batch_rows": int(client.batch_rows),
+        "value_rows": int(client.value_rows),
+        "gradient_rows": int(client.gradient_rows),
         "constraints": int(client.constraints),
     }
     return wire.answer(message, **{wire.ABOUT: ConfigRecord(about)})

@@ -21,12 +21,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from softswitch.clients import ClientData
-from softswitch.flower import wire
 from softswitch.flower.client import client_app
 from softswitch.flower.in_process import InProcessGrid
 from softswitch.flower.jax_client import JaxClient
 from softswitch.flower.strategy import SwitchingStrategy
-from softswitch.flower.trees import flat, unflat
+from softswitch.flower.trees import initial_arrays, unflat
 from softswitch.problem import PooledConstraint, Problem
 from softswitch.result import Result
 from softswitch.rules import Rule
@@ -57,7 +56,7 @@ def solve_over_flower(
     labels = [str(name) for name in clients.names]
     pooled = problem.constraint.value if isinstance(problem.constraint, PooledConstraint) else None
     strategy = SwitchingStrategy(rule, domain=problem.domain, names=labels, pooled=pooled, **settings)
-    first = wire.to_record(flat(problem.start))
+    first = initial_arrays(problem.start)
     with tempfile.TemporaryDirectory() as folder, _quiet():
         for i, rows in enumerate(_apart(clients)):
             # Each worker reads the rows of its own clients only.

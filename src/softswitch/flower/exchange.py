@@ -7,14 +7,18 @@ Failures are told apart by the message they answer, since Flower may put its own
 
 from __future__ import annotations
 
+import logging
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from softswitch.flower import wire
+
+logger = logging.getLogger("softswitch.flower")
 FIRST_LOOK, RAREST_LOOK = 0.002, 0.5
 """Seconds from one look for replies to the next: at first, and at most."""
 
@@ -45,16 +49,17 @@ def exchange(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Me
     """
     if not messages:
         return []
-    ids = list(grid.push_messages(list(messages)))
-    ids += [""] * (len(messages) - len(ids))
+    messages = list(messages)
+    sent = set(grid.push_messages(messages))
     answers: list[Message | Lost] = [Lost("the message could not be sent")] * len(messages)
-    waiting = {message_id: place for place, message_id in enumerate(ids) if message_id}
+    ids = {message.metadata.message_id: place for place, message in enumerate(messages)}
+    waiting = {message_id: place for message_id, place in ids.items() if message_id in sent}
     until, pause = time.monotonic() + timeout, FIRST_LOOK
     while waiting:
-        for reply in grid.pull_messages(list(waiting)):
-            place = waiting.pop(reply.metadata.reply_to_message_id, None)
+        for message_id, answer in _pull(grid, list(waiting)):
+            place = waiting.pop(message_id, None)
             if place is not None:
-                answers[place] = _failure(reply) if reply.has_error() else reply
+                answers[place] = answer
         if not waiting:
             break
         left = until - time.monotonic()
@@ -67,11 +72,26 @@ def exchange(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Me
     return answers
 
 
+def _pull(grid: Grid, ids: list[str]) -> Iterator[tuple[str, Message | Lost]]:
+    """The answers so far, by the message they answer. One that cannot be read does not spoil the others."""
+    try:
+        for reply in grid.pull_messages(ids):
+            yield reply.metadata.reply_to_message_id, _failure(reply) if reply.has_error() else reply
+    except Exception as error:
+        if len(ids) == 1:
+            logger.warning("an answer could not be read: %s", wire.said(repr(error)))
+            yield ids[0], Lost("its answer could not be read")
+            return
+        for one in ids:
+            yield from _pull(grid, [one])
+
+
 def _failure(reply: Message) -> Lost:
-    """An error's own line: the rest is a stack."""
-    lines = (reply.error.reason or "no reason given").strip().splitlines()
-    own = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt|Exit)\b", line)]
-    return Lost(f"error {reply.error.code}: {(own or lines)[-1]}", for_good=reply.error.code == CLIENT_RAISED)
+    """Why a client failed: of a stack of calls only the error's own line."""
+    reason = (reply.error.reason or "no reason given").strip()
+    own = [line for line in reason.splitlines() if re.match(r"[\w.]+(Error|Exception|Interrupt|Exit)\b", line)]
+    why = wire.said(own[-1] if own and reason.startswith("Traceback") else reason)
+    return Lost(f"error {reply.error.code}: {why}", for_good=reply.error.code == CLIENT_RAISED)
 
 
 class PromptGrid(Grid):

@@ -28,7 +28,8 @@ class InProcessGrid(Grid):
         connected: the ids of the nodes that can be reached; take some out, put them back.
     """
 
-    RUN, SERVER = 1, 1
+    SERVER = 1
+    _runs = itertools.count(1)
 
     def __init__(
         self,
@@ -39,15 +40,16 @@ class InProcessGrid(Grid):
         if isinstance(nodes, int):
             nodes = {100 + i: {"partition-id": i, "num-partitions": nodes} for i in range(nodes)}
         self._app = app
+        self._run = next(self._runs)
         self._contexts = {
-            node: Context(self.RUN, node, dict(config), RecordDict(), dict(run_config or {}))
+            node: Context(self._run, node, dict(config), RecordDict(), dict(run_config or {}))
             for node, config in nodes.items()
         }
         self.connected = set(nodes)
         self._replies: dict[str, Message] = {}
         self._ids = itertools.count(1)
         # A Message outside of a run of Flower's own has nobody to be from.
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = self.RUN, self.SERVER, 1
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = self._run, self.SERVER, 1
 
     def forget(self, node: int) -> None:
         """Lose what a node kept between exchanges, as after a restart."""
@@ -97,4 +99,4 @@ class InProcessGrid(Grid):
     @property
     def run(self) -> Any:
         """There is only one."""
-        return self.RUN
+        return self._run

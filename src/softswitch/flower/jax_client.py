@@ -26,7 +26,7 @@ from softswitch.sampling import whole
 
 
 class JaxClient:
-    """One client of a ``Problem``; reports and directions are exactly those of the compiled engine's.
+    """One client of a ``Problem``, computed as in the compiled engine; batches are drawn by the client for itself.
 
     Args:
         problem: objective and constraint; the start says how parameters look.
@@ -66,7 +66,8 @@ class JaxClient:
         self._number = zlib.crc32(self.name.encode())
         self.rows = int(self._data.sizes[0])
         self.held_out_rows = 0 if self._held_out is None else int(self._held_out.sizes[0])
-        self.batch_rows = first.report_batching.width
+        self.value_rows = first.report_batching.width
+        self.gradient_rows = first.update_batching.width
         self.constraints = first.constraints
 
     def report(self, params: Arrays, task: Task) -> Values:

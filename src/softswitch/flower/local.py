@@ -41,14 +41,16 @@ class LocalOracle(Protocol):
         name: its label in history, log and report; different for every client.
         rows: how many rows it trains on.
         held_out_rows: how many it holds out for the certificate.
-        batch_rows: on how many rows a report or a gradient is computed.
+        value_rows: on how many rows a report is computed,
+        gradient_rows: and on how many a gradient.
         constraints: how many constraints it has.
     """
 
     name: str
     rows: int
     held_out_rows: int
-    batch_rows: int
+    value_rows: int
+    gradient_rows: int
     constraints: int
 
     def report(self, params: Arrays, task: Task) -> Values:

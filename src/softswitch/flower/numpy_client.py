@@ -52,7 +52,7 @@ class NumpyClient:
             self._held_out, self.held_out_rows = _columns("held_out", held_out)
         self._batch_size = None if batch_size is None else checks.whole_number("batch_size", batch_size, at_least=1)
         self.name = str(name)
-        self.batch_rows = self.rows if self._batch_size is None else self._batch_size
+        self.value_rows = self.gradient_rows = self.rows if self._batch_size is None else self._batch_size
         first = {key: np.asarray(value) for key, value in start.items()}
         self.constraints = len(self._values(first, self._data)) - 1
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 
 from softswitch.flower import wire
 from softswitch.flower.client import clipped
@@ -35,7 +35,7 @@ class Reader:
         *,
         constraints: int,
         dtype: np.dtype,
-        largest_report: float,
+        largest_number: float,
         clip_norm: float | None,
         pooled: Callable[[Any], Any] | None,
     ) -> None:
@@ -43,9 +43,10 @@ class Reader:
         self._expected = expected
         self._constraints = constraints
         self._dtype = dtype
-        self._largest = largest_report
+        self._largest = largest_number
         self._clip_norm = clip_norm
         self._pooled = pooled
+        self._statistics: int | None = None
 
     def reports(self, k: int, clients: list[int], answers: Sequence[Message | Lost]) -> tuple[Reports, np.ndarray]:
         """The reports of those asked, and the fate of each."""
@@ -61,7 +62,13 @@ class Reader:
                 sums.append(self._roster.rows(index) * np.asarray(values.statistics))
         pooled = nobody.pooled
         if self._pooled is not None and sums:
-            pooled = jnp.atleast_1d(jnp.asarray(self._pooled(np.sum(sums, axis=0)), self._dtype))
+            try:
+                pooled = jnp.atleast_1d(jnp.asarray(self._pooled(np.sum(sums, axis=0)), self._dtype))
+                if not bool(jnp.isfinite(pooled).all()):
+                    raise ValueError(f"the pooled constraint is {pooled}")
+            except Exception as error:
+                logger.warning("round %d is void: statistics could not be pooled: %s", k, error)
+                return nobody, np.where(fates == Fate.COUNTED, Fate.VOID, fates)
         return Reports(jnp.asarray(objective), jnp.asarray(constraint), pooled, jnp.asarray(mask)), fates
 
     def directions(
@@ -91,16 +98,15 @@ class Reader:
         try:
             if isinstance(answer, Lost):
                 raise answer
-            refused = answer.content.get(wire.REFUSED)
-            if isinstance(refused, ConfigRecord):
-                raise _Said(str(refused.get("why", ""))[: wire.LONGEST_WORD])
+            if (why := wire.refused(answer.content)) is not None:
+                raise _Said(why)
             found = read(answer.content)
         except Lost as lost:
             fates[place] = otherwise[0]
             logger.warning("round %d: client %r is lost: %s", k, name, lost)
         except _Said as said:
             fates[place] = Fate.REFUSED
-            logger.warning("round %d: client %r refuses: %r", k, name, str(said))
+            logger.warning("round %d: client %r refuses: %s", k, name, said)
         except wire.Unacceptable as error:
             fates[place] = otherwise[1]
             logger.warning("round %d: what client %r sent is rejected: %s", k, name, error)
@@ -110,8 +116,15 @@ class Reader:
         return None
 
     def _values(self, content: RecordDict) -> wire.Values:
-        return wire.checked_values(content, self._constraints, self._pooled is not None, self._largest)
+        values = wire.checked_values(content, self._constraints, self._pooled is not None, self._largest)
+        if values.statistics is not None:
+            self._statistics = self._statistics or len(values.statistics)
+            if len(values.statistics) != self._statistics:
+                raise wire.Unacceptable(
+                    f"it has {len(values.statistics)} statistics, where {self._statistics} are expected"
+                )
+        return values
 
     def _direction(self, content: RecordDict) -> wire.Arrays:
-        direction = wire.checked_arrays(content.get(wire.DIRECTION), self._expected)
+        direction = wire.checked_arrays(content.get(wire.DIRECTION), self._expected, self._largest)
         return direction if self._clip_norm is None else clipped(direction, self._clip_norm)

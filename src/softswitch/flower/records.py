@@ -30,7 +30,12 @@ def not_evaluated() -> Overview:
 
 
 def entry(
-    clients: list[int], fates: np.ndarray, reports: Reports, decision: Decision | None, full: Overview, rows: int
+    clients: list[int],
+    fates: np.ndarray,
+    reports: Reports,
+    decision: Decision | None,
+    full: Overview,
+    rows: tuple[int, int],
 ) -> Record:
     """One round as a record of length 1.
 
@@ -40,7 +45,7 @@ def entry(
         reports: what counted of theirs.
         decision: made of it; None in a void round.
         full: F and G on all data, where it was looked at.
-        rows: on how many rows the reports were computed.
+        rows: on how many rows the reports were computed, and on how many a gradient.
     """
     objective, constraint, mask = (np.asarray(part) for part in (reports.objective, reports.constraint, reports.mask))
     heard = np.where(mask, objective, -np.inf), np.where(mask[:, None], constraint, -np.inf)
@@ -62,7 +67,7 @@ def entry(
         "full": Overview(*(np.asarray(part, np.float32) for part in full)),  # type: ignore[arg-type]
         "held_out": None,
         "absent": np.int32((mask & lacking).sum()),
-        "rows": np.int64(rows),
+        "rows": np.asarray(rows, np.int64),
         "clients": told,
     }
     record: Record = jax.tree.map(lambda part: np.asarray(part)[None], Record(**parts))

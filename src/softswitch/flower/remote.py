@@ -42,7 +42,7 @@ class RemoteClients:
         local_steps: int,
         timeout: float,
         wait: float,
-        largest_report: float,
+        largest_number: float,
         pooled: Callable[[Any], Any] | None,
     ) -> None:
         self._grid = grid
@@ -50,7 +50,7 @@ class RemoteClients:
         self._local_steps = local_steps
         self._timeout = timeout
         self._wait = wait
-        self._largest = largest_report
+        self._largest = largest_number
         self._pooled = pooled
         self.participants = 1
 
@@ -60,10 +60,13 @@ class RemoteClients:
 
     def cost(self, rows_held: Any) -> tuple[Any, Any]:
         """How many rows a round evaluates values on, and how many it evaluates gradients on."""
-        return rows_held, self._local_steps * rows_held
+        return rows_held[:, 0], self._local_steps * rows_held[:, 1]
 
-    def judge(self, params: Params) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """f_i and g_i of every client on all of its rows; NaN for one that does not answer."""
+    def judge(self, params: Params, *, patiently: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """f_i and g_i of every client on all of its rows; NaN for one that does not answer.
+
+        ``patiently``: wait for those who are not connected, and ask again those who do not answer.
+        """
         constraints = self._roster.constraints or 1
         many = len(self._roster.names)
         objective, constraint = np.full(many, np.nan), np.full((many, constraints), np.nan)
@@ -76,7 +79,7 @@ class RemoteClients:
             if values.statistics is not None and client is not None:
                 sums.append(client.rows * np.asarray(values.statistics))
 
-        self._ask_all(wire.JUDGE, content, take)
+        self._ask_all(wire.JUDGE, content, take, patiently=patiently)
         together = None
         if self._pooled is not None and sums:
             together = np.atleast_1d(np.asarray(self._pooled(np.sum(sums, axis=0))))
@@ -98,9 +101,10 @@ class RemoteClients:
         error = 1 - checks.probability("confidence", confidence)
         functions = 1 + (self._roster.constraints or 1)
         ranges = [checked_range("objective_range", objective_range), *each_range(constraint_range, functions - 1)]
-        who = [i for i, client in enumerate(self._roster.clients) if client is not None and client.held_out_rows]
-        if not who:
+        held_out = [client is not None and client.held_out_rows > 0 for client in self._roster.clients]
+        if not any(held_out):
             return None
+        who = np.flatnonzero(held_out).tolist()
         each = error / (2 * len(who) * functions)
         settings = ConfigRecord(
             {
@@ -118,17 +122,25 @@ class RemoteClients:
         self._ask_all(wire.CERTIFY, content, take, who)
         nothing = [unknown()] * functions
         certificates = [
-            client_certificate(self._roster.names[i], found.get(i, nothing), tolerance, each, ranges) for i in who
+            client_certificate(name, found.get(i, nothing), tolerance, each, ranges)
+            for i, name in enumerate(self._roster.names)
         ]
         return Certificate(tolerance, confidence, tuple(certificates))
 
     def _ask_all(
-        self, kind: str, content: RecordDict, take: Callable[[int, Message], None], who: list[int] | None = None
+        self,
+        kind: str,
+        content: RecordDict,
+        take: Callable[[int, Message], None],
+        who: list[int] | None = None,
+        *,
+        patiently: bool = True,
     ) -> None:
         """Ask every client; whoever does not answer is asked again."""
         left = list(range(len(self._roster.names))) if who is None else list(who)
-        for attempt in range(ATTEMPTS):
-            self._roster.look(self._grid, len(self._roster.names), 0.0 if attempt else self._wait)
+        for attempt in range(ATTEMPTS if patiently else 1):
+            wait = self._wait if patiently and not attempt else 0.0
+            self._roster.look(self._grid, len(self._roster.names), wait)
             nodes = self._roster.connected
             asked = [index for index in left if index in nodes]
             messages = [Message(content, nodes[index], kind, ttl=self._timeout, group_id=kind) for index in asked]
@@ -137,8 +149,8 @@ class RemoteClients:
                 try:
                     if isinstance(answer, Lost):
                         raise answer
-                    if wire.REFUSED in answer.content:
-                        raise wire.Unacceptable("it refused")
+                    if (why := wire.refused(answer.content)) is not None:
+                        raise wire.Unacceptable(f"it refused: {why}")
                     take(index, answer)
                     left.remove(index)
                 except Lost as lost:
@@ -164,7 +176,11 @@ def checked_intervals(content: RecordDict, functions: int) -> list[Interval]:
     found = []
     for j in range(functions):
         row = {name: columns[name][j] for name in names}
-        if math.isnan(row["lower"]) or math.isnan(row["upper"]) or not row["lower"] <= row["upper"] or row["rows"] < 0:
+        ordered = row["lower"] <= row["upper"]
+        inside = math.isnan(row["estimate"]) or row["lower"] <= row["estimate"] <= row["upper"]
+        counted = row["rows"] == math.floor(row["rows"]) if 0 <= row["rows"] < 2**53 else False
+        endless = math.isinf(row["lower"]) and math.isinf(row["upper"])
+        if not (ordered and inside and counted and row["deviation"] >= 0 and (row["rows"] >= 1 or endless)):
             raise wire.Unacceptable(f"{row} is not an interval")
         found.append(
             Interval(

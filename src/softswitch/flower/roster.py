@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import statistics
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,11 @@ from softswitch.flower.exchange import Lost, exchange
 logger = logging.getLogger("softswitch.flower")
 PAUSE = 1.0
 """Seconds from one look for new nodes to the next."""
+RAREST = 64
+"""A node that stays silent is asked again after at most so many looks."""
+ROWS = ("rows", "held_out_rows", "value_rows", "gradient_rows")
+MOST_ROWS, MOST_CONSTRAINTS = 2**40, 10_000
+"""What a client may say of itself, at most."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,8 @@ class Client:
     name: str
     rows: int
     held_out_rows: int
-    batch_rows: int
+    value_rows: int
+    gradient_rows: int
     constraints: int
 
 
@@ -42,12 +49,15 @@ class Roster:
         names: their labels.
     """
 
-    def __init__(self, timeout: float, names: Iterable[str] = ()) -> None:
+    def __init__(self, timeout: float, names: Iterable[str] = (), constraints: int | None = None) -> None:
         self._timeout = timeout
+        self._constraints = constraints
         self.names: list[str] = list(names)
         self.clients: list[Client | None] = [None] * len(self.names)
         self._nodes: dict[int, int] = {}  # node -> index
         self._turned_away: set[int] = set()
+        self._silent: dict[int, tuple[int, int]] = {}  # node -> how often it was silent, and when to ask it again
+        self._looks = 0
 
     @property
     def connected(self) -> dict[int, int]:
@@ -57,17 +67,17 @@ class Roster:
     @property
     def constraints(self) -> int | None:
         """How many constraints a client has; None as long as nobody was met."""
-        return next((client.constraints for client in self.clients if client is not None), None)
+        return self._constraints
 
     def rows(self, index: int) -> int:
         """How many rows a client trains on; 0 where it was not met."""
         client = self.clients[index]
         return 0 if client is None else client.rows
 
-    def batch_rows(self, index: int) -> int:
-        """On how many rows it computes a report."""
+    def cost(self, index: int) -> tuple[int, int]:
+        """On how many rows it computes a report, and on how many a gradient."""
         client = self.clients[index]
-        return 0 if client is None else client.batch_rows
+        return (0, 0) if client is None else (client.value_rows, client.gradient_rows)
 
     def recall(self, names: Sequence[str]) -> None:
         """Take up the order of an earlier process; clients that it had not met come after."""
@@ -90,23 +100,31 @@ class Roster:
         there = set(grid.get_node_ids())
         for node in set(self._nodes) - there:
             logger.warning("client %r has left", self.names[self._nodes.pop(node)])
+            self._turned_away.clear()  # its place may be another node's now
         self._turned_away &= there
-        new = sorted(there - set(self._nodes) - self._turned_away)
+        self._looks += 1
+        later = {node for node, (_, when) in self._silent.items() if when > self._looks}
+        new = sorted(there - set(self._nodes) - self._turned_away - later)
         messages = [Message(RecordDict(), node, wire.HELLO, ttl=self._timeout, group_id="hello") for node in new]
         told = []
         for node, answer in zip(new, exchange(grid, messages, self._timeout), strict=True):
             try:
                 told.append((node, _introduced(answer)))
+                self._silent.pop(node, None)
             except Lost as lost:
-                logger.warning("node %d did not introduce itself: %s", node, lost)  # asked again in the next round
+                times = self._silent.get(node, (0, 0))[0] + 1
+                self._silent[node] = times, self._looks + min(2**times, RAREST)  # asked again, ever more rarely
+                logger.warning("node %d did not introduce itself: %s", node, lost)
             except wire.Unacceptable as error:
                 logger.warning("node %d is turned away: %s", node, error)
                 self._turned_away.add(node)
+        if told and self._constraints is None:  # what most of those first met have
+            self._constraints = statistics.mode(client.constraints for _, client in told)
         for node, client in sorted(told, key=lambda pair: _natural(pair[1].name)):
             self._take_in(node, client)
 
     def _take_in(self, node: int, client: Client) -> None:
-        if self.constraints not in (None, client.constraints):
+        if client.constraints != self.constraints:
             logger.warning(
                 "client %r is turned away: it has %d constraints, the others %d",
                 client.name,
@@ -132,15 +150,16 @@ class Roster:
 def _introduced(answer: Message | Lost) -> Client:
     if isinstance(answer, Lost):
         raise answer
-    if wire.REFUSED in answer.content:
-        raise Lost("it refused")
+    if (why := wire.refused(answer.content)) is not None:
+        raise Lost(f"it refused: {why}")
     about = answer.content.get(wire.ABOUT)
     if not isinstance(about, ConfigRecord):
         raise wire.Unacceptable("it does not run a softswitch client")
-    numbers = {name: wire.whole(about, name) for name in ("rows", "held_out_rows", "batch_rows", "constraints")}
-    if not numbers["constraints"]:
+    rows = {name: wire.whole(about, name, MOST_ROWS) for name in ROWS}
+    constraints = wire.whole(about, "constraints", MOST_CONSTRAINTS)
+    if not constraints:
         raise wire.Unacceptable("it has no constraint")
-    return Client(wire.word(about, "name"), **numbers)
+    return Client(wire.word(about, "name"), constraints=constraints, **rows)
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:

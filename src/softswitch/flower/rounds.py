@@ -92,7 +92,7 @@ class Rounds:
     def like(self) -> tuple[State, Record]:
         """A state and a record in the structure of all."""
         nobody = no_reports(1, self.constraints, self.dtype, self._pools)
-        return self.state, entry([0], np.zeros(1, int), nobody, None, not_evaluated(), 0)
+        return self.state, entry([0], np.zeros(1, int), nobody, None, not_evaluated(), (0, 0))
 
     def go_on(self, standing: Standing) -> None:
         """Take up a run where it stood."""
@@ -106,7 +106,7 @@ class Rounds:
         """
         if not connected:
             return []
-        many = max(1, round(self._participation * len(connected)))
+        many = min(len(connected), max(self._min_clients, round(self._participation * len(connected))))
         return [connected[i] for i in np.asarray(_choose(self._key, self.done, len(connected), many))]
 
     def decide(self, reports: Reports) -> tuple[Decision, Any] | None:
@@ -123,7 +123,7 @@ class Rounds:
         decided: tuple[Decision, Any] | None,
         directions: Mapping[int, Arrays],
         full: Overview,
-        rows: int,
+        rows: tuple[int, int],
     ) -> Record:
         """End the round: step along the survivors' directions, or leave all as it is where too few survived.
 
@@ -134,31 +134,34 @@ class Rounds:
             decided: what came of it.
             directions: those who survived, by their place in ``clients``, and their directions.
             full: F and G on all data, where it was looked at.
-            rows: on how many rows the reports were computed.
+            rows: on how many rows the reports were computed, and on how many a gradient.
         """
         direction = None if decided is None else self._weighted(decided[0], directions, len(clients))
         if decided is None or direction is None:
             fates[fates == Fate.COUNTED] = Fate.VOID
             nobody = no_reports(len(clients), self.constraints, self.dtype, self._pools)
             record = entry(clients, fates, nobody, None, full, rows)
-            self.void_in_a_row += 1
+            state, void = self.state, self.void_in_a_row + 1
         else:
             decision, rule_state = decided
-            self.state = _advance(
-                self.state,
-                self._rule,
-                self._domain,
-                jnp.int32(self.done),
-                self._averaging_from,
-                reports,
-                decision,
-                rule_state,
-                direction,
+            state, void = (
+                _advance(
+                    self.state,
+                    self._rule,
+                    self._domain,
+                    jnp.int32(self.done),
+                    self._averaging_from,
+                    reports,
+                    decision,
+                    rule_state,
+                    direction,
+                ),
+                0,
             )
             record = entry(clients, fates, reports, decision, full, rows)
-            self.void_in_a_row = 0
-        self.record = record if self.record is None else joined(self.record, record)
-        self.done += 1
+        so_far = record if self.record is None else joined(self.record, record)
+        # All at once: Ctrl-C leaves a round done or not done.
+        self.state, self.record, self.done, self.void_in_a_row = state, so_far, self.done + 1, void
         return record
 
     def _weighted(self, decision: Decision, directions: Mapping[int, Arrays], asked: int) -> Params | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -16,18 +15,18 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from softswitch import checks
-from softswitch.bounds import Range
+from softswitch.bounds import Range, checked_range, each_range
 from softswitch.certificate import Certificate
 from softswitch.checkpoints import Checkpoints
-from softswitch.flower import wire
 from softswitch.flower.strategy import SwitchingStrategy
-from softswitch.flower.trees import flat
+from softswitch.flower.trees import initial_arrays
 from softswitch.result import Result
 from softswitch.rules import Rule
 from softswitch.runs import (
     ABOUT,
     CHECKPOINTS,
     FORMAT,
+    Run,
     find_runs,
     new_folder,
     open_run,
@@ -38,8 +37,6 @@ from softswitch.runs import (
 from softswitch.status import StatusCode
 
 logger = logging.getLogger("softswitch.flower")
-KEYS = ("rounds", "seed", "out", "resume")
-"""What ``flwr run --run-config`` may change."""
 
 
 def server_app(
@@ -60,8 +57,9 @@ def server_app(
     held out, and writes the same folder as ``softswitch train``, with a report where plotly is installed.
 
     The run's own config may hold ``rounds``, ``seed``, ``out`` and ``resume``, so that ``flwr run --run-config
-    'rounds=50'`` changes them: ``resume=true`` goes on with the newest run below ``out`` that was not finished, after
-    at most one lost round; ``resume="FOLDER"`` with that one.
+    'rounds=50'`` changes them: ``resume=true`` goes on with the newest run of this name below ``out`` that was not
+    finished, or ended before its time, with its own ``rounds`` and ``seed``, after at most one lost round;
+    ``resume="FOLDER"`` with that one.
 
     Args:
         rule: the method and its settings; or a function that makes it of the run's config.
@@ -79,6 +77,9 @@ def server_app(
     rounds = checks.whole_number("rounds", rounds, at_least=1)
     if confidence is not None:
         checks.probability("confidence", confidence)
+    checked_range("objective_range", objective_range)
+    single = constraint_range is None or all(isinstance(end, int | float) for end in constraint_range)
+    each_range(constraint_range, 1 if single else len(constraint_range))
     if "checkpoints" in settings:
         raise ValueError("checkpoints are kept in the run's folder; use SwitchingStrategy to keep them elsewhere")
     if isinstance(rule, Rule):
@@ -90,54 +91,72 @@ def server_app(
         config: dict[str, Any] = dict(context.run_config)
         method = rule if isinstance(rule, Rule) else rule(config)
         first = start(config) if callable(start) else start
+        asked = {
+            "rounds": int(config.get("rounds", rounds)),
+            "seed": int(config.get("seed", settings.get("seed", 0))),
+        }
         where = Path(str(config.get("out") or out)).expanduser()
-        folder, about = _folder(where, name, config.get("resume", False))
+        folder, about = _folder(where, name, config, asked)
+        asked = about["asked"]  # a resumed run is what it was
         strategy = SwitchingStrategy(
             method,
-            **{**settings, "seed": int(config.get("seed", settings.get("seed", 0)))},
+            **{**settings, "seed": asked["seed"]},
             checkpoints=Checkpoints(folder / CHECKPOINTS, every=0),
         )
-        total = int(config.get("rounds", rounds))
         write_json(folder / ABOUT, about)
-        strategy.start(grid, wire.to_record(flat(first)), total)
-        assert strategy.result is not None
+        strategy.start(grid, initial_arrays(first), asked["rounds"])
+        result, clients = strategy.result, strategy.clients
+        assert result is not None
+        assert clients is not None
+        rows = {"rows": [clients.rows(i) for i in range(len(result.names))]}
+        write_result(folder, result, about=about, clients=rows)  # whatever may go wrong with the certificate
         certificate = None
-        if confidence is not None and strategy.result.status.code is not StatusCode.DIVERGED:
-            assert strategy.clients is not None
-            certificate = strategy.clients.certify(
-                strategy.result.params,
+        if confidence is not None and result.status.code is not StatusCode.DIVERGED:
+            certificate = clients.certify(
+                result.params,
                 float(method.tolerance),
                 confidence,
                 objective_range=objective_range,
                 constraint_range=constraint_range,
             )
-        rows = {"rows": [strategy.clients.rows(i) for i in range(len(strategy.result.names))]}  # type: ignore[union-attr]
-        write_result(folder, strategy.result, about=about, clients=rows, certificate=certificate)
-        _say(folder, strategy.result, certificate)
+            write_result(folder, result, about=about, clients=rows, certificate=certificate)
+        _say(folder, result, certificate)
 
     return app
 
 
-def _folder(out: Path, name: str, resume: Any) -> tuple[Path, dict[str, Any]]:
+def _folder(out: Path, name: str, config: dict[str, Any], asked: dict[str, int]) -> tuple[Path, dict[str, Any]]:
     """The run's folder and what is known of it: a new one, or one to go on with."""
+    resume = config.get("resume", False)
     if not resume:
+        told = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         about = {
             "format": FORMAT,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "engine": "flower",
-            "command": " ".join(["softswitch", *sys.argv[1:]]),
+            "command": f"flwr run . --run-config '{told}'",
+            "asked": asked,
             "versions": versions(),
         }
         return new_folder(out, name), about
     if isinstance(resume, str):
         run = open_run(resume)
+        if run.about.get("engine") != "flower":
+            raise ValueError(f"resume must be the folder of a run over Flower, but is {resume!r}")
     else:
-        left = [run for run in find_runs(out) if not run.finished and run.about.get("engine") == "flower"]
-        if not left:
-            raise ValueError(f"resume=true needs a run below {out} that was not finished, but there is none")
-        run = left[-1]
+        found = [run for run in find_runs(out) if run.name.startswith(f"{name}-") and _can_go_on(run)]
+        if not found:
+            raise ValueError(f"resume=true needs a run of {name!r} below {out} that was not finished; there is none")
+        run = max(found, key=lambda run: str(run.about.get("started", "")))
     logger.info("going on with %s", run.folder)
-    return run.folder, {key: run.about[key] for key in ("format", "started", "engine", "command") if key in run.about}
+    kept = ("format", "started", "engine", "command", "asked")
+    return run.folder, {key: run.about[key] for key in kept} | {"versions": versions()}
+
+
+def _can_go_on(run: Run) -> bool:
+    """Whether a run over Flower was killed, or ended before its time."""
+    ended_early = run.about.get("status", {}).get("code") == StatusCode.STOPPED
+    return run.about.get("engine") == "flower" and (not run.finished or ended_early)
 
 
 def _say(folder: Path, result: Result, certificate: Certificate | None) -> None:

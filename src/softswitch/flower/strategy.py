@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -39,8 +40,8 @@ from softswitch.status import ANSWERS
 from softswitch.tracking import Callback, Chunk
 
 logger = logging.getLogger("softswitch.flower")
-LARGEST_REPORT = 1e12
-"""By default a number of larger size in a report is absurd."""
+LARGEST_NUMBER = 1e12
+"""By default a number of larger size is absurd."""
 
 
 class _Ended(Exception):  # noqa: N818
@@ -71,7 +72,7 @@ class SwitchingStrategy(Strategy):
     """Any of softswitch's rules over Flower, usable in anyone's ServerApp.
 
         strategy = SwitchingStrategy(SoftmaxSGM(alpha=100, step_size=0.5, tolerance=0.1))
-        strategy.start(grid, initial_arrays=ArrayRecord(model.state_dict()), num_rounds=100)
+        strategy.start(grid, initial_arrays(parameters(module)), num_rounds=100)
         strategy.result        # softswitch's Result: status, history, diagnosis, every client at the answer
 
     The clients must be of ``client_app``. The arrays that ``start`` returns are the answer, not the last iterate.
@@ -93,7 +94,8 @@ class SwitchingStrategy(Strategy):
         update_timeout: and in the second.
         resend_params: send w again in the second exchange, for clients that may be started anew in between.
         clip_norm: the largest norm of a client's direction; longer ones are shortened by the client, and by the server.
-        largest_report: a number of larger size in a report is absurd, and rejected.
+        largest_number: a number of larger size in a report or a direction is absurd, and rejected.
+        constraints: how many a client has; by default as many as most of those first met. Others are turned away.
         patience: so many void rounds in a row end the run.
         callbacks: each is called with a ``Chunk`` after every round; one that returns True ends the run.
         checkpoints: keep the run's standing in a folder, and go on from where it stands there.
@@ -123,7 +125,8 @@ class SwitchingStrategy(Strategy):
         update_timeout: float = 600.0,
         resend_params: bool = False,
         clip_norm: float | None = None,
-        largest_report: float = LARGEST_REPORT,
+        largest_number: float = LARGEST_NUMBER,
+        constraints: int | None = None,
         patience: int = 10,
         callbacks: Sequence[Callback] = (),
         checkpoints: Checkpoints | None = None,
@@ -147,7 +150,8 @@ class SwitchingStrategy(Strategy):
         self.update_timeout = checks.real_number("update_timeout", update_timeout, above=0)
         self.resend_params = bool(resend_params)
         self.clip_norm = None if clip_norm is None else checks.real_number("clip_norm", clip_norm, above=0)
-        self.largest_report = checks.real_number("largest_report", largest_report, above=0)
+        self.largest_number = checks.real_number("largest_number", largest_number, above=0)
+        self.constraints = None if constraints is None else checks.whole_number("constraints", constraints, at_least=1)
         self.patience = checks.whole_number("patience", patience, at_least=1)
         if callable(callbacks) or not all(callable(callback) for callback in callbacks):
             raise TypeError(f"callbacks must be a list of functions of a Chunk, but is {callbacks!r}")
@@ -184,7 +188,7 @@ class SwitchingStrategy(Strategy):
         if timeout is not None:
             self.report_timeout = self.update_timeout = checks.real_number("timeout", timeout, above=0)
         self._begin(grid, initial_arrays, checks.whole_number("num_rounds", num_rounds, at_least=1))
-        finished, stopped = FlowerResult(), False
+        finished, stopped = FlowerResult(train_metrics_clientapp=self._metrics), False
         try:
             if not self._over:
                 finished = super().start(
@@ -219,8 +223,7 @@ class SwitchingStrategy(Strategy):
         full = not_evaluated()
         if self.eval_every and k % self.eval_every == 0:
             assert self.clients is not None
-            objective, constraint, _ = self.clients.judge(rounds.state.params)
-            full = overview(jnp.asarray(objective), jnp.asarray(constraint))
+            full = _overview(*self.clients.judge(rounds.state.params, patiently=False)[:2])
         task: dict[str, Any] = {wire.PARAMS: arrays, wire.SETTINGS: self._settings()}
         content = RecordDict(task)
         messages = [self._message(content, nodes[i], wire.REPORT, self.report_timeout) for i in asked]
@@ -244,16 +247,17 @@ class SwitchingStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Drop whoever was lost in between, renormalise, step, and account for the round."""
-        del server_round, replies  # the grid remembers which reply answers which message
+        del replies  # the grid remembers which reply answers which message
         rounds, now = self._rounds, self._between
         k, fates = rounds.done, now.fates.copy()
         directions = self._reader.directions(k, now.clients, now.updating, self._grid.answers, fates)
-        rows = sum(self._roster.batch_rows(now.clients[place]) for place in now.updating)
+        reported = np.flatnonzero(np.asarray(now.reports.mask)).tolist()
+        costs = [self._roster.cost(now.clients[place]) for place in reported]
+        rows = sum(values for values, _ in costs), sum(gradients for _, gradients in costs)
         record = rounds.apply(now.clients, fates, now.reports, now.decided, directions, now.full, rows)
         if rounds.void_in_a_row:
             logger.warning("round %d is void: %s", k, _words(fates))
         assert self.clients is not None
-        self.clients.participants = max(1, len(now.clients))
         history = History.from_records(self.clients, [record], 1, first=k)
         self._feasible += history.feasible_rounds
         self._counted += int((~history.void).sum())
@@ -264,6 +268,7 @@ class SwitchingStrategy(Strategy):
         if self.checkpoints is not None and self.checkpoints.due():
             self._save()
         told = MetricRecord({"objective": float(record.objective[0]), "constraint": float(record.constraint[0])})
+        self._metrics[server_round] = told
         return wire.to_record(rounds.state.params), told
 
     def configure_evaluate(
@@ -294,7 +299,7 @@ class SwitchingStrategy(Strategy):
                 f"{given[changed[0]].dtype}; use float32, or jax.config.update('jax_enable_x64', True)"
             )
         self._grid = PromptGrid(grid, self.update_timeout)
-        self._roster = Roster(self.report_timeout, self.names)
+        self._roster = Roster(self.report_timeout, self.names, self.constraints)
         self._roster.look(self._grid, max(self.min_clients, len(self.names)), self.wait)
         constraints = self._roster.constraints
         if constraints is None:
@@ -305,7 +310,7 @@ class SwitchingStrategy(Strategy):
             local_steps=self.local_steps,
             timeout=self.report_timeout,
             wait=self.wait,
-            largest_report=self.largest_report,
+            largest_number=self.largest_number,
             pooled=self.pooled,
         )
         self._averaging_from = rounds - math.ceil(self.average_last * rounds)
@@ -326,12 +331,13 @@ class SwitchingStrategy(Strategy):
             expected,
             constraints=constraints,
             dtype=self._rounds.dtype,
-            largest_report=self.largest_report,
+            largest_number=self.largest_number,
             clip_norm=self.clip_norm,
             pooled=self.pooled,
         )
         self._began = time.perf_counter()
         self._feasible, self._counted, self._told_to_stop = 0, 0, False
+        self._metrics: dict[int, MetricRecord] = {}
         self._request = {
             "rule": without_addresses(str(self.rule)),
             "seed": str(self.seed),
@@ -341,6 +347,7 @@ class SwitchingStrategy(Strategy):
             "participation": str(self.participation),
             "domain": repr(self.domain),
             "clip_norm": str(self.clip_norm),
+            "constraints": str(constraints),
             "start": fingerprint(params),
         }
         there = None if self.checkpoints is None else self.checkpoints.latest(self._request, self._rounds.like())
@@ -393,9 +400,13 @@ class SwitchingStrategy(Strategy):
 
     def _finish(self, stopped: bool) -> Result:
         assert self.clients is not None
-        return conclude(
+        history = self._history()
+        assert history.per_client is not None
+        asked = (history.per_client.clients >= 0).sum(axis=1)
+        self.clients.participants = max(1, round(float(asked.mean())))
+        result = conclude(
             self._rounds.state,
-            self._history(),
+            history,
             self.rule,
             self.clients,
             tuple(self._roster.names),
@@ -408,6 +419,18 @@ class SwitchingStrategy(Strategy):
             seed=self.seed,
             seconds=self._seconds,
         )
+        if self._rounds.void_in_a_row < self.patience:
+            return result
+        why = f"{result.status.message}. The last {self._rounds.void_in_a_row} rounds were void, so it ended (patience)"
+        return replace(result, status=replace(result.status, message=why))
+
+
+def _overview(objective: np.ndarray, constraint: np.ndarray) -> Overview:
+    """F and G over the clients that answered."""
+    if np.isnan(objective).all():
+        return not_evaluated()
+    heard = (jnp.asarray(np.where(np.isnan(values), -np.inf, values)) for values in (objective, constraint))
+    return overview(*heard)
 
 
 def _words(fates: np.ndarray) -> str:

@@ -71,7 +71,7 @@ class TorchClient:
         self.rows = _length("data", self._rows)
         self.held_out_rows = 0 if held_out is None else _length("held_out", held_out)
         size = self._loader.batch_size if self._loader is not None else self._batch_size
-        self.batch_rows = self.rows if size is None else int(size)
+        self.value_rows = self.gradient_rows = self.rows if size is None else int(size)
         self.constraints = len(self._values(self._take(self._rows, np.arange(1)))[1:])
 
     def report(self, params: Arrays, task: Task) -> Values:
@@ -153,8 +153,12 @@ class TorchClient:
         if self._loader is not None:
             with self._seeded(task, purpose):
                 while True:
+                    some = False
                     for batch in self._loader:
+                        some = True
                         yield _on(batch, self._device)
+                    if not some:
+                        raise ValueError("data must yield at least one batch, but the DataLoader yields none")
         if self._batch_size is None:
             everything = self._take(self._rows, np.arange(self.rows))
             while True:

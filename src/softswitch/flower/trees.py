@@ -6,10 +6,19 @@ from typing import Any
 
 import jax
 import numpy as np
+from flwr.app import ArrayRecord
 
 from softswitch.checkpoints import named, shaped
-from softswitch.flower.wire import Arrays
+from softswitch.flower.wire import Arrays, to_record
 from softswitch.problem import Params
+
+
+def initial_arrays(params: Params) -> ArrayRecord:
+    """Parameters as Flower's record of arrays: what ``SwitchingStrategy.start`` begins with.
+
+    ``initial_arrays(problem.start)``, or ``initial_arrays(parameters(module))`` for a PyTorch module.
+    """
+    return to_record(flat(params))
 
 
 def flat(params: Params) -> Arrays:

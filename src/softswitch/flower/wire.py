@@ -60,7 +60,7 @@ def shapes(arrays: Mapping[str, Any]) -> dict[str, Shape]:
 
 def to_record(arrays: Mapping[str, Any]) -> ArrayRecord:
     """Arrays by their names, to be sent."""
-    return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
+    return ArrayRecord({name: Array(np.asarray(array, order="C")) for name, array in arrays.items()})
 
 
 def from_record(record: ArrayRecord) -> Arrays:
@@ -106,17 +106,17 @@ def _layout(header: bytes) -> _Layout:
     return _Layout(shape, fortran, dtype, stream.tell())
 
 
-def checked_arrays(record: Any, expected: Mapping[str, Shape]) -> Arrays:
-    """Arrays that a client sent, or raise: exactly those expected, and finite."""
+def checked_arrays(record: Any, expected: Mapping[str, Shape], largest: float) -> Arrays:
+    """Arrays that a client sent, or raise: exactly those expected, finite and not absurd."""
     if not isinstance(record, ArrayRecord):
         raise Unacceptable("there are no arrays")
     if set(record) != set(expected):
-        other = sorted(set(record) ^ set(expected))
-        raise Unacceptable(f"its arrays are not those of the model: {', '.join(map(repr, other[:5]))} differ")
-    return {name: _checked_array(name, record[name], expected[name]) for name in expected}
+        other = ", ".join(sorted(set(record) ^ set(expected))[:5])
+        raise Unacceptable(f"its arrays are not those of the model; those that differ are {said(other)}")
+    return {name: _checked_array(name, record[name], expected[name], largest) for name in expected}
 
 
-def _checked_array(name: str, sent: Array, expected: Shape) -> np.ndarray:
+def _checked_array(name: str, sent: Array, expected: Shape, largest: float) -> np.ndarray:
     entries = math.prod(expected.shape)
     most = entries * np.dtype(expected.dtype).itemsize + HEADER_BYTES
     if len(sent.data) > most:
@@ -135,6 +135,8 @@ def _checked_array(name: str, sent: Array, expected: Shape) -> np.ndarray:
         raise Unacceptable(f"{name!r} is not an array in NumPy's format: {error}") from error
     if not np.isfinite(array).all():
         raise Unacceptable(f"{name!r} holds NaN or infinity")
+    if array.size and not np.abs(array).max() <= largest:
+        raise Unacceptable(f"{name!r} holds numbers of up to {np.abs(array).max():g}, where {largest:g} is the most")
     return array
 
 
@@ -166,7 +168,7 @@ def checked_values(content: RecordDict, constraints: int, statistics: bool, larg
             raise Unacceptable(f"it reports {value}, where a number of at most {largest:g} in size is expected")
     summed = numbers(told, "statistics") if statistics else None
     if summed is not None and not all(abs(value) <= largest for value in summed):
-        raise Unacceptable(f"its statistics are {summed}, where finite numbers are expected")
+        raise Unacceptable("its statistics are not finite, or absurd")
     return Values(objective[0], constraint, summed)
 
 
@@ -190,6 +192,17 @@ def refusal(message: Message, why: str) -> Message:
     return answer(message, **{REFUSED: ConfigRecord({"why": why})})
 
 
+def said(text: str) -> str:
+    """What a client wrote, fit for a log: short, on one line, without anything that a terminal would obey."""
+    return " ".join(text.split()).encode("unicode_escape").decode()[:LONGEST_WORD]
+
+
+def refused(content: RecordDict) -> str | None:
+    """Why a client says no; None where it does not."""
+    told = content.get(REFUSED)
+    return said(str(told.get("why", ""))) if isinstance(told, ConfigRecord) else None
+
+
 def word(record: Mapping[str, Any], name: str) -> str:
     """A short text that a client sent."""
     value = record.get(name)
@@ -198,9 +211,9 @@ def word(record: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def whole(record: Mapping[str, Any], name: str) -> int:
-    """A whole number >= 0 that a client sent."""
+def whole(record: Mapping[str, Any], name: str, most: int) -> int:
+    """A whole number from 0 to ``most`` that a client sent."""
     value = record.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
-        raise Unacceptable(f"its {name} must be a whole number >= 0, but is {value!r:.80}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise Unacceptable(f"its {name} must be a whole number from 0 to {most:,}, but is {value!r:.80}")
     return value
