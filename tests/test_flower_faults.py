@@ -337,7 +337,11 @@ def test_statistics_that_do_not_fit_are_rejected_and_a_pool_that_fails_voids_the
         def update(self, params, task, loss):
             return {"w": W}
 
-        judge = certify = None
+        def judge(self, params):
+            return fl.Values(1.0, [0.0], [1.0, 1.0])
+
+        def certify(self, params, error, ranges):
+            raise NotImplementedError
 
     def value(sums):
         if np.ndim(sums) != 1 or len(sums) != 2:

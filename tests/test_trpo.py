@@ -217,10 +217,10 @@ def plain_advantages(features, alive, signal, gamma, lam):
     return out
 
 
-@pytest.mark.parametrize(
-    ("gamma", "lam"),
-    [(0.99, 0.97), *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ((0.9, 0.0), (0.95, 1.0)))],
-)
+SLOW_TRACES = [pytest.param(*pair, marks=pytest.mark.slow) for pair in ((0.9, 0.0), (0.95, 1.0))]
+
+
+@pytest.mark.parametrize(("gamma", "lam"), [(0.99, 0.97), *SLOW_TRACES])
 def test_advantages_are_a_plain_loops(x64_alone, gamma, lam):
     _, episodes = played("mars")
     features, alive = np.asarray(gae.features(episodes.states)), np.asarray(episodes.alive)

@@ -18,6 +18,7 @@ FEW_ROUNDS = 20
 """A history shorter than this says nothing about shares."""
 RARE, EVER = 0.02, 0.99
 """A switch share below or above these is stuck."""
+NEVER_MET = "constraint never met"
 MOST_VOID = 0.1
 """A larger share of void rounds is worth a word."""
 MOST_LOST = 0.05
@@ -106,7 +107,7 @@ def never_feasible(
     seen = f"{len(above)} of {len(names)} clients are above the tolerance {tolerance:g} at best: {named}{more}"
     longer = "Run longer, change the step size, or raise the tolerance"
     if alone is None or not math.isfinite(alone.smallest):
-        return Finding("constraint never met", seen, longer)
+        return Finding(NEVER_MET, seen, longer)
     if alone.smallest <= tolerance:
         return Finding(
             "constraints look incompatible",
@@ -116,7 +117,7 @@ def never_feasible(
         )
     if not alone.settled:
         return Finding(
-            "constraint never met",
+            NEVER_MET,
             f"{seen}. By itself client {names[blocker]!r} was brought to {alone.smallest:.4g}, with no end in sight",
             longer,
         )
