@@ -4,6 +4,7 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import torch
 from benchmarks import gymnasium_loop
 from benchmarks.neyman_pearson import torch_clients
