@@ -372,6 +372,9 @@ def test_server_app_writes_the_same_folder_with_certificate_and_report(tmp_path,
     assert [one["client"] for one in run.certificate["clients"]] == ["site 0", "site 1", "site 2"]
     assert run.certificate["clients"][0]["objective"]["rows"] == 200
     assert run.params["['w']"].shape == (FEATURES,)
+    assert run.settings["run.rounds"] == 8
+    assert run.settings["strategy.eval_every"] == 2
+    assert run.settings["method.parameters"] == FEATURES
     assert write_report([run.folder]).stat().st_size > 10**5
     assert "Run folder" in capsys.readouterr().err
 

@@ -185,7 +185,8 @@ class Run:
             return {"seed": self.about.get("seed")}
         told = tomllib.loads(file.read_text(encoding="utf-8"))
         flat = {f"{section}.{name}": value for section, part in told.items() for name, value in part.items()}
-        return flat | {"data.sha256": self.about["data"]["sha256"][:12]}
+        data = self.about.get("data", {}).get("sha256")
+        return flat if data is None else flat | {"data.sha256": data[:12]}
 
     @cached_property
     def history(self) -> History:

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
@@ -17,14 +18,15 @@ from rich.console import Console
 from softswitch import checks
 from softswitch.bounds import Range, checked_range, each_range
 from softswitch.certificate import Certificate
-from softswitch.checkpoints import Checkpoints
+from softswitch.checkpoints import Checkpoints, write_atomically
 from softswitch.flower.strategy import SwitchingStrategy
-from softswitch.flower.trees import initial_arrays
+from softswitch.flower.trees import flat, initial_arrays
 from softswitch.result import Result
 from softswitch.rules import Rule
 from softswitch.runs import (
     ABOUT,
     CHECKPOINTS,
+    CONFIG,
     FORMAT,
     Run,
     find_runs,
@@ -104,6 +106,7 @@ def server_app(
             checkpoints=Checkpoints(folder / CHECKPOINTS, every=0),
         )
         write_json(folder / ABOUT, about)
+        write_atomically(folder / CONFIG, _settings(method, first, asked, settings).encode(), durable=False)
         strategy.start(grid, initial_arrays(first), asked["rounds"])
         result, clients = strategy.result, strategy.clients
         assert result is not None
@@ -151,6 +154,22 @@ def _folder(out: Path, name: str, config: dict[str, Any], asked: dict[str, int])
     logger.info("going on with %s", run.folder)
     kept = ("format", "started", "engine", "command", "asked")
     return run.folder, {key: run.about[key] for key in kept} | {"versions": versions()}
+
+
+def _settings(rule: Rule, start: Any, asked: dict[str, int], settings: dict[str, Any]) -> str:
+    """The settings as used, in TOML."""
+    plain = {key: value for key, value in settings.items() if isinstance(value, bool | int | float | str | list)}
+    described = {key: str(value) for key, value in settings.items() if key not in plain and value is not None}
+    entries = sum(np.size(leaf) for leaf in flat(start).values())
+    parts: dict[str, dict[str, Any]] = {
+        "run": asked,
+        "strategy": {**plain, **described},
+        "method": {"rule": str(rule), "parameters": entries},
+    }
+    return "\n".join(
+        f"[{section}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in part.items())
+        for section, part in parts.items()
+    )
 
 
 def _can_go_on(run: Run) -> bool:
