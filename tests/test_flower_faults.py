@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 import pytest
-from flwr.app import Error, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 import softswitch as ss
 import softswitch.flower as fl
@@ -400,3 +400,17 @@ def test_evaluations_are_of_those_who_answer():
     others = [np.square(client(i)).sum(axis=1).mean() / 2 for i in (0, 2, 3)]
     np.testing.assert_allclose(result.history.full.objective[0], max(others), rtol=1e-5)
     np.testing.assert_allclose(result.history.full.mean_objective[0], np.mean(others), rtol=1e-5)
+
+
+def test_a_client_that_holds_another_rounds_parameters_says_so():
+    grid = fl.InProcessGrid(quadratics(1), 1)
+
+    def ask(kind, round_number, **records):
+        message = Message(RecordDict(records), 100, kind, group_id=str(round_number))
+        return next(iter(grid.send_and_receive([message]))).content
+
+    settings = {"round": 0, "seed": 0, "local_steps": 1, "step_size": 0.1, "switches": True}
+    ask(wire.REPORT, 0, params=zeros(), settings=ConfigRecord(settings))
+    assert wire.DIRECTION in ask(wire.UPDATE, 0, decision=ConfigRecord({"feasible": True}))
+    told = wire.refused(ask(wire.UPDATE, 1, decision=ConfigRecord({"feasible": True})))
+    assert told == "it holds the parameters of round 0, but is asked about 1"
