@@ -17,11 +17,12 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FEATURES, quadratics, zeros
+from softswitch.bounds import mean_interval
 from softswitch.flower import wire
 from softswitch.flower.trees import flat, unflat
 from softswitch.history import Fate
 from softswitch.report import write_report
-from softswitch.runs import find_runs, open_run
+from softswitch.runs import find_runs, open_run, write_json
 from softswitch.tasks.neyman_pearson import breast_cancer
 
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.5, tolerance=0.2)
@@ -370,7 +371,11 @@ def test_server_app_writes_the_same_folder_with_certificate_and_report(tmp_path,
     assert run.clients["client"] == ["site 0", "site 1", "site 2"]
     assert run.clients["rows"] == [8, 8, 8]
     assert [one["client"] for one in run.certificate["clients"]] == ["site 0", "site 1", "site 2"]
-    assert run.certificate["clients"][0]["objective"]["rows"] == 200
+    apart = np.asarray(run.params["['w']"]) - held_out["x"]
+    wanted = mean_interval(0.5 * np.square(apart).sum(axis=1), 0.05 / (2 * 3 * 2), None)  # two sides, sites, functions
+    found = run.certificate["clients"][0]["objective"]
+    assert found["rows"] == 200
+    np.testing.assert_allclose([found["lower"], found["upper"]], [wanted.lower, wanted.upper], rtol=1e-5)
     assert run.params["['w']"].shape == (FEATURES,)
     assert run.settings["run.rounds"] == 8
     assert run.settings["strategy.eval_every"] == 2
@@ -395,10 +400,14 @@ def test_server_app_resumes_what_was_not_finished(tmp_path):
     (run,) = find_runs(tmp_path)
     assert not run.finished
     assert "token" not in (run.folder / "run.json").read_text()
+    older = tmp_path / "federated-19990101-000000"
+    older.mkdir()
+    write_json(older / "run.json", run.about | {"started": "1999-01-01T00:00:00+00:00"})
     # Its own rounds count, not those asked for now.
     fl.server_app(RULE, start, rounds=9)(fl.InProcessGrid(quadratics(3), 3), context(out=str(tmp_path), resume=True))
-    (run,) = find_runs(tmp_path)
+    run = open_run(run.folder)
     assert run.about["rounds"] == 8
+    assert not open_run(older).finished
     fl.server_app(RULE, start, rounds=8)(fl.InProcessGrid(quadratics(3), 3), context(out=str(tmp_path / "whole")))
     (whole,) = find_runs(tmp_path / "whole")
     np.testing.assert_array_equal(run.params["['w']"], whole.params["['w']"])
