@@ -251,6 +251,19 @@ def test_numbers_without_a_shape_and_other_batch_sizes_over_flower():
     np.testing.assert_array_equal(b.history.gradient_evaluations, a.history.gradient_evaluations)
 
 
+def test_batches_depend_on_seed_name_and_round_alone(cancer):
+    rows = {key: np.array(column)[:50] for key, column in cancer.train.rows.columns.items()}
+    params = flat(cancer.problem.start + 0.1)
+    first = fl.Task(0, 0, 1, 0.1, True)
+
+    def reported(name, task):
+        return fl.JaxClient(cancer.problem, rows, name=name, batch_size=8).report(params, task).objective
+
+    assert reported("a", first) == reported("a", first)
+    others = [("b", first), ("a", first._replace(round=1)), ("a", first._replace(seed=1))]
+    assert len({reported("a", first), *(reported(*other) for other in others)}) == 4
+
+
 def test_trees_travel_by_name():
     nested = {"a": [jnp.ones(2), {"b": jnp.zeros((1, 3))}]}
     again = unflat(wire.from_record(wire.to_record(flat(nested))), nested)
