@@ -48,6 +48,7 @@ def same(a, b, tolerance):
     np.testing.assert_allclose(b.client_constraint, a.client_constraint, atol=tolerance)
     assert (b.status.code, b.status.round) == (a.status.code, a.status.round)
     assert b.selected == a.selected
+    assert b.names == a.names
 
 
 COURSES = ((1, 1.0), (5, 0.5))

@@ -41,9 +41,9 @@ def quiet():
     logger.setLevel(before)
 
 
-def run(grid, rounds=1, **settings):
+def run(grid, rounds=1, rule=RULE, **settings):
     strategy = fl.SwitchingStrategy(
-        RULE, **{"report_timeout": 0.02, "update_timeout": 0.02, "wait": 0.0, "patience": 10**6, **settings}
+        rule, **{"report_timeout": 0.02, "update_timeout": 0.02, "wait": 0.0, "patience": 10**6, **settings}
     )
     strategy.start(grid, zeros(), rounds)
     return strategy.result
@@ -355,13 +355,20 @@ def test_statistics_that_do_not_fit_are_rejected_and_a_pool_that_fails_voids_the
             raise ValueError("two statistics")
         return sums[0] / sums[1]
 
-    grid = fl.InProcessGrid(fl.client_app(lambda context: Pools(context.node_config["partition-id"])), 3)
+    app = fl.client_app(lambda context: Pools(context.node_config["partition-id"]))
+    grid = FaultyGrid(app, 3)
     result = run(grid, pooled=value)
     assert result.history.per_client.fates.tolist() == [[1, 1, Fate.BAD_REPORT]]
     assert "it has 3 statistics, where 2 are expected" in caplog.text
     result = run(grid, pooled=lambda sums: np.nan)
     assert result.history.void.all()
     assert int(result.history.per_client.fates[0, 0]) == Fate.VOID
+    rule = ss.AverageSGM(step_size=0.1, tolerance=2.0, criterion="pooled")
+    assert run(grid, rule=rule, pooled=value).status.ok
+    grid.faults[1, wire.JUDGE] = "silent"  # without it nobody knows of all data put together
+    result = run(grid, rule=rule, pooled=value)
+    assert result.status.code is ss.StatusCode.VIOLATED
+    assert "nothing is known of 'site 1'" in result.status.message
 
 
 GOOD = {"estimate": [0.1], "lower": [0.0], "upper": [0.2], "rows": [9], "deviation": [0.3], "approximate": [1]}
