@@ -6,6 +6,7 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import softswitch as ss
 from softswitch.bounds import mean_interval
@@ -24,6 +25,9 @@ def test_intervals_by_hand():
     # Hardly any scatter and many rows: Bernstein is the smaller by far.
     calm = mean_interval(np.full(10_000, 0.3), 0.01, (0.0, 1.0))
     assert calm.upper - 0.3 == pytest.approx(7 * math.log(400) / (3 * 9999))
+    student = mean_interval(rows, 0.01, None)
+    margin = stats.t(len(rows) - 1).isf(0.01) * rows.std(ddof=1) / np.sqrt(len(rows))
+    np.testing.assert_allclose([student.lower, student.upper], [rows.mean() - margin, rows.mean() + margin], rtol=1e-9)
     assert mean_interval(rows, 0.01, None).approximate
     with pytest.raises(ValueError, match="lie outside their range"):
         mean_interval(rows, 0.01, (0.0, 0.5))
