@@ -14,6 +14,7 @@ import pytest
 
 import softswitch as ss
 from problems import client_data, least_squares, regression, softplus_level
+from softswitch.checkpoints import write_atomically
 
 ROUNDS = 900  # chunks of 250
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.01, optimizer=optax.adam, tolerance=0.1)
@@ -209,3 +210,17 @@ def test_killed_at_random_moments(whole, tmp_path):
         child.communicate()
     np.testing.assert_array_equal(np.load(done), whole.params)
     assert kills == 3
+
+
+def test_a_file_that_cannot_be_put_in_its_place_leaves_the_old_one(tmp_path, monkeypatch):
+    file = tmp_path / "there"
+    write_atomically(file, b"old")
+
+    def fails(self, target):
+        raise OSError("no")
+
+    monkeypatch.setattr(type(file), "replace", fails)
+    with pytest.raises(OSError, match="no"):
+        write_atomically(file, b"new and longer")
+    assert file.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [file]

@@ -105,6 +105,8 @@ def test_the_model_predicts_in_python_and_by_command(trained, home):
     table = hospital_table()
     model = ss.load(run.folder)
     probability = model.probability(table)
+    assert ((probability > 0.45) & (probability < 0.65)).any()  # rows that a threshold somewhere else would tell apart
+    np.testing.assert_array_equal(model.predict(table) == model.classes[1], probability >= 0.5)
     assert ((probability >= 0.5) == (table["diagnosis"] == "malignant")).mean() > 0.85
     new = home / "new.csv"
     table.drop(columns=["hospital", "diagnosis"]).to_csv(new, index=False)
