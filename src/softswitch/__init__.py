@@ -3,8 +3,9 @@
 The public names are imported when they are first used: a client at the other end of a network needs few of them.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from softswitch.first_use import on_first_use
 
 if TYPE_CHECKING:
     from softswitch.certificate import Certificate as Certificate
@@ -99,15 +100,4 @@ _ROOMS = {
 """Where each public name lives."""
 
 __all__ = list(_ROOMS)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(_ROOMS)
+__getattr__, __dir__ = on_first_use(__name__, _ROOMS)

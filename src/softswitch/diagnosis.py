@@ -139,7 +139,7 @@ def clients_lost(history: History, names: tuple[Any, ...]) -> Finding | None:
     counts = np.bincount(told[lost], minlength=len(names))
     worst = int(np.argmax(counts))
     own = fates[lost & (told == worst)]
-    common = Fate(int(np.bincount(own).argmax())).name.lower().replace("_", " ")
+    common = Fate(int(np.bincount(own).argmax())).words
     return Finding(
         "clients are lost",
         f"{history.lost_share:.0%} of those asked did not do their part, most often {names[worst]!r} "

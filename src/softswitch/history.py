@@ -42,6 +42,11 @@ class Fate(IntEnum):
     VOID = 7
     """It did its part, but too few did, and the round was void."""
 
+    @property
+    def words(self) -> str:
+        """Its name, to be read."""
+        return self.name.lower().replace("_", " ")
+
 
 @dataclass(frozen=True)
 class ClientHistory:

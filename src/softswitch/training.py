@@ -217,9 +217,7 @@ def resume(folder: str | Path, *, callbacks: Sequence[Callback] = (), progress: 
     ready = make_ready(config, run.folder / run.about["base"])
     if ready.fingerprint != run.about["data"]["sha256"]:
         raise ValueError(f"{config.data.file} has changed since {run.folder} began; train anew")
-    kept: dict[str, Any] = {
-        key: run.about[key] for key in ("started", "settings", "base", "data", "command") if key in run.about
-    }
+    kept: dict[str, Any] = {key: run.about[key] for key in KEPT if key in run.about}
     return _run(run.folder, config, ready, make_rule(config, len(ready.train)), kept, callbacks, progress)
 
 

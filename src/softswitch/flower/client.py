@@ -20,7 +20,7 @@ from softswitch.reports import LocalLoss
 Factory = Callable[[Context], LocalOracle]
 Handler = Callable[[LocalOracle, Message, Context], Message]
 _MADE: dict[tuple[int, int], LocalOracle] = {}
-"""The clients of this process, by run and node; Ray sends the app anew with every message."""
+"""The present run's clients in this process, by run and node; Ray sends the app anew with every message."""
 
 
 def client_app(factory: Factory) -> ClientApp:
@@ -38,6 +38,8 @@ def client_app(factory: Factory) -> ClientApp:
     def oracle(context: Context) -> LocalOracle:
         which = (context.run_id, context.node_id)
         if which not in _MADE:
+            for other in [kept for kept in _MADE if kept[0] != context.run_id]:
+                del _MADE[other]  # of a run that is over: their rows need not stay in memory
             client = factory(context)
             if not isinstance(client, LocalOracle):
                 raise TypeError(f"factory must return a client with the methods of LocalOracle, but made {client!r}")

@@ -21,6 +21,18 @@ from softswitch.rules import Reports
 logger = logging.getLogger("softswitch.flower")
 
 
+def put_together(pooled: Callable[[Any], Any], sums: Sequence[np.ndarray]) -> np.ndarray | None:
+    """The constraint on all clients' data put together; None, and a word in the log, where it cannot be had."""
+    try:
+        value = np.atleast_1d(np.asarray(pooled(np.sum(sums, axis=0))))
+        if not np.isfinite(value).all():
+            raise ValueError(f"the pooled constraint is {value}")
+    except Exception as error:
+        logger.warning("statistics could not be put together: %s", error)
+        return None
+    return value
+
+
 class _Said(Exception):  # noqa: N818
     """A client said that it would not take part."""
 
@@ -62,13 +74,10 @@ class Reader:
                 sums.append(self._roster.rows(index) * np.asarray(values.statistics))
         pooled = nobody.pooled
         if self._pooled is not None and sums:
-            try:
-                pooled = jnp.atleast_1d(jnp.asarray(self._pooled(np.sum(sums, axis=0)), self._dtype))
-                if not bool(jnp.isfinite(pooled).all()):
-                    raise ValueError(f"the pooled constraint is {pooled}")
-            except Exception as error:
-                logger.warning("round %d is void: statistics could not be pooled: %s", k, error)
+            together = put_together(self._pooled, sums)
+            if together is None:
                 return nobody, np.where(fates == Fate.COUNTED, Fate.VOID, fates)
+            pooled = jnp.asarray(together, self._dtype)
         return Reports(jnp.asarray(objective), jnp.asarray(constraint), pooled, jnp.asarray(mask)), fates
 
     def directions(

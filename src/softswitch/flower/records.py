@@ -82,6 +82,8 @@ def joined(before: Record, after: Record) -> Record:
 
     def widened(record: Any, to: int) -> Record:
         clients, objective, constraint, metrics, fates = record.clients
+        if clients.shape[1] == to:  # nearly always: the whole history is not copied once more
+            return record
         more = [(0, 0), (0, to - clients.shape[1])]
         wide: Any = (
             np.pad(clients, more, constant_values=-1),

@@ -16,6 +16,7 @@ from softswitch.bounds import Range, checked_range, client_certificate, each_ran
 from softswitch.certificate import Certificate, Interval
 from softswitch.flower import wire
 from softswitch.flower.exchange import Lost, exchange
+from softswitch.flower.reading import put_together
 from softswitch.flower.roster import Roster
 from softswitch.problem import Params
 
@@ -82,7 +83,7 @@ class RemoteClients:
         self._ask_all(wire.JUDGE, content, take, patiently=patiently)
         together = None
         if self._pooled is not None and sums:
-            together = np.atleast_1d(np.asarray(self._pooled(np.sum(sums, axis=0))))
+            together = put_together(self._pooled, sums)
         return objective, constraint, together
 
     def certify(

@@ -189,4 +189,3 @@ def _say(folder: Path, result: Result, certificate: Certificate | None) -> None:
 
         console.print(f"Report: {write_report([folder])}", markup=False)
     console.print(f"Run folder: {folder.resolve()}", markup=False)
-    logger.info("status %s", json.dumps(str(result.status.code)))

@@ -437,5 +437,5 @@ def _words(fates: np.ndarray) -> str:
     """How many clients met which fate."""
     if not len(fates):
         return "nobody is connected"
-    counts = {Fate(int(fate)).name.lower().replace("_", " "): int((fates == fate).sum()) for fate in np.unique(fates)}
+    counts = {Fate(int(fate)).words: int((fates == fate).sum()) for fate in np.unique(fates)}
     return ", ".join(f"{count} {name}" for name, count in counts.items())
