@@ -19,8 +19,8 @@ import torch
 
 import softswitch as ss
 from benchmarks import gymnasium_loop
-from softswitch import engine
-from softswitch.prepare import prepare_federation
+from softswitch.engines import compiled as engine
+from softswitch.engines.request import prepare_federation
 from softswitch.tasks.safe_rl import cartpole
 from softswitch.tasks.safe_rl.task import TEN
 

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import softswitch as ss
-from softswitch.plotting import BLUE, GREEN, GREY, VERMILLION, panels
+from softswitch.support.plotting import BLUE, GREEN, GREY, VERMILLION, panels
 from softswitch.tasks.neyman_pearson import breast_cancer
 from softswitch.theory import Setting, bound, limit_cycle
 

@@ -10,9 +10,17 @@ import jax
 import pytest
 from jaxtyping import install_import_hook
 
-# The inner rooms, whose arguments are arrays. What users call checks its arguments itself.
-INNER = ("sampling", "oracle", "round", "losses", "evaluation", "engine", "tasks.neyman_pearson")
-install_import_hook([f"softswitch.{room}" for room in INNER], "beartype.beartype")
+# The inner modules, whose arguments are arrays. What users call checks its arguments itself.
+INNER = (
+    "clients.sampling",
+    "clients.oracle",
+    "clients.losses",
+    "clients.evaluation",
+    "method.round",
+    "engines.compiled",
+    "tasks.neyman_pearson",
+)
+install_import_hook([f"softswitch.{module}" for module in INNER], "beartype.beartype")
 
 hypothesis.settings.register_profile("softswitch", deadline=None, max_examples=200)
 hypothesis.settings.load_profile("softswitch")

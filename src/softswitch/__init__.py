@@ -5,99 +5,99 @@ The public names are imported when they are first used: a client at the other en
 
 from typing import TYPE_CHECKING
 
-from softswitch.first_use import on_first_use
+from softswitch.support.lazy import on_first_use
 
 if TYPE_CHECKING:
-    from softswitch.certificate import Certificate as Certificate
-    from softswitch.certificate import Verdict as Verdict
-    from softswitch.certifying import certify as certify
-    from softswitch.checkpoints import Checkpoints as Checkpoints
-    from softswitch.clients import ClientData as ClientData
-    from softswitch.diagnosis import Finding as Finding
-    from softswitch.domains import Ball as Ball
-    from softswitch.domains import Box as Box
-    from softswitch.estimate import estimate_constants as estimate_constants
-    from softswitch.estimators import NeymanPearsonClassifier as NeymanPearsonClassifier
-    from softswitch.estimators import ParityClassifier as ParityClassifier
-    from softswitch.federation import Federation as Federation
-    from softswitch.history import ClientHistory as ClientHistory
-    from softswitch.history import History as History
-    from softswitch.means import mean_over as mean_over
-    from softswitch.models import load as load
-    from softswitch.planning import plan as plan
-    from softswitch.plans import Plan as Plan
-    from softswitch.problem import PooledConstraint as PooledConstraint
-    from softswitch.problem import Problem as Problem
-    from softswitch.result import Result as Result
-    from softswitch.rules import AverageSGM as AverageSGM
-    from softswitch.rules import HardSGM as HardSGM
-    from softswitch.rules import Penalty as Penalty
-    from softswitch.rules import PrimalDual as PrimalDual
-    from softswitch.rules import SoftmaxSGM as SoftmaxSGM
-    from softswitch.solving import evaluate as evaluate
-    from softswitch.solving import solve as solve
-    from softswitch.solving import solve_federation as solve_federation
-    from softswitch.splits import split_by_column as split_by_column
-    from softswitch.splits import split_dirichlet as split_dirichlet
-    from softswitch.splits import split_iid as split_iid
-    from softswitch.status import Status as Status
-    from softswitch.status import StatusCode as StatusCode
-    from softswitch.sweeping import Sweep as Sweep
-    from softswitch.sweeping import sweep as sweep
-    from softswitch.sweeping import sweep_federation as sweep_federation
-    from softswitch.theory import Constants as Constants
-    from softswitch.theory import alpha_window as alpha_window
-    from softswitch.theory import heterogeneity as heterogeneity
-    from softswitch.tracking import Chunk as Chunk
-    from softswitch.weighting import softmax_mean as softmax_mean
-    from softswitch.weighting import softmax_weights as softmax_weights
+    from softswitch.clients.client_data import ClientData as ClientData
+    from softswitch.clients.federation import Federation as Federation
+    from softswitch.clients.splits import split_by_column as split_by_column
+    from softswitch.clients.splits import split_dirichlet as split_dirichlet
+    from softswitch.clients.splits import split_iid as split_iid
+    from softswitch.engines.solve import evaluate as evaluate
+    from softswitch.engines.solve import solve as solve
+    from softswitch.engines.solve import solve_federation as solve_federation
+    from softswitch.engines.sweep import Sweep as Sweep
+    from softswitch.engines.sweep import sweep as sweep
+    from softswitch.engines.sweep import sweep_federation as sweep_federation
+    from softswitch.guarantees.certify import certify as certify
+    from softswitch.guarantees.pilot import estimate_constants as estimate_constants
+    from softswitch.guarantees.plan import Plan as Plan
+    from softswitch.guarantees.plan_search import plan as plan
+    from softswitch.guarantees.theorems import Constants as Constants
+    from softswitch.guarantees.theorems import alpha_window as alpha_window
+    from softswitch.guarantees.theorems import heterogeneity as heterogeneity
+    from softswitch.method.rules import AverageSGM as AverageSGM
+    from softswitch.method.rules import HardSGM as HardSGM
+    from softswitch.method.rules import Penalty as Penalty
+    from softswitch.method.rules import PrimalDual as PrimalDual
+    from softswitch.method.rules import SoftmaxSGM as SoftmaxSGM
+    from softswitch.method.weighting import softmax_mean as softmax_mean
+    from softswitch.method.weighting import softmax_weights as softmax_weights
+    from softswitch.problem.domains import Ball as Ball
+    from softswitch.problem.domains import Box as Box
+    from softswitch.problem.means import mean_over as mean_over
+    from softswitch.problem.problem import PooledConstraint as PooledConstraint
+    from softswitch.problem.problem import Problem as Problem
+    from softswitch.results.certificate import Certificate as Certificate
+    from softswitch.results.certificate import Verdict as Verdict
+    from softswitch.results.diagnosis import Finding as Finding
+    from softswitch.results.history import ClientHistory as ClientHistory
+    from softswitch.results.history import History as History
+    from softswitch.results.result import Result as Result
+    from softswitch.results.status import Status as Status
+    from softswitch.results.status import StatusCode as StatusCode
+    from softswitch.runs.checkpoints import Checkpoints as Checkpoints
+    from softswitch.runs.watching import Chunk as Chunk
+    from softswitch.tables.estimators import NeymanPearsonClassifier as NeymanPearsonClassifier
+    from softswitch.tables.estimators import ParityClassifier as ParityClassifier
+    from softswitch.tables.model import load as load
 
-_ROOMS = {
-    "AverageSGM": "rules",
-    "Ball": "domains",
-    "Box": "domains",
-    "Certificate": "certificate",
-    "Checkpoints": "checkpoints",
-    "Chunk": "tracking",
-    "ClientData": "clients",
-    "ClientHistory": "history",
-    "Constants": "theory",
-    "Federation": "federation",
-    "Finding": "diagnosis",
-    "HardSGM": "rules",
-    "History": "history",
-    "NeymanPearsonClassifier": "estimators",
-    "ParityClassifier": "estimators",
-    "Penalty": "rules",
-    "Plan": "plans",
-    "PooledConstraint": "problem",
-    "PrimalDual": "rules",
-    "Problem": "problem",
-    "Result": "result",
-    "SoftmaxSGM": "rules",
-    "Status": "status",
-    "StatusCode": "status",
-    "Sweep": "sweeping",
-    "Verdict": "certificate",
-    "alpha_window": "theory",
-    "certify": "certifying",
-    "estimate_constants": "estimate",
-    "evaluate": "solving",
-    "heterogeneity": "theory",
-    "load": "models",
-    "mean_over": "means",
-    "plan": "planning",
-    "softmax_mean": "weighting",
-    "softmax_weights": "weighting",
-    "solve": "solving",
-    "solve_federation": "solving",
-    "split_by_column": "splits",
-    "split_dirichlet": "splits",
-    "split_iid": "splits",
-    "sweep": "sweeping",
-    "sweep_federation": "sweeping",
+_PLACES = {
+    "AverageSGM": "method.rules",
+    "Ball": "problem.domains",
+    "Box": "problem.domains",
+    "Certificate": "results.certificate",
+    "Checkpoints": "runs.checkpoints",
+    "Chunk": "runs.watching",
+    "ClientData": "clients.client_data",
+    "ClientHistory": "results.history",
+    "Constants": "guarantees.theorems",
+    "Federation": "clients.federation",
+    "Finding": "results.diagnosis",
+    "HardSGM": "method.rules",
+    "History": "results.history",
+    "NeymanPearsonClassifier": "tables.estimators",
+    "ParityClassifier": "tables.estimators",
+    "Penalty": "method.rules",
+    "Plan": "guarantees.plan",
+    "PooledConstraint": "problem.problem",
+    "PrimalDual": "method.rules",
+    "Problem": "problem.problem",
+    "Result": "results.result",
+    "SoftmaxSGM": "method.rules",
+    "Status": "results.status",
+    "StatusCode": "results.status",
+    "Sweep": "engines.sweep",
+    "Verdict": "results.certificate",
+    "alpha_window": "guarantees.theorems",
+    "certify": "guarantees.certify",
+    "estimate_constants": "guarantees.pilot",
+    "evaluate": "engines.solve",
+    "heterogeneity": "guarantees.theorems",
+    "load": "tables.model",
+    "mean_over": "problem.means",
+    "plan": "guarantees.plan_search",
+    "softmax_mean": "method.weighting",
+    "softmax_weights": "method.weighting",
+    "solve": "engines.solve",
+    "solve_federation": "engines.solve",
+    "split_by_column": "clients.splits",
+    "split_dirichlet": "clients.splits",
+    "split_iid": "clients.splits",
+    "sweep": "engines.sweep",
+    "sweep_federation": "engines.sweep",
 }
-"""Where each public name lives."""
+"""Where each name lives."""
 
-__all__ = list(_ROOMS)
-__getattr__, __dir__ = on_first_use(__name__, _ROOMS)
+__all__ = list(_PLACES)
+__getattr__, __dir__ = on_first_use(__name__, _PLACES)

@@ -1,319 +1,46 @@
-"""The paper's theorems as functions: from settings to errors, and what else its analysis gives.
+"""The paper's theorems as functions: from settings to errors, and what else its analysis gives."""
 
-Full participation with one local step is Theorem 1, with several Theorem 2, partial participation Theorem 3. All
-logarithms are natural.
-"""
+from typing import TYPE_CHECKING
 
-from __future__ import annotations
+from softswitch.support.lazy import on_first_use
 
-import math
-from dataclasses import dataclass
-from typing import Any
+if TYPE_CHECKING:
+    from softswitch.guarantees.theorems import GAPS as GAPS
+    from softswitch.guarantees.theorems import AlphaWindow as AlphaWindow
+    from softswitch.guarantees.theorems import Bound as Bound
+    from softswitch.guarantees.theorems import Constants as Constants
+    from softswitch.guarantees.theorems import Setting as Setting
+    from softswitch.guarantees.theorems import alpha_window as alpha_window
+    from softswitch.guarantees.theorems import bound as bound
+    from softswitch.guarantees.theorems import constraint_bound as constraint_bound
+    from softswitch.guarantees.theorems import general_threshold as general_threshold
+    from softswitch.guarantees.theorems import heterogeneity as heterogeneity
+    from softswitch.guarantees.theorems import limit_cycle as limit_cycle
+    from softswitch.guarantees.theorems import sampling_error as sampling_error
+    from softswitch.guarantees.theorems import tail_bound as tail_bound
+    from softswitch.guarantees.theorems import theorem_1 as theorem_1
+    from softswitch.guarantees.theorems import theorem_2 as theorem_2
+    from softswitch.guarantees.theorems import theorem_3 as theorem_3
 
-import numpy as np
-from scipy import optimize, stats
-
-from softswitch import checks
-
-
-@dataclass(frozen=True)
-class Constants:
-    """What the theorems take as known of a problem.
-
-    Attributes:
-        diameter: D, of the domain Θ.
-        lipschitz: L, of every f_i and g_i on Θ.
-        gradient_noise: σ_g, the sub-Gaussian size of one row's gradient around its client's mean.
-        value_noise: σ_ζ, the same for one row's value of f or g.
-        heterogeneity: σ, how far clients lie below the worst: see ``heterogeneity``. Partial participation only.
-    """
-
-    diameter: float
-    lipschitz: float
-    gradient_noise: float = 0.0
-    value_noise: float = 0.0
-    heterogeneity: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("diameter", "lipschitz"):
-            object.__setattr__(self, name, checks.real_number(name, getattr(self, name), above=0))
-        for name in ("gradient_noise", "value_noise", "heterogeneity"):
-            object.__setattr__(self, name, checks.real_number(name, getattr(self, name), at_least=0))
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A way to run: what the theorems are asked about. They speak of one constraint a client.
-
-    Attributes:
-        clients: n.
-        participants: m <= n.
-        rounds: K.
-        local_steps: E.
-        batch_size: B_g.
-        value_batch_size: B_ζ.
-        delta: δ in (0, 1): the promise holds with probability at least 1 − δ.
-    """
-
-    clients: int
-    participants: int
-    rounds: int
-    local_steps: int = 1
-    batch_size: int = 32
-    value_batch_size: int = 32
-    delta: float = 0.05
-
-    def __post_init__(self) -> None:
-        for name in ("clients", "participants", "rounds", "local_steps", "batch_size", "value_batch_size"):
-            checks.whole_number(name, getattr(self, name), at_least=1)
-        if self.participants > self.clients:
-            raise ValueError(f"participants must be at most clients = {self.clients}, but is {self.participants}")
-        checks.probability("delta", self.delta)
-
-
-@dataclass(frozen=True)
-class Bound:
-    """What a theorem promises for a setting, and the settings it promises it for.
-
-    With probability at least 1 − δ:  F(w̄) − F* <= epsilon  and  G(w̄) <= epsilon (see ``constraint_bound``).
-
-    Attributes:
-        theorem: 1, 2 or 3.
-        optimization: ε', the error of finitely many rounds.
-        estimation: the error of deciding on batches.
-        sampling: the error of seeing only some clients.
-        step_size: η.
-        local_step_size: γ.
-        alpha: the smallest α the theorem allows.
-    """
-
-    theorem: int
-    optimization: float
-    estimation: float
-    sampling: float
-    step_size: float
-    local_step_size: float
-    alpha: float
-
-    @property
-    def epsilon(self) -> float:
-        """ε, the sum of the three errors."""
-        return self.optimization + self.estimation + self.sampling
-
-    @property
-    def threshold(self) -> float:
-        """λ = ε/2."""
-        return self.epsilon / 2
-
-    @property
-    def dominant(self) -> str:
-        """The largest of the three errors, by name."""
-        return max(("optimization", "estimation", "sampling"), key=lambda name: float(getattr(self, name)))
-
-
-def bound(constants: Constants, setting: Setting) -> Bound:
-    """The theorem that fits the setting: 3 where m < n, else 1 where E = 1, else 2."""
-    if setting.participants < setting.clients:
-        return theorem_3(constants, setting)
-    return theorem_1(constants, setting) if setting.local_steps == 1 else theorem_2(constants, setting)
-
-
-def theorem_1(constants: Constants, setting: Setting) -> Bound:
-    """Full participation, one local step.
-
-    η = γ = D/(2L√K);  ε' = (2DL/√K)·[1 + σ̄²(3 + 8 ln(8/δ)/K) + σ̄√(8 ln(8/δ))],  σ̄² = σ_g²/(B_g L²);
-    estimation 4σ_ζ√(2 ln(12Kn/δ)/B_ζ);  α >= 2 ln(n)/ε'.
-    """
-    D, L, K = constants.diameter, constants.lipschitz, setting.rounds  # noqa: N806
-    noise = _effective_noise(constants, setting, local_steps=1)
-    log = math.log(8 / setting.delta)
-    factor = 1 + noise**2 * (3 + 8 * log / K) + noise * math.sqrt(8 * log)
-    step = D / (2 * L * math.sqrt(K))
-    optimization = 2 * D * L / math.sqrt(K) * factor
-    estimation = _estimation(constants, setting, 12 * K * setting.clients)
-    return Bound(1, optimization, estimation, 0.0, step, step, 2 * math.log(setting.clients) / optimization)
-
-
-def theorem_2(constants: Constants, setting: Setting) -> Bound:
-    """Full participation, E >= 1 local steps.
-
-    η = D/(L√(8K)), γ = η/E;  ε' = (DL/√(K/32))·[1 + 2σ̄²(3 + 8 ln(8/δ)/K) + σ̄√(8 ln(8/δ))(1 + E/√(6K))],
-    σ̄² = σ_g²/(B_g L² E);  estimation and α as in Theorem 1.
-    """
-    estimation = _estimation(constants, setting, 12 * setting.rounds * setting.clients)
-    return _local_steps(2, constants, setting, estimation, 0.0, setting.clients)
-
-
-def theorem_3(constants: Constants, setting: Setting) -> Bound:
-    """Partial participation, r = m/n.
-
-    As Theorem 2, with estimation 4σ_ζ√(2 ln(24Km/δ)/B_ζ), sampling 4σ ln(32/δ)/(|ln(1−r)|n) (0 at r = 1) and
-    α >= 2 ln(m)/ε'. The paper's proof gives smaller constants than its statement; this is the statement.
-    """
-    estimation = _estimation(constants, setting, 24 * setting.rounds * setting.participants)
-    unit = _sampling_unit(constants.heterogeneity, setting.clients, setting.participants)
-    sampling = 4 * unit * math.log(32 / setting.delta)
-    return _local_steps(3, constants, setting, estimation, sampling, setting.participants)
-
-
-def constraint_bound(constants: Constants, setting: Setting, switch_share: float) -> float:
-    """What G(w̄) is at most, once κ, the share of feasible rounds, is known.
-
-    Full participation: ε. Partial: ε + 4σ ln(1/(2κ))/(|ln(1−r)|n).
-    """
-    kappa = checks.real_number("switch_share", switch_share, above=0, at_most=1)
-    unit = _sampling_unit(constants.heterogeneity, setting.clients, setting.participants)
-    return bound(constants, setting).epsilon + 4 * unit * math.log(1 / (2 * kappa))
-
-
-def general_threshold(error: float, threshold: float, switch_share: float) -> tuple[float, float]:
-    """Bounds on F(w̄) − F* and on G(w̄) for any threshold λ >= Δ/2, Δ the sum of errors.
-
-    F(w̄) − F* <= (Δ/2 + λ) − (λ − Δ/2)/κ  and  G(w̄) <= Δ/2 + λ.
-    """
-    error = checks.real_number("error", error, at_least=0)
-    threshold = checks.real_number("threshold", threshold, at_least=error / 2)
-    kappa = checks.real_number("switch_share", switch_share, above=0, at_most=1)
-    constraint = error / 2 + threshold
-    return constraint - (threshold - error / 2) / kappa, constraint
-
-
-GAPS = {
-    "uniform": stats.uniform,
-    "half-normal": stats.halfnorm,
-    "exponential": stats.expon,
-    "half-cauchy": stats.halfcauchy,
-    "chi-square": stats.chi2,
-    "beta": stats.beta,
+_PLACES = {
+    "AlphaWindow": "guarantees.theorems",
+    "Bound": "guarantees.theorems",
+    "Constants": "guarantees.theorems",
+    "GAPS": "guarantees.theorems",
+    "Setting": "guarantees.theorems",
+    "alpha_window": "guarantees.theorems",
+    "bound": "guarantees.theorems",
+    "constraint_bound": "guarantees.theorems",
+    "general_threshold": "guarantees.theorems",
+    "heterogeneity": "guarantees.theorems",
+    "limit_cycle": "guarantees.theorems",
+    "sampling_error": "guarantees.theorems",
+    "tail_bound": "guarantees.theorems",
+    "theorem_1": "guarantees.theorems",
+    "theorem_2": "guarantees.theorems",
+    "theorem_3": "guarantees.theorems",
 }
-"""Distributions that may dominate the gap of a random client to the worst; chi-square has one shape, beta two."""
+"""Where each name lives."""
 
-
-def sampling_error(
-    heterogeneity: float,
-    setting: Setting,
-    gap: str = "uniform",
-    shape: tuple[float, ...] = (),
-) -> float:
-    """The sampling error where client gaps are dominated by σZ, Z of the named distribution.
-
-    σ·Q_Z(min{1 − r, ln(K/δ)/(n|ln(1−r)|)}), Q_Z(ρ) = inf{z: P(Z < z) > ρ}.
-
-    Args:
-        heterogeneity: σ, the scale.
-        setting: n, m, K and δ.
-        gap: the distribution of Z; see ``GAPS``.
-        shape: its shape parameters: (k,) for chi-square, (a, b) for beta.
-    """
-    checks.one_of("gap", gap, tuple(GAPS))
-    scale = checks.real_number("heterogeneity", heterogeneity, at_least=0)
-    family = GAPS[gap]
-    if len(shape) != family.numargs or not all(number > 0 for number in shape):
-        raise ValueError(f"shape must have {family.numargs} positive numbers for gap={gap!r}, but is {shape!r}")
-    r = setting.participants / setting.clients
-    if r == 1:
-        return 0.0
-    level = math.log(setting.rounds / setting.delta) / (setting.clients * abs(math.log1p(-r)))
-    return scale * float(family(*shape).ppf(min(1 - r, level)))
-
-
-def tail_bound(clients: int, participants: int, below: float) -> float:
-    """P(max over all − max over a random m-subset >= t) is at most this, where ``below`` = P(U < t).
-
-    exp(−n|ln(1−r)|·P(U < t)) if P(U < t) <= 1 − r, else 0; U dominates the gap of a random client to the worst.
-    """
-    checks.whole_number("clients", clients, at_least=1)
-    checks.whole_number("participants", participants, at_least=1)
-    if participants > clients:
-        raise ValueError(f"participants must be at most clients = {clients}, but is {participants}")
-    below = checks.real_number("below", below, at_least=0, at_most=1)
-    r = participants / clients
-    if below == 0:
-        return 1.0
-    if participants == clients or below * clients > clients - participants + 1e-9:  # P(U < t) > 1 − r, up to rounding
-        return 0.0
-    return math.exp(-clients * abs(math.log1p(-r)) * below)
-
-
-def heterogeneity(values: Any) -> float:
-    """σ of a vector of client values: the smallest with (1/n)#{i: max x − x_i >= t} <= (1 − t/σ)_+ for all t.
-
-    In order statistics x_(1) <= … <= x_(n):  σ = max over i < n of (x_(n) − x_(i))/(1 − i/n). (The paper prints
-    1 − (i−1)/n, which is off by one: x = (0, 1) needs σ = 2.)
-    """
-    ordered = np.sort(np.asarray(values, dtype=float).ravel())
-    n = len(ordered)
-    if n == 0 or not np.isfinite(ordered).all():
-        raise ValueError(f"values must be finite numbers, at least one, but is {values!r}")
-    if n == 1:
-        return 0.0
-    ranks = np.arange(1, n)
-    return float(((ordered[-1] - ordered[:-1]) / (1 - ranks / n)).max())
-
-
-@dataclass(frozen=True)
-class AlphaWindow:
-    """Where α is useful for a step size, by the two-client example f_1 = w, f_2 = −w with L = 1.
-
-    Attributes:
-        adaptive_from: below, weights are too even to find the worst client: ln(2)/(2η).
-        smooth_to: above, iterates alternate: 1/η.
-        stable_to: above, they never settle but jump between two points: 2/η.
-    """
-
-    adaptive_from: float
-    smooth_to: float
-    stable_to: float
-
-
-def alpha_window(step_size: float) -> AlphaWindow:
-    """The window 0.35 <= αη <= 1, and αη = 2 where limit cycles begin."""
-    eta = checks.real_number("step_size", step_size, above=0)
-    return AlphaWindow(math.log(2) / (2 * eta), 1 / eta, 2 / eta)
-
-
-def limit_cycle(alpha: float, step_size: float) -> float:
-    """How far from its optimum the two-client example ends up jumping.
-
-    ηp with p > 0 the root of tanh(αηp) = 2p where αη > 2; 0 otherwise.
-    """
-    eta = checks.real_number("step_size", step_size, above=0)
-    product = checks.real_number("alpha", alpha, at_least=0) * eta
-    if product <= 2:
-        return 0.0
-    # The paper's bounds on p: ½√(1 − 2/αη) < p < √(3(αη − 2)/8); and tanh < 1 gives p < ½.
-    low, high = math.sqrt(1 - 2 / product) / 2, min(0.5, math.sqrt(3 * (product - 2) / 8))
-    if product - 2 < 1e-6:  # the upper bound is then the root to all digits that rounding leaves
-        return eta * high
-    return eta * float(optimize.brentq(lambda p: math.tanh(product * p) - 2 * p, low, high))
-
-
-def _effective_noise(constants: Constants, setting: Setting, local_steps: int) -> float:
-    """σ̄ = σ_g/(L√(B_g E))."""
-    return constants.gradient_noise / (constants.lipschitz * math.sqrt(setting.batch_size * local_steps))
-
-
-def _estimation(constants: Constants, setting: Setting, events: float) -> float:
-    """4σ_ζ√(2 ln(events/δ)/B_ζ)."""
-    return 4 * constants.value_noise * math.sqrt(2 * math.log(events / setting.delta) / setting.value_batch_size)
-
-
-def _sampling_unit(heterogeneity: float, clients: int, participants: int) -> float:
-    """σ/(|ln(1−r)|n), 0 at r = 1."""
-    if participants == clients:
-        return 0.0
-    return heterogeneity / (abs(math.log1p(-participants / clients)) * clients)
-
-
-def _local_steps(
-    theorem: int, constants: Constants, setting: Setting, estimation: float, sampling: float, weighed: int
-) -> Bound:
-    """What Theorems 2 and 3 share: the steps, ε' and the smallest α over the clients that are weighed."""
-    D, L, K, E = constants.diameter, constants.lipschitz, setting.rounds, setting.local_steps  # noqa: N806
-    noise = _effective_noise(constants, setting, E)
-    log = math.log(8 / setting.delta)
-    drift = 1 + E / math.sqrt(6 * K)
-    factor = 1 + 2 * noise**2 * (3 + 8 * log / K) + noise * math.sqrt(8 * log) * drift
-    step = D / (L * math.sqrt(8 * K))
-    optimization = D * L / math.sqrt(K / 32) * factor
-    return Bound(theorem, optimization, estimation, sampling, step, step / E, 2 * math.log(weighed) / optimization)
+__all__ = list(_PLACES)
+__getattr__, __dir__ = on_first_use(__name__, _PLACES)

@@ -3,7 +3,7 @@
 from functools import partial
 
 from softswitch.paper import (
-    adult,
+    adult_study,
     alpha_scale,
     alpha_tradeoff,
     comparison,
@@ -12,8 +12,8 @@ from softswitch.paper import (
     fair_frontier,
     fair_noniid,
     fair_sweeps,
-    neyman_pearson,
     np_noniid,
+    np_study,
     np_sweeps,
     safe_rl_alpha,
     safe_rl_clients,
@@ -29,12 +29,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "np-comparison",
             "Softmax SGM, penalty and primal-dual against gradient evaluations",
-            partial(comparison.compare, neyman_pearson.STUDY),
+            partial(comparison.compare, np_study.STUDY),
         ),
         Experiment(
             "np-tuning",
             "final F and G of each method over its grid: how wide is the good region?",
-            partial(tuning.run, neyman_pearson.STUDY),
+            partial(tuning.run, np_study.STUDY),
         ),
         np_sweeps.ALPHA,
         np_sweeps.STEPS_EXPERIMENT,
@@ -47,7 +47,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "fair-tuning",
             "Adult: final F and G of each method over its grid",
-            partial(tuning.run, adult.STUDY),
+            partial(tuning.run, adult_study.STUDY),
         ),
         fair_sweeps.CRITERION,
         fair_sweeps.ALPHA,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from softswitch.paper import adult, fair_noniid, neyman_pearson, safe_rl
+from softswitch.method.rules import SoftmaxSGM
+from softswitch.paper import adult_study, fair_noniid, np_study, safe_rl_study
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.study import Point, averages, lasts
-from softswitch.plotting import BLUE, GREY, VERMILLION, dots, legend, panels
-from softswitch.rules import SoftmaxSGM
+from softswitch.support.plotting import BLUE, GREY, VERMILLION, dots, legend, panels
 
 RAW = (0.05, 0.5, 5.0, 50.0, 500.0)
 """α per unit, and"""
@@ -60,28 +60,27 @@ def _at(points: Sequence[Point]) -> Measured:
 
 def _neyman_pearson(alphas: Sequence[float], alpha_scale: str, scale: Scale) -> dict[float, Measured]:
     rules = {
-        f"{alpha:g}": SoftmaxSGM(
-            alpha=alpha, alpha_scale=alpha_scale, step_size=0.5, tolerance=neyman_pearson.TOLERANCE
-        )
+        f"{alpha:g}": SoftmaxSGM(alpha=alpha, alpha_scale=alpha_scale, step_size=0.5, tolerance=np_study.TOLERANCE)
         for alpha in alphas
     }
-    found = neyman_pearson.STUDY.runs(rules, neyman_pearson.FULL, scale)
+    found = np_study.STUDY.runs(rules, np_study.FULL, scale)
     return {alpha: _at(averages(found[f"{alpha:g}"])) for alpha in alphas}
 
 
 def _adult(alphas: Sequence[float], alpha_scale: str, scale: Scale) -> dict[float, Measured]:
-    rules = {f"{alpha:g}": SoftmaxSGM(alpha=alpha, alpha_scale=alpha_scale, **adult.COMMON) for alpha in alphas}
-    found = adult.STUDY.runs(rules, adult.FULL, scale, variant=fair_noniid.VARIANT)
-    own = adult.STUDY.tasks(scale.seeds, **fair_noniid.VARIANT)
+    rules = {f"{alpha:g}": SoftmaxSGM(alpha=alpha, alpha_scale=alpha_scale, **adult_study.COMMON) for alpha in alphas}
+    found = adult_study.STUDY.runs(rules, adult_study.FULL, scale, variant=fair_noniid.VARIANT)
+    own = adult_study.STUDY.tasks(scale.seeds, **fair_noniid.VARIANT)
     return {alpha: _at(lasts(found[f"{alpha:g}"], own)) for alpha in alphas}
 
 
 def _safe_rl(alphas: Sequence[float], alpha_scale: str, scale: Scale) -> dict[float, Measured]:
-    longest = scale.pick(200, safe_rl.QUICK["horizon"])
-    found = {alpha: safe_rl.runs(safe_rl.PRIMARY, alpha, scale, alpha_scale) for alpha in alphas}
+    longest = scale.pick(200, safe_rl_study.QUICK["horizon"])
+    found = {alpha: safe_rl_study.runs(safe_rl_study.PRIMARY, alpha, scale, alpha_scale) for alpha in alphas}
     return {
         alpha: Measured(
-            [longest - safe_rl.last_return(run) for run in results], [float(safe_rl.violations(run)) for run in results]
+            [longest - safe_rl_study.last_return(run) for run in results],
+            [float(safe_rl_study.violations(run)) for run in results],
         )
         for alpha, results in found.items()
     }
@@ -97,14 +96,14 @@ PARTS = (
         "F, worst client",
         "G, worst client",
         _neyman_pearson,
-        lambda scale: neyman_pearson.TOLERANCE,
+        lambda scale: np_study.TOLERANCE,
     ),
     Part(
         "Adult, a client an occupation",
         "F, worst client",
         "G, worst client",
         _adult,
-        lambda scale: adult.TOLERANCE,
+        lambda scale: adult_study.TOLERANCE,
     ),
     Part(
         "safe RL",

@@ -7,14 +7,14 @@ import math
 import jax.numpy as jnp
 import numpy as np
 
-from softswitch.clients import ClientData
+from softswitch.clients.client_data import ClientData
+from softswitch.engines.solve import solve
+from softswitch.guarantees.theorems import limit_cycle
+from softswitch.method.rules import SoftmaxSGM
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.plotting import BLUE, GREY, VERMILLION, panels
-from softswitch.problem import Batch, Params, Problem
-from softswitch.result import Result
-from softswitch.rules import SoftmaxSGM
-from softswitch.solving import solve
-from softswitch.theory import limit_cycle
+from softswitch.problem.problem import Batch, Params, Problem
+from softswitch.results.result import Result
+from softswitch.support.plotting import BLUE, GREY, VERMILLION, panels
 
 REGIMES = {"smooth": 0.7, "damped": 1.8, "limit cycle": 3.5}
 """αη of each regime: up to 1, up to 2, beyond."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from softswitch.method.rules import Rule
 from softswitch.paper import tuning
 from softswitch.paper.experiment import Claim, Outcome, Row, Scale
 from softswitch.paper.study import (
@@ -21,9 +22,8 @@ from softswitch.paper.study import (
     paired,
     reached,
 )
-from softswitch.plotting import METHODS, band, legend, log_values, panels, tolerance
-from softswitch.result import Result
-from softswitch.rules import Rule
+from softswitch.results.result import Result
+from softswitch.support.plotting import METHODS, band, legend, log_values, panels, tolerance
 
 PARTS = (
     ("full", "objective", "F, training rows"),

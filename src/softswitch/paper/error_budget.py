@@ -15,15 +15,15 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy import optimize, stats
 
-from softswitch.clients import ClientData
-from softswitch.domains import Ball
-from softswitch.estimate import estimate_constants
+from softswitch.clients.client_data import ClientData
+from softswitch.engines.sweep import sweep
+from softswitch.guarantees.pilot import estimate_constants
+from softswitch.method.rules import SoftmaxSGM
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.paper.neyman_pearson import CLIENTS, STUDY
-from softswitch.plotting import BLUE, GREEN, GREY, VERMILLION, dots, log_values, panels
-from softswitch.problem import Batch, Problem
-from softswitch.rules import SoftmaxSGM
-from softswitch.sweeping import sweep
+from softswitch.paper.np_study import CLIENTS, STUDY
+from softswitch.problem.domains import Ball
+from softswitch.problem.problem import Batch, Problem
+from softswitch.support.plotting import BLUE, GREEN, GREY, VERMILLION, dots, log_values, panels
 from softswitch.tasks.neyman_pearson import class_loss, objective
 
 LEVEL, RADIUS, FEATURES = 0.1, 5.0, 31

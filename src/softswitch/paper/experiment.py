@@ -18,8 +18,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from softswitch.result import Result
-from softswitch.runs import write_result
+from softswitch.results.result import Result
+from softswitch.runs.folder import write_result
 
 Row = dict[str, Any]
 QUICK_SEEDS = 2

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from softswitch.paper.adult import STUDY, TOLERANCE
+from softswitch.paper.adult_study import STUDY, TOLERANCE
 from softswitch.paper.comparison import Found, compare
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.study import Task, Way, lasts, mean, reached
-from softswitch.plotting import METHODS
-from softswitch.result import Result
+from softswitch.results.result import Result
+from softswitch.support.plotting import METHODS
 from softswitch.tasks.fair_classification import accuracy_and_gap
 from softswitch.tasks.group_metrics import by_group
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from softswitch.paper.adult import FULL, SOFTMAX, STUDY
+from softswitch.paper.adult_study import FULL, SOFTMAX, STUDY
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.study import Task
-from softswitch.plotting import BLUE, GREEN, VERMILLION, panels
+from softswitch.support.plotting import BLUE, GREEN, VERMILLION, panels
 from softswitch.tasks.fair_classification import accuracy_and_gap
 
 TOLERANCES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from softswitch.paper.adult import COMMON, FULL, STUDY, TOLERANCE
+from softswitch.method.rules import AverageSGM, Penalty, SoftmaxSGM
+from softswitch.paper.adult_study import COMMON, FULL, STUDY, TOLERANCE
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.study import Point, answer_rows, lasts, mean, paired, reached, said
-from softswitch.plotting import BLUE, GREEN, GREY, VERMILLION, legend, panels, tolerance
-from softswitch.rules import AverageSGM, Penalty, SoftmaxSGM
+from softswitch.support.plotting import BLUE, GREEN, GREY, VERMILLION, legend, panels, tolerance
 
 VARIANT = {"by": "occupation", "strata": "group"}
 RULES = {

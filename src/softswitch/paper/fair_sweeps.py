@@ -9,12 +9,12 @@ import numpy as np
 import optax
 from matplotlib.figure import Figure
 
-from softswitch.paper.adult import COMMON, FULL, SOFTMAX, STUDY, TOLERANCE
+from softswitch.method.rules import CRITERIA, SoftmaxSGM
+from softswitch.paper.adult_study import COMMON, FULL, SOFTMAX, STUDY, TOLERANCE
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.study import Point, Task, answer_rows, averages, curve_rows, lasts, mean
-from softswitch.plotting import BLUE, GREEN, VERMILLION, band, dots, legend, panels, tolerance
-from softswitch.result import Result
-from softswitch.rules import CRITERIA, SoftmaxSGM
+from softswitch.results.result import Result
+from softswitch.support.plotting import BLUE, GREEN, VERMILLION, band, dots, legend, panels, tolerance
 from softswitch.tasks.fair_classification import accuracy_and_gap
 
 ALPHAS = (0.0, 1.0, 10.0, 100.0, 1000.0)

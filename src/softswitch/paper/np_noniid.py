@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.paper.neyman_pearson import AVERAGE, CLIENTS, STUDY, TOLERANCE
+from softswitch.paper.np_study import AVERAGE, CLIENTS, STUDY, TOLERANCE
 from softswitch.paper.study import Point, Way, answer_rows, answers, mean
-from softswitch.plotting import METHODS, legend, panels, tolerance
+from softswitch.support.plotting import METHODS, legend, panels, tolerance
 
 CONCENTRATION = 0.5
 SPLITS = {"IID": None, f"Dirichlet({CONCENTRATION})": CONCENTRATION}

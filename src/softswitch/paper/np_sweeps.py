@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
+from softswitch.method.rules import SoftmaxSGM
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.paper.neyman_pearson import SOFTMAX, STUDY, TOLERANCE
+from softswitch.paper.np_study import SOFTMAX, STUDY, TOLERANCE
 from softswitch.paper.study import Point, Way, answer_rows, averages, curve_rows, gradient_evaluations, mean
-from softswitch.plotting import BLUE, VERMILLION, band, dots, ladder, legend, log_values, panels, tolerance
-from softswitch.result import Result
-from softswitch.rules import SoftmaxSGM
+from softswitch.results.result import Result
+from softswitch.support.plotting import BLUE, VERMILLION, band, dots, ladder, legend, log_values, panels, tolerance
 
 ALPHAS = (0.0, 1.0, 10.0, 100.0, 1000.0, 6400.0)
 STEPS = (1, 2, 5, 10, 20)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.paper.safe_rl import ALPHA, PRIMARY, last_return, run_rows, runs, violations
-from softswitch.plotting import BLUE, dots, panels
-from softswitch.result import Result
+from softswitch.paper.safe_rl_study import ALPHA, PRIMARY, last_return, run_rows, runs, violations
+from softswitch.results.result import Result
+from softswitch.support.plotting import BLUE, dots, panels
 
 ALPHAS = (0.0, 0.02, 0.05, 0.1, 0.3, 0.5, 1.0)
 QUICK_ALPHAS = (0.0, 0.05, 1.0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.paper.safe_rl import ALPHA, CRPO, LAST, PRIMARY, SOFTMAX, runs
-from softswitch.plotting import BLUE, VERMILLION, legend, panels
-from softswitch.result import Result
+from softswitch.paper.safe_rl_study import ALPHA, CRPO, LAST, PRIMARY, SOFTMAX, runs
+from softswitch.results.result import Result
+from softswitch.support.plotting import BLUE, VERMILLION, legend, panels
 
 
 def run(scale: Scale) -> Outcome:

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.paper.safe_rl import (
+from softswitch.paper.safe_rl_study import (
     ALPHA,
     CRPO,
     DRAWN,
@@ -27,9 +27,9 @@ from softswitch.paper.safe_rl import (
     worst_return,
 )
 from softswitch.paper.study import half_interval
-from softswitch.plotting import BLUE, VERMILLION, band, legend, panels
-from softswitch.result import Result
-from softswitch.text import mean_and_spread
+from softswitch.results.result import Result
+from softswitch.support.plotting import BLUE, VERMILLION, band, legend, panels
+from softswitch.support.text import mean_and_spread
 
 SMOOTH = 10
 """Returns are drawn as means over so many rounds."""

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.paper.neyman_pearson import AVERAGE, CLIENTS, PARTIAL, SOFTMAX, STUDY, TOLERANCE
+from softswitch.paper.np_study import AVERAGE, CLIENTS, PARTIAL, SOFTMAX, STUDY, TOLERANCE
 from softswitch.paper.study import Point, Way, answer_rows, averages, curve_rows, mean
-from softswitch.plotting import METHODS, band, legend, log_values, panels, tolerance
-from softswitch.result import Result
+from softswitch.results.result import Result
+from softswitch.support.plotting import METHODS, band, legend, log_values, panels, tolerance
 
 RULES = {"Softmax SGM": SOFTMAX, "Average SGM": AVERAGE}
 

@@ -9,14 +9,14 @@ from typing import Any, Protocol
 import numpy as np
 from scipy import stats
 
-from softswitch.clients import ClientData
+from softswitch.clients.client_data import ClientData
+from softswitch.engines.solve import evaluate
+from softswitch.engines.sweep import sweep
+from softswitch.method.rules import Rule
 from softswitch.paper.experiment import Row, Scale
-from softswitch.problem import Params, Problem
-from softswitch.result import Result
-from softswitch.rules import Rule
-from softswitch.solving import evaluate
-from softswitch.sweeping import sweep
-from softswitch.text import mean_and_spread
+from softswitch.problem.problem import Params, Problem
+from softswitch.results.result import Result
+from softswitch.support.text import mean_and_spread
 
 
 class Task(Protocol):

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from softswitch.method.rules import Rule
 from softswitch.paper.experiment import Claim, Outcome, Row, Scale
 from softswitch.paper.study import Point, Study, Way, answer_rows, lasts, mean
-from softswitch.plotting import GREY, METHODS, dots, ladder, legend, log_values, panels, tolerance
-from softswitch.rules import Rule
+from softswitch.support.plotting import GREY, METHODS, dots, ladder, legend, log_values, panels, tolerance
 
 NEAR = 1.25
 """A setting is good if it meets the tolerance with an F of at most so many times the best that any method reaches."""

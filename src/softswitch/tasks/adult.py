@@ -39,7 +39,7 @@ def columns() -> Columns:
 
     Beside the features: ``income`` and ``split``, which says whether UCI counts a row as ``train`` or ``test``.
     """
-    packed = resources.files("softswitch").joinpath("data", "adult.csv.xz").read_bytes()
+    packed = resources.files("softswitch").joinpath("tasks", "data", "adult.csv.xz").read_bytes()
     content = lzma.decompress(packed)
     found = hashlib.sha256(content).hexdigest()
     if found != SHA256:

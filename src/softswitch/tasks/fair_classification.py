@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from softswitch import checks
-from softswitch.clients import ClientData
-from softswitch.problem import Batch, Params, PooledConstraint, Problem
-from softswitch.splits import split_by_column, split_iid
+from softswitch.clients.client_data import ClientData
+from softswitch.clients.splits import split_by_column, split_iid
+from softswitch.problem.problem import Batch, Params, PooledConstraint, Problem
+from softswitch.support import checks
 from softswitch.tasks import adult as census
 from softswitch.tasks.fairness import demographic_parity
 

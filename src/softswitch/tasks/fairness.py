@@ -21,8 +21,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from softswitch import checks
-from softswitch.problem import Batch, Params, PooledConstraint
+from softswitch.problem.problem import Batch, Params, PooledConstraint
+from softswitch.support import checks
 
 Predict = Callable[[Params, Batch], Any]
 

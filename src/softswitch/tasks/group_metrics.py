@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from softswitch.clients import ClientData
+from softswitch.clients.client_data import ClientData
 from softswitch.tasks.fair_classification import Network, scores
 
 

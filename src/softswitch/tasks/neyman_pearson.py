@@ -15,11 +15,11 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
-from softswitch.clients import ClientData
-from softswitch.domains import Domain
-from softswitch.means import mean_over
-from softswitch.problem import Batch, Problem
-from softswitch.splits import split_dirichlet, split_iid
+from softswitch.clients.client_data import ClientData
+from softswitch.clients.splits import split_dirichlet, split_iid
+from softswitch.problem.domains import Domain
+from softswitch.problem.means import mean_over
+from softswitch.problem.problem import Batch, Problem
 
 
 def class_loss(params: Float[Array, " d"], batch: Batch, label: int) -> Float[Array, ""]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
-from softswitch import checks
+from softswitch.support import checks
 from softswitch.tasks.safe_rl.cartpole import COSTLY_ANGLE, PLANETS, STRIPS, X_LIMIT
 
 STRIP_COLOUR = (250, 210, 205)

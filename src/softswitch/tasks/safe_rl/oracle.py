@@ -11,10 +11,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from softswitch.oracle import STATIC
-from softswitch.rules import Decision, Reports
-from softswitch.sampling import choose_clients, words_to_choose
-from softswitch.slices import map_slices
+from softswitch.clients.oracle import STATIC
+from softswitch.clients.sampling import choose_clients, words_to_choose
+from softswitch.clients.slices import map_slices
+from softswitch.method.rules import Decision, Reports
 from softswitch.tasks.safe_rl.advantages import advantages
 from softswitch.tasks.safe_rl.cartpole import Physics
 from softswitch.tasks.safe_rl.episodes import Episodes, Luck, luck, play, totals

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softswitch import checks
-from softswitch.federation import Federation
+from softswitch.clients.federation import Federation
+from softswitch.support import checks
 from softswitch.tasks.safe_rl.cartpole import PLANETS, Physics
 from softswitch.tasks.safe_rl.oracle import CartPoleOracle
 from softswitch.tasks.safe_rl.policy import first_policy

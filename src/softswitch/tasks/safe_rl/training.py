@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from softswitch.rules import SoftmaxSGM
-from softswitch.solving import solve_federation
+from softswitch.engines.solve import solve_federation
+from softswitch.method.rules import SoftmaxSGM
 from softswitch.tasks.safe_rl.policy import Policy
 from softswitch.tasks.safe_rl.task import cartpole
 

@@ -1,0 +1,141 @@
+"""f_i and g_i of every client on all of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from softswitch.clients.client_data import Rows
+from softswitch.clients.losses import Losses
+from softswitch.clients.sampling import whole
+from softswitch.clients.slices import map_slices, slice_size
+from softswitch.problem.means import mean_over
+from softswitch.problem.problem import Batch, Params, float_dtype
+
+MAX_WIDTHS = 64
+"""With functions that ignore row weights each distinct client size is a program of its own: how many are allowed."""
+FEW_ROWS = 1 << 14
+"""Up to so many rows, pads included, all clients go together: a single program is worth more than the work it saves."""
+
+
+class Overview(NamedTuple):
+    """The worst and the mean client, on all rows of each; those who have no such function are left out.
+
+    Attributes:
+        objective: F, max_i f_i.
+        constraint: G, max_i g_i, over all constraints.
+        mean_objective: the mean of f_i over the clients.
+        mean_constraint: the mean of g_i over clients and constraints.
+    """
+
+    objective: Float[Array, "*rounds"]
+    constraint: Float[Array, "*rounds"]
+    mean_objective: Float[Array, "*rounds"]
+    mean_constraint: Float[Array, "*rounds"]
+
+
+def overview(objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> Overview:
+    """The worst and the mean of the clients' values."""
+
+    def mean(values: Array) -> Array:
+        having = ~jnp.isneginf(values)
+        return mean_over(jnp.where(having, values, 0), having.astype(values.dtype))
+
+    return Overview(objective.max(), constraint.max(), mean(objective), mean(constraint.ravel()))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Evaluation:
+    """A way through all data: clients of similar size together, in slices.
+
+    Attributes:
+        groups: client indices, one array a width.
+        order: where in the groups' concatenation each client stands.
+        widths: how many rows a batch of each group has; pads weigh 0.
+        row_bytes: bytes of one row, over all columns.
+    """
+
+    groups: tuple[Array, ...]
+    order: Array
+    widths: tuple[int, ...] = field(metadata={"static": True})
+    row_bytes: int = field(metadata={"static": True})
+
+    def each(self, function: Callable[[Batch], Any], rows: Rows, dtype: Any) -> Any:
+        """A function of every client's whole data, in the clients' order."""
+        parts = []
+        for clients, width in zip(self.groups, self.widths, strict=True):
+
+            def one(client: Array, width: int = width) -> Any:
+                return function(rows.take(*whole(rows, client, width, dtype)))
+
+            parts.append(map_slices(one, clients, slice_size(len(clients), width * self.row_bytes)))
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[self.order], *parts)
+
+
+def evaluate(
+    way: Evaluation, rows: Rows, params: Params, losses: Losses
+) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
+    """f_i and g_i of every client. Within a program use this: a compiled function there costs a copy of the data."""
+
+    def both(batch: Batch) -> tuple[Array, Array]:
+        return losses.objective(params, batch), losses.constraints(params, batch)
+
+    values: tuple[Array, Array] = way.each(both, rows, float_dtype(params))
+    return values
+
+
+evaluate_all = partial(jax.jit, static_argnames="losses")(evaluate)
+"""The same, compiled once for a data set's shape, whatever is trained on it and how."""
+
+
+@partial(jax.jit, static_argnames="losses")
+def evaluate_pooled(way: Evaluation, rows: Rows, params: Params, losses: Losses) -> Float[Array, " c"] | None:
+    """A pooled constraint on all clients' data put together, compiled; None for a plain constraint."""
+    statistics = way.each(lambda batch: losses.statistics(params, batch), rows, float_dtype(params))
+    return losses.pool(statistics, rows.sizes)
+
+
+def evaluation(rows: Rows, sizes: np.ndarray, weights_ignored_by: tuple[str, ...]) -> Evaluation:
+    """Group the clients by size.
+
+    Functions that read the row weights are given sizes rounded up to powers of two, pads at weight 0: few programs, at
+    most twice the rows. Functions that ignore them are given exactly their rows.
+    """
+    widths = sizes if weights_ignored_by else _next_power_of_two(sizes)
+    if len(np.unique(sizes)) == 1:
+        widths = sizes
+    elif not weights_ignored_by and len(sizes) * widths.max() <= FEW_ROWS:
+        widths = np.full_like(widths, widths.max())
+    distinct = np.unique(widths)
+    if len(distinct) > MAX_WIDTHS:
+        names = " and ".join(weights_ignored_by)
+        raise ValueError(
+            f"{names} must read batch['weight'], because clients have {len(distinct)} different sizes (more than "
+            f"{MAX_WIDTHS}) and are evaluated in padded batches whose pads weigh 0; write means as "
+            "jnp.average(loss, weights=batch['weight'])"
+        )
+    groups = [np.flatnonzero(widths == width) for width in distinct]
+    order = np.argsort(np.concatenate(groups), kind="stable")
+    return Evaluation(
+        groups=tuple(jnp.asarray(group.astype(np.int32)) for group in groups),
+        order=jnp.asarray(order.astype(np.int32)),
+        widths=tuple(int(width) for width in distinct),
+        row_bytes=row_bytes(rows),
+    )
+
+
+def row_bytes(rows: Rows) -> int:
+    """Bytes of one row over all columns."""
+    return sum(column.nbytes // len(column) for column in rows.columns.values())
+
+
+def _next_power_of_two(sizes: np.ndarray) -> np.ndarray:
+    return 2 ** np.ceil(np.log2(sizes)).astype(int)

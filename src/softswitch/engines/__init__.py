@@ -1,0 +1,1 @@
+"""What moves data through rounds: the compiled engine, and Flower."""

@@ -1,0 +1,41 @@
+"""Parameters as arrays by name, and back: how a pytree travels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from flwr.app import ArrayRecord
+
+from softswitch.engines.flower.wire import Arrays, to_record
+from softswitch.problem.problem import Params
+from softswitch.runs.checkpoints import named, shaped
+
+
+def initial_arrays(params: Params) -> ArrayRecord:
+    """Parameters as Flower's record of arrays: what ``SwitchingStrategy.start`` begins with.
+
+    ``initial_arrays(problem.start)``, or ``initial_arrays(parameters(module))`` for a PyTorch module.
+    """
+    return to_record(flat(params))
+
+
+def flat(params: Params) -> Arrays:
+    """Arrays by name: a dict of arrays keeps its names, anything else is named by its paths."""
+    if _is_flat(params):
+        return {name: np.asarray(leaf) for name, leaf in params.items()}
+    return named(params)
+
+
+def unflat(arrays: Arrays, like: Params) -> Params:
+    """Arrays by name in the structure of ``like``."""
+    if _is_flat(like):
+        return {name: arrays[name] for name in like}
+    return shaped(arrays, like)
+
+
+def _is_flat(params: Any) -> bool:
+    return isinstance(params, dict) and all(
+        isinstance(name, str) and jax.tree_util.all_leaves([leaf]) for name, leaf in params.items()
+    )

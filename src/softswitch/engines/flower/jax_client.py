@@ -1,0 +1,176 @@
+"""A client that computes with JAX: the same Problem as in solve(), on one client's rows."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from softswitch.clients.client_data import ClientData
+from softswitch.clients.oracle import GradientOracle
+from softswitch.clients.sampling import whole
+from softswitch.engines.flower.arrays import flat, unflat
+from softswitch.engines.flower.local import Task
+from softswitch.engines.flower.wire import Arrays, Values
+from softswitch.engines.request import BatchSize, prepare
+from softswitch.guarantees.certify import certify
+from softswitch.guarantees.intervals import Range
+from softswitch.method.rules import Decision, LocalLoss
+from softswitch.problem.problem import Params, Problem, float_dtype
+from softswitch.results.certificate import Interval
+
+
+class JaxClient:
+    """One client of a ``Problem``, computed as in the compiled engine; batches are drawn by the client for itself.
+
+    Args:
+        problem: objective and constraint; the start says how parameters look.
+        data: its columns, one row a sample.
+        name: its label.
+        batch_size: rows it draws for a gradient; None: all of its rows.
+        value_batch_size: rows it draws for its report; by default as ``batch_size``.
+        replace: draw rows with replacement, or without.
+        strata: a column to draw by, as in ``ClientData.from_arrays``.
+        held_out: rows it does not train on, for the certificate.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        data: Mapping[str, Any],
+        *,
+        name: str,
+        batch_size: int | None = 32,
+        value_batch_size: BatchSize = "same",
+        replace: bool = True,
+        strata: Any | None = None,
+        held_out: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._problem = problem
+        self._data = _alone(data, name, strata)
+        self._held_out = None if held_out is None else _alone(held_out, name, None)
+        self._batches: dict[str, Any] = {
+            "batch_size": batch_size,
+            "value_batch_size": value_batch_size,
+            "replace": replace,
+        }
+        self._oracles: dict[int, GradientOracle] = {}
+        first = self._oracle(1)
+        self._dtype = np.dtype(float_dtype(problem.start))
+        self.name = str(name)
+        self._number = zlib.crc32(self.name.encode())
+        self.rows = int(self._data.sizes[0])
+        self.held_out_rows = 0 if self._held_out is None else int(self._held_out.sizes[0])
+        self.value_rows = first.report_batching.width
+        self.gradient_rows = first.update_batching.width
+        self.constraints = first.constraints
+
+    def report(self, params: Arrays, task: Task) -> Values:
+        """f_i and g_i on a batch."""
+        return _values(*_report(self._oracle(task.local_steps), self._tree(params), self._chance(task)))
+
+    def update(self, params: Arrays, task: Task, loss: LocalLoss) -> Arrays:
+        """u_i, by the paper's LocalSolver."""
+        direction = _update(
+            self._oracle(task.local_steps),
+            self._tree(params),
+            self._chance(task),
+            LocalLoss(*(np.asarray(part, self._dtype) for part in loss)),  # type: ignore[arg-type]
+            np.asarray(task.step_size, self._dtype),
+            switches=task.switches,
+        )
+        return flat(direction)
+
+    def judge(self, params: Arrays) -> Values:
+        """f_i and g_i on all rows."""
+        return _values(*_judge(self._oracle(1), self._tree(params)))
+
+    def certify(self, params: Arrays, error: float, ranges: Sequence[Range | None]) -> list[Interval]:
+        """Intervals from the rows held out, as ``softswitch.certify`` makes them."""
+        assert self._held_out is not None
+        objective_range, *constraint_ranges = ranges
+        confidence = 1 - 2 * len(ranges) * error
+        made = certify(
+            self._tree(params),
+            self._problem,
+            self._held_out,
+            confidence,
+            tolerance=0.0,
+            objective_range=objective_range,
+            constraint_range=constraint_ranges,  # type: ignore[arg-type]
+        ).clients[0]
+        return [made.objective, *made.constraints]
+
+    def _oracle(self, local_steps: int) -> GradientOracle:
+        if local_steps not in self._oracles:
+            prepared = prepare(
+                self._problem,
+                self._data,
+                (),
+                rounds=1,
+                local_steps=local_steps,
+                participation=1.0,
+                average_last=1.0,
+                eval_every=1,
+                clients_at_once=1,
+                **self._batches,
+            )
+            assert isinstance(prepared.oracle, GradientOracle)
+            self._oracles[local_steps] = prepared.oracle
+        return self._oracles[local_steps]
+
+    def _tree(self, params: Arrays) -> Params:
+        return unflat(params, self._problem.start)
+
+    def _chance(self, task: Task) -> np.ndarray:
+        """What a round's draws depend on."""
+        return np.array([task.seed, task.round, self._number], np.uint32)
+
+
+def _alone(data: Mapping[str, Any], name: str, strata: Any | None) -> ClientData:
+    size = len(next(iter(data.values()), ()))
+    return ClientData.from_arrays(data, np.full(size, str(name)), strata=strata)
+
+
+def _values(objective: Any, constraint: Any, statistics: Any) -> Values:
+    told = None if statistics is None else np.asarray(statistics, float).tolist()
+    return Values(float(objective), np.asarray(constraint, float).tolist(), told)
+
+
+def _draw(oracle: GradientOracle, chance: jax.Array) -> Any:
+    seed, k, who = chance
+    return oracle.draw(jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), k), who))
+
+
+@jax.jit
+def _report(oracle: GradientOracle, params: Params, chance: jax.Array) -> tuple[Any, Any, Any]:
+    draws = _draw(oracle, chance)
+    reports, _ = oracle.report(params, draws)
+    batch = oracle.batch(oracle.report_batching, draws.clients[0], draws.report_rows[0], float_dtype(params))
+    return reports.objective[0], reports.constraint[0], oracle.losses.statistics(params, batch)
+
+
+@partial(jax.jit, static_argnames="switches")
+def _update(
+    oracle: GradientOracle, params: Params, chance: jax.Array, loss: LocalLoss, step_size: Any, *, switches: bool
+) -> Params:
+    decision = Decision(
+        criterion=jnp.zeros(()),
+        feasible=jnp.asarray(loss.objective) > 0,
+        weights=jnp.ones(1, float_dtype(params)),
+        local_loss=loss._replace(constraint=loss.constraint[None]),
+    )
+    return oracle.direction(params, _draw(oracle, chance), None, decision, switches, step_size)
+
+
+@jax.jit
+def _judge(oracle: GradientOracle, params: Params) -> tuple[Any, Any, Any]:
+    objective, constraint = oracle.evaluate(params)
+    assert oracle.evaluation is not None
+    everything = oracle.rows.take(*whole(oracle.rows, jnp.int32(0), oracle.evaluation.widths[0], float_dtype(params)))
+    return objective[0], constraint[0], oracle.losses.statistics(params, everything)

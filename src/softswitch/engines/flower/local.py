@@ -1,0 +1,70 @@
+"""What a client must be able to do, whatever it computes with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from softswitch.engines.flower.wire import Arrays, Values
+from softswitch.guarantees.intervals import Range
+from softswitch.method.messages import LocalLoss
+from softswitch.results.certificate import Interval
+
+
+class Refused(Exception):  # noqa: N818 (it is an answer, not an error)
+    """Raise this in a client to say that it does not take part in a round; the text is told to the server."""
+
+
+class Task(NamedTuple):
+    """What the server tells with the parameters of a round.
+
+    Attributes:
+        round: k.
+        seed: of the run; a client's batches come from the seed, its name and k alone.
+        local_steps: E.
+        step_size: γ.
+        switches: whether the local loss is either f_i or a mix of client i's constraints, never both.
+    """
+
+    round: int
+    seed: int
+    local_steps: int
+    step_size: float
+    switches: bool
+
+
+@runtime_checkable
+class LocalOracle(Protocol):
+    """One client. Parameters come and directions go as arrays by name.
+
+    Attributes:
+        name: its label in history, log and report; different for every client.
+        rows: how many rows it trains on.
+        held_out_rows: how many it holds out for the certificate.
+        value_rows: on how many rows a report is computed,
+        gradient_rows: and on how many a gradient.
+        constraints: how many constraints it has.
+    """
+
+    name: str
+    rows: int
+    held_out_rows: int
+    value_rows: int
+    gradient_rows: int
+    constraints: int
+
+    def report(self, params: Arrays, task: Task) -> Values:
+        """f_i and g_i at w_k, on a batch."""
+        ...
+
+    def update(self, params: Arrays, task: Task, loss: LocalLoss) -> Arrays:
+        """u_i: E local steps from w_k on the local loss; ``loss.constraint`` is this client's row of the mix."""
+        ...
+
+    def judge(self, params: Arrays) -> Values:
+        """f_i and g_i on all of its rows."""
+        ...
+
+    def certify(self, params: Arrays, error: float, ranges: Sequence[Range | None]) -> list[Interval]:
+        """Where f_i and g_i lie, from the rows held out; ``error`` is that of each side of each interval."""
+        ...

@@ -1,0 +1,125 @@
+"""A client that computes with NumPy: two functions that give a value and its gradient, and arrays."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from softswitch.engines.flower.local import Task
+from softswitch.engines.flower.wire import Arrays, Values
+from softswitch.guarantees.intervals import Range, intervals_by_rows
+from softswitch.method.messages import LocalLoss
+from softswitch.results.certificate import Interval
+from softswitch.support import checks
+
+Function = Callable[[Arrays, Arrays], tuple[Any, Mapping[str, Any]]]
+
+
+class NumpyClient:
+    """One client with NumPy functions, as one would write them for scikit-learn or for SciPy's ``jac=True``.
+
+    Args:
+        objective: ``(params, batch) -> (value, gradient)``; the gradient has the names of the parameters.
+        constraint: ``(params, batch) -> (value, gradient)``; a vector of values has a gradient with one row each.
+        data: its columns, such as ``{"X": X, "y": y}``, one row a sample.
+        start: parameters by name, to learn from how many constraints there are.
+        name: its label.
+        batch_size: rows it draws, with replacement; None: all rows.
+        held_out: rows it does not train on, for the certificate.
+    """
+
+    def __init__(
+        self,
+        objective: Function,
+        constraint: Function,
+        data: Mapping[str, Any],
+        start: Mapping[str, Any],
+        *,
+        name: str,
+        batch_size: int | None = 32,
+        held_out: Mapping[str, Any] | None = None,
+    ) -> None:
+        checks.function("objective", objective, "(params, batch) -> (value, gradient)")
+        checks.function("constraint", constraint, "(params, batch) -> (value, gradient)")
+        self._objective, self._constraint = objective, constraint
+        self._data, self.rows = _columns("data", data)
+        self._held_out: Arrays | None = None
+        self.held_out_rows = 0
+        if held_out is not None:
+            self._held_out, self.held_out_rows = _columns("held_out", held_out)
+        self._batch_size = None if batch_size is None else checks.whole_number("batch_size", batch_size, at_least=1)
+        self.name = str(name)
+        self.value_rows = self.gradient_rows = self.rows if self._batch_size is None else self._batch_size
+        first = {key: np.asarray(value) for key, value in start.items()}
+        self.constraints = len(self._values(first, self._data)) - 1
+
+    def report(self, params: Arrays, task: Task) -> Values:
+        """f_i and g_i on a batch."""
+        values = self._values(params, self._batch(self._generator(task, 0)))
+        return Values(float(values[0]), values[1:].tolist())
+
+    def update(self, params: Arrays, task: Task, loss: LocalLoss) -> Arrays:
+        """u_i: the mean of E gradients along the local path."""
+        generator = self._generator(task, 1)
+        total = {name: np.zeros_like(value) for name, value in params.items()}
+        for _ in range(task.local_steps):
+            here = {name: value - task.step_size * total[name] for name, value in params.items()}
+            gradient = self._gradient(here, self._batch(generator), loss)
+            total = {name: total[name] + gradient[name] for name in total}
+        return {name: (part / task.local_steps).astype(params[name].dtype) for name, part in total.items()}
+
+    def judge(self, params: Arrays) -> Values:
+        """f_i and g_i on all rows."""
+        values = self._values(params, self._data)
+        return Values(float(values[0]), values[1:].tolist())
+
+    def certify(self, params: Arrays, error: float, ranges: Sequence[Range | None]) -> list[Interval]:
+        """Intervals from the rows held out."""
+        assert self._held_out is not None
+        held_out = self._held_out
+
+        def value(rows: np.ndarray) -> np.ndarray:
+            return self._values(params, {key: column[rows] for key, column in held_out.items()})
+
+        return intervals_by_rows(value, self.held_out_rows, error, ranges)
+
+    def _values(self, params: Arrays, batch: Arrays) -> np.ndarray:
+        """f and then g."""
+        return np.concatenate(
+            [np.atleast_1d(np.asarray(f(params, batch)[0], float)) for f in (self._objective, self._constraint)]
+        )
+
+    def _gradient(self, params: Arrays, batch: Arrays, loss: LocalLoss) -> Arrays:
+        """Of a·f + <b, g> + c·Σ max(0, g − ε); what has weight 0 is not computed."""
+        total = {name: np.zeros_like(value) for name, value in params.items()}
+        if loss.objective:
+            gradient = self._objective(params, batch)[1]
+            total = {name: part + float(loss.objective) * gradient[name] for name, part in total.items()}
+        mix = np.asarray(loss.constraint)
+        if loss.penalty or mix.any():
+            value, gradient = self._constraint(params, batch)
+            price = mix + float(loss.penalty) * (np.atleast_1d(value) > float(loss.tolerance))
+            rows = {name: np.reshape(gradient[name], (len(price), *part.shape)) for name, part in total.items()}
+            total = {name: part + np.tensordot(price, rows[name], axes=1) for name, part in total.items()}
+        return total
+
+    def _batch(self, generator: np.random.Generator) -> Arrays:
+        if self._batch_size is None:
+            return self._data
+        rows = generator.integers(self.rows, size=self._batch_size)
+        return {key: column[rows] for key, column in self._data.items()}
+
+    def _generator(self, task: Task, purpose: int) -> np.random.Generator:
+        """From the run's seed, the client's name and the round alone."""
+        return np.random.default_rng((task.seed, task.round, zlib.crc32(self.name.encode()), purpose))
+
+
+def _columns(argument: str, data: Mapping[str, Any]) -> tuple[Arrays, int]:
+    columns = {key: np.asarray(column) for key, column in data.items()}
+    sizes = {len(column) for column in columns.values()}
+    if len(sizes) != 1 or not max(sizes):
+        raise ValueError(f"{argument} must be columns with one entry a sample, at least one, but has lengths {sizes}")
+    return columns, sizes.pop()

@@ -1,0 +1,139 @@
+"""Reading what clients answered: what can be used, and what became of those whose answer cannot."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flwr.app import Message, RecordDict
+
+from softswitch.engines.flower import wire
+from softswitch.engines.flower.client import clipped
+from softswitch.engines.flower.entries import no_reports
+from softswitch.engines.flower.exchange import Lost
+from softswitch.engines.flower.roster import Roster
+from softswitch.method.rules import Reports
+from softswitch.results.history import Fate
+
+logger = logging.getLogger("softswitch.flower")
+
+
+def put_together(pooled: Callable[[Any], Any], sums: Sequence[np.ndarray]) -> np.ndarray | None:
+    """The constraint on all clients' data put together; None, and a word in the log, where it cannot be had."""
+    try:
+        value = np.atleast_1d(np.asarray(pooled(np.sum(sums, axis=0))))
+        if not np.isfinite(value).all():
+            raise ValueError(f"the pooled constraint is {value}")
+    except Exception as error:
+        logger.warning("statistics could not be put together: %s", error)
+        return None
+    return value
+
+
+class _Said(Exception):  # noqa: N818
+    """A client said that it would not take part."""
+
+
+class Reader:
+    """Turns answers into reports and directions, and names whoever fails in the log."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        expected: Mapping[str, wire.Shape],
+        *,
+        constraints: int,
+        dtype: np.dtype,
+        largest_number: float,
+        clip_norm: float | None,
+        pooled: Callable[[Any], Any] | None,
+    ) -> None:
+        self._roster = roster
+        self._expected = expected
+        self._constraints = constraints
+        self._dtype = dtype
+        self._largest = largest_number
+        self._clip_norm = clip_norm
+        self._pooled = pooled
+        self._statistics: int | None = None
+
+    def reports(self, k: int, clients: list[int], answers: Sequence[Message | Lost]) -> tuple[Reports, np.ndarray]:
+        """The reports of those asked, and the fate of each."""
+        nobody = no_reports(len(clients), self._constraints, self._dtype, self._pooled is not None)
+        objective, constraint, mask = (np.array(part) for part in (nobody.objective, nobody.constraint, nobody.mask))
+        fates, sums = np.zeros(len(clients), np.int32), []
+        for place, (index, answer) in enumerate(zip(clients, answers, strict=True)):
+            values = self._usable(k, index, answer, place, fates, (Fate.NO_REPORT, Fate.BAD_REPORT), self._values)
+            if values is None:
+                continue
+            objective[place], constraint[place], mask[place] = values.objective, values.constraint, True
+            if values.statistics is not None:
+                sums.append(self._roster.rows(index) * np.asarray(values.statistics))
+        pooled = nobody.pooled
+        if self._pooled is not None and sums:
+            together = put_together(self._pooled, sums)
+            if together is None:
+                return nobody, np.where(fates == Fate.COUNTED, Fate.VOID, fates)
+            pooled = jnp.asarray(together, self._dtype)
+        return Reports(jnp.asarray(objective), jnp.asarray(constraint), pooled, jnp.asarray(mask)), fates
+
+    def directions(
+        self, k: int, clients: list[int], updating: list[int], answers: Sequence[Message | Lost], fates: np.ndarray
+    ) -> dict[int, wire.Arrays]:
+        """The directions that can be used, by their place among the clients; ``fates`` tells of the others."""
+        found = {}
+        for place, answer in zip(updating, answers, strict=True):
+            lost = (Fate.NO_UPDATE, Fate.BAD_UPDATE)
+            direction = self._usable(k, clients[place], answer, place, fates, lost, self._direction)
+            if direction is not None:
+                found[place] = direction
+        return found
+
+    def _usable(
+        self,
+        k: int,
+        index: int,
+        answer: Message | Lost,
+        place: int,
+        fates: np.ndarray,
+        otherwise: tuple[Fate, Fate],
+        read: Callable[[RecordDict], Any],
+    ) -> Any:
+        """What ``read`` makes of an answer, or None; the client's fate is noted either way."""
+        name = self._roster.names[index]
+        try:
+            if isinstance(answer, Lost):
+                raise answer
+            if (why := wire.refused(answer.content)) is not None:
+                raise _Said(why)
+            found = read(answer.content)
+        except Lost as lost:
+            fates[place] = otherwise[0]
+            logger.warning("round %d: client %r is lost: %s", k, name, lost)
+        except _Said as said:
+            fates[place] = Fate.REFUSED
+            logger.warning("round %d: client %r refuses: %s", k, name, said)
+        except wire.Unacceptable as error:
+            fates[place] = otherwise[1]
+            logger.warning("round %d: what client %r sent is rejected: %s", k, name, error)
+        else:
+            fates[place] = Fate.COUNTED
+            return found
+        return None
+
+    def _values(self, content: RecordDict) -> wire.Values:
+        values = wire.checked_values(content, self._constraints, self._pooled is not None, self._largest)
+        if values.statistics is not None:
+            self._statistics = self._statistics or len(values.statistics)
+            if len(values.statistics) != self._statistics:
+                raise wire.Unacceptable(
+                    f"it has {len(values.statistics)} statistics, where {self._statistics} are expected"
+                )
+        return values
+
+    def _direction(self, content: RecordDict) -> wire.Arrays:
+        direction = wire.checked_arrays(content.get(wire.DIRECTION), self._expected, self._largest)
+        return direction if self._clip_norm is None else clipped(direction, self._clip_norm)

@@ -1,0 +1,180 @@
+"""The server's side of a run over clients that may be lost: what it keeps, and how a round changes it. No network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import tree_util
+
+from softswitch.clients.evaluation import Overview
+from softswitch.clients.sampling import choose_clients, words_to_choose
+from softswitch.engines.compiled import Record
+from softswitch.engines.flower.entries import entry, joined, no_reports, not_evaluated
+from softswitch.engines.flower.wire import Arrays
+from softswitch.method.round import State, advance, start, surviving_weights
+from softswitch.method.rules import Decision, Reports, Rule
+from softswitch.problem.domains import Domain
+from softswitch.problem.problem import Params, float_dtype
+from softswitch.results.history import Fate
+from softswitch.runs.checkpoints import Standing
+
+_decide = jax.jit(lambda rule, state, reports: rule.decide(state, reports))
+_advance = jax.jit(advance)
+_start = jax.jit(start, static_argnums=2)
+_surviving = jax.jit(surviving_weights)
+
+
+@partial(jax.jit, static_argnums=(2, 3))
+def _choose(key: jax.Array, k: Any, clients: int, size: int) -> jax.Array:
+    words = jax.random.bits(jax.random.fold_in(key, k), (words_to_choose(clients, size),), jnp.uint32)
+    return choose_clients(words, clients, size)
+
+
+class Rounds:
+    """The same rules, weighting, sampling and averaging as in the compiled engine, one round at a time.
+
+    Attributes:
+        state: all that the server keeps.
+        record: the history so far; None before the first round.
+        done: how many rounds.
+        void_in_a_row: how many void rounds there were since the last that counted.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        params: Params,
+        constraints: int,
+        *,
+        rounds: int,
+        averaging_from: int,
+        participation: float,
+        seed: int,
+        domain: Domain | None,
+        min_clients: int,
+        pools: bool,
+    ) -> None:
+        self._rule = rule.computed_as()
+        self.constraints = constraints
+        self.rounds = rounds
+        self._averaging_from = averaging_from
+        self._participation = participation
+        self._key = jax.random.key(seed)
+        self._domain = domain
+        self._min_clients = min_clients
+        self._pools = pools
+        self.dtype = np.dtype(float_dtype(params))
+        self.state: State = _start(params, self._rule, constraints)
+        self.record: Record | None = None
+        self.done = 0
+        self.void_in_a_row = 0
+
+    @property
+    def diverged(self) -> bool:
+        """Whether a step was not finite."""
+        return int(self.state.diverged_at) >= 0
+
+    @property
+    def switches(self) -> bool:
+        """Whether a client minimises its objective or its constraints, never both at once."""
+        return bool(self._rule.switches)
+
+    @property
+    def local_step_size(self) -> float:
+        """γ in this round."""
+        return float(self._rule.local_step_size_at(self.done))
+
+    def like(self) -> tuple[State, Record]:
+        """A state and a record in the structure of all."""
+        nobody = no_reports(1, self.constraints, self.dtype, self._pools)
+        return self.state, entry([0], np.zeros(1, int), nobody, None, not_evaluated(), (0, 0))
+
+    def go_on(self, standing: Standing) -> None:
+        """Take up a run where it stood."""
+        self.state = jax.tree.map(jnp.asarray, standing.state)
+        self.record, self.done = standing.record, standing.done
+
+    def sample(self, connected: list[int]) -> list[int]:
+        """I_k out of the connected clients, from the seed and k.
+
+        With all clients connected these are the compiled engine's, as long as that draws no rows.
+        """
+        if not connected:
+            return []
+        many = min(len(connected), max(self._min_clients, round(self._participation * len(connected))))
+        return [connected[i] for i in np.asarray(_choose(self._key, self.done, len(connected), many))]
+
+    def decide(self, reports: Reports) -> tuple[Decision, Any] | None:
+        """The rule's decision and its memory after it; None where too few reported."""
+        if int(np.asarray(reports.mask).sum()) < self._min_clients or bool(reports.void):
+            return None
+        return _decide(self._rule, self.state.rule, reports)
+
+    def apply(
+        self,
+        clients: list[int],
+        fates: np.ndarray,
+        reports: Reports,
+        decided: tuple[Decision, Any] | None,
+        directions: Mapping[int, Arrays],
+        full: Overview,
+        rows: tuple[int, int],
+    ) -> Record:
+        """End the round: step along the survivors' directions, or leave all as it is where too few survived.
+
+        Args:
+            clients: the indices of those who were asked.
+            fates: what became of each; changed to void where the round is.
+            reports: what they reported.
+            decided: what came of it.
+            directions: those who survived, by their place in ``clients``, and their directions.
+            full: F and G on all data, where it was looked at.
+            rows: on how many rows the reports were computed, and on how many a gradient.
+        """
+        direction = None if decided is None else self._weighted(decided[0], directions, len(clients))
+        if decided is None or direction is None:
+            fates[fates == Fate.COUNTED] = Fate.VOID
+            nobody = no_reports(len(clients), self.constraints, self.dtype, self._pools)
+            record = entry(clients, fates, nobody, None, full, rows)
+            state, void = self.state, self.void_in_a_row + 1
+        else:
+            decision, rule_state = decided
+            state, void = (
+                _advance(
+                    self.state,
+                    self._rule,
+                    self._domain,
+                    jnp.int32(self.done),
+                    self._averaging_from,
+                    reports,
+                    decision,
+                    rule_state,
+                    direction,
+                ),
+                0,
+            )
+            record = entry(clients, fates, reports, decision, full, rows)
+        so_far = record if self.record is None else joined(self.record, record)
+        # All at once: Ctrl-C leaves a round done or not done.
+        self.state, self.record, self.done, self.void_in_a_row = state, so_far, self.done + 1, void
+        return record
+
+    def _weighted(self, decision: Decision, directions: Mapping[int, Arrays], asked: int) -> Params | None:
+        """Σ r_i u_i over the survivors, weights renormalised; None where too few survived, or none that weighs."""
+        if len(directions) < self._min_clients:
+            return None
+        survived = np.zeros(asked, bool)
+        survived[list(directions)] = True
+        weights = np.asarray(_surviving(decision.weights, jnp.asarray(survived)), np.float64)
+        if not weights.any():
+            return None
+        total = {name: np.zeros(leaf.shape) for name, leaf in self.state.params.items()}
+        for place, direction in directions.items():
+            for name, part in direction.items():
+                total[name] += weights[place] * part
+        return tree_util.tree_map(lambda leaf, w: jnp.asarray(leaf, w.dtype), total, self.state.params)

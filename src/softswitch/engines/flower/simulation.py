@@ -1,0 +1,135 @@
+"""solve() over Flower: the same problem and clients in Flower's in-process grid, or in its Ray simulation."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from softswitch.clients.client_data import ClientData
+from softswitch.engines.flower.arrays import initial_arrays, unflat
+from softswitch.engines.flower.client import client_app
+from softswitch.engines.flower.in_process import InProcessGrid
+from softswitch.engines.flower.jax_client import JaxClient
+from softswitch.engines.flower.strategy import SwitchingStrategy
+from softswitch.method.rules import Rule
+from softswitch.problem.problem import PooledConstraint, Problem
+from softswitch.results.result import Result
+
+STRATUM = "stratum of the row"
+
+
+def solve_over_flower(
+    problem: Problem,
+    clients: ClientData,
+    rule: Rule,
+    engine: str,
+    rounds: int,
+    batches: dict[str, Any],
+    **settings: Any,
+) -> Result:
+    """As ``solve``, each client on its own and spoken to in Flower's messages only.
+
+    Args:
+        problem: as for ``solve``.
+        clients: each becomes a ``JaxClient`` with its own rows.
+        rule: the method.
+        engine: "grid" or "ray".
+        rounds: K.
+        batches: ``batch_size``, ``value_batch_size`` and ``replace`` of ``solve``.
+        settings: of ``SwitchingStrategy``.
+    """
+    labels = [str(name) for name in clients.names]
+    pooled = problem.constraint.value if isinstance(problem.constraint, PooledConstraint) else None
+    strategy = SwitchingStrategy(rule, domain=problem.domain, names=labels, pooled=pooled, **settings)
+    first = initial_arrays(problem.start)
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        for i, rows in enumerate(_apart(clients)):
+            # Each worker reads the rows of its own clients only.
+            np.savez(Path(folder) / f"{i}.npz", allow_pickle=False, **rows)
+        app = client_app(partial(_stored_client, folder, problem, labels, batches))
+        if engine == "grid":
+            strategy.start(InProcessGrid(app, len(clients)), first, rounds)
+        else:
+            _simulate(app, len(clients), lambda grid: strategy.start(grid, first, rounds))
+    result = strategy.result
+    assert result is not None
+
+    def tree(params: Any) -> Any:
+        return None if params is None else jax.tree.map(jnp.asarray, unflat(params, problem.start))
+
+    return replace(
+        result, names=clients.names, params=tree(result.params), last=tree(result.last), best=tree(result.best)
+    )
+
+
+def _stored_client(
+    folder: str, problem: Problem, labels: list[str], batches: dict[str, Any], context: Context
+) -> JaxClient:
+    i = int(context.node_config["partition-id"])
+    with np.load(Path(folder) / f"{i}.npz", allow_pickle=False) as stored:
+        rows = {key: stored[key] for key in stored.files}
+    return JaxClient(problem, rows, name=labels[i], strata=rows.pop(STRATUM), **batches)
+
+
+def _apart(clients: ClientData) -> Iterator[dict[str, np.ndarray]]:
+    """Every client's own rows, and the stratum of each."""
+    ends = np.cumsum(clients.sizes)
+    for i, (first, end) in enumerate(zip(ends - clients.sizes, ends, strict=True)):
+        stratum = np.repeat(np.arange(len(clients.strata)), clients.stratum_sizes[i])
+        yield {
+            **{key: np.asarray(column[first:end]) for key, column in clients.rows.columns.items()},
+            STRATUM: stratum,
+        }
+
+
+def _simulate(app: ClientApp, clients: int, main: Any) -> None:
+    """Run under Ray, by Flower's own entry point for a Python session."""
+    try:
+        import ray  # noqa: F401
+        from flwr.simulation import run_simulation
+    except ImportError as error:
+        raise ValueError("engine='ray' needs Ray: pip install 'softswitch[simulation]'") from error
+    server, problems = ServerApp(), []
+
+    @server.main()
+    def run(grid: Grid, context: Context) -> None:
+        try:
+            main(grid)
+        except BaseException as problem:
+            problems.append(problem)
+            raise
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called")  # Ray's processes start afresh: nothing is shared
+        run_simulation(server, app, clients, backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
+    if problems:
+        raise problems[0]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Flower's line or two a round."""
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,43 @@
+"""The same round across real machines: softswitch over Flower (``pip install 'softswitch[flower]'``).
+
+The names are imported when they are first used: a client's process starts anew for every message.
+"""
+
+from typing import TYPE_CHECKING
+
+from softswitch.support.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from softswitch.engines.flower.arrays import initial_arrays as initial_arrays
+    from softswitch.engines.flower.client import client_app as client_app
+    from softswitch.engines.flower.in_process import InProcessGrid as InProcessGrid
+    from softswitch.engines.flower.jax_client import JaxClient as JaxClient
+    from softswitch.engines.flower.local import LocalOracle as LocalOracle
+    from softswitch.engines.flower.local import Refused as Refused
+    from softswitch.engines.flower.local import Task as Task
+    from softswitch.engines.flower.numpy_client import NumpyClient as NumpyClient
+    from softswitch.engines.flower.server import server_app as server_app
+    from softswitch.engines.flower.strategy import SwitchingStrategy as SwitchingStrategy
+    from softswitch.engines.flower.torch_client import TorchClient as TorchClient
+    from softswitch.engines.flower.torch_client import parameters as parameters
+    from softswitch.engines.flower.wire import Values as Values
+
+_PLACES = {
+    "InProcessGrid": "engines.flower.in_process",
+    "JaxClient": "engines.flower.jax_client",
+    "LocalOracle": "engines.flower.local",
+    "NumpyClient": "engines.flower.numpy_client",
+    "Refused": "engines.flower.local",
+    "SwitchingStrategy": "engines.flower.strategy",
+    "Task": "engines.flower.local",
+    "TorchClient": "engines.flower.torch_client",
+    "Values": "engines.flower.wire",
+    "client_app": "engines.flower.client",
+    "initial_arrays": "engines.flower.arrays",
+    "parameters": "engines.flower.torch_client",
+    "server_app": "engines.flower.server",
+}
+"""Where each name lives."""
+
+__all__ = list(_PLACES)
+__getattr__, __dir__ = on_first_use(__name__, _PLACES)

@@ -1,0 +1,1 @@
+"""What can be promised: the theorems, plans by them, confidence bounds, certificates."""

@@ -1,0 +1,172 @@
+"""The mathematics of a round, shared by all engines: what the server keeps, and how one round changes it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from softswitch.method.rules import Decision, Reports, Rule
+from softswitch.method.weighting import maximum
+from softswitch.problem.domains import Domain
+from softswitch.problem.problem import Params, float_dtype
+
+
+class Average(NamedTuple):
+    """A running mean of iterates, summed with compensation (Kahan) so that 10⁶ rounds lose no digits in float32.
+
+    Attributes:
+        total: Σ w_k.
+        lost: the part of it that did not fit in its digits.
+        rounds: how many.
+    """
+
+    total: Params
+    lost: Params
+    rounds: Int[Array, ""]
+
+    def add(self, params: Params, joins: Bool[Array, ""]) -> Average:
+        """Add w_k where ``joins``."""
+        value = jax.tree.map(lambda w, lost: w.astype(lost.dtype) - lost, params, self.lost)
+        total = jax.tree.map(jnp.add, self.total, value)
+        lost = jax.tree.map(lambda new, old, v: (new - old) - v, total, self.total, value)
+        return Average(
+            select(joins, total, self.total),
+            select(joins, lost, self.lost),
+            self.rounds + joins.astype(jnp.int32),
+        )
+
+    def mean(self) -> Params:
+        """Σ w_k / rounds; zeros where nothing was added."""
+        count = jnp.maximum(self.rounds, 1)
+        return jax.tree.map(lambda s, lost: (s - lost) / count.astype(s.dtype), self.total, self.lost)
+
+
+class Kept(NamedTuple):
+    """An iterate kept for its score, the smallest seen.
+
+    Attributes:
+        params: the iterate.
+        score: its score; +∞ before the first.
+    """
+
+    params: Params
+    score: Float[Array, ""]
+
+    def offer(self, params: Params, score: Float[Array, ""], valid: Bool[Array, ""]) -> Kept:
+        """Keep ``params`` instead, where valid and better."""
+        return select(valid & (score < self.score), Kept(params, score), self)
+
+
+class State(NamedTuple):
+    """All that the server knows between two rounds.
+
+    Attributes:
+        params: w_k.
+        optimizer: the server optimiser's state.
+        rule: the rule's memory.
+        average: of the feasible iterates.
+        best: the feasible iterate with the smallest reported worst-client objective.
+        least_violating: the iterate with the smallest criterion, feasible or not.
+        diverged_at: the round in which something was not finite; −1 while all is well.
+    """
+
+    params: Params
+    optimizer: Any
+    rule: Any
+    average: Average
+    best: Kept
+    least_violating: Kept
+    diverged_at: Int[Array, ""]
+
+
+def start(params: Params, rule: Rule, constraints: int) -> State:
+    """The state before round 0."""
+    nothing = Kept(params, jnp.full((), jnp.inf, float_dtype(params)))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, float_dtype(leaf)), params)
+    return State(
+        params=params,
+        optimizer=rule.optimizer(rule.step_size_at(0)).init(params),
+        rule=rule.init(constraints),
+        average=Average(zeros, zeros, jnp.int32(0)),
+        best=nothing,
+        least_violating=nothing,
+        diverged_at=jnp.int32(-1),
+    )
+
+
+def surviving_weights(weights: Float[Array, " m"], survived: Bool[Array, " m"]) -> Float[Array, " m"]:
+    """The server's weights once some clients that reported never returned their update: renormalised over the rest."""
+    left = jnp.where(survived, weights, 0)
+    total = left.sum()
+    return left / jnp.where(total > 0, total, 1)
+
+
+def advance(
+    state: State,
+    rule: Rule,
+    domain: Domain | None,
+    k: Int[Array, ""],
+    averaging_from: Int[Array, ""] | int,
+    reports: Reports,
+    decision: Decision,
+    rule_state: Any,
+    direction: Params,
+) -> State:
+    """Apply a round: w_{k+1} = Π_Θ(w_k − η Σ r_i u_i), and account for w_k.
+
+    A void round (nobody reported an objective, or nobody a constraint) changes nothing. A round in which a report or
+    the step is not finite marks the run as diverged; from then on nothing changes, and the last finite iterate stays.
+
+    Args:
+        state: before the round.
+        rule: the method.
+        domain: Θ, or None.
+        k: the round.
+        averaging_from: rounds before this one do not join the average.
+        reports: what the clients reported.
+        decision: what the rule made of it.
+        rule_state: the rule's memory after it.
+        direction: Σ r_i u_i.
+    """
+    optimizer = rule.optimizer(rule.step_size_at(k))
+    updates, optimizer_state = optimizer.update(direction, state.optimizer, state.params)
+    params = optax.apply_updates(state.params, updates)
+    if domain is not None:
+        params = domain.project(params)
+
+    fine = sound(reports, decision)
+    stepped = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((params, optimizer_state))]).all()
+    running = (state.diverged_at < 0) & ~reports.void
+    counts = running & fine
+    joins = counts & decision.feasible
+    moves = counts & stepped
+    worst = maximum(reports.objective, reports.mask)
+    return State(
+        params=select(moves, params, state.params),
+        optimizer=select(moves, optimizer_state, state.optimizer),
+        rule=select(moves, rule_state, state.rule),
+        average=state.average.add(state.params, joins & (k >= averaging_from)),
+        best=state.best.offer(state.params, worst, joins),
+        least_violating=state.least_violating.offer(state.params, decision.criterion, counts),
+        diverged_at=jnp.where(running & ~moves, k, state.diverged_at),
+    )
+
+
+def healthy(reports: Reports) -> Bool[Array, " m"]:
+    """Whose reports are finite, or −∞ for what a client does not have; one that did not report counts as healthy."""
+    objective, constraint = (jnp.isfinite(v) | jnp.isneginf(v) for v in (reports.objective, reports.constraint))
+    return ~reports.mask | (objective & constraint.all(axis=1))
+
+
+def sound(reports: Reports, decision: Decision) -> Bool[Array, ""]:
+    """Whether a round may count: every report is finite, and so is the criterion made of them."""
+    return healthy(reports).all() & jnp.isfinite(decision.criterion)
+
+
+def select(condition: Bool[Array, ""], chosen: Any, otherwise: Any) -> Any:
+    """One of two pytrees of the same shape; the result has the second one's dtypes."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b).astype(b.dtype), chosen, otherwise)

@@ -1,0 +1,125 @@
+"""What all rules share: the settings every method has, and the criterion of the switch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import optax
+from array_api_compat import array_namespace
+
+from softswitch.method.messages import Decision, Reports
+from softswitch.method.weighting import maximum, softmax_mean
+from softswitch.support import checks
+
+Schedule = Callable[[Any], Any]
+CRITERIA = ("softmax", "max", "mean", "pooled")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule(ABC):
+    """The settings that every method has; a method adds its own and says how it decides.
+
+    Attributes:
+        step_size: η, the server's step: a number, or an optax schedule of the round.
+        tolerance: ε: the constraint is met where G(w) <= ε. In units of g.
+        threshold: λ, the switch's threshold on the criterion. Default: λ = ε/(1 + 1/A), a little below ε.
+        slack: A >= 1 of that formula. The paper's experiments use 10, its theorems 1.
+        local_step_size: γ, the step of the clients: a number or a schedule of the round. Default: as ``step_size``.
+        criterion: what the switch compares with λ: the clients' ``"softmax"`` mean, their ``"max"``, their ``"mean"``,
+            or the constraint ``"pooled"`` from all clients' additive statistics. For a rule without an α the softmax
+            mean is the plain mean.
+        optimizer: the server optimiser: a function from a step size to an optax transformation, such as ``optax.sgd``
+            or ``optax.adam``. It is handed Σ r_i u_i as if it were a gradient.
+    """
+
+    step_size: float | Schedule
+    tolerance: float
+    threshold: float | None = None
+    slack: float = 10.0
+    local_step_size: float | Schedule | None = None
+    criterion: str = "mean"
+    optimizer: Callable[[Any], optax.GradientTransformation] = optax.sgd
+
+    switches: ClassVar[bool] = True
+    """Whether the local loss is either f_i or a mix of client i's constraints, never both at once."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.optimizer, optax.GradientTransformation):
+            raise TypeError(
+                "optimizer must be a function from a step size to an optax transformation, such as optax.adam, "
+                f"but is a finished transformation; pass optax.adam, not optax.adam(0.001). Got {self.optimizer!r}"
+            )
+        checks.function("optimizer", self.optimizer, "from a step size to an optax transformation")
+        for name in ("step_size", "local_step_size"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                self._set(name, checks.real_number(name, value, above=0))
+        self._set("tolerance", checks.real_number("tolerance", self.tolerance, at_least=0))
+        self._set("slack", checks.real_number("slack", self.slack, at_least=1))
+        if self.threshold is not None:
+            self._set("threshold", checks.real_number("threshold", self.threshold))
+        checks.one_of("criterion", self.criterion, CRITERIA)
+
+    def _set(self, name: str, value: float) -> None:
+        object.__setattr__(self, name, value)
+
+    def __str__(self) -> str:
+        """The rule's name and the settings that differ from their defaults, shorter than its repr."""
+        changed = [
+            f"{field.name}={getattr(value, '__name__', None) or repr(value)}"
+            for field in fields(self)
+            if (value := getattr(self, field.name)) != field.default
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    @property
+    def switch_at(self) -> Any:
+        """λ: a round is feasible where its criterion is at most this."""
+        if self.threshold is not None:
+            return self.threshold
+        return self.tolerance / (1 + 1 / self.slack)
+
+    def step_size_at(self, k: Any) -> Any:
+        """η in round k."""
+        return self.step_size(k) if callable(self.step_size) else self.step_size
+
+    def local_step_size_at(self, k: Any) -> Any:
+        """γ in round k."""
+        if self.local_step_size is None:
+            return self.step_size_at(k)
+        return self.local_step_size(k) if callable(self.local_step_size) else self.local_step_size
+
+    def init(self, constraints: int) -> Any:
+        """What the rule remembers from round to round, before the first: nothing, unless a rule says otherwise."""
+        return ()
+
+    def computed_as(self) -> Rule:
+        """The rule that an engine computes with: itself, unless it is a special case of another."""
+        return self
+
+    @abstractmethod
+    def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
+        """Turn a round's reports into a decision, and the rule's memory into the next round's."""
+
+    def passes(self, criterion: Any, reports: Reports) -> Any:
+        """The switch bit 1_k = [G_k <= λ]. A void round is not feasible."""
+        return (criterion <= self.switch_at) & ~reports.void
+
+    def measure(self, reports: Reports, alpha: Any = 0.0) -> Any:
+        """The criterion G_k by the rule's word for it; α is that of the constraint's softmax."""
+        pairs = reports.has_constraint
+        if self.criterion == "softmax":
+            return softmax_mean(reports.constraint, alpha, pairs)
+        if self.criterion == "max":
+            return maximum(reports.constraint, pairs)
+        if self.criterion == "mean":
+            return softmax_mean(reports.constraint, 0.0, pairs)
+        if reports.pooled is None:
+            raise ValueError(
+                "criterion='pooled' needs a constraint given as PooledConstraint(statistics, value), "
+                "but this problem's constraint is a plain function"
+            )
+        return array_namespace(reports.pooled).max(reports.pooled)

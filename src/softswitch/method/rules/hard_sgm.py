@@ -1,0 +1,35 @@
+"""Hard Switching Gradient: the single worst client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from softswitch.method.messages import Decision, Reports
+from softswitch.method.rules.base import Rule
+from softswitch.method.rules.switching import switch
+from softswitch.method.weighting import hardmax_weights
+from softswitch.support.traced import traced_settings
+
+
+@traced_settings
+@dataclass(frozen=True, kw_only=True)
+class HardSGM(Rule):
+    """Hard Switching Gradient Method: SoftmaxSGM as α → ∞.
+
+        G_k = max_i g_i
+        w_{k+1} = w_k − η u_i(f_i),  i = argmax f   if G_k <= λ
+        w_{k+1} = w_k − η u_i(g_i),  i = argmax g   otherwise
+
+    Clients that tie for the worst share the weight equally, as in the limit.
+    """
+
+    criterion: str = "max"
+
+    def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
+        """Give all weight to the worst client, and switch on the criterion."""
+        objective_weights = hardmax_weights(reports.objective, reports.has_objective)
+        pair_weights = hardmax_weights(reports.constraint, reports.has_constraint)
+        # The limit of the softmax mean is the maximum.
+        limit = replace(self, criterion="max") if self.criterion == "softmax" else self
+        return switch(self, reports, limit.measure(reports), objective_weights, pair_weights), state

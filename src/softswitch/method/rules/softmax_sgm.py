@@ -1,0 +1,90 @@
+"""Softmax-Weighted Switching Gradient: the paper's method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from array_api_compat import array_namespace
+
+from softswitch.method.messages import Decision, Reports
+from softswitch.method.rules.base import Rule
+from softswitch.method.rules.switching import switch
+from softswitch.method.weighting import softmax_weights, spread
+from softswitch.support import checks
+from softswitch.support.traced import traced_settings
+
+if TYPE_CHECKING:
+    from softswitch.guarantees.plan import Plan
+
+
+ALPHA_SCALES = ("raw", "spread")
+MOST_ALPHA = 1e30  # still finite in float32; for the limit there is HardSGM
+
+
+@traced_settings
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxSGM(Rule):
+    """Softmax-Weighted Switching Gradient Method.
+
+        p = softmax(α f),  q = softmax(α g),  G_k = <q, g>
+        w_{k+1} = w_k − η Σ_i p_i u_i(f_i)   if G_k <= λ
+        w_{k+1} = w_k − η Σ_i q_i u_i(g_i)   otherwise
+
+    over the sampled clients only. With several constraints a client, q is a softmax over all pairs.
+
+    Attributes:
+        alpha: α >= 0, how sharply the weights lean to the worst client, per unit of f and g. 0 is the plain mean; the
+            softmax mean is at most ln(m)/α below the maximum.
+        constraint_alpha: another α for the constraint's softmax, where f and g have different units.
+        alpha_scale: what α is measured in. ``"raw"``, the paper's: per unit of f and g, so that it means something else
+            in every task. ``"spread"``: α is divided by the spread of the round's reports, their largest minus their
+            smallest, of f for p and of g for q. The worst client then weighs e^α times as much as the best, whatever
+            the units; the softmax mean is at most spread·ln(m)/α below the maximum. The theorems speak of the first.
+    """
+
+    alpha: float
+    constraint_alpha: float | None = None
+    alpha_scale: str = "raw"
+    criterion: str = "softmax"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set("alpha", checks.real_number("alpha", self.alpha, at_least=0, at_most=MOST_ALPHA))
+        if self.constraint_alpha is not None:
+            alpha = checks.real_number("constraint_alpha", self.constraint_alpha, at_least=0, at_most=MOST_ALPHA)
+            self._set("constraint_alpha", alpha)
+        checks.one_of("alpha_scale", self.alpha_scale, ALPHA_SCALES)
+
+    @classmethod
+    def from_plan(cls, plan: Plan, **changes: Any) -> SoftmaxSGM:
+        """The rule a plan asks for: its η, γ, ε, λ = ε/2 and its smallest α; ``changes`` override single settings."""
+        promise = plan.bound
+        settings: dict[str, Any] = {
+            "alpha": promise.alpha,
+            "step_size": promise.step_size,
+            "local_step_size": promise.local_step_size,
+            "tolerance": promise.epsilon,
+            "slack": 1.0,
+        }
+        return cls(**settings | changes)
+
+    def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
+        """Weigh clients by the softmax of what they reported, and switch on the criterion."""
+        alpha = self.alpha if self.constraint_alpha is None else self.constraint_alpha
+        for_objective = self._per_unit(self.alpha, reports.objective, reports.has_objective)
+        for_constraint = self._per_unit(alpha, reports.constraint, reports.has_constraint)
+        objective_weights = softmax_weights(reports.objective, for_objective, reports.has_objective)
+        pair_weights = softmax_weights(reports.constraint, for_constraint, reports.has_constraint)
+        criterion = self.measure(reports, for_constraint)
+        return switch(self, reports, criterion, objective_weights, pair_weights), state
+
+    def _per_unit(self, alpha: Any, values: Any, mask: Any) -> Any:
+        """α per unit of the values. Where all are equal it does not matter, and is 0."""
+        if self.alpha_scale == "raw":
+            return alpha
+        xp = array_namespace(values)
+        width = spread(values, mask)
+        apart = width > 0
+        scaled = xp.where(apart, alpha / xp.where(apart, width, xp.ones_like(width)), xp.zeros_like(width))
+        return xp.where(scaled < MOST_ALPHA, scaled, xp.full_like(scaled, MOST_ALPHA))

@@ -1,0 +1,60 @@
+"""The Neyman–Pearson study: breast cancer over 20 clients, with the paper's settings."""
+
+from __future__ import annotations
+
+from softswitch.method.rules import AverageSGM, Penalty, PrimalDual, SoftmaxSGM
+from softswitch.paper.study import Grid, Study, Way
+from softswitch.tasks.neyman_pearson import BreastCancer, breast_cancer
+
+CLIENTS, TOLERANCE, ALPHA = 20, 0.1, 6400.0
+HELD_OUT_SPLIT = 42
+"""The seed of the split into training and test rows, the same for all runs; a run's seed deals rows to clients."""
+FULL = Way("E = 1, m = n", 1, 1.0)
+PARTIAL = Way("E = 5, m/n = 0.5", 5, 0.5)
+SOFTMAX = SoftmaxSGM(alpha=ALPHA, step_size=0.5, tolerance=TOLERANCE)
+AVERAGE = AverageSGM(step_size=0.5, tolerance=TOLERANCE)
+
+
+def _task(seed: int, concentration: float | None = None) -> BreastCancer:
+    return breast_cancer(CLIENTS, seed=seed, split_seed=HELD_OUT_SPLIT, concentration=concentration)
+
+
+STUDY = Study(
+    title="Neyman–Pearson, breast cancer, 20 clients",
+    task=_task,
+    rules={
+        "Softmax SGM": SOFTMAX,
+        "Penalty": Penalty(penalty=2.5, step_size=0.1, tolerance=TOLERANCE),
+        "Primal-dual": PrimalDual(multiplier=2.5, dual_step_size=0.01, step_size=0.1, tolerance=TOLERANCE),
+    },
+    full=FULL,
+    partial=PARTIAL,
+    tolerance=TOLERANCE,
+    rounds=1000,
+    quick_rounds=200,
+    batch_size=32,
+    grids={
+        "Softmax SGM": Grid(
+            "α",
+            (1, 10, 100, 1000, 6400, 64000),
+            6400,
+            lambda alpha, _, step: SoftmaxSGM(alpha=alpha, step_size=step, tolerance=TOLERANCE),
+        ),
+        "Penalty": Grid(
+            "ρ",
+            (0.5, 1, 2.5, 4, 5.5, 7.5, 10, 15, 25, 50, 100),
+            2.5,
+            lambda rho, _, step: Penalty(penalty=rho, step_size=step, tolerance=TOLERANCE),
+        ),
+        "Primal-dual": Grid(
+            "μ₀",
+            (0.5, 2.5, 4, 6, 10, 16, 25),
+            2.5,
+            lambda mu, dual, step: PrimalDual(multiplier=mu, dual_step_size=dual, step_size=step, tolerance=TOLERANCE),
+            "η_d",
+            (0.001, 0.01, 0.1),
+        ),
+    },
+    steps=(0.1, 0.5),
+    tuning_seeds=5,
+)

@@ -1,5 +1,0 @@
-"""A run's report: one HTML file that opens offline."""
-
-from softswitch.report.page import write_report
-
-__all__ = ["write_report"]

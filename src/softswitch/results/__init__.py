@@ -1,0 +1,1 @@
+"""What comes back: history, status, answer, diagnosis, certificate."""

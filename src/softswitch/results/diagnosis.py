@@ -1,0 +1,308 @@
+"""What looks wrong with a run, from its history: each finding says what was seen and what to change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import optax
+
+from softswitch.method.rules import HardSGM, Rule, SoftmaxSGM
+from softswitch.results.blocker import Alone
+from softswitch.results.history import Fate, History
+
+FEW_ROUNDS = 20
+"""A history shorter than this says nothing about shares."""
+RARE, EVER = 0.02, 0.99
+"""A switch share below or above these is stuck."""
+NEVER_MET = "constraint never met"
+MOST_VOID = 0.1
+"""A larger share of void rounds is worth a word."""
+MOST_LOST = 0.05
+"""And so is a larger share of clients that were asked and lost."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that looks wrong.
+
+    Attributes:
+        illness: its short name.
+        seen: what in the run points to it.
+        change: what to try.
+    """
+
+    illness: str
+    seen: str
+    change: str
+
+    def __str__(self) -> str:
+        return f"{self.illness}: {self.seen}. {self.change}."
+
+
+def diagnose(
+    history: History,
+    rule: Rule,
+    participants: int,
+    clients: int,
+    constraints: int,
+    diverged_at: int,
+    vanished: bool,
+    absent_on_all_data: float,
+    steadied_by: str,
+    scatter: Callable[[], float],
+) -> tuple[Finding, ...]:
+    """All findings that the history supports, most telling first.
+
+    Args:
+        history: what happened.
+        rule: the method.
+        participants: m.
+        clients: n.
+        constraints: how many a client has.
+        diverged_at: the round in which something was not finite; −1 where all was well.
+        vanished: whether that was that no client has an objective, or none a constraint, on all its data.
+        absent_on_all_data: the share of clients that lack an objective or constraint on all their data.
+        steadied_by: the name of the setting that makes reports less noisy.
+        scatter: measures how much the sampled G scatters at one iterate; called only where it matters.
+    """
+    if vanished:
+        seen = f"from round {diverged_at} on no client has an objective, or none a constraint: all are −∞ on all data"
+        change = "Look at the functions: −∞ says that a client has nothing to measure, and may also be an overflow"
+        return (Finding("nothing to train on", seen, change),)
+    if diverged_at >= 0:
+        step = float(rule.step_size_at(diverged_at))
+        seen = f"a value was not finite in round {diverged_at}"
+        return (Finding("diverged", seen, f"Lower step_size (now {step:.3g}), or see the status for the client"),)
+    findings = (
+        _no_evidence(history, participants, clients),
+        _batches_lack_rows(history, participants, absent_on_all_data),
+        _jumps(history, rule, participants == clients, steadied_by, scatter),
+        _switch_stuck(history),
+        _hides_the_worst(history, rule, participants * constraints),
+        _limit_cycle(history, rule),
+    )
+    return tuple(finding for finding in findings if finding is not None)
+
+
+def never_feasible(
+    names: tuple[Any, ...], worst: np.ndarray, tolerance: float, blocker: int, alone: Alone | None
+) -> Finding:
+    """The constraint was never met: who is how far, and whether the worst client could meet it by itself.
+
+    Args:
+        names: the clients' labels.
+        worst: each client's largest constraint, where the criterion was smallest.
+        tolerance: ε.
+        blocker: the client that was looked at by itself.
+        alone: how far its constraint can be brought down; None where that was not looked for.
+    """
+    above = np.flatnonzero(~(worst <= tolerance))
+    order = above[np.argsort(-worst[above])]
+    named = ", ".join(f"{names[i]!r} ({worst[i]:.4g})" for i in order[:5])
+    more = f" and {len(order) - 5} more" if len(order) > 5 else ""
+    seen = f"{len(above)} of {len(names)} clients are above the tolerance {tolerance:g} at best: {named}{more}"
+    longer = "Run longer, change the step size, or raise the tolerance"
+    if alone is None or not math.isfinite(alone.smallest):
+        return Finding(NEVER_MET, seen, longer)
+    if alone.smallest <= tolerance:
+        return Finding(
+            "constraints look incompatible",
+            f"{seen}. By itself client {names[blocker]!r} reaches {alone.smallest:.4g}, within the tolerance",
+            "If a longer run or another step size does not help, the clients pull against each other: raise the "
+            "tolerance or enlarge the model",
+        )
+    if not alone.settled:
+        return Finding(
+            NEVER_MET,
+            f"{seen}. By itself client {names[blocker]!r} was brought to {alone.smallest:.4g}, with no end in sight",
+            longer,
+        )
+    return Finding(
+        "client infeasible by itself",
+        f"{seen}. Minimising the constraint of client {names[blocker]!r} alone ends at {alone.smallest:.4g}",
+        f"No other client is to blame: raise the tolerance, or give {names[blocker]!r} a constraint it can meet",
+    )
+
+
+def clients_lost(history: History, names: tuple[Any, ...]) -> Finding | None:
+    """Clients that were often asked and did not do their part."""
+    if history.lost_share <= MOST_LOST:
+        return None
+    assert history.per_client is not None
+    assert history.per_client.fates is not None
+    told, fates = history.per_client.clients, history.per_client.fates
+    lost = ~np.isin(fates, (Fate.NOBODY, Fate.COUNTED, Fate.VOID))
+    counts = np.bincount(told[lost], minlength=len(names))
+    worst = int(np.argmax(counts))
+    own = fates[lost & (told == worst)]
+    common = Fate(int(np.bincount(own).argmax())).words
+    return Finding(
+        "clients are lost",
+        f"{history.lost_share:.0%} of those asked did not do their part, most often {names[worst]!r} "
+        f"({counts[worst]} time{'s' if counts[worst] > 1 else ''}, mostly {common!r})",
+        "Look at the log for that client's reasons, or raise report_timeout and update_timeout",
+    )
+
+
+def _no_evidence(history: History, participants: int, clients: int) -> Finding | None:
+    """Rounds that counted nothing because no participant had an objective, or none a constraint."""
+    share = float(np.mean(history.void)) if len(history) else 0.0
+    if share <= MOST_VOID or history.lost_share > MOST_LOST:  # then that is why
+        return None
+    return Finding(
+        "rounds without evidence",
+        f"in {share:.0%} of the rounds none of {participants} participants had an objective, or none a constraint, and "
+        "nothing was learnt",
+        f"Raise participation (now {participants} of {clients} clients)"
+        if participants < clients
+        else "Draw by the class or group that batches lack (strata=…), or raise batch_size",
+    )
+
+
+def _batches_lack_rows(history: History, participants: int, absent_on_all_data: float) -> Finding | None:
+    """Clients that have a class or group, but whose batches often have none of its rows, fall out of the switch."""
+    if len(history) < FEW_ROUNDS:
+        return None
+    reports = participants * len(history)
+    missing = float(np.sum(history.absent)) / reports
+    # Beyond the chance of who takes part, and more than one report in twenty of those that could have a value.
+    chance = 3 * math.sqrt(absent_on_all_data * (1 - absent_on_all_data) / reports)
+    if missing - absent_on_all_data <= max(0.05 * (1 - absent_on_all_data), chance):
+        return None
+    return Finding(
+        "batches lack a class or group",
+        f"{missing:.0%} of the reports had no objective or lacked a constraint, but on all their data only "
+        f"{absent_on_all_data:.0%} of the clients do",
+        "Draw by all that the functions tell apart, such as strata=('group', 'y'); or raise batch_size",
+    )
+
+
+def _switch_stuck(history: History) -> Finding | None:
+    share = history.switch_share
+    if len(history) < FEW_ROUNDS or history.feasible_rounds == 0:
+        return None
+    counted = len(history) - int(history.void.sum())
+    that_count = "rounds" if counted == len(history) else "rounds that were not void"
+    seen = f"{history.feasible_rounds} of {counted} {that_count} were feasible"
+    if share < RARE:
+        return Finding(
+            "hardly ever feasible",
+            seen,
+            "The average rests on few iterates: run longer, start nearer to feasibility, or raise the threshold",
+        )
+    if share > EVER:
+        return Finding(
+            "constraint never acts",
+            f"{seen}; the largest constraint reported was {history.constraint.max():.4g}",
+            "If that surprises you, look at the sign and the scale of the constraint, and at the tolerance",
+        )
+    return None
+
+
+def _hides_the_worst(history: History, rule: Rule, pairs: int) -> Finding | None:
+    """Feasible rounds in which a sampled client was well above the tolerance: the mean hid it."""
+    level = _level(history, rule)
+    if len(history) < FEW_ROUNDS or not history.feasible_rounds or rule.criterion in ("max", "pooled") or level is None:
+        return None
+    excess = history.constraint[history.feasible] - rule.tolerance
+    alpha = _constraint_alpha(rule)
+    by_spread = alpha > 0 and isinstance(rule, SoftmaxSGM) and rule.alpha_scale == "spread"
+    gap = math.log(pairs) / alpha if alpha > 0 else math.inf
+    if by_spread:
+        gap = float(np.median((history.constraint - history.criterion)[history.feasible]))
+    if np.mean(excess > 0) <= 0.5 or gap <= rule.tolerance or np.median(excess) <= 0.1 * level:
+        return None
+    seen = (
+        f"in {np.mean(excess > 0):.0%} of the feasible rounds some sampled client was above the tolerance "
+        f"{rule.tolerance:g}, by up to {excess.max():.3g}"
+    )
+    if by_spread:
+        change = f"Raise α of the constraint (now {alpha:.3g} per spread)"
+        return Finding("the mean hides the worst client", seen, change)
+    if alpha > 0:
+        seen += f"; the criterion may lie ln(m)/α = {gap:.3g} below the maximum"
+    enough = f"α of {math.log(pairs) / (0.1 * level):.3g} or more"
+    change = f"Give the constraint an {enough}" if alpha > 0 else f"Use SoftmaxSGM and its criterion with {enough}"
+    return Finding("the mean hides the worst client", seen, change)
+
+
+def _limit_cycle(history: History, rule: Rule) -> Finding | None:
+    """αη > 2, and the worst client alternates from round to round: A, B, A, B."""
+    if len(history) < FEW_ROUNDS or not isinstance(rule, SoftmaxSGM | HardSGM) or rule.optimizer is not optax.sgd:
+        return None
+    step = float(rule.step_size_at(len(history) - 1))
+    # How far apart the two points can lie, in steps. Per spread, α grows without bound as the clients come to tie.
+    by_spread = isinstance(rule, SoftmaxSGM) and rule.alpha_scale == "spread"
+    given = rule.alpha if isinstance(rule, SoftmaxSGM) else math.inf
+    alpha, apart = (math.inf, math.tanh(given / 2)) if by_spread else (given, 1.0)
+    if alpha * step <= 2 or apart < 0.5:
+        return None
+    last = slice(-max(FEW_ROUNDS, len(history) // 4), None)
+    worst, feasible = history.worst_client[last], history.feasible[last]
+    three = feasible[2:] & feasible[1:-1] & feasible[:-2]
+    if three.sum() < FEW_ROUNDS // 2:
+        return None
+    alternates = ((worst[2:] == worst[:-2]) & (worst[1:-1] != worst[:-2]))[three].mean()
+    if alternates < 0.8:
+        return None
+    seen = f"in {alternates:.0%} of the last feasible rounds the worst client alternates between two"
+    if math.isinf(alpha):
+        cause = "α per spread" if by_spread else "the hard maximum"
+        change = f"Iterates stay up to {apart * step / 2:.3g} from the optimum: use a smaller or falling step size"
+        return Finding("limit cycle", f"{seen}, as {cause} makes it", f"{change} (now {step:.3g})")
+    limits = f"the step size (below {2 / alpha:.3g}) or α (below {2 / step:.3g})"
+    change = f"If half a step (η = {step:.3g}) is too coarse, lower {limits}"
+    return Finding("limit cycle", f"{seen}, and αη = {alpha * step:.3g} is above 2", change)
+
+
+def _jumps(
+    history: History, rule: Rule, everyone: bool, steadied_by: str, scatter: Callable[[], float]
+) -> Finding | None:
+    """The criterion jumps by more than the tolerance from round to round: by noisy reports, or by too large steps."""
+    level = _level(history, rule)
+    later = history.criterion[len(history) // 2 :]
+    later = later[np.isfinite(later)]
+    if len(later) < FEW_ROUNDS // 2 or level is None:
+        return None
+    jump = float(np.median(np.abs(np.diff(later))))
+    if jump <= level:
+        return None
+    noise = scatter()
+    if noise > level:
+        cause = "" if everyone else "; not all clients take part"
+        return Finding(
+            "batch too small for the threshold",
+            f"at one and the same iterate the sampled worst constraint scatters by {noise:.3g}, with a threshold of "
+            f"{float(rule.switch_at):.3g}{cause}",
+            f"Raise {steadied_by}" + ("" if everyone else " or participation"),
+        )
+    if jump <= 2 * level:
+        return None
+    step = float(rule.step_size_at(len(history) - 1))
+    return Finding(
+        "step size too large",
+        f"a single round changes the criterion by {jump:.3g}, with a tolerance of {rule.tolerance:g}",
+        f"Lower step_size (now {step:.3g})",
+    )
+
+
+def _level(history: History, rule: Rule) -> float | None:
+    """The scale on which the constraint is judged; None where neither tolerance nor threshold gives one.
+
+    Not finer than a twentieth of what the criterion went through in this run.
+    """
+    given = max(rule.tolerance, abs(float(rule.switch_at)))
+    finite = history.criterion[np.isfinite(history.criterion)]
+    if given == 0 or len(finite) == 0:
+        return None
+    return max(given, 0.05 * float(np.ptp(finite)))
+
+
+def _constraint_alpha(rule: Rule) -> float:
+    if not isinstance(rule, SoftmaxSGM) or rule.criterion != "softmax":
+        return 0.0
+    return rule.alpha if rule.constraint_alpha is None else rule.constraint_alpha

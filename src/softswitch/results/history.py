@@ -1,0 +1,165 @@
+"""What happened, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from softswitch.clients.evaluation import Overview
+from softswitch.engines.compiled import Record
+
+
+class Costs(Protocol):
+    """What tells the cost of a round; see ``softswitch.clients.oracle.Oracle``."""
+
+    def cost(self, rows_held: Any) -> tuple[Any, Any]:
+        """How many rows a round evaluates values on, and how many it evaluates gradients on."""
+        ...
+
+
+class Fate(IntEnum):
+    """What became of a client in a round, where clients can be lost."""
+
+    NOBODY = 0
+    """An empty place: fewer clients were asked in this round than in others."""
+    COUNTED = 1
+    """It reported, and its direction was applied, with whatever weight."""
+    NO_REPORT = 2
+    """It was lost before its report."""
+    BAD_REPORT = 3
+    """Its report was rejected."""
+    REFUSED = 4
+    """It said that it would not take part."""
+    NO_UPDATE = 5
+    """It reported, and was lost before its direction."""
+    BAD_UPDATE = 6
+    """It reported, and its direction was rejected."""
+    VOID = 7
+    """It did its part, but too few did, and the round was void."""
+
+    @property
+    def words(self) -> str:
+        """Its name, to be read."""
+        return self.name.lower().replace("_", " ")
+
+
+@dataclass(frozen=True)
+class ClientHistory:
+    """What each sampled client reported, round by round.
+
+    Attributes:
+        clients: I_k, as indices of clients; rounds × m. −1 is an empty place.
+        objective: f_i of each; rounds × m. NaN where it did not report.
+        constraint: g_i of each; rounds × m × constraints.
+        metrics: further numbers that each told, by name; rounds × m.
+        fates: what became of each, by the numbers of ``Fate``; None where no client can be lost.
+    """
+
+    clients: np.ndarray
+    objective: np.ndarray
+    constraint: np.ndarray
+    metrics: dict[str, np.ndarray]
+    fates: np.ndarray | None = None
+
+
+def join(records: Sequence[Record], rounds: int) -> Record:
+    """Chunks of records as one, the first so many rounds of them."""
+    joined: Record = jax.tree.map(
+        lambda *parts: np.concatenate([np.asarray(part) for part in parts])[:rounds], *records
+    )
+    return joined
+
+
+@dataclass(frozen=True)
+class History:
+    """One entry a round. "Sampled" is what the round's participants reported on their batches.
+
+    Attributes:
+        objective: sampled F, max_i f_i.
+        constraint: sampled G, max_i g_i.
+        criterion: what the switch compared with λ.
+        feasible: the switch bit: whether the criterion was at most λ. A switching rule then improves the objective.
+        worst_client: the index of the client that reported the largest f_i.
+        value_evaluations: rows on which f and g were evaluated so far, this round included.
+        gradient_evaluations: rows on which gradients were, m·E·B_g a round.
+        full_rounds: the rounds in which w_k was evaluated on all clients' data, before the step.
+        full: the worst and the mean client in those rounds: ``full.objective`` is F(w_k), ``full.constraint`` G(w_k),
+            ``full.mean_objective`` and ``full.mean_constraint`` the clients' means.
+        held_out: the same on held-out data, where it was given; else None.
+        absent: how many participants had no objective or lacked a constraint, each round.
+        per_client: what each participant reported, where it was asked for.
+    """
+
+    objective: np.ndarray
+    constraint: np.ndarray
+    criterion: np.ndarray
+    feasible: np.ndarray
+    worst_client: np.ndarray
+    value_evaluations: np.ndarray
+    gradient_evaluations: np.ndarray
+    full_rounds: np.ndarray
+    full: Overview
+    absent: np.ndarray
+    held_out: Overview | None = None
+    per_client: ClientHistory | None = None
+
+    def __len__(self) -> int:
+        return len(self.objective)
+
+    def __repr__(self) -> str:
+        return f"History({len(self)} rounds, {self.switch_share:.0%} feasible)"
+
+    @property
+    def void(self) -> np.ndarray:
+        """The rounds in which no participant had an objective, or none a constraint: they change nothing."""
+        return np.isneginf(self.objective) | np.isneginf(self.constraint)
+
+    @property
+    def lost_share(self) -> float:
+        """The share of clients asked, over all rounds, that did not do their part; 0 where none can be lost."""
+        fates = None if self.per_client is None else self.per_client.fates
+        if fates is None or not (fates != Fate.NOBODY).any():
+            return 0.0
+        asked, good = fates != Fate.NOBODY, np.isin(fates, (Fate.COUNTED, Fate.VOID))
+        return float((asked & ~good).sum() / asked.sum())
+
+    @property
+    def feasible_rounds(self) -> int:
+        """|S|, how many rounds were feasible."""
+        return int(np.sum(self.feasible))
+
+    @property
+    def switch_share(self) -> float:
+        """κ = |S|/K, the share of rounds that were feasible, void ones left out; NaN where none counts."""
+        counted = len(self) - int(self.void.sum())
+        return self.feasible_rounds / counted if counted else float("nan")
+
+    @classmethod
+    def from_records(cls, oracle: Costs, records: Sequence[Record], rounds: int, first: int = 0) -> History:
+        """Put chunks of records together, from round ``first`` on and so many rounds.
+
+        The oracle tells what a round costs.
+        """
+        joined: Any = join(records, rounds)
+        held = None if joined.rows is None else joined.rows.astype(np.int64)
+        values, gradients = (np.cumsum(np.broadcast_to(rows, rounds), dtype=np.int64) for rows in oracle.cost(held))
+        evaluated = np.flatnonzero(~np.isnan(joined.full.objective))
+        return cls(
+            objective=joined.objective,
+            constraint=joined.constraint,
+            criterion=joined.criterion,
+            feasible=joined.feasible,
+            worst_client=joined.worst_client,
+            value_evaluations=values,
+            gradient_evaluations=gradients,
+            full_rounds=first + evaluated,
+            absent=joined.absent,
+            full=Overview(*(values[evaluated] for values in joined.full)),
+            held_out=None if joined.held_out is None else Overview(*(values[evaluated] for values in joined.held_out)),
+            per_client=None if joined.clients is None else ClientHistory(*joined.clients),
+        )

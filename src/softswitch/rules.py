@@ -1,0 +1,34 @@
+"""The methods, and what a rule reads and answers. Each has a file of its own in ``softswitch.method.rules``."""
+
+from typing import TYPE_CHECKING
+
+from softswitch.support.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from softswitch.method.rules import CRITERIA as CRITERIA
+    from softswitch.method.rules import AverageSGM as AverageSGM
+    from softswitch.method.rules import Decision as Decision
+    from softswitch.method.rules import HardSGM as HardSGM
+    from softswitch.method.rules import LocalLoss as LocalLoss
+    from softswitch.method.rules import Penalty as Penalty
+    from softswitch.method.rules import PrimalDual as PrimalDual
+    from softswitch.method.rules import Reports as Reports
+    from softswitch.method.rules import Rule as Rule
+    from softswitch.method.rules import SoftmaxSGM as SoftmaxSGM
+
+_PLACES = {
+    "AverageSGM": "method.rules",
+    "CRITERIA": "method.rules",
+    "Decision": "method.rules",
+    "HardSGM": "method.rules",
+    "LocalLoss": "method.rules",
+    "Penalty": "method.rules",
+    "PrimalDual": "method.rules",
+    "Reports": "method.rules",
+    "Rule": "method.rules",
+    "SoftmaxSGM": "method.rules",
+}
+"""Where each name lives."""
+
+__all__ = list(_PLACES)
+__getattr__, __dir__ = on_first_use(__name__, _PLACES)

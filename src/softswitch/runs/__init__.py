@@ -1,0 +1,1 @@
+"""What a run leaves on disk and tells while it goes on: folder, checkpoints, callbacks, trackers, report."""

@@ -1,0 +1,257 @@
+"""A run's folder: all that is needed to judge it, show it, use its model and do it again."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import platform
+import tomllib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save
+
+from softswitch.clients.evaluation import Overview
+from softswitch.results.certificate import Certificate
+from softswitch.results.history import ClientHistory, History
+from softswitch.results.result import Result
+from softswitch.runs.checkpoints import named, write_atomically
+
+ABOUT, CONFIG, HISTORY, CLIENTS = "run.json", "config.toml", "history.npz", "clients.csv"
+PARAMS, CERTIFICATE, ENCODING, CHECKPOINTS = "params.safetensors", "certificate.json", "encoding.json", "checkpoints"
+FORMAT = "softswitch run 1"
+PACKAGES = ("softswitch", "jax", "jaxlib", "optax", "numpy", "scipy", "pandas")
+
+
+def versions() -> dict[str, str]:
+    """What the run was made with."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def new_folder(parent: Path, stem: str) -> Path:
+    """A folder of its own below ``parent``, named after the stem and the time."""
+    base = f"{stem}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    for attempt in range(1, 1000):
+        folder = parent / (base if attempt == 1 else f"{base}-{attempt}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise FileExistsError(f"{parent / base} and a thousand like it are there already")
+
+
+def write_json(file: Path, told: Any) -> None:
+    """Write JSON, whole or not at all."""
+    text = json.dumps(told, indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
+    write_atomically(file, (text + "\n").encode(), durable=False)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's; anything else as text."""
+    return value.item() if isinstance(value, np.generic) else str(value)
+
+
+def write_result(
+    folder: Path,
+    result: Result,
+    *,
+    about: Mapping[str, Any] | None = None,
+    clients: Mapping[str, Sequence[Any]] | None = None,
+    certificate: Certificate | None = None,
+) -> None:
+    """Write what a run came to: history, clients, parameters, certificate, and at last what it is about.
+
+    Args:
+        folder: where.
+        result: of ``solve``.
+        about: more to tell of it.
+        clients: further columns of the table of clients.
+        certificate: on held-out rows.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / HISTORY, _history_bytes(result.history), durable=False)
+    write_atomically(folder / CLIENTS, _clients_bytes(result, clients or {}), durable=False)
+    write_atomically(folder / PARAMS, save(named(result.params)), durable=False)
+    if certificate is not None:
+        write_json(folder / CERTIFICATE, certificate.to_dict())
+    else:
+        (folder / CERTIFICATE).unlink(missing_ok=True)  # of parameters that are no longer there
+    told = {
+        "format": FORMAT,
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "status": {"code": str(result.status.code), "message": result.status.message},
+        "answer": result.selected,
+        "rule": str(result.rule),
+        "tolerance": float(result.rule.tolerance),
+        "threshold": float(result.rule.switch_at),
+        "seed": result.seed,
+        "rounds": len(result.history),
+        "seconds": round(result.seconds, 3),
+        "switch_share": _or_none(result.history.switch_share),
+        "worst_objective": _or_none(result.worst_objective),
+        "worst_constraint": _or_none(result.worst_constraint),
+        "violating": [str(name) for name in result.violating],
+        "clients": len(result.names),
+        "diagnosis": [
+            {"illness": found.illness, "seen": found.seen, "change": found.change} for found in result.diagnosis
+        ],
+        "versions": versions(),
+    }
+    write_json(folder / ABOUT, told | dict(about or {}))
+
+
+def _or_none(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _history_bytes(history: History) -> bytes:
+    arrays: dict[str, np.ndarray] = {}
+    for entry in fields(history):
+        value = getattr(history, entry.name)
+        if isinstance(value, Overview):
+            arrays |= {f"{entry.name}.{name}": part for name, part in value._asdict().items()}
+        elif isinstance(value, ClientHistory):
+            plain = ("clients", "objective", "constraint") + (("fates",) if value.fates is not None else ())
+            arrays |= {f"{entry.name}.{name}": getattr(value, name) for name in plain}
+            arrays |= {f"{entry.name}.metrics.{name}": part for name, part in value.metrics.items()}
+        elif value is not None:
+            arrays[entry.name] = value
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
+    return stream.getvalue()
+
+
+def _clients_bytes(result: Result, more: Mapping[str, Sequence[Any]]) -> bytes:
+    many = result.client_constraint.shape[1]
+    table: dict[str, Sequence[Any]] = {"client": [str(name) for name in result.names]}
+    table |= more
+    table["objective"] = result.client_objective.tolist()
+    for c in range(many):
+        name = "constraint" if many == 1 else f"constraint_{c + 1}"
+        table[name] = result.client_constraint[:, c].tolist()
+    stream = io.StringIO()
+    writer = csv.writer(stream)
+    writer.writerow(table)
+    writer.writerows(zip(*table.values(), strict=True))
+    return stream.getvalue().encode()
+
+
+def _overview(parts: dict[str, Any]) -> Overview:
+    return Overview(**parts)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder, read.
+
+    Attributes:
+        folder: where it is.
+        about: what it is about, as in run.json.
+    """
+
+    folder: Path
+    about: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.folder.name
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its end, or was ended; else it is under way, or was killed."""
+        return "finished" in self.about
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The settings as used, section.name by section.name; the seed, where there is no file of settings."""
+        file = self.folder / CONFIG
+        if not file.exists():
+            return {"seed": self.about.get("seed")}
+        told = tomllib.loads(file.read_text(encoding="utf-8"))
+        flat = {f"{section}.{name}": value for section, part in told.items() for name, value in part.items()}
+        data = self.about.get("data", {}).get("sha256")
+        return flat if data is None else flat | {"data.sha256": data[:12]}
+
+    @cached_property
+    def history(self) -> History:
+        """Round by round."""
+        with np.load(self.folder / HISTORY, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+
+        def part(name: str) -> dict[str, np.ndarray]:
+            return {key.removeprefix(f"{name}."): array for key, array in arrays.items() if key.startswith(f"{name}.")}
+
+        plain = {entry.name: arrays[entry.name] for entry in fields(History) if entry.name in arrays}
+        own = part("per_client")
+        metrics = {key.removeprefix("metrics."): own[key] for key in own if key.startswith("metrics.")}
+        return History(
+            **plain,
+            full=_overview(part("full")),
+            held_out=_overview(part("held_out")) if part("held_out") else None,
+            per_client=ClientHistory(own["clients"], own["objective"], own["constraint"], metrics, own.get("fates"))
+            if own
+            else None,
+        )
+
+    @cached_property
+    def clients(self) -> dict[str, list[Any]]:
+        """The table of clients, column by column."""
+        with (self.folder / CLIENTS).open(encoding="utf-8", newline="") as stream:
+            header, *rows = csv.reader(stream)
+        columns = dict(zip(header, zip(*rows, strict=True), strict=True))
+        return {
+            name: list(column) if name == "client" else [float(cell) for cell in column]
+            for name, column in columns.items()
+        }
+
+    @cached_property
+    def params(self) -> dict[str, np.ndarray]:
+        """The model's arrays by their paths."""
+        return load_file(self.folder / PARAMS)
+
+    @cached_property
+    def certificate(self) -> dict[str, Any] | None:
+        """The certificate, where there is one."""
+        file = self.folder / CERTIFICATE
+        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def open_run(folder: str | Path) -> Run:
+    """Read a run's folder."""
+    path = Path(folder)
+    file = path / ABOUT
+    if not file.exists():
+        raise ValueError(f"{str(path)!r} must be the folder of a run, but has no {ABOUT}")
+    try:
+        about = json.loads(file.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file} is damaged: {error}") from error
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        about = about if isinstance(about, dict) else {}
+        raise ValueError(f"{file} has the format {about.get('format')!r}, but {FORMAT!r} is what this version reads")
+    return Run(path, about)
+
+
+def find_runs(parent: str | Path) -> list[Run]:
+    """All runs below a folder, the oldest first; whatever else is there is passed over."""
+    found = []
+    for file in sorted(Path(parent).glob(f"**/{ABOUT}")):
+        with suppress(ValueError):
+            found.append(open_run(file.parent))
+    return found

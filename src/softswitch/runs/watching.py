@@ -1,0 +1,87 @@
+"""Watching a run: what a callback is told after each chunk, and the progress bar."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from softswitch.method.round import State
+from softswitch.results.history import History
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What a callback is told: once a chunk of rounds, never once a round.
+
+    Attributes:
+        round: how many rounds are done.
+        rounds: how many there will be.
+        history: the rounds of this chunk; its counts of evaluations begin with it.
+        switch_share: the share of all rounds so far that were feasible, void ones left out.
+        state: what the server keeps, on the device.
+        seconds: since the run began.
+    """
+
+    round: int
+    rounds: int
+    history: History
+    switch_share: float
+    state: State
+    seconds: float
+
+
+Callback = Callable[[Chunk], object]
+"""Called after each chunk; a callback that returns True ends the run."""
+
+
+class ProgressBar:
+    """A bar on the terminal's error stream: rounds/s, the current sampled F and G, the switch share.
+
+    Args:
+        rounds: how many there will be.
+        show: None shows it on a terminal only.
+    """
+
+    def __init__(self, rounds: int, show: bool | None = None) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            console=Console(file=sys.stderr, force_terminal=show),
+            disable=not (sys.stderr.isatty() if show is None else show),
+            transient=True,
+        )
+        self._task = self._bar.add_task("rounds", total=rounds, numbers="")
+
+    def __enter__(self) -> ProgressBar:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def __call__(self, chunk: Chunk) -> None:
+        """Show where the run stands."""
+        if self._bar.disable:
+            return
+        self.update(
+            chunk.round,
+            f"{chunk.round / chunk.seconds:,.0f}/s  F {chunk.history.objective[-1]:.4g}  "
+            f"G {chunk.history.constraint[-1]:.4g}  feasible {chunk.switch_share:.0%}",
+        )
+
+    def update(self, completed: int, numbers: str) -> None:
+        """Show that so many rounds are done, and these numbers beside it."""
+        self._bar.update(self._task, completed=completed, numbers=numbers)

@@ -1,0 +1,1 @@
+"""Tools that know nothing of the problem: checks, text, figures, lazy import, traced settings, files."""

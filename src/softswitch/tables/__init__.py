@@ -1,0 +1,1 @@
+"""From a file of columns to a model: settings, encoding, training, estimators."""

@@ -1,0 +1,250 @@
+"""Classifiers with scikit-learn's face: fit, predict, predict_proba, and the guarantee as attributes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
+
+from softswitch.clients.client_data import ClientData
+from softswitch.clients.splits import hold_out
+from softswitch.engines.solve import solve
+from softswitch.guarantees.certify import certify
+from softswitch.method.rules import SoftmaxSGM
+from softswitch.tables.kinds import default_alpha, recipe
+from softswitch.tasks.fair_classification import scores
+
+
+class FederatedClassifier(ClassifierMixin, BaseEstimator):
+    """What both classifiers share; use one of them.
+
+    A logistic regression, or a network with hidden layers, by Softmax SGM. Features are standardised within.
+    """
+
+    _kind: str
+    _bound: str
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def fit(self, X: Any, y: Any, clients: Any = None, sensitive_features: Any = None) -> FederatedClassifier:  # noqa: N803
+        """Train so that the worst client does as well as possible and every client keeps the bound.
+
+        Args:
+            X: features.
+            y: labels of two classes; the one that sorts last is the positive one.
+            clients: whose row it is, one label a row; by default all rows are one client's.
+            sensitive_features: for parity: the group of each row, of two values; the one that sorts last is protected.
+        """
+        bound = getattr(self, self._bound)
+        X, y = validate_data(self, X, y, dtype=float, ensure_min_samples=2)  # noqa: N806
+        check_classification_targets(y)
+        self.classes_, label = np.unique(y, return_inverse=True)
+        many = len(self.classes_)
+        if many != 2:
+            raise ValueError(f"Only binary classification is supported: y must have 2 classes, but has {many}")
+        owner = np.zeros(len(y), int) if clients is None else _one_a_row("clients", clients, len(y))
+        columns = {"y": label.astype(np.int32)}
+        if self._kind != "neyman-pearson":
+            columns["group"] = self._groups(sensitive_features, len(y))
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):
+            seed = int(check_random_state(seed).randint(2**31 - 1))
+        apart = hold_out(owner, label, columns.get("group", np.zeros(len(y), int)), share=self.held_out, seed=seed)
+        self.mean_, deviation = X[~apart].mean(axis=0), X[~apart].std(axis=0)
+        self.scale_ = np.where(deviation > 0, deviation, 1.0)
+        columns["x"] = self._standardised(X)
+        made = recipe(self._kind, X.shape[1], tuple(self.hidden), seed=seed)
+
+        def of(part: np.ndarray) -> ClientData:
+            chosen = {name: column[part] for name, column in columns.items()}
+            return ClientData.from_arrays(chosen, owner[part], strata=made.strata)
+
+        train, held = of(~apart), of(apart) if apart.any() else None
+        alpha = default_alpha(len(train), bound) if self.alpha is None else self.alpha
+        network = bool(self.hidden)
+        rule = SoftmaxSGM(
+            alpha=alpha,
+            step_size=self.step_size if self.step_size is not None else (0.001 if network else 0.5),
+            optimizer=optax.adam if network else optax.sgd,
+            tolerance=bound,
+        )
+        self.result_ = solve(
+            made.problem,
+            train,
+            rule,
+            rounds=self.rounds,
+            local_steps=self.local_steps,
+            participation=self.participation,
+            batch_size=self.batch_size,
+            answer="last" if network else "average",
+            eval_every=0,
+            seed=seed,
+        )
+        self.params_ = jax.tree.map(np.asarray, self.result_.params)
+        self.status_ = self.result_.status
+        self.worst_objective_ = self.result_.worst_objective
+        self.worst_constraint_ = self.result_.worst_constraint
+        self.certificate_ = None if held is None else certify(self.result_, made.problem, held, self.confidence)
+        return self
+
+    def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The log-odds of the positive class."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=float, reset=False)  # noqa: N806
+        return np.asarray(scores(self.params_, jnp.asarray(self._standardised(X))), dtype=float)
+
+    def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
+        """Each row's probability of both classes."""
+        positive = 1 / (1 + np.exp(-self.decision_function(X)))
+        return np.stack([1 - positive, positive], axis=1)
+
+    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+        """Each row's class."""
+        positive = self.decision_function(X) > 0
+        decided: np.ndarray = self.classes_[positive.astype(int)]
+        return decided
+
+    def _standardised(self, X: np.ndarray) -> np.ndarray:  # noqa: N803
+        return ((X - self.mean_) / self.scale_).astype(np.float32)
+
+    def _groups(self, sensitive_features: Any, rows: int) -> np.ndarray:
+        if sensitive_features is None:
+            raise ValueError("sensitive_features must be given to fit: the group of each row")
+        values, group = np.unique(_one_a_row("sensitive_features", sensitive_features, rows), return_inverse=True)
+        if len(values) != 2:
+            raise ValueError(f"sensitive_features must have two values, but has {len(values)}: {values[:5].tolist()}")
+        self.groups_ = values
+        return group.astype(np.int32)
+
+
+class NeymanPearsonClassifier(FederatedClassifier):
+    """The fewest false alarms at the worst client, while no client's misses get out of hand.
+
+    Parameters:
+        max_miss_loss: the largest mean logistic loss of positive rows that any client may have.
+        alpha: how sharply weights lean to the worst client; by default 10·ln(clients)/max_miss_loss.
+        step_size: by default 0.5, and 0.001 (with Adam) for networks.
+        rounds: K.
+        local_steps: E.
+        participation: the share of clients in a round.
+        batch_size: rows a client draws; None: all it has.
+        hidden: widths of hidden layers; () is logistic regression.
+        held_out: the share of each client's rows to keep for the certificate; 0: none, and no certificate.
+        confidence: of the certificate.
+        random_state: of all random choices.
+
+    Attributes:
+        classes_: the two classes.
+        params_: the model's parameters.
+        status_: how training ended; ``status_.ok`` where every client keeps the bound on its training rows.
+        worst_objective_: the worst client's objective on its training rows.
+        worst_constraint_: the worst client's constraint.
+        certificate_: what held-out rows say; None without any.
+        result_: all of it.
+        n_features_in_: how many features.
+        feature_names_in_: their names, where they have any.
+    """
+
+    _kind, _bound = "neyman-pearson", "max_miss_loss"
+
+    def __init__(
+        self,
+        max_miss_loss: float = 0.1,
+        *,
+        alpha: float | None = None,
+        step_size: float | None = None,
+        rounds: int = 1000,
+        local_steps: int = 1,
+        participation: float = 1.0,
+        batch_size: int | None = 32,
+        hidden: tuple[int, ...] = (),
+        held_out: float = 0.0,
+        confidence: float = 0.95,
+        random_state: Any = 0,
+    ) -> None:
+        self.max_miss_loss = max_miss_loss
+        self.alpha = alpha
+        self.step_size = step_size
+        self.rounds = rounds
+        self.local_steps = local_steps
+        self.participation = participation
+        self.batch_size = batch_size
+        self.hidden = hidden
+        self.held_out = held_out
+        self.confidence = confidence
+        self.random_state = random_state
+
+
+class ParityClassifier(FederatedClassifier):
+    """The smallest cross-entropy at the worst client, while no client's groups are treated apart.
+
+    Parameters:
+        max_gap: the largest gap of mean probabilities between the groups that any client may have.
+        alpha: how sharply weights lean to the worst client; by default 10·ln(clients)/max_gap.
+        step_size: by default 0.5, and 0.001 (with Adam) for networks.
+        rounds: K.
+        local_steps: E.
+        participation: the share of clients in a round.
+        batch_size: rows a client draws; None: all it has.
+        hidden: widths of hidden layers; () is logistic regression.
+        held_out: the share of each client's rows to keep for the certificate; 0: none, and no certificate.
+        confidence: of the certificate.
+        random_state: of all random choices.
+
+    Attributes:
+        groups_: the two groups' values; the second is protected.
+        classes_: the two classes.
+        params_: the model's parameters.
+        status_: how training ended; ``status_.ok`` where every client keeps the bound on its training rows.
+        worst_objective_: the worst client's objective on its training rows.
+        worst_constraint_: the worst client's constraint.
+        certificate_: what held-out rows say; None without any.
+        result_: all of it.
+        n_features_in_: how many features.
+        feature_names_in_: their names, where they have any.
+    """
+
+    _kind, _bound = "demographic-parity", "max_gap"
+
+    def __init__(
+        self,
+        max_gap: float = 0.05,
+        *,
+        alpha: float | None = None,
+        step_size: float | None = None,
+        rounds: int = 1000,
+        local_steps: int = 1,
+        participation: float = 1.0,
+        batch_size: int | None = 128,
+        hidden: tuple[int, ...] = (),
+        held_out: float = 0.0,
+        confidence: float = 0.95,
+        random_state: Any = 0,
+    ) -> None:
+        self.max_gap = max_gap
+        self.alpha = alpha
+        self.step_size = step_size
+        self.rounds = rounds
+        self.local_steps = local_steps
+        self.participation = participation
+        self.batch_size = batch_size
+        self.hidden = hidden
+        self.held_out = held_out
+        self.confidence = confidence
+        self.random_state = random_state
+
+
+def _one_a_row(name: str, values: Any, rows: int) -> np.ndarray:
+    array = np.asarray(values)
+    if array.shape != (rows,):
+        raise ValueError(f"{name} must have one value for each of {rows} rows, but has shape {array.shape}")
+    return array

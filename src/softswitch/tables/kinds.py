@@ -1,0 +1,100 @@
+"""Ready-made problems for a table of one's own: a network on features x, labels y and, where it matters, a group."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from softswitch.problem.means import mean_over
+from softswitch.problem.problem import Batch, Problem
+from softswitch.support import checks
+from softswitch.tasks.fair_classification import Network, network, objective, probability, scores
+from softswitch.tasks.fairness import bounded_group_loss, demographic_parity, equal_opportunity
+
+GROUPED = ("demographic-parity", "equal-opportunity", "group-loss")
+"""Tasks that need to know each row's group."""
+
+
+class Recipe(NamedTuple):
+    """A problem, and what batches are to be drawn by."""
+
+    problem: Problem
+    strata: str | tuple[str, ...] | None
+
+
+def false_alarms(params: Network, batch: Batch) -> Float[Array, ""]:
+    """The mean logistic loss of the rows that are negative."""
+    return _class_loss(params, batch, 0)
+
+
+def misses(params: Network, batch: Batch) -> Float[Array, ""]:
+    """The mean logistic loss of the rows that are positive."""
+    return _class_loss(params, batch, 1)
+
+
+def _class_loss(params: Network, batch: Batch, label: int) -> Float[Array, ""]:
+    score = scores(params, batch["x"])
+    loss = jnp.logaddexp(0, score) - (batch["y"] == 1) * score
+    return mean_over(loss, batch["weight"] * (batch["y"] == label))
+
+
+def default_alpha(clients: int, bound: float) -> float:
+    """10·ln(n)/bound: the softmax mean is then at most a tenth of the bound below the maximum."""
+    return 10 * math.log(max(2, clients)) / max(bound, 1e-3)
+
+
+def first_network(features: int, hidden: tuple[int, ...], seed: int) -> Network:
+    """Random weights; zeros for logistic regression, where the start does not matter."""
+    start = network(features, hidden, seed=seed)
+    return start if hidden else jax.tree.map(jnp.zeros_like, start)
+
+
+def recipe(
+    kind: str,
+    features: int,
+    hidden: tuple[int, ...] = (),
+    *,
+    seed: int = 0,
+    own: tuple[Callable[..., Any], Callable[..., Any]] | None = None,
+) -> Recipe:
+    """The problem of a kind for so many features; for the kind "own" with one's own objective and constraint."""
+    start = first_network(features, hidden, seed)
+    if kind == "own":
+        assert own is not None
+        return Recipe(Problem(*own, start), None)
+    made: dict[str, tuple[Any, Any, Any]] = {
+        "neyman-pearson": (false_alarms, misses, "y"),
+        "demographic-parity": (objective, demographic_parity(probability), "group"),
+        "equal-opportunity": (objective, equal_opportunity(probability), ("group", "y")),
+        "group-loss": (objective, bounded_group_loss(probability, 0.0), "group"),
+    }
+    checks.one_of("kind", kind, (*made, "own"))
+    small, bounded, strata = made[kind]
+    return Recipe(Problem(small, bounded, start), strata)
+
+
+def function_named(where: str, setting: str, folder: Path) -> Callable[..., Any]:
+    """The function that 'module:function' names; the module may lie in the given folder."""
+    module, colon, name = where.partition(":")
+    if not (module and colon and name):
+        raise ValueError(f"{setting} must be 'module:function', but is {where!r}")
+    sys.path.insert(0, str(folder))
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"{setting} must name a function that can be imported, but {where!r} cannot: {error}"
+        ) from error
+    finally:
+        sys.path.remove(str(folder))
+    checks.function(setting, found, "(params, batch) -> number")
+    function: Callable[..., Any] = found
+    return function

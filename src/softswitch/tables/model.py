@@ -1,0 +1,70 @@
+"""A trained classifier on a table's columns, as a run's folder holds it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+from softswitch.runs.checkpoints import shaped
+from softswitch.runs.folder import ENCODING, PARAMS, Run, open_run, write_json
+from softswitch.tables.kinds import first_network
+from softswitch.tables.table import Encoding
+from softswitch.tasks.fair_classification import Network, scores
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A classifier that reads a table.
+
+    Attributes:
+        run: the run it comes from.
+        encoding: how columns become features.
+        label: the column that it predicts.
+        classes: the negative and the positive value of it.
+        params: the network.
+    """
+
+    run: Run
+    encoding: Encoding
+    label: str
+    classes: tuple[Any, Any]
+    params: Network
+
+    def probability(self, table: pd.DataFrame) -> np.ndarray:
+        """Each row's probability of the positive class."""
+        return np.asarray(jax.nn.sigmoid(scores(self.params, jnp.asarray(self.encoding.encode(table)))))
+
+    def predict(self, table: pd.DataFrame) -> np.ndarray:
+        """Each row's class: the positive one from a probability of one half on."""
+        return np.array(self.classes, dtype=object)[(self.probability(table) >= 0.5).astype(int)]
+
+    def __repr__(self) -> str:
+        return f"Model({self.label!r} from {len(self.encoding.columns)} columns; {self.run.about['status']['code']})"
+
+
+def write_encoding(
+    folder: Path, encoding: Encoding, label: str, classes: tuple[Any, Any], hidden: tuple[int, ...]
+) -> None:
+    """Write how a table becomes features, beside the parameters."""
+    told = {"label": label, "classes": list(classes), "hidden": list(hidden), "columns": encoding.to_dict()}
+    write_json(folder / ENCODING, told)
+
+
+def load(folder: str | Path) -> Model:
+    """The model of a run: ``softswitch.load("runs/…").predict(table)``."""
+    run = open_run(folder)
+    if not (run.folder / ENCODING).exists() or not (run.folder / PARAMS).exists():
+        what = "was not finished: softswitch resume" if not run.finished else "was not made by softswitch train:"
+        raise ValueError(f"{run.folder} has no model to load: it {what} {run.folder}")
+    told = json.loads((run.folder / ENCODING).read_text(encoding="utf-8"))
+    encoding = Encoding.from_dict(told["columns"])
+    like = first_network(len(encoding.features), tuple(told["hidden"]), 0)
+    params = jax.tree.map(jnp.asarray, shaped(run.params, like))
+    return Model(run, encoding, told["label"], tuple(told["classes"]), params)

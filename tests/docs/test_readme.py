@@ -1,0 +1,74 @@
+"""The programs in README and docs run as printed, and their words match what they print."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from softswitch.cli import app
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_programs(page):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+    names: dict = {}
+    for block in blocks:
+        exec(compile(block, page, "exec"), names)
+    return len(blocks)
+
+
+def test_readme_runs_as_printed(capsys):
+    assert run_programs("README.md") == 2
+    printed = capsys.readouterr().out
+    assert printed.startswith("converged-feasible:")
+    assert "all 3 clients are within the tolerance 0.1" in printed
+    assert "SoftmaxSGM(alpha=10.0)" in printed
+
+
+def test_choosing_runs_as_printed(capsys):
+    assert run_programs("docs/choosing.md") == 2
+    printed = capsys.readouterr().out
+    page = (ROOT / "docs/choosing.md").read_text()
+    rounds, rows = re.search(r"asks for ([\d,]+) rounds with ([\d,]+) rows", page).groups()
+    assert rounds in printed
+    assert rows in printed
+    assert "cannot tell" in printed
+
+
+def test_choosing_plans_as_printed():
+    page = (ROOT / "docs/choosing.md").read_text()
+    first, second = re.findall(r"\$ softswitch (plan .*)\n", page)
+    planned = json.loads(CliRunner().invoke(app, [*first.split(), "--json"]).output)
+    assert f"K = {planned['setting']['rounds']:,} rounds" in page
+    assert f"B_ζ = {planned['setting']['value_batch_size']} rows" in page
+    assert f"α >= {planned['bound']['alpha']:.4g}" in page
+    refused = CliRunner().invoke(app, second.split())
+    assert refused.exit_code == 1
+    assert " ".join(refused.output.split()) in " ".join(page.split())
+
+
+def test_fairness_runs_as_printed(capsys):
+    assert run_programs("docs/fairness.md") == 1
+    printed = capsys.readouterr().out
+    assert "rounds were feasible" in printed
+    assert "lack a class or group" not in printed, "the example must follow its own advice"
+    assert "'accuracy': 0.8" in printed
+
+
+def test_python_runs_as_printed(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert run_programs("docs/python.md") == 2
+    printed = capsys.readouterr().out
+    assert printed.startswith("converged-feasible")
+    assert list((tmp_path / "my-run").iterdir())
+
+
+@pytest.mark.slow
+def test_safe_rl_runs_as_printed(capsys):
+    assert run_programs("docs/safe-rl.md") == 2
+    printed = capsys.readouterr().out
+    assert "rounds" in printed
+    assert printed.splitlines()[-1] in ("0.0", "1.0")

@@ -1,0 +1,60 @@
+"""The walk-throughs in the docs, command by command as they are printed."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from softswitch.runs.folder import find_runs
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def follow(page, folder):
+    """Run a page's shell blocks in a folder, as a reader would; everything they print."""
+    blocks = re.findall(r"```sh\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    script = "set -euo pipefail\n" + "\n".join(blocks)
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "120"}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def test_the_tutorial(tmp_path):
+    printed = follow("tutorial.md", tmp_path)
+    assert printed.count("converged-feasible") >= 2
+    assert "Constraint <= 0.2 with confidence 0.95" in printed
+    first, second = find_runs(tmp_path / "runs")
+    assert (first.about["tolerance"], second.about["tolerance"]) == (0.2, 0.3)
+    assert first.about["clients"] == 4
+    assert second.about["worst_objective"] < first.about["worst_objective"], "the page says what a looser bound gains"
+    assert (first.folder / "report.html").stat().st_size > 1e6
+    assert (tmp_path / "both.html").exists()
+    predicted = pd.read_csv(tmp_path / "predicted.csv")
+    assert len(predicted) == 20
+    assert set(predicted["diagnosis_predicted"]) <= {"malignant", "benign"}
+    malignant = [one["constraints"][0]["rows"] for one in first.certificate["clients"]]
+    assert min(malignant) >= 10, "some fifteen malignant held-out cases a hospital"
+    assert max(malignant) <= 20
+
+
+@pytest.mark.slow
+def test_parity_on_adult(tmp_path):
+    printed = follow("own-data.md", tmp_path)
+    (run,) = find_runs(tmp_path / "runs")
+    assert run.about["clients"] == 15
+    assert "gap" not in run.about["status"]["message"]
+    groups = run.about["groups"]
+    assert set(groups) == {"Female", "not Female"}
+    for values in groups.values():
+        assert 0.7 < values["accuracy"] < 1
+    assert sum(values["rows"] for values in groups.values()) == pytest.approx(48842 / 4, abs=60)
+    report = (run.folder / "report.html").read_text(encoding="utf-8")
+    assert "selection rate" in report
+    assert "Constraint <= 0.05" in printed

@@ -1,0 +1,540 @@
+"""The Flower engine: the same trajectory as the compiled one, the same rules, the same folder."""
+
+import logging
+import math
+import os
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import torch
+from flwr.app import ArrayRecord, Context, RecordDict
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import softswitch as ss
+import softswitch.flower as fl
+from flower_clients import FEATURES, quadratics, zeros
+from softswitch.engines.flower.arrays import flat, unflat
+from softswitch.flower import wire
+from softswitch.guarantees.intervals import mean_interval
+from softswitch.results.history import Fate
+from softswitch.runs.folder import find_runs, open_run, write_json
+from softswitch.runs.report import write_report
+from softswitch.tasks.neyman_pearson import breast_cancer
+
+RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.5, tolerance=0.2)
+
+
+@pytest.fixture(scope="module")
+def cancer():
+    return breast_cancer(4)
+
+
+def same(a, b, tolerance):
+    """Two runs took the same course."""
+    for name in ("objective", "constraint", "criterion"):
+        np.testing.assert_allclose(getattr(b.history, name), getattr(a.history, name), atol=tolerance)
+    np.testing.assert_array_equal(b.history.feasible, a.history.feasible)
+    np.testing.assert_array_equal(b.history.per_client.clients, a.history.per_client.clients)
+    np.testing.assert_allclose(b.history.per_client.constraint, a.history.per_client.constraint, atol=tolerance)
+    np.testing.assert_array_equal(b.history.value_evaluations, a.history.value_evaluations)
+    np.testing.assert_array_equal(b.history.gradient_evaluations, a.history.gradient_evaluations)
+    np.testing.assert_allclose(b.history.full.constraint, a.history.full.constraint, atol=tolerance)
+    for name in ("params", "last", "best"):
+        np.testing.assert_allclose(getattr(b, name), getattr(a, name), atol=tolerance)
+    np.testing.assert_allclose(b.client_constraint, a.client_constraint, atol=tolerance)
+    assert (b.status.code, b.status.round) == (a.status.code, a.status.round)
+    assert b.selected == a.selected
+    assert b.names == a.names
+
+
+COURSES = ((1, 1.0), (5, 0.5))
+"""One local step and all clients; five, and half of the clients."""
+
+
+def same_course(data, engine, local_steps, share):
+    """Fifty rounds in both branches."""
+    request = {
+        "rounds": 50,
+        "local_steps": local_steps,
+        "participation": share,
+        "batch_size": None,
+        "eval_every": 10,
+        "seed": 5,
+    }
+    compiled = ss.solve(data.problem, data.train, RULE, record_clients=True, **request)
+    assert 0.1 < compiled.history.switch_share < 0.9
+    same(compiled, ss.solve(data.problem, data.train, RULE, engine=engine, **request), 1e-6)
+
+
+@pytest.mark.parametrize(("local_steps", "share"), COURSES)
+def test_flowers_grid_in_process_takes_the_compiled_course(cancer, local_steps, share):
+    same_course(cancer, "grid", local_steps, share)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("local_steps", "share"), COURSES)
+def test_flowers_ray_simulation_takes_the_compiled_course(local_steps, share):
+    """In a process of its own: Ray leaves threads and servers behind."""
+    script = f"import test_flower as t; t.same_course(t.breast_cancer(4), 'ray', {local_steps}, {share}); print('same')"
+    where = {**os.environ, "PYTHONPATH": os.path.dirname(__file__)}
+    told = subprocess.run(
+        [sys.executable, "-c", script], env=where, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert told.stdout.endswith("same\n"), told.stderr[-3000:]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ss.Penalty(penalty=2.0, step_size=0.5, tolerance=0.2, optimizer=optax.adam),
+        ss.PrimalDual(multiplier=0.5, dual_step_size=0.1, step_size=0.5, tolerance=0.2),
+        ss.HardSGM(step_size=0.3, tolerance=0.2, criterion="max"),
+        ss.AverageSGM(step_size=optax.linear_schedule(0.5, 0.1, 10), tolerance=0.2),
+    ],
+    ids=lambda rule: type(rule).__name__,
+)
+def test_any_rule_runs_over_flower(cancer, rule):
+    request = {"rounds": 12, "local_steps": 2, "batch_size": None, "eval_every": 6}
+    compiled = ss.solve(cancer.problem, cancer.train, rule, record_clients=True, **request)
+    same(compiled, ss.solve(cancer.problem, cancer.train, rule, engine="grid", **request), 2e-6)
+
+
+def test_several_constraints_and_a_pooled_one_over_flower():
+    rows = {"x": np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)}
+    clients = ss.ClientData.from_arrays(rows, np.arange(40) % 4)
+
+    def objective(params, batch):
+        return jnp.average(((batch["x"] - params["a"]) ** 2).sum(axis=1), weights=batch["weight"])
+
+    def two(params, batch):
+        return jnp.stack([params["a"].sum() - 0.2, jnp.average(batch["x"][:, 0], weights=batch["weight"]) - 0.1])
+
+    problem = ss.Problem(objective, two, {"a": jnp.ones(2)}, ss.Ball(3.0))
+    rule = ss.SoftmaxSGM(alpha=5.0, step_size=0.1, tolerance=0.1)
+    request = {"rounds": 15, "batch_size": None, "eval_every": 5}
+    a, b = (ss.solve(problem, clients, rule, record_clients=True, engine=e, **request) for e in ("compiled", "grid"))
+    np.testing.assert_allclose(b.last["a"], a.last["a"], atol=1e-6)
+    assert not a.history.feasible.all()
+
+    def statistics(params, batch):
+        return jnp.stack([(batch["weight"] * (batch["x"] @ params["a"])).sum(), batch["weight"].sum()])
+
+    pooled = ss.PooledConstraint(statistics, lambda sums: sums[0] / sums[1])
+    problem = ss.Problem(objective, pooled, {"a": jnp.ones(2)})
+    rule = ss.SoftmaxSGM(alpha=5.0, step_size=0.1, tolerance=0.05, criterion="pooled")
+    a, b = (ss.solve(problem, clients, rule, record_clients=True, engine=e, **request) for e in ("compiled", "grid"))
+    np.testing.assert_allclose(b.history.criterion, a.history.criterion, atol=1e-6)
+    np.testing.assert_allclose(b.last["a"], a.last["a"], atol=1e-6)
+    np.testing.assert_allclose(b.pooled_constraint, a.pooled_constraint, atol=1e-6)
+
+
+def class_loss(module, batch, label):
+    x, y = batch
+    rows = y == label
+    score = module(x[rows])[:, 0]
+    return torch.nn.functional.softplus(-score if label else score).mean()
+
+
+def torch_clients(data, **options):
+    """The Neyman–Pearson problem's clients in PyTorch; the module's only weight is the linear one."""
+    ends = np.cumsum(data.sizes)
+    columns = {key: np.array(column) for key, column in data.rows.columns.items()}
+
+    def factory(context):
+        i = int(context.node_config["partition-id"])
+        own = slice(ends[i] - data.sizes[i], ends[i])
+        x, y = (torch.from_numpy(columns[key][own]) for key in ("x", "y"))
+        module = torch.nn.Linear(x.shape[1], 1, bias=False)
+        return fl.TorchClient(
+            module,
+            lambda m, b: class_loss(m, b, 0),
+            lambda m, b: class_loss(m, b, 1),
+            TensorDataset(x, y),
+            name=str(i),
+            **{"batch_size": None, **options},
+        )
+
+    return fl.client_app(factory)
+
+
+@pytest.mark.parametrize("local_steps", [1, 5])
+def test_pytorch_clients_take_jax_clients_course(cancer, local_steps):
+    request = {"rounds": 50, "local_steps": local_steps, "batch_size": None, "eval_every": 0}
+    ours = ss.solve(cancer.problem, cancer.train, RULE, record_clients=True, **request)
+    strategy = fl.SwitchingStrategy(RULE, local_steps=local_steps)
+    features = cancer.problem.start.shape[0]
+    start = wire.to_record({"weight": np.zeros((1, features), np.float32)})
+    strategy.start(fl.InProcessGrid(torch_clients(cancer.train), 4), start, 50)
+    theirs = strategy.result
+    assert 0.1 < ours.history.switch_share < 0.9
+    np.testing.assert_array_equal(theirs.history.feasible, ours.history.feasible)
+    np.testing.assert_allclose(theirs.history.criterion, ours.history.criterion, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(theirs.last["weight"])[0], ours.last, atol=1e-5)
+
+
+def test_a_torch_optimiser_and_a_loader_and_a_plain_dataset(cancer):
+    """With SGD as the optimiser the direction is that of plain steps; seeds decide batches, nothing else does."""
+    features = cancer.problem.start.shape[0]
+    start = wire.to_record({"weight": np.zeros((1, features), np.float32)})
+
+    def last(**options):
+        strategy = fl.SwitchingStrategy(RULE, local_steps=3, seed=7)
+        strategy.start(fl.InProcessGrid(torch_clients(cancer.train, **options), 4), start, 5)
+        return np.asarray(strategy.result.last["weight"])
+
+    plain = last(batch_size=64)
+    np.testing.assert_allclose(last(batch_size=64, optimizer=torch.optim.SGD), plain, atol=1e-5)
+    torch.manual_seed(1)
+    np.testing.assert_array_equal(last(batch_size=64), plain)
+    assert np.abs(last(batch_size=64, optimizer=torch.optim.Adam) - plain).max() > 1e-3
+
+    class Rows(Dataset):
+        def __len__(self):
+            return 20
+
+        def __getitem__(self, i):
+            return {"x": torch.full((2,), float(i)), "y": i % 2}
+
+    def value(module, batch):
+        return (module(batch["x"]).mean() - batch["y"].float().mean()) ** 2
+
+    task = fl.Task(round=3, seed=0, local_steps=7, step_size=0.01, switches=True)
+    for data in (Rows(), DataLoader(Rows(), batch_size=4, shuffle=True)):
+        client = fl.TorchClient(torch.nn.Linear(2, 1), value, value, data, name="rows", batch_size=4)
+        params = fl.parameters(torch.nn.Linear(2, 1))
+        state = torch.get_rng_state()
+        first, again = (client.report(params, task) for _ in range(2))
+        assert first == again
+        assert client.report(params, task._replace(round=4)) != first
+        loss = ss.reports.LocalLoss(1.0, np.zeros(1), 0.0, 0.0)
+        a, b = (client.update(params, task, loss) for _ in range(2))
+        np.testing.assert_array_equal(a["weight"], b["weight"])
+        assert torch.equal(torch.get_rng_state(), state)  # the user's own generator is left alone
+
+
+def test_dropout_and_frozen_weights_and_missing_classes():
+    module = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
+    module[0].weight.requires_grad_(False)
+    assert set(fl.parameters(module)) == {"0.bias", "2.weight", "2.bias"}
+
+    def nothing(module, batch):
+        return torch.tensor(-torch.inf)
+
+    rows = TensorDataset(torch.ones(5, 2))
+    client = fl.TorchClient(module, lambda m, b: m(b[0]).mean(), nothing, rows, name="a", batch_size=None)
+    params = fl.parameters(module)
+    task = fl.Task(0, 0, 2, 0.1, True)
+    assert client.report(params, task) == client.report(params, task)  # no dropout in values
+    assert client.report(params, task).constraint == [-math.inf]
+    of_nothing = client.update(params, task, ss.reports.LocalLoss(0.0, np.ones(1), 0.0, 0.0))
+    assert not any(part.any() for part in of_nothing.values())
+    with pytest.raises(ValueError, match="the module's are"):
+        client.report({"other": np.zeros(1)}, task)
+
+
+def test_numbers_without_a_shape_and_other_batch_sizes_over_flower():
+    rows = {"x": np.arange(24, dtype=np.float32)}
+    clients = ss.ClientData.from_arrays(rows, np.arange(24) % 3)
+
+    def objective(params, batch):
+        return jnp.average((batch["x"] - params["b"]) ** 2, weights=batch["weight"])
+
+    problem = ss.Problem(objective, lambda params, batch: params["b"] - 5, {"b": jnp.zeros(())})
+    rule = ss.SoftmaxSGM(alpha=0.1, step_size=0.1, tolerance=0.1)
+    request = {"rounds": 5, "batch_size": 4, "value_batch_size": 2, "local_steps": 3}
+    a, b = (ss.solve(problem, clients, rule, record_clients=True, engine=e, **request) for e in ("compiled", "grid"))
+    assert b.params["b"].shape == ()
+    np.testing.assert_array_equal(b.history.value_evaluations, a.history.value_evaluations)
+    np.testing.assert_array_equal(b.history.gradient_evaluations, a.history.gradient_evaluations)
+
+
+def test_batches_depend_on_seed_name_and_round_alone(cancer):
+    rows = {key: np.array(column)[:50] for key, column in cancer.train.rows.columns.items()}
+    params = flat(cancer.problem.start + 0.1)
+    first = fl.Task(0, 0, 1, 0.1, True)
+
+    def reported(name, task):
+        return fl.JaxClient(cancer.problem, rows, name=name, batch_size=8).report(params, task).objective
+
+    assert reported("a", first) == reported("a", first)
+    others = [("b", first), ("a", first._replace(round=1)), ("a", first._replace(seed=1))]
+    assert len({reported("a", first), *(reported(*other) for other in others)}) == 4
+
+
+def test_trees_travel_by_name():
+    nested = {"a": [jnp.ones(2), {"b": jnp.zeros((1, 3))}]}
+    again = unflat(wire.from_record(wire.to_record(flat(nested))), nested)
+    np.testing.assert_array_equal(again["a"][1]["b"], nested["a"][1]["b"])
+    assert set(flat({"0.weight": np.ones(2)})) == {"0.weight"}
+    assert flat(jnp.ones(2)).keys() == {""}
+
+
+def test_a_report_carries_two_numbers_and_the_second_exchange_one_bit(cancer):
+    seen = []
+
+    class Watching(fl.InProcessGrid):
+        def deliver(self, message):
+            reply = super().deliver(message)
+            seen.append((message, reply))
+            return reply
+
+    strategy = fl.SwitchingStrategy(RULE)
+    strategy.start(Watching(quadratics(3), 3), zeros(), 2)
+    by_kind = {m.metadata.message_type: (m.content, r.content) for m, r in seen}
+    asked, told = by_kind[wire.REPORT]
+    assert list(asked[wire.PARAMS]) == ["w"]
+    assert dict(told[wire.VALUES]).keys() == {"objective", "constraint"}
+    assert all(isinstance(value, float) for value in told[wire.VALUES].values())
+    asked, told = by_kind[wire.UPDATE]
+    assert list(asked) == [wire.DECISION]
+    assert list(asked[wire.DECISION]) == ["feasible"]
+    assert isinstance(asked[wire.DECISION]["feasible"], bool)
+    assert list(told) == [wire.DIRECTION]
+    assert told[wire.DIRECTION]["w"].shape == (FEATURES,)
+
+
+def test_the_average_is_of_the_feasible_iterates_and_start_returns_it():
+    strategy = fl.SwitchingStrategy(ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1))
+    iterates = []
+    finished = strategy.start(
+        fl.InProcessGrid(quadratics(3), 3), zeros(), 30, evaluate_fn=lambda k, a: iterates.append(a["w"].numpy())
+    )
+    before = np.stack(iterates[:-1])  # w_0 to w_29
+    feasible = strategy.result.history.feasible
+    assert 0 < feasible.sum() < 30
+    np.testing.assert_allclose(strategy.result.params["w"], before[feasible].mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(finished.arrays["w"].numpy(), strategy.result.params["w"])
+    assert len(finished.train_metrics_clientapp) == 30
+
+
+def test_sampling_is_ours_and_seeded():
+    def asked(seed):
+        strategy = fl.SwitchingStrategy(RULE, participation=0.4, seed=seed)
+        strategy.start(fl.InProcessGrid(quadratics(10), 10), zeros(), 8)
+        return strategy.result.history.per_client.clients
+
+    np.random.seed(0)  # noqa: NPY002 (whatever others do to the global generator)
+    one, two = asked(0), asked(0)
+    np.testing.assert_array_equal(one, two)
+    assert (asked(1) != one).any()
+    assert one.shape == (8, 4)
+    assert all(len(set(row)) == 4 for row in one.tolist())
+
+
+def test_directions_are_clipped_by_the_client_and_again_by_the_server(monkeypatch):
+    def course():
+        strategy = fl.SwitchingStrategy(
+            ss.SoftmaxSGM(alpha=5.0, step_size=1.0, tolerance=100.0), clip_norm=0.01, average_last=0.1
+        )
+        strategy.start(fl.InProcessGrid(quadratics(3), 3), zeros(), 4)
+        return np.linalg.norm(strategy.result.last["w"])
+
+    assert 0.02 < course() <= 0.04 + 1e-6
+    monkeypatch.setattr(
+        "softswitch.engines.flower.client.clipped", lambda direction, limit: direction
+    )  # clients that do not
+    assert course() <= 0.04 + 1e-6
+
+
+def test_a_run_goes_on_from_its_checkpoint_exactly(tmp_path):
+    def run(checkpoints=None, callbacks=(), grid=None):
+        strategy = fl.SwitchingStrategy(
+            RULE, participation=0.5, checkpoints=checkpoints, callbacks=callbacks, local_steps=2, seed=3
+        )
+        strategy.start(grid or fl.InProcessGrid(quadratics(6, batch_size=4), 6), zeros(), 20)
+        return strategy.result
+
+    whole = run()
+    rounds = []
+
+    def die(chunk):
+        rounds.append(chunk.round)
+        if chunk.round == 9:
+            raise RuntimeError("the server dies")
+
+    with pytest.raises(RuntimeError, match="dies"):
+        run(ss.Checkpoints(tmp_path, every=0), [die])
+    grid = fl.InProcessGrid(quadratics(6, batch_size=4), 6)
+    again = run(ss.Checkpoints(tmp_path, every=0), [lambda chunk: rounds.append(chunk.round)], grid)
+    assert rounds[9] == 9  # at most one lost round: the ninth was not saved yet
+    np.testing.assert_array_equal(again.params["w"], whole.params["w"])
+    np.testing.assert_array_equal(again.history.criterion, whole.history.criterion)
+    np.testing.assert_array_equal(again.history.per_client.fates, whole.history.per_client.fates)
+    assert again.names == whole.names
+    other = fl.SwitchingStrategy(RULE, seed=4, checkpoints=ss.Checkpoints(tmp_path))
+    with pytest.raises(ValueError, match="another request"):
+        other.start(grid, zeros(), 20)
+
+
+def context(**config):
+    return Context(1, 0, {}, RecordDict(), config)
+
+
+def test_server_app_writes_the_same_folder_with_certificate_and_report(tmp_path, capsys):
+    held_out = {"x": np.random.default_rng(3).normal(size=(200, FEATURES)).astype(np.float32)}
+    app = fl.server_app(RULE, {"w": np.zeros(FEATURES, np.float32)}, rounds=6, name="quadratics", eval_every=2)
+    app(fl.InProcessGrid(quadratics(3, held_out=held_out), 3), context(out=str(tmp_path), rounds=8))
+    (run,) = find_runs(tmp_path)
+    assert run.name.startswith("quadratics-")
+    assert run.about["rounds"] == 8
+    assert len(run.history) == 8
+    assert (run.history.per_client.fates == Fate.COUNTED).all()
+    np.testing.assert_array_equal(run.history.full_rounds, [0, 2, 4, 6])
+    assert run.clients["client"] == ["site 0", "site 1", "site 2"]
+    assert run.clients["rows"] == [8, 8, 8]
+    assert [one["client"] for one in run.certificate["clients"]] == ["site 0", "site 1", "site 2"]
+    apart = np.asarray(run.params["['w']"]) - held_out["x"]
+    wanted = mean_interval(0.5 * np.square(apart).sum(axis=1), 0.05 / (2 * 3 * 2), None)  # two sides, sites, functions
+    found = run.certificate["clients"][0]["objective"]
+    assert found["rows"] == 200
+    np.testing.assert_allclose([found["lower"], found["upper"]], [wanted.lower, wanted.upper], rtol=1e-5)
+    assert run.params["['w']"].shape == (FEATURES,)
+    assert run.settings["run.rounds"] == 8
+    assert run.settings["strategy.eval_every"] == 2
+    assert run.settings["method.parameters"] == FEATURES
+    assert write_report([run.folder]).stat().st_size > 10**5
+    assert "Run folder" in capsys.readouterr().err
+
+
+def test_server_app_resumes_what_was_not_finished(tmp_path):
+    class Dies(fl.InProcessGrid):
+        def push_messages(self, messages):
+            messages = list(messages)
+            if any(message.metadata.group_id == "4" for message in messages):
+                raise OSError("the server's machine is gone")
+            return super().push_messages(messages)
+
+    start = {"w": np.zeros(FEATURES, np.float32)}
+    with pytest.raises(ValueError, match="there is none"):
+        fl.server_app(RULE, start)(fl.InProcessGrid(quadratics(3), 3), context(out=str(tmp_path), resume=True))
+    with pytest.raises(OSError, match="gone"):
+        fl.server_app(RULE, start, rounds=8)(Dies(quadratics(3), 3), context(out=str(tmp_path)))
+    (run,) = find_runs(tmp_path)
+    assert not run.finished
+    assert "token" not in (run.folder / "run.json").read_text()
+    older = tmp_path / "federated-19990101-000000"
+    older.mkdir()
+    write_json(older / "run.json", run.about | {"started": "1999-01-01T00:00:00+00:00"})
+    # Its own rounds count, not those asked for now.
+    fl.server_app(RULE, start, rounds=9)(fl.InProcessGrid(quadratics(3), 3), context(out=str(tmp_path), resume=True))
+    run = open_run(run.folder)
+    assert run.about["rounds"] == 8
+    assert not open_run(older).finished
+    fl.server_app(RULE, start, rounds=8)(fl.InProcessGrid(quadratics(3), 3), context(out=str(tmp_path / "whole")))
+    (whole,) = find_runs(tmp_path / "whole")
+    np.testing.assert_array_equal(run.params["['w']"], whole.params["['w']"])
+    assert open_run(run.folder).finished
+
+
+def test_certificates_of_clients_are_those_of_certify(cancer):
+    """One client each way, the same rows: the intervals agree."""
+    sizes = np.cumsum(cancer.test.sizes)
+    rows = [
+        {key: np.array(column)[end - size : end] for key, column in cancer.test.rows.columns.items()}
+        for end, size in zip(sizes, cancer.test.sizes, strict=True)
+    ]
+    params = cancer.problem.start + 0.1
+    for name, own in zip(cancer.test.names, rows, strict=True):
+        alone = ss.ClientData.from_list([own], names=[name])
+        wanted = ss.certify(params, cancer.problem, alone, 0.9, tolerance=0.3, constraint_range=(0.0, 50.0)).clients[0]
+        client = fl.JaxClient(cancer.problem, own, name=str(name), batch_size=None, held_out=own)
+        error = 0.1 / 4
+        found = client.certify(flat(params), error, [None, (0.0, 50.0)])
+        np.testing.assert_allclose(found[1].upper, wanted.constraints[0].upper, rtol=1e-6)
+        x, y = (torch.from_numpy(own[key]) for key in ("x", "y"))
+
+        def loss(module, batch, label):
+            rows = batch[1] == label
+            if not rows.any():
+                return torch.tensor(-torch.inf)
+            return class_loss(module, batch, label)
+
+        theirs = fl.TorchClient(
+            torch.nn.Linear(x.shape[1], 1, bias=False),
+            lambda m, b, loss=loss: loss(m, b, 0),
+            lambda m, b, loss=loss: loss(m, b, 1),
+            TensorDataset(x, y),
+            name=str(name),
+            held_out=TensorDataset(x, y),
+        )
+        told = theirs.certify({"weight": np.asarray(params)[None]}, error, [None, (0.0, 50.0)])
+        for one, other in zip(told, found, strict=True):
+            np.testing.assert_allclose(one.upper, other.upper, rtol=1e-4)
+            assert one.rows == other.rows
+            assert one.approximate == other.approximate
+
+
+def test_numpy_clients_mix_constraints_and_penalties_by_hand():
+    def f(params, batch):
+        return float((params["w"] ** 2).sum()), {"w": 2 * params["w"]}
+
+    def g(params, batch):
+        return np.array([params["w"][0] - 1, 2 * params["w"][1]]), {"w": np.array([[1.0, 0.0], [0.0, 2.0]])}
+
+    start = {"w": np.array([2.0, 3.0])}
+    client = fl.NumpyClient(f, g, {"x": np.zeros(5)}, start, name="a")
+    assert client.constraints == 2
+    task = fl.Task(0, 0, 2, 0.1, False)
+    loss = ss.reports.LocalLoss(1.0, np.array([0.5, 0.0]), 3.0, 0.5)
+    # First step: 2w + ½∇g₀ + 3(∇g₀ + ∇g₁), since g = (1, 6) > ½; then from w − 0.1 times that, where g₀ = ¼ is within.
+    first = np.array([4 + 0.5 + 3, 6 + 6])
+    here = start["w"] - 0.1 * first
+    second = np.array([2 * here[0] + 0.5, 2 * here[1] + 6])
+    np.testing.assert_allclose(client.update(start, task, loss)["w"], (first + second) / 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        ({"participation": 0.0}, "participation must be a finite number and > 0"),
+        ({"min_clients": 0}, "min_clients must be a whole number >= 1"),
+        ({"report_timeout": -1}, "report_timeout must be a finite number and > 0"),
+        ({"clip_norm": float("nan")}, "clip_norm must be a finite number and > 0"),
+        ({"answer": "mean"}, "answer must be one of 'average', 'last', 'best'"),
+        ({"callbacks": print}, "callbacks must be a list"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_is_sent(settings, wrong):
+    with pytest.raises((ValueError, TypeError), match=wrong):
+        fl.SwitchingStrategy(RULE, **settings)
+    with pytest.raises((ValueError, TypeError), match=wrong):
+        fl.server_app(RULE, {"w": np.zeros(1)}, **settings)
+
+
+def test_other_bad_input_is_refused(cancer):
+    grid = fl.InProcessGrid(quadratics(2), 2)
+    with pytest.raises(ValueError, match="train_config must be empty"):
+        fl.SwitchingStrategy(RULE).start(grid, zeros(), 2, train_config=wire.ConfigRecord({"lr": 0.1}))
+    with pytest.raises(ValueError, match="'w' is float64"):
+        fl.SwitchingStrategy(RULE).start(grid, ArrayRecord({"w": wire.Array(np.zeros(FEATURES))}), 2)
+    with pytest.raises(ValueError, match="needs pooled"):
+        fl.SwitchingStrategy(ss.AverageSGM(step_size=1.0, tolerance=0.1, criterion="pooled"))
+    with pytest.raises(ValueError, match="engine must be one of"):
+        ss.solve(cancer.problem, cancer.train, RULE, engine="flower")
+    with pytest.raises(ValueError, match="held_out"):
+        ss.solve(cancer.problem, cancer.train, RULE, engine="grid", held_out=cancer.test)
+    grid.connected.clear()
+    with pytest.raises(TimeoutError, match=r"no client was connected within 0\.1 s"):
+        fl.SwitchingStrategy(RULE, wait=0.1).start(grid, zeros(), 2)
+
+
+def test_public_names_are_listed_once():
+    """What static tools read is what is imported when it is first used."""
+    for module in (ss, fl):
+        with open(module.__file__, encoding="utf-8") as source:
+            named = {line.split(" as ")[1].strip() for line in source if " as " in line and "import" in line}
+        assert named == set(module.__all__)
+        for name in module.__all__:
+            assert getattr(module, name) is not None
+        with pytest.raises(AttributeError, match="nonsense"):
+            module.nonsense  # noqa: B018
+
+
+def test_logs_of_flower_are_as_loud_as_before(cancer):
+    level = logging.getLogger("flwr").level
+    ss.solve(cancer.problem, cancer.train, RULE, engine="grid", rounds=1)
+    assert logging.getLogger("flwr").level == level

@@ -1,0 +1,146 @@
+"""A real deployment on loopback: processes, TLS, node authentication; and what happens when processes die."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from softswitch.results.history import Fate
+from softswitch.runs.folder import find_runs
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "hospitals"
+sys.path.insert(0, str(EXAMPLE))
+import keys  # noqa: E402
+from loopback import Loopback, free_port  # noqa: E402
+
+APP = Path(__file__).parent / "flower_app"
+
+
+class Sites(Loopback):
+    """Three sites with their numbers."""
+
+    def __init__(self, folder):
+        super().__init__(folder, nodes=3, app=APP)
+        self.marks = folder / "marks"
+        self.marks.mkdir()
+
+    def node_config(self, node):
+        return f'site={node} marks="{self.marks}"'
+
+    def log(self, name):
+        return (self.folder / "logs" / f"{name}.log").read_text(errors="replace")
+
+    def wait_for(self, happened, what, seconds=120):
+        until = time.monotonic() + seconds
+        while not happened():
+            assert time.monotonic() < until, f"{what} did not happen\n{self.log('run')[-3000:]}"
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def sites(tmp_path):
+    with Sites(tmp_path) as deployment:
+        yield deployment
+
+
+def by_hand(rounds, alpha=1.0, step=0.3):
+    """The whole run in NumPy. The constraint, w_0 − 2, is the same at every site."""
+    centres = np.array([[n + 0.25] * 2 for n in (1, 2, 3)])
+    spread = np.square(np.arange(6) / 10 - 0.25).mean()
+    w, iterates = np.zeros(2), []
+    for _ in range(rounds):
+        if w[0] - 2 > 0.1 / 1.1:  # λ = ε/(1 + 1/10)
+            w = w - step * np.array([1.0, 0.0])
+            continue
+        iterates.append(w)
+        f = 0.5 * (np.square(w - centres).sum(axis=1) + 2 * spread)
+        p = np.exp(alpha * (f - f.max()))
+        w = w - step * (p / p.sum()) @ (w - centres)
+    return np.mean(iterates, axis=0)
+
+
+def test_three_nodes_with_tls_and_authentication_and_three_that_are_refused(sites, tmp_path):
+    other = tmp_path / "other"
+    keys.main(other, 1, ["127.0.0.1"])
+    limits = {"max_retries": "1", "max_wait_time": "5"}
+    key, authority = str(other / "node-1"), str(other / "ca.crt")
+    refused = {
+        "unregistered": sites.start_node(1, name="unregistered", auth_supernode_private_key=key, **limits),
+        "other authority": sites.start_node(1, name="other authority", root_certificates=authority, **limits),
+        "plain HTTP": sites.start(
+            "plain HTTP",
+            "flower-supernode",
+            *("--insecure", "--superlink", sites.address, "--max-retries", "1", "--port", str(free_port())),
+        ),
+    }
+    reasons = {
+        "unregistered": "Failed to activate SuperNode",
+        "other authority": "CERTIFICATE_VERIFY_FAILED",
+        "plain HTTP": "Server disconnected",
+    }
+    run = sites.run(rounds=3)
+    assert run.wait(timeout=400) == 0, sites.log("run")
+    (found,) = find_runs(sites.folder / "runs")
+    assert found.about["status"]["code"] == "converged-feasible"
+    assert found.clients["client"] == ["site-1", "site-2", "site-3"]
+    assert found.clients["rows"] == [6, 6, 6]
+    assert (found.history.per_client.fates == Fate.COUNTED).all()
+    np.testing.assert_allclose(found.params["['w']"], by_hand(3), rtol=1e-5)
+    assert found.certificate["confidence"] == 0.95
+    assert (found.folder / "report.html").exists()
+    for name, process in refused.items():
+        assert process.wait(timeout=60) != 0, name
+        assert "Exit Code: 305" in sites.log(name)
+        assert reasons[name] in sites.log(name)
+
+
+@pytest.mark.slow
+def test_a_node_killed_between_the_exchanges_is_dropped_and_comes_back(sites):
+    run = sites.run(rounds=6)
+    sites.wait_for((sites.marks / "site-2-0-update").exists, "the first round's update")
+    (sites.marks / "hold-site-2").touch()
+    sites.wait_for((sites.marks / "site-2-1-update").exists, "the second round's update")
+    sites.stop("node-2", signal.SIGKILL)
+    (sites.marks / "hold-site-2").unlink()
+    sites.wait_for((sites.marks / "site-1-2").exists, "the third round")
+    sites.start_node(2)
+    assert run.wait(timeout=600) == 0, sites.log("run")
+    (found,) = find_runs(sites.folder / "runs")
+    told, fates = found.history.per_client.clients, found.history.per_client.fates
+    assert fates[0].tolist() == [Fate.COUNTED] * 3
+    assert fates[1].tolist() == [Fate.COUNTED, Fate.NO_UPDATE, Fate.COUNTED]
+    assert not found.history.void.any()
+    assert (told[2:] == 1).any()  # it is asked again,
+    assert fates[-1].tolist() == [Fate.COUNTED] * 3  # and in the end it is back
+    assert found.about["status"]["code"] == "converged-feasible"
+
+
+@pytest.mark.slow
+def test_a_run_whose_server_is_killed_is_resumed(sites):
+    run = sites.run(rounds=5)
+    sites.wait_for((sites.marks / "site-1-2").exists, "the third round")
+    servers = [
+        process
+        for process in psutil.Process(sites.processes["superlink"].pid).children(recursive=True)
+        if any("flwr-serverapp" in word for word in process.cmdline())
+    ]
+    assert servers
+    for process in servers:
+        os.kill(process.pid, signal.SIGKILL)
+    run.wait(timeout=120)
+    (found,) = find_runs(sites.folder / "runs")
+    assert not found.finished
+    for mark in sites.marks.iterdir():
+        mark.unlink()
+    assert sites.run(rounds=5, resume=True).wait(timeout=400) == 0, sites.log("run")
+    (found,) = find_runs(sites.folder / "runs")
+    assert len(found.history) == 5
+    np.testing.assert_allclose(found.params["['w']"], by_hand(5), rtol=1e-5)
+    again = {mark.name for mark in sites.marks.iterdir()}
+    assert {"site-1-2", "site-1-3", "site-1-4"} <= again
+    assert not {"site-1-0", "site-1-1"} & again  # at most one round was lost

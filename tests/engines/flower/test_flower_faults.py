@@ -1,0 +1,423 @@
+"""Whatever clients do, the run ends, the model stays finite and the history accounts for everyone."""
+
+import logging
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+import softswitch as ss
+import softswitch.flower as fl
+from flower_clients import BAD_DIRECTIONS, BAD_REPORTS, LOST, FaultyGrid, W, quadratic, quadratics, zeros
+from softswitch.engines.flower.remote import checked_intervals
+from softswitch.flower import wire
+from softswitch.results.history import Fate
+
+RULE = ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1)
+MANY = 4
+IN_REPORT = {
+    **dict.fromkeys(LOST, Fate.NO_REPORT),
+    **dict.fromkeys(BAD_REPORTS, Fate.BAD_REPORT),
+    "refuses": Fate.REFUSED,
+}
+IN_UPDATE = {
+    **dict.fromkeys(LOST, Fate.NO_UPDATE),
+    **dict.fromkeys(BAD_DIRECTIONS, Fate.BAD_UPDATE),
+    "refuses": Fate.REFUSED,
+    "restarted": Fate.REFUSED,
+}
+
+
+REASONS = {"NaN": "holds NaN", "absurd size": "4,000,128 bytes", "silent": "no answer within 0.02 s", "gone": "error 5"}
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """Without Flower's lines of every round."""
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    yield
+    logger.setLevel(before)
+
+
+def run(grid, rounds=1, rule=RULE, **settings):
+    strategy = fl.SwitchingStrategy(
+        rule, **{"report_timeout": 0.02, "update_timeout": 0.02, "wait": 0.0, "patience": 10**6, **settings}
+    )
+    strategy.start(grid, zeros(), rounds)
+    return strategy.result
+
+
+def step_by_hand(present, weighing=None):
+    """w_1 where these clients report, and those of ``weighing`` (of them) return a direction. w_0 = 0 is feasible."""
+    f = np.array([0.5 * np.square(client(i)).sum(axis=1).mean() for i in present])
+    p = np.exp(5.0 * (f - f.max()))
+    keep = np.isin(present, present if weighing is None else weighing)
+    p = np.where(keep, p, 0) / p[keep].sum()
+    return 0.2 * sum(weight * client(i).mean(axis=0) for weight, i in zip(p, present, strict=True))
+
+
+def client(i):
+    return quadratic(i)._data["x"].astype(float)
+
+
+@pytest.mark.parametrize("fault", IN_REPORT)
+def test_a_client_that_fails_in_its_report_is_not_in_the_round(fault, caplog):
+    grid = FaultyGrid(quadratics(MANY), MANY)
+    grid.faults[1, wire.REPORT] = fault
+    with caplog.at_level(logging.WARNING):
+        result = run(grid)
+    assert result.history.per_client.fates.tolist() == [[1, IN_REPORT[fault], 1, 1]]
+    assert "'site 1'" in caplog.text
+    assert np.isnan(result.history.per_client.objective[0, 1])
+    np.testing.assert_allclose(result.last["w"], step_by_hand([0, 2, 3]), atol=1e-6)
+
+
+@pytest.mark.parametrize("fault", IN_UPDATE)
+def test_a_client_that_fails_between_the_exchanges_is_dropped_and_weights_are_renormalised(fault, caplog):
+    worst = int(np.argmax([np.square(client(i)).sum(axis=1).mean() for i in range(MANY)]))  # it weighs most
+    others = [i for i in range(MANY) if i != worst]
+    grid = FaultyGrid(quadratics(MANY), MANY)
+    grid.faults[worst, wire.UPDATE] = fault
+    with caplog.at_level(logging.WARNING):
+        result = run(grid)
+    assert result.history.per_client.fates[0, worst] == IN_UPDATE[fault]
+    assert (result.history.per_client.fates[0, others] == Fate.COUNTED).all()
+    assert f"'site {worst}'" in caplog.text
+    assert REASONS.get(fault, "") in caplog.text
+    assert np.isfinite(result.history.per_client.objective).all()  # its report counted
+    np.testing.assert_allclose(result.last["w"], step_by_hand([0, 1, 2, 3], weighing=others), atol=1e-6)
+
+
+def test_a_restarted_client_goes_on_where_the_parameters_come_again():
+    grid = FaultyGrid(quadratics(MANY), MANY)
+    grid.faults[2, wire.UPDATE] = "restarted"
+    result = run(grid, resend_params=True)
+    assert (result.history.per_client.fates == Fate.COUNTED).all()
+    np.testing.assert_allclose(result.last["w"], step_by_hand([0, 1, 2, 3]), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [wire.REPORT, wire.UPDATE])
+def test_with_too_few_clients_a_round_is_void(kind):
+    grid = FaultyGrid(quadratics(MANY), MANY)
+    for i in (0, 1):
+        grid.faults[i, kind] = "silent"
+    result = run(grid, rounds=3, min_clients=3)
+    assert result.history.void.all()
+    lost = Fate.NO_REPORT if kind == wire.REPORT else Fate.NO_UPDATE
+    assert result.history.per_client.fates.tolist() == [[lost, lost, Fate.VOID, Fate.VOID]] * 3
+    assert not result.last["w"].any()
+    assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
+    assert "50% of those asked were lost" in result.status.message
+    assert result.diagnosis[0].illness == "clients are lost"
+    assert "site 0" in result.diagnosis[0].seen
+
+
+def test_void_rounds_in_a_row_end_the_run_and_it_can_go_on(tmp_path):
+    grid = FaultyGrid(quadratics(MANY), MANY)
+    settings = {"patience": 3, "checkpoints": ss.Checkpoints(tmp_path, every=0)}
+
+    def trouble(chunk):
+        if chunk.round == 4:
+            grid.connected.clear()
+
+    result = run(grid, rounds=20, callbacks=[trouble], **settings)
+    assert len(result.history) == 7
+    assert result.history.void.tolist() == [False] * 4 + [True] * 3
+    assert result.status.code is ss.StatusCode.STOPPED
+    assert np.isnan(result.client_constraint).all()  # nobody was there to judge
+    grid.connected = {100 + i for i in range(MANY)}
+    result = run(grid, rounds=20, **settings)
+    assert len(result.history) == 20
+    assert result.history.void.sum() == 3
+    assert result.names == tuple(f"site {i}" for i in range(MANY))
+
+
+def test_nodes_join_and_leave_and_return_with_another_id():
+    """A client is its name, not its node."""
+    numbers = {100: 0, 101: 1, 102: 2, 103: 1, 104: 10}
+    grid = fl.InProcessGrid(
+        fl.client_app(lambda context: quadratic(context.node_config["i"])), {n: {"i": i} for n, i in numbers.items()}
+    )
+    grid.connected = {100, 101}
+
+    def change(chunk):
+        grid.connected = {1: {100, 101, 102, 104}, 2: {100, 102}, 3: {100, 102, 103}}[min(chunk.round, 3)]
+
+    result = run(grid, rounds=5, callbacks=[change])
+    assert result.names == ("site 0", "site 1", "site 2", "site 10")
+    assert result.history.per_client.clients.tolist() == [
+        [0, 1, -1, -1],
+        [0, 1, 2, 3],
+        [0, 2, -1, -1],
+        [0, 1, 2, -1],
+        [0, 1, 2, -1],
+    ]
+    assert (result.history.per_client.fates > 0).sum(axis=1).tolist() == [2, 4, 2, 3, 3]
+    assert np.isnan(result.client_constraint[:, 0]).tolist() == [False, False, False, True]
+    assert "nothing is known of 'site 10'" in result.status.message
+
+
+def test_two_nodes_of_one_name_and_strangers_are_turned_away(caplog):
+    def factory(context):
+        i = context.node_config["i"]
+        if i == 3:
+            return quadratic(0)
+        if i == 4:
+            return quadratic(4, name="")
+        return quadratic(i)
+
+    grid = fl.InProcessGrid(fl.client_app(factory), {100 + i: {"i": i} for i in range(5)})
+    with caplog.at_level(logging.WARNING):
+        result = run(grid, rounds=3)
+    assert result.names == ("site 0", "site 1", "site 2")
+    assert caplog.text.count("is connected already") == 1
+    assert caplog.text.count("its name must be a text") == 1
+
+
+def test_whoever_fails_when_the_answer_is_judged_is_named():
+    grid = FaultyGrid(quadratics(MANY), MANY)
+    grid.faults[1, wire.JUDGE] = "raises"
+    result = run(grid, rounds=2)
+    assert np.isnan(result.client_objective).tolist() == [False, True, False, False]
+    assert result.status.code is ss.StatusCode.VIOLATED
+    assert "nothing is known of 'site 1'" in result.status.message
+    assert result.violating == ("site 1",)
+
+
+def test_a_thousand_rounds_of_every_fault_at_random():
+    generator = np.random.default_rng(0)
+    grid = FaultyGrid(quadratics(6), 6)
+    everyone = set(grid.connected)
+    injected = []
+
+    def stir(chunk=None):
+        grid.faults.clear()
+        for i in range(6):
+            for kind, faults in ((wire.REPORT, IN_REPORT), (wire.UPDATE, IN_UPDATE)):
+                if generator.random() < 0.15:
+                    grid.faults[i, kind] = str(generator.choice([*faults]))
+        grid.connected = {node for node in everyone if generator.random() < 0.95}
+        injected.append((dict(grid.faults), set(grid.connected)))
+
+    stir()
+    result = run(
+        grid,
+        rounds=1000,
+        callbacks=[stir],
+        participation=0.8,
+        min_clients=2,
+        report_timeout=0.004,
+        update_timeout=0.004,
+        names=[f"site {i}" for i in range(6)],
+    )
+    history = result.history
+    assert len(history) == 1000
+    assert np.isfinite(np.asarray(result.last["w"])).all()
+    assert np.isfinite(np.asarray(result.params["w"])).all()
+    told, fates = history.per_client.clients, history.per_client.fates
+    np.testing.assert_array_equal(told >= 0, fates != Fate.NOBODY)
+    for k, (faults, connected) in enumerate(injected[:1000]):
+        asked = told[k][told[k] >= 0].tolist()
+        assert len(asked) == max(1, round(0.8 * len(connected)))
+        assert {100 + i for i in asked} <= connected
+        reported = [i for i in asked if (i, wire.REPORT) not in faults]
+        done = [i for i in reported if (i, wire.UPDATE) not in faults]
+        void = len(reported) < 2 or len(done) < 2
+        assert history.void[k] == void
+        for place, i in enumerate(told[k].tolist()):
+            if i < 0:
+                continue
+            if i not in reported:
+                wanted = IN_REPORT[faults[i, wire.REPORT]]
+            elif len(reported) >= 2 and i not in done:
+                wanted = IN_UPDATE[faults[i, wire.UPDATE]]
+            else:
+                wanted = Fate.VOID if void else Fate.COUNTED
+            assert fates[k, place] == wanted
+    assert 0 < history.void.sum() < 300
+    assert 0.1 < history.switch_share < 0.9
+    assert result.worst_constraint <= RULE.switch_at + 1e-6  # a mean of feasible iterates, of a linear constraint
+
+
+def test_a_client_that_returns_before_its_old_node_is_dropped_is_taken_in_then():
+    grid = fl.InProcessGrid(
+        fl.client_app(lambda context: quadratic(context.node_config["i"])), {n: {"i": n % 10} for n in (100, 101, 111)}
+    )
+    grid.connected = {100, 101}
+
+    def change(chunk):
+        grid.connected = {1: {100, 101, 111}, 2: {100, 111}}.get(chunk.round, grid.connected)
+
+    result = run(grid, rounds=4, callbacks=[change])
+    assert result.names == ("site 0", "site 1")
+    assert (result.history.per_client.fates == Fate.COUNTED).all()
+
+
+def test_enough_clients_are_asked_for_min_clients():
+    result = run(fl.InProcessGrid(quadratics(MANY), MANY), rounds=3, participation=0.5, min_clients=3)
+    assert result.history.per_client.clients.shape == (3, 3)
+    assert not result.history.void.any()
+
+
+def test_what_most_clients_have_is_what_counts(caplog):
+    def odd(params, batch):
+        return np.zeros(2), {"w": np.zeros((2, 3))}
+
+    def factory(context):
+        i = context.node_config["partition-id"]
+        client = quadratic(i)
+        return fl.NumpyClient(client._objective, odd, client._data, {"w": W}, name="a") if i == 0 else client
+
+    grid = fl.InProcessGrid(fl.client_app(factory), 3)
+    assert run(grid).names == ("site 1", "site 2")
+    assert "'a' is turned away: it has 2 constraints, the others 1" in caplog.text
+    assert run(grid, constraints=2).names == ("a",)
+
+
+def test_a_client_that_never_introduces_itself_is_asked_ever_more_rarely():
+    grid = FaultyGrid(quadratics(2), 2)
+    grid.faults[1, wire.HELLO] = "silent"
+    asked = []
+    deliver = grid.deliver
+
+    def counting(message):
+        if message.metadata.message_type == wire.HELLO and message.metadata.dst_node_id == 101:
+            asked.append(message)
+        return deliver(message)
+
+    grid.deliver = counting
+    result = run(grid, rounds=40)
+    assert result.names == ("site 0",)
+    assert 3 <= len(asked) <= 8
+
+
+def test_an_answer_that_cannot_be_read_is_that_clients_trouble(caplog):
+    class Unreadable(FaultyGrid):
+        def pull_messages(self, ids):
+            replies = list(super().pull_messages(ids))
+            for reply in replies:
+                if reply.metadata.src_node_id == 102 and reply.metadata.message_type == wire.REPORT:
+                    for other in replies:
+                        self._replies[other.metadata.reply_to_message_id] = other
+                    raise ValueError("cannot be inflated")
+            return replies
+
+    result = run(Unreadable(quadratics(MANY), MANY))
+    assert result.history.per_client.fates.tolist() == [[1, 1, Fate.NO_REPORT, 1]]
+    assert "cannot be inflated" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("reason", "logged"),
+    [
+        ("<class 'ValueError'>:<'no rows\n'>", "error 2: <class 'ValueError'>:<'no rows '>"),
+        ("Traceback\n  File …\nValueError: no rows\n\nFor simplicity, JAX", "error 2: ValueError: no rows"),
+        ("\x1b[31mred\x1b[0m" + 10**5 * "x", "error 2: \\x1b[31mred"),
+    ],
+)
+def test_what_a_client_writes_is_made_fit_for_a_log(reason, logged, caplog):
+    class Wordy(fl.InProcessGrid):
+        def deliver(self, message):
+            if message.metadata.dst_node_id == 101 and message.metadata.message_type == wire.REPORT:
+                return Message(Error(2, reason), reply_to=message)
+            return super().deliver(message)
+
+    run(Wordy(quadratics(2), 2))
+    line = next(record.getMessage() for record in caplog.records if "'site 1' is lost" in record.getMessage())
+    assert logged in line
+    assert len(line) < 400
+    assert line.isprintable()
+
+
+def test_statistics_that_do_not_fit_are_rejected_and_a_pool_that_fails_voids_the_round(caplog):
+    class Pools:
+        rows, held_out_rows, value_rows, gradient_rows, constraints = 5, 0, 5, 5, 1
+
+        def __init__(self, i):
+            self.name, self.i = f"site {i}", i
+
+        def report(self, params, task):
+            return fl.Values(1.0, [0.0], [1.0] * (3 if self.i == 2 else 2))
+
+        def update(self, params, task, loss):
+            return {"w": W}
+
+        def judge(self, params):
+            return fl.Values(1.0, [0.0], [1.0, 1.0])
+
+        def certify(self, params, error, ranges):
+            raise NotImplementedError
+
+    def value(sums):
+        if np.ndim(sums) != 1 or len(sums) != 2:
+            raise ValueError("two statistics")
+        return sums[0] / sums[1]
+
+    app = fl.client_app(lambda context: Pools(context.node_config["partition-id"]))
+    grid = FaultyGrid(app, 3)
+    result = run(grid, pooled=value)
+    assert result.history.per_client.fates.tolist() == [[1, 1, Fate.BAD_REPORT]]
+    assert "it has 3 statistics, where 2 are expected" in caplog.text
+    result = run(grid, pooled=lambda sums: np.nan)
+    assert result.history.void.all()
+    assert int(result.history.per_client.fates[0, 0]) == Fate.VOID
+    rule = ss.AverageSGM(step_size=0.1, tolerance=2.0, criterion="pooled")
+    assert run(grid, rule=rule, pooled=value).status.ok
+    grid.faults[1, wire.JUDGE] = "silent"  # without it nobody knows of all data put together
+    result = run(grid, rule=rule, pooled=value)
+    assert result.status.code is ss.StatusCode.VIOLATED
+    assert "nothing is known of 'site 1'" in result.status.message
+
+
+GOOD = {"estimate": [0.1], "lower": [0.0], "upper": [0.2], "rows": [9], "deviation": [0.3], "approximate": [1]}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": [float("nan")]},
+        {"rows": [float("inf")]},
+        {"rows": [0]},
+        {"rows": [1.5]},
+        {"deviation": [-1.0]},
+        {"deviation": [float("nan")]},
+        {"lower": [0.3]},
+        {"upper": [float("nan")]},
+        {"estimate": [0.5]},
+        {"rows": [9, 9]},
+        {"rows": 9},
+    ],
+)
+def test_intervals_that_cannot_be_are_rejected(change):
+    assert checked_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD)}), 1)[0].rows == 9
+    if change == {"rows": 9}:  # one number is a list of one
+        assert checked_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD | change)}), 1)[0].rows == 9
+        return
+    with pytest.raises(wire.Unacceptable):
+        checked_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD | change)}), 1)
+
+
+def test_evaluations_are_of_those_who_answer():
+    grid = FaultyGrid(quadratics(MANY), MANY)
+    grid.faults[1, wire.JUDGE] = "silent"
+    result = run(grid, rounds=4, eval_every=2)
+    assert result.history.full_rounds.tolist() == [0, 2]
+    others = [np.square(client(i)).sum(axis=1).mean() / 2 for i in (0, 2, 3)]
+    np.testing.assert_allclose(result.history.full.objective[0], max(others), rtol=1e-5)
+    np.testing.assert_allclose(result.history.full.mean_objective[0], np.mean(others), rtol=1e-5)
+
+
+def test_a_client_that_holds_another_rounds_parameters_says_so():
+    grid = fl.InProcessGrid(quadratics(1), 1)
+
+    def ask(kind, round_number, **records):
+        message = Message(RecordDict(records), 100, kind, group_id=str(round_number))
+        return next(iter(grid.send_and_receive([message]))).content
+
+    settings = {"round": 0, "seed": 0, "local_steps": 1, "step_size": 0.1, "switches": True}
+    ask(wire.REPORT, 0, params=zeros(), settings=ConfigRecord(settings))
+    assert wire.DIRECTION in ask(wire.UPDATE, 0, decision=ConfigRecord({"feasible": True}))
+    told = wire.refused(ask(wire.UPDATE, 1, decision=ConfigRecord({"feasible": True})))
+    assert told == "it holds the parameters of round 0, but is asked about 1"

@@ -1,0 +1,179 @@
+"""The compiled engine against the plain NumPy loop: the same draws, the same trajectory, every rule."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import reference
+import softswitch as ss
+from problems import NumpyTwin, client_data, least_squares, regression, softplus_level, two_constraints, watched
+from softswitch.engines.request import prepare
+
+ROUNDS = 300
+ETA = 0.2
+TOLERANCE = 0.05
+LAM = TOLERANCE / (1 + 1 / 10)
+
+
+def draws_of(problem, clients, rule, seed, **options):
+    """The engine's own random choices, handed to the reference."""
+    settings = {
+        "rounds": ROUNDS,
+        "local_steps": 1,
+        "participation": 1.0,
+        "batch_size": 8,
+        "value_batch_size": "same",
+        "replace": True,
+        "average_last": 1.0,
+        "eval_every": 0,
+        "clients_at_once": None,
+    } | options
+    oracle = prepare(problem, clients, (rule,), **settings).oracle
+    key = jax.random.key(seed)
+    drawn = jax.jit(jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k))))(jnp.arange(ROUNDS))
+    return [
+        reference.Draws(clients, values, gradients)
+        for clients, values, gradients in zip(*(np.asarray(x) for x in drawn), strict=True)
+    ]
+
+
+def rules():
+    common = {"step_size": ETA, "tolerance": TOLERANCE}
+    return {
+        "softmax": (ss.SoftmaxSGM(alpha=20.0, **common), lambda: reference.SoftmaxSGM(20.0, LAM)),
+        "sharp softmax": (ss.SoftmaxSGM(alpha=6400.0, **common), lambda: reference.SoftmaxSGM(6400.0, LAM)),
+        "two alphas": (
+            ss.SoftmaxSGM(alpha=5.0, constraint_alpha=50.0, **common),
+            lambda: reference.SoftmaxSGM(5.0, LAM, 50.0),
+        ),
+        "softmax per spread": (
+            ss.SoftmaxSGM(alpha=6.0, alpha_scale="spread", **common),
+            lambda: reference.SoftmaxSGM(6.0, LAM, per_spread=True),
+        ),
+        "average": (ss.AverageSGM(**common), lambda: reference.AverageSGM(LAM)),
+        "hard": (ss.HardSGM(**common), lambda: reference.HardSGM(LAM)),
+        "penalty": (ss.Penalty(penalty=2.5, **common), lambda: reference.Penalty(2.5, TOLERANCE, LAM)),
+        "primal-dual": (
+            ss.PrimalDual(multiplier=0.5, dual_step_size=0.05, **common),
+            lambda: reference.PrimalDual(0.5, 0.05, TOLERANCE, LAM),
+        ),
+    }
+
+
+SCHEMES = {
+    "full participation, E=1": {},
+    "full participation, E=5": {"local_steps": 5},
+    "half participation, E=5": {"local_steps": 5, "participation": 0.5},
+    "half participation, E=1": {"participation": 0.5},
+}
+
+
+@pytest.mark.parametrize("constraints", [1, 2])
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("method", rules())
+def test_engine_follows_the_reference_loop(monkeypatch, x64, method, scheme, constraints):
+    data, owner = regression()
+    clients = client_data(data, owner)
+    constraint = softplus_level if constraints == 1 else two_constraints
+    problem = ss.Problem(least_squares, constraint, jnp.zeros(4, dtype=jnp.float64))
+    rule, make_reference = rules()[method]
+    draws = draws_of(problem, clients, rule, seed=3, **SCHEMES[scheme])
+    E = SCHEMES[scheme].get("local_steps", 1)
+    expected = reference.run(NumpyTwin(data, constraints), make_reference(), np.zeros(4), draws, ETA, ETA, E)
+    iterates, result = watched(
+        monkeypatch, problem, clients, rule, rounds=ROUNDS, batch_size=8, seed=3, **SCHEMES[scheme]
+    )
+
+    np.testing.assert_allclose(iterates, expected.iterates, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(result.history.feasible, expected.feasible)
+    np.testing.assert_allclose(result.history.criterion, expected.criteria, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(result.params, expected.average, rtol=1e-9)
+    if rule.switches:
+        assert 20 < sum(expected.feasible) < ROUNDS - 20, "both branches must occur for the comparison to count"
+
+
+def test_local_step_size_of_its_own_and_projection(monkeypatch, x64):
+    data, owner = regression()
+    clients = client_data(data, owner)
+    problem = ss.Problem(least_squares, softplus_level, jnp.full(4, 0.4, dtype=jnp.float64), ss.Ball(0.9))
+    rule = ss.SoftmaxSGM(alpha=30.0, step_size=ETA, local_step_size=0.03, tolerance=TOLERANCE)
+    draws = draws_of(problem, clients, rule, seed=1, local_steps=5)
+    expected = reference.run(
+        NumpyTwin(data, 1), reference.SoftmaxSGM(30.0, LAM), np.full(4, 0.4), draws, ETA, 0.03, 5, radius=0.9
+    )
+    iterates, _ = watched(monkeypatch, problem, clients, rule, rounds=ROUNDS, batch_size=8, seed=1, local_steps=5)
+    np.testing.assert_allclose(iterates, expected.iterates, rtol=1e-9, atol=1e-12)
+    assert np.isclose(np.linalg.norm(iterates, axis=1), 0.9).any(), "the projection must have acted"
+
+
+def test_whole_local_data_of_ragged_clients(monkeypatch, x64):
+    data, owner = regression()
+    clients = client_data(data, owner)
+    problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4, dtype=jnp.float64))
+    rule = ss.SoftmaxSGM(alpha=20.0, step_size=ETA, tolerance=TOLERANCE)
+    rows = [np.flatnonzero(owner == i) for i in range(len(clients))]
+    whole = reference.Draws(np.arange(len(clients)), rows, _PerStep(rows))
+    expected = reference.run(
+        NumpyTwin(data, 1), reference.SoftmaxSGM(20.0, LAM), np.zeros(4), [whole] * ROUNDS, ETA, ETA, 1
+    )
+    iterates, _ = watched(monkeypatch, problem, clients, rule, rounds=ROUNDS, batch_size=None)
+    np.testing.assert_allclose(iterates, expected.iterates, rtol=1e-9, atol=1e-12)
+
+
+class _PerStep:
+    """gradient_rows[:, j] for a single step over ragged clients."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __getitem__(self, index):
+        return [self.rows[index[1]]]
+
+
+def test_step_size_schedule_equals_steps_by_hand(x64):
+    """f = w, never infeasible: w_K = w_0 − Σ η_k."""
+    clients = ss.ClientData.from_arrays({"x": np.zeros(4)}, client=[0, 0, 1, 1])
+    problem = ss.Problem(lambda w, b: w + 0 * b["x"].sum(), lambda w, b: 0 * w - 1, jnp.float64(5.0))
+    schedule = optax.linear_schedule(1.0, 0.0, 10)
+    rule = ss.SoftmaxSGM(alpha=1.0, step_size=schedule, tolerance=0.1)
+    result = ss.solve(problem, clients, rule, rounds=10, batch_size=2)
+    # optax computes schedules in float32
+    assert float(result.last) == pytest.approx(5.0 - sum(1 - k / 10 for k in range(10)), abs=1e-6)
+
+
+def test_server_adam_follows_optax(x64):
+    """One client, deterministic: the direction is the plain gradient, so the run is optax's own Adam."""
+    generator = np.random.default_rng(0)
+    data = {"a": generator.normal(size=(20, 3)), "b": generator.normal(size=20)}
+    clients = ss.ClientData.from_arrays(data, client=np.zeros(20, int))
+    problem = ss.Problem(least_squares, lambda w, b: -1.0 + 0 * w[0], jnp.zeros(3, dtype=jnp.float64))
+    rule = ss.AverageSGM(step_size=0.05, tolerance=0.1, optimizer=optax.adam)
+    result = ss.solve(problem, clients, rule, rounds=50, batch_size=None)
+
+    w, optimizer = np.zeros(3), optax.adam(0.05)
+    state = optimizer.init(w)
+    for _ in range(50):
+        gradient = data["a"].T @ (data["a"] @ w - data["b"]) / 20
+        updates, state = optimizer.update(gradient, state)
+        w = optax.apply_updates(w, updates)
+    np.testing.assert_allclose(result.last, w, rtol=1e-10)
+
+
+@pytest.mark.parametrize("scheme", ["full participation, E=1", "half participation, E=5"])
+def test_limits_of_alpha_are_rules_of_their_own(monkeypatch, x64, scheme):
+    """Whole runs: AverageSGM is α = 0, HardSGM is what large α tends to."""
+    clients = client_data(*regression())
+    problem = ss.Problem(least_squares, two_constraints, jnp.zeros(4, dtype=jnp.float64))
+
+    def iterates(rule):
+        return watched(monkeypatch, problem, clients, rule, rounds=100, batch_size=8, **SCHEMES[scheme])[0]
+
+    common = {"step_size": ETA, "tolerance": TOLERANCE}
+    np.testing.assert_allclose(
+        iterates(ss.AverageSGM(**common)), iterates(ss.SoftmaxSGM(alpha=0.0, **common)), rtol=1e-12, atol=1e-14
+    )
+    hard = iterates(ss.HardSGM(**common))
+    far, near = (np.abs(iterates(ss.SoftmaxSGM(alpha=a, **common)) - hard).max() for a in (10.0, 1e8))
+    assert near < 1e-9 < far

@@ -1,0 +1,223 @@
+"""Certificates: right as often as promised, honest where they cannot tell."""
+
+import json
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import softswitch as ss
+from softswitch.guarantees.intervals import mean_interval
+from softswitch.results.certificate import Verdict
+from softswitch.tasks.neyman_pearson import breast_cancer
+
+
+def test_intervals_by_hand():
+    """100 rows, half 0 and half 1, p = 0.01, range [0, 1]."""
+    rows = np.repeat([0.0, 1.0], 50)
+    found = mean_interval(rows, 0.01, (0.0, 1.0))
+    hoeffding = math.sqrt(math.log(200) / 200)
+    bernstein = math.sqrt(2 * (25 / 99) * math.log(400) / 100) + 7 * math.log(400) / (3 * 99)
+    assert found.upper - 0.5 == pytest.approx(min(hoeffding, bernstein))
+    assert 0.5 - found.lower == pytest.approx(min(hoeffding, bernstein))
+    # Hardly any scatter and many rows: Bernstein is the smaller by far.
+    calm = mean_interval(np.full(10_000, 0.3), 0.01, (0.0, 1.0))
+    assert calm.upper - 0.3 == pytest.approx(7 * math.log(400) / (3 * 9999))
+    student = mean_interval(rows, 0.01, None)
+    margin = stats.t(len(rows) - 1).isf(0.01) * rows.std(ddof=1) / np.sqrt(len(rows))
+    np.testing.assert_allclose([student.lower, student.upper], [rows.mean() - margin, rows.mean() + margin], rtol=1e-9)
+    assert mean_interval(rows, 0.01, None).approximate
+    with pytest.raises(ValueError, match="lie outside their range"):
+        mean_interval(rows, 0.01, (0.0, 0.5))
+
+
+def share(w, batch):
+    return jnp.average(batch["x"], weights=batch["weight"]) + 0 * w
+
+
+PROBLEM = ss.Problem(share, share, jnp.float32(0.0))
+
+
+def draws(true, rows, generator):
+    """Held-out rows of Bernoulli clients."""
+    x = np.concatenate([generator.random(rows) < p for p in true]).astype(np.float32)
+    return ss.ClientData.from_arrays({"x": x}, client=np.repeat(np.arange(len(true)), rows))
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.01])
+def test_meets_is_wrong_at_most_as_often_as_promised(margin):
+    """500 held-out draws with one client just above the tolerance: "meets" would be false each time."""
+    generator = np.random.default_rng(0)
+    true = (0.1, 0.2 + margin + 1e-9, 0.15)
+    false = 0
+    for _ in range(500):
+        found = ss.certify(
+            jnp.float32(0.0),
+            PROBLEM,
+            draws(true, 400, generator),
+            0.9,
+            tolerance=0.2,
+            objective_range=(0, 1),
+            constraint_range=(0, 1),
+        )
+        assert not found.approximate
+        false += found.clients[1].verdict is Verdict.MEETS
+    assert false / 500 <= 0.1
+
+
+def test_all_intervals_hold_together():
+    generator = np.random.default_rng(1)
+    true = np.linspace(0.02, 0.9, 8)
+    missed = 0
+    for _ in range(200):
+        data = draws(true, 60, generator)
+        ranges = {"objective_range": (0, 1), "constraint_range": (0, 1)}
+        found = ss.certify(jnp.float32(0.0), PROBLEM, data, 0.8, tolerance=0.5, **ranges)
+        intervals = [(client.objective, client.constraints[0]) for client in found.clients]
+        inside = [i.lower <= p <= i.upper for p, pair in zip(true, intervals, strict=True) for i in pair]
+        missed += not all(inside)
+    assert missed / 200 <= 0.2
+
+
+def test_verdicts_and_rows_needed():
+    generator = np.random.default_rng(2)
+    true = (0.05, 0.18, 0.6)
+    ranges = {"objective_range": (0, 1), "constraint_range": (0, 1)}
+    found = ss.certify(jnp.float32(0.0), PROBLEM, draws(true, 500, generator), 0.95, tolerance=0.2, **ranges)
+    low, near, high = found.clients
+    assert (low.verdict, near.verdict, high.verdict) == (Verdict.MEETS, Verdict.UNCLEAR, Verdict.VIOLATES)
+    assert found.verdict is Verdict.VIOLATES
+    assert low.rows_needed is None
+    # With about as many rows as it says, a client at its estimate is decided; with a quarter of them it is not.
+    total = 500 + near.rows_needed
+    estimate = near.constraints[0].estimate
+    for rows, decided in ((int(1.05 * total), True), (total // 4, False)):
+        x = np.zeros(rows, np.float32)
+        x[: round(estimate * rows)] = 1
+        again = ss.certify(
+            jnp.float32(0.0),
+            PROBLEM,
+            ss.ClientData.from_arrays({"x": np.tile(x, 3)}, client=np.repeat(np.arange(3), rows)),
+            0.95,
+            tolerance=0.2,
+            **ranges,
+        )
+        assert (again.clients[1].verdict is Verdict.MEETS) == decided
+    only_good = ss.certify(jnp.float32(0.0), PROBLEM, draws((0.05, 0.02), 500, generator), tolerance=0.2, **ranges)
+    assert only_good.verdict is Verdict.MEETS
+    assert only_good.worst_constraint <= 0.2
+
+
+def gap(w, batch):
+    """The difference of two group means: not a mean over rows."""
+    row, group = batch["weight"], batch["p"]
+    mean = lambda member: (row * member * batch["x"]).sum() / (row * member).sum()  # noqa: E731
+    return jnp.abs(mean(group) - mean(1 - group)) + 0 * w
+
+
+def test_what_is_not_a_mean_over_rows_is_labelled_approximate():
+    generator = np.random.default_rng(3)
+    group = (np.arange(800) % 2).astype(float)
+    data = {"x": 0.8 * generator.random(800) + 0.2 * group, "p": group}
+    held_out = ss.ClientData.from_arrays(data, client=np.repeat([0, 1], 400))
+    problem = ss.Problem(share, gap, jnp.float32(0.0))
+    found = ss.certify(
+        jnp.float32(0.0), problem, held_out, tolerance=0.3, objective_range=(0, 1), constraint_range=(0, 1)
+    )
+    for client in found.clients:
+        assert client.constraints[0].approximate
+        assert not client.objective.approximate
+        # A gap of two means of 200 numbers, uniform over 0.8, has standard error 0.8·√(2/12/200) = 0.023; z is 2.5.
+        assert client.constraints[0].upper - client.constraints[0].estimate == pytest.approx(2.5 * 0.023, rel=0.2)
+    assert "Approximate bounds" in str(found)
+
+
+def test_conditional_losses_rest_on_the_rows_they_concern():
+    task = breast_cancer(4)
+    result = ss.solve(task.problem, task.train, ss.SoftmaxSGM(alpha=100.0, step_size=0.5, tolerance=0.1), rounds=300)
+    found = ss.certify(result, task.problem, task.test, 0.9)
+    assert found.tolerance == 0.1
+    sizes = task.test.stratum_sizes
+    assert [client.objective.rows for client in found.clients] == sizes[:, 0].tolist()
+    assert [client.constraints[0].rows for client in found.clients] == sizes[:, 1].tolist()
+    assert found.approximate
+    printed = json.loads(json.dumps(found.to_dict()))
+    assert printed["clients"][0]["constraints"][0]["approximate"] is True
+    assert printed["verdict"] in ("meets", "cannot tell", "violates")
+
+
+def guarded_miss_rate(w, batch):
+    """A rate among positives that pretends to be 0 where there are none: not a mean over rows."""
+    positive = (batch["weight"] * batch["p"]).sum()
+    missed = (batch["weight"] * batch["p"] * batch["x"]).sum()
+    return jnp.where(positive > 0, missed / jnp.where(positive > 0, positive, 1), 0.0) + 0 * w
+
+
+def test_a_guarded_rate_is_not_taken_for_a_mean_over_all_rows():
+    """4 positives in 1,000 rows, a true miss rate of 0.3: "meets 0.1" must be rare, and never a promise."""
+    generator = np.random.default_rng(5)
+    problem = ss.Problem(share, guarded_miss_rate, jnp.float32(0.0))
+    ranges = {"objective_range": (0, 1), "constraint_range": (0, 1)}
+    group = np.zeros(1000)
+    group[:4] = 1
+    for _ in range(40):
+        x = (generator.random(1000) < 0.3).astype(np.float32)
+        held_out = ss.ClientData.from_arrays({"x": x, "p": group}, client=np.zeros(1000))
+        found = ss.certify(jnp.float32(0.0), problem, held_out, tolerance=0.1, **ranges)
+        assert found.clients[0].constraints[0].approximate
+        assert found.verdict is not Verdict.MEETS
+
+
+def test_rows_that_are_all_equal_decide_nothing_without_a_range():
+    data = ss.ClientData.from_arrays({"x": np.zeros(5, np.float32)}, client=np.zeros(5))
+    found = ss.certify(jnp.float32(0.0), PROBLEM, data, tolerance=0.1)
+    assert found.verdict is Verdict.UNCLEAR
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["worst_constraint"] is None
+
+
+def test_equal_rows_beside_a_client_whose_rows_differ():
+    x = np.r_[np.zeros(5), np.tile([0.0, 1.0], 50)].astype(np.float32)
+    data = ss.ClientData.from_arrays({"x": x}, client=np.repeat([0, 1], [5, 100]))
+    found = ss.certify(jnp.float32(0.0), PROBLEM, data, tolerance=0.1)
+    assert (found.clients[0].verdict, found.clients[1].verdict) == (Verdict.UNCLEAR, Verdict.VIOLATES)
+
+
+def test_a_group_of_one_decides_nothing():
+    x = np.linspace(0, 1, 50, dtype=np.float32)
+    held_out = ss.ClientData.from_arrays({"x": x, "p": (np.arange(50) == 49).astype(float)}, client=np.zeros(50))
+    found = ss.certify(jnp.float32(0.0), ss.Problem(share, gap, jnp.float32(0.0)), held_out, tolerance=0.2)
+    assert found.verdict is Verdict.UNCLEAR
+
+
+def test_a_shifted_mean_is_still_a_mean():
+    """A mean minus 500 loses digits in float32; it is promised all the same."""
+    generator = np.random.default_rng(6)
+    x = generator.uniform(0, 1000, 4000).astype(np.float32)
+    held_out = ss.ClientData.from_arrays({"x": x}, client=np.repeat(np.arange(20), 200))
+    problem = ss.Problem(share, lambda w, b: share(w, b) - 500, jnp.float32(0.0))
+    found = ss.certify(
+        jnp.float32(0.0), problem, held_out, tolerance=1, objective_range=(0, 1000), constraint_range=(-500, 500)
+    )
+    assert not found.approximate
+
+
+def test_one_row_and_a_range_still_tell_how_many_more():
+    held_out = ss.ClientData.from_arrays({"x": np.array([0.0, 0, 1, 0], np.float32)}, client=[0, 1, 1, 1])
+    ranges = {"objective_range": (0, 1), "constraint_range": (0, 1)}
+    found = ss.certify(jnp.float32(0.0), PROBLEM, held_out, tolerance=0.2, **ranges)
+    assert found.clients[0].verdict is Verdict.UNCLEAR
+    assert found.clients[0].rows_needed > 30
+
+
+def test_bad_input():
+    data = draws((0.1,), 5, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="confidence must be a number between 0 and 1"):
+        ss.certify(jnp.float32(0.0), PROBLEM, data, 1.0, tolerance=0.1)
+    with pytest.raises(ValueError, match="tolerance must be given where result is not a Result"):
+        ss.certify(jnp.float32(0.0), PROBLEM, data)
+    with pytest.raises(ValueError, match="objective_range must be \\(low, high\\) with low < high, but is \\(1, 0\\)"):
+        ss.certify(jnp.float32(0.0), PROBLEM, data, tolerance=0.1, objective_range=(1, 0))
+    with pytest.raises(ValueError, match="one for each of 1 constraints"):
+        ss.certify(jnp.float32(0.0), PROBLEM, data, tolerance=0.1, constraint_range=[(0, 1), (0, 1)])

@@ -1,0 +1,53 @@
+"""Estimated constants against known ones."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from benchmarks.promise import NOISE, constraint, linear_clients, objective, worst_heterogeneity
+from scipy import integrate
+
+import softswitch as ss
+from softswitch.guarantees.pilot import subgaussian_norm
+
+
+def test_subgaussian_norm_of_known_distributions():
+    """|x| = 1: E exp(1/σ²) = 2 at σ = 1/√(ln 2). Uniform on [−1, 1]: ∫₀¹ exp(x²/σ²)dx = 2."""
+    assert subgaussian_norm(np.ones(50)) == pytest.approx(1 / np.sqrt(np.log(2)))
+    grid = (np.arange(20_000) + 0.5) / 20_000
+    sigma = subgaussian_norm(grid)
+    assert integrate.quad(lambda x: np.exp((x / sigma) ** 2), 0, 1)[0] == pytest.approx(2, rel=1e-6)
+    assert subgaussian_norm(-3 * grid) == pytest.approx(3 * sigma)
+    assert subgaussian_norm(np.zeros(5)) == 0
+    assert subgaussian_norm([1.0]) == pytest.approx(1 / np.sqrt(np.log(2)))
+
+
+def test_constants_of_a_known_problem():
+    c, h, clients = linear_clients(6, 0.1)
+    problem = ss.Problem(objective, constraint, jnp.zeros(2))
+    found = ss.estimate_constants(problem, clients, ss.Ball(1.0), pilots=256)
+    assert found.diameter == 2.0
+    assert found.lipschitz == pytest.approx(
+        max(np.linalg.norm(c, axis=1).max(), np.linalg.norm(h, axis=1).max()), rel=1e-4
+    )
+    # The mean of many noises of length NOISE in the plane is nearly normal, of norm NOISE·√2 for one row.
+    assert found.gradient_noise == pytest.approx(NOISE * np.sqrt(2), rel=0.2)
+    # Along a direction of length 1 its deviation is NOISE/√2, and √(8/3) times that is its sub-Gaussian norm.
+    assert found.value_noise == pytest.approx(NOISE / np.sqrt(2) * np.sqrt(8 / 3), rel=0.2)
+    assert 0.5 * worst_heterogeneity(c, h) < found.heterogeneity <= worst_heterogeneity(c, h) * (1 + 1e-4)
+
+
+def test_estimates_feed_a_plan_that_solves():
+    _, _, clients = linear_clients(6, 0.1)
+    problem = ss.Problem(objective, constraint, jnp.zeros(2), ss.Box(-0.7, 0.7))
+    known = ss.estimate_constants(problem, clients)
+    assert known.diameter == pytest.approx(1.4 * np.sqrt(2))
+    plan = ss.plan(known, clients=6, epsilon=0.5)
+    result = ss.solve(problem, clients, ss.SoftmaxSGM.from_plan(plan), **plan.solve_options())
+    assert result.status.ok
+
+
+def test_an_unbounded_domain_is_refused():
+    _, _, clients = linear_clients(6, 0.1)
+    problem = ss.Problem(objective, constraint, jnp.zeros(2))
+    with pytest.raises(ValueError, match="domain must be a Ball or a Box: the theorems need a bounded Θ; but is None"):
+        ss.estimate_constants(problem, clients)

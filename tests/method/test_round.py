@@ -1,0 +1,99 @@
+"""The round's bookkeeping: averages, kept iterates, void rounds, dropouts, divergence."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softswitch as ss
+from softswitch.method import round as rounds
+from softswitch.rules import Reports
+
+RULE = ss.SoftmaxSGM(alpha=1.0, step_size=0.5, tolerance=1.0, threshold=1.0)
+
+
+def reports(f, g, mask=None):
+    f, g = jnp.asarray(f, float), jnp.asarray(g, float)[:, None]
+    return Reports(f, g, None, jnp.ones(len(f), bool) if mask is None else jnp.asarray(mask))
+
+
+def advance(state, k, heard, direction, averaging_from=0, rule=RULE):
+    decision, memory = rule.decide(state.rule, heard)
+    return rounds.advance(state, rule, None, jnp.int32(k), averaging_from, heard, decision, memory, direction)
+
+
+def begin(w=0.0, rule=RULE):
+    return rounds.start(jnp.float32(w), rule, 1)
+
+
+def test_only_feasible_iterates_before_their_step_are_averaged():
+    state = begin(1.0)
+    state = advance(state, 0, reports([3.0, 1.0], [0.0, 0.0]), jnp.float32(2.0))  # feasible at w = 1
+    state = advance(state, 1, reports([5.0, 1.0], [9.0, 9.0]), jnp.float32(2.0))  # infeasible at w = 0
+    state = advance(state, 2, reports([2.0, 1.0], [0.0, 0.0]), jnp.float32(2.0))  # feasible at w = −1
+    state = advance(state, 3, reports([4.0, 1.0], [-5.0, -5.0]), jnp.float32(2.0))  # feasible at w = −2
+    assert float(state.params) == -3
+    assert int(state.average.rounds) == 3
+    assert float(state.average.mean()) == pytest.approx(-2 / 3)
+    assert (float(state.best.params), float(state.best.score)) == (-1, 2), "the smallest reported worst objective"
+    assert (float(state.least_violating.params), float(state.least_violating.score)) == (-2, -5)
+
+
+def test_averaging_may_begin_late():
+    state = begin(1.0)
+    for k in range(4):
+        state = advance(state, k, reports([0.0], [0.0]), jnp.float32(2.0), averaging_from=2)
+    assert float(state.average.mean()) == pytest.approx((-1 - 2) / 2)
+
+
+def test_a_void_round_changes_nothing():
+    rule = ss.PrimalDual(multiplier=1.0, dual_step_size=0.5, step_size=0.5, tolerance=1.0)
+    state = advance(begin(rule=rule), 0, reports([1.0], [0.0]), jnp.float32(1.0), rule=rule)
+    nobody = reports([jnp.nan], [jnp.nan], [False])
+    after = advance(state, 1, nobody, jnp.float32(0.0), rule=rule)
+    for one, other in zip(jax.tree.leaves(after), jax.tree.leaves(state), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_weights_are_renormalised_over_the_survivors():
+    weights = rounds.surviving_weights(jnp.array([0.2, 0.5, 0.3]), jnp.array([True, False, True]))
+    np.testing.assert_allclose(weights, [0.4, 0, 0.6], rtol=1e-6)
+    np.testing.assert_array_equal(rounds.surviving_weights(jnp.array([0.2, 0.8]), jnp.zeros(2, bool)), [0, 0])
+
+
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
+@pytest.mark.parametrize("where", ["objective", "constraint", "direction"])
+def test_what_is_not_finite_never_enters(bad, where):
+    state = advance(begin(1.0), 0, reports([0.0, 0.0], [0.0, 0.0]), jnp.float32(1.0))
+    f = [0.0, bad] if where == "objective" else [0.0, 0.0]
+    g = [bad, 0.0] if where == "constraint" else [0.0, 0.0]
+    direction = jnp.float32(bad if where == "direction" else 1.0)
+    state = advance(state, 1, reports(f, g), direction)
+    assert int(state.diverged_at) == 1
+    assert float(state.params) == 0.5
+    # What comes later changes nothing any more.
+    later = advance(state, 2, reports([0.0, 0.0], [0.0, 0.0]), jnp.float32(1.0))
+    assert float(later.params) == 0.5
+    assert int(later.average.rounds) == (2 if where == "direction" else 1), "w_1 counts where its report was sound"
+    assert np.isfinite(float(later.average.mean()))
+
+
+def test_the_average_keeps_its_digits_over_many_rounds():
+    """A million additions of 0.1 in float32: a plain sum would be off by 1%, a running mean by as much."""
+    zero, joins = jnp.float32(0.0), jnp.bool_(True)
+    empty = rounds.Average(zero, zero, jnp.int32(0))
+    average = jax.lax.fori_loop(0, 1_000_000, lambda _, average: average.add(jnp.float32(0.1), joins), empty)
+    assert int(average.rounds) == 1_000_000
+    assert float(average.mean()) == pytest.approx(np.float32(0.1), rel=1e-6)
+
+
+def test_who_has_no_such_function_counts_nothing():
+    """−∞ is not a number to average: the client has no objective, or no constraint, and the others decide."""
+    nothing = -jnp.inf
+    state = advance(begin(1.0), 0, reports([0.0, nothing], [nothing, 0.5]), jnp.float32(1.0))
+    assert int(state.diverged_at) == -1
+    assert float(state.params) == 0.5
+    for f, g in (([nothing, nothing], [0.0, 0.0]), ([0.0, 0.0], [nothing, nothing])):
+        void = advance(state, 1, reports(f, g), jnp.float32(1.0))
+        for one, other in zip(jax.tree.leaves(void), jax.tree.leaves(state), strict=True):
+            np.testing.assert_array_equal(one, other)

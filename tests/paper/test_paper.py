@@ -1,0 +1,271 @@
+"""softswitch paper: what it writes and says, in its quick version; and that claims can fail."""
+
+import csv
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import cvxpy
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from softswitch.cli import app
+from softswitch.paper import (
+    EXPERIMENTS,
+    Claim,
+    Scale,
+    alpha_tradeoff,
+    error_budget,
+    fair_frontier,
+    fair_noniid,
+    np_sweeps,
+    tuning,
+)
+from softswitch.paper.np_study import FULL, STUDY
+from softswitch.paper.study import Point, answers, gradient_evaluations, lasts, paired
+from softswitch.runs.folder import find_runs
+from softswitch.runs.report import write_report
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Runs each experiment once, in its quick version."""
+    out, printed = tmp_path_factory.mktemp("results"), {}
+
+    def of(name):
+        if name not in printed:
+            done = CliRunner().invoke(app, ["paper", name, "--quick", "--seeds", "1", "--out", str(out)])
+            assert done.exit_code == 0, done.output
+            printed[name] = done.output
+        return out / name, printed[name]
+
+    return of
+
+
+def test_list_and_refusal():
+    runner = CliRunner()
+    listed = runner.invoke(app, ["paper"]).output
+    assert all(name in listed for name in EXPERIMENTS)
+    refused = runner.invoke(app, ["paper", "np-comparson"])
+    assert refused.exit_code == 2
+    assert "np-comparson" in refused.output
+    assert runner.invoke(app, ["paper", "all", "--seeds", "0"]).exit_code == 2
+
+
+SAFE_RL = [name for name in EXPERIMENTS if name.startswith("safe-rl")]  # these share their runs
+
+
+SLOW = ("alpha-scale", "fair-comparison", "fair-noniid", "fair-frontier", "fair-optimizer", "fair-criterion")
+ALONE = [
+    pytest.param([name], marks=[pytest.mark.slow] if name in SLOW else [], id=name)
+    for name in EXPERIMENTS
+    if name not in SAFE_RL
+]
+
+
+@pytest.mark.parametrize("names", [*ALONE, pytest.param(SAFE_RL, id="safe-rl")])
+def test_figure_numbers_and_claims_are_written(written, names):
+    for name in names:
+        is_written(name, *written(name))
+
+
+def is_written(name, folder, printed):
+    assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert ElementTree.parse(folder / f"{name}.svg").getroot().tag.endswith("svg")
+    tables = list(folder.glob("*.csv"))
+    assert tables
+    for table in tables:
+        with table.open(newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        assert rows
+        assert "nan" not in [value for row in rows for value in row.values()]
+    told = json.loads((folder / "claims.json").read_text())
+    assert told["quick"]
+    assert told["seeds"] == 1
+    assert told["claims"] or name == "participation", "its quick version has one point, and nothing to compare"
+    for claim in told["claims"]:
+        assert str(Claim(**claim)) in printed
+
+
+def test_seeds_are_taken(tmp_path):
+    done = CliRunner().invoke(app, ["paper", "alpha-sensitivity", "--quick", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "2 seeds" in done.output
+    with (tmp_path / "alpha-sensitivity" / "answers.csv").open(newline="") as stream:
+        assert {row["seed"] for row in csv.DictReader(stream)} == {"0", "1"}
+
+
+def points(*constraints):
+    return [Point(np.array([0.3, 0.1]), np.array([g, 0.0]), 0.1) for g in constraints]
+
+
+def test_a_rise_beyond_the_standard_error_is_noticed():
+    assert np_sweeps._falls({1.0: points(0.5, 0.6), 2.0: points(0.1, 0.2), 3.0: points(0.12, 0.22)})
+    assert not np_sweeps._falls({1.0: points(0.5, 0.6), 2.0: points(0.1, 0.12), 3.0: points(0.15, 0.17)})
+    assert not np_sweeps._falls({1.0: points(0.5), 2.0: points(0.51)})
+
+
+def test_a_steady_rise_in_small_steps_is_no_fall():
+    rising = {float(k): points(0.1 + 0.01 * k, 0.14 + 0.01 * k) for k in range(6)}
+    assert not np_sweeps._falls(rising)
+    assert not np_sweeps._falls({1.0: points(0.1, 0.2), 2.0: points(0.1, 0.2)})
+
+
+def test_paired_difference_by_hand():
+    difference, error = paired(points(0.5, 0.7), points(0.2, 0.2), "worst_constraint")
+    assert difference == pytest.approx(0.4)
+    assert error == pytest.approx(1.2706, abs=1e-4)  # 0.3 and 0.5: standard error 0.1, times t(1) = 12.706
+    assert paired(points(0.5), points(0.2), "worst_constraint") == (pytest.approx(0.3), np.inf)
+
+
+def test_slopes_of_a_power_law():
+    rounds = np.array([100, 1000, 10_000])
+    gaps = np.stack([3 * rounds**-0.5, 2 * rounds**-0.7], axis=1)
+    middle, low, high = error_budget.slopes(rounds, gaps)
+    assert middle == pytest.approx(-0.6)
+    # Two slopes, −0.5 and −0.7: the standard error is 0.1, and t with one degree of freedom 12.706.
+    assert (low, high) == pytest.approx((-0.6 - 1.2706, -0.6 + 1.2706), abs=1e-3)
+    assert error_budget._slope_claim(rounds, np.stack([rounds**-0.6, rounds**-0.61], axis=1)).held
+    assert not error_budget._slope_claim(rounds, np.stack([rounds**-0.3, rounds**-0.31], axis=1)).held
+    assert not error_budget._slope_claim(rounds, np.array([[0.1], [0.05], [-0.01]])).held, "a gap below 0 has no slope"
+
+
+def test_claims_on_the_three_regimes_can_fail():
+    for regime, product in alpha_tradeoff.REGIMES.items():
+        right = alpha_tradeoff.iterates(alpha_tradeoff.play(product))
+        assert alpha_tradeoff._claim(regime, product, right).held
+        wrong = right.copy()
+        wrong[-2] += 0.01
+        assert not alpha_tradeoff._claim(regime, product, wrong).held
+
+
+def test_iterates_are_those_of_the_recurrence():
+    w = alpha_tradeoff.iterates(alpha_tradeoff.play(1.8, rounds=20))
+    expected = [alpha_tradeoff.START]
+    for _ in range(19):
+        expected.append(expected[-1] - np.tanh(1.8 * expected[-1]))
+    np.testing.assert_allclose(w, expected, atol=1e-5)
+
+
+def test_the_tuned_setting_is_the_best_that_meets(monkeypatch):
+    found = {
+        (1.0, 0.0, 0.1): [Point(np.array([0.1]), np.array([0.2]), 0.1)],
+        (2.5, 0.0, 0.1): [Point(np.array([0.4]), np.array([0.09]), 0.1)],
+        (5.0, 0.0, 0.1): [Point(np.array([0.3]), np.array([0.1]), 0.1)],
+    }
+    monkeypatch.setattr(tuning, "tried", lambda *_: found)
+    assert tuning.best(STUDY, "Penalty", FULL, Scale(1)).penalty == 5.0
+    del found[2.5, 0.0, 0.1], found[5.0, 0.0, 0.1]
+    assert tuning.best(STUDY, "Penalty", FULL, Scale(1)) is None
+
+
+def test_width_of_the_good_region_by_hand():
+    """Two lines over 1, 10, 100, 1000: the longest unbroken stretch is from 10 to 1000 on the second."""
+    level = dict.fromkeys([(v, 0.0, 0.1) for v in (1, 10, 100, 1000)], 1.0)
+    level |= {(1, 0.0, 0.5): 9.0, (10, 0.0, 0.5): 1.0, (100, 0.0, 0.5): 1.1, (1000, 0.0, 0.5): 1.2}
+    level[100, 0.0, 0.1] = np.inf
+    assert tuning.decades(level, 1.25) == pytest.approx(2.0)
+    assert tuning.decades(level, 1.05) == pytest.approx(1.0)
+    assert tuning.decades(level, 0.5) == 0
+    assert tuning.decades(dict.fromkeys(level, np.inf), np.inf) == 0
+
+
+def test_no_region_is_good_where_nothing_meets():
+    bad = {(v, 0.0, 0.1): points(0.5, 0.5) for v in (1, 10, 100)}
+    assert not tuning._claim({"Softmax SGM": bad, "Penalty": bad, "Primal-dual": bad}, FULL, 0.1).held
+
+
+def answer(f, g):
+    return [Point(np.array([f + d, 0.1]), np.array([g, 0.0]), 0.05) for d in (0.0, 0.001, -0.001)]
+
+
+def test_claims_on_occupations_can_fail():
+    """One method's figures changed at a time, beyond what its claim allows."""
+    right = (answer(0.47, 0.14), answer(0.47, 0.04), answer(0.50, 0.03), answer(0.53, 0.02))
+    wide = [Point(p.objective, np.array([0.06, 0.06, 0.01, 0.01]), 0.05) for p in right[0]]
+    right = (wide, *right[1:])
+    assert [claim.held for claim in fair_noniid.claims("ρ = 3", *right)] == [True, True, True, True]
+    changes = {0: answer(0.47, 0.04), 1: answer(0.47, 0.06), 2: answer(0.50, 0.06), 3: answer(0.48, 0.02)}
+    failing = {0: [0], 1: [1], 2: [2, 3], 3: [3]}
+    for place, points_ in changes.items():
+        now = [points_ if i == place else own for i, own in enumerate(right)]
+        held = [claim.held for claim in fair_noniid.claims("ρ = 3", *now)]
+        assert [i for i, one in enumerate(held) if not one] == failing[place]
+
+
+def test_the_tuned_penalty_is_the_best_that_meets():
+    ends = {"a": answer(0.3, 0.2), "b": answer(0.5, 0.05), "c": answer(0.4, 0.04)}
+    assert fair_noniid.best_penalty(ends) == "c"
+    assert fair_noniid.best_penalty({"a": answer(0.3, 0.2), "d": answer(0.4, 0.1)}) == "d"
+
+
+def test_gradients_are_counted_before_the_iterate_they_led_to():
+    """Batches of 32 at 20 clients: none led to w_0, 20·32·k to w_k."""
+    (result,) = STUDY.runs({"": STUDY.rules["Softmax SGM"]}, FULL, Scale(1, quick=True), evaluations=4)[""]
+    np.testing.assert_array_equal(gradient_evaluations(result), 640 * np.array([0, 50, 100, 150]))
+
+
+def test_users_of_baselines_take_the_last_iterate():
+    found = STUDY.runs(STUDY.rules, FULL, Scale(1, quick=True), evaluations=4)
+    own = STUDY.tasks(1)
+    for label, results in found.items():
+        taken, last = answers(results, own)[0], lasts(results, own)[0]
+        assert (taken.worst_objective == last.worst_objective) == (label != "Softmax SGM")
+
+
+def test_accuracy_between_the_points_of_a_curve():
+    curve = np.array([[0.0, 0.80], [0.1, 0.84]])
+    assert fair_frontier.accuracy_at(curve, 0.05) == pytest.approx(0.82)
+    assert np.isnan(fair_frontier.accuracy_at(curve, 0.2))
+
+
+def test_what_is_not_installed_is_said_before_any_work(monkeypatch):
+    monkeypatch.setattr("softswitch.paper.experiment.find_spec", lambda name: None)
+    refused = CliRunner().invoke(app, ["paper", "all"])
+    assert refused.exit_code == 2
+    assert "softswitch[fairness]" in refused.output
+
+
+def test_optimum_agrees_with_cvxpy():
+    """F* of the convex task in a ball, from SciPy and from a conic solver."""
+    train = STUDY.tasks(1)[0].train
+    x, y = np.asarray(train.rows.columns["x"], float), np.asarray(train.rows.columns["y"])
+    owner = np.repeat(np.arange(20), train.sizes)
+    w, t = cvxpy.Variable(31), cvxpy.Variable()
+    limits = [cvxpy.norm(w) <= error_budget.RADIUS]
+    for i in range(20):
+        benign, malignant = x[(owner == i) & (y == 0)], x[(owner == i) & (y == 1)]
+        limits += [cvxpy.sum(cvxpy.logistic(benign @ w)) / len(benign) <= t]
+        limits += [cvxpy.sum(cvxpy.logistic(-malignant @ w)) / len(malignant) <= error_budget.LEVEL]
+    accuracy = {"tol_gap_abs": 1e-6, "tol_gap_rel": 1e-6, "tol_feas": 1e-6}
+    cvxpy.Problem(cvxpy.Minimize(t), limits).solve(solver=cvxpy.CLARABEL, **accuracy)
+    assert error_budget.smallest_objective(train) == pytest.approx(float(t.value), rel=1e-4)
+
+
+def test_the_gallery_shows_every_experiment():
+    """The page is written by make gallery; it must not lag behind the list of experiments."""
+    page = (ROOT / "docs" / "gallery.md").read_text()
+    for name in EXPERIMENTS:
+        assert f"    softswitch paper {name}\n" in page
+        assert f"images/paper/{name}.png" in page
+        assert (ROOT / "docs" / "images" / "paper" / f"{name}.png").exists()
+
+
+def test_runs_are_written_and_can_be_reported_on(written, tmp_path):
+    folder, _ = written("np-comparison")
+    runs = find_runs(folder / "runs")
+    assert {run.about["rule"].split("(")[0] for run in runs} == {"SoftmaxSGM", "Penalty", "PrimalDual"}
+    page = write_report([runs[0].folder], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "softswitch paper np-comparison --seeds 1 --quick" in page
+    assert "heat-0" not in page  # reports of single clients were not recorded
+
+
+def test_names_of_runs_are_fit_for_folders():
+    scale = Scale()
+    answer = next(iter(STUDY.runs({"": STUDY.rules["Softmax SGM"]}, FULL, Scale(1, quick=True)).values()))
+    for _ in range(2):
+        scale.keep("λ = −5, a/b", answer)
+    assert list(scale.runs) == ["λ-=-5-a-b-seed-0", "λ-=-5-a-b-seed-0-2"]

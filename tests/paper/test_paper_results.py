@@ -1,0 +1,72 @@
+"""The paper's figures at full length: Neyman–Pearson with five seeds, Adult with two."""
+
+import numpy as np
+import pytest
+
+import softswitch as ss
+from softswitch.paper import adult_study
+from softswitch.paper.experiment import Scale
+from softswitch.paper.np_study import AVERAGE, FULL, PARTIAL, SOFTMAX, STUDY, TOLERANCE
+from softswitch.paper.study import averages, lasts, mean
+
+SCALE = Scale(seeds=5)
+RULES = {
+    "softmax": SOFTMAX,
+    "gentle": ss.SoftmaxSGM(alpha=1.0, step_size=0.5, tolerance=TOLERANCE),
+    "middle": ss.SoftmaxSGM(alpha=10.0, step_size=0.5, tolerance=TOLERANCE),
+    "average": AVERAGE,
+}
+
+
+@pytest.fixture(scope="module", params=[FULL, PARTIAL], ids=lambda way: way.name)
+def found(request):
+    batches = STUDY.runs(RULES, request.param, SCALE)
+    whole = STUDY.runs({"softmax": RULES["softmax"]}, request.param, SCALE, batch_size=None)
+    return request.param, {label: averages(results) for label, results in batches.items()}, averages(whole["softmax"])
+
+
+def test_the_constraint_holds_on_the_average_of_feasible_iterates(found):
+    _, batches, whole = found
+    assert mean(batches["softmax"], "worst_constraint") <= TOLERANCE
+    assert mean(whole, "worst_constraint") <= TOLERANCE
+
+
+def test_figures_of_an_independent_implementation(found):
+    """F(w̄) and G(w̄) of another program with the same setting, within two standard deviations of our seeds."""
+    way, batches, whole = found
+    expected = {FULL: ((0.265, 0.064), (0.169, 0.082)), PARTIAL: ((0.215, 0.093), (0.179, 0.089))}[way]
+    for points, numbers in zip((batches["softmax"], whole), expected, strict=True):
+        for name, number in zip(("worst_objective", "worst_constraint"), numbers, strict=True):
+            values = [getattr(point, name) for point in points]
+            assert abs(np.mean(values) - number) <= 2 * np.std(values, ddof=1), (name, values, number)
+
+
+def test_a_small_alpha_hides_the_worst_client(found):
+    _, batches, _ = found
+    levels = [mean(batches[label], "worst_constraint") for label in ("average", "gentle", "middle", "softmax")]
+    assert levels[1] > 0.3
+    assert sorted(levels, reverse=True) == levels, "G falls as α grows: 0, 1, 10, 6400"
+
+
+def test_the_average_meets_it_on_average_only(found):
+    way, batches, _ = found
+    average = batches["average"]
+    assert mean(average, "mean_constraint") <= TOLERANCE < mean(average, "worst_constraint")
+    assert mean(average, "violating") >= 3
+    violating = [point.violating for point in batches["softmax"]]
+    assert max(violating) == 0 if way is FULL else np.mean(violating) <= 0.5
+
+
+@pytest.mark.slow
+def test_adult_ends_where_the_paper_has_it():
+    """Training data, worst client. Last iterates of an independent program: 0.358/0.054, 0.394/0.014, 0.525/0.003."""
+    scale = Scale(seeds=3)
+    found = adult_study.STUDY.runs(adult_study.STUDY.rules, adult_study.FULL, scale)
+    assert mean(averages(found["Softmax SGM"]), "worst_constraint") <= 0.055
+    softmax, penalty, dual = (lasts(results, adult_study.STUDY.tasks(3)) for results in found.values())
+    assert mean(softmax, "worst_objective") <= mean(penalty, "worst_objective") - 0.02
+    assert mean(penalty, "worst_constraint") < mean(softmax, "worst_constraint")
+    assert mean(dual, "worst_objective") > mean(softmax, "worst_objective") + 0.1
+    for points, *expected in ((softmax, 0.358, 0.054), (penalty, 0.394, 0.014), (dual, 0.525, 0.003)):
+        assert mean(points, "worst_objective") == pytest.approx(expected[0], abs=0.03)
+        assert mean(points, "worst_constraint") == pytest.approx(expected[1], abs=0.01)

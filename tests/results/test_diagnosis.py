@@ -1,0 +1,199 @@
+"""Each illness is found in a run built to have it, and in none of the healthy ones."""
+
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import softswitch as ss
+from problems import client_data, least_squares, regression, softplus_level
+from softswitch.tasks.neyman_pearson import breast_cancer
+
+
+def illnesses(result):
+    return [finding.illness for finding in result.diagnosis]
+
+
+def two(data=(1.0, -1.0)):
+    return ss.ClientData.from_arrays({"sign": np.array(data, dtype=np.float32)}, client=["plus", "minus"])
+
+
+def run(objective, constraint, start, rule, clients=None, **options):
+    problem = ss.Problem(objective, constraint, jnp.float32(start))
+    return ss.solve(problem, clients or two(), rule, **{"rounds": 400, "batch_size": None} | options)
+
+
+def signed(w, b):
+    return b["sign"][0] * w
+
+
+def never(w, b):
+    return -1.0 + 0 * w
+
+
+def sgm(alpha=50.0, step_size=0.01, tolerance=0.1, **more):
+    return ss.SoftmaxSGM(alpha=alpha, step_size=step_size, tolerance=tolerance, **more)
+
+
+def test_incompatible_parabolas():
+    """g = (w ∓ 1)² − 0.05: −0.05 for each by itself, 0.95 at best together."""
+    result = run(lambda w, b: w**2, lambda w, b: (w - b["sign"][0]) ** 2 - 0.05, 0.5, sgm())
+    assert illnesses(result)[0] == "constraints look incompatible"
+    assert "reaches -0.05, within the tolerance" in result.explain()
+
+
+def test_incompatible_constraints():
+    result = run(lambda w, b: w**2, lambda w, b: 1 + b["sign"][0] * w, 0.5, sgm())
+    assert illnesses(result)[0] == "constraints look incompatible"
+    assert "2 of 2 clients are above the tolerance 0.1" in result.explain()
+
+
+def test_a_client_infeasible_by_itself():
+    clients = ss.ClientData.from_arrays({"shift": np.array([-5.0, 0.5], np.float32)}, client=["Earth", "Mars"])
+    result = run(lambda w, b: w, lambda w, b: w**2 + b["shift"][0], 1.0, sgm(), clients)
+    assert illnesses(result)[0] == "client infeasible by itself"
+    assert "Minimising the constraint of client 'Mars' alone ends at 0.5" in result.explain()
+
+
+@pytest.mark.parametrize(("start", "step"), [(30.0, 0.01), (10.0, 0.001), (3.0, optax.exponential_decay(0.1, 10, 0.5))])
+def test_a_run_that_is_only_too_short_blames_no_client(start, step):
+    result = run(lambda w, b: w**2, lambda w, b: w + 0 * b["sign"][0], start, sgm(step_size=step), rounds=200)
+    assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
+    assert illnesses(result)[0] in ("constraints look incompatible", "constraint never met")
+    assert "longer" in result.diagnosis[0].change
+
+
+def test_ctrl_c_while_the_blocker_is_looked_at_keeps_the_run(monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["softswitch.engines.solve"], "smallest_alone", interrupt)
+    result = run(lambda w, b: w**2, lambda w, b: 1 + b["sign"][0] * w, 0.5, sgm())
+    assert illnesses(result)[0] == "constraint never met"
+
+
+def test_a_tolerance_of_zero_raises_no_alarm():
+    rule = sgm(alpha=10.0, step_size=1e-3, tolerance=0.0)
+    result = run(signed, lambda w, b: 0.5 - w, 0.6, rule, rounds=1000)
+    assert illnesses(result) == [], result.explain()
+
+
+def test_other_rules_and_several_constraints_are_read_too():
+    vector = lambda w, b: jnp.stack([0.5 - w, w - 3])  # noqa: E731
+    common = {"step_size": 0.05, "tolerance": 0.1}
+    rules = (
+        ss.Penalty(penalty=5.0, **common),
+        ss.PrimalDual(multiplier=1.0, dual_step_size=0.1, **common),
+        ss.HardSGM(step_size=0.05, tolerance=0.1, threshold=-0.05),
+    )
+    for rule in rules:
+        result = run(signed, vector, 2.0, rule, rounds=200)
+        assert isinstance(result.explain(), str)
+    hard = run(signed, never, 1.0, ss.HardSGM(step_size=0.1, tolerance=0.1))
+    assert "limit cycle" in illnesses(hard)
+    assert "smaller or falling step size" in hard.explain()
+
+
+def test_hardly_ever_feasible():
+    """From 10 down to 0.1 in steps of 0.01·(gradient 1): only the last of 1,000 rounds are feasible."""
+    result = run(signed, lambda w, b: w + 0 * b["sign"][0], 10.0, sgm(), rounds=1000)
+    assert illnesses(result) == ["hardly ever feasible"]
+
+
+def test_constraint_that_never_acts():
+    assert illnesses(run(signed, never, 1.0, sgm())) == ["constraint never acts"]
+
+
+def test_a_mean_that_hides_the_worst_client():
+    """g = ±w at α = 0.01: their softmax mean w·tanh(αw) is 0.04 at w = 2, so every round is feasible."""
+    for rule in (sgm(alpha=0.01), ss.AverageSGM(step_size=0.01, tolerance=0.1)):
+        result = run(lambda w, b: (w - 2) ** 2, signed, 2.0, rule)
+        assert "the mean hides the worst client" in illnesses(result)
+    finding = next(f for f in result.diagnosis if f.illness == "the mean hides the worst client")
+    assert "Use SoftmaxSGM" in finding.change
+    result = run(lambda w, b: (w - 2) ** 2, signed, 2.0, sgm(alpha=0.01, alpha_scale="spread"))
+    finding = next(f for f in result.diagnosis if f.illness == "the mean hides the worst client")
+    assert "Raise α of the constraint (now 0.01 per spread)" in finding.change
+    by_mean = sgm(alpha=50.0, alpha_scale="spread", criterion="mean")
+    result = run(lambda w, b: (w - 2) ** 2, signed, 2.0, by_mean)
+    finding = next(f for f in result.diagnosis if f.illness == "the mean hides the worst client")
+    assert "Use SoftmaxSGM and its criterion" in finding.change
+
+
+def test_limit_cycle():
+    """αη = 5 on f = ±w."""
+    result = run(signed, lambda w, b: jnp.abs(w) - 0.2, 0.5, sgm(alpha=50.0, step_size=0.1, tolerance=0.5))
+    assert "limit cycle" in illnesses(result)
+    assert "αη = 5" in result.explain()
+    calm = run(signed, lambda w, b: jnp.abs(w) - 0.2, 0.5, sgm(alpha=8.0, step_size=0.1, tolerance=0.5))
+    assert "limit cycle" not in illnesses(calm)
+    tied = run(
+        signed, lambda w, b: jnp.abs(w) - 0.2, 0.5, sgm(alpha=8.0, alpha_scale="spread", step_size=0.1, tolerance=0.5)
+    )
+    assert "as α per spread makes it" in tied.explain()  # the same α: near a tie only a smaller step helps
+    mild = run(
+        signed, lambda w, b: jnp.abs(w) - 0.2, 0.5, sgm(alpha=0.5, alpha_scale="spread", step_size=0.1, tolerance=0.5)
+    )
+    assert "limit cycle" not in illnesses(mild)  # tanh(α/2) is a quarter
+
+
+def test_step_size_too_large():
+    """Each step moves the constraint by 2, with a tolerance of 0.1."""
+    result = run(lambda w, b: -w, lambda w, b: jnp.abs(w) - 0.5, 0.3, sgm(step_size=2.0))
+    assert "step size too large" in illnesses(result)
+    assert "Lower step_size (now 2)" in result.explain()
+
+
+def test_divergence():
+    result = run(lambda w, b: w**4, never, 3.0, sgm(step_size=1.0))
+    assert illnesses(result)[0] == "diverged"
+
+
+def test_batch_too_small_for_the_threshold():
+    """Rows of ±5 around a mean of 0: batches of 2 scatter by 3.5, with a threshold of 0.09."""
+    generator = np.random.default_rng(0)
+    noise = generator.choice([-5.0, 5.0], 4000)
+    noise -= noise.reshape(2, 2000).mean(axis=1).repeat(2000)
+    clients = ss.ClientData.from_arrays({"z": noise.astype(np.float32)}, client=np.repeat([0, 1], 2000))
+    problem = ss.Problem(
+        lambda w, b: (w - 1) ** 2 + 0 * b["z"][0],
+        lambda w, b: jnp.average(b["z"], weights=b["weight"]) + w,
+        jnp.float32(0.5),
+    )
+    small = ss.solve(problem, clients, sgm(), rounds=400, batch_size=2)
+    assert "batch too small for the threshold" in illnesses(small)
+    large = ss.solve(problem, clients, sgm(), rounds=400, batch_size=2, value_batch_size=None)
+    assert illnesses(large) == []
+
+
+HEALTHY = {
+    "Neyman–Pearson": lambda: _healthy_np(),
+    "Neyman–Pearson, partial": lambda: _healthy_np(local_steps=5, participation=0.5),
+    "regression": lambda: ss.solve(
+        ss.Problem(least_squares, softplus_level, jnp.zeros(4)),
+        client_data(*regression(sizes=(40, 80))),
+        sgm(alpha=100.0, step_size=0.05, tolerance=0.2),
+        batch_size=32,
+    ),
+    "two clients": lambda: run(signed, lambda w, b: 0.5 - w, 2.0, sgm(alpha=10.0, step_size=0.05), rounds=1000),
+}
+
+
+def _healthy_np(**options):
+    task = breast_cancer(20)
+    return ss.solve(task.problem, task.train, sgm(alpha=100.0, step_size=0.5), **options)
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_runs_are_left_alone(name):
+    result = HEALTHY[name]()
+    assert illnesses(result) == [], result.explain()
+    assert "Nothing looks wrong." in result.explain()
+
+
+def test_sweeps_are_diagnosed_too():
+    problem = ss.Problem(lambda w, b: w**2, lambda w, b: 1 + b["sign"][0] * w, jnp.float32(0.5))
+    (result,) = ss.sweep(problem, two(), {"one": sgm()}, seeds=1, rounds=100, batch_size=None)["one"]
+    assert illnesses(result) == ["constraint never met"]

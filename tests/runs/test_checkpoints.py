@@ -1,0 +1,226 @@
+"""A run that is stopped, killed or damaged goes on to exactly what it would have been."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import softswitch as ss
+from problems import client_data, least_squares, regression, softplus_level
+from softswitch.runs.checkpoints import write_atomically
+
+ROUNDS = 900  # chunks of 250
+RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.01, optimizer=optax.adam, tolerance=0.1)
+
+
+def problem():
+    return ss.Problem(least_squares, softplus_level, jnp.zeros(4))
+
+
+def clients():
+    return client_data(*regression())
+
+
+def solve(folder=None, rule=RULE, every=0.0, **options):
+    options = {"rounds": ROUNDS, "seed": 3, "record_clients": True, "eval_every": 100} | options
+    keeps = None if folder is None else ss.Checkpoints(folder, every=every)
+    return ss.solve(problem(), clients(), rule, checkpoints=keeps, **options)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return solve()
+
+
+def same(one, other):
+    for name in ("params", "last", "best", "client_objective", "client_constraint"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    for name in ("objective", "constraint", "criterion", "feasible", "worst_client", "gradient_evaluations"):
+        np.testing.assert_array_equal(getattr(one.history, name), getattr(other.history, name))
+    for name in ("clients", "objective", "constraint"):
+        np.testing.assert_array_equal(getattr(one.history.per_client, name), getattr(other.history.per_client, name))
+    np.testing.assert_array_equal(one.history.full_rounds, other.history.full_rounds)
+    np.testing.assert_array_equal(one.history.full.objective, other.history.full.objective)
+    assert (one.status, one.selected) == (other.status, other.selected)
+
+
+def after(chunks, then):
+    """A callback that does something after so many chunks."""
+    seen = []
+
+    def watch(chunk):
+        seen.append(chunk.round)
+        return then() if len(seen) == chunks else None
+
+    return watch
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def test_keeping_checkpoints_changes_nothing(whole, tmp_path):
+    same(solve(tmp_path), whole)
+    assert [file.name for file in sorted(tmp_path.iterdir())] == [
+        "round-000000750.safetensors",
+        "round-000000900.safetensors",
+    ]
+    same(solve(tmp_path), whole)  # already done: nothing is left to run
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+@pytest.mark.parametrize("then", [interrupt, lambda: True])
+def test_ctrl_c_and_stopping_leave_a_result_and_a_checkpoint(whole, tmp_path, chunks, then):
+    stopped = solve(tmp_path, every=1e6, callbacks=[after(chunks, then)])
+    assert stopped.status.code == "stopped"
+    assert len(stopped.history) == 250 * chunks
+    assert np.isfinite(stopped.params).all()
+    seen = []
+    same(solve(tmp_path, callbacks=[lambda chunk: seen.append((chunk.round, chunk.switch_share))]), whole)
+    assert seen[0][0] == min(250 * (chunks + 1), ROUNDS)
+    assert seen[-1][1] == pytest.approx(whole.history.switch_share)
+
+
+def test_a_rule_with_memory_goes_on_too(tmp_path):
+    rule = ss.PrimalDual(multiplier=0.5, dual_step_size=0.05, step_size=0.01, tolerance=0.1)
+    expected = solve(rule=rule)
+    solve(tmp_path, rule, callbacks=[after(2, interrupt)])
+    same(solve(tmp_path, rule), expected)
+
+
+def test_a_diverged_run_stays_diverged(tmp_path):
+    rule = ss.SoftmaxSGM(alpha=20.0, step_size=1e30, tolerance=0.1)
+    first = solve(tmp_path, rule)
+    assert first.status.code == "diverged"
+    assert solve(tmp_path, rule).status == first.status
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip", "empty", "text"])
+def test_a_damaged_checkpoint_is_passed_over(whole, tmp_path, harm):
+    solve(tmp_path, callbacks=[after(2, interrupt)])
+    *_, older, newest = sorted(tmp_path.iterdir())
+    content = bytearray(newest.read_bytes())
+    if harm == "flip":
+        content[-100] ^= 1
+    newest.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "text": b"round 500"}.get(harm, content))
+    seen = []
+    same(solve(tmp_path, callbacks=[lambda chunk: seen.append(chunk.round)]), whole)
+    assert seen[0] == 500  # from round 250 on, where the older one stands
+    assert older.name == "round-000000250.safetensors"
+
+
+def test_where_all_are_damaged_the_run_begins_anew(whole, tmp_path):
+    solve(tmp_path, callbacks=[after(2, interrupt)])
+    for file in tmp_path.iterdir():
+        file.write_bytes(b"")
+    same(solve(tmp_path), whole)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"seed": 4}, "its seed is 3, but 4 is asked for"),
+        ({"rounds": 1000}, "its rounds is 900, but 1000"),
+        ({"rule": ss.SoftmaxSGM(alpha=21.0, step_size=0.01, optimizer=optax.adam, tolerance=0.1)}, "its rule is"),
+        ({"local_steps": 2}, "its local_steps is 1, but 2"),
+        ({"record_clients": False}, "its record_clients is True, but False"),
+    ],
+)
+def test_a_checkpoint_of_another_request_is_refused(tmp_path, changes, named):
+    solve(tmp_path, callbacks=[after(1, interrupt)])
+    with pytest.raises(ValueError, match=f"is of another request: {named}"):
+        solve(tmp_path, **changes)
+
+
+def test_other_data_is_refused(tmp_path):
+    solve(tmp_path, callbacks=[after(1, interrupt)])
+    data, owner = regression()
+    data["a"] = data["a"] * 1.01
+    with pytest.raises(ValueError, match=r"its clients is .*, but .* is asked for; use another folder"):
+        ss.solve(
+            problem(),
+            client_data(data, owner),
+            RULE,
+            rounds=ROUNDS,
+            seed=3,
+            record_clients=True,
+            eval_every=100,
+            checkpoints=ss.Checkpoints(tmp_path),
+        )
+
+
+def test_another_function_of_the_same_name_is_refused(tmp_path):
+    def level(offset):
+        return lambda w, batch: softplus_level(w, batch) - offset
+
+    for offset, refused in ((0.0, False), (0.0, False), (0.1, True)):
+        asked = ss.Problem(least_squares, level(offset), jnp.zeros(4))
+        settings = {"rounds": 20, "checkpoints": ss.Checkpoints(tmp_path)}
+        if refused:
+            with pytest.raises(ValueError, match="its functions is"):
+                ss.solve(asked, clients(), RULE, **settings)
+        else:
+            ss.solve(asked, clients(), RULE, **settings)
+
+
+def test_they_are_saved_as_often_as_asked(tmp_path):
+    assert ss.Checkpoints(tmp_path, every=0).due()
+    assert not ss.Checkpoints(tmp_path, every=60).due()
+    with pytest.raises(ValueError, match="every must be a finite number and >= 0, but is -1"):
+        ss.Checkpoints(tmp_path, every=-1)
+    with pytest.raises(TypeError, match="checkpoints must be a Checkpoints, but is 'here'"):
+        ss.solve(problem(), clients(), RULE, checkpoints="here")
+
+
+CHILD = """
+import sys
+import numpy as np
+sys.path.insert(0, {tests!r})
+import test_checkpoints
+result = test_checkpoints.solve({folder!r}, callbacks=[lambda chunk: test_checkpoints.slowly(chunk)])
+np.save({done!r}, result.params)
+"""
+
+
+def slowly(chunk):
+    """Give the one who kills a moment to do it in."""
+    print(chunk.round, flush=True)
+    time.sleep(0.3)
+
+
+def test_killed_at_random_moments(whole, tmp_path):
+    """kill -9 within or between chunks and saves, again and again, until the run is done."""
+    folder, done = tmp_path / "run", tmp_path / "done.npy"
+    program = CHILD.format(tests=str(Path(__file__).parents[1]), folder=str(folder), done=str(done))
+    chance, kills = random.Random(1), 0
+    while not done.exists():
+        child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+        child.stdout.readline()  # the first chunk of this life is done
+        if kills < 3:
+            time.sleep(chance.uniform(0, 0.4))
+            child.send_signal(signal.SIGKILL)
+            kills += 1
+        child.communicate()
+    np.testing.assert_array_equal(np.load(done), whole.params)
+    assert kills == 3
+
+
+def test_a_file_that_cannot_be_put_in_its_place_leaves_the_old_one(tmp_path, monkeypatch):
+    file = tmp_path / "there"
+    write_atomically(file, b"old")
+
+    def fails(self, target):
+        raise OSError("no")
+
+    monkeypatch.setattr(type(file), "replace", fails)
+    with pytest.raises(OSError, match="no"):
+        write_atomically(file, b"new and longer")
+    assert file.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [file]

@@ -1,0 +1,107 @@
+"""Tables: read from files, and encoded alike for training and prediction."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from softswitch.tables.table import Encoding, column, is_value, read_table
+
+TABLE = pd.DataFrame(
+    {"age": [20.0, 30.0, None, 50.0], "ward": ["b", "a", "c", None], "flag": [True, False, True, True]}
+)
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "parquet"])
+def test_formats(tmp_path, ending):
+    file = tmp_path / f"t.{ending}"
+    TABLE.to_parquet(file) if ending == "parquet" else TABLE.to_csv(file, index=False)
+    found = read_table(file)
+    np.testing.assert_array_equal(found["age"], TABLE["age"])
+    assert list(found.columns) == ["age", "ward", "flag"]
+
+
+def test_files_that_are_no_tables(tmp_path):
+    (tmp_path / "t.txt").write_text("a")
+    (tmp_path / "t.csv").write_text("")
+    for name, message in (
+        ("none.csv", "does not exist"),
+        ("t.txt", r"must end in .csv \(or .csv.gz"),
+        ("t.csv", "could not be read as CSV"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read_table(tmp_path / name)
+
+
+def test_encoding_by_hand():
+    encoding = Encoding.fit(TABLE, ["age", "ward", "flag"])
+    assert encoding.features == ("age", "ward=b", "ward=c", "flag=True")
+    deviation = np.std([20, 30, 50])
+    expected = [
+        [(20 - 100 / 3) / deviation, 1, 0, 1],
+        [(30 - 100 / 3) / deviation, 0, 0, 0],
+        [0, 0, 1, 1],  # an empty number is the mean
+        [(50 - 100 / 3) / deviation, 0, 0, 1],  # an empty word is no level
+    ]
+    np.testing.assert_allclose(encoding.encode(TABLE), expected, rtol=1e-5, atol=1e-6)
+    again = Encoding.from_dict(encoding.to_dict())
+    assert again == encoding
+    new = pd.DataFrame({"flag": ["False"], "ward": ["unheard of"], "age": ["40"], "more": [1]})
+    np.testing.assert_allclose(again.encode(new), [[(40 - 100 / 3) / deviation, 0, 0, 0]], rtol=1e-5, atol=1e-6)
+
+
+def test_a_constant_column_does_no_harm():
+    table = pd.DataFrame({"a": [1.0, 2.0], "b": [5.0, 5.0]})
+    np.testing.assert_allclose(Encoding.fit(table, ["a", "b"]).encode(table), [[-1, 0], [1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"id": [f"case {i}" for i in range(300)]}, "'id' has 300 different values, more than 200; .* data.ignore"),
+        ({"a": [1.0, np.inf]}, "'a' must be finite, but holds infinity"),
+        ({"a": [np.nan, np.nan]}, "'a' is empty in all training rows"),
+        ({"a": ["x", "x"]}, "no features are left"),
+    ],
+)
+def test_columns_that_cannot_be_features(table, message):
+    table = pd.DataFrame(table)
+    with pytest.raises(ValueError, match=message):
+        Encoding.fit(table, list(table.columns))
+
+
+def test_new_rows_that_do_not_fit():
+    encoding = Encoding.fit(TABLE, ["age", "ward"])
+    with pytest.raises(ValueError, match="lacks columns of the training data: 'ward'"):
+        encoding.encode(TABLE[["age"]])
+    with pytest.raises(ValueError, match="column 'age' must hold numbers, as in training, but holds 'old'"):
+        encoding.encode(pd.DataFrame({"age": ["old"], "ward": ["a"]}))
+
+
+def test_words_that_a_file_reads_as_numbers():
+    """A level 1 is still 1 where gaps make the column real, and a truth value may be 0 or 1."""
+    encoding = Encoding.fit(pd.DataFrame({"ward": ["1", "2", "A"], "flag": [True, False, True]}), ["ward", "flag"])
+    new = pd.DataFrame({"ward": [2.0, None, 1.0], "flag": [1, 0, 1]})
+    np.testing.assert_array_equal(encoding.encode(new), [[1, 0, 1], [0, 0, 0], [0, 0, 1]])
+    with pytest.raises(ValueError, match=r"'ward' holds none of the values it had in training, 1, 2, A, but '7'"):
+        encoding.encode(pd.DataFrame({"ward": [7] * 10, "flag": [1] * 10}))
+    assert not encoding.encode(pd.DataFrame({"ward": [7], "flag": [0]})).any()  # one case may be new
+
+
+def test_gaps_in_whole_numbers_and_infinity():
+    encoding = Encoding.fit(pd.DataFrame({"n": pd.array([1, 3, None], dtype="Int64")}), ["n"])
+    np.testing.assert_allclose(
+        encoding.encode(pd.DataFrame({"n": pd.array([1, 3, None], dtype="Int64")})), [[-1], [1], [0]]
+    )
+    with pytest.raises(ValueError, match=r"'n' must hold numbers, as in training, but holds .*inf"):
+        encoding.encode(pd.DataFrame({"n": [np.inf]}))
+
+
+def test_columns_by_name_and_value():
+    with pytest.raises(ValueError, match=r"data.label must name a column of the table, but is 'sex'; there are 'age'"):
+        column(TABLE, "sex", "data.label")
+    with pytest.raises(ValueError, match=r"data.client names column 'ward', which has 1 empty cells"):
+        column(TABLE, "ward", "data.client")
+    values = pd.Series([1, 0, 1], name="y")
+    np.testing.assert_array_equal(is_value(values, "1", "data.positive"), [True, False, True])
+    with pytest.raises(ValueError, match=r"data.positive must single out .* 7 is the value of no row; values are 1, 0"):
+        is_value(values, 7, "data.positive")

@@ -1,0 +1,271 @@
+"""From a CSV to a certified model, by the command line and in Python."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_breast_cancer
+from typer.testing import CliRunner
+
+import softswitch as ss
+from softswitch.cli import app
+from softswitch.runs.folder import find_runs, open_run
+from softswitch.tables import training
+from softswitch.tables.kinds import recipe
+from softswitch.tables.settings import config_from
+
+
+def invoke(*words, code=0):
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == code, done.output
+    return re.sub(r"[\s│╭╮╰╯─]+", " ", done.output)
+
+
+def hospital_table():
+    """Breast cancer with a made-up hospital column: four of different sizes."""
+    data = load_breast_cancer(as_frame=True)
+    table = data.data.iloc[:, :10].copy()
+    table["diagnosis"] = np.where(data.target == 0, "malignant", "benign")
+    draws = np.random.default_rng(0).choice(["north", "south", "west", "east"], p=[0.4, 0.3, 0.2, 0.1], size=len(table))
+    table.insert(0, "hospital", draws)
+    return table
+
+
+SETTINGS = """
+[data]
+file = "cases.csv"
+label = "diagnosis"
+client = "hospital"
+positive = "malignant"
+[task]
+at_most = 0.2
+[run]
+rounds = 600
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hospitals")
+    hospital_table().to_csv(folder / "cases.csv", index=False)
+    (folder / "cases.toml").write_text(SETTINGS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(home):
+    """A run, made by the command; and what it printed."""
+    printed = invoke("train", home / "cases.toml")
+    (run,) = find_runs(home / "runs")
+    return run, printed
+
+
+def test_train_prints_settings_certificate_and_verdict(trained):
+    run, printed = trained
+    for words in ("at_most = 0.2", "4 clients", "10 features from 10 columns", "positive: 'malignant'"):
+        assert words in printed
+    assert "converged-feasible" in printed
+    assert "Constraint <= 0.2 with confidence 0.95" in printed
+    assert run.folder.name.startswith("cases-20")
+
+
+def test_the_folder_holds_all_of_it(trained, home):
+    run, _ = trained
+    about = run.about
+    assert about["status"]["code"] == "converged-feasible"
+    assert about["clients"] == 4
+    assert about["worst_constraint"] == pytest.approx(max(run.clients["constraint"]))
+    assert about["data"]["rows"] == sum(run.clients["rows"])
+    assert set(about["versions"]) >= {"softswitch", "jax", "python"}
+    assert run.clients["client"] == ["east", "north", "south", "west"]
+    assert run.history.per_client.objective.shape == (600, 4)
+    assert run.history.held_out is not None
+    assert len(run.certificate["clients"]) == 4
+    assert sorted(run.params) == ["[0]['b']", "[0]['w']"]
+    assert list((run.folder / "checkpoints").iterdir())
+    assert (run.folder / "config.toml").read_text().count('file = "cases.csv"') == 1
+
+
+def test_a_quarter_of_every_clients_class_is_held_out(trained):
+    run, _ = trained
+    table = hospital_table()
+    held = {one["client"]: one["constraints"][0]["rows"] for one in run.certificate["clients"]}
+    for hospital, cases in table.groupby("hospital"):
+        assert held[hospital] == (cases["diagnosis"] == "malignant").sum() // 4
+    kept = dict(zip(run.clients["client"], run.clients["rows"], strict=True))
+    for hospital, cases in table.groupby("hospital"):
+        apart = sum((cases["diagnosis"] == kind).sum() // 4 for kind in ("malignant", "benign"))
+        assert kept[hospital] == len(cases) - apart
+
+
+def test_the_model_predicts_in_python_and_by_command(trained, home):
+    run, _ = trained
+    table = hospital_table()
+    model = ss.load(run.folder)
+    probability = model.probability(table)
+    assert ((probability > 0.45) & (probability < 0.65)).any()  # rows that a threshold somewhere else would tell apart
+    np.testing.assert_array_equal(model.predict(table) == model.classes[1], probability >= 0.5)
+    assert ((probability >= 0.5) == (table["diagnosis"] == "malignant")).mean() > 0.85
+    new = home / "new.csv"
+    table.drop(columns=["hospital", "diagnosis"]).to_csv(new, index=False)
+    assert "Predicted 569 rows" in invoke("predict", run.folder, new)
+    predicted = pd.read_csv(home / "new-predicted.csv")
+    np.testing.assert_allclose(predicted["diagnosis_probability"], probability, rtol=1e-5)
+    np.testing.assert_array_equal(predicted["diagnosis_predicted"], model.predict(table))
+    assert set(predicted["diagnosis_predicted"]) == {"malignant", "benign"}
+    assert "is there already" in invoke("predict", run.folder, new, code=2)
+
+
+def test_the_model_is_what_solve_finds(trained, home):
+    """The same by hand: table, encoding, split and rule make no difference that is not in the settings."""
+    run, _ = trained
+    config = training.read_config(home / "cases.toml")
+    ready = training.make_ready(config, home)
+    rule = training.make_rule(config, 4)
+    result = ss.solve(
+        ready.problem, ready.train, rule, rounds=600, batch_size=32, held_out=ready.held_out, record_clients=True
+    )
+    np.testing.assert_array_equal(result.params[0]["w"], run.params["[0]['w']"])
+    assert rule.alpha == pytest.approx(10 * np.log(4) / 0.2)
+
+
+def test_runs_and_compare(trained, home, tmp_path):
+    run, _ = trained
+    other = tmp_path / "other.toml"
+    other.write_text(SETTINGS.replace("rounds = 600", "rounds = 30").replace('"cases.csv"', f'"{home / "cases.csv"}"'))
+    invoke("train", other)
+    (second,) = find_runs(tmp_path / "runs")
+    assert run.name[:9] in invoke("runs", home / "runs")
+    assert "There are no runs below" in invoke("runs", tmp_path / "nowhere")
+    side_by_side = invoke("compare", run.folder, second.folder)
+    assert "run.rounds" in side_by_side
+    assert "run.seed" not in side_by_side
+
+
+def test_ctrl_c_and_resume_end_as_if_nothing_had_been(trained, home, tmp_path):
+    whole, _ = trained
+
+    def interrupt(chunk):
+        raise KeyboardInterrupt
+
+    copy = tmp_path / "cases.toml"
+    copy.write_text(SETTINGS.replace('"cases.csv"', f'"{home / "cases.csv"}"'))
+    stopped = training.train(copy, callbacks=[interrupt])
+    assert stopped.result.status.code == "stopped"
+    assert ss.load(stopped.folder).run.about["rounds"] == 250
+    assert "converged-feasible" in invoke("resume", stopped.folder)
+    resumed = open_run(stopped.folder)
+    for name, array in whole.params.items():
+        np.testing.assert_array_equal(resumed.params[name], array)
+    np.testing.assert_array_equal(resumed.history.criterion, whole.history.criterion)
+    assert resumed.certificate == whole.certificate
+    assert resumed.about["started"] == open_run(stopped.folder).about["started"]
+
+
+def test_changed_data_is_not_resumed(home, tmp_path):
+    table = hospital_table()
+    table.to_csv(tmp_path / "cases.csv", index=False)
+    (tmp_path / "cases.toml").write_text(SETTINGS.replace("600", "20"))
+    run = training.train(tmp_path / "cases.toml")
+    table.iloc[1:].to_csv(tmp_path / "cases.csv", index=False)
+    with pytest.raises(ValueError, match=r"cases.csv has changed since .* began; train anew"):
+        training.resume(run.folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"diagnosis"', '"diagnose"', "data.label must name a column of the table, but is 'diagnose'"),
+        ('"malignant"', '"bad"', "data.positive must be one of the label's values"),
+        (
+            'label = "diagnosis"',
+            'label = "hospital"',
+            "data.label must be a column of two values, but 'hospital' has 4",
+        ),
+        ('"cases.csv"', '"gone.csv"', "does not exist"),
+        ("[task]", '[task]\nkind = "demographic-parity"', "needs task.sensitive and task.protected"),
+        ("[task]", '[task]\nkind = "own"', "needs task.objective as 'module:function'"),
+        (
+            "[task]",
+            '[task]\nkind = "own"\nobjective = "a"\nconstraint = "b:c"',
+            "task.objective must be 'module:function'",
+        ),
+        ("[data]", '[data]\nignore = ["ward"]', "data.ignore must name columns of the table, but 'ward' is none"),
+        ("[data]", '[data]\nfeatures = ["hospital"]', "data.features must not have 'hospital'"),
+        ("[data]", "[data]\nheld_out = 1.0", "held_out must be a share"),
+        ("rounds = 600", "rounds = 0", "rounds must be a whole number >= 1"),
+    ],
+)
+def test_mistakes_make_no_folder(home, tmp_path, old, new, message):
+    hospital_table().to_csv(tmp_path / "cases.csv", index=False)
+    (tmp_path / "cases.toml").write_text(SETTINGS.replace(old, new))
+    printed = invoke("train", tmp_path / "cases.toml", code=2)
+    assert message in printed
+    assert not (tmp_path / "runs").exists()
+
+
+def test_folders_that_are_no_runs(tmp_path):
+    with pytest.raises(ValueError, match=r"must be the folder of a run, but has no run.json"):
+        ss.load(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(ValueError, match=r"run.json is damaged"):
+        open_run(tmp_path)
+    (tmp_path / "run.json").write_text(json.dumps({"format": "softswitch run 9"}))
+    with pytest.raises(ValueError, match="has the format 'softswitch run 9'"):
+        open_run(tmp_path)
+
+
+def test_init_writes_what_train_reads(home, tmp_path):
+    file = tmp_path / "made.toml"
+    flags = ("--data", home / "cases.csv", "--label", "diagnosis", "--client", "hospital", "--at-most", 0.2)
+    assert "softswitch train" in invoke("init", *flags, "--out", file)
+    config = training.read_config(file)
+    assert (config.data.label, config.task.at_most) == ("diagnosis", 0.2)
+    assert "is there already" in invoke("init", "--out", file, code=2)
+    assert "must be one of" in invoke("init", "--kind", "fair", "--out", tmp_path / "x.toml", code=2)
+
+
+def test_own_functions_and_a_network(home, tmp_path):
+    """Fewer false alarms than a half, in one's own words; a hidden layer, Adam, the last iterate."""
+    (tmp_path / "mine.py").write_text(
+        "from softswitch.recipes import false_alarms, misses\n"
+        "def small(params, batch):\n    return misses(params, batch)\n"
+        "def bounded(params, batch):\n    return false_alarms(params, batch) - 0.1\n"
+    )
+    text = SETTINGS.replace('"cases.csv"', f'"{home / "cases.csv"}"').replace("rounds = 600", "rounds = 50")
+    own = '[task]\nkind = "own"\nobjective = "mine:small"\nconstraint = "mine:bounded"'
+    (tmp_path / "own.toml").write_text(text.replace("[task]", own) + "\n[model]\nhidden = [8]\n")
+    trained = training.train(tmp_path / "own.toml")
+    assert trained.result.selected.startswith("last iterate")
+    assert trained.result.rule.optimizer.__name__ == "adam"
+    model = ss.load(trained.folder)
+    assert [layer["w"].shape for layer in model.params] == [(10, 8), (8, 1)]
+    assert np.isfinite(model.probability(hospital_table())).all()
+
+
+@pytest.mark.parametrize("kind", ["demographic-parity", "equal-opportunity", "group-loss"])
+def test_kinds_with_groups(kind, tmp_path):
+    generator = np.random.default_rng(0)
+    table = pd.DataFrame({"a": generator.normal(size=400), "sex": generator.choice(["F", "M"], 400)})
+    table["y"] = (table["a"] + generator.normal(size=400) > 0).astype(int)
+    table["branch"] = generator.choice([1, 2, 3], 400)
+    table.to_csv(tmp_path / "t.csv", index=False)
+    told = {
+        "data": {"file": "t.csv", "label": "y", "client": "branch"},
+        "task": {"kind": kind, "at_most": 0.7, "sensitive": "sex", "protected": "F"},
+    }
+    ready = training.make_ready(config_from(told), tmp_path)
+    assert set(ready.train.rows.columns) == {"x", "y", "group"}
+    assert ready.train.names == (1, 2, 3)
+    assert len(ready.train.strata) == (4 if kind == "equal-opportunity" else 2)
+    assert ready.encoding.features == ("a", "sex=M")
+    objective, constraint = ss.evaluate(ready.problem, ready.train, ready.problem.start)
+    np.testing.assert_allclose(objective, np.log(2), rtol=1e-5)
+    np.testing.assert_allclose(constraint, np.log(2) if kind == "group-loss" else 0, rtol=1e-5)
+
+
+def test_recipes_of_an_unknown_kind():
+    with pytest.raises(ValueError, match=r"kind must be one of .*, but is 'parity'"):
+        recipe("parity", 3)

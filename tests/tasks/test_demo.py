@@ -1,0 +1,47 @@
+"""The demonstration and its command."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from softswitch.cli import app
+from softswitch.tasks import demo
+
+
+def test_demo_shows_the_point(tmp_path):
+    found = demo.run_demo(seeds=2, rounds=400)
+    softmax, average = found.results["Softmax SGM"], found.results["Average SGM"]
+    for result in softmax:
+        assert result.status.ok
+        assert result.violating == ()
+    for result in average:
+        assert float(result.client_constraint.mean()) <= demo.TOLERANCE
+        assert len(result.violating) >= 2
+    figure, report = demo.write(found, tmp_path / "new" / "folder")
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    text = report.read_text()
+    assert "| Softmax SGM |" in text
+    assert figure.name in text
+    assert text.count("converged-feasible") == 2
+
+
+def test_command_writes_and_prints(tmp_path):
+    done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--seeds", "1", "--rounds", "100"])
+    assert done.exit_code == 0, done.output
+    assert "Softmax SGM" in done.output
+    assert (tmp_path / "demo.png").exists()
+    assert (tmp_path / "report.md").exists()
+
+
+def test_command_refuses_and_helps():
+    runner = CliRunner()
+    assert runner.invoke(app, ["demo", "--seeds", "0"]).exit_code == 2
+    assert "demo" in runner.invoke(app, []).output
+
+
+def test_installed_program_tells_its_version():
+    program = Path(sys.executable).with_name("softswitch")
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    assert version.stdout.startswith("softswitch 0.")

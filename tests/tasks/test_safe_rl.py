@@ -1,0 +1,287 @@
+"""Carts as clients of the same rules, round and engine as everything else; policies in files and in pictures."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from PIL import Image
+from typer.testing import CliRunner
+
+import softswitch as ss
+from softswitch.cli import app
+from softswitch.paper import alpha_scale, safe_rl_comparison
+from softswitch.paper.safe_rl_comparison import Paired
+from softswitch.paper.safe_rl_study import PRIMARY
+from softswitch.tasks.safe_rl import cartpole, saving, training
+from softswitch.tasks.safe_rl.advantages import advantages
+from softswitch.tasks.safe_rl.cartpole import PLANETS
+from softswitch.tasks.safe_rl.episodes import Luck, play
+from softswitch.tasks.safe_rl.policy import first_policy
+from softswitch.tasks.safe_rl.trpo import TrustRegion, improve
+
+SMALL = {
+    "planets": ("earth", "mars", "jupiter"),
+    "horizon": 30,
+    "gradient_episodes": 4,
+    "estimation_episodes": 3,
+    "evaluation_episodes": 5,
+    "hidden": (8,),
+}
+COMMON = {"step_size": 1.0, "tolerance": 0.0}
+
+
+def flat(policy):
+    return np.asarray(ravel_pytree(policy)[0])
+
+
+def asked(federation, key=0):
+    """A round's draws, reports and what clients keep."""
+    draws = federation.oracle.draw(jax.random.key(key))
+    return draws, *jax.jit(lambda o, w, d: o.report(w, d))(federation.oracle, federation.start, draws)
+
+
+def directed(federation, draws, kept, reports, rule):
+    decision, _ = rule.decide((), reports)
+    direction = jax.jit(lambda o, *seen: o.direction(*seen, rule.switches, 1.0))
+    return flat(direction(federation.oracle, federation.start, draws, kept, decision))
+
+
+@jax.jit
+def local_step(policy, episodes, signal):
+    """One client's step by hand, with the settings that are default."""
+    return improve(policy, episodes, advantages(episodes, signal, 0.99, 0.97), TrustRegion())
+
+
+def one_client(federation, draws, i):
+    """Client i's episodes, played by hand."""
+    physics = PLANETS[federation.names[int(draws.clients[i])].split()[0]]
+    return play(federation.start, Luck(draws.report.starts[i], draws.report.coins[:, i]), physics)
+
+
+def test_names_budgets_and_start():
+    ten = cartpole()
+    assert ten.names[:5] == ("earth 1", "earth 2", "earth 3", "earth 4", "mars 1")
+    np.testing.assert_allclose(ten.oracle.budgets, np.linspace(25, 35, 10), rtol=1e-6)
+    assert sum(leaf.size for leaf in jax.tree.leaves(ten.start)) == 4 * 32 + 32 + 32 * 32 + 32 + 32 + 1
+    drawn, other = (np.asarray(cartpole(budgets="drawn", seed=seed).oracle.budgets) for seed in (1, 2))
+    assert ((drawn >= 25) & (drawn <= 35)).all()
+    assert (drawn != other).all()
+    assert (flat(cartpole(seed=1).start) != flat(cartpole(seed=2).start)).any()
+    np.testing.assert_array_equal(flat(cartpole(seed=1).start), flat(cartpole(seed=1).start))
+
+
+@pytest.mark.parametrize("discounted", [True, False])
+def test_reports_by_hand(discounted):
+    carts = cartpole(budgets=[1.0, 2.0, 3.0], discount=0.9, discounted_cost=discounted, **SMALL)
+    draws, reports, kept = asked(carts)
+    np.testing.assert_array_equal(np.sort(draws.clients), [0, 1, 2])
+    for i in range(3):
+        episodes = one_client(carts, draws, i)
+        alive, costs = np.asarray(episodes.alive, float), np.asarray(episodes.costs)
+        gamma = 0.9 ** np.arange(30)[:, None]
+        spent = ((gamma if discounted else 1) * costs).sum(axis=0).mean()
+        np.testing.assert_allclose(reports.objective[i], -(gamma * alive).sum(axis=0).mean(), rtol=1e-5)
+        np.testing.assert_allclose(reports.constraint[i, 0], spent - (1.0 + int(draws.clients[i])), rtol=1e-4)
+        np.testing.assert_allclose(reports.metrics["return"][i], alive.sum(axis=0).mean(), rtol=1e-5)
+        np.testing.assert_allclose(reports.metrics["cost"][i], costs.sum(axis=0).mean(), rtol=1e-5)
+        np.testing.assert_allclose(kept.episodes.states[i], episodes.states[:, :4], rtol=1e-4, atol=1e-5)
+    assert carts.oracle.cost(None) == (3 * 7 * 30, 3 * 4 * 30)
+
+
+@pytest.mark.parametrize(("threshold", "sign"), [(1e6, 1), pytest.param(-1e6, -1, marks=pytest.mark.slow)])
+def test_the_direction_is_the_weighted_mean_of_local_steps(x64_alone, threshold, sign):
+    """Feasible: each client improves its return; else it lowers its cost."""
+    carts = cartpole(**SMALL)
+    draws, reports, kept = asked(carts)
+    rule = ss.SoftmaxSGM(alpha=0.3, threshold=threshold, **COMMON)
+    direction = directed(carts, draws, kept, reports, rule)
+    values = np.asarray(reports.objective if sign > 0 else reports.constraint[:, 0])
+    weights = np.exp(0.3 * values) / np.exp(0.3 * values).sum()
+    total = 0.0
+    for i in range(3):
+        episodes = jax.tree.map(lambda leaf, i=i: leaf[i], kept.episodes)
+        signal = episodes.rewards if sign > 0 else -episodes.costs
+        local = local_step(carts.start, episodes, signal)
+        total = total + weights[i] * (flat(carts.start) - flat(local))
+    np.testing.assert_allclose(direction, total, rtol=1e-6, atol=1e-9)
+    assert np.abs(total).max() > 1e-3
+    together = dataclasses.replace(carts, oracle=dataclasses.replace(carts.oracle, clients_at_once=3))
+    np.testing.assert_allclose(directed(together, draws, kept, reports, rule), direction, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_a_further_local_step_plays_new_episodes(x64_alone):
+    carts = cartpole(local_steps=2, **SMALL | {"planets": ("mars",)})
+    draws, reports, kept = asked(carts)
+    direction = directed(carts, draws, kept, reports, ss.SoftmaxSGM(alpha=1.0, threshold=1e6, **COMMON))
+    policy = carts.start
+    later = Luck(draws.later.starts[0, 0], draws.later.coins[0, :, 0])
+    for episodes in (jax.tree.map(lambda leaf: leaf[0], kept.episodes), None):
+        own = play(policy, later, PLANETS["mars"]) if episodes is None else episodes
+        policy = local_step(policy, own, own.rewards)
+    np.testing.assert_allclose(direction, flat(carts.start) - flat(policy), rtol=1e-6, atol=1e-9)
+    assert not np.array_equal(later.coins, draws.report.coins[:, 0, :4])
+
+
+def test_a_rule_without_a_switch_mixes_reward_and_cost(x64_alone):
+    carts = cartpole(budgets=[0.0], **SMALL | {"planets": ("earth",)})
+    draws, reports, kept = asked(carts)
+    assert reports.constraint[0, 0] > 0
+    direction = directed(carts, draws, kept, reports, ss.Penalty(penalty=2.5, **COMMON))
+    episodes = jax.tree.map(lambda leaf: leaf[0], kept.episodes)
+    local = local_step(carts.start, episodes, episodes.rewards - 2.5 * episodes.costs)
+    np.testing.assert_allclose(direction, flat(carts.start) - flat(local), rtol=1e-6, atol=1e-9)
+
+
+def test_parallel_crpo_is_softmax_sgm_at_zero_bit_for_bit():
+    carts = cartpole(budgets=[8.0, 9.0, 10.0], **SMALL)
+    average, zero = (
+        ss.solve_federation(carts, rule, rounds=12, seed=5, eval_every=0, record_clients=True)
+        for rule in (ss.AverageSGM(threshold=1.0, **COMMON), ss.SoftmaxSGM(alpha=0.0, threshold=1.0, **COMMON))
+    )
+    np.testing.assert_array_equal(flat(average.last), flat(zero.last))
+    np.testing.assert_array_equal(average.history.criterion, zero.history.criterion)
+    reports = average.history.per_client
+    np.testing.assert_allclose(average.history.criterion, reports.constraint[:, :, 0].mean(axis=1), rtol=1e-4)
+    assert 0 < average.history.feasible_rounds < 12
+
+
+@pytest.mark.slow
+def test_some_clients_in_a_round_and_evaluation_in_between():
+    carts = cartpole(participation=0.67, **SMALL)
+    rule = ss.SoftmaxSGM(alpha=0.1, **COMMON)
+    result = ss.solve_federation(carts, rule, rounds=6, seed=1, eval_every=3, record_clients=True)
+    who = result.history.per_client.clients
+    assert who.shape == (6, 2)
+    assert set(who.ravel()) == {0, 1, 2}
+    assert result.history.full_rounds.tolist() == [0, 3]
+    f, g, _ = carts.oracle.judge(carts.start)
+    np.testing.assert_allclose(result.history.full.objective[0], f.max(), rtol=1e-5)
+    np.testing.assert_allclose(result.history.full.constraint[0], g.max(), rtol=1e-5)
+    np.testing.assert_array_equal(carts.oracle.judge(result.params)[0], result.client_objective)
+    assert result.client_constraint.shape == (3, 1)
+
+
+@pytest.mark.slow
+def test_sweeps_are_solves():
+    carts = [cartpole(seed=seed, budgets="drawn", **SMALL) for seed in (1, 2)]
+    rule = ss.SoftmaxSGM(alpha=0.1, **COMMON)
+    swept = ss.sweep_federation(carts, {"a": rule}, seeds=[1, 2], rounds=6, eval_every=0, record_clients=True)["a"]
+    alone = ss.solve_federation(carts[1], rule, rounds=6, seed=2, eval_every=0, record_clients=True)
+    np.testing.assert_array_equal(flat(swept[1].last), flat(alone.last))
+    np.testing.assert_array_equal(
+        swept[1].history.per_client.metrics["return"], alone.history.per_client.metrics["return"]
+    )
+    assert (flat(swept[0].last) != flat(swept[1].last)).any()
+    together = ss.sweep_federation(
+        carts, {"a": rule}, seeds=[1, 2], rounds=6, eval_every=0, record_clients=True, together=True
+    )["a"]
+    np.testing.assert_allclose(
+        together[1].history.per_client.metrics["return"][0], alone.history.per_client.metrics["return"][0], rtol=1e-5
+    )
+    with pytest.raises(ValueError, match="federation must be one for all seeds or a list of 3, but is a list of 2"):
+        ss.sweep_federation(carts, [rule], seeds=3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"planets": ["venus"]}, r"planets must be one of .*, but is 'venus'"),
+        ({"planets": []}, "planets must name at least one"),
+        ({"budgets": "fair"}, r"budgets must be one of .*, but is 'fair'"),
+        ({"budgets": [1.0]}, r"budgets must be 'even', 'drawn' or 10 numbers, one a client, but is \[1.0\]"),
+        ({"horizon": 0}, "horizon must be .* but is 0"),
+        ({"discount": 1.5}, "discount must be .* but is 1.5"),
+        ({"kl_limit": 0}, "kl_limit must be .* but is 0"),
+        ({"fisher_every": 0}, "fisher_every must be .* but is 0"),
+        ({"participation": 0}, "participation must be .* but is 0"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        cartpole(**settings)
+
+
+def test_settings_of_the_wrong_kind():
+    with pytest.raises(TypeError, match="planets must be a list, but is 'earth'"):
+        cartpole(planets="earth")
+    with pytest.raises(TypeError, match="hidden must be a list, but is 32"):
+        cartpole(hidden=32)
+    with pytest.raises(ValueError, match=r"budgets must be .* 10 numbers, one a client, but is 30.0"):
+        cartpole(budgets=30.0)
+
+
+def test_a_federation_of_nonsense():
+    carts = cartpole(**SMALL)
+    with pytest.raises(TypeError, match=r"oracle must have the methods of softswitch.oracle.Oracle"):
+        ss.Federation(object(), carts.start, carts.names)
+    for names in (("one",), tuple("abcd")):
+        with pytest.raises(ValueError, match=f"names must have one label for each of 3 clients, but has {len(names)}"):
+            ss.Federation(carts.oracle, carts.start, names)
+    with pytest.raises(ValueError, match="criterion='pooled' needs a constraint that is a function of additive"):
+        ss.solve_federation(carts, ss.AverageSGM(criterion="pooled", **COMMON))
+    with pytest.raises(TypeError, match="start must be a floating array, but has dtype int32"):
+        ss.Federation(carts.oracle, jnp.int32(1), carts.names)
+    with pytest.raises(TypeError, match="federation must be a Federation"):
+        ss.solve_federation(carts.oracle, ss.AverageSGM(**COMMON))
+
+
+def test_the_sign_flip_test_is_exact():
+    """All 2⁴ ways to swap: only the pairs as they are, and all swapped, lie as far out."""
+    pair = Paired(np.array([1.0, 2, 3, 4]), np.array([2.0, 4, 6, 8]))
+    assert pair.p == pytest.approx(2 / 16)
+    assert (pair.smaller, pair.difference) == (4, -2.5)
+    assert Paired(np.array([1.0]), np.array([2.0])).p == 1.0
+    assert pair.half_interval == pytest.approx(3.182446 * np.std([1, 2, 3, 4], ddof=1) / 2, rel=1e-5)
+
+
+def test_claims_of_the_comparison_can_fail():
+    better, worse = (Paired(np.arange(6.0) + shift, np.arange(6.0)) for shift in (-3, 3))
+    held = [claim.held for claim in safe_rl_comparison._claims(PRIMARY, better, worse)]
+    assert held == [True, True, True]
+    held = [claim.held for claim in safe_rl_comparison._claims(PRIMARY, worse, better)]
+    assert held == [False, False, False]
+    few = Paired(np.arange(5.0) - 3, np.arange(5.0))  # p is 0.0625 at best
+    assert len(safe_rl_comparison._claims(PRIMARY, few, few)) == 2
+
+
+def test_one_alpha_serves_all_or_does_not():
+    good, missed, dear = (alpha_scale.Measured([loss], [constraint]) for loss, constraint in ((1, 0), (0.5, 2), (3, 0)))
+    assert alpha_scale._best({"raw": {1.0: good, 2.0: missed}, "spread": {1.0: dear}}, 1.0) == 1.0
+    assert alpha_scale._best({"raw": {1.0: missed}}, 1.0) == np.inf
+    serving = {"raw": [{1.0}, {2.0}, {1.0, 2.0}], "spread": [{1.0, 4.0}, {4.0}, {4.0, 8.0}]}
+    assert [claim.held for claim in alpha_scale._claims(serving)] == [False, True]
+
+
+def test_a_policy_in_a_file(tmp_path):
+    policy = first_policy(jax.random.key(0), (5, 3))
+    saving.save(policy, tmp_path / "deep" / "policy.npz")
+    np.testing.assert_array_equal(flat(saving.load(tmp_path / "deep" / "policy.npz")), flat(policy))
+    (tmp_path / "words.npz").write_text("no policy")
+    (tmp_path / "nothing.npz").write_bytes(b"")
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "deep" / "policy.npz").read_bytes()[:100])
+    np.savez(tmp_path / "empty.npz")
+    np.savez(tmp_path / "odd.npz", **{"0.weights": np.ones((3, 1)), "0.bias": np.ones(1)})
+    np.save(tmp_path / "array.npy", np.ones(3))
+    for bad in ("words.npz", "missing.npz", "nothing.npz", "cut.npz", "empty.npz", "odd.npz", "array.npy"):
+        with pytest.raises(ValueError, match=f"{bad} must be a policy written by softswitch"):
+            saving.load(tmp_path / bad)
+
+
+@pytest.mark.slow
+def test_play_writes_a_moving_picture_of_every_planet(tmp_path):
+    saving.save(training.train(3, 0, **SMALL), tmp_path / "policy.npz")
+    done = CliRunner().invoke(app, ["play", "--policy", str(tmp_path / "policy.npz"), "--out", str(tmp_path / "shown")])
+    assert done.exit_code == 0, done.output
+    for planet in PLANETS:
+        assert planet in done.output
+        with Image.open(tmp_path / "shown" / f"{planet}.gif") as picture:
+            assert picture.n_frames > 3
+            first = np.asarray(picture.convert("RGB")).copy()
+            picture.seek(picture.n_frames - 1)
+            assert (np.asarray(picture.convert("RGB")) != first).any()
+    refused = CliRunner().invoke(app, ["play", "--policy", str(tmp_path / "nothing.npz")])
+    assert refused.exit_code == 2
