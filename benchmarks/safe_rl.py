@@ -20,7 +20,7 @@ import torch
 import softswitch as ss
 from benchmarks import gymnasium_loop
 from softswitch.engines import compiled as engine
-from softswitch.engines.request import prepare_federation
+from softswitch.engines.request import RunSettings, request_of
 from softswitch.tasks.safe_rl import cartpole
 from softswitch.tasks.safe_rl.task import TEN
 
@@ -39,14 +39,14 @@ def compiled(policy: Any, fisher_every: int) -> tuple[float, float]:
     """Seconds and environment steps of a round, compiled; every round begins with the given policy."""
     carts = cartpole(gradient_episodes=EPISODES, estimation_episodes=0, fisher_every=fisher_every)
     rule = ss.SoftmaxSGM(alpha=0.05, step_size=1.0, tolerance=0.0)
-    prepared = prepare_federation(carts, (rule,), rounds=ROUNDS, average_last=1.0, eval_every=0)
+    asked = request_of(carts, (rule,), RunSettings(rounds=ROUNDS, eval_every=0, record_clients=True))
     state = engine.start(policy, rule, 1)
-    go = partial(engine.run_chunk, prepared.playing, rule, None, length=1, record_clients=True)
+    go = partial(engine.run_chunk, asked.oracle_in_rounds, rule, None, **asked.static(1))
     steps, began = 0.0, time.perf_counter()
     for k in range(ROUNDS):
-        _, record = jax.block_until_ready(go(prepared.span(k), jax.random.key(0), state))
+        _, record = jax.block_until_ready(go(asked.span(k), jax.random.key(0), state))
         assert record.clients is not None
-        steps += float(np.asarray(record.clients[3]["return"]).sum()) * EPISODES
+        steps += float(np.asarray(record.clients.metrics["return"]).sum()) * EPISODES
     return (time.perf_counter() - began) / ROUNDS, steps / ROUNDS
 
 

@@ -9,11 +9,11 @@ from softswitch.support.lazy import on_first_use
 
 if TYPE_CHECKING:
     from softswitch.clients.client_data import ClientData as ClientData
+    from softswitch.clients.evaluation import evaluate as evaluate
     from softswitch.clients.federation import Federation as Federation
     from softswitch.clients.splits import split_by_column as split_by_column
     from softswitch.clients.splits import split_dirichlet as split_dirichlet
     from softswitch.clients.splits import split_iid as split_iid
-    from softswitch.engines.solve import evaluate as evaluate
     from softswitch.engines.solve import solve as solve
     from softswitch.engines.solve import solve_federation as solve_federation
     from softswitch.engines.sweep import Sweep as Sweep
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from softswitch.problem.domains import Ball as Ball
     from softswitch.problem.domains import Box as Box
     from softswitch.problem.means import mean_over as mean_over
-    from softswitch.problem.problem import PooledConstraint as PooledConstraint
+    from softswitch.problem.pooled import PooledConstraint as PooledConstraint
     from softswitch.problem.problem import Problem as Problem
     from softswitch.results.certificate import Certificate as Certificate
     from softswitch.results.certificate import Verdict as Verdict
@@ -70,7 +70,7 @@ _PLACES = {
     "ParityClassifier": "tables.estimators",
     "Penalty": "method.rules",
     "Plan": "guarantees.plan",
-    "PooledConstraint": "problem.problem",
+    "PooledConstraint": "problem.pooled",
     "PrimalDual": "method.rules",
     "Problem": "problem.problem",
     "Result": "results.result",
@@ -82,7 +82,7 @@ _PLACES = {
     "alpha_window": "guarantees.theorems",
     "certify": "guarantees.certify",
     "estimate_constants": "guarantees.pilot",
-    "evaluate": "engines.solve",
+    "evaluate": "clients.evaluation",
     "heterogeneity": "guarantees.theorems",
     "load": "tables.model",
     "mean_over": "problem.means",

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from softswitch.support.lazy import on_first_use
 
 if TYPE_CHECKING:
-    from softswitch.method.rules import CRITERIA as CRITERIA
     from softswitch.method.rules import AverageSGM as AverageSGM
     from softswitch.method.rules import Decision as Decision
     from softswitch.method.rules import HardSGM as HardSGM
@@ -15,10 +14,11 @@ if TYPE_CHECKING:
     from softswitch.method.rules import Reports as Reports
     from softswitch.method.rules import Rule as Rule
     from softswitch.method.rules import SoftmaxSGM as SoftmaxSGM
+    from softswitch.problem.choices import CRITERIA as CRITERIA
 
 _PLACES = {
     "AverageSGM": "method.rules",
-    "CRITERIA": "method.rules",
+    "CRITERIA": "problem.choices",
     "Decision": "method.rules",
     "HardSGM": "method.rules",
     "LocalLoss": "method.rules",

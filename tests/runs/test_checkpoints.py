@@ -14,7 +14,7 @@ import pytest
 
 import softswitch as ss
 from problems import client_data, least_squares, regression, softplus_level
-from softswitch.runs.checkpoints import write_atomically
+from softswitch.support.files import write_atomically
 
 ROUNDS = 900  # chunks of 250
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.01, optimizer=optax.adam, tolerance=0.1)

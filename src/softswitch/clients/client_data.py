@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softswitch.problem.problem import WEIGHT, Batch
+from softswitch.problem.parameters import WEIGHT, Batch
 
 
 class Rows(NamedTuple):
@@ -29,6 +29,11 @@ class Rows(NamedTuple):
     def sizes(self) -> jax.Array:
         """How many rows each client has."""
         return self.counts.sum(axis=1)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row over all columns."""
+        return sum(column.nbytes // len(column) for column in self.columns.values())
 
     def take(self, indices: jax.Array, weights: jax.Array) -> Batch:
         """The batch of these rows, with their weights."""
@@ -61,6 +66,11 @@ class ClientData:
         labels, owner = _labels("client", client, total)
         groups, stratum = _labels("strata", strata, total) if strata is not None else (np.zeros(1, int), None)
         n, s = len(labels), len(groups)
+        if n * s > MOST_CELLS:
+            raise ValueError(
+                f"strata must have few different values, but has {s:,}: with {n:,} clients that makes {n * s:,} strata "
+                f"to keep count of, more than {MOST_CELLS:,}"
+            )
         cell = owner if stratum is None else owner * s + stratum
         counts = np.bincount(cell, minlength=n * s)
         ends = np.cumsum(counts)
@@ -132,6 +142,14 @@ class ClientData:
     def __len__(self) -> int:
         return len(self.names)
 
+    def batch_shapes(self, width: int, dtype: Any) -> dict[str, Any]:
+        """The shapes of a batch of ``width`` rows whose weights are of this dtype."""
+        shapes = {
+            key: jax.ShapeDtypeStruct((width, *column.shape[1:]), column.dtype)
+            for key, column in self.rows.columns.items()
+        }
+        return shapes | {WEIGHT: jax.ShapeDtypeStruct((width,), dtype)}
+
     def __repr__(self) -> str:
         columns = ", ".join(
             f"{key}: {column.dtype}{list(column.shape[1:])}" for key, column in self.rows.columns.items()
@@ -180,6 +198,8 @@ def _refuse_wrapping(key: str, column: np.ndarray, dtype: Any) -> None:
             raise ValueError(f"data[{key!r}] must fit in {dtype}, but holds {value}; rescale it, or make it floating")
 
 
+MOST_CELLS = 1 << 26
+"""Clients times strata, at most: beyond, their counts alone would take gigabytes."""
 _ALIGNMENT = 64  # bytes
 _BLOCK_ROWS = 1 << 16
 

@@ -12,12 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from softswitch.clients.client_data import Rows
+from softswitch.clients.client_data import ClientData, Rows
 from softswitch.clients.losses import Losses
 from softswitch.clients.sampling import whole
 from softswitch.clients.slices import map_slices, slice_size
 from softswitch.problem.means import mean_over
-from softswitch.problem.problem import Batch, Params, float_dtype
+from softswitch.problem.parameters import Batch, Params, checked_params, float_dtype
+from softswitch.problem.problem import Problem
+from softswitch.support import checks
 
 MAX_WIDTHS = 64
 """With functions that ignore row weights each distinct client size is a program of its own: how many are allowed."""
@@ -40,6 +42,11 @@ class Overview(NamedTuple):
     mean_objective: Float[Array, "*rounds"]
     mean_constraint: Float[Array, "*rounds"]
 
+    @classmethod
+    def nothing(cls) -> Overview:
+        """That of a round that did not look: all NaN."""
+        return cls(*[jnp.full((), jnp.nan)] * 4)
+
 
 def overview(objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> Overview:
     """The worst and the mean of the clients' values."""
@@ -53,7 +60,7 @@ def overview(objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Evaluation:
+class WayThrough:
     """A way through all data: clients of similar size together, in slices.
 
     Attributes:
@@ -80,35 +87,50 @@ class Evaluation:
         return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[self.order], *parts)
 
 
-def evaluate(
-    way: Evaluation, rows: Rows, params: Params, losses: Losses
+def values(
+    way: WayThrough, rows: Rows, params: Params, losses: Losses
 ) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
     """f_i and g_i of every client. Within a program use this: a compiled function there costs a copy of the data."""
 
     def both(batch: Batch) -> tuple[Array, Array]:
         return losses.objective(params, batch), losses.constraints(params, batch)
 
-    values: tuple[Array, Array] = way.each(both, rows, float_dtype(params))
-    return values
+    found: tuple[Array, Array] = way.each(both, rows, float_dtype(params))
+    return found
 
 
-evaluate_all = partial(jax.jit, static_argnames="losses")(evaluate)
+compiled_values = partial(jax.jit, static_argnames="losses")(values)
 """The same, compiled once for a data set's shape, whatever is trained on it and how."""
 
 
+def evaluate(problem: Problem, clients: ClientData, params: Params) -> tuple[np.ndarray, np.ndarray]:
+    """f_i and g_i of every client on all of its rows: one entry a client, and clients × constraints.
+
+    For held-out data as well: make a ``ClientData`` of it.
+    """
+    checks.expect("problem", problem, Problem)
+    checks.expect("clients", clients, ClientData)
+    params = checked_params("params", params)
+    traced = problem.trace(clients.batch_shapes(int(clients.sizes.max()), float_dtype(params)), params)
+    way = way_through(clients, traced.ignore_weight)
+    objective, constraint = compiled_values(way, clients.rows, params, Losses.of(problem))
+    return np.asarray(objective), np.asarray(constraint)
+
+
 @partial(jax.jit, static_argnames="losses")
-def evaluate_pooled(way: Evaluation, rows: Rows, params: Params, losses: Losses) -> Float[Array, " c"] | None:
+def pooled_value(way: WayThrough, rows: Rows, params: Params, losses: Losses) -> Float[Array, " c"] | None:
     """A pooled constraint on all clients' data put together, compiled; None for a plain constraint."""
     statistics = way.each(lambda batch: losses.statistics(params, batch), rows, float_dtype(params))
     return losses.pool(statistics, rows.sizes)
 
 
-def evaluation(rows: Rows, sizes: np.ndarray, weights_ignored_by: tuple[str, ...]) -> Evaluation:
+def way_through(clients: ClientData, weights_ignored_by: tuple[str, ...]) -> WayThrough:
     """Group the clients by size.
 
     Functions that read the row weights are given sizes rounded up to powers of two, pads at weight 0: few programs, at
     most twice the rows. Functions that ignore them are given exactly their rows.
     """
+    sizes = clients.sizes
     widths = sizes if weights_ignored_by else _next_power_of_two(sizes)
     if len(np.unique(sizes)) == 1:
         widths = sizes
@@ -124,17 +146,12 @@ def evaluation(rows: Rows, sizes: np.ndarray, weights_ignored_by: tuple[str, ...
         )
     groups = [np.flatnonzero(widths == width) for width in distinct]
     order = np.argsort(np.concatenate(groups), kind="stable")
-    return Evaluation(
+    return WayThrough(
         groups=tuple(jnp.asarray(group.astype(np.int32)) for group in groups),
         order=jnp.asarray(order.astype(np.int32)),
         widths=tuple(int(width) for width in distinct),
-        row_bytes=row_bytes(rows),
+        row_bytes=clients.rows.row_bytes,
     )
-
-
-def row_bytes(rows: Rows) -> int:
-    """Bytes of one row over all columns."""
-    return sum(column.nbytes // len(column) for column in rows.columns.values())
 
 
 def _next_power_of_two(sizes: np.ndarray) -> np.ndarray:

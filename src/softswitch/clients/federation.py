@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from softswitch.clients.oracle import Oracle
-from softswitch.problem.domains import Domain
-from softswitch.problem.problem import Params, check_domain, checked_params
+from softswitch.problem.domains import Domain, check_domain
+from softswitch.problem.parameters import Params, checked_start
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +21,7 @@ class Federation:
         oracle: the clients.
         start: w_0, a pytree of floating arrays.
         names: the clients' labels.
-        domain: Θ to project onto after every server step: ``Ball``, ``Box`` or None.
+        domain: Θ to project onto after every server step: ``Ball``, ``Box``, anything with a ``project``, or None.
     """
 
     oracle: Oracle
@@ -31,8 +31,8 @@ class Federation:
 
     def __post_init__(self) -> None:
         if not isinstance(self.oracle, Oracle):
-            raise TypeError(f"oracle must have the methods of softswitch.clients.oracle.Oracle, but is {self.oracle!r}")
-        object.__setattr__(self, "start", checked_params("start", self.start))
+            raise TypeError(f"oracle must be a subclass of softswitch.clients.oracle.Oracle, but is {self.oracle!r}")
+        object.__setattr__(self, "start", checked_start("start", self.start))
         check_domain(self.domain, self.start)
         object.__setattr__(self, "names", tuple(self.names))
         if len(self.names) != self.oracle.client_count:

@@ -10,22 +10,45 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from softswitch.method.messages import LocalLoss
-from softswitch.problem.problem import Batch, Params, PooledConstraint
+from softswitch.problem.parameters import Batch, Params
+from softswitch.problem.pooled import PooledConstraint
+from softswitch.problem.problem import Problem
+from softswitch.problem.randomness import call, takes_key
 
-Loss = Callable[[Params, Batch, LocalLoss], Array]
-"""A local loss of one client; its ``LocalLoss`` holds that client's row of the constraint mix."""
+Loss = Callable[[Params, Batch, LocalLoss, Any], Array]
+"""A local loss of one client, with a random key or None; its ``LocalLoss`` holds that client's row of the mix."""
 
 
 @dataclass(frozen=True)
 class Losses:
     """The objective and the constraint of a problem. Equal, and compiled once, for the same two functions."""
 
-    objective: Callable[[Params, Batch], Any]
-    constraint: Callable[[Params, Batch], Any]
+    objective_function: Callable[..., Any]
+    constraint_function: Callable[..., Any]
 
-    def constraints(self, params: Params, batch: Batch) -> Float[Array, " c"]:
+    @classmethod
+    def of(cls, problem: Problem) -> Losses:
+        """Those of a problem."""
+        return cls(problem.objective, problem.constraint)
+
+    @property
+    def random(self) -> bool:
+        """Whether either of them takes a random key."""
+        return takes_key(self.objective_function) or takes_key(self.constraint_function)
+
+    @property
+    def pools(self) -> bool:
+        """Whether the constraint is a function of additive statistics."""
+        return isinstance(self.constraint_function, PooledConstraint)
+
+    def objective(self, params: Params, batch: Batch, key: Any = None) -> Float[Array, ""]:
+        """f."""
+        value: Array = call(self.objective_function, params, batch, key)
+        return value
+
+    def constraints(self, params: Params, batch: Batch, key: Any = None) -> Float[Array, " c"]:
         """g as a vector, also where the user's function gives a scalar."""
-        return jnp.atleast_1d(self.constraint(params, batch))
+        return jnp.atleast_1d(call(self.constraint_function, params, batch, key))
 
     def both(self, params: Params, batch: Batch) -> Float[Array, " functions"]:
         """f and then g, side by side."""
@@ -33,28 +56,30 @@ class Losses:
 
     def statistics(self, params: Params, batch: Batch) -> Array | None:
         """The additive statistics of a pooled constraint; None for a plain one."""
-        if not isinstance(self.constraint, PooledConstraint):
+        if not isinstance(self.constraint_function, PooledConstraint):
             return None
-        return self.constraint.statistics(params, batch)
+        statistics: Array = call(self.constraint_function.statistics, params, batch, None)
+        return statistics
 
     def pool(self, statistics: Array | None, sizes: Array) -> Float[Array, " c"] | None:
         """The constraint of all given clients' data put together: each client's means count by its rows."""
-        if not isinstance(self.constraint, PooledConstraint) or statistics is None:
+        if not isinstance(self.constraint_function, PooledConstraint) or statistics is None:
             return None
-        return jnp.atleast_1d(self.constraint.value(jnp.tensordot(sizes.astype(statistics.dtype), statistics, axes=1)))
+        together = jnp.tensordot(sizes.astype(statistics.dtype), statistics, axes=1)
+        return jnp.atleast_1d(self.constraint_function.value(together))
 
-    def objective_loss(self, params: Params, batch: Batch, mix: LocalLoss) -> Array:
+    def objective_loss(self, params: Params, batch: Batch, mix: LocalLoss, key: Any) -> Array:
         """f_i: what a switching rule's clients descend on in a feasible round."""
         del mix
-        return self.objective(params, batch)
+        return self.objective(params, batch, key)
 
-    def constraint_loss(self, params: Params, batch: Batch, mix: LocalLoss) -> Array:
+    def constraint_loss(self, params: Params, batch: Batch, mix: LocalLoss, key: Any) -> Array:
         """<b_i, g_i>: what they descend on otherwise."""
-        return jnp.dot(mix.constraint, self.constraints(params, batch))
+        return jnp.dot(mix.constraint, self.constraints(params, batch, key))
 
-    def mixed_loss(self, params: Params, batch: Batch, mix: LocalLoss) -> Array:
+    def mixed_loss(self, params: Params, batch: Batch, mix: LocalLoss, key: Any) -> Array:
         """a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε)."""
-        violation = self.constraints(params, batch)
+        violation = self.constraints(params, batch, key)
         excess = jnp.maximum(violation - mix.tolerance, 0).sum()
-        objective = mix.objective * self.objective(params, batch)
+        objective = mix.objective * self.objective(params, batch, key)
         return objective + jnp.dot(mix.constraint, violation) + mix.penalty * excess

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from softswitch.clients.evaluation import Overview, overview
 from softswitch.clients.oracle import Oracle
@@ -16,49 +16,12 @@ from softswitch.method import round
 from softswitch.method.rules import Rule
 from softswitch.method.weighting import maximum
 from softswitch.problem.domains import Domain
+from softswitch.results.record import Record, RecordedClients
 
 CHUNK_ROUNDS = 250
 """A chunk is at most so many rounds,"""
 CHUNK_WORDS = 2**22
 """and draws at most so many random numbers at once."""
-
-
-class Record(NamedTuple):
-    """What a round leaves in the history.
-
-    Attributes:
-        objective: F over the sampled clients' reports, max_i f_i.
-        constraint: G likewise.
-        criterion: what the switch compared with λ.
-        feasible: the switch bit.
-        worst_client: the client that reported the largest f_i.
-        full: the worst and the mean of all clients at w_k, on all their rows; NaN where it was not evaluated.
-        held_out: the same on rows not trained on; None where there are none.
-        absent: how many participants had no objective, or lacked a constraint.
-        rows: rows that the clients hold together, where a batch is all of them; else None.
-        clients: I_k, its members' f_i, g_i and metrics, and their fates where clients can be lost; None where they
-            are not recorded.
-    """
-
-    objective: Float[Array, ""]
-    constraint: Float[Array, ""]
-    criterion: Float[Array, ""]
-    feasible: Bool[Array, ""]
-    worst_client: Int[Array, ""]
-    full: Overview
-    held_out: Overview | None
-    absent: Int[Array, ""]
-    rows: Int[Array, ""] | None
-    clients: (
-        tuple[
-            Int[Array, " m"],
-            Float[Array, " m"],
-            Float[Array, "m c"],
-            dict[str, Float[Array, " m"]],
-            Int[Array, " m"] | None,
-        ]
-        | None
-    )
 
 
 class Span(NamedTuple):
@@ -68,7 +31,7 @@ class Span(NamedTuple):
         first: the chunk's first round.
         last: the round after the run's last.
         averaging_from: the first round that may join the average.
-        eval_every: how many rounds from one evaluation on all data to the next, where the oracle evaluates.
+        eval_every: how many rounds from one evaluation on all data to the next, where rounds look at all.
     """
 
     first: Int[Array, ""] | int
@@ -83,6 +46,7 @@ def play(
     domain: Domain | None,
     span: Span,
     record_clients: bool,
+    looks: bool,
     state: round.State,
     k: Array,
     draws: Any,
@@ -93,7 +57,8 @@ def play(
     step_size = rule.local_step_size_at(k)
     direction = oracle.direction(state.params, draws, kept, decision, rule.switches, step_size)
     after = round.advance(state, rule, domain, k, span.averaging_from, reports, decision, rule_state, direction)
-    full, held_out = _look_at_all(oracle, span, state.params, k)
+    full, held_out = _look_at_all(oracle, span, state.params, k) if looks else (Overview.nothing(), None)
+    told = RecordedClients(draws.clients, reports.objective, reports.constraint, reports.metrics)
     record = Record(
         maximum(reports.objective, reports.mask),
         maximum(reports.constraint, reports.mask[:, None]),
@@ -104,7 +69,7 @@ def play(
         held_out,
         (reports.mask & ~(reports.has_objective & reports.has_constraint.all(axis=1))).sum(),
         oracle.rows_held(draws),
-        (draws.clients, reports.objective, reports.constraint, reports.metrics, None) if record_clients else None,
+        told if record_clients else None,
     )
     return after, record
 
@@ -116,8 +81,6 @@ def _look_at_all(oracle: Oracle, span: Span, params: Any, k: Array) -> tuple[Ove
         held_out = oracle.evaluate_held_out(params)
         return overview(*oracle.evaluate(params)), None if held_out is None else overview(*held_out)
 
-    if not oracle.evaluates:
-        return Overview(*[jnp.full((), jnp.nan)] * 4), None
     return lax.cond(
         k % span.eval_every == 0,
         look,
@@ -132,26 +95,36 @@ def chunk(
     span: Span,
     key: Array,
     state: round.State,
+    *,
     length: int,
     record_clients: bool,
+    looks: bool,
 ) -> tuple[round.State, Record]:
-    """``length`` rounds from ``span.first`` on; those from ``span.last`` on are passed over.
+    """Up to ``length`` rounds from ``span.first`` on, but none from ``span.last`` on; their records are zeros.
 
     Round k's random choices come from the run's key and k, all rounds' at once: that is far cheaper than one by one.
     """
     rounds = span.first + jnp.arange(length, dtype=jnp.int32)
     draws = jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k)))(rounds)
-    this = partial(play, oracle, rule, domain, span, record_clients)
 
-    def step(state: round.State, inputs: tuple[Array, Any]) -> tuple[round.State, Record]:
-        shapes = jax.eval_shape(this, state, *inputs)[1]
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        return lax.cond(inputs[0] < span.last, lambda: this(state, *inputs), lambda: (state, nothing))
+    def one(state: round.State, i: Any) -> tuple[round.State, Record]:
+        k, drawn = jax.tree.map(lambda all_rounds: all_rounds[i], (rounds, draws))
+        return play(oracle, rule, domain, span, record_clients, looks, state, k, drawn)
 
-    return lax.scan(step, state, (rounds, draws))
+    def step(i: Any, so_far: tuple[round.State, Record]) -> tuple[round.State, Record]:
+        state, records = so_far
+        state, record = one(state, i)
+        return state, jax.tree.map(lambda all_rounds, this: all_rounds.at[i].set(this), records, record)
+
+    shapes = jax.eval_shape(one, state, 0)[1]
+    records = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), shapes)
+    # The number of rounds is traced: rounds beyond the last are not computed, and another number compiles nothing.
+    to_play = jnp.minimum(length, span.last - span.first)
+    played: tuple[round.State, Record] = lax.fori_loop(0, to_play, step, (state, records))
+    return played
 
 
-@partial(jax.jit, static_argnames=("length", "record_clients"))
+@partial(jax.jit, static_argnames=("length", "record_clients", "looks"))
 def run_chunk(
     oracle: Oracle,
     rule: Rule,
@@ -162,12 +135,14 @@ def run_chunk(
     *,
     length: int,
     record_clients: bool,
+    looks: bool,
 ) -> tuple[round.State, Record]:
     """A chunk of one run, compiled."""
-    return chunk(oracle, rule, domain, span, key, state, length, record_clients)
+    static = {"length": length, "record_clients": record_clients, "looks": looks}
+    return chunk(oracle, rule, domain, span, key, state, **static)  # type: ignore[arg-type]
 
 
-@partial(jax.jit, static_argnames=("length", "record_clients"))
+@partial(jax.jit, static_argnames=("length", "record_clients", "looks"))
 def run_chunk_of_many(
     oracle: Oracle,
     rules: Rule,
@@ -178,14 +153,16 @@ def run_chunk_of_many(
     *,
     length: int,
     record_clients: bool,
+    looks: bool,
 ) -> tuple[round.State, Record]:
     """A chunk of many runs at once, compiled: seeds × rules.
 
     Rules are the inner axis, so that all rules share a seed's draws.
     """
+    static = {"length": length, "record_clients": record_clients, "looks": looks}
 
     def one(rule: Rule, key: Array, state: round.State) -> tuple[round.State, Record]:
-        return chunk(oracle, rule, domain, span, key, state, length, record_clients)
+        return chunk(oracle, rule, domain, span, key, state, **static)  # type: ignore[arg-type]
 
     over_rules = jax.vmap(one, in_axes=(0, None, 0))
     return jax.vmap(over_rules, in_axes=(None, 0, 0))(rules, keys, states)

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from threading import Event
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
-from softswitch.engines import compiled as engine
-from softswitch.engines.request import BatchSize, Prepared, expect, prepare, prepare_federation
-from softswitch.engines.solve import finish, run
+from softswitch.clients.taking_part import BatchSize, TakingPart
+from softswitch.engines.many_runs import Share, run_all
+from softswitch.engines.request import RunSettings, request, request_of
 from softswitch.method.rules import Rule
 from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
-from softswitch.runs.watching import Chunk, ProgressBar
 from softswitch.support import checks
 from softswitch.support.text import as_text, mean_and_spread
-
-THREAD_SETTINGS: tuple[tuple[Any, str], ...] = (
-    (jax.enable_x64, "jax_enable_x64"),
-    (jax.default_device, "jax_default_device"),
-    (jax.default_matmul_precision, "jax_default_matmul_precision"),
-    (jax.default_prng_impl, "jax_default_prng_impl"),
-)
-"""What JAX keeps for each thread and a result depends on: handed on to the threads of a sweep."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +100,7 @@ def sweep(
     value_batch_size: BatchSize = "same",
     replace: bool = True,
     average_last: float = 1.0,
+    answer: str = "average",
     eval_every: int | None = None,
     held_out: ClientData | Sequence[ClientData] | None = None,
     record_clients: bool = False,
@@ -141,6 +126,7 @@ def sweep(
         value_batch_size: B_ζ.
         replace: draw rows with replacement.
         average_last: the last share of the rounds to average over.
+        answer: which iterate is each result's ``params``: "average", "last" or "best".
         eval_every: rounds from one evaluation on all data to the next.
         held_out: rows not trained on, for ``history.held_out``; or a list with one ``ClientData`` a seed.
         record_clients: keep what every participant reported in every round.
@@ -153,30 +139,32 @@ def sweep(
     labelled, numbers = _labelled(rules), _numbered(seeds)
     chosen = tuple(labelled.values())
 
-    def prepared(problem: Problem, clients: ClientData, held_out: ClientData | None) -> Prepared:
-        return prepare(
-            problem,
-            clients,
-            chosen,
-            rounds=rounds,
-            local_steps=local_steps,
-            participation=participation,
-            batch_size=batch_size,
-            value_batch_size=value_batch_size,
-            replace=replace,
-            average_last=average_last,
-            eval_every=eval_every,
-            clients_at_once=clients_at_once,
-            held_out=held_out,
-        )
+    how = TakingPart(
+        local_steps=local_steps,
+        participation=participation,
+        batch_size=batch_size,
+        value_batch_size=value_batch_size,
+        replace=replace,
+        clients_at_once=clients_at_once,
+    )
+    settings = RunSettings(
+        rounds=rounds,
+        average_last=average_last,
+        answer=answer,
+        eval_every=eval_every,
+        record_clients=record_clients,
+    )
+
+    def asked(problem: Any, clients: Any, held_out: Any, *, seeds: tuple[int, ...]) -> Share:
+        return Share(request(problem, clients, chosen, how, settings, held_out=held_out), seeds)
 
     data = (problem, clients, held_out)
     if any(isinstance(given, Sequence) for given in data):
         each = zip(*map(_a_seed, ("problem", "clients", "held_out"), data, [numbers] * 3), numbers, strict=True)
-        shares = [Share(prepared(*own), (seed,)) for *own, seed in each]
+        shares = [asked(*own, seeds=(seed,)) for *own, seed in each]
     else:
-        shares = [Share(prepared(*data), numbers)]  # type: ignore[arg-type]
-    return _run_all(shares, labelled, numbers, record_clients, together, progress)
+        shares = [asked(problem, clients, held_out, seeds=numbers)]
+    return Sweep(tuple(labelled), numbers, run_all(shares, chosen, together, progress))
 
 
 def sweep_federation(
@@ -186,6 +174,7 @@ def sweep_federation(
     seeds: int | Sequence[int] = 5,
     rounds: int = 1000,
     average_last: float = 1.0,
+    answer: str = "average",
     eval_every: int | None = None,
     record_clients: bool = False,
     together: bool | None = None,
@@ -196,25 +185,20 @@ def sweep_federation(
     The other arguments are those of ``sweep``.
     """
     labelled, numbers = _labelled(rules), _numbered(seeds)
-
-    def prepared(one: Federation) -> Prepared:
-        return prepare_federation(
-            one, tuple(labelled.values()), rounds=rounds, average_last=average_last, eval_every=eval_every
-        )
-
+    chosen = tuple(labelled.values())
+    settings = RunSettings(
+        rounds=rounds,
+        average_last=average_last,
+        answer=answer,
+        eval_every=eval_every,
+        record_clients=record_clients,
+    )
     if isinstance(federation, Sequence):
         each = zip(_a_seed("federation", federation, numbers), numbers, strict=True)
-        shares = [Share(prepared(one), (seed,)) for one, seed in each]
+        shares = [Share(request_of(one, chosen, settings), (seed,)) for one, seed in each]
     else:
-        shares = [Share(prepared(federation), numbers)]
-    return _run_all(shares, labelled, numbers, record_clients, together, progress)
-
-
-class Share(NamedTuple):
-    """The seeds that run on one federation."""
-
-    prepared: Prepared
-    seeds: tuple[int, ...]
+        shares = [Share(request_of(federation, chosen, settings), numbers)]
+    return Sweep(tuple(labelled), numbers, run_all(shares, chosen, together, progress))
 
 
 def _labelled(rules: Any) -> dict[str, Rule]:
@@ -222,7 +206,7 @@ def _labelled(rules: Any) -> dict[str, Rule]:
     if isinstance(rules, Rule) or not isinstance(rules, Mapping | Sequence):
         raise TypeError(f"rules must be a list of rules or a dict from labels to rules, but is {rules!r}")
     for rule in rules.values() if isinstance(rules, Mapping) else rules:
-        expect("rule", rule, Rule)
+        checks.expect("rule", rule, Rule)
     labelled = dict(rules) if isinstance(rules, Mapping) else {_label(rule, rules): rule for rule in rules}
     if not labelled or (not isinstance(rules, Mapping) and len(labelled) < len(rules)):
         raise ValueError(f"rules must hold at least one rule and no rule twice, but is {rules!r}")
@@ -246,112 +230,6 @@ def _a_seed(name: str, given: Any, seeds: Sequence[int]) -> Sequence[Any]:
     if len(given) != len(seeds):
         raise ValueError(f"{name} must be one for all seeds or a list of {len(seeds)}, but is a list of {len(given)}")
     return given
-
-
-def _run_all(
-    shares: Sequence[Share],
-    labelled: Mapping[str, Rule],
-    seeds: tuple[int, ...],
-    record_clients: bool,
-    together: bool | None,
-    progress: bool | None,
-) -> Sweep:
-    if together is None:
-        together = jax.default_backend() != "cpu"
-    every = _side_by_side if together else _one_by_one
-    with ProgressBar(len(labelled) * len(seeds) * shares[0].prepared.rounds, progress) as bar:
-        results = every(shares, tuple(labelled.values()), record_clients, bar)
-    return Sweep(tuple(labelled), seeds, results)
-
-
-def _one_by_one(
-    shares: Sequence[Share], rules: Sequence[Rule], record_clients: bool, bar: ProgressBar
-) -> tuple[tuple[Result, ...], ...]:
-    """Each run by itself, on as many threads as there are cores: XLA works outside Python's lock."""
-    interrupted = Event()
-    runs = [(share, seed) for share in shares for seed in share.seeds]
-    done: dict[tuple[int, int], int] = {}
-
-    def one(r: int, s: int) -> Result:
-        def watch(chunk: Chunk) -> bool:
-            done[r, s] = chunk.round
-            bar.update(sum(done.values()), f"{len(rules)} rules × {len(runs)} seeds")
-            return interrupted.is_set()
-
-        with ExitStack() as contexts:  # JAX's settings belong to a thread
-            for enter, value in settings:
-                contexts.enter_context(enter(value))
-            share, seed = runs[s]
-            return run(share.prepared, rules[r], seed, (watch,), record_clients)
-
-    settings = [(enter, getattr(jax.config, name)) for enter, name in THREAD_SETTINGS]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        waiting = [[pool.submit(one, r, s) for s in range(len(runs))] for r in range(len(rules))]
-        try:
-            return tuple(tuple(future.result() for future in row) for row in waiting)
-        except BaseException:
-            interrupted.set()  # the runs under way end with their chunk
-            pool.shutdown(cancel_futures=True)
-            raise
-
-
-def _side_by_side(
-    shares: Sequence[Share], rules: Sequence[Rule], record_clients: bool, bar: ProgressBar
-) -> tuple[tuple[Result, ...], ...]:
-    """All runs of one kind on one data set as one program."""
-    groups: dict[Any, list[int]] = {}
-    for r, rule in enumerate(rules):
-        groups.setdefault(jax.tree.structure(rule.computed_as()), []).append(r)
-    found: dict[int, tuple[Result, ...]] = dict.fromkeys(range(len(rules)), ())
-    rounds_done = 0
-    for share in shares:
-        for members in groups.values():
-            runs = len(members) * len(share.seeds)
-
-            def watch(done: int, size: int = len(members), runs: int = runs, before: int = rounds_done) -> None:
-                bar.update(before + done * runs, f"{size} rules × {runs // size} seeds")
-
-            results = _one_kind(share, [rules[r] for r in members], record_clients, watch)
-            for r, own in zip(members, results, strict=True):
-                found[r] += own
-            rounds_done += share.prepared.rounds * runs
-    return tuple(found[r] for r in range(len(rules)))
-
-
-def _one_kind(
-    share: Share, rules: Sequence[Rule], record_clients: bool, watch: Callable[[int], None]
-) -> list[tuple[Result, ...]]:
-    """Run rules of one structure with all seeds of a data set; results by rule, then seed."""
-    prepared, seeds = share
-    federation = prepared.federation
-    stacked = jax.tree.map(lambda *numbers: jnp.asarray(numbers), *(rule.computed_as() for rule in rules))
-    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-    length = engine.chunk_length(prepared.oracle, len(seeds))
-    begin = jax.vmap(lambda rule: engine.start(federation.start, rule, prepared.oracle.constraints))(stacked)
-    states = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), begin)
-    records = []
-    began = time.perf_counter()
-    for first in range(0, prepared.rounds, length):
-        states, record = engine.run_chunk_of_many(
-            prepared.playing,
-            stacked,
-            federation.domain,
-            prepared.span(first),
-            keys,
-            states,
-            length=length,
-            record_clients=record_clients,
-        )
-        records.append(jax.tree.map(np.asarray, record))
-        watch(min(first + length, prepared.rounds))
-    seconds = (time.perf_counter() - began) / (len(rules) * len(seeds))
-    states = jax.tree.map(np.asarray, states)
-
-    def one(r: int, s: int) -> Result:
-        state, own = jax.tree.map(lambda leaf: leaf[s, r], (states, records))
-        return finish(prepared, rules[r], seeds[s], state, own, prepared.rounds, False, seconds)
-
-    return [tuple(one(r, s) for s in range(len(seeds))) for r in range(len(rules))]
 
 
 def _label(rule: Rule, among: Sequence[Rule]) -> str:

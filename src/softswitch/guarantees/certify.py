@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.clients.client_data import ClientData, Rows
+from softswitch.clients.evaluation import evaluate
 from softswitch.clients.losses import Losses
 from softswitch.clients.slices import map_slices
-from softswitch.engines.solve import evaluate
 from softswitch.guarantees.intervals import (
     RESAMPLES,
     Range,
@@ -31,7 +31,8 @@ from softswitch.guarantees.intervals import (
     resampled_interval,
     unknown,
 )
-from softswitch.problem.problem import WEIGHT, Params, Problem, float_dtype
+from softswitch.problem.parameters import WEIGHT, Params, float_dtype
+from softswitch.problem.problem import Problem
 from softswitch.results.certificate import Certificate, Interval
 from softswitch.results.result import Result
 from softswitch.support import checks
@@ -74,7 +75,7 @@ def certify(
     values = _values(problem, held_out, params)
     functions = values.shape[1]
     ranges = [checked_range("objective_range", objective_range), *each_range(constraint_range, functions - 1)]
-    losses = Losses(problem.objective, problem.constraint)
+    losses = Losses.of(problem)
     by_row = np.asarray(_row_values(held_out.rows, params, losses), dtype=float)
     means = _are_means(problem, held_out, params, values, by_row)
     # Two sides of every function of every client.

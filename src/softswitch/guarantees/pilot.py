@@ -11,13 +11,13 @@ import numpy as np
 from scipy import optimize
 
 from softswitch.clients.client_data import ClientData, Rows
+from softswitch.clients.evaluation import evaluate
 from softswitch.clients.losses import Losses
 from softswitch.clients.sampling import Batching, batching
-from softswitch.engines.request import batch_shapes
-from softswitch.engines.solve import evaluate
 from softswitch.guarantees.theorems import Constants, heterogeneity
 from softswitch.problem.domains import Ball, Box, Domain
-from softswitch.problem.problem import Params, Problem, float_dtype
+from softswitch.problem.parameters import Params, float_dtype
+from softswitch.problem.problem import Problem
 from softswitch.support import checks
 
 MOST_CLIENTS = 50
@@ -61,12 +61,12 @@ def estimate_constants(
     size = checks.whole_number("batch_size", batch_size, at_least=1)
     how = batching(size, True, clients.stratum_sizes)
     whole = batching(None, True, clients.stratum_sizes)
-    ignoring = problem.trace(batch_shapes(clients, size, problem.start)).ignore_weight
+    ignoring = problem.trace(clients.batch_shapes(size, float_dtype(problem.start))).ignore_weight
     if ignoring and not (how.equal and whole.equal):
         raise ValueError(f"{' and '.join(ignoring)} must read batch['weight'] to be measured on clients of these sizes")
     generator = np.random.default_rng(seed)
     chosen = np.sort(generator.permutation(len(clients))[:MOST_CLIENTS]).astype(np.int32)
-    losses = Losses(problem.objective, problem.constraint)
+    losses = Losses.of(problem)
     lipschitz, gradient_noise, value_noise, spread = 0.0, 0.0, 0.0, 0.0
     for index, params in enumerate([problem.start, *_points(theta, problem.start, points, generator)]):
         key = jax.random.fold_in(jax.random.key(seed), index)

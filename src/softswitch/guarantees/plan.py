@@ -76,6 +76,16 @@ class Plan:
             "value_batch_size": self.setting.value_batch_size,
         }
 
+    def rule_settings(self) -> dict[str, Any]:
+        """The settings of the rule: ``SoftmaxSGM.from_plan(plan)``."""
+        return {
+            "alpha": self.bound.alpha,
+            "step_size": self.bound.step_size,
+            "local_step_size": self.bound.local_step_size,
+            "tolerance": self.bound.epsilon,
+            "slack": 1.0,
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain numbers and words, for JSON."""
         return {

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from softswitch.method.rules import Decision, Reports, Rule
 from softswitch.method.weighting import maximum
 from softswitch.problem.domains import Domain
-from softswitch.problem.problem import Params, float_dtype
+from softswitch.problem.parameters import Params, float_dtype
 
 
 class Average(NamedTuple):
@@ -45,7 +45,7 @@ class Average(NamedTuple):
         return jax.tree.map(lambda s, lost: (s - lost) / count.astype(s.dtype), self.total, self.lost)
 
 
-class Kept(NamedTuple):
+class BestSeen(NamedTuple):
     """An iterate kept for its score, the smallest seen.
 
     Attributes:
@@ -56,9 +56,9 @@ class Kept(NamedTuple):
     params: Params
     score: Float[Array, ""]
 
-    def offer(self, params: Params, score: Float[Array, ""], valid: Bool[Array, ""]) -> Kept:
+    def offer(self, params: Params, score: Float[Array, ""], valid: Bool[Array, ""]) -> BestSeen:
         """Keep ``params`` instead, where valid and better."""
-        return select(valid & (score < self.score), Kept(params, score), self)
+        return select(valid & (score < self.score), BestSeen(params, score), self)
 
 
 class State(NamedTuple):
@@ -78,31 +78,72 @@ class State(NamedTuple):
     optimizer: Any
     rule: Any
     average: Average
-    best: Kept
-    least_violating: Kept
+    best: BestSeen
+    least_violating: BestSeen
     diverged_at: Int[Array, ""]
 
 
 def start(params: Params, rule: Rule, constraints: int) -> State:
     """The state before round 0."""
-    nothing = Kept(params, jnp.full((), jnp.inf, float_dtype(params)))
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, float_dtype(leaf)), params)
+    nothing = BestSeen(params, jnp.full((), jnp.inf, float_dtype(params)))
     return State(
         params=params,
-        optimizer=rule.optimizer(rule.step_size_at(0)).init(params),
+        optimizer=server_optimizer(rule, 0).init(params),
         rule=rule.init(constraints),
-        average=Average(zeros, zeros, jnp.int32(0)),
+        average=no_average(params),
         best=nothing,
         least_violating=nothing,
         diverged_at=jnp.int32(-1),
     )
 
 
-def surviving_weights(weights: Float[Array, " m"], survived: Bool[Array, " m"]) -> Float[Array, " m"]:
-    """The server's weights once some clients that reported never returned their update: renormalised over the rest."""
-    left = jnp.where(survived, weights, 0)
-    total = left.sum()
-    return left / jnp.where(total > 0, total, 1)
+def no_average(params: Params) -> Average:
+    """A mean of no iterates yet."""
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, float_dtype(leaf)), params)
+    return Average(zeros, zeros, jnp.int32(0))
+
+
+def server_optimizer(rule: Rule, k: Any) -> optax.GradientTransformationExtraArgs:
+    """The rule's optimiser at round k's step size; one that wants a ``value`` is given it, the others ignore it."""
+    return optax.with_extra_args_support(rule.optimizer(rule.step_size_at(k)))
+
+
+def check_optimizer(rule: Rule, params: Params) -> None:
+    """Raise where the rule's optimiser asks for more than a server knows."""
+    try:
+        optimizer = server_optimizer(rule, 0)
+        optimizer.update(params, optimizer.init(params), params, value=jnp.zeros((), float_dtype(params)))
+    except TypeError as error:
+        raise ValueError(
+            f"optimizer must be content with a direction, the parameters and a value, but {rule.optimizer!r} is not: "
+            f"{error}. A server cannot evaluate functions for it, as a line search would need"
+        ) from error
+
+
+def descended_on(rule: Rule, reports: Reports, decision: Decision) -> Float[Array, ""]:
+    """The value of what a round descends on, by its reports: Σ r_i (a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε)).
+
+    In a constraint round of a switching rule it is measured from λ, so that 0 is where the round wants to be.
+    """
+    loss = decision.local_loss
+    objective = jnp.where(reports.has_objective, reports.objective, 0)
+    constraint = jnp.where(reports.has_constraint, reports.constraint, 0)
+    excess = jnp.where(reports.has_constraint, jnp.maximum(constraint - loss.tolerance, 0), 0)
+    each = loss.objective * objective + (loss.constraint * constraint).sum(axis=1) + loss.penalty * excess.sum(axis=1)
+    value = jnp.dot(decision.weights, each.astype(decision.weights.dtype))
+    return value - jnp.where(decision.feasible, 0, rule.switch_at) if rule.switches else value
+
+
+def surviving_weights(
+    rule: Rule, rule_state: Any, reports: Reports, decision: Decision, survived: Bool[Array, " m"]
+) -> Float[Array, " m"]:
+    """The server's weights once some clients that reported never returned their update.
+
+    The rule weighs the others again by their reports, as the round was decided. To renormalise the weights that they
+    had would not do: where the worst client is lost and α is large, all others had weight 0.
+    """
+    left = reports._replace(mask=reports.mask & survived, bit=decision.feasible)
+    return rule.decide(rule_state, left)[0].weights
 
 
 def advance(
@@ -132,8 +173,8 @@ def advance(
         rule_state: the rule's memory after it.
         direction: Σ r_i u_i.
     """
-    optimizer = rule.optimizer(rule.step_size_at(k))
-    updates, optimizer_state = optimizer.update(direction, state.optimizer, state.params)
+    value = descended_on(rule, reports, decision)
+    updates, optimizer_state = server_optimizer(rule, k).update(direction, state.optimizer, state.params, value=value)
     params = optax.apply_updates(state.params, updates)
     if domain is not None:
         params = domain.project(params)

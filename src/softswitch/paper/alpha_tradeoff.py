@@ -12,7 +12,8 @@ from softswitch.engines.solve import solve
 from softswitch.guarantees.theorems import limit_cycle
 from softswitch.method.rules import SoftmaxSGM
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.problem.problem import Batch, Params, Problem
+from softswitch.problem.parameters import Batch, Params
+from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
 from softswitch.support.plotting import BLUE, GREY, VERMILLION, panels
 

@@ -22,7 +22,8 @@ from softswitch.method.rules import SoftmaxSGM
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.np_study import CLIENTS, STUDY
 from softswitch.problem.domains import Ball
-from softswitch.problem.problem import Batch, Problem
+from softswitch.problem.parameters import Batch
+from softswitch.problem.problem import Problem
 from softswitch.support.plotting import BLUE, GREEN, GREY, VERMILLION, dots, log_values, panels
 from softswitch.tasks.neyman_pearson import class_loss, objective
 

@@ -9,10 +9,11 @@ import numpy as np
 import optax
 from matplotlib.figure import Figure
 
-from softswitch.method.rules import CRITERIA, SoftmaxSGM
+from softswitch.method.rules import SoftmaxSGM
 from softswitch.paper.adult_study import COMMON, FULL, SOFTMAX, STUDY, TOLERANCE
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.study import Point, Task, answer_rows, averages, curve_rows, lasts, mean
+from softswitch.problem.choices import CRITERIA
 from softswitch.results.result import Result
 from softswitch.support.plotting import BLUE, GREEN, VERMILLION, band, dots, legend, panels, tolerance
 from softswitch.tasks.fair_classification import accuracy_and_gap

@@ -10,11 +10,12 @@ import numpy as np
 from scipy import stats
 
 from softswitch.clients.client_data import ClientData
-from softswitch.engines.solve import evaluate
+from softswitch.clients.evaluation import evaluate
 from softswitch.engines.sweep import sweep
 from softswitch.method.rules import Rule
 from softswitch.paper.experiment import Row, Scale
-from softswitch.problem.problem import Params, Problem
+from softswitch.problem.parameters import Params
+from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
 from softswitch.support.text import mean_and_spread
 

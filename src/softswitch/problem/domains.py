@@ -1,18 +1,29 @@
-"""Domains Θ to keep the iterates in: a Euclidean ball or a box. The default is no domain at all."""
+"""Domains Θ to keep the iterates in: a ball, a box, or one of your own. The default is no domain at all."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from softswitch.problem.parameters import Params
 from softswitch.support import checks
 from softswitch.support.traced import traced_settings
 
-Params = Any  # a pytree of floating arrays
+
+@runtime_checkable
+class Domain(Protocol):
+    """A convex set Θ: anything that can be projected onto.
+
+    The theorems also want its diameter: ``diameter(params) -> float``, as ``Ball`` and ``Box`` have it.
+    """
+
+    def project(self, params: Params) -> Params:
+        """The nearest point of Θ, in JAX: it is part of the compiled round."""
+        ...
 
 
 @traced_settings
@@ -72,5 +83,44 @@ class Box:
         return float(np.sqrt(entries) * (self.upper - self.lower))
 
 
-Domain = Ball | Box
-"""A convex set Θ that can be projected onto."""
+def check_domain(domain: Any, start: Params) -> None:
+    """Raise unless ``domain`` is one, and holds the start; None is no domain."""
+    if domain is None:
+        return
+    if not isinstance(domain, Domain) or isinstance(domain, type):
+        raise TypeError(f"domain must be a Ball, a Box, anything with project(params), or None, but is {domain!r}")
+    projected = domain.project(start)
+    if _shapes(projected) != _shapes(start):
+        raise ValueError(f"domain.project must give parameters of the start's shapes, but gives {projected!r}")
+    moved = jax.tree.map(jnp.subtract, projected, start)
+    if any(not np.allclose(leaf, 0, atol=1e-5) for leaf in jax.tree.leaves(moved)):
+        raise ValueError(f"start must lie in the domain {domain!r}, but does not")
+
+
+def as_argument(domain: Domain | None) -> Domain | None:
+    """The domain as a compiled program takes it: a pytree as it is, any other object as part of the program."""
+    if domain is None or not jax.tree_util.all_leaves([domain]):
+        return domain
+    return OwnDomain(domain)
+
+
+@jax.tree_util.register_static
+class OwnDomain:
+    """A domain of a user's own class, the same as itself only: what it holds is compiled in."""
+
+    def __init__(self, domain: Domain) -> None:
+        self.domain = domain
+
+    def project(self, params: Params) -> Params:
+        """As the domain does."""
+        return self.domain.project(params)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OwnDomain) and other.domain is self.domain
+
+    def __hash__(self) -> int:
+        return id(self.domain)
+
+
+def _shapes(params: Params) -> Any:
+    return jax.tree.structure(params), [(leaf.shape, leaf.dtype) for leaf in map(jnp.asarray, jax.tree.leaves(params))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -10,10 +11,17 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from scipy import optimize
 
-from softswitch.clients.client_data import ClientData
+from softswitch.clients.client_data import ClientData, Rows
 from softswitch.clients.losses import Losses
 from softswitch.clients.sampling import whole
-from softswitch.problem.problem import Params, Problem, float_dtype
+from softswitch.problem.domains import Domain, as_argument
+from softswitch.problem.parameters import Params, float_dtype
+from softswitch.problem.problem import Problem
+
+MOST_STEPS = 200
+"""The search for a client's smallest constraint takes at most so many steps,"""
+FEWEST_STEPS = 10
+"""and at least so many, however short the run was."""
 
 
 class Alone(NamedTuple):
@@ -28,27 +36,40 @@ class Alone(NamedTuple):
     settled: bool
 
 
-def smallest_alone(problem: Problem, clients: ClientData, index: int, params: Params, steps: int = 200) -> Alone:
-    """Minimise one client's largest constraint on all of its rows, from ``params``, by L-BFGS within the domain."""
+def smallest_alone(problem: Problem, clients: ClientData, index: int, params: Params, row_gradients: int) -> Alone:
+    """Minimise one client's largest constraint on all of its rows, from ``params``, by L-BFGS within the domain.
+
+    It is a look aside, and must not cost more than the run that led to it: gradients are taken of at most
+    ``row_gradients`` rows in all, within ``FEWEST_STEPS`` and ``MOST_STEPS`` times the client's rows.
+    """
+    size = int(clients.sizes[index])
+    steps = int(np.clip(row_gradients // size, FEWEST_STEPS, MOST_STEPS))
     flat, rebuild = ravel_pytree(params)
-    losses = Losses(problem.objective, problem.constraint)
-    width = int(clients.sizes[index])
-    rows, client = clients.rows, jnp.int32(index)
-
-    @jax.jit
-    def violation(flat: jax.Array) -> jax.Array:
-        here = rebuild(flat)
-        if problem.domain is not None:
-            here = problem.domain.project(here)
-        return losses.constraints(here, rows.take(*whole(rows, client, width, float_dtype(here)))).max()
-
-    descend = jax.jit(jax.value_and_grad(violation))
+    losses, domain = Losses.of(problem), as_argument(problem.domain)
 
     def step(point: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = descend(point.astype(flat.dtype))
-        return float(value), np.asarray(gradient, dtype=float)
+        here = rebuild(jnp.asarray(point, flat.dtype))
+        value, gradient = _descend(here, clients.rows, jnp.int32(index), domain, losses, size)
+        return float(value), np.asarray(ravel_pytree(gradient)[0], dtype=float)
 
     found = optimize.minimize(
-        step, np.asarray(flat, dtype=float), jac=True, method="L-BFGS-B", options={"maxiter": steps}
+        step,
+        np.asarray(flat, dtype=float),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": steps, "maxfun": steps},
     )
     return Alone(float(found.fun), bool(found.success))
+
+
+@partial(jax.jit, static_argnames=("losses", "size"))
+def _descend(
+    params: Params, rows: Rows, client: jax.Array, domain: Domain | None, losses: Losses, size: int
+) -> tuple[jax.Array, Params]:
+    """The client's largest constraint on all of its rows, and its gradient. The rows are arguments: no copy is made."""
+
+    def violation(params: Params) -> jax.Array:
+        here = params if domain is None else domain.project(params)
+        return losses.constraints(here, rows.take(*whole(rows, client, size, float_dtype(here)))).max()
+
+    return jax.value_and_grad(violation)(params)

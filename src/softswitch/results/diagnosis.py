@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import optax
 
+from softswitch.clients.oracle import Judged
 from softswitch.method.rules import HardSGM, Rule, SoftmaxSGM
 from softswitch.results.blocker import Alone
+from softswitch.results.ending import Ending
 from softswitch.results.history import Fate, History
 
 FEW_ROUNDS = 20
@@ -43,49 +45,79 @@ class Finding:
         return f"{self.illness}: {self.seen}. {self.change}."
 
 
-def diagnose(
-    history: History,
-    rule: Rule,
-    participants: int,
-    clients: int,
-    constraints: int,
-    diverged_at: int,
-    vanished: bool,
-    absent_on_all_data: float,
-    steadied_by: str,
-    scatter: Callable[[], float],
-) -> tuple[Finding, ...]:
-    """All findings that the history supports, most telling first.
+class Asked(Protocol):
+    """Those who were asked in the rounds; see ``softswitch.clients.oracle.Oracle``."""
+
+    @property
+    def participants(self) -> int:
+        """m, how many take part in a round."""
+        ...
+
+    @property
+    def steadied_by(self) -> str:
+        """The name of the setting that makes reports less noisy, for advice."""
+        ...
+
+
+def diagnose(ending: Ending, judged: Judged, clients: Asked, scatter: Callable[[], float]) -> tuple[Finding, ...]:
+    """All findings that a run supports, most telling first.
 
     Args:
-        history: what happened.
-        rule: the method.
-        participants: m.
-        clients: n.
-        constraints: how many a client has.
-        diverged_at: the round in which something was not finite; −1 where all was well.
-        vanished: whether that was that no client has an objective, or none a constraint, on all its data.
-        absent_on_all_data: the share of clients that lack an objective or constraint on all their data.
-        steadied_by: the name of the setting that makes reports less noisy.
+        ending: where it ended.
+        judged: how good its answer is at every client.
+        clients: who was asked.
         scatter: measures how much the sampled G scatters at one iterate; called only where it matters.
     """
-    if vanished:
-        seen = f"from round {diverged_at} on no client has an objective, or none a constraint: all are −∞ on all data"
-        change = "Look at the functions: −∞ says that a client has nothing to measure, and may also be an overflow"
-        return (Finding("nothing to train on", seen, change),)
-    if diverged_at >= 0:
-        step = float(rule.step_size_at(diverged_at))
-        seen = f"a value was not finite in round {diverged_at}"
-        return (Finding("diverged", seen, f"Lower step_size (now {step:.3g}), or see the status for the client"),)
-    findings = (
-        _no_evidence(history, participants, clients),
-        _batches_lack_rows(history, participants, absent_on_all_data),
-        _jumps(history, rule, participants == clients, steadied_by, scatter),
-        _switch_stuck(history),
-        _hides_the_worst(history, rule, participants * constraints),
-        _limit_cycle(history, rule),
+    history, rule, participants = ending.history, ending.rule, clients.participants
+    lost = clients_lost(history, ending.names)
+    if ending.vanished:
+        findings: list[Finding | None] = [_vanished(ending)]
+    elif ending.diverged_at >= 0:
+        findings = [_diverged(ending)]
+    else:
+        constraints = judged.constraint.shape[1]
+        findings = [
+            _never_passed(ending, judged),
+            _no_evidence(history, participants, len(ending.names)),
+            _batches_lack_rows(history, participants, judged),
+            _jumps(history, rule, participants == len(ending.names), clients.steadied_by, scatter),
+            _switch_stuck(history),
+            _hides_the_worst(history, rule, participants * constraints),
+            _limit_cycle(history, rule),
+        ]
+    return tuple(finding for finding in (lost, *findings) if finding is not None)
+
+
+def _vanished(ending: Ending) -> Finding:
+    return Finding(
+        "nothing to train on",
+        f"from round {ending.diverged_at} on no client has an objective, or none a constraint: all are −∞ on all data",
+        "Look at the functions: −∞ says that a client has nothing to measure, and may also be an overflow",
     )
-    return tuple(finding for finding in findings if finding is not None)
+
+
+def _diverged(ending: Ending) -> Finding:
+    step = float(ending.rule.step_size_at(ending.diverged_at))
+    seen = f"a value was not finite in round {ending.diverged_at}"
+    return Finding("diverged", seen, f"Lower step_size (now {step:.3g}), or see the status for the client")
+
+
+def _never_passed(ending: Ending, judged: Judged) -> Finding | None:
+    """No round passed the switch: by a constraint that is not met, or by reports that never show that it is."""
+    history, tolerance = ending.history, ending.rule.tolerance
+    if history.feasible_rounds or history.void.all() or ending.stopped:
+        return None
+    worst = judged.constraint.max(axis=1)
+    if not (worst <= tolerance).all():
+        return never_feasible(ending.names, worst, tolerance, int(worst.argmax()), None)
+    return Finding(
+        "the switch never passes",
+        f"at the iterate with the smallest criterion all {len(worst)} clients are within the tolerance {tolerance:g} "
+        f"on all their data, the largest at {float(worst.max()):.4g}, but no round's criterion was at most "
+        f"{float(ending.rule.switch_at):.4g}",
+        "The largest of noisy reports is too large: raise value_batch_size; or raise the threshold towards the "
+        "tolerance, or run longer",
+    )
 
 
 def never_feasible(
@@ -139,7 +171,7 @@ def clients_lost(history: History, names: tuple[Any, ...]) -> Finding | None:
     counts = np.bincount(told[lost], minlength=len(names))
     worst = int(np.argmax(counts))
     own = fates[lost & (told == worst)]
-    common = Fate(int(np.bincount(own).argmax())).words
+    common = Fate(int(np.bincount(own).argmax())).told
     return Finding(
         "clients are lost",
         f"{history.lost_share:.0%} of those asked did not do their part, most often {names[worst]!r} "
@@ -163,10 +195,12 @@ def _no_evidence(history: History, participants: int, clients: int) -> Finding |
     )
 
 
-def _batches_lack_rows(history: History, participants: int, absent_on_all_data: float) -> Finding | None:
+def _batches_lack_rows(history: History, participants: int, judged: Judged) -> Finding | None:
     """Clients that have a class or group, but whose batches often have none of its rows, fall out of the switch."""
     if len(history) < FEW_ROUNDS:
         return None
+    lacking = np.isneginf(judged.objective) | np.isneginf(judged.constraint).any(axis=1)
+    absent_on_all_data = float(np.mean(lacking))
     reports = participants * len(history)
     missing = float(np.sum(history.absent)) / reports
     # Beyond the chance of who takes part, and more than one report in twenty of those that could have a value.
@@ -252,10 +286,10 @@ def _limit_cycle(history: History, rule: Rule) -> Finding | None:
     seen = f"in {alternates:.0%} of the last feasible rounds the worst client alternates between two"
     if math.isinf(alpha):
         cause = "α per spread" if by_spread else "the hard maximum"
-        change = f"Iterates stay up to {apart * step / 2:.3g} from the optimum: use a smaller or falling step size"
+        change = f"Iterates stay up to {apart * step:.3g} from the optimum: use a smaller or falling step size"
         return Finding("limit cycle", f"{seen}, as {cause} makes it", f"{change} (now {step:.3g})")
     limits = f"the step size (below {2 / alpha:.3g}) or α (below {2 / step:.3g})"
-    change = f"If half a step (η = {step:.3g}) is too coarse, lower {limits}"
+    change = f"Iterates stay up to a step (η = {step:.3g}) from the optimum; if that is too coarse, lower {limits}"
     return Finding("limit cycle", f"{seen}, and αη = {alpha * step:.3g} is above 2", change)
 
 

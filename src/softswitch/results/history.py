@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, Protocol
 
-import jax
 import numpy as np
 
 from softswitch.clients.evaluation import Overview
-from softswitch.engines.compiled import Record
+from softswitch.results.record import Record, join
 
 
-class Costs(Protocol):
+class CountsRows(Protocol):
     """What tells the cost of a round; see ``softswitch.clients.oracle.Oracle``."""
 
     def cost(self, rows_held: Any) -> tuple[Any, Any]:
@@ -43,7 +42,7 @@ class Fate(IntEnum):
     """It did its part, but too few did, and the round was void."""
 
     @property
-    def words(self) -> str:
+    def told(self) -> str:
         """Its name, to be read."""
         return self.name.lower().replace("_", " ")
 
@@ -65,14 +64,6 @@ class ClientHistory:
     constraint: np.ndarray
     metrics: dict[str, np.ndarray]
     fates: np.ndarray | None = None
-
-
-def join(records: Sequence[Record], rounds: int) -> Record:
-    """Chunks of records as one, the first so many rounds of them."""
-    joined: Record = jax.tree.map(
-        lambda *parts: np.concatenate([np.asarray(part) for part in parts])[:rounds], *records
-    )
-    return joined
 
 
 @dataclass(frozen=True)
@@ -140,7 +131,7 @@ class History:
         return self.feasible_rounds / counted if counted else float("nan")
 
     @classmethod
-    def from_records(cls, oracle: Costs, records: Sequence[Record], rounds: int, first: int = 0) -> History:
+    def from_records(cls, oracle: CountsRows, records: Sequence[Record], rounds: int, first: int = 0) -> History:
         """Put chunks of records together, from round ``first`` on and so many rounds.
 
         The oracle tells what a round costs.
@@ -162,4 +153,38 @@ class History:
             full=Overview(*(values[evaluated] for values in joined.full)),
             held_out=None if joined.held_out is None else Overview(*(values[evaluated] for values in joined.held_out)),
             per_client=None if joined.clients is None else ClientHistory(*joined.clients),
+        )
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Everything as arrays by name, for a file."""
+        arrays: dict[str, np.ndarray] = {}
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if isinstance(value, Overview):
+                arrays |= {f"{entry.name}.{name}": part for name, part in value._asdict().items()}
+            elif isinstance(value, ClientHistory):
+                plain = ("clients", "objective", "constraint") + (("fates",) if value.fates is not None else ())
+                arrays |= {f"{entry.name}.{name}": getattr(value, name) for name in plain}
+                arrays |= {f"{entry.name}.metrics.{name}": part for name, part in value.metrics.items()}
+            elif value is not None:
+                arrays[entry.name] = value
+        return {name: np.asarray(array) for name, array in arrays.items()}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> History:
+        """From ``to_arrays``."""
+
+        def part(name: str) -> dict[str, np.ndarray]:
+            return {key.removeprefix(f"{name}."): array for key, array in arrays.items() if key.startswith(f"{name}.")}
+
+        plain = {entry.name: arrays[entry.name] for entry in fields(cls) if entry.name in arrays}
+        own, held_out = part("per_client"), part("held_out")
+        metrics = {key.removeprefix("metrics."): own[key] for key in own if key.startswith("metrics.")}
+        return cls(
+            **plain,
+            full=Overview(**part("full")),  # type: ignore[arg-type]
+            held_out=Overview(**held_out) if held_out else None,  # type: ignore[arg-type]
+            per_client=ClientHistory(own["clients"], own["objective"], own["constraint"], metrics, own.get("fates"))
+            if own
+            else None,
         )

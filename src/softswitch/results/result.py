@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from safetensors.numpy import load_file
 
+from softswitch.method.describing import describe_rule, rule_described
+from softswitch.method.round import State, start
 from softswitch.method.rules import Rule
-from softswitch.problem.problem import Params
+from softswitch.problem.parameters import Params
+from softswitch.results import saving
 from softswitch.results.diagnosis import Finding
 from softswitch.results.history import History
-from softswitch.results.status import Status
+from softswitch.results.status import Status, StatusCode
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +43,7 @@ class Result:
         rule: the method and its settings.
         seed: of all random choices.
         seconds: wall time of the rounds, compilation included.
+        state: all that the server kept: what a warm start can go on with.
     """
 
     params: Params
@@ -52,6 +60,7 @@ class Result:
     rule: Rule
     seed: int
     seconds: float
+    state: State
 
     @property
     def worst_objective(self) -> float:
@@ -84,3 +93,77 @@ class Result:
             f"Result({self.status.code}; worst objective {self.worst_objective:.4g}, "
             f"worst constraint {self.worst_constraint:.4g}, tolerance {self.rule.tolerance:g}; {self.selected})"
         )
+
+    def save(self, folder: str | Path) -> None:
+        """Write all of it into a folder of its own, for ``Result.load``: the answer, last and best, state and history.
+
+        Nothing is pickled. Labels that are neither text nor numbers become text.
+        """
+        words = {
+            "selected": self.selected,
+            "status": {**asdict(self.status), "criterion": _or_none(self.status.criterion)},
+            "diagnosis": [asdict(finding) for finding in self.diagnosis],
+            "names": list(self.names),
+            "rule": describe_rule(self.rule),
+            "seed": self.seed,
+            "seconds": self.seconds,
+        }
+        trees = {
+            "params": self.params,
+            "last": self.last,
+            "best": self.best,
+            "client_objective": self.client_objective,
+            "client_constraint": self.client_constraint,
+            "pooled_constraint": self.pooled_constraint,
+            "state": self.state,
+        }
+        saving.write(Path(folder), words, trees, self.history)
+
+    @classmethod
+    def load(cls, folder: str | Path, *, rule: Rule | None = None, like: Params | None = None) -> Result:
+        """The result that ``save`` wrote.
+
+        Args:
+            folder: where.
+            rule: the method, where it is one of your own, or has functions of your own (a schedule, say).
+            like: parameters of the same structure, where that is not dicts, lists and tuples alone (a Flax or Equinox
+                model, say); their values do not matter.
+        """
+        path = Path(folder)
+        words = saving.read_words(path)
+        method = rule_described(words["rule"]) if rule is None else rule
+        if describe_rule(method)["kind"] != words["rule"]["kind"]:
+            raise ValueError(f"rule must be a {words['rule']['kind']}, as was saved, but is {method!r}")
+        arrays = load_file(path / saving.ARRAYS)
+        objective, constraint, pooled = (
+            saving.tree(name, words, arrays, None)
+            for name in ("client_objective", "client_constraint", "pooled_constraint")
+        )
+        params, last, best = (_on_device(saving.tree(name, words, arrays, like)) for name in ("params", "last", "best"))
+        status = words["status"]
+        return cls(
+            params=params,
+            last=last,
+            best=best,
+            selected=words["selected"],
+            status=Status(**{**status, "code": StatusCode(status["code"])}),
+            diagnosis=tuple(Finding(**told) for told in words["diagnosis"]),
+            history=saving.read_history(path / saving.HISTORY),
+            client_objective=objective,
+            client_constraint=constraint,
+            pooled_constraint=pooled,
+            names=tuple(words["names"]),
+            rule=method,
+            seed=words["seed"],
+            seconds=words["seconds"],
+            state=_on_device(saving.tree("state", words, arrays, start(last, method, constraint.shape[1]))),
+        )
+
+
+def _on_device(tree: Any) -> Any:
+    """JAX's arrays; those of a precision that it is not set to are left as they are."""
+    return jax.tree.map(lambda a: jnp.asarray(a) if jax.dtypes.canonicalize_dtype(a.dtype) == a.dtype else a, tree)
+
+
+def _or_none(value: float | None) -> float | None:
+    return None if value is None or not np.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""How a run ended, and which iterate is its answer."""
+"""How a run ended: a code for programs, a sentence for people."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-import jax
 import numpy as np
 
-from softswitch.method.round import State
-from softswitch.method.rules import Rule
-from softswitch.problem.problem import Params
-from softswitch.results.history import History
+from softswitch.clients.oracle import Judged
+from softswitch.results.answer import smallest_criterion
+from softswitch.results.ending import Ending
 
 
 class StatusCode(StrEnum):
@@ -57,109 +55,124 @@ class Status:
         return f"{self.code}: {self.message}"
 
 
-ANSWERS = ("average", "last", "best")
-"""Which iterate is wanted: the mean of the feasible ones, the last, or the best feasible one by its reports."""
+def status_of(ending: Ending, judged: Judged) -> Status:
+    """Say how a run ended, from where it stands and how good its answer is at every client."""
+    if ending.diverged_at >= 0:
+        return _diverged(ending)
+    if ending.stopped:
+        return _stopped(ending, judged)
+    if ending.history.void.all():
+        return _nothing_counted(ending)
+    if not ending.history.feasible_rounds:
+        return _never_feasible(ending, judged)
+    if judged.pooled is not None and ending.rule.criterion == "pooled":
+        return _by_pooled(ending, judged, judged.pooled)
+    return _by_client(ending, judged)
 
 
-def answer(state: State, history: History, averaging_from: int, wanted: str = "average") -> tuple[Params, str]:
-    """The answer and what it is: the iterate that is wanted, or where there is none the next best thing."""
-    if wanted == "last":
-        return state.params, f"last iterate, after {len(history)} rounds"
-    count = int(state.average.rounds) if wanted == "average" else 0
-    if count:
-        window = f"rounds {averaging_from} to {len(history) - 1}" if averaging_from else f"{len(history)} rounds"
-        mean = jax.tree.map(lambda m, w: m.astype(w.dtype), state.average.mean(), state.params)
-        return mean, f"mean of the {count} feasible iterates of {window}"
-    if history.feasible_rounds:
-        reported = np.where(history.feasible, history.objective, np.inf)
-        when = f"best feasible iterate by its reports, from round {np.argmin(reported)}"
-        return state.best.params, when if wanted == "best" else f"{when}: no feasible round from {averaging_from} on"
-    if np.isfinite(state.least_violating.score):
-        when = f"round {_smallest_criterion(history)}"
-        return state.least_violating.params, f"iterate with the smallest criterion, {when}"
-    return state.params, "the start: no round was completed"
+class _AtAnswer:
+    """What the answer's constraint is at the clients."""
 
+    def __init__(self, ending: Ending, judged: Judged) -> None:
+        names, tolerance = ending.names, ending.rule.tolerance
+        self.worst = judged.constraint.max(axis=1)
+        self.client = names[int(np.argmax(np.where(np.isnan(self.worst), -np.inf, self.worst)))]
+        self.largest = float("nan") if np.isnan(self.worst).all() else float(np.nanmax(self.worst))
+        self.unknown = [name for name, value in zip(names, self.worst, strict=True) if np.isnan(value)]
+        self.violating = int((self.worst > tolerance).sum())
 
-def _smallest_criterion(history: History) -> int:
-    """The round with the smallest criterion."""
-    return int(np.argmin(np.where(np.isfinite(history.criterion), history.criterion, np.inf)))
+    @property
+    def all_within(self) -> bool:
+        """Whether every client is known to meet the tolerance."""
+        return not self.violating and not self.unknown
 
-
-def status(
-    state: State,
-    history: History,
-    rule: Rule,
-    names: tuple[Any, ...],
-    client_constraint: np.ndarray,
-    *,
-    stopped: bool,
-    diverged_name: Any,
-    vanished: bool,
-    pooled: np.ndarray | None = None,
-) -> Status:
-    """Say how a run ended."""
-    feasible = history.feasible_rounds
-    worst = client_constraint.max(axis=1)
-    blocker = names[int(np.argmax(np.where(np.isnan(worst), -np.inf, worst)))]
-    largest = float(np.nanmax(worst)) if not np.isnan(worst).all() else float("nan")
-    at_answer = f"at the answer, client {blocker!r} has the largest constraint on its data, {largest:.4g}"
-    unknown = [name for name, value in zip(names, worst, strict=True) if np.isnan(value)]
-    if unknown:
-        named = ", ".join(map(repr, unknown[:5])) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
+    def __str__(self) -> str:
+        told = f"at the answer, client {self.client!r} has the largest constraint on its data, {self.largest:.4g}"
+        if not self.unknown:
+            return told
+        more = f" and {len(self.unknown) - 5} more" if len(self.unknown) > 5 else ""
+        named = ", ".join(map(repr, self.unknown[:5])) + more
         nothing = f"nothing is known of {named}, so that it cannot be said to be met there"
-        at_answer = nothing if len(unknown) == len(names) else f"{at_answer}; {nothing}"
-    smallest = float(state.least_violating.score)
-    diverged_at = int(state.diverged_at)
-    if diverged_at >= 0:
-        cause = "the server's step is not finite"
-        if diverged_name is not None:
-            cause = f"client {diverged_name!r} reported a value that is not finite"
-        elif vanished:
-            cause = "no client has an objective, or none a constraint: all are −∞, also on all data"
-        advice = "Lower step_size, or look at that client's values"
-        if not diverged_at:
-            advice = "Look at objective and constraint at the start"
-        message = f"in round {diverged_at} {cause}; the last finite iterate is kept. {advice}"
-        return Status(StatusCode.DIVERGED, message, diverged_at, diverged_name, smallest)
-    if stopped:
-        message = f"ended after {len(history)} rounds, {feasible} of them feasible; {at_answer}"
-        return Status(StatusCode.STOPPED, message, len(history), blocker, smallest)
-    if history.void.all():
+        return nothing if len(self.unknown) == len(self.worst) else f"{told}; {nothing}"
+
+
+def _smallest(ending: Ending) -> float:
+    return float(ending.state.least_violating.score)
+
+
+def _diverged(ending: Ending) -> Status:
+    when, client = ending.diverged_at, ending.culprit
+    cause = "the server's step is not finite"
+    if client is not None:
+        cause = f"client {client!r} reported a value that is not finite"
+    elif ending.vanished:
+        cause = "no client has an objective, or none a constraint: all are −∞, also on all data"
+    advice = "Lower step_size, or look at that client's values"
+    if not when:
+        advice = "Look at objective and constraint at the start"
+    message = f"in round {when} {cause}; the last finite iterate is kept. {advice}"
+    return Status(StatusCode.DIVERGED, message, when, client, _smallest(ending))
+
+
+def _stopped(ending: Ending, judged: Judged) -> Status:
+    history, there = ending.history, _AtAnswer(ending, judged)
+    message = f"ended after {len(history)} rounds, {history.feasible_rounds} of them feasible; {there}"
+    return Status(StatusCode.STOPPED, message, len(history), there.client, _smallest(ending))
+
+
+def _nothing_counted(ending: Ending) -> Status:
+    history = ending.history
+    message = (
+        f"in none of {len(history)} rounds did the participants have an objective and a constraint among them; "
+        "raise participation, or draw by strata"
+    )
+    if history.per_client is not None and not (history.per_client.clients >= 0).any():
+        message = f"in none of {len(history)} rounds was any client connected"
+    elif history.lost_share:
         message = (
-            f"in none of {len(history)} rounds did the participants have an objective and a constraint among them; "
-            "raise participation, or draw by strata"
+            f"in none of {len(history)} rounds did enough clients do their part: {history.lost_share:.0%} of those "
+            "asked were lost or rejected; the log names them"
         )
-        if history.per_client is not None and not (history.per_client.clients >= 0).any():
-            message = f"in none of {len(history)} rounds was any client connected"
-        elif history.lost_share:
-            message = (
-                f"in none of {len(history)} rounds did enough clients do their part: {history.lost_share:.0%} of those "
-                "asked were lost or rejected; the log names them"
-            )
-        return Status(StatusCode.NO_FEASIBLE_ROUND, message, None, None, smallest)
-    if not feasible:
-        when = _smallest_criterion(history)
-        message = (
-            f"none of {len(history)} rounds had a criterion <= {float(rule.switch_at):.4g}; the smallest was "
-            f"{smallest:.4g} in round {when}, and there client {blocker!r} blocks with a constraint of "
-            f"{largest:.4g} on its data"
+    return Status(StatusCode.NO_FEASIBLE_ROUND, message, None, None, _smallest(ending))
+
+
+def _never_feasible(ending: Ending, judged: Judged) -> Status:
+    there, when = _AtAnswer(ending, judged), smallest_criterion(ending.history)
+    blocks = f"client {there.client!r} blocks with a constraint of {there.largest:.4g} on its data"
+    if there.all_within:
+        blocks = (
+            f"all {len(ending.names)} clients are within the tolerance {ending.rule.tolerance:g} on their data "
+            f"(the largest is {there.client!r}, {there.largest:.4g}): what was reported never showed it"
         )
-        return Status(StatusCode.NO_FEASIBLE_ROUND, message, when, blocker, smallest)
-    passed = f"{feasible} of {len(history)} rounds were feasible"
-    if pooled is not None:
-        level, many = float(pooled.max()), int((worst > rule.tolerance).sum())
-        within = level <= rule.tolerance
-        met = within and not unknown
-        message = (
-            f"{passed}, {'and' if met else 'but'} the constraint on all data put together is {level:.4g}, "
-            f"{'within' if within else 'above'} the tolerance {rule.tolerance:g}; by themselves {many} of {len(names)} "
-            f"clients {'is' if many == 1 else 'are'} above it: {at_answer}"
-        )
-        return Status(StatusCode.FEASIBLE if met else StatusCode.VIOLATED, message, None, blocker, smallest)
-    violating = int((worst > rule.tolerance).sum())
-    if violating or unknown:
-        above = f"{violating} of {len(names)} clients {'is' if violating == 1 else 'are'} above the tolerance"
-        message = f"{passed}, but {above} {rule.tolerance:g}: {at_answer}"
-        return Status(StatusCode.VIOLATED, message, None, blocker, smallest)
-    message = f"{passed}, and all {len(names)} clients are within the tolerance {rule.tolerance:g}; {at_answer}"
-    return Status(StatusCode.FEASIBLE, message, None, blocker, smallest)
+    message = (
+        f"none of {len(ending.history)} rounds had a criterion <= {float(ending.rule.switch_at):.4g}; the smallest was "
+        f"{_smallest(ending):.4g} in round {when}, and there {blocks}"
+    )
+    return Status(StatusCode.NO_FEASIBLE_ROUND, message, when, there.client, _smallest(ending))
+
+
+def _passed(ending: Ending) -> str:
+    return f"{ending.history.feasible_rounds} of {len(ending.history)} rounds were feasible"
+
+
+def _by_pooled(ending: Ending, judged: Judged, pooled: np.ndarray) -> Status:
+    """A rule that switches on the constraint of all data put together is held to that one."""
+    there, level, tolerance = _AtAnswer(ending, judged), float(pooled.max()), ending.rule.tolerance
+    within = level <= tolerance
+    met = within and not there.unknown
+    message = (
+        f"{_passed(ending)}, {'and' if met else 'but'} the constraint on all data put together is {level:.4g}, "
+        f"{'within' if within else 'above'} the tolerance {tolerance:g}; by themselves {there.violating} of "
+        f"{len(ending.names)} clients {'is' if there.violating == 1 else 'are'} above it: {there}"
+    )
+    return Status(StatusCode.FEASIBLE if met else StatusCode.VIOLATED, message, None, there.client, _smallest(ending))
+
+
+def _by_client(ending: Ending, judged: Judged) -> Status:
+    there, many, tolerance = _AtAnswer(ending, judged), len(ending.names), ending.rule.tolerance
+    if there.all_within:
+        message = f"{_passed(ending)}, and all {many} clients are within the tolerance {tolerance:g}; {there}"
+        return Status(StatusCode.FEASIBLE, message, None, there.client, _smallest(ending))
+    above = f"{there.violating} of {many} clients {'is' if there.violating == 1 else 'are'} above the tolerance"
+    message = f"{_passed(ending)}, but {above} {tolerance:g}: {there}"
+    return Status(StatusCode.VIOLATED, message, None, there.client, _smallest(ending))

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import re
 import time
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from softswitch.method.round import no_average
 from softswitch.support import checks
+from softswitch.support.arrays import fingerprint, named, shaped
+from softswitch.support.files import write_atomically
 
-FORMAT = "softswitch checkpoint 1"
+KIND, FORMAT = "softswitch checkpoint", "softswitch checkpoint 2"
 SUFFIX = ".safetensors"
+DIGESTS = {
+    "program": "what is computed (the functions, a schedule, the optimiser, or arrays that they close over)",
+    "clients": "the clients' data",
+    "start": "the start",
+}
+"""What a request holds as a digest, in words."""
 
 
 class Standing(NamedTuple):
@@ -31,13 +37,33 @@ class Standing(NamedTuple):
         done: how many rounds.
         seconds: how long they took.
         names: the labels of the clients met so far, where they are not known beforehand.
+        averaging_from: the first round that could join the average.
     """
 
     state: Any
     record: Any
     done: int
     seconds: float
+    averaging_from: int
     names: tuple[str, ...] = ()
+
+    def extended(self, rounds: int, averaging_from: int) -> Standing:
+        """For a run of so many rounds; raise where that cannot be what it would have been from the start."""
+        if self.done > rounds:
+            raise ValueError(
+                f"rounds must be at least {self.done}, which the checkpoint has done already, but is {rounds}; use "
+                "another folder"
+            )
+        if averaging_from == self.averaging_from:
+            return self
+        if averaging_from < self.done:
+            raise ValueError(
+                f"the average of {rounds} rounds is to begin with round {averaging_from}, but the checkpoint, after "
+                f"{self.done} rounds, has averaged from {self.averaging_from} on; set average_last=1, or rounds and "
+                f"average_last so that the average begins with round {self.done} or later"
+            )
+        forgotten = self.state._replace(average=no_average(self.state.params))
+        return self._replace(state=forgotten, averaging_from=averaging_from)
 
 
 @dataclass
@@ -46,7 +72,9 @@ class Checkpoints:
 
     Given to ``solve``, it saves after a chunk of rounds where ``every`` seconds have gone by, and at the end. Where the
     folder already holds a checkpoint of the same request, ``solve`` goes on from there, to exactly the result of a run
-    that was never interrupted. A checkpoint of another request is refused.
+    that was never interrupted; asked for more rounds than before, it goes on to those. A checkpoint of another request
+    is refused: other data, another start, seed or rule, other functions, also those that differ only in the arrays
+    they close over.
 
     A file is written beside its place, flushed to the disk and then moved there, so that it is whole or not there; a
     digest of its contents tells a damaged one, and the one before is used. The two newest are kept.
@@ -68,7 +96,7 @@ class Checkpoints:
         """Whether it is time for another."""
         return time.monotonic() - self._last >= self.every
 
-    def save(self, standing: Standing, request: dict[str, str]) -> Path:
+    def save(self, standing: Standing, request: Mapping[str, str]) -> Path:
         """Write where the run stands, and remove all but the two newest."""
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,8 +106,9 @@ class Checkpoints:
             "request": json.dumps(request),
             "done": str(standing.done),
             "seconds": repr(standing.seconds),
+            "averaging_from": str(standing.averaging_from),
             "names": json.dumps(standing.names),
-            "digest": _digest(arrays),
+            "digest": fingerprint(arrays),
         }
         file = folder / f"round-{standing.done:09d}{SUFFIX}"
         write_atomically(file, save(arrays, told))
@@ -88,27 +117,27 @@ class Checkpoints:
         self._last = time.monotonic()
         return file
 
-    def latest(self, request: dict[str, str], like: tuple[Any, Any]) -> Standing | None:
+    def latest(self, request: Mapping[str, str], like: tuple[Any, Any]) -> Standing | None:
         """The newest that is sound, in the shape of ``like`` (a state and a record); None where there is none.
 
         Raises:
-            ValueError: it is of another request.
+            ValueError: it is of another request, or of another version of softswitch.
         """
         for file in self._files():
             try:
                 told, arrays = _read(file)
-            except (OSError, SafetensorError, ValueError, KeyError):
+            except (OSError, SafetensorError, _Damaged, KeyError):
                 continue  # cut short or damaged: the one before
-            there = json.loads(told["request"])
-            for name in request:
-                if there.get(name) != request[name]:
-                    raise ValueError(
-                        f"{file} is of another request: its {name} is {there.get(name)}, but {request[name]} is asked "
-                        "for; use another folder"
-                    )
+            _refuse_other(file, json.loads(told["request"]), request)
             state, record = shaped(arrays, like)
-            names = tuple(json.loads(told.get("names", "[]")))
-            return Standing(state, record, int(told["done"]), float(told["seconds"]), names)
+            return Standing(
+                state,
+                record,
+                int(told["done"]),
+                float(told["seconds"]),
+                int(told["averaging_from"]),
+                tuple(json.loads(told["names"])),
+            )
         return None
 
     def _files(self) -> list[Path]:
@@ -116,72 +145,32 @@ class Checkpoints:
         return sorted(Path(self.folder).glob(f"round-*{SUFFIX}"), reverse=True)
 
 
-def write_atomically(file: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write a file so that it is whole or not there, come what may; ``durable``: even a power cut."""
-    beside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as stream:
-            stream.write(content)
-            if durable:
-                stream.flush()
-                os.fsync(stream.fileno())
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
-    if not durable:
-        return
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+class _Damaged(Exception):  # noqa: N818
+    """A file is not what it was when it was written."""
 
 
-def fingerprint(*trees: Any) -> str:
-    """A digest of all arrays in the trees: shapes, types and values."""
-    return _digest({f"{i}{name}": array for i, tree in enumerate(trees) for name, array in named(tree).items()})
-
-
-def words(settings: Any) -> dict[str, str]:
-    """A dataclass's settings that are not arrays, as text that is the same in every process."""
-    assert is_dataclass(settings)
-    static = [entry.name for entry in fields(settings) if entry.metadata.get("static")]
-    return {name: without_addresses(repr(getattr(settings, name))) for name in static}
-
-
-def without_addresses(text: str) -> str:
-    """A repr that is the same in every process."""
-    return re.sub(r" at 0x[0-9a-f]+", "", text)
-
-
-def named(tree: Any) -> dict[str, np.ndarray]:
-    """The leaves by their paths."""
-    return {
-        jax.tree_util.keystr(path): np.asarray(leaf, order="C")
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
-
-
-def _digest(arrays: dict[str, np.ndarray]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        array = arrays[name]
-        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()
+def _refuse_other(file: Path, there: Mapping[str, str], request: Mapping[str, str]) -> None:
+    for name, asked in request.items():
+        if there.get(name) == asked or name == "jax":
+            continue
+        other = f"its {name} is {there.get(name)}, but {asked} is asked for"
+        if name in DIGESTS:
+            other = f"{DIGESTS[name]} differs from what is asked for"
+        if there.get("jax") != request.get("jax"):
+            other += f" (it was written with JAX {there.get('jax')}; this is {request.get('jax')})"
+        raise ValueError(f"{file} is of another request: {other}; use another folder")
 
 
 def _read(file: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     """A checkpoint's words and arrays; raises where it is damaged."""
     with safe_open(file, framework="numpy") as opened:
         told = opened.metadata() or {}
+        if told.get("format", "").startswith(KIND) and told["format"] != FORMAT:
+            raise ValueError(
+                f"{file} was written by another version of softswitch ({told['format']!r}; this one reads {FORMAT!r}); "
+                "go on with that version, or use another folder"
+            )
         arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
-    if told.get("format") != FORMAT or told["digest"] != _digest(arrays):
-        raise ValueError(f"{file} is damaged")
+    if told.get("format") != FORMAT or told["digest"] != fingerprint(arrays):
+        raise _Damaged(file)
     return told, arrays
-
-
-def shaped(arrays: dict[str, np.ndarray], like: Any) -> Any:
-    """Arrays by their paths as a tree again, in the structure of ``like``."""
-    paths, structure = jax.tree_util.tree_flatten_with_path(like)
-    return jax.tree.unflatten(structure, [arrays[jax.tree_util.keystr(path)] for path, _ in paths])

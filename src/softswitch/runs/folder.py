@@ -9,7 +9,7 @@ import platform
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save
 
-from softswitch.clients.evaluation import Overview
 from softswitch.results.certificate import Certificate
-from softswitch.results.history import ClientHistory, History
+from softswitch.results.history import History
 from softswitch.results.result import Result
-from softswitch.runs.checkpoints import named, write_atomically
+from softswitch.results.saving import read_history, write_history
+from softswitch.support.arrays import named
+from softswitch.support.files import write_atomically, write_json
 
 ABOUT, CONFIG, HISTORY, CLIENTS = "run.json", "config.toml", "history.npz", "clients.csv"
 PARAMS, CERTIFICATE, ENCODING, CHECKPOINTS = "params.safetensors", "certificate.json", "encoding.json", "checkpoints"
@@ -55,17 +56,6 @@ def new_folder(parent: Path, stem: str) -> Path:
     raise FileExistsError(f"{parent / base} and a thousand like it are there already")
 
 
-def write_json(file: Path, told: Any) -> None:
-    """Write JSON, whole or not at all."""
-    text = json.dumps(told, indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
-    write_atomically(file, (text + "\n").encode(), durable=False)
-
-
-def _plain(value: Any) -> Any:
-    """NumPy's numbers as Python's; anything else as text."""
-    return value.item() if isinstance(value, np.generic) else str(value)
-
-
 def write_result(
     folder: Path,
     result: Result,
@@ -84,7 +74,7 @@ def write_result(
         certificate: on held-out rows.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / HISTORY, _history_bytes(result.history), durable=False)
+    write_history(folder / HISTORY, result.history)
     write_atomically(folder / CLIENTS, _clients_bytes(result, clients or {}), durable=False)
     write_atomically(folder / PARAMS, save(named(result.params)), durable=False)
     if certificate is not None:
@@ -119,23 +109,6 @@ def _or_none(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _history_bytes(history: History) -> bytes:
-    arrays: dict[str, np.ndarray] = {}
-    for entry in fields(history):
-        value = getattr(history, entry.name)
-        if isinstance(value, Overview):
-            arrays |= {f"{entry.name}.{name}": part for name, part in value._asdict().items()}
-        elif isinstance(value, ClientHistory):
-            plain = ("clients", "objective", "constraint") + (("fates",) if value.fates is not None else ())
-            arrays |= {f"{entry.name}.{name}": getattr(value, name) for name in plain}
-            arrays |= {f"{entry.name}.metrics.{name}": part for name, part in value.metrics.items()}
-        elif value is not None:
-            arrays[entry.name] = value
-    stream = io.BytesIO()
-    np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
-    return stream.getvalue()
-
-
 def _clients_bytes(result: Result, more: Mapping[str, Sequence[Any]]) -> bytes:
     many = result.client_constraint.shape[1]
     table: dict[str, Sequence[Any]] = {"client": [str(name) for name in result.names]}
@@ -149,10 +122,6 @@ def _clients_bytes(result: Result, more: Mapping[str, Sequence[Any]]) -> bytes:
     writer.writerow(table)
     writer.writerows(zip(*table.values(), strict=True))
     return stream.getvalue().encode()
-
-
-def _overview(parts: dict[str, Any]) -> Overview:
-    return Overview(**parts)
 
 
 @dataclass(frozen=True)
@@ -191,23 +160,7 @@ class Run:
     @cached_property
     def history(self) -> History:
         """Round by round."""
-        with np.load(self.folder / HISTORY, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-
-        def part(name: str) -> dict[str, np.ndarray]:
-            return {key.removeprefix(f"{name}."): array for key, array in arrays.items() if key.startswith(f"{name}.")}
-
-        plain = {entry.name: arrays[entry.name] for entry in fields(History) if entry.name in arrays}
-        own = part("per_client")
-        metrics = {key.removeprefix("metrics."): own[key] for key in own if key.startswith("metrics.")}
-        return History(
-            **plain,
-            full=_overview(part("full")),
-            held_out=_overview(part("held_out")) if part("held_out") else None,
-            per_client=ClientHistory(own["clients"], own["objective"], own["constraint"], metrics, own.get("fates"))
-            if own
-            else None,
-        )
+        return read_history(self.folder / HISTORY)
 
     @cached_property
     def clients(self) -> dict[str, list[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -35,8 +35,37 @@ class Chunk:
     seconds: float
 
 
+class SwitchShare:
+    """The share of rounds so far that were feasible, void ones left out."""
+
+    def __init__(self) -> None:
+        self._feasible, self._counted = 0, 0
+
+    def with_rounds(self, history: History) -> float:
+        """The share, with these rounds as well."""
+        self._feasible += history.feasible_rounds
+        self._counted += int((~history.void).sum())
+        return self._feasible / max(1, self._counted)
+
+
 Callback = Callable[[Chunk], object]
-"""Called after each chunk; a callback that returns True ends the run."""
+"""Called after each chunk; a callback that returns anything true ends the run."""
+
+
+def checked_callbacks(callbacks: object) -> tuple[Callback, ...]:
+    """The callbacks, or raise."""
+    if callable(callbacks) or not isinstance(callbacks, Iterable):
+        raise TypeError(f"callbacks must be a list of functions of a Chunk, but is {callbacks!r}")
+    every = tuple(callbacks)
+    if not all(callable(callback) for callback in every):
+        raise TypeError(f"callbacks must be a list of functions of a Chunk, but is {callbacks!r}")
+    return every
+
+
+def any_ends(callbacks: Iterable[Callback], news: Chunk) -> bool:
+    """Call all of them; whether any wants the run to end."""
+    answers = [bool(callback(news)) for callback in callbacks]
+    return any(answers)
 
 
 class ProgressBar:

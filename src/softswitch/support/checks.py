@@ -74,6 +74,12 @@ def one_of(name: str, value: Any, accepted: Sequence[str]) -> str:
     return str(value)
 
 
+def expect(name: str, value: Any, kind: type) -> None:
+    """Raise unless ``value`` is of the given kind."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, but is {value!r}")
+
+
 def function(name: str, value: Any, signature: str) -> None:
     """Raise unless ``value`` can be called; ``signature`` tells how it will be."""
     if not callable(value):

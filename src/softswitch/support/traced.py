@@ -1,7 +1,7 @@
-"""Frozen settings whose numbers are traced and whose words and functions are compiled in.
+"""Frozen settings whose numbers are traced and whose words, truth values and functions are compiled in.
 
 A setting that is a number (α, a step size, a radius) becomes an argument of the compiled program, so that another
-value compiles nothing; a setting that is a word, a function or None is part of the program itself.
+value compiles nothing; a setting that is a word, True or False, a function or None is part of the program itself.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 
 Settings = TypeVar("Settings")
 
 
 def _is_static(value: Any) -> bool:
-    return value is None or isinstance(value, str) or callable(value)
+    return value is None or isinstance(value, str | bool | np.bool_) or callable(value)
 
 
 def traced_settings(cls: type[Settings]) -> type[Settings]:

@@ -17,8 +17,10 @@ from softswitch.clients.splits import hold_out
 from softswitch.engines.solve import solve
 from softswitch.guarantees.certify import certify
 from softswitch.method.rules import SoftmaxSGM
-from softswitch.tables.kinds import default_alpha, recipe
-from softswitch.tasks.fair_classification import scores
+from softswitch.problem.problem import Problem
+from softswitch.results.result import Result
+from softswitch.tables.kinds import default_alpha, problem_of_kind
+from softswitch.tasks.networks import scores
 
 
 class FederatedClassifier(ClassifierMixin, BaseEstimator):
@@ -44,41 +46,50 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
             clients: whose row it is, one label a row; by default all rows are one client's.
             sensitive_features: for parity: the group of each row, of two values; the one that sorts last is protected.
         """
-        bound = getattr(self, self._bound)
         X, y = validate_data(self, X, y, dtype=float, ensure_min_samples=2)  # noqa: N806
-        check_classification_targets(y)
-        self.classes_, label = np.unique(y, return_inverse=True)
-        many = len(self.classes_)
-        if many != 2:
-            raise ValueError(f"Only binary classification is supported: y must have 2 classes, but has {many}")
         owner = np.zeros(len(y), int) if clients is None else _one_a_row("clients", clients, len(y))
-        columns = {"y": label.astype(np.int32)}
+        columns = {"y": self._labels(y)}
         if self._kind != "neyman-pearson":
             columns["group"] = self._groups(sensitive_features, len(y))
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = int(check_random_state(seed).randint(2**31 - 1))
-        apart = hold_out(owner, label, columns.get("group", np.zeros(len(y), int)), share=self.held_out, seed=seed)
+        made = problem_of_kind(self._kind, X.shape[1], tuple(self.hidden), seed=seed)
+        apart = hold_out(owner, *columns.values(), share=self.held_out, seed=seed)
         self.mean_, deviation = X[~apart].mean(axis=0), X[~apart].std(axis=0)
         self.scale_ = np.where(deviation > 0, deviation, 1.0)
         columns["x"] = self._standardised(X)
-        made = recipe(self._kind, X.shape[1], tuple(self.hidden), seed=seed)
 
         def of(part: np.ndarray) -> ClientData:
             chosen = {name: column[part] for name, column in columns.items()}
             return ClientData.from_arrays(chosen, owner[part], strata=made.strata)
 
-        train, held = of(~apart), of(apart) if apart.any() else None
-        alpha = default_alpha(len(train), bound) if self.alpha is None else self.alpha
-        network = bool(self.hidden)
+        train = of(~apart)
+        self._keep(self._solve(made.problem, train, seed))
+        self.certificate_ = None
+        if apart.any():
+            self.certificate_ = certify(self.result_, made.problem, of(apart), self.confidence)
+        return self
+
+    def _labels(self, y: np.ndarray) -> np.ndarray:
+        """0 and 1, and ``classes_``."""
+        check_classification_targets(y)
+        self.classes_, label = np.unique(y, return_inverse=True)
+        many = len(self.classes_)
+        if many != 2:
+            raise ValueError(f"Only binary classification is supported: y must have 2 classes, but has {many}")
+        return label.astype(np.int32)
+
+    def _solve(self, problem: Problem, train: ClientData, seed: int) -> Result:
+        bound, network = getattr(self, self._bound), bool(self.hidden)
         rule = SoftmaxSGM(
-            alpha=alpha,
+            alpha=default_alpha(len(train), bound) if self.alpha is None else self.alpha,
             step_size=self.step_size if self.step_size is not None else (0.001 if network else 0.5),
             optimizer=optax.adam if network else optax.sgd,
             tolerance=bound,
         )
-        self.result_ = solve(
-            made.problem,
+        return solve(
+            problem,
             train,
             rule,
             rounds=self.rounds,
@@ -89,12 +100,13 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
             eval_every=0,
             seed=seed,
         )
-        self.params_ = jax.tree.map(np.asarray, self.result_.params)
-        self.status_ = self.result_.status
-        self.worst_objective_ = self.result_.worst_objective
-        self.worst_constraint_ = self.result_.worst_constraint
-        self.certificate_ = None if held is None else certify(self.result_, made.problem, held, self.confidence)
-        return self
+
+    def _keep(self, result: Result) -> None:
+        self.result_ = result
+        self.params_ = jax.tree.map(np.asarray, result.params)
+        self.status_ = result.status
+        self.worst_objective_ = result.worst_objective
+        self.worst_constraint_ = result.worst_constraint
 
     def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
         """The log-odds of the positive class."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -14,16 +11,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from softswitch.problem.means import mean_over
-from softswitch.problem.problem import Batch, Problem
+from softswitch.problem.parameters import Batch
+from softswitch.problem.problem import Problem
 from softswitch.support import checks
-from softswitch.tasks.fair_classification import Network, network, objective, probability, scores
 from softswitch.tasks.fairness import bounded_group_loss, demographic_parity, equal_opportunity
+from softswitch.tasks.networks import Network, network, objective, probability, scores
 
 GROUPED = ("demographic-parity", "equal-opportunity", "group-loss")
 """Tasks that need to know each row's group."""
 
 
-class Recipe(NamedTuple):
+class KindOfProblem(NamedTuple):
     """A problem, and what batches are to be drawn by."""
 
     problem: Problem
@@ -57,19 +55,19 @@ def first_network(features: int, hidden: tuple[int, ...], seed: int) -> Network:
     return start if hidden else jax.tree.map(jnp.zeros_like, start)
 
 
-def recipe(
+def problem_of_kind(
     kind: str,
     features: int,
     hidden: tuple[int, ...] = (),
     *,
     seed: int = 0,
     own: tuple[Callable[..., Any], Callable[..., Any]] | None = None,
-) -> Recipe:
+) -> KindOfProblem:
     """The problem of a kind for so many features; for the kind "own" with one's own objective and constraint."""
     start = first_network(features, hidden, seed)
     if kind == "own":
         assert own is not None
-        return Recipe(Problem(*own, start), None)
+        return KindOfProblem(Problem(*own, start), None)
     made: dict[str, tuple[Any, Any, Any]] = {
         "neyman-pearson": (false_alarms, misses, "y"),
         "demographic-parity": (objective, demographic_parity(probability), "group"),
@@ -78,23 +76,4 @@ def recipe(
     }
     checks.one_of("kind", kind, (*made, "own"))
     small, bounded, strata = made[kind]
-    return Recipe(Problem(small, bounded, start), strata)
-
-
-def function_named(where: str, setting: str, folder: Path) -> Callable[..., Any]:
-    """The function that 'module:function' names; the module may lie in the given folder."""
-    module, colon, name = where.partition(":")
-    if not (module and colon and name):
-        raise ValueError(f"{setting} must be 'module:function', but is {where!r}")
-    sys.path.insert(0, str(folder))
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"{setting} must name a function that can be imported, but {where!r} cannot: {error}"
-        ) from error
-    finally:
-        sys.path.remove(str(folder))
-    checks.function(setting, found, "(params, batch) -> number")
-    function: Callable[..., Any] = found
-    return function
+    return KindOfProblem(Problem(small, bounded, start), strata)

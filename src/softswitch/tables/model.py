@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from softswitch.runs.checkpoints import shaped
-from softswitch.runs.folder import ENCODING, PARAMS, Run, open_run, write_json
+from softswitch.runs.folder import ENCODING, PARAMS, Run, open_run
+from softswitch.support.arrays import shaped
+from softswitch.support.files import write_json
+from softswitch.tables.encoding import Encoding
 from softswitch.tables.kinds import first_network
-from softswitch.tables.table import Encoding
-from softswitch.tasks.fair_classification import Network, scores
+from softswitch.tasks.networks import Network, scores
 
 
 @dataclass(frozen=True, eq=False)

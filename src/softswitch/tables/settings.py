@@ -10,9 +10,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from softswitch.method.rules.base import CRITERIA
-from softswitch.method.rules.softmax_sgm import ALPHA_SCALES
-from softswitch.results.status import ANSWERS
+from softswitch.problem.choices import ALPHA_SCALES, ANSWERS, CRITERIA
 
 TASKS = ("neyman-pearson", "demographic-parity", "equal-opportunity", "group-loss", "own")
 METHODS = ("softmax", "average", "hard", "penalty", "primal-dual")
@@ -28,7 +26,7 @@ def says(comment: str, default: Any = MISSING, *, one_of: tuple[str, ...] = ()) 
 
 
 @dataclass(frozen=True)
-class Data:
+class DataSection:
     """Where the rows are, and what their columns mean."""
 
     file: str = says("CSV or Parquet, one row a case; a relative path is taken from this file's folder.")
@@ -43,7 +41,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskSection:
     """What is to be small, and what must hold at every client."""
 
     kind: str = says(f"What must hold: {', '.join(TASKS)}.", "neyman-pearson", one_of=TASKS)
@@ -55,14 +53,14 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelSection:
     """What is learnt."""
 
     hidden: tuple[int, ...] = says("Widths of hidden layers; empty: logistic regression.", [])
 
 
 @dataclass(frozen=True)
-class Method:
+class MethodSection:
     """How it is learnt."""
 
     name: str = says(f"One of {', '.join(METHODS)}.", "softmax", one_of=METHODS)
@@ -81,7 +79,7 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunSection:
     """How long, how many, and where to."""
 
     rounds: int = says("How many rounds.", 1000)
@@ -104,15 +102,21 @@ class Run:
 class Config:
     """All settings of a training run."""
 
-    data: Data
-    task: Task = field(default_factory=Task)
-    model: Model = field(default_factory=Model)
-    method: Method = field(default_factory=Method)
-    run: Run = field(default_factory=Run)
+    data: DataSection
+    task: TaskSection = field(default_factory=TaskSection)
+    model: ModelSection = field(default_factory=ModelSection)
+    method: MethodSection = field(default_factory=MethodSection)
+    run: RunSection = field(default_factory=RunSection)
 
 
 Settings = TypeVar("Settings")
-SECTIONS: dict[str, type] = {"data": Data, "task": Task, "model": Model, "method": Method, "run": Run}
+SECTIONS: dict[str, type] = {
+    "data": DataSection,
+    "task": TaskSection,
+    "model": ModelSection,
+    "method": MethodSection,
+    "run": RunSection,
+}
 
 
 def read_config(file: str | Path) -> Config:

@@ -2,66 +2,37 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import optax
-import pandas as pd
-
-from softswitch.clients.client_data import ClientData
-from softswitch.clients.splits import hold_out
-from softswitch.engines.request import prepare
+from softswitch.clients.taking_part import TakingPart
+from softswitch.engines.request import RunSettings, request
 from softswitch.engines.solve import solve
 from softswitch.guarantees.certify import certify
-from softswitch.method import rules
 from softswitch.method.rules import Rule
-from softswitch.problem.problem import Problem
 from softswitch.results.certificate import Certificate
 from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
-from softswitch.runs.checkpoints import Checkpoints, write_atomically
-from softswitch.runs.folder import (
-    ABOUT,
-    CHECKPOINTS,
-    CONFIG,
-    FORMAT,
-    new_folder,
-    open_run,
-    versions,
-    write_json,
-    write_result,
-)
+from softswitch.runs.checkpoints import Checkpoints
+from softswitch.runs.folder import ABOUT, CHECKPOINTS, CONFIG, FORMAT, new_folder, open_run, versions, write_result
 from softswitch.runs.watching import Callback
 from softswitch.support import checks
-from softswitch.tables.kinds import GROUPED, default_alpha, function_named, recipe
+from softswitch.support.files import write_atomically, write_json
+from softswitch.tables.kinds import GROUPED
 from softswitch.tables.model import write_encoding
-from softswitch.tables.settings import Config, Data, read_config, write_config
-from softswitch.tables.table import Encoding, column, is_value, read_table
+from softswitch.tables.ready import ReadyTable, make_ready
+from softswitch.tables.rule_choice import rule_by
+from softswitch.tables.settings import Config, read_config, write_config
 from softswitch.tasks.group_metrics import by_group
 
 KEPT = ("started", "settings", "base", "data", "command")
 """What a resumed run keeps of what it is about."""
-ALPHA_PER_SPREAD = 10.0
-
-
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """A table made ready: the clients' rows, and how they were made."""
-
-    problem: Problem
-    train: ClientData
-    held_out: ClientData | None
-    encoding: Encoding
-    classes: tuple[Any, Any]
-    fingerprint: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,113 +50,10 @@ class Trained:
     certificate: Certificate | None
 
 
-def make_ready(config: Config, folder: Path) -> Prepared:
-    """Read the table, encode it, and split off held-out rows of every client.
-
-    Args:
-        config: the settings.
-        folder: relative paths begin here.
-    """
-    data, task = config.data, config.task
-    file = folder / data.file
-    table = read_table(file)
-    label, client = column(table, data.label, "data.label"), column(table, data.client, "data.client")
-    classes = _classes(label, data.positive)
-    y = is_value(label, classes[1], "data.positive").astype(np.int32)
-    columns = {"y": y}
-    if task.kind in GROUPED:
-        if task.sensitive is None or task.protected is None:
-            raise ValueError(f"task.kind {task.kind!r} needs task.sensitive and task.protected: a column and its value")
-        group = column(table, task.sensitive, "task.sensitive")
-        columns["group"] = is_value(group, task.protected, "task.protected").astype(np.int32)
-    apart = hold_out(client, *columns.values(), share=data.held_out, seed=config.run.seed)
-    encoding = Encoding.fit(table[~apart], _features(table, data))
-    columns["x"] = encoding.encode(table)
-    functions = _own_functions(config, folder) if task.kind == "own" else None
-    made = recipe(task.kind, len(encoding.features), config.model.hidden, seed=config.run.seed, own=functions)
-    owner = client.astype(str).to_numpy() if client.dtype == object else client.to_numpy()
-    train, held = (
-        ClientData.from_arrays(
-            {name: values[part] for name, values in columns.items()}, owner[part], strata=made.strata
-        )
-        if part.any()
-        else None
-        for part in (~apart, apart)
-    )
-    assert train is not None
-    return Prepared(made.problem, train, held, encoding, classes, _digest(file))
-
-
-def _classes(label: pd.Series, positive: Any) -> tuple[Any, Any]:
-    """The negative and the positive value of the label."""
-    values = sorted(pd.unique(label).tolist(), key=lambda value: (str(type(value)), value))
-    if len(values) != 2:
-        raise ValueError(
-            f"data.label must be a column of two values, but {label.name!r} has {len(values)}: {values[:8]}"
-        )
-    if positive is None:
-        return values[0], values[1]
-    chosen = [value for value in values if value == positive or str(value) == str(positive)]
-    if len(chosen) != 1:
-        raise ValueError(f"data.positive must be one of the label's values {values}, but is {positive!r}")
-    return next(value for value in values if value is not chosen[0]), chosen[0]
-
-
-def _features(table: pd.DataFrame, data: Data) -> list[str]:
-    """The columns to learn from. The client's own column is none of them: a new client's would be unknown."""
-    for name in (*data.features, *data.ignore):
-        if name not in table.columns:
-            raise ValueError(f"data.features and data.ignore must name columns of the table, but {name!r} is none")
-    for name in (data.label, data.client):
-        if name in data.features:
-            raise ValueError(f"data.features must not have {name!r}, which is the label or the client")
-    if data.features:
-        return list(data.features)
-    return [name for name in table.columns if name not in (data.label, data.client, *data.ignore)]
-
-
-def _own_functions(config: Config, folder: Path) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    named = {"task.objective": config.task.objective, "task.constraint": config.task.constraint}
-    for setting, where in named.items():
-        if where is None:
-            raise ValueError(f"task.kind 'own' needs {setting} as 'module:function'")
-    first, second = (function_named(where or "", setting, folder) for setting, where in named.items())
-    return first, second
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def make_rule(config: Config, clients: int) -> Rule:
-    """The method with its settings; what is not given gets the defaults that the settings' comments tell."""
-    method, tolerance = config.method, config.task.at_most
-    optimizer = method.optimizer or ("adam" if config.model.hidden else "sgd")
-    common: dict[str, Any] = {
-        "step_size": {"sgd": 0.5, "adam": 0.001}[optimizer] if method.step_size is None else method.step_size,
-        "tolerance": tolerance,
-        "optimizer": {"sgd": optax.sgd, "adam": optax.adam}[optimizer],
-    }
-    if method.criterion is not None:
-        common["criterion"] = method.criterion
-    if method.name == "softmax":
-        alpha = method.alpha
-        if alpha is None:
-            spread = method.alpha_scale == "spread"
-            alpha = ALPHA_PER_SPREAD if spread else default_alpha(clients, tolerance)
-        return rules.SoftmaxSGM(alpha=alpha, alpha_scale=method.alpha_scale, **common)
-    if method.name == "penalty":
-        return rules.Penalty(penalty=method.penalty, **common)
-    if method.name == "primal-dual":
-        return rules.PrimalDual(multiplier=method.multiplier, dual_step_size=method.dual_step_size, **common)
-    return {"average": rules.AverageSGM, "hard": rules.HardSGM}[method.name](**common)
-
-
 def train(
     file: str | Path,
     *,
-    watch: Callable[[Config, Prepared, Rule], None] | None = None,
+    watch: Callable[[Config, ReadyTable, Rule], None] | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
 ) -> Trained:
@@ -200,7 +68,7 @@ def train(
     path = Path(file)
     config, base = read_config(path), path.resolve().parent
     ready = make_ready(config, base)
-    rule = make_rule(config, len(ready.train))
+    rule = rule_by(config, len(ready.train))
     if watch is not None:
         watch(config, ready, rule)
     _check(config, ready, rule)
@@ -219,42 +87,64 @@ def train(
     return _run(folder, config, ready, rule, about, callbacks, progress)
 
 
-def resume(folder: str | Path, *, callbacks: Sequence[Callback] = (), progress: bool | None = None) -> Trained:
-    """Go on with a run that was interrupted or killed, to exactly what it would have been."""
+def resume(
+    folder: str | Path,
+    *,
+    rounds: int | None = None,
+    trust: bool = False,
+    callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
+) -> Trained:
+    """Go on with a run that was interrupted or killed, to exactly what it would have been; or make it longer.
+
+    Args:
+        folder: the run's.
+        rounds: how many rounds it is to have in all; by default as many as it was to have.
+        trust: import the Python functions that the settings name, where the task's kind is "own". Without it a folder
+            can be opened from anyone.
+        callbacks: as for ``solve``.
+        progress: show a progress bar; by default on a terminal only.
+    """
     run = open_run(folder)
     if "base" not in run.about:
         raise ValueError(f"{run.folder} was not made by softswitch train, and cannot be resumed")
-    config = read_config(run.folder / CONFIG)
-    ready = make_ready(config, run.folder / run.about["base"])
+    config, base = read_config(run.folder / CONFIG), run.folder / run.about["base"]
+    if config.task.kind == "own" and not trust:
+        raise ValueError(
+            f"{run.folder} wants to import {config.task.objective} and {config.task.constraint} from {base.resolve()}, "
+            "which can do anything on this machine; if you trust whoever wrote them: --trust (trust=True)"
+        )
+    if rounds is not None:
+        checks.whole_number("rounds", rounds, at_least=config.run.rounds)
+        config = replace(config, run=replace(config.run, rounds=rounds))
+    ready = make_ready(config, base)
     if ready.fingerprint != run.about["data"]["sha256"]:
         raise ValueError(f"{config.data.file} has changed since {run.folder} began; train anew")
+    if rounds is not None:
+        write_atomically(run.folder / CONFIG, write_config(config).encode())
     kept: dict[str, Any] = {key: run.about[key] for key in KEPT if key in run.about}
-    return _run(run.folder, config, ready, make_rule(config, len(ready.train)), kept, callbacks, progress)
+    return _run(run.folder, config, ready, rule_by(config, len(ready.train)), kept, callbacks, progress)
 
 
-def _options(config: Config, ready: Prepared) -> dict[str, Any]:
-    """What the settings say to ``solve``."""
+def _answer(config: Config) -> str:
+    return config.run.answer or ("last" if config.model.hidden else "average")
+
+
+def _taking_part(config: Config) -> dict[str, Any]:
+    """What the settings say to ``solve`` of how clients take part."""
     run = config.run
     return {
-        "rounds": run.rounds,
         "local_steps": run.local_steps,
         "participation": run.participation,
         "batch_size": run.batch_size or None,
-        "answer": run.answer or ("last" if config.model.hidden else "average"),
-        "held_out": ready.held_out,
     }
 
 
-def _check(config: Config, ready: Prepared, rule: Rule) -> None:
+def _check(config: Config, ready: ReadyTable, rule: Rule) -> None:
     """Refuse what ``solve`` would refuse, before a folder is made."""
-    rest = {
-        "value_batch_size": "same",
-        "replace": True,
-        "average_last": 1.0,
-        "eval_every": None,
-        "clients_at_once": None,
-    }
-    prepare(ready.problem, ready.train, (rule,), **_options(config, ready), **rest)  # type: ignore[arg-type]
+    how = TakingPart(**_taking_part(config))
+    settings = RunSettings(rounds=config.run.rounds, answer=_answer(config))
+    request(ready.problem, ready.train, (rule,), how, settings, held_out=ready.held_out)
     checks.seed("run.seed", config.run.seed)
     checks.probability("run.confidence", config.run.confidence)
 
@@ -262,7 +152,7 @@ def _check(config: Config, ready: Prepared, rule: Rule) -> None:
 def _run(
     folder: Path,
     config: Config,
-    ready: Prepared,
+    ready: ReadyTable,
     rule: Rule,
     about: dict[str, Any],
     callbacks: Sequence[Callback],
@@ -272,7 +162,10 @@ def _run(
         ready.problem,
         ready.train,
         rule,
-        **_options(config, ready),
+        **_taking_part(config),
+        rounds=config.run.rounds,
+        answer=_answer(config),
+        held_out=ready.held_out,
         seed=config.run.seed,
         record_clients=True,
         callbacks=callbacks,

@@ -12,54 +12,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.splits import split_by_column, split_iid
-from softswitch.problem.problem import Batch, Params, PooledConstraint, Problem
+from softswitch.problem.pooled import PooledConstraint
+from softswitch.problem.problem import Problem
 from softswitch.support import checks
 from softswitch.tasks import adult as census
 from softswitch.tasks.fairness import demographic_parity
+from softswitch.tasks.networks import Network, network, objective, probability, scores
 
-Network = list[dict[str, Array]]
-"""Layer by layer: weights ``w`` and biases ``b``."""
-
-
-def network(features: int, hidden: tuple[int, ...] = (64,), *, seed: int = 0) -> Network:
-    """Random weights of a network with ReLU layers and one output; no hidden layer makes it logistic regression.
-
-    He's initialisation: normal weights of variance 2/(inputs), zero biases. The last layer's are smaller, 1/(inputs).
-    """
-    checks.whole_number("features", features, at_least=1)
-    if not isinstance(hidden, tuple | list):
-        raise TypeError(f"hidden must be a tuple of widths, such as (64,), but is {hidden!r}")
-    widths = (features, *(checks.whole_number("hidden", width, at_least=1) for width in hidden), 1)
-    layers = []
-    for depth, key in enumerate(jax.random.split(jax.random.key(checks.seed("seed", seed)), len(widths) - 1)):
-        inputs, outputs = widths[depth : depth + 2]
-        scale = (1 if outputs == 1 else 2) / inputs
-        weights = jnp.sqrt(scale) * jax.random.normal(key, (inputs, outputs))
-        layers.append({"w": weights, "b": jnp.zeros(outputs)})
-    return layers
-
-
-def scores(params: Network, x: Float[Array, "rows features"]) -> Float[Array, " rows"]:
-    """The network's output: the log odds of the positive class."""
-    *hidden, last = params
-    for layer in hidden:
-        x = jax.nn.relu(x @ layer["w"] + layer["b"])
-    return (x @ last["w"] + last["b"])[:, 0]
-
-
-def probability(params: Network, batch: Batch) -> Float[Array, " rows"]:
-    """π: every row's probability of the positive class."""
-    return jax.nn.sigmoid(scores(params, batch["x"]))
-
-
-def objective(params: Network, batch: Batch) -> Float[Array, ""]:
-    """f_i: the mean binary cross-entropy."""
-    score = scores(params, batch["x"])
-    return jnp.average(jnp.logaddexp(0, score) - (batch["y"] == 1) * score, weights=batch["weight"])
+__all__ = ["Adult", "accuracy_and_gap", "adult", "network", "objective", "probability", "scores"]
 
 
 class Adult(NamedTuple):
@@ -124,11 +87,6 @@ def _encoded() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     table = census.columns()
     x, _ = census.features(table, table["split"] == "train")
     return x, census.labels(table), (table["sex"] == "Female").astype(np.int32)
-
-
-def count(params: Params) -> int:
-    """How many parameters there are."""
-    return sum(int(leaf.size) for leaf in jax.tree.leaves(params))
 
 
 def accuracy_and_gap(params: Network, data: ClientData) -> dict[str, Any]:

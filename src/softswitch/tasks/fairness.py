@@ -21,7 +21,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from softswitch.problem.problem import Batch, Params, PooledConstraint
+from softswitch.problem.parameters import Batch, Params
+from softswitch.problem.pooled import PooledConstraint
 from softswitch.support import checks
 
 Predict = Callable[[Params, Batch], Any]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.clients.client_data import ClientData
-from softswitch.tasks.fair_classification import Network, scores
+from softswitch.tasks.networks import Network, scores
 
 
 def by_group(params: Network, data: ClientData, **labels: Any) -> list[dict[str, Any]]:

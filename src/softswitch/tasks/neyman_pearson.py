@@ -19,7 +19,8 @@ from softswitch.clients.client_data import ClientData
 from softswitch.clients.splits import split_dirichlet, split_iid
 from softswitch.problem.domains import Domain
 from softswitch.problem.means import mean_over
-from softswitch.problem.problem import Batch, Problem
+from softswitch.problem.parameters import Batch
+from softswitch.problem.problem import Problem
 
 
 def class_loss(params: Float[Array, " d"], batch: Batch, label: int) -> Float[Array, ""]:

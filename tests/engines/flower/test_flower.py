@@ -21,8 +21,9 @@ from softswitch.engines.flower.arrays import flat, unflat
 from softswitch.flower import wire
 from softswitch.guarantees.intervals import mean_interval
 from softswitch.results.history import Fate
-from softswitch.runs.folder import find_runs, open_run, write_json
+from softswitch.runs.folder import find_runs, open_run
 from softswitch.runs.report import write_report
+from softswitch.support.files import write_json
 from softswitch.tasks.neyman_pearson import breast_cancer
 
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.5, tolerance=0.2)

@@ -1,6 +1,11 @@
-"""A real deployment on loopback: processes, TLS, node authentication; and what happens when processes die."""
+"""A real deployment on loopback: processes, TLS, node authentication; and what happens when processes die.
+
+How long anything takes depends on the machine, and on Flower, which tries again ever more rarely. So nothing is waited
+for by the clock: a test holds a site at a step of its round (see ``Marking``) until what must happen has happened.
+"""
 
 import os
+import re
 import signal
 import sys
 import time
@@ -19,6 +24,7 @@ import keys  # noqa: E402
 from loopback import Loopback, free_port  # noqa: E402
 
 APP = Path(__file__).parent / "flower_app"
+LIMIT = 900  # seconds, only so that a test that hangs comes to an end
 
 
 class Sites(Loopback):
@@ -35,11 +41,24 @@ class Sites(Loopback):
     def log(self, name):
         return (self.folder / "logs" / f"{name}.log").read_text(errors="replace")
 
-    def wait_for(self, happened, what, seconds=120):
-        until = time.monotonic() + seconds
+    def hold(self, where):
+        """From now on the site waits when it comes there."""
+        (self.marks / f"hold-{where}").touch()
+
+    def release(self, where):
+        (self.marks / f"hold-{where}").unlink()
+
+    def wait_for(self, happened, what):
+        until = time.monotonic() + LIMIT
         while not happened():
-            assert time.monotonic() < until, f"{what} did not happen\n{self.log('run')[-3000:]}"
+            ended = [name for name, process in self.processes.items() if process.poll() is not None]
+            in_vain = ended or time.monotonic() > until
+            assert not in_vain or happened(), f"{what} did not happen; ended: {ended}\n{self.log('run')[-3000:]}"
             time.sleep(0.1)
+
+    def wait_until(self, where):
+        """Wait until a site has come to a step of its round."""
+        self.wait_for((self.marks / where).exists, where)
 
 
 @pytest.fixture
@@ -67,12 +86,11 @@ def by_hand(rounds, alpha=1.0, step=0.3):
 def test_three_nodes_with_tls_and_authentication_and_three_that_are_refused(sites, tmp_path):
     other = tmp_path / "other"
     keys.main(other, 1, ["127.0.0.1"])
-    limits = {"max_retries": "1", "max_wait_time": "5"}
     key, authority = str(other / "node-1"), str(other / "ca.crt")
     refused = {
-        "unregistered": sites.start_node(1, name="unregistered", auth_supernode_private_key=key, **limits),
-        "other authority": sites.start_node(1, name="other authority", root_certificates=authority, **limits),
-        "plain HTTP": sites.start(
+        "unregistered": sites.start_node(1, name="unregistered", auth_supernode_private_key=key),
+        "other authority": sites.start_node(1, name="other authority", root_certificates=authority),
+        "plain HTTP": sites.start(  # alone of the three it would try for ever
             "plain HTTP",
             "flower-supernode",
             *("--insecure", "--superlink", sites.address, "--max-retries", "1", "--port", str(free_port())),
@@ -81,10 +99,10 @@ def test_three_nodes_with_tls_and_authentication_and_three_that_are_refused(site
     reasons = {
         "unregistered": "Failed to activate SuperNode",
         "other authority": "CERTIFICATE_VERIFY_FAILED",
-        "plain HTTP": "Server disconnected",
+        "plain HTTP": "Server disconnected|reset by peer|Broken pipe|timed out",  # whichever of the two is quicker
     }
     run = sites.run(rounds=3)
-    assert run.wait(timeout=400) == 0, sites.log("run")
+    assert run.wait(timeout=LIMIT) == 0, sites.log("run")
     (found,) = find_runs(sites.folder / "runs")
     assert found.about["status"]["code"] == "converged-feasible"
     assert found.clients["client"] == ["site-1", "site-2", "site-3"]
@@ -94,36 +112,40 @@ def test_three_nodes_with_tls_and_authentication_and_three_that_are_refused(site
     assert found.certificate["confidence"] == 0.95
     assert (found.folder / "report.html").exists()
     for name, process in refused.items():
-        assert process.wait(timeout=60) != 0, name
+        assert process.wait(timeout=LIMIT) != 0, name
         assert "Exit Code: 305" in sites.log(name)
-        assert reasons[name] in sites.log(name)
+        assert re.search(reasons[name], sites.log(name)), name
 
 
 @pytest.mark.slow
 def test_a_node_killed_between_the_exchanges_is_dropped_and_comes_back(sites):
-    run = sites.run(rounds=6)
-    sites.wait_for((sites.marks / "site-2-0-update").exists, "the first round's update")
-    (sites.marks / "hold-site-2").touch()
-    sites.wait_for((sites.marks / "site-2-1-update").exists, "the second round's update")
+    sites.hold("site-2-1-update")
+    sites.hold("site-1-2")  # the third round does not end before the node is back
+    run = sites.run(rounds=4)
+    sites.wait_until("site-2-1-update")
     sites.stop("node-2", signal.SIGKILL)
-    (sites.marks / "hold-site-2").unlink()
-    sites.wait_for((sites.marks / "site-1-2").exists, "the third round")
-    sites.start_node(2)
-    assert run.wait(timeout=600) == 0, sites.log("run")
+    sites.release("site-2-1-update")
+    sites.wait_until("site-1-2")  # Flower has noticed by now that the node is gone, or it would refuse it
+    sites.start_node(2, name="node-2 again")
+    sites.wait_for(lambda: "SuperNode ID" in sites.log("node-2 again"), "the node's return")
+    sites.release("site-1-2")
+    assert run.wait(timeout=LIMIT) == 0, sites.log("run")
     (found,) = find_runs(sites.folder / "runs")
     told, fates = found.history.per_client.clients, found.history.per_client.fates
     assert fates[0].tolist() == [Fate.COUNTED] * 3
     assert fates[1].tolist() == [Fate.COUNTED, Fate.NO_UPDATE, Fate.COUNTED]
     assert not found.history.void.any()
-    assert (told[2:] == 1).any()  # it is asked again,
-    assert fates[-1].tolist() == [Fate.COUNTED] * 3  # and in the end it is back
+    assert told[2].tolist() == [0, 2, -1]
+    assert told[3].tolist() == [0, 1, 2]  # it is asked again,
+    assert fates[3].tolist() == [Fate.COUNTED] * 3  # and is back
     assert found.about["status"]["code"] == "converged-feasible"
 
 
 @pytest.mark.slow
 def test_a_run_whose_server_is_killed_is_resumed(sites):
+    sites.hold("site-1-2")  # the run does not end before its server is killed
     run = sites.run(rounds=5)
-    sites.wait_for((sites.marks / "site-1-2").exists, "the third round")
+    sites.wait_until("site-1-2")
     servers = [
         process
         for process in psutil.Process(sites.processes["superlink"].pid).children(recursive=True)
@@ -132,12 +154,12 @@ def test_a_run_whose_server_is_killed_is_resumed(sites):
     assert servers
     for process in servers:
         os.kill(process.pid, signal.SIGKILL)
-    run.wait(timeout=120)
+    run.wait(timeout=LIMIT)
     (found,) = find_runs(sites.folder / "runs")
     assert not found.finished
     for mark in sites.marks.iterdir():
         mark.unlink()
-    assert sites.run(rounds=5, resume=True).wait(timeout=400) == 0, sites.log("run")
+    assert sites.run(rounds=5, resume=True).wait(timeout=LIMIT) == 0, sites.log("run")
     (found,) = find_runs(sites.folder / "runs")
     assert len(found.history) == 5
     np.testing.assert_allclose(found.params["['w']"], by_hand(5), rtol=1e-5)

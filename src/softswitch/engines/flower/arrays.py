@@ -9,8 +9,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from softswitch.engines.flower.wire import Arrays, to_record
-from softswitch.problem.problem import Params
-from softswitch.runs.checkpoints import named, shaped
+from softswitch.problem.parameters import Params
+from softswitch.support.arrays import named, shaped
 
 
 def initial_arrays(params: Params) -> ArrayRecord:

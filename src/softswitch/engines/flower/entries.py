@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.clients.evaluation import Overview
-from softswitch.engines.compiled import Record
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.round import sound
+from softswitch.results.record import Record, RecordedClients
 
 
 def no_reports(clients: int, constraints: int, dtype: Any, pools: bool) -> Reports:
@@ -22,11 +22,6 @@ def no_reports(clients: int, constraints: int, dtype: Any, pools: bool) -> Repor
         jnp.zeros(constraints, dtype) if pools else None,
         jnp.zeros(clients, bool),
     )
-
-
-def not_evaluated() -> Overview:
-    """F and G on all data in a round that did not look."""
-    return Overview(*[jnp.full((), jnp.nan, jnp.float32)] * 4)
 
 
 def entry(
@@ -51,7 +46,7 @@ def entry(
     heard = np.where(mask, objective, -np.inf), np.where(mask[:, None], constraint, -np.inf)
     feasible = decision is not None and bool(decision.feasible & sound(reports, decision))
     lacking = np.isneginf(objective) | np.isneginf(constraint).any(axis=1)
-    told: Any = (
+    told = _recorded(
         np.asarray(clients, np.int32),
         np.where(mask, objective, np.nan).astype(objective.dtype),
         np.where(mask[:, None], constraint, np.nan).astype(objective.dtype),
@@ -78,14 +73,14 @@ def joined(before: Record, after: Record) -> Record:
     """Two stretches of rounds as one; the narrower gets empty places."""
 
     def width(record: Any) -> int:
-        return int(record.clients[0].shape[1])
+        return int(record.clients.clients.shape[1])
 
     def widened(record: Any, to: int) -> Record:
         clients, objective, constraint, metrics, fates = record.clients
         if clients.shape[1] == to:  # nearly always: the whole history is not copied once more
             return record
         more = [(0, 0), (0, to - clients.shape[1])]
-        wide: Any = (
+        wide = _recorded(
             np.pad(clients, more, constant_values=-1),
             np.pad(objective, more, constant_values=np.nan),
             np.pad(constraint, [*more, (0, 0)], constant_values=np.nan),
@@ -100,3 +95,8 @@ def joined(before: Record, after: Record) -> Record:
         lambda a, b: np.concatenate([a, b]), widened(before, widest), widened(after, widest)
     )
     return together
+
+
+def _recorded(*parts: Any) -> RecordedClients:
+    """NumPy's arrays, where the compiled engine has JAX's."""
+    return RecordedClients(*parts)

@@ -12,16 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.clients.client_data import ClientData
-from softswitch.clients.oracle import GradientOracle
+from softswitch.clients.gradient_oracle import GradientOracle
 from softswitch.clients.sampling import whole
+from softswitch.clients.taking_part import BatchSize, TakingPart, gradient_oracle
 from softswitch.engines.flower.arrays import flat, unflat
 from softswitch.engines.flower.local import Task
 from softswitch.engines.flower.wire import Arrays, Values
-from softswitch.engines.request import BatchSize, prepare
 from softswitch.guarantees.certify import certify
 from softswitch.guarantees.intervals import Range
-from softswitch.method.rules import Decision, LocalLoss
-from softswitch.problem.problem import Params, Problem, float_dtype
+from softswitch.method.messages import Decision, LocalLoss
+from softswitch.problem.parameters import Params, float_dtype
+from softswitch.problem.problem import Problem
 from softswitch.results.certificate import Interval
 
 
@@ -108,20 +109,8 @@ class JaxClient:
 
     def _oracle(self, local_steps: int) -> GradientOracle:
         if local_steps not in self._oracles:
-            prepared = prepare(
-                self._problem,
-                self._data,
-                (),
-                rounds=1,
-                local_steps=local_steps,
-                participation=1.0,
-                average_last=1.0,
-                eval_every=1,
-                clients_at_once=1,
-                **self._batches,
-            )
-            assert isinstance(prepared.oracle, GradientOracle)
-            self._oracles[local_steps] = prepared.oracle
+            how = TakingPart(local_steps=local_steps, clients_at_once=1, **self._batches)
+            self._oracles[local_steps] = gradient_oracle(self._problem, self._data, how)
         return self._oracles[local_steps]
 
     def _tree(self, params: Arrays) -> Params:
@@ -171,6 +160,6 @@ def _update(
 @jax.jit
 def _judge(oracle: GradientOracle, params: Params) -> tuple[Any, Any, Any]:
     objective, constraint = oracle.evaluate(params)
-    assert oracle.evaluation is not None
-    everything = oracle.rows.take(*whole(oracle.rows, jnp.int32(0), oracle.evaluation.widths[0], float_dtype(params)))
+    assert oracle.way is not None
+    everything = oracle.rows.take(*whole(oracle.rows, jnp.int32(0), oracle.way.widths[0], float_dtype(params)))
     return objective[0], constraint[0], oracle.losses.statistics(params, everything)

@@ -15,7 +15,8 @@ from softswitch.engines.flower.client import clipped
 from softswitch.engines.flower.entries import no_reports
 from softswitch.engines.flower.exchange import Lost
 from softswitch.engines.flower.roster import Roster
-from softswitch.method.rules import Reports
+from softswitch.engines.flower.settings import StrategySettings
+from softswitch.method.messages import Reports
 from softswitch.results.history import Fate
 
 logger = logging.getLogger("softswitch.flower")
@@ -44,20 +45,17 @@ class Reader:
         self,
         roster: Roster,
         expected: Mapping[str, wire.Shape],
-        *,
         constraints: int,
         dtype: np.dtype,
-        largest_number: float,
-        clip_norm: float | None,
-        pooled: Callable[[Any], Any] | None,
+        settings: StrategySettings,
     ) -> None:
         self._roster = roster
         self._expected = expected
         self._constraints = constraints
         self._dtype = dtype
-        self._largest = largest_number
-        self._clip_norm = clip_norm
-        self._pooled = pooled
+        self._largest = settings.largest_number
+        self._clip_norm = settings.clip_norm
+        self._pooled = settings.pooled
         self._statistics: int | None = None
 
     def reports(self, k: int, clients: list[int], answers: Sequence[Message | Lost]) -> tuple[Reports, np.ndarray]:

@@ -11,12 +11,14 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from softswitch.clients.oracle import Judged
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.exchange import Lost, exchange
 from softswitch.engines.flower.reading import put_together
 from softswitch.engines.flower.roster import Roster
+from softswitch.engines.flower.settings import StrategySettings
 from softswitch.guarantees.intervals import Range, checked_range, client_certificate, each_range, unknown
-from softswitch.problem.problem import Params
+from softswitch.problem.parameters import Params
 from softswitch.results.certificate import Certificate, Interval
 from softswitch.support import checks
 
@@ -35,24 +37,14 @@ class RemoteClients:
 
     steadied_by = "batch_size"
 
-    def __init__(
-        self,
-        grid: Grid,
-        roster: Roster,
-        *,
-        local_steps: int,
-        timeout: float,
-        wait: float,
-        largest_number: float,
-        pooled: Callable[[Any], Any] | None,
-    ) -> None:
+    def __init__(self, grid: Grid, roster: Roster, settings: StrategySettings) -> None:
         self._grid = grid
         self._roster = roster
-        self._local_steps = local_steps
-        self._timeout = timeout
-        self._wait = wait
-        self._largest = largest_number
-        self._pooled = pooled
+        self._local_steps = settings.local_steps
+        self._timeout = settings.report_timeout
+        self._wait = settings.wait
+        self._largest = settings.largest_number
+        self._pooled = settings.pooled
         self.participants = 1
 
     def rows(self, index: int) -> int:
@@ -63,7 +55,7 @@ class RemoteClients:
         """How many rows a round evaluates values on, and how many it evaluates gradients on."""
         return rows_held[:, 0], self._local_steps * rows_held[:, 1]
 
-    def judge(self, params: Params, *, patiently: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    def judge(self, params: Params, *, patiently: bool = True) -> Judged:
         """f_i and g_i of every client on all of its rows; NaN for one that does not answer.
 
         ``patiently``: wait for those who are not connected, and ask again those who do not answer.
@@ -84,7 +76,7 @@ class RemoteClients:
         together = None
         if self._pooled is not None and sums:
             together = put_together(self._pooled, sums)
-        return objective, constraint, together
+        return Judged(objective, constraint, together)
 
     def certify(
         self,

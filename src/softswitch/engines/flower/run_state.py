@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -13,15 +14,18 @@ from jax import tree_util
 
 from softswitch.clients.evaluation import Overview
 from softswitch.clients.sampling import choose_clients, words_to_choose
-from softswitch.engines.compiled import Record
-from softswitch.engines.flower.entries import entry, joined, no_reports, not_evaluated
+from softswitch.engines.flower.entries import entry, joined, no_reports
+from softswitch.engines.flower.settings import StrategySettings
 from softswitch.engines.flower.wire import Arrays
+from softswitch.method.messages import Decision, Reports
 from softswitch.method.round import State, advance, start, surviving_weights
-from softswitch.method.rules import Decision, Reports, Rule
-from softswitch.problem.domains import Domain
-from softswitch.problem.problem import Params, float_dtype
+from softswitch.method.rules import Rule
+from softswitch.problem.domains import as_argument
+from softswitch.problem.parameters import Params, float_dtype
 from softswitch.results.history import Fate
+from softswitch.results.record import Record
 from softswitch.runs.checkpoints import Standing
+from softswitch.support.programs import program_digest
 
 _decide = jax.jit(lambda rule, state, reports: rule.decide(state, reports))
 _advance = jax.jit(advance)
@@ -35,7 +39,7 @@ def _choose(key: jax.Array, k: Any, clients: int, size: int) -> jax.Array:
     return choose_clients(words, clients, size)
 
 
-class Rounds:
+class RunState:
     """The same rules, weighting, sampling and averaging as in the compiled engine, one round at a time.
 
     Attributes:
@@ -45,29 +49,16 @@ class Rounds:
         void_in_a_row: how many void rounds there were since the last that counted.
     """
 
-    def __init__(
-        self,
-        rule: Rule,
-        params: Params,
-        constraints: int,
-        *,
-        rounds: int,
-        averaging_from: int,
-        participation: float,
-        seed: int,
-        domain: Domain | None,
-        min_clients: int,
-        pools: bool,
-    ) -> None:
-        self._rule = rule.computed_as()
+    def __init__(self, rule: Rule, params: Params, constraints: int, rounds: int, settings: StrategySettings) -> None:
+        self._rule = rule
         self.constraints = constraints
         self.rounds = rounds
-        self._averaging_from = averaging_from
-        self._participation = participation
-        self._key = jax.random.key(seed)
-        self._domain = domain
-        self._min_clients = min_clients
-        self._pools = pools
+        self.averaging_from = rounds - math.ceil(settings.average_last * rounds)
+        self._participation = settings.participation
+        self._key = jax.random.key(settings.seed)
+        self._domain = as_argument(settings.domain)
+        self._min_clients = settings.min_clients
+        self._pools = settings.pooled is not None
         self.dtype = np.dtype(float_dtype(params))
         self.state: State = _start(params, self._rule, constraints)
         self.record: Record | None = None
@@ -92,10 +83,24 @@ class Rounds:
     def like(self) -> tuple[State, Record]:
         """A state and a record in the structure of all."""
         nobody = no_reports(1, self.constraints, self.dtype, self._pools)
-        return self.state, entry([0], np.zeros(1, int), nobody, None, not_evaluated(), (0, 0))
+        return self.state, entry([0], np.zeros(1, int), nobody, None, Overview.nothing(), (0, 0))
+
+    def program(self) -> str:
+        """A digest of what the server computes in a round, with every constant of the rule's functions in it."""
+        nobody = no_reports(1, self.constraints, self.dtype, self._pools)
+
+        def one_round(rule: Rule, domain: Any, state: State, k: Any, reports: Reports) -> Any:
+            decision, rule_state = rule.decide(state.rule, reports)
+            return (
+                advance(state, rule, domain, k, 0, reports, decision, rule_state, state.params),
+                rule.local_step_size_at(k),
+            )
+
+        return program_digest(one_round, self._rule, self._domain, self.state, jnp.int32(0), nobody)
 
     def go_on(self, standing: Standing) -> None:
-        """Take up a run where it stood."""
+        """Take up a run where it stood, perhaps for more rounds than were asked for then."""
+        standing = standing.extended(self.rounds, self.averaging_from)
         self.state = jax.tree.map(jnp.asarray, standing.state)
         self.record, self.done = standing.record, standing.done
 
@@ -136,7 +141,7 @@ class Rounds:
             full: F and G on all data, where it was looked at.
             rows: on how many rows the reports were computed, and on how many a gradient.
         """
-        direction = None if decided is None else self._weighted(decided[0], directions, len(clients))
+        direction = None if decided is None else self._weighted(reports, decided[0], directions)
         if decided is None or direction is None:
             fates[fates == Fate.COUNTED] = Fate.VOID
             nobody = no_reports(len(clients), self.constraints, self.dtype, self._pools)
@@ -150,7 +155,7 @@ class Rounds:
                     self._rule,
                     self._domain,
                     jnp.int32(self.done),
-                    self._averaging_from,
+                    self.averaging_from,
                     reports,
                     decision,
                     rule_state,
@@ -164,13 +169,16 @@ class Rounds:
         self.state, self.record, self.done, self.void_in_a_row = state, so_far, self.done + 1, void
         return record
 
-    def _weighted(self, decision: Decision, directions: Mapping[int, Arrays], asked: int) -> Params | None:
-        """Σ r_i u_i over the survivors, weights renormalised; None where too few survived, or none that weighs."""
+    def _weighted(self, reports: Reports, decision: Decision, directions: Mapping[int, Arrays]) -> Params | None:
+        """Σ r_i u_i over the survivors, weighed again by their reports; None where too few survived, or none weighs."""
         if len(directions) < self._min_clients:
             return None
-        survived = np.zeros(asked, bool)
+        survived = np.zeros(len(reports.mask), bool)
         survived[list(directions)] = True
-        weights = np.asarray(_surviving(decision.weights, jnp.asarray(survived)), np.float64)
+        given = decision.weights
+        if not survived[np.asarray(reports.mask)].all():
+            given = _surviving(self._rule, self.state.rule, reports, decision, jnp.asarray(survived))
+        weights = np.asarray(given, np.float64)
         if not weights.any():
             return None
         total = {name: np.zeros(leaf.shape) for name, leaf in self.state.params.items()}

@@ -22,7 +22,7 @@ from softswitch.method.rules import Rule
 from softswitch.results.certificate import Certificate
 from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
-from softswitch.runs.checkpoints import Checkpoints, write_atomically
+from softswitch.runs.checkpoints import Checkpoints
 from softswitch.runs.folder import (
     ABOUT,
     CHECKPOINTS,
@@ -33,10 +33,10 @@ from softswitch.runs.folder import (
     new_folder,
     open_run,
     versions,
-    write_json,
     write_result,
 )
 from softswitch.support import checks
+from softswitch.support.files import write_atomically, write_json
 
 logger = logging.getLogger("softswitch.flower")
 

@@ -6,7 +6,7 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,14 +21,19 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from softswitch.clients.client_data import ClientData
+from softswitch.clients.taking_part import TakingPart
 from softswitch.engines.flower.arrays import initial_arrays, unflat
 from softswitch.engines.flower.client import client_app
 from softswitch.engines.flower.in_process import InProcessGrid
 from softswitch.engines.flower.jax_client import JaxClient
 from softswitch.engines.flower.strategy import SwitchingStrategy
+from softswitch.engines.request import RunSettings
 from softswitch.method.rules import Rule
-from softswitch.problem.problem import PooledConstraint, Problem
+from softswitch.problem.pooled import PooledConstraint
+from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
+from softswitch.runs.checkpoints import Checkpoints
+from softswitch.runs.watching import Callback
 
 STRATUM = "stratum of the row"
 
@@ -38,9 +43,11 @@ def solve_over_flower(
     clients: ClientData,
     rule: Rule,
     engine: str,
-    rounds: int,
-    batches: dict[str, Any],
-    **settings: Any,
+    how: TakingPart,
+    settings: RunSettings,
+    seed: int,
+    callbacks: Sequence[Callback],
+    checkpoints: Checkpoints | None,
 ) -> Result:
     """As ``solve``, each client on its own and spoken to in Flower's messages only.
 
@@ -49,23 +56,38 @@ def solve_over_flower(
         clients: each becomes a ``JaxClient`` with its own rows.
         rule: the method.
         engine: "grid" or "ray".
-        rounds: K.
-        batches: ``batch_size``, ``value_batch_size`` and ``replace`` of ``solve``.
-        settings: of ``SwitchingStrategy``.
+        how: clients take part.
+        settings: of the run.
+        seed: of all random choices.
+        callbacks: as for ``solve``.
+        checkpoints: likewise.
     """
     labels = [str(name) for name in clients.names]
     pooled = problem.constraint.value if isinstance(problem.constraint, PooledConstraint) else None
-    strategy = SwitchingStrategy(rule, domain=problem.domain, names=labels, pooled=pooled, **settings)
+    strategy = SwitchingStrategy(
+        rule,
+        local_steps=how.local_steps,
+        participation=how.participation,
+        seed=seed,
+        average_last=settings.average_last,
+        answer=settings.answer,
+        eval_every=settings.eval_every,
+        domain=problem.domain,
+        pooled=pooled,
+        callbacks=callbacks,
+        checkpoints=checkpoints,
+        names=labels,
+    )
     first = initial_arrays(problem.start)
     with tempfile.TemporaryDirectory() as folder, _quiet():
         for i, rows in enumerate(_apart(clients)):
             # Each worker reads the rows of its own clients only.
             np.savez(Path(folder) / f"{i}.npz", allow_pickle=False, **rows)
-        app = client_app(partial(_stored_client, folder, problem, labels, batches))
+        app = client_app(partial(_stored_client, folder, problem, labels, dict(how.batches)))
         if engine == "grid":
-            strategy.start(InProcessGrid(app, len(clients)), first, rounds)
+            strategy.start(InProcessGrid(app, len(clients)), first, settings.rounds)
         else:
-            _simulate(app, len(clients), lambda grid: strategy.start(grid, first, rounds))
+            _simulate(app, len(clients), lambda grid: strategy.start(grid, first, settings.rounds))
     result = strategy.result
     assert result is not None
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules.base import Rule
-from softswitch.method.rules.softmax_sgm import SoftmaxSGM
 from softswitch.method.rules.switching import switch
 from softswitch.method.weighting import equal_weights
-from softswitch.support.traced import traced_settings
 
 
-@traced_settings
 @dataclass(frozen=True, kw_only=True)
 class AverageSGM(Rule):
-    """Average ("standard") Switching Gradient Method: SoftmaxSGM at α = 0, and computed as such.
+    """Average ("standard") Switching Gradient Method: SoftmaxSGM at α = 0.
 
         G_k = (1/m) Σ_i g_i
         w_{k+1} = w_k − η (1/m) Σ_i u_i(f_i)   if G_k <= λ
@@ -24,15 +21,6 @@ class AverageSGM(Rule):
 
     It meets the constraint on average; a client may violate it by any amount.
     """
-
-    def computed_as(self) -> Rule:
-        """SoftmaxSGM at α = 0: the same program, so that nothing new is compiled and every bit is the same."""
-        if type(self) is not AverageSGM:
-            return self  # someone's own variant
-        settings = {field.name: getattr(self, field.name) for field in fields(self)}
-        if self.criterion == "mean":
-            settings["criterion"] = "softmax"  # the softmax mean at α = 0
-        return SoftmaxSGM(alpha=0.0, **settings)
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Weigh all clients equally, and switch on the criterion."""

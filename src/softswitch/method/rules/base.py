@@ -12,15 +12,26 @@ from array_api_compat import array_namespace
 
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.weighting import maximum, softmax_mean
+from softswitch.problem.choices import CRITERIA
 from softswitch.support import checks
+from softswitch.support.traced import traced_settings
 
 Schedule = Callable[[Any], Any]
-CRITERIA = ("softmax", "max", "mean", "pooled")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule(ABC):
     """The settings that every method has; a method adds its own and says how it decides.
+
+    A method of your own is a subclass, a frozen dataclass like this one:
+
+        @dataclass(frozen=True, kw_only=True)
+        class Mine(Rule):
+            sharpness: float        # a number: another value compiles nothing anew
+            careful: bool = False   # a truth value, a word, a function: part of the program
+
+            def decide(self, state, reports):
+                ...                 # what the files beside this one do
 
     Attributes:
         step_size: η, the server's step: a number, or an optax schedule of the round.
@@ -32,7 +43,9 @@ class Rule(ABC):
             or the constraint ``"pooled"`` from all clients' additive statistics. For a rule without an α the softmax
             mean is the plain mean.
         optimizer: the server optimiser: a function from a step size to an optax transformation, such as ``optax.sgd``
-            or ``optax.adam``. It is handed Σ r_i u_i as if it were a gradient.
+            or ``optax.adam``. It is handed Σ r_i u_i as if it were a gradient. One that wants a ``value``
+            (``optax.polyak_sgd``, say) is handed that of what the round descends on: Σ r_i f_i in an objective round,
+            how far the criterion is above λ in a constraint round.
     """
 
     step_size: float | Schedule
@@ -45,6 +58,11 @@ class Rule(ABC):
 
     switches: ClassVar[bool] = True
     """Whether the local loss is either f_i or a mix of client i's constraints, never both at once."""
+
+    def __init_subclass__(cls) -> None:
+        """A method is a pytree: its numbers are traced, the rest is compiled in."""
+        super().__init_subclass__()
+        traced_settings(cls)
 
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, optax.GradientTransformation):
@@ -96,16 +114,14 @@ class Rule(ABC):
         """What the rule remembers from round to round, before the first: nothing, unless a rule says otherwise."""
         return ()
 
-    def computed_as(self) -> Rule:
-        """The rule that an engine computes with: itself, unless it is a special case of another."""
-        return self
-
     @abstractmethod
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Turn a round's reports into a decision, and the rule's memory into the next round's."""
 
     def passes(self, criterion: Any, reports: Reports) -> Any:
-        """The switch bit 1_k = [G_k <= λ]. A void round is not feasible."""
+        """The switch bit 1_k = [G_k <= λ]. A void round is not feasible; one that is decided already stays so."""
+        if reports.bit is not None:
+            return reports.bit
         return (criterion <= self.switch_at) & ~reports.void
 
     def measure(self, reports: Reports, alpha: Any = 0.0) -> Any:

@@ -9,10 +9,8 @@ from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules.base import Rule
 from softswitch.method.rules.switching import switch
 from softswitch.method.weighting import hardmax_weights
-from softswitch.support.traced import traced_settings
 
 
-@traced_settings
 @dataclass(frozen=True, kw_only=True)
 class HardSGM(Rule):
     """Hard Switching Gradient Method: SoftmaxSGM as α → ∞.

@@ -11,10 +11,8 @@ from softswitch.method.messages import Decision, LocalLoss, Reports
 from softswitch.method.rules.base import Rule
 from softswitch.method.weighting import equal_weights
 from softswitch.support import checks
-from softswitch.support.traced import traced_settings
 
 
-@traced_settings
 @dataclass(frozen=True, kw_only=True)
 class Penalty(Rule):
     """Penalty method: every round improves objective and constraint together, clients averaged.

@@ -12,10 +12,8 @@ from softswitch.method.messages import Decision, LocalLoss, Reports
 from softswitch.method.rules.base import Rule
 from softswitch.method.weighting import equal_weights
 from softswitch.support import checks
-from softswitch.support.traced import traced_settings
 
 
-@traced_settings
 @dataclass(frozen=True, kw_only=True)
 class PrimalDual(Rule):
     """Primal-dual method: a descent step on the Lagrangian, an ascent step on its multiplier, clients averaged.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from array_api_compat import array_namespace
 
@@ -11,18 +11,20 @@ from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules.base import Rule
 from softswitch.method.rules.switching import switch
 from softswitch.method.weighting import softmax_weights, spread
+from softswitch.problem.choices import ALPHA_SCALES
 from softswitch.support import checks
-from softswitch.support.traced import traced_settings
 
-if TYPE_CHECKING:
-    from softswitch.guarantees.plan import Plan
-
-
-ALPHA_SCALES = ("raw", "spread")
 MOST_ALPHA = 1e30  # still finite in float32; for the limit there is HardSGM
 
 
-@traced_settings
+class Planned(Protocol):
+    """What ``plan`` returns, as far as a rule is concerned."""
+
+    def rule_settings(self) -> dict[str, Any]:
+        """The settings of the rule it asks for."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxSGM(Rule):
     """Softmax-Weighted Switching Gradient Method.
@@ -57,17 +59,9 @@ class SoftmaxSGM(Rule):
         checks.one_of("alpha_scale", self.alpha_scale, ALPHA_SCALES)
 
     @classmethod
-    def from_plan(cls, plan: Plan, **changes: Any) -> SoftmaxSGM:
+    def from_plan(cls, plan: Planned, **changes: Any) -> SoftmaxSGM:
         """The rule a plan asks for: its η, γ, ε, λ = ε/2 and its smallest α; ``changes`` override single settings."""
-        promise = plan.bound
-        settings: dict[str, Any] = {
-            "alpha": promise.alpha,
-            "step_size": promise.step_size,
-            "local_step_size": promise.local_step_size,
-            "tolerance": promise.epsilon,
-            "slack": 1.0,
-        }
-        return cls(**settings | changes)
+        return cls(**plan.rule_settings() | changes)
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Weigh clients by the softmax of what they reported, and switch on the criterion."""

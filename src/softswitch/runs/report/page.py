@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.runs.checkpoints import write_atomically
 from softswitch.runs.folder import CONFIG, Run, open_run
 from softswitch.runs.report import charts
 from softswitch.runs.report.verdict import verdict
+from softswitch.support.files import write_atomically
 
 REPORT = "report.html"
 

@@ -5,11 +5,11 @@ Where Gymnasium is there, importing this registers ``softswitch/ConstrainedCartP
 
 from importlib.util import find_spec
 
-from softswitch.tasks.safe_rl import saving, training
+from softswitch.tasks.safe_rl import policy_file, policy_training
 from softswitch.tasks.safe_rl.cartpole import PLANETS
 from softswitch.tasks.safe_rl.task import cartpole
 
-__all__ = ["PLANETS", "cartpole", "saving", "training"]
+__all__ = ["PLANETS", "cartpole", "policy_file", "policy_training"]
 
 if find_spec("gymnasium") is not None:
     import gymnasium

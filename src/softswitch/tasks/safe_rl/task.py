@@ -12,8 +12,8 @@ import numpy as np
 
 from softswitch.clients.federation import Federation
 from softswitch.support import checks
+from softswitch.tasks.safe_rl.cart_clients import CartPoleOracle
 from softswitch.tasks.safe_rl.cartpole import PLANETS, Physics
-from softswitch.tasks.safe_rl.oracle import CartPoleOracle
 from softswitch.tasks.safe_rl.policy import first_policy
 from softswitch.tasks.safe_rl.trpo import TrustRegion
 

@@ -5,13 +5,15 @@ import numpy as np
 from softswitch import SoftmaxSGM
 from softswitch.flower import server_app
 
+LIMIT = 900.0  # on a busy machine an answer may take long: this only ends a run that hangs
+
 app = server_app(
     SoftmaxSGM(alpha=1.0, step_size=0.3, tolerance=0.1),
     {"w": np.zeros(2, np.float32)},
     name="small",
     names=["site-1", "site-2", "site-3"],
     min_clients=2,
-    wait=90.0,
-    report_timeout=90.0,
-    update_timeout=90.0,
+    wait=LIMIT,
+    report_timeout=LIMIT,
+    update_timeout=LIMIT,
 )

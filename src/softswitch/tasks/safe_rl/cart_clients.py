@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from softswitch.clients.oracle import STATIC
+from softswitch.clients.oracle import STATIC, Oracle
 from softswitch.clients.sampling import choose_clients, words_to_choose
 from softswitch.clients.slices import map_slices
-from softswitch.method.rules import Decision, Reports
+from softswitch.method.messages import Decision, Reports
 from softswitch.tasks.safe_rl.advantages import advantages
 from softswitch.tasks.safe_rl.cartpole import Physics
 from softswitch.tasks.safe_rl.episodes import Episodes, Luck, luck, play, totals
@@ -25,7 +24,7 @@ EVALUATION_KEY = 0
 """Evaluations play the same luck every time, so that two policies can be compared."""
 
 
-class Draws(NamedTuple):
+class EpisodeDraws(NamedTuple):
     """The random choices of one round.
 
     Attributes:
@@ -39,7 +38,7 @@ class Draws(NamedTuple):
     later: Luck
 
 
-class Kept(NamedTuple):
+class KeptEpisodes(NamedTuple):
     """What participants keep for their local steps: the episodes to learn from, client first, and their g_i."""
 
     episodes: Episodes
@@ -48,7 +47,7 @@ class Kept(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class CartPoleOracle:
+class CartPoleOracle(Oracle):
     """Clients that each have a cart of their own physics, and a budget for cost.
 
     f_i = −E[Σ γᵗ reward], so that the largest f is the worst client's; g_i = E[Σ γᵗ cost] − d_i. A client plays
@@ -71,8 +70,9 @@ class CartPoleOracle:
         discounted_cost: whether the constraint discounts; where it does not, the advantages still do.
         trust_region: how a local step is limited.
         clients_at_once: how many clients improve their policies side by side.
-        evaluates: whether rounds may look at all clients over many episodes.
     """
+
+    steadied_by: ClassVar[str] = "estimation_episodes"
 
     physics: Physics
     budgets: Float[Array, " n"]
@@ -87,34 +87,18 @@ class CartPoleOracle:
     discounted_cost: bool = field(metadata=STATIC)
     trust_region: TrustRegion = field(metadata=STATIC)
     clients_at_once: int = field(metadata=STATIC)
-    evaluates: bool = field(metadata=STATIC, default=True)
-
-    @property
-    def constraints(self) -> int:
-        """A budget a client."""
-        return 1
 
     @property
     def client_count(self) -> int:
         """n."""
         return int(self.budgets.shape[0])
 
-    @property
-    def pools(self) -> bool:
-        """Costs of different carts do not add up to one."""
-        return False
-
-    @property
-    def steadied_by(self) -> str:
-        """What makes reports less noisy."""
-        return "estimation_episodes"
-
-    def draw(self, key: PRNGKeyArray) -> Draws:
+    def draw(self, key: PRNGKeyArray) -> EpisodeDraws:
         """Draw I_k and its members' luck."""
         n, m, steps = self.client_count, self.participants, self.local_steps
         who, first, later = jax.random.split(key, 3)
         words = jax.random.bits(who, (words_to_choose(n, m),), jnp.uint32)
-        return Draws(
+        return EpisodeDraws(
             choose_clients(words, n, m),
             luck(first, m, self.horizon, self.gradient_episodes + self.estimation_episodes),
             jax.vmap(lambda key: luck(key, m, self.horizon, self.gradient_episodes))(
@@ -122,17 +106,23 @@ class CartPoleOracle:
             ),
         )
 
-    def report(self, params: Policy, draws: Draws) -> tuple[Reports, Kept]:
+    def report(self, params: Policy, draws: EpisodeDraws) -> tuple[Reports, KeptEpisodes]:
         """Play, and report the means: f_i and g_i to decide by; plain return and cost to look at."""
         episodes = play(params, draws.report, self._physics(draws.clients))
         objective, constraint, metrics = self._measure(episodes, self.budgets[draws.clients])
         mask = jnp.ones(objective.shape, bool)
         first = jax.tree.map(lambda leaf: leaf[:, :, : self.gradient_episodes], episodes)
         learnt_from = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), first)
-        return Reports(objective, constraint, None, mask, metrics), Kept(learnt_from, constraint)
+        return Reports(objective, constraint, None, mask, metrics), KeptEpisodes(learnt_from, constraint)
 
     def direction(
-        self, params: Policy, draws: Draws, kept: Kept, decision: Decision, switches: bool, step_size: Any
+        self,
+        params: Policy,
+        draws: EpisodeDraws,
+        kept: KeptEpisodes,
+        decision: Decision,
+        switches: bool,
+        step_size: Any,
     ) -> Policy:
         """Σ_i r_i (w_k − w_{k,E}), where each local step minimises the rule's mix of f_i and g_i.
 
@@ -163,9 +153,6 @@ class CartPoleOracle:
         directions = map_slices(one, everyone, self.clients_at_once)
         return jax.tree.map(lambda u: jnp.tensordot(decision.weights, u, axes=1), directions)
 
-    def rows_held(self, draws: Draws) -> None:
-        """A round always costs the same."""
-
     def cost(self, rows_held: None) -> tuple[int, int]:
         """Steps of the environment, episodes that end early counted in full: those reported on, those learnt from."""
         a_round = self.participants * self.horizon
@@ -177,18 +164,6 @@ class CartPoleOracle:
         chance = luck(jax.random.key(EVALUATION_KEY), self.client_count, self.horizon, self.evaluation_episodes)
         return self._measure(play(params, chance, self.physics), self.budgets)[:2]
 
-    def evaluate_held_out(self, params: Policy) -> None:
-        """Every episode is new: nothing is held out."""
-
-    def blind(self) -> CartPoleOracle:
-        """Without evaluation in the rounds."""
-        return replace(self, evaluates=False)
-
-    def judge(self, params: Policy) -> tuple[np.ndarray, np.ndarray, None]:
-        """f_i and g_i of every client over many episodes, compiled; there is nothing to put together."""
-        objective, constraint = _evaluate(self, params)
-        return np.asarray(objective), np.asarray(constraint), None
-
     def _physics(self, clients: Int[Array, " m"]) -> Physics:
         return jax.tree.map(lambda numbers: numbers[clients], self.physics)
 
@@ -199,8 +174,3 @@ class CartPoleOracle:
         plain = {"return": totals(rewards).mean(axis=1), "cost": totals(costs).mean(axis=1)}
         spent = totals(costs, self.discount).mean(axis=1) if self.discounted_cost else plain["cost"]
         return -totals(rewards, self.discount).mean(axis=1), (spent - budgets)[:, None], plain
-
-
-@jax.jit
-def _evaluate(oracle: CartPoleOracle, params: Policy) -> tuple[Array, Array]:
-    return oracle.evaluate(params)

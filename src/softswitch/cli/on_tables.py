@@ -1,0 +1,132 @@
+"""The commands around a table of one's own: init, train, resume, predict."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.tree import Tree
+
+from softswitch.cli.refusing import or_refuse
+from softswitch.tables.settings import SECTIONS, TASKS, Config, DataSection, TaskSection, write_config
+
+if TYPE_CHECKING:
+    from softswitch.method.rules import Rule
+    from softswitch.tables.ready import ReadyTable
+    from softswitch.tables.training import Trained
+
+RunFolder = Annotated[Path, typer.Argument(help="The folder of a run.")]
+
+
+def init(
+    data: Annotated[str, typer.Option(help="Your table: CSV or Parquet.")] = "data.csv",
+    label: Annotated[str, typer.Option(help="The column to predict.")] = "label",
+    client: Annotated[str, typer.Option(help="The column that says whose row it is.")] = "client",
+    kind: Annotated[str, typer.Option(help=f"What must hold at every client: {', '.join(TASKS)}.")] = TASKS[0],
+    at_most: Annotated[float, typer.Option(help="Its bound.")] = 0.1,
+    sensitive: Annotated[str | None, typer.Option(help="The column with the group, where there are groups.")] = None,
+    protected: Annotated[str | None, typer.Option(help="The protected group's value.")] = None,
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("softswitch.toml"),
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+) -> None:
+    """Write a file of settings with comments, ready for softswitch train."""
+    if out.exists() and not force:
+        raise typer.BadParameter(f"{out} is there already; give another --out, or --force")
+    if kind not in TASKS:
+        raise typer.BadParameter(f"--kind must be one of {', '.join(TASKS)}, but is {kind!r}")
+    task = TaskSection(kind=kind, at_most=at_most, sensitive=sensitive, protected=protected)
+    or_refuse(lambda: out.write_text(write_config(Config(DataSection(data, label, client), task)), encoding="utf-8"))
+    Console().print(f"Wrote {out}. Next: softswitch train {out}", highlight=False, markup=False)
+
+
+def train(
+    settings: Annotated[Path, typer.Argument(help="The file of settings; softswitch init writes one.")],
+) -> None:
+    """Train by a file of settings, certify on held-out rows, and write a run folder.
+
+    Ends with exit code 1 where the answer does not meet the constraint at every client.
+    """
+    from softswitch.tables import training
+
+    console = Console()
+    _tell(console, or_refuse(lambda: training.train(settings, watch=lambda *seen: console.print(_tree(*seen)))))
+
+
+def resume(
+    run: RunFolder,
+    rounds: Annotated[int | None, typer.Option(help="Make the run longer: so many rounds in all.")] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Import the Python functions that the run's settings name (kind 'own').")
+    ] = False,
+) -> None:
+    """Go on with a run that was interrupted or killed, to exactly what it would have been; or make it longer."""
+    from softswitch.tables import training
+
+    _tell(Console(), or_refuse(lambda: training.resume(run, rounds=rounds, trust=trust)))
+
+
+def predict(
+    run: RunFolder,
+    data: Annotated[Path, typer.Argument(help="A table with the columns of the training data.")],
+    out: Annotated[Path | None, typer.Option(help="The CSV to write; by default beside the table.")] = None,
+) -> None:
+    """Predict a table's rows by a run's model: a copy of the table with two more columns."""
+    from softswitch.tables.model import load
+    from softswitch.tables.table import read_table
+
+    def work() -> tuple[Path, int]:
+        model, table = load(run), read_table(data)
+        file = out or data.with_name(re.sub(r"\.(csv(\.\w+)?|parquet|pq)$", "", data.name) + "-predicted.csv")
+        if file.exists():
+            raise ValueError(f"{file} is there already; give another --out")
+        found = {
+            f"{model.label}_probability": model.probability(table),
+            f"{model.label}_predicted": model.predict(table),
+        }
+        read_table(data, as_text=True).assign(**found).to_csv(file, index=False)
+        return file, len(table)
+
+    file, rows = or_refuse(work)
+    Console().print(f"Predicted {rows:,} rows → {file}", highlight=False, markup=False)
+
+
+def _tree(config: Config, ready: ReadyTable, rule: Rule) -> Tree:
+    """The settings as a tree, before training."""
+    tree = Tree("[bold]Settings")
+    for section in SECTIONS:
+        branch = tree.add(f"[bold]{section}")
+        part = getattr(config, section)
+        for entry in fields(part):
+            value = getattr(part, entry.name)
+            if value not in (None, ()):
+                branch.add(escape(f"{entry.name} = {value}"))
+    found = tree.add("[bold]found in the table")
+    held = 0 if ready.held_out is None else int(ready.held_out.sizes.sum())
+    found.add(
+        escape(f"{len(ready.train)} clients, {ready.train.sizes.min()} to {ready.train.sizes.max()} training rows")
+    )
+    found.add(f"{int(ready.train.sizes.sum()):,} rows to train on, {held:,} held out")
+    found.add(f"{len(ready.encoding.features)} features from {len(ready.encoding.columns)} columns")
+    found.add(
+        escape(
+            f"positive: {ready.classes[1]!r}, {float(ready.train.rows.columns['y'].mean()):.1%} of the training rows"
+        )
+    )
+    found.add(escape(f"method: {rule}"))
+    return tree
+
+
+def _tell(console: Console, trained: Trained) -> None:
+    if trained.certificate is not None:
+        console.print(trained.certificate.table())
+    console.print(trained.result.explain(), highlight=False, markup=False)
+    console.print(f"Run: {trained.folder}", highlight=False, markup=False, soft_wrap=True)
+    if trained.result.status.code == "stopped":
+        console.print(f"To go on: softswitch resume {trained.folder}", highlight=False, markup=False, soft_wrap=True)
+    if not trained.result.status.ok:
+        raise typer.Exit(1)

@@ -1,0 +1,245 @@
+"""The paper's clients: batches of rows, and a LocalSolver of E gradient steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from softswitch.clients.client_data import Rows
+from softswitch.clients.evaluation import WayThrough, compiled_values, pooled_value, values
+from softswitch.clients.losses import Loss, Losses
+from softswitch.clients.oracle import STATIC, Judged, Oracle
+from softswitch.clients.sampling import Batching, choose_clients, words_to_choose
+from softswitch.clients.slices import map_slices, sum_slices
+from softswitch.method.messages import Decision, LocalLoss, Reports
+from softswitch.problem.parameters import Batch, Params, float_dtype
+
+FOR_FUNCTIONS = 1
+"""Folded into a round's key for the functions that take one: what they draw is not what rows are drawn by."""
+
+
+class RowDraws(NamedTuple):
+    """The random choices of one round.
+
+    Attributes:
+        clients: I_k, the participants.
+        report_rows: the row indices of each participant's value batch; none where a batch is all of its rows.
+        update_rows: the row indices of each participant's gradient batch at each local step; likewise.
+        keys: each participant's key at each local step, for functions that take one; else None.
+    """
+
+    clients: Int[Array, " m"]
+    report_rows: Int[Array, "m drawn"]
+    update_rows: Int[Array, "e m drawn_too"]
+    keys: PRNGKeyArray | None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class GradientOracle(Oracle):
+    """Clients that hold rows and take gradient steps on them.
+
+    Attributes:
+        rows: all clients' rows.
+        way: how to go through all data; None where that is not needed.
+        losses: the problem's objective and constraint.
+        constraints: how many constraints a client has.
+        participants: m, how many clients take part in a round.
+        local_steps: E.
+        report_batching: how the batch for f_i and g_i is drawn.
+        update_batching: how the batches for gradients are drawn.
+        slice_size: how many clients are computed side by side; the rest wait, to bound memory.
+        held_out: rows not trained on, to be evaluated beside, and how to go through them; or None.
+    """
+
+    rows: Rows
+    way: WayThrough | None
+    losses: Losses = field(metadata=STATIC)
+    constraints: int = field(metadata=STATIC)
+    participants: int = field(metadata=STATIC)
+    local_steps: int = field(metadata=STATIC)
+    report_batching: Batching = field(metadata=STATIC)
+    update_batching: Batching = field(metadata=STATIC)
+    slice_size: int = field(metadata=STATIC)
+    held_out: tuple[Rows, WayThrough] | None = None
+
+    @property
+    def client_count(self) -> int:
+        """n."""
+        return int(self.rows.counts.shape[0])
+
+    @property
+    def pools(self) -> bool:  # type: ignore[override]
+        """Whether the constraint is a function of additive statistics."""
+        return self.losses.pools
+
+    def draw(self, key: Array) -> RowDraws:
+        """Draw I_k, then its members' rows, all from one stretch of random words: one generator to compile and run."""
+        n, m = self.client_count, self.participants
+        for_clients = words_to_choose(n, m)
+        for_report = self.report_batching.words(m, 1)
+        for_update = self.update_batching.words(m, self.local_steps)
+        words = jax.random.bits(key, (for_clients + for_report + for_update,), jnp.uint32)
+        who, report, update = jnp.split(words, (for_clients, for_clients + for_report))
+        clients = choose_clients(who, n, m)
+        keys = None
+        if self.losses.random:
+            keys = jax.random.split(jax.random.fold_in(key, FOR_FUNCTIONS), (m, self.local_steps))
+        return RowDraws(
+            clients,
+            self.report_batching.draw(report, self.rows, clients, 1)[0],
+            self.update_batching.draw(update, self.rows, clients, self.local_steps),
+            keys,
+        )
+
+    def report(self, params: Params, draws: RowDraws) -> tuple[Reports, None]:
+        """f_i(w_k, ξ_i) and g_i(w_k, ξ_i) on a fresh batch of each participant."""
+        dtype = float_dtype(params)
+
+        def one(client: tuple[Array, Array]) -> tuple[Array, Array, Array | None]:
+            batch = self.batch(self.report_batching, *client, dtype)
+            return (
+                self.losses.objective(params, batch).astype(dtype),
+                self.losses.constraints(params, batch).astype(dtype),
+                self.losses.statistics(params, batch),
+            )
+
+        objective, constraint, statistics = map_slices(one, (draws.clients, draws.report_rows), self.slice_size)
+        mask = jnp.ones(objective.shape, bool)
+        pooled = self.losses.pool(statistics, self.rows.sizes[draws.clients])
+        return Reports(objective, constraint, pooled, mask), None
+
+    def direction(
+        self, params: Params, draws: RowDraws, kept: None, decision: Decision, switches: bool, step_size: Any
+    ) -> Params:
+        """Σ_i r_i u_i, by one backward pass where E = 1 and by the local solver otherwise.
+
+        A switching rule's branch is chosen here, outside the client axis: inside it both would be computed.
+        """
+
+        def minimise(loss: Loss) -> Params:
+            def in_slice(some: tuple[Any, ...]) -> Params:
+                clients, rows, keys, server_weights, mix = some
+                mixed = decision.local_loss._replace(constraint=mix)
+                if self.local_steps == 1:
+                    first = None if keys is None else keys[:, 0]
+                    return self.fused(loss, params, clients, rows[:, 0], first, server_weights, mixed)
+                return self.local_solver(loss, params, clients, rows, keys, server_weights, mixed, step_size)
+
+            everyone = (
+                draws.clients,
+                jnp.swapaxes(draws.update_rows, 0, 1),
+                draws.keys,
+                decision.weights,
+                decision.local_loss.constraint,
+            )
+            return sum_slices(in_slice, everyone, self.slice_size)
+
+        if not switches:
+            return minimise(self.losses.mixed_loss)
+        return lax.cond(
+            decision.feasible,
+            lambda: minimise(self.losses.objective_loss),
+            lambda: minimise(self.losses.constraint_loss),
+        )
+
+    def fused(
+        self,
+        loss: Loss,
+        params: Params,
+        clients: Int[Array, " s"],
+        rows: Int[Array, "s drawn"],
+        keys: PRNGKeyArray | None,
+        server_weights: Float[Array, " s"],
+        local_loss: LocalLoss,
+    ) -> Params:
+        """E = 1: Σ_i r_i ∇h_i(w) = ∇(Σ_i r_i h_i)(w), one backward pass and O(d) memory."""
+
+        def total(params: Params) -> Array:
+            def one(client: Array, rows: Array, key: Any, mix: Array) -> Array:
+                batch = self.batch(self.update_batching, client, rows, float_dtype(params))
+                return loss(params, batch, local_loss._replace(constraint=mix), key)
+
+            return jnp.dot(server_weights, jax.vmap(one)(clients, rows, keys, local_loss.constraint))
+
+        return jax.grad(total)(params)
+
+    def local_solver(
+        self,
+        loss: Loss,
+        params: Params,
+        clients: Int[Array, " s"],
+        rows: Int[Array, "s e drawn"],
+        keys: PRNGKeyArray | None,
+        server_weights: Float[Array, " s"],
+        local_loss: LocalLoss,
+        step_size: Any,
+    ) -> Params:
+        """The paper's LocalSolver at each client: E steps of size γ from w_k, each on a fresh batch.
+
+        u_i = (w_k − w_{k,E})/(γE) is computed as the mean of the E gradients: the same number, without the digits that
+        the difference loses when γ is small.
+        """
+
+        def one(client: Array, rows: Array, keys: Any, mix: Array) -> Params:
+            def step(total: Params, drawn: tuple[Array, Any]) -> tuple[Params, None]:
+                rows, key = drawn
+                here = jax.tree.map(lambda w, s: w - jnp.asarray(step_size, w.dtype) * s, params, total)
+                batch = self.batch(self.update_batching, client, rows, float_dtype(params))
+                gradient = jax.grad(loss)(here, batch, local_loss._replace(constraint=mix), key)
+                return jax.tree.map(jnp.add, total, gradient), None
+
+            total, _ = lax.scan(step, jax.tree.map(jnp.zeros_like, params), (rows, keys))
+            return jax.tree.map(lambda leaf: leaf / self.local_steps, total)
+
+        directions = jax.vmap(one)(clients, rows, keys, local_loss.constraint)
+        return jax.tree.map(lambda u: jnp.tensordot(server_weights.astype(u.dtype), u, axes=1), directions)
+
+    def rows_held(self, draws: RowDraws) -> Int[Array, ""] | None:
+        """Σ_i of the participants' rows, where a batch is all of them; else None."""
+        if self.report_batching.draws is not None and self.update_batching.draws is not None:
+            return None
+        return self.rows.sizes[draws.clients].sum()
+
+    def cost(self, rows_held: Any) -> tuple[Any, Any]:
+        """m·B_ζ values and m·E·B_g gradients; a batch of all rows counts its rows."""
+        values, gradients = (
+            rows_held if batching.draws is None else self.participants * batching.width
+            for batching in (self.report_batching, self.update_batching)
+        )
+        return values, self.local_steps * gradients
+
+    def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
+        """f_i and g_i of every client on all of its rows."""
+        assert self.way is not None
+        return values(self.way, self.rows, params, self.losses)
+
+    def evaluate_held_out(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]] | None:
+        """The same on rows not trained on, where there are such."""
+        if self.held_out is None:
+            return None
+        rows, way = self.held_out
+        return values(way, rows, params, self.losses)
+
+    def without_evaluation(self) -> GradientOracle:
+        """Without a way through all data: a smaller program, shared by data whose clients differ in size only."""
+        return replace(self, way=None, held_out=None)
+
+    def judge(self, params: Params) -> Judged:
+        """f_i and g_i on all rows, and a pooled constraint on all rows put together; None for a plain one."""
+        assert self.way is not None
+        objective, constraint = compiled_values(self.way, self.rows, params, self.losses)
+        pooled = None
+        if self.pools:
+            pooled = np.asarray(pooled_value(self.way, self.rows, params, self.losses))
+        return Judged(np.asarray(objective), np.asarray(constraint), pooled)
+
+    def batch(self, batching: Batching, client: Array, drawn: Array, dtype: Any) -> Batch:
+        """One participant's batch."""
+        return self.rows.take(*batching.batch(self.rows, client, drawn, dtype))

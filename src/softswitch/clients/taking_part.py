@@ -1,0 +1,115 @@
+"""How clients take part in the rounds, as a user sets it; and the clients made of a problem, its data and that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+
+from softswitch.clients.client_data import ClientData, Rows
+from softswitch.clients.evaluation import WayThrough, way_through
+from softswitch.clients.gradient_oracle import GradientOracle
+from softswitch.clients.losses import Losses
+from softswitch.clients.sampling import Batching, batching
+from softswitch.clients.slices import slice_size
+from softswitch.problem.parameters import float_dtype
+from softswitch.problem.problem import Problem
+from softswitch.support import checks
+
+BatchSize = int | None | Literal["same"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakingPart:
+    """How many clients take part in a round, and what each of them does. The settings are those of ``solve``.
+
+    Attributes:
+        local_steps: E, gradient steps a client takes in a round.
+        participation: r = m/n in (0, 1], the share of clients drawn for each round.
+        batch_size: B_g, rows a client draws for a gradient; None: all of its rows.
+        value_batch_size: B_ζ, rows it draws for its report; by default as ``batch_size``.
+        replace: draw rows with replacement, or without.
+        clients_at_once: how many clients are computed side by side; None: as many as memory allows.
+    """
+
+    local_steps: int = 1
+    participation: float = 1.0
+    batch_size: int | None = 32
+    value_batch_size: BatchSize = "same"
+    replace: bool = True
+    clients_at_once: int | None = None
+
+    def __post_init__(self) -> None:
+        checks.whole_number("local_steps", self.local_steps, at_least=1)
+        checks.real_number("participation", self.participation, above=0, at_most=1)
+        for name in ("batch_size", "clients_at_once"):
+            if getattr(self, name) is not None:
+                checks.whole_number(name, getattr(self, name), at_least=1)
+        if self.value_batch_size not in (None, "same"):
+            checks.whole_number("value_batch_size", self.value_batch_size, at_least=1)
+
+    @property
+    def batches(self) -> Mapping[str, Any]:
+        """The settings of the batches alone."""
+        return {name: getattr(self, name) for name in ("batch_size", "value_batch_size", "replace")}
+
+
+def gradient_oracle(
+    problem: Problem, clients: ClientData, how: TakingPart, held_out: ClientData | None = None
+) -> GradientOracle:
+    """The clients of a problem, once everything is checked that can be checked before any work."""
+    checks.expect("problem", problem, Problem)
+    checks.expect("clients", clients, ClientData)
+    update = batching(how.batch_size, how.replace, clients.stratum_sizes)
+    report = update
+    if how.value_batch_size != "same":
+        report = batching(how.value_batch_size, how.replace, clients.stratum_sizes)
+    traced = problem.trace(clients.batch_shapes(report.width, float_dtype(problem.start)))
+    _refuse_ignored_weights(traced.ignore_weight, report, update, clients)
+    participants = max(1, round(how.participation * len(clients)))
+    at_once = how.clients_at_once
+    if at_once is None:
+        # A batch and about three times as much for what is computed from it; a local iterate, its gradient and its sum.
+        iterate = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.start))
+        widest = max(report.width, update.width)
+        at_once = slice_size(participants, 4 * widest * clients.rows.row_bytes + 3 * iterate)
+    return GradientOracle(
+        rows=clients.rows,
+        way=way_through(clients, traced.ignore_weight),
+        losses=Losses.of(problem),
+        constraints=traced.constraints,
+        participants=participants,
+        local_steps=how.local_steps,
+        report_batching=report,
+        update_batching=update,
+        slice_size=at_once,
+        held_out=None if held_out is None else _held_out(held_out, clients, traced.ignore_weight),
+    )
+
+
+def _held_out(held_out: Any, clients: ClientData, ignoring: tuple[str, ...]) -> tuple[Rows, WayThrough]:
+    """The held-out rows and how to go through them; they must have the columns of the training rows."""
+    checks.expect("held_out", held_out, ClientData)
+    columns, wanted = (
+        {key: (column.shape[1:], column.dtype.name) for key, column in data.rows.columns.items()}
+        for data in (held_out, clients)
+    )
+    if columns != wanted:
+        raise ValueError(f"held_out must have the clients' columns {wanted}, but has {columns}")
+    return held_out.rows, way_through(held_out, ignoring)
+
+
+def _refuse_ignored_weights(ignoring: tuple[str, ...], report: Batching, update: Batching, clients: ClientData) -> None:
+    if not ignoring or (report.equal and update.equal):
+        return
+    why = (
+        "strata are drawn in other proportions than the client's own"
+        if len(clients.strata) > 1
+        else "clients have different sizes and batch_size=None pads the smaller ones with rows of weight 0"
+    )
+    raise ValueError(
+        f"{' and '.join(ignoring)} must read batch['weight'], because {why}; write means as "
+        "jnp.average(loss, weights=batch['weight'])"
+    )

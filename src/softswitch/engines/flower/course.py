@@ -1,0 +1,165 @@
+"""A run over Flower under way: who is there, what the server keeps, and how it is brought to its result."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from dataclasses import replace
+
+import jax
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.serverapp import Grid
+
+from softswitch.engines.flower import wire
+from softswitch.engines.flower.exchange import PromptGrid
+from softswitch.engines.flower.reading import Reader
+from softswitch.engines.flower.remote import RemoteClients
+from softswitch.engines.flower.roster import Roster
+from softswitch.engines.flower.run_state import RunState
+from softswitch.engines.flower.settings import StrategySettings
+from softswitch.method.round import check_optimizer
+from softswitch.method.rules import Rule
+from softswitch.problem.domains import check_domain
+from softswitch.problem.parameters import Params, checked_start
+from softswitch.results.conclude import conclude
+from softswitch.results.ending import Ending
+from softswitch.results.history import History
+from softswitch.results.record import Record
+from softswitch.results.result import Result
+from softswitch.runs.checkpoints import Standing
+from softswitch.runs.watching import Chunk, SwitchShare, any_ends
+from softswitch.support.arrays import fingerprint
+from softswitch.support.programs import without_addresses
+
+logger = logging.getLogger("softswitch.flower")
+
+
+class Course:
+    """One run, from its first meeting of clients to its result.
+
+    Attributes:
+        grid: Flower's, waiting as ``exchange`` does.
+        roster: who is there.
+        clients: all of them, to be asked outside of the rounds.
+        reader: of their answers.
+        run: what the server keeps.
+        identity: what the run depends on, as text, as far as the server knows it.
+        metrics: what Flower is told of every round.
+    """
+
+    def __init__(
+        self, rule: Rule, settings: StrategySettings, grid: Grid, initial_arrays: ArrayRecord, rounds: int
+    ) -> None:
+        params = _first_params(initial_arrays)
+        check_domain(settings.domain, params)
+        check_optimizer(rule, params)
+        self._rule, self._settings = rule, settings
+        self.grid = PromptGrid(grid, settings.update_timeout)
+        self.roster = Roster(settings.report_timeout, settings.names, settings.constraints)
+        self.roster.look(self.grid, max(settings.min_clients, len(settings.names)), settings.wait)
+        constraints = self.roster.constraints
+        if constraints is None:
+            raise TimeoutError(f"no client was connected within {settings.wait:g} s (wait)")
+        self.clients = RemoteClients(self.grid, self.roster, settings)
+        self.run = RunState(rule, params, constraints, rounds, settings)
+        self.reader = Reader(self.roster, wire.shapes(params), constraints, self.run.dtype, settings)
+        self.metrics: dict[int, MetricRecord] = {}
+        self._share, self._told_to_stop = SwitchShare(), False
+        self._began = time.perf_counter()
+        self.identity = {
+            "rule": without_addresses(str(rule)),
+            "seed": str(settings.seed),
+            "local_steps": str(settings.local_steps),
+            "participation": str(settings.participation),
+            "domain": without_addresses(repr(settings.domain)),
+            "clip_norm": str(settings.clip_norm),
+            "constraints": str(constraints),
+            "start": fingerprint(params),
+            "program": self.run.program(),
+            "jax": jax.__version__,
+        }
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Take up the run where its checkpoints stand, if they do."""
+        kept = self._settings.checkpoints
+        there = None if kept is None else kept.latest(self.identity, self.run.like())
+        if there is None:
+            return
+        self.run.go_on(there)
+        self.roster.recall(there.names)
+        self._began -= there.seconds
+        self._share.with_rounds(self._history())
+        logger.info("going on after %d of %d rounds", there.done, self.run.rounds)
+
+    @property
+    def over(self) -> bool:
+        """Whether there are no more rounds to come."""
+        run = self.run
+        ended = run.done >= run.rounds or run.diverged
+        return ended or self._told_to_stop or run.void_in_a_row >= self._settings.patience
+
+    @property
+    def seconds(self) -> float:
+        """Since the run began."""
+        return time.perf_counter() - self._began
+
+    def tell(self, record: Record) -> None:
+        """Tell the callbacks of a round, and keep a checkpoint where it is time."""
+        run = self.run
+        history = History.from_records(self.clients, [record], 1, first=run.done - 1)
+        share = self._share.with_rounds(history)
+        news = Chunk(run.done, run.rounds, history, share, run.state, self.seconds)
+        self._told_to_stop = any_ends(self._settings.callbacks, news)
+        if self._settings.checkpoints is not None and self._settings.checkpoints.due():
+            self.save()
+
+    def save(self) -> None:
+        """Keep where the run stands."""
+        run, kept = self.run, self._settings.checkpoints
+        if kept is not None and run.record is not None:
+            names = tuple(self.roster.names)
+            kept.save(Standing(run.state, run.record, run.done, self.seconds, run.averaging_from, names), self.identity)
+
+    def finish(self, stopped: bool) -> Result:
+        """The result; ``stopped``: the rounds ended before their time."""
+        run, history = self.run, self._history()
+        assert history.per_client is not None
+        asked = (history.per_client.clients >= 0).sum(axis=1)
+        self.clients.participants = max(1, round(float(asked.mean())))
+        ending = Ending(
+            run.state,
+            history,
+            self._rule,
+            tuple(self.roster.names),
+            averaging_from=run.averaging_from,
+            answer=self._settings.answer,
+            stopped=stopped and run.done < run.rounds and not run.diverged,
+            seed=self._settings.seed,
+            seconds=self.seconds,
+        )
+        # How much reports scatter at one iterate is not measured here: it would take rounds of its own.
+        result = conclude(ending, self.clients, lambda: math.nan)
+        if run.void_in_a_row < self._settings.patience:
+            return result
+        why = f"{result.status.message}. The last {run.void_in_a_row} rounds were void, so it ended (patience)"
+        return replace(result, status=replace(result.status, message=why))
+
+    def _history(self) -> History:
+        assert self.run.record is not None
+        return History.from_records(self.clients, [self.run.record], self.run.done)
+
+
+def _first_params(initial_arrays: ArrayRecord) -> Params:
+    """w_0, or raise."""
+    given = wire.from_record(initial_arrays)
+    params = checked_start("initial_arrays", given)
+    expected = wire.shapes(params)
+    changed = [name for name, shape in wire.shapes(given).items() if expected[name] != shape]
+    if changed:
+        raise ValueError(
+            f"initial_arrays must be of a dtype that JAX computes in, but {changed[0]!r} is "
+            f"{given[changed[0]].dtype}; use float32, or jax.config.update('jax_enable_x64', True)"
+        )
+    return params

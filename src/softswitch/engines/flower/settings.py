@@ -1,0 +1,86 @@
+"""The settings of a run over Flower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from softswitch.problem.choices import ANSWERS
+from softswitch.problem.domains import Domain
+from softswitch.runs.checkpoints import Checkpoints
+from softswitch.runs.watching import Callback, checked_callbacks
+from softswitch.support import checks
+
+LARGEST_NUMBER = 1e12
+"""By default a number of larger size is absurd."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategySettings:
+    """What ``SwitchingStrategy`` can be told beside its rule.
+
+    Attributes:
+        local_steps: E.
+        participation: the share of the connected clients drawn for each round, from a generator of its own.
+        seed: of the sampling, and of the clients' batches.
+        average_last: average over the feasible rounds of this last share of the rounds only.
+        answer: which iterate is the answer: "average", "last" or "best".
+        eval_every: rounds from one evaluation of F and G on all clients' data to the next, an exchange of its own each
+            time; 0: only at the end.
+        domain: Θ to project onto after every server step: ``Ball``, ``Box``, anything with a ``project``, or None.
+        pooled: the ``value`` of a ``PooledConstraint``, where the clients' constraint is one.
+        min_clients: with fewer clients in either exchange a round is void: it changes nothing.
+        wait: seconds to wait for so many clients before a round, and for all of them before the answer is judged.
+        report_timeout: seconds to wait in the first exchange, and wherever else clients are asked for numbers,
+        update_timeout: and in the second.
+        resend_params: send w again in the second exchange, for clients that may be started anew in between.
+        clip_norm: the largest norm of a client's direction; longer ones are shortened by the client, and by the server.
+        largest_number: a number of larger size in a report or a direction is absurd, and rejected.
+        constraints: how many a client has; by default as many as most of those first met. Others are turned away.
+        patience: so many void rounds in a row end the run.
+        callbacks: each is called with a ``Chunk`` after every round; one that returns anything true ends the run.
+        checkpoints: keep the run's standing in a folder, and go on from where it stands there.
+        names: the clients' labels in the order wanted, where they are known beforehand; the first round then waits for
+            all of them, as long as ``wait`` allows. By default they are met as they come.
+    """
+
+    local_steps: int = 1
+    participation: float = 1.0
+    seed: int = 0
+    average_last: float = 1.0
+    answer: str = "average"
+    eval_every: int = 0
+    domain: Domain | None = None
+    pooled: Callable[[Any], Any] | None = None
+    min_clients: int = 1
+    wait: float = 60.0
+    report_timeout: float = 600.0
+    update_timeout: float = 600.0
+    resend_params: bool = False
+    clip_norm: float | None = None
+    largest_number: float = LARGEST_NUMBER
+    constraints: int | None = None
+    patience: int = 10
+    callbacks: Sequence[Callback] = ()
+    checkpoints: Checkpoints | None = None
+    names: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for name, least in {"local_steps": 1, "eval_every": 0, "min_clients": 1, "patience": 1}.items():
+            checks.whole_number(name, getattr(self, name), at_least=least)
+        for name in ("report_timeout", "update_timeout", "largest_number"):
+            checks.real_number(name, getattr(self, name), above=0)
+        for name in ("participation", "average_last"):
+            checks.real_number(name, getattr(self, name), above=0, at_most=1)
+        checks.real_number("wait", self.wait, at_least=0)
+        checks.seed("seed", self.seed)
+        checks.one_of("answer", self.answer, ANSWERS)
+        if self.clip_norm is not None:
+            checks.real_number("clip_norm", self.clip_norm, above=0)
+        if self.constraints is not None:
+            checks.whole_number("constraints", self.constraints, at_least=1)
+        if self.checkpoints is not None:
+            checks.expect("checkpoints", self.checkpoints, Checkpoints)
+        object.__setattr__(self, "callbacks", checked_callbacks(self.callbacks))
+        object.__setattr__(self, "names", tuple(str(name) for name in self.names))

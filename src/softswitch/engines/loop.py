@@ -1,0 +1,164 @@
+"""A run by the compiled engine: chunk by chunk, watched, kept in checkpoints, and brought to its result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from softswitch.engines import compiled
+from softswitch.engines.request import Request
+from softswitch.method.round import State, healthy
+from softswitch.method.rules import Rule
+from softswitch.results.conclude import conclude
+from softswitch.results.ending import Ending
+from softswitch.results.history import History
+from softswitch.results.record import Record, join
+from softswitch.results.result import Result
+from softswitch.runs.checkpoints import Checkpoints, Standing
+from softswitch.runs.watching import Callback, Chunk, SwitchShare, any_ends
+
+
+def run(
+    request: Request,
+    rule: Rule,
+    seed: int,
+    callbacks: Sequence[Callback],
+    checkpoints: Checkpoints | None = None,
+) -> Result:
+    """Run a request by a rule, from its start or from where its checkpoints stand."""
+    began = time.perf_counter()
+    kept = None if checkpoints is None else _RunCheckpoints(request, rule, seed, checkpoints)
+    key, length, rounds = jax.random.key(seed), compiled.chunk_length(request.oracle), request.rounds
+    state, records, done, stopped = request.first_state(rule), list[Record](), 0, False
+    if kept is not None and (there := kept.latest(state, length)) is not None:
+        state, records, done = jax.tree.map(jnp.asarray, there.state), [there.record], there.done
+        began -= there.seconds
+    share = SwitchShare()
+    if done:
+        share.with_rounds(History.from_records(request.oracle, records, done))
+    try:
+        while done < rounds and not stopped and int(state.diverged_at) < 0:
+            after, record = compiled.run_chunk(
+                request.oracle_in_rounds,
+                rule,
+                request.domain,
+                request.span(done),
+                key,
+                state,
+                **request.static(length),
+            )
+            record = jax.tree.map(np.asarray, record)  # the device keeps nothing of rounds that are over
+            diverged_at = int(after.diverged_at)
+            last = min(done + length, rounds) if diverged_at < 0 else diverged_at + 1
+            history = History.from_records(request.oracle, [record], last - done, first=done)
+            # Nothing above is kept if Ctrl-C comes before this line; all of it if after.
+            state, records, done = after, [*records, record], last
+            news = Chunk(done, rounds, history, share.with_rounds(history), state, time.perf_counter() - began)
+            stopped = any_ends(callbacks, news)
+            if kept is not None and kept.due:
+                records = kept.save(state, records, done, time.perf_counter() - began)
+    except KeyboardInterrupt:
+        if not done:
+            raise
+        stopped = True
+    if kept is not None:
+        records = kept.save(state, records, done, time.perf_counter() - began)
+    stopped = stopped and done < rounds and int(state.diverged_at) < 0
+    return finish(request, rule, seed, state, records, done, stopped, time.perf_counter() - began)
+
+
+class _RunCheckpoints:
+    """A run's checkpoints."""
+
+    def __init__(self, request: Request, rule: Rule, seed: int, checkpoints: Checkpoints) -> None:
+        self._request, self._rule, self._checkpoints = request, rule, checkpoints
+        self._identity = request.identity(rule, seed)
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for another."""
+        return self._checkpoints.due()
+
+    def save(self, state: State, records: Sequence[Record], done: int, seconds: float) -> list[Record]:
+        """Keep where the run stands; the records come back as one, so that they are put together once only."""
+        if not done:
+            return list(records)
+        joined = join(records, done)
+        averaging_from = self._request.settings.averaging_from
+        self._checkpoints.save(Standing(state, joined, done, seconds, averaging_from), self._identity)
+        return [joined]
+
+    def latest(self, state: State, length: int) -> Standing | None:
+        """Where the run stands, made ready for as many rounds as are asked for now."""
+        request = self._request
+        shape = jax.eval_shape(
+            lambda: compiled.chunk(
+                request.oracle_in_rounds,
+                self._rule,
+                request.domain,
+                request.span(0),
+                jax.random.key(0),
+                state,
+                **request.static(length),
+            )
+        )[1]
+        there = self._checkpoints.latest(self._identity, (state, shape))
+        return None if there is None else there.extended(request.rounds, request.settings.averaging_from)
+
+
+def finish(
+    request: Request,
+    rule: Rule,
+    seed: int,
+    state: State,
+    records: Sequence[Record],
+    done: int,
+    stopped: bool,
+    seconds: float,
+) -> Result:
+    """Make a result of where a run ended: choose the answer, evaluate it on all data, say how it went."""
+    diverged_at = int(state.diverged_at)
+    rounds = done if diverged_at < 0 else diverged_at + 1
+    history = History.from_records(request.oracle, records, rounds)
+    state = jax.tree.map(jnp.asarray, state)
+    vanished = bool(history.void[-1]) and not _anything_left(request, state.params)
+    if vanished:
+        diverged_at = int(np.flatnonzero(~history.void).max(initial=-1)) + 1
+        state = state._replace(diverged_at=jnp.int32(diverged_at))
+    names = request.federation.names
+    ending = Ending(
+        state,
+        history,
+        rule,
+        names,
+        averaging_from=request.settings.averaging_from,
+        answer=request.settings.answer,
+        stopped=stopped,
+        seed=seed,
+        seconds=seconds,
+        vanished=vanished,
+        culprit=_culprit(request, state, seed) if diverged_at >= 0 else None,
+    )
+
+    def scatter() -> float:
+        return float(compiled.scatter(request.oracle_in_rounds, state.params, jax.random.key(seed), jnp.int32(rounds)))
+
+    return conclude(ending, request.oracle, scatter)
+
+
+def _anything_left(request: Request, params: Any) -> bool:
+    """Whether any client has an objective, and any a constraint, on all of its rows."""
+    judged = request.oracle.judge(params)
+    return not any(np.isneginf(values).all() for values in (judged.objective, judged.constraint))
+
+
+def _culprit(request: Request, state: State, seed: int) -> Any:
+    """The label of the client whose report was not finite, found by asking again; None where it was the step."""
+    asked, reports = compiled.report(request.oracle_in_rounds, state.params, jax.random.key(seed), state.diverged_at)
+    finite = np.asarray(healthy(reports))
+    return None if finite.all() else request.federation.names[int(asked[np.argmin(finite)])]

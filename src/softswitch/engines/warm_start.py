@@ -1,0 +1,69 @@
+"""What one run leaves to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from softswitch.method.round import State
+from softswitch.problem.parameters import Params
+from softswitch.results.result import Result
+from softswitch.support import checks
+
+KEPT = ("optimizer", "average")
+"""What a warm start may keep beside the last iterate."""
+
+
+@dataclass(frozen=True, eq=False)
+class WarmStart:
+    """A run begins where another ended: at its last iterate.
+
+    Attributes:
+        state: what the server kept at the end of the run before.
+        keep: what goes on from there: "optimizer", its state (moments, say) and the rule's memory; "average", the sum
+            of feasible iterates, which the new ones join.
+    """
+
+    state: State
+    keep: tuple[str, ...]
+
+    @classmethod
+    def after(cls, result: Result | None, keep: Collection[str]) -> WarmStart | None:
+        """The warm start after a result; None for none."""
+        if isinstance(keep, str):
+            raise TypeError(f"keep must be a collection of words, such as ('optimizer',), but is {keep!r}")
+        for word in keep:
+            checks.one_of("keep", word, KEPT)
+        if result is None:
+            return None
+        checks.expect("warm_start", result, Result)
+        return cls(result.state, tuple(keep))
+
+    def check(self, start: Params, fresh: State) -> None:
+        """Raise where what is kept does not fit a run with such a state."""
+        parts = [("params", fresh.params, self.state.params)]
+        if "optimizer" in self.keep:
+            parts += [("optimizer", fresh.optimizer, self.state.optimizer), ("rule", fresh.rule, self.state.rule)]
+        for name, wanted, given in parts:
+            if _shapes(wanted) != _shapes(given):
+                what = "parameters of the problem's shapes" if name == "params" else f"a state of this rule's {name}"
+                hint = "" if name == "params" else "; leave 'optimizer' out of keep"
+                raise ValueError(f"warm_start must hold {what}, but does not{hint}")
+
+    def into(self, fresh: State) -> State:
+        """The state to begin with."""
+        state = fresh._replace(params=self.state.params)
+        if "optimizer" in self.keep:
+            state = state._replace(optimizer=self.state.optimizer, rule=self.state.rule)
+        if "average" in self.keep:
+            state = state._replace(average=self.state.average)
+        return state
+
+
+def _shapes(tree: Any) -> Any:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in leaves]

@@ -1,0 +1,41 @@
+"""A rule in words and numbers, and back: for files."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import optax
+
+from softswitch.method import rules
+from softswitch.method.rules import Rule
+
+
+def describe_rule(rule: Rule) -> dict[str, Any]:
+    """The rule for JSON: its kind, and its settings. Of optax's functions the name is kept, of others their repr."""
+    return {
+        "kind": type(rule).__name__,
+        "settings": {field.name: _described(getattr(rule, field.name)) for field in fields(rule)},
+    }
+
+
+def rule_described(told: dict[str, Any]) -> Rule:
+    """The rule of a description; raise where it is of a user's own kind, or holds functions of their own."""
+    kind, settings = told["kind"], told["settings"]
+    own = [name for name, value in settings.items() if isinstance(value, dict) and "repr" in value]
+    if kind not in rules.__all__ or own:
+        what = f"is a {kind}" if not own else f"has functions of its own for {' and '.join(own)}"
+        raise ValueError(f"the rule {what}, which no file can hold; hand it in: rule=…")
+    made: Rule = getattr(rules, kind)(**{name: _value(value) for name, value in settings.items()})
+    return made
+
+
+def _described(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    name = getattr(value, "__name__", "")
+    return {"optax": name} if name and getattr(optax, name, None) is value else {"repr": repr(value)}
+
+
+def _value(told: Any) -> Any:
+    return getattr(optax, told["optax"]) if isinstance(told, dict) else told

@@ -1,0 +1,39 @@
+"""Which iterate is the answer of a run."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from softswitch.method.round import State
+from softswitch.problem.parameters import Params
+from softswitch.results.history import History
+
+
+def choose_answer(state: State, history: History, averaging_from: int, wanted: str) -> tuple[Params, str]:
+    """The answer and what it is: the iterate that is wanted, or where there is none the next best thing."""
+    if wanted == "last":
+        return state.params, f"last iterate, after {len(history)} rounds"
+    count = int(state.average.rounds) if wanted == "average" else 0
+    if count:
+        window = f"rounds {averaging_from} to {len(history) - 1}" if averaging_from else f"{len(history)} rounds"
+        mean = jax.tree.map(lambda m, w: m.astype(w.dtype), state.average.mean(), state.params)
+        return mean, f"mean of the {count} feasible iterates of {window}"
+    if history.feasible_rounds:
+        reported = np.where(history.feasible, history.objective, np.inf)
+        when = f"best feasible iterate by its reports, from round {np.argmin(reported)}"
+        if wanted == "best":
+            return state.best.params, when
+        if len(history) <= averaging_from:
+            why = f"the average begins with round {averaging_from}, and the run ended before it"
+        else:
+            why = f"no feasible round from {averaging_from} on"
+        return state.best.params, f"{when}: {why}"
+    if np.isfinite(state.least_violating.score):
+        return state.least_violating.params, f"iterate with the smallest criterion, round {smallest_criterion(history)}"
+    return state.params, "the start: no round was completed"
+
+
+def smallest_criterion(history: History) -> int:
+    """The round with the smallest criterion."""
+    return int(np.argmin(np.where(np.isfinite(history.criterion), history.criterion, np.inf)))

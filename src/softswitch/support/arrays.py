@@ -1,0 +1,93 @@
+"""Trees of arrays as arrays by name, and back; and their digests."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+BLOCK_BYTES = 1 << 26
+"""So much of an array is brought to the host at a time, where it lies elsewhere."""
+
+
+def named(tree: Any) -> dict[str, np.ndarray]:
+    """The leaves by their paths."""
+    return {name: np.asarray(leaf, order="C") for name, leaf in _leaves(tree)}
+
+
+def shaped(arrays: Mapping[str, Any], like: Any) -> Any:
+    """Arrays by their paths as a tree again, in the structure of ``like``."""
+    paths, structure = jax.tree_util.tree_flatten_with_path(like)
+    return jax.tree.unflatten(structure, [arrays[jax.tree_util.keystr(path)] for path, _ in paths])
+
+
+def outline(tree: Any) -> Any:
+    """The structure of nested dicts, lists and tuples, for JSON; each array's place holds its path.
+
+    Raises:
+        TypeError: there are nodes of other kinds; they can be read back in the structure of a like tree only.
+    """
+
+    def part(node: Any, path: str) -> Any:
+        if node is None:
+            return None
+        if type(node) is dict and all(isinstance(name, str) for name in node):
+            return {"dict": {name: part(value, f"{path}[{name!r}]") for name, value in node.items()}}
+        if type(node) in (list, tuple):
+            return {type(node).__name__: [part(value, f"{path}[{i}]") for i, value in enumerate(node)]}
+        if jax.tree_util.all_leaves([node]):
+            return path
+        raise TypeError(f"{type(node).__name__} is neither a dict, a list, a tuple nor an array")
+
+    return part(tree, "")
+
+
+def from_outline(outlined: Any, arrays: Mapping[str, Any]) -> Any:
+    """Arrays by their paths as a tree again, in the structure that ``outline`` gave."""
+    if outlined is None:
+        return None
+    if isinstance(outlined, str):
+        return arrays[outlined]
+    ((kind, parts),) = outlined.items()
+    if kind == "dict":
+        return {name: from_outline(part, arrays) for name, part in parts.items()}
+    made = [from_outline(part, arrays) for part in parts]
+    return made if kind == "list" else tuple(made)
+
+
+def fingerprint(*trees: Any) -> str:
+    """A digest of all arrays in the trees: names, shapes, types and values. Copies none of them whole."""
+    digest = hashlib.sha256()
+    named_leaves = [(f"{i}{name}", leaf) for i, tree in enumerate(trees) for name, leaf in _leaves(tree)]
+    for name, leaf in sorted(named_leaves, key=lambda pair: pair[0]):
+        digest.update(f"{name} {np.dtype(leaf.dtype).str} {tuple(leaf.shape)}".encode())
+        for block in _blocks(leaf):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _leaves(tree: Any) -> Iterator[tuple[str, Any]]:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        yield jax.tree_util.keystr(path), leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+
+
+def _blocks(leaf: Any) -> Iterator[Any]:
+    """An array's bytes, block by block: a view of what lies on the host, small copies of what does not."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    on_host = isinstance(leaf, np.ndarray) or all(device.platform == "cpu" for device in leaf.devices())
+    rows = len(leaf) if np.ndim(leaf) else 0
+    if on_host or not rows:
+        yield _bytes(np.asarray(leaf))
+        return
+    step = max(1, BLOCK_BYTES * rows // max(1, leaf.nbytes))
+    for start in range(0, rows, step):
+        yield _bytes(np.asarray(leaf[start : start + step]))
+
+
+def _bytes(array: np.ndarray) -> Any:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -1,0 +1,53 @@
+"""What a function computes, as a digest: its traced program with every constant in it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+
+def program_digest(function: Callable[..., Any], *arguments: Any) -> str:
+    """A digest of what ``function`` computes of arguments of these shapes, whatever their values.
+
+    Two functions with the same text differ where they close over other arrays, and two with the same name where their
+    bodies differ: both are in the program. What only happens outside of it (a host callback's Python) is not.
+    """
+    traced = jax.make_jaxpr(function)(*arguments)
+    digest = hashlib.sha256(without_addresses(str(traced)).encode())
+    for constant in _constants(traced):
+        array = np.asarray(jax.random.key_data(constant) if _is_key(constant) else constant)
+        digest.update(f"{array.dtype.str} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def without_addresses(text: str) -> str:
+    """A repr that is the same in every process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
+
+
+def _is_key(value: Any) -> bool:
+    return hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
+def _constants(program: Any) -> Iterator[Any]:
+    """All arrays that a program holds, in the order of its text: its own, its literals, its inner programs'."""
+    if isinstance(program, ClosedJaxpr):
+        yield from program.consts
+        yield from _constants(program.jaxpr)
+    elif isinstance(program, Jaxpr):
+        for equation in program.eqns:
+            yield from (variable.val for variable in equation.invars if isinstance(variable, Literal))
+            yield from _constants(list(equation.params.values()))
+    elif isinstance(program, list | tuple):
+        for part in program:
+            yield from _constants(part)
+    elif isinstance(program, np.ndarray | jax.Array):
+        yield program

@@ -1,0 +1,112 @@
+"""A table made ready: read, encoded, and split into the clients' rows to train on and those held out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from softswitch.clients.client_data import ClientData
+from softswitch.clients.splits import hold_out
+from softswitch.problem.problem import Problem
+from softswitch.tables.encoding import Encoding
+from softswitch.tables.kinds import GROUPED, problem_of_kind
+from softswitch.tables.own_functions import function_named
+from softswitch.tables.settings import Config, DataSection
+from softswitch.tables.table import column, is_value, read_table
+
+
+@dataclass(frozen=True, eq=False)
+class ReadyTable:
+    """A table made ready: the clients' rows, and how they were made."""
+
+    problem: Problem
+    train: ClientData
+    held_out: ClientData | None
+    encoding: Encoding
+    classes: tuple[Any, Any]
+    fingerprint: str
+
+
+def make_ready(config: Config, folder: Path) -> ReadyTable:
+    """Read the table, encode it, and split off held-out rows of every client.
+
+    Args:
+        config: the settings.
+        folder: relative paths begin here.
+    """
+    data, task = config.data, config.task
+    file = folder / data.file
+    table = read_table(file)
+    label, client = column(table, data.label, "data.label"), column(table, data.client, "data.client")
+    classes = _classes(label, data.positive)
+    y = is_value(label, classes[1], "data.positive").astype(np.int32)
+    columns = {"y": y}
+    if task.kind in GROUPED:
+        if task.sensitive is None or task.protected is None:
+            raise ValueError(f"task.kind {task.kind!r} needs task.sensitive and task.protected: a column and its value")
+        group = column(table, task.sensitive, "task.sensitive")
+        columns["group"] = is_value(group, task.protected, "task.protected").astype(np.int32)
+    apart = hold_out(client, *columns.values(), share=data.held_out, seed=config.run.seed)
+    encoding = Encoding.fit(table[~apart], _features(table, data))
+    columns["x"] = encoding.encode(table)
+    functions = _own_functions(config, folder) if task.kind == "own" else None
+    made = problem_of_kind(task.kind, len(encoding.features), config.model.hidden, seed=config.run.seed, own=functions)
+    owner = client.astype(str).to_numpy() if client.dtype == object else client.to_numpy()
+    train, held = (
+        ClientData.from_arrays(
+            {name: values[part] for name, values in columns.items()}, owner[part], strata=made.strata
+        )
+        if part.any()
+        else None
+        for part in (~apart, apart)
+    )
+    assert train is not None
+    return ReadyTable(made.problem, train, held, encoding, classes, _digest(file))
+
+
+def _classes(label: pd.Series, positive: Any) -> tuple[Any, Any]:
+    """The negative and the positive value of the label."""
+    values = sorted(pd.unique(label).tolist(), key=lambda value: (str(type(value)), value))
+    if len(values) != 2:
+        raise ValueError(
+            f"data.label must be a column of two values, but {label.name!r} has {len(values)}: {values[:8]}"
+        )
+    if positive is None:
+        return values[0], values[1]
+    chosen = [value for value in values if value == positive or str(value) == str(positive)]
+    if len(chosen) != 1:
+        raise ValueError(f"data.positive must be one of the label's values {values}, but is {positive!r}")
+    return next(value for value in values if value is not chosen[0]), chosen[0]
+
+
+def _features(table: pd.DataFrame, data: DataSection) -> list[str]:
+    """The columns to learn from. The client's own column is none of them: a new client's would be unknown."""
+    for name in (*data.features, *data.ignore):
+        if name not in table.columns:
+            raise ValueError(f"data.features and data.ignore must name columns of the table, but {name!r} is none")
+    for name in (data.label, data.client):
+        if name in data.features:
+            raise ValueError(f"data.features must not have {name!r}, which is the label or the client")
+    if data.features:
+        return list(data.features)
+    return [name for name in table.columns if name not in (data.label, data.client, *data.ignore)]
+
+
+def _own_functions(config: Config, folder: Path) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    named = {"task.objective": config.task.objective, "task.constraint": config.task.constraint}
+    for setting, where in named.items():
+        if where is None:
+            raise ValueError(f"task.kind 'own' needs {setting} as 'module:function'")
+    first, second = (function_named(where or "", setting, folder) for setting, where in named.items())
+    return first, second
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,55 @@
+"""Networks that classify rows of features, and the loss they are trained with."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from softswitch.problem.parameters import Batch, Params
+from softswitch.support import checks
+
+Network = list[dict[str, Array]]
+"""Layer by layer: weights ``w`` and biases ``b``."""
+
+
+def network(features: int, hidden: tuple[int, ...] = (64,), *, seed: int = 0) -> Network:
+    """Random weights of a network with ReLU layers and one output; no hidden layer makes it logistic regression.
+
+    He's initialisation: normal weights of variance 2/(inputs), zero biases. The last layer's are smaller, 1/(inputs).
+    """
+    checks.whole_number("features", features, at_least=1)
+    if not isinstance(hidden, tuple | list):
+        raise TypeError(f"hidden must be a tuple of widths, such as (64,), but is {hidden!r}")
+    widths = (features, *(checks.whole_number("hidden", width, at_least=1) for width in hidden), 1)
+    layers = []
+    for depth, key in enumerate(jax.random.split(jax.random.key(checks.seed("seed", seed)), len(widths) - 1)):
+        inputs, outputs = widths[depth : depth + 2]
+        scale = (1 if outputs == 1 else 2) / inputs
+        weights = jnp.sqrt(scale) * jax.random.normal(key, (inputs, outputs))
+        layers.append({"w": weights, "b": jnp.zeros(outputs)})
+    return layers
+
+
+def scores(params: Network, x: Float[Array, "rows features"]) -> Float[Array, " rows"]:
+    """The network's output: the log odds of the positive class."""
+    *hidden, last = params
+    for layer in hidden:
+        x = jax.nn.relu(x @ layer["w"] + layer["b"])
+    return (x @ last["w"] + last["b"])[:, 0]
+
+
+def probability(params: Network, batch: Batch) -> Float[Array, " rows"]:
+    """π: every row's probability of the positive class."""
+    return jax.nn.sigmoid(scores(params, batch["x"]))
+
+
+def objective(params: Network, batch: Batch) -> Float[Array, ""]:
+    """f_i: the mean binary cross-entropy."""
+    score = scores(params, batch["x"])
+    return jnp.average(jnp.logaddexp(0, score) - (batch["y"] == 1) * score, weights=batch["weight"])
+
+
+def count(params: Params) -> int:
+    """How many parameters there are."""
+    return sum(int(leaf.size) for leaf in jax.tree.leaves(params))

@@ -1,0 +1,51 @@
+"""A help text needs none of the heavy libraries."""
+
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from softswitch.cli import app
+
+HEAVY = ("jax", "matplotlib", "optax", "pandas", "sklearn", "softswitch.paper")
+COMMANDS = ("plan", "demo", "init", "train", "resume", "predict", "runs", "compare", "report", "play", "paper")
+# In a process of its own: in this one everything is imported long since.
+LOOK = """
+import json, sys
+from typer.testing import CliRunner
+from softswitch.cli import app
+
+outputs = []
+for words in json.loads(sys.argv[1]):
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, (words, done.output)
+    outputs.append(done.output)
+print(json.dumps({"outputs": outputs, "modules": sorted(sys.modules)}))
+"""
+
+
+def look(*calls):
+    """What each call printed, and which of the heavy modules were imported in the end."""
+    done = subprocess.run([sys.executable, "-c", LOOK, json.dumps(calls)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    return found["outputs"], [name for name in HEAVY if name in found["modules"]]
+
+
+@pytest.mark.parametrize(("option", "said"), [("--help", "Usage"), ("--version", version("softswitch"))])
+def test_help_and_version_import_nothing_heavy(option, said):
+    (output,), heavy = look([option])
+    assert said in output
+    assert heavy == []
+
+
+def test_no_commands_help_imports_anything_heavy():
+    outputs, heavy = look(*([command, "--help"] for command in COMMANDS))
+    assert all("Usage" in output for output in outputs)
+    assert heavy == []
+
+
+def test_these_are_all_commands():
+    assert sorted(command.callback.__name__ for command in app.registered_commands) == sorted(COMMANDS)
