@@ -11,7 +11,7 @@ import numpy as np
 
 import softswitch as ss
 import softswitch.flower as fl
-from softswitch.flower import wire
+from softswitch.engines.flower import wire
 from softswitch.tasks.neyman_pearson import neyman_pearson
 
 CLIENTS, ROWS, FEATURES, ROUNDS, WARM = 100, 50, 31, 60, 10

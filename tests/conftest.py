@@ -13,7 +13,7 @@ from jaxtyping import install_import_hook
 # The inner modules, whose arguments are arrays. What users call checks its arguments itself.
 INNER = (
     "clients.sampling",
-    "clients.oracle",
+    "clients.gradient_oracle",
     "clients.losses",
     "clients.evaluation",
     "method.round",

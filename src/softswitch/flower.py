@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 from softswitch.support.lazy import on_first_use
 
 if TYPE_CHECKING:
-    from softswitch.engines.flower.arrays import initial_arrays as initial_arrays
-    from softswitch.engines.flower.client import client_app as client_app
+    from softswitch.engines.flower.client_app import client_app as client_app
+    from softswitch.engines.flower.flat_params import initial_arrays as initial_arrays
     from softswitch.engines.flower.in_process import InProcessGrid as InProcessGrid
     from softswitch.engines.flower.jax_client import JaxClient as JaxClient
     from softswitch.engines.flower.local import LocalOracle as LocalOracle
     from softswitch.engines.flower.local import Refused as Refused
     from softswitch.engines.flower.local import Task as Task
     from softswitch.engines.flower.numpy_client import NumpyClient as NumpyClient
-    from softswitch.engines.flower.server import server_app as server_app
+    from softswitch.engines.flower.server_app import server_app as server_app
     from softswitch.engines.flower.strategy import SwitchingStrategy as SwitchingStrategy
+    from softswitch.engines.flower.strategy_settings import StrategySettings as StrategySettings
     from softswitch.engines.flower.torch_client import TorchClient as TorchClient
     from softswitch.engines.flower.torch_client import parameters as parameters
     from softswitch.engines.flower.wire import Values as Values
@@ -28,14 +29,15 @@ _PLACES = {
     "LocalOracle": "engines.flower.local",
     "NumpyClient": "engines.flower.numpy_client",
     "Refused": "engines.flower.local",
+    "StrategySettings": "engines.flower.strategy_settings",
     "SwitchingStrategy": "engines.flower.strategy",
     "Task": "engines.flower.local",
     "TorchClient": "engines.flower.torch_client",
     "Values": "engines.flower.wire",
-    "client_app": "engines.flower.client",
-    "initial_arrays": "engines.flower.arrays",
+    "client_app": "engines.flower.client_app",
+    "initial_arrays": "engines.flower.flat_params",
     "parameters": "engines.flower.torch_client",
-    "server_app": "engines.flower.server",
+    "server_app": "engines.flower.server_app",
 }
 """Where each name lives."""
 

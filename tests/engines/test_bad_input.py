@@ -133,7 +133,7 @@ def test_other_bad_starts():
 def test_functions_that_are_none():
     with refused(TypeError, r"objective must be a function \(params, batch\) -> scalar, but is 3"):
         ss.Problem(3, scalar, 0.0)
-    with refused(TypeError, "domain must be a Ball, a Box or None, but is 3"):
+    with refused(TypeError, r"domain must be a Ball, a Box, anything with project\(params\), or None, but is 3"):
         ss.Problem(scalar, scalar, 0.0, 3)
 
 

@@ -9,8 +9,9 @@ import softswitch as ss
 from problems import client_data, least_squares, mean, regression, softplus_level, two_constraints
 from softswitch.clients import slices
 from softswitch.clients.losses import Losses
+from softswitch.clients.taking_part import TakingPart, gradient_oracle
 from softswitch.engines import compiled as engine
-from softswitch.engines.request import prepare
+from softswitch.engines.request import RunSettings, request
 from softswitch.rules import LocalLoss
 
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05)
@@ -43,6 +44,18 @@ class Compilations:
 
 
 COMPILATIONS = Compilations()
+
+
+def test_rounds_beyond_the_last_are_not_in_the_program(clients):
+    """A chunk is a loop of as many rounds as are left: no branch passes the state through for the others."""
+    asked = request(PROBLEM, clients, (RULE,), TakingPart(batch_size=8), RunSettings(rounds=3, eval_every=0))
+    arguments = (asked.oracle_in_rounds, RULE, None, asked.span(0), jax.random.key(0), asked.first_state(RULE))
+    traced = jax.make_jaxpr(lambda *given: engine.chunk(*given, **asked.static(250)))(*arguments)
+    (loop,) = [e for e in traced.jaxpr.eqns if e.primitive.name == "while"]
+    state = len(jax.tree.leaves(arguments[-1]))
+    branches = [e for e in loop.params["body_jaxpr"].eqns if e.primitive.name == "cond"]
+    assert branches
+    assert all(len(branch.outvars) < state for branch in branches)
 
 
 def test_another_setting_compiles_nothing(clients):
@@ -84,12 +97,11 @@ def test_slices_of_clients_do_not_matter(clients, local_steps, at_once):
 
 def test_slices_follow_from_memory(monkeypatch, clients):
     monkeypatch.setattr(slices, "SLICE_BYTES", 3000)
-    options = {"rounds": 1, "local_steps": 2, "participation": 1.0, "batch_size": 8, "value_batch_size": "same"}
-    rest = {"replace": True, "average_last": 1.0, "eval_every": 0, "clients_at_once": None}
+    how = TakingPart(local_steps=2, batch_size=8)
     # A row has 13 floats; 4 batches of 8 rows and 3 iterates of 4 floats: 1,712 bytes a client.
-    assert prepare(PROBLEM, clients, (RULE,), **options, **rest).oracle.slice_size == 1
+    assert gradient_oracle(PROBLEM, clients, how).slice_size == 1
     monkeypatch.setattr(slices, "SLICE_BYTES", 8000)
-    assert prepare(PROBLEM, clients, (RULE,), **options, **rest).oracle.slice_size == 4
+    assert gradient_oracle(PROBLEM, clients, how).slice_size == 4
 
 
 @pytest.mark.parametrize("problem", [PROBLEM, ss.Problem(least_squares, two_constraints, jnp.zeros(4))])
@@ -97,9 +109,7 @@ def test_slices_follow_from_memory(monkeypatch, clients):
 def test_one_backward_pass_equals_the_local_solver_at_one_step(x64, problem, loss):
     """E = 1: ∇(Σ r_i h_i) against Σ r_i u_i, for every kind of local loss."""
     clients = client_data(*regression())
-    options = {"rounds": 1, "local_steps": 1, "participation": 1.0, "batch_size": 8, "value_batch_size": "same"}
-    rest = {"replace": True, "average_last": 1.0, "eval_every": 0, "clients_at_once": None}
-    oracle = prepare(problem, clients, (RULE,), **options, **rest).oracle
+    oracle = gradient_oracle(problem, clients, TakingPart(batch_size=8))
     draws = oracle.draw(jax.random.key(0))
     generator = np.random.default_rng(0)
     weights = jnp.asarray(generator.dirichlet(np.ones(6)))
@@ -107,8 +117,8 @@ def test_one_backward_pass_equals_the_local_solver_at_one_step(x64, problem, los
     rows = draws.update_rows
     function = getattr(Losses(problem.objective, problem.constraint), loss)
     params = jnp.asarray(generator.normal(size=4))
-    fused = oracle.fused(function, params, draws.clients, rows[0], weights, mix)
-    general = oracle.local_solver(function, params, draws.clients, jnp.swapaxes(rows, 0, 1), weights, mix, 0.1)
+    fused = oracle.fused(function, params, draws.clients, rows[0], None, weights, mix)
+    general = oracle.local_solver(function, params, draws.clients, jnp.swapaxes(rows, 0, 1), None, weights, mix, 0.1)
     np.testing.assert_allclose(fused, general, rtol=1e-10)
 
 
@@ -333,20 +343,20 @@ def test_ctrl_c_at_any_moment_is_consistent(monkeypatch, clients, when):
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_narrow_parameters_do_not_narrow_the_arithmetic(dtype):
-    """301 rows: a mean in bfloat16 would lose some; an average of 1,000 iterates of 100 overflows float16."""
+def test_functions_that_compute_in_half_precision_do_not_narrow_the_rest(dtype):
+    """The parameters are float32: an average of 1,000 iterates of 100 overflows float16, 301 rows lose digits in it."""
     x = np.arange(301, dtype=np.float32)
     many = ss.ClientData.from_arrays({"x": x}, client=np.repeat([0, 1], [1, 300]))
     problem = ss.Problem(
-        lambda w, b: mean(b["x"], b) + 0 * w["a"].sum(),
-        lambda w, b: mean(b["x"], b) * 0 - 1,
-        {"a": jnp.full(2, 100, dtype), "b": jnp.zeros(2)},
+        lambda w, b: mean(b["x"], b) + 0 * w["a"].astype(dtype).sum(),
+        lambda w, b: (mean(b["x"], b) * 0 - 1).astype(dtype),
+        {"a": jnp.full(2, 100.0), "b": jnp.zeros(2)},
     )
     objective, _ = ss.evaluate(problem, many, problem.start)
     np.testing.assert_allclose(objective, [0, 150.5], rtol=1e-6)
     result = ss.solve(problem, many, ss.AverageSGM(step_size=0.1, tolerance=0.1), rounds=1000, batch_size=None)
-    assert result.params["a"].dtype == dtype
-    np.testing.assert_array_equal(np.asarray(result.params["a"], float), 100)
+    assert result.params["a"].dtype == jnp.float32
+    np.testing.assert_allclose(result.params["a"], 100, rtol=2e-7)
 
 
 def test_functions_of_the_parameters_alone_need_no_weights(clients):
@@ -372,9 +382,7 @@ def test_whole_data_makes_no_index_of_everyone_times_the_largest():
     sizes = np.r_[np.ones(1000, int), 10**6]
     huge = ss.ClientData.from_arrays({"x": np.zeros(sizes.sum(), np.float32)}, client=np.repeat(np.arange(1001), sizes))
     problem = ss.Problem(lambda w, b: mean(b["x"], b) + w, lambda w, b: mean(b["x"], b) - 1 + 0 * w, jnp.float32(0.0))
-    options = {"rounds": 1, "local_steps": 1, "participation": 1.0, "batch_size": None, "value_batch_size": "same"}
-    rest = {"replace": True, "average_last": 1.0, "eval_every": 0, "clients_at_once": None}
-    oracle = prepare(problem, huge, (RULE,), **options, **rest).oracle
+    oracle = gradient_oracle(problem, huge, TakingPart(batch_size=None))
     draws = jax.eval_shape(oracle.draw, jax.random.key(0))
     assert sum(leaf.size for leaf in jax.tree.leaves(draws)) == 1001
     assert oracle.slice_size < 50

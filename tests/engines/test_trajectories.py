@@ -9,7 +9,7 @@ import pytest
 import reference
 import softswitch as ss
 from problems import NumpyTwin, client_data, least_squares, regression, softplus_level, two_constraints, watched
-from softswitch.engines.request import prepare
+from softswitch.clients.taking_part import TakingPart, gradient_oracle
 
 ROUNDS = 300
 ETA = 0.2
@@ -17,25 +17,14 @@ TOLERANCE = 0.05
 LAM = TOLERANCE / (1 + 1 / 10)
 
 
-def draws_of(problem, clients, rule, seed, **options):
+def draws_of(problem, clients, seed, **options):
     """The engine's own random choices, handed to the reference."""
-    settings = {
-        "rounds": ROUNDS,
-        "local_steps": 1,
-        "participation": 1.0,
-        "batch_size": 8,
-        "value_batch_size": "same",
-        "replace": True,
-        "average_last": 1.0,
-        "eval_every": 0,
-        "clients_at_once": None,
-    } | options
-    oracle = prepare(problem, clients, (rule,), **settings).oracle
+    oracle = gradient_oracle(problem, clients, TakingPart(**{"batch_size": 8} | options))
     key = jax.random.key(seed)
     drawn = jax.jit(jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k))))(jnp.arange(ROUNDS))
     return [
         reference.Draws(clients, values, gradients)
-        for clients, values, gradients in zip(*(np.asarray(x) for x in drawn), strict=True)
+        for clients, values, gradients in zip(*(np.asarray(x) for x in drawn[:3]), strict=True)
     ]
 
 
@@ -79,7 +68,7 @@ def test_engine_follows_the_reference_loop(monkeypatch, x64, method, scheme, con
     constraint = softplus_level if constraints == 1 else two_constraints
     problem = ss.Problem(least_squares, constraint, jnp.zeros(4, dtype=jnp.float64))
     rule, make_reference = rules()[method]
-    draws = draws_of(problem, clients, rule, seed=3, **SCHEMES[scheme])
+    draws = draws_of(problem, clients, seed=3, **SCHEMES[scheme])
     E = SCHEMES[scheme].get("local_steps", 1)
     expected = reference.run(NumpyTwin(data, constraints), make_reference(), np.zeros(4), draws, ETA, ETA, E)
     iterates, result = watched(
@@ -99,7 +88,7 @@ def test_local_step_size_of_its_own_and_projection(monkeypatch, x64):
     clients = client_data(data, owner)
     problem = ss.Problem(least_squares, softplus_level, jnp.full(4, 0.4, dtype=jnp.float64), ss.Ball(0.9))
     rule = ss.SoftmaxSGM(alpha=30.0, step_size=ETA, local_step_size=0.03, tolerance=TOLERANCE)
-    draws = draws_of(problem, clients, rule, seed=1, local_steps=5)
+    draws = draws_of(problem, clients, seed=1, local_steps=5)
     expected = reference.run(
         NumpyTwin(data, 1), reference.SoftmaxSGM(30.0, LAM), np.full(4, 0.4), draws, ETA, 0.03, 5, radius=0.9
     )

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 import softswitch as ss
+from softswitch.clients.splits import hold_out
 from softswitch.guarantees.intervals import mean_interval
 from softswitch.results.certificate import Verdict
 from softswitch.tasks.neyman_pearson import breast_cancer
@@ -209,6 +210,27 @@ def test_one_row_and_a_range_still_tell_how_many_more():
     found = ss.certify(jnp.float32(0.0), PROBLEM, held_out, tolerance=0.2, **ranges)
     assert found.clients[0].verdict is Verdict.UNCLEAR
     assert found.clients[0].rows_needed > 30
+
+
+def test_a_client_without_held_out_rows_is_in_the_certificate_as_unknown():
+    """Holding out rounds down: a client of three rows has none. It was trained on, and may not be forgotten."""
+    generator = np.random.default_rng(0)
+    sizes = np.array([400, 400, 3])
+    data = {"x": (generator.random(sizes.sum()) < 0.02).astype(np.float32)}
+    owner = np.repeat(["large", "larger", "small"], sizes)
+    apart = hold_out(owner, share=0.25, seed=0)
+    assert "small" not in owner[apart]
+    train, held = (ss.ClientData.from_arrays({"x": data["x"][part]}, client=owner[part]) for part in (~apart, apart))
+    rule = ss.SoftmaxSGM(alpha=1.0, step_size=0.1, tolerance=0.5)
+    result = ss.solve(PROBLEM, train, rule, rounds=5)
+    certificate = ss.certify(result, PROBLEM, held, constraint_range=(0, 1), objective_range=(0, 1))
+    verdicts = {client.client: client.verdict for client in certificate.clients}
+    assert verdicts == {"large": Verdict.MEETS, "larger": Verdict.MEETS, "small": Verdict.UNKNOWN}
+    assert certificate.verdict is Verdict.UNKNOWN
+    assert certificate.worst_constraint == math.inf
+    assert "small" in str(certificate)
+    alone = ss.certify(result.params, PROBLEM, held, tolerance=0.5, constraint_range=(0, 1), objective_range=(0, 1))
+    assert alone.verdict is Verdict.MEETS, "of parameters alone it is not known whom they were trained on"
 
 
 def test_bad_input():

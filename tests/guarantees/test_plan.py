@@ -3,12 +3,13 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import softswitch as ss
-from softswitch.theory import Constants, Setting, bound
+from softswitch.theory import Constants, Setting, bound, constraint_bound
 
 CONSTANTS = Constants(2.0, 1.0, gradient_noise=0.5, value_noise=0.2, heterogeneity=0.05)
 
@@ -29,7 +30,8 @@ def test_plan_is_the_inverse_of_the_bound(known, factor, clients, participation,
     participants = max(1, round(participation * clients))
     floor = bound(known, Setting(clients, participants, 1)).sampling if participants < clients else 0.0
     wish = floor + factor
-    planned = ss.plan(known, clients=clients, participation=participation, local_steps=local_steps, epsilon=wish)
+    asked = {"clients": clients, "participation": participation, "local_steps": local_steps, "switch_share": 0.5}
+    planned = ss.plan(known, epsilon=wish, **asked)
     assert planned.met
     setting = planned.setting
     assert bound(known, setting).epsilon <= wish
@@ -68,7 +70,7 @@ def test_a_budget_is_kept_and_used_well():
 
 def test_a_wish_below_the_sampling_error_is_refused_with_a_way_out():
     known = replace(CONSTANTS, heterogeneity=0.3)
-    planned = ss.plan(known, clients=20, participation=0.5, epsilon=0.3)
+    planned = ss.plan(known, clients=20, participation=0.5, epsilon=0.3, switch_share=0.5)
     assert not planned.met
     floor = bound(known, Setting(20, 10, 1)).sampling
     assert planned.smallest == pytest.approx(floor, rel=1e-5)
@@ -76,7 +78,26 @@ def test_a_wish_below_the_sampling_error_is_refused_with_a_way_out():
     assert f"{floor:.4g}" in planned.advice
     assert "draw at least 15 clients a round" in planned.advice
     assert bound(known, Setting(20, 15, 1)).sampling < 0.3 < bound(known, Setting(20, 14, 1)).sampling
-    assert ss.plan(known, clients=20, participation=15 / 20, epsilon=0.3).met
+    assert ss.plan(known, clients=20, participation=15 / 20, epsilon=0.3, switch_share=0.5).met
+
+
+def test_a_wish_is_met_for_the_constraint_too_where_few_rounds_are_feasible():
+    """κ = 0.05 adds 4σ ln(10)/(|ln(1−r)|n) to what is promised of G: 0.199 here."""
+    known = replace(CONSTANTS, heterogeneity=0.3)
+    beyond = 4 * 0.3 * np.log(10) / (np.log(2) * 20)
+    bold = ss.plan(known, clients=20, participation=0.5, epsilon=1.0, switch_share=0.5)
+    careful = ss.plan(known, clients=20, participation=0.5, epsilon=1.0)
+    assert bold.met
+    assert careful.met
+    assert constraint_bound(known, bold.setting, 0.05) == pytest.approx(bold.bound.epsilon + beyond)
+    assert constraint_bound(known, bold.setting, 0.05) > 1.0 >= careful.constraint
+    assert careful.constraint == pytest.approx(careful.bound.epsilon + beyond)
+    assert "The constraint is promised to be at most 1 where κ >= 0.05." in careful.advice
+    too_low = ss.plan(known, clients=20, participation=0.5, epsilon=0.6)
+    assert not too_low.met
+    assert too_low.smallest == pytest.approx(bound(known, Setting(20, 10, 1)).sampling + beyond, rel=1e-5)
+    assert ss.plan(known, clients=20, participation=0.5, epsilon=0.6, switch_share=0.5).met
+    assert ss.plan(CONSTANTS, clients=20, epsilon=0.5) == ss.plan(CONSTANTS, clients=20, epsilon=0.5, switch_share=0.05)
 
 
 def test_too_few_rounds_are_said_so():
@@ -90,7 +111,7 @@ def test_too_few_rounds_are_said_so():
 
 def test_two_obstacles_are_both_named():
     known = replace(CONSTANTS, heterogeneity=0.3)
-    planned = ss.plan(known, clients=20, participation=0.5, epsilon=0.3, rounds=100)
+    planned = ss.plan(known, clients=20, participation=0.5, epsilon=0.3, rounds=100, switch_share=0.5)
     assert "draw at least 15 clients a round, and allow more than 100 rounds" in planned.advice
 
 

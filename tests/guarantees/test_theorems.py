@@ -196,6 +196,17 @@ def test_tail_bound_with_a_uniform_gap():
                 assert exact <= theory.tail_bound(12, m, min(1.0, t / sigma)) + 1e-12
 
 
+def test_the_constraints_bound_is_the_larger_of_statement_and_proof():
+    """n = 20, m = 10, σ = 0.3, κ = 1: −0.060 by the statement, −0.030 by the proof."""
+    known, setting = replace(CONSTANTS, heterogeneity=0.3), replace(SETTING, clients=20, participants=10)
+    beyond = 0.3 * math.log(0.5) / (math.log(2) * 20)
+    assert (4 * beyond, 2 * beyond) == pytest.approx((-0.06, -0.03))
+    epsilon = theory.bound(known, setting).epsilon
+    assert theory.constraint_bound(known, setting, 1.0) == pytest.approx(epsilon + 2 * beyond)
+    assert theory.constraint_bound(known, setting, 0.5) == pytest.approx(epsilon)
+    assert theory.constraint_bound(known, setting, 0.25) == pytest.approx(epsilon - 4 * beyond)
+
+
 def test_alpha_window_and_limit_cycle():
     window = ss.alpha_window(0.1)
     assert (window.adaptive_from, window.smooth_to, window.stable_to) == pytest.approx((3.4657359, 10, 20))
@@ -206,6 +217,20 @@ def test_alpha_window_and_limit_cycle():
     for _ in range(2000):
         x -= 0.1 * math.tanh(30 * x)
     assert theory.limit_cycle(alpha=30, step_size=0.1) == pytest.approx(abs(x), rel=1e-9)
+
+
+@pytest.mark.parametrize("begin", [0.36, 0.39, 0.49])
+def test_at_a_large_product_a_run_stays_up_to_a_step_away(begin):
+    """αη = 3200: the tanh is ±1 to all digits, and nothing draws the run to ±η/2: it jumps between w and w − η."""
+    alpha, eta, x = 6400.0, 0.5, begin
+    seen = []
+    for _ in range(5000):
+        x -= eta * math.tanh(alpha * x)
+        seen.append(x)
+    assert max(map(abs, seen[-2:])) == pytest.approx(begin, abs=1e-9)
+    assert max(map(abs, seen[-2:])) > 1.4 * theory.limit_cycle(alpha, eta), "beyond the half step of the end in the end"
+    assert max(map(abs, seen[-2:])) < eta
+    assert abs(np.mean(seen)) == pytest.approx(abs(begin - eta / 2), abs=1e-3)
 
 
 @pytest.mark.parametrize(

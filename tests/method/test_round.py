@@ -55,10 +55,46 @@ def test_a_void_round_changes_nothing():
         np.testing.assert_array_equal(one, other)
 
 
-def test_weights_are_renormalised_over_the_survivors():
-    weights = rounds.surviving_weights(jnp.array([0.2, 0.5, 0.3]), jnp.array([True, False, True]))
-    np.testing.assert_allclose(weights, [0.4, 0, 0.6], rtol=1e-6)
-    np.testing.assert_array_equal(rounds.surviving_weights(jnp.array([0.2, 0.8]), jnp.zeros(2, bool)), [0, 0])
+@pytest.mark.parametrize("alpha", [1.0, 1e6])
+@pytest.mark.parametrize("feasible", [True, False])
+def test_survivors_are_weighed_again_by_their_reports(alpha, feasible):
+    """Also where the worst client weighed all there was: the others' weights have underflowed to 0."""
+    rule = ss.SoftmaxSGM(alpha=alpha, step_size=0.5, tolerance=1.0 if feasible else 0.0)
+    told = reports([1.0, 3.0, 2.0], [0.1, 0.5, 0.3])
+    decision, state = rule.decide((), told)
+    assert bool(decision.feasible) == feasible
+    survived = jnp.array([True, False, True])
+    weights = rounds.surviving_weights(rule, state, told, decision, survived)
+    gap = (1.0 if feasible else 0.2) * alpha  # of f, or of g, between the two that are left
+    np.testing.assert_allclose(
+        weights, [1 / (1 + np.exp(min(gap, 700))), 0, 1 / (1 + np.exp(-gap))], rtol=1e-5, atol=1e-30
+    )
+    np.testing.assert_array_equal(rounds.surviving_weights(rule, state, told, decision, jnp.zeros(3, bool)), [0, 0, 0])
+
+
+def test_survivors_keep_the_rounds_bit():
+    """The one that violates is lost: the round stays one of the constraint."""
+    rule = ss.HardSGM(step_size=0.5, tolerance=0.2)
+    told = reports([5.0, 1.0, 2.0], [0.1, 0.5, 0.0])
+    decision, state = rule.decide((), told)
+    assert not bool(decision.feasible)
+    weights = rounds.surviving_weights(rule, state, told, decision, jnp.array([True, False, True]))
+    np.testing.assert_array_equal(weights, [1, 0, 0], err_msg="the worst by g that is left")
+
+
+@pytest.mark.parametrize(
+    ("rule", "wanted"),
+    [
+        (ss.SoftmaxSGM(alpha=0.0, step_size=1.0, tolerance=1.0), 2.0),  # the mean of f
+        (ss.SoftmaxSGM(alpha=0.0, step_size=1.0, tolerance=0.1, threshold=0.1), 0.5 - 0.1),  # of g, above λ
+        (ss.Penalty(penalty=2.0, step_size=1.0, tolerance=0.4), 2.0 + 2.0 * (0.2 + 0.0) / 2),
+        (ss.PrimalDual(multiplier=3.0, dual_step_size=1.0, step_size=1.0, tolerance=0.4), 2.0 + 3.0 * 0.5),
+    ],
+)
+def test_an_optimiser_that_wants_a_value_is_given_that_of_what_is_descended_on(rule, wanted):
+    told = reports([1.0, 3.0], [0.6, 0.4])
+    decision, _ = rule.decide(rule.init(1), told)
+    np.testing.assert_allclose(rounds.descended_on(rule, told, decision), wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])

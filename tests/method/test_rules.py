@@ -1,6 +1,7 @@
 """Each rule's decision, by hand and against its neighbours."""
 
 import dataclasses
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import softswitch as ss
-from softswitch.rules import Reports
+from softswitch.method.rules.switching import switch
+from softswitch.rules import Reports, Rule
 
 COMMON = {"step_size": 0.1, "tolerance": 0.11}  # λ = 0.1
 
@@ -218,18 +220,35 @@ def test_a_round_without_evidence_is_void_and_not_feasible(rule):
     assert not bool(decide(rule, [NOTHING, NOTHING], [-1.0, -1.0]).feasible)
 
 
-def test_average_is_computed_as_softmax_at_zero_and_variants_as_themselves():
-    assert ss.AverageSGM(**COMMON).computed_as() == ss.SoftmaxSGM(alpha=0.0, **COMMON)
-    assert ss.AverageSGM(criterion="max", **COMMON).computed_as().criterion == "max"
+def test_a_rule_of_ones_own_is_a_plain_dataclass():
+    """Registered by itself: its numbers are traced, its words, truth values and functions compiled in."""
 
-    class Mine(ss.AverageSGM):
-        pass
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(Rule):
+        sharpness: float
+        careful: bool = False
+        kind: str = "gentle"
 
-    mine = Mine(**COMMON)
-    assert mine.computed_as() is mine
-    asked = jax.tree.map(jnp.asarray, reports([0.1, 0.2], [0.0, 0.3]))
-    traced, _ = jax.jit(lambda rule, told: rule.decide((), told))(ss.AverageSGM(**COMMON), asked)
-    np.testing.assert_allclose(traced.weights, [0.5, 0.5])
+        def decide(self, state, reports):
+            alpha = self.sharpness if self.careful else 0.0
+            assert self.kind == "gentle"
+            weights = ss.softmax_weights(reports.objective, alpha, reports.has_objective)
+            pairs = ss.softmax_weights(reports.constraint, alpha, reports.has_constraint)
+            return switch(self, reports, self.measure(reports), weights, pairs), state
+
+    leaves, structure = jax.tree.flatten(Mine(sharpness=2.0, careful=True, **COMMON))
+    assert 2.0 in leaves
+    assert True not in [leaf for leaf in leaves if isinstance(leaf, bool)]
+    assert structure != jax.tree.structure(Mine(sharpness=2.0, **COMMON)), "another truth value, another program"
+    assert structure == jax.tree.structure(Mine(sharpness=3.0, careful=True, **COMMON))
+    two = ss.ClientData.from_arrays({"sign": np.array([1.0, -1.0])}, client=["up", "down"])
+    problem = ss.Problem(lambda w, b: (w - b["sign"][0]) ** 2, lambda w, b: -1.0 + 0 * w, jnp.float32(0.3))
+    options = {"rounds": 60, "batch_size": None, "eval_every": 0}
+    own = ss.solve(problem, two, Mine(sharpness=4.0, careful=True, **COMMON), **options)
+    known = ss.solve(problem, two, ss.SoftmaxSGM(alpha=4.0, criterion="mean", **COMMON), **options)
+    np.testing.assert_array_equal(own.params, known.params)
+    careless = ss.solve(problem, two, Mine(sharpness=4.0, **COMMON), **options)
+    np.testing.assert_array_equal(careless.params, ss.solve(problem, two, ss.AverageSGM(**COMMON), **options).params)
 
 
 APART = hnp.arrays(float, st.integers(2, 6), elements=st.floats(-10, 10)).filter(lambda x: np.ptp(x) > 1e-3)

@@ -2,6 +2,7 @@
 
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -9,6 +10,9 @@ import pytest
 
 import softswitch as ss
 from problems import client_data, least_squares, regression, softplus_level
+from softswitch.clients.losses import Losses
+from softswitch.results import blocker
+from softswitch.support.programs import _constants as constants
 from softswitch.tasks.neyman_pearson import breast_cancer
 
 
@@ -63,6 +67,58 @@ def test_a_run_that_is_only_too_short_blames_no_client(start, step):
     assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
     assert illnesses(result)[0] in ("constraints look incompatible", "constraint never met")
     assert "longer" in result.diagnosis[0].change
+
+
+def test_reports_that_never_show_a_constraint_that_is_met():
+    """Every client is within the tolerance on all its data; the largest of noisy reports never is below λ."""
+    generator = np.random.default_rng(0)
+    rows = np.repeat(generator.choice([0.0, 1.0], size=(79, 40)).cumsum(axis=0)[:1], 79, axis=0)
+    noise = np.tile(np.repeat([0.0, 1.0], 20), (79, 1))
+    many = ss.ClientData.from_arrays({"x": noise.ravel()}, client=np.repeat(np.arange(79), rows.shape[1]))
+    problem = ss.Problem(
+        lambda w, b: w**2 + 0 * b["x"][0], lambda w, b: jnp.average(b["x"], weights=b["weight"]) + 0 * w, jnp.float32(1)
+    )
+    result = ss.solve(problem, many, sgm(alpha=1e4, tolerance=0.5), rounds=40, batch_size=4)
+    assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
+    assert result.violating == ()
+    assert "all 79 clients are within the tolerance 0.5 on their data" in result.status.message
+    assert illnesses(result)[0] == "the switch never passes"
+    assert "By itself" not in result.explain()
+    assert "0 of 79" not in result.explain()
+    assert "value_batch_size" in result.diagnosis[0].change
+
+
+def test_an_early_end_before_the_average_begins_says_so():
+    watch = [lambda chunk: chunk.round >= 250]
+    options = {"rounds": 1000, "average_last": 0.5, "callbacks": watch}
+    result = run(lambda w, b: w**2, lambda w, b: w - 5 + 0 * b["sign"][0], 1.0, sgm(), **options)
+    assert len(result.history) == 250
+    assert result.selected.endswith("the average begins with round 500, and the run ended before it")
+    assert "no feasible round from 500 on" not in result.explain()
+
+
+def test_the_blocker_is_looked_at_within_bounds_and_only_if_wanted(monkeypatch):
+    """As many steps as the run's gradients paid for, from 10 to 200; the rows are arguments, not constants."""
+    impossible = (lambda w, b: w**2, lambda w, b: 1 + b["sign"][0] * w)
+    asked = []
+    plain = blocker.optimize.minimize
+
+    def counting(*arguments, options, **rest):
+        asked.append(options["maxfun"])
+        return plain(*arguments, options=options, **rest)
+
+    monkeypatch.setattr(blocker.optimize, "minimize", counting)
+    for rounds in (5, 50, 400):
+        run(*impossible, 0.5, sgm(), rounds=rounds)
+    assert asked == [10, 100, 200]  # two clients of one row each: two gradients a round
+    quiet = run(*impossible, 0.5, sgm(), look_at_blocker=False)
+    assert len(asked) == 3
+    assert illnesses(quiet)[0] == "constraint never met"
+    clients = client_data(*regression())
+    losses = Losses(least_squares, softplus_level)
+    arguments = (jnp.zeros(4), clients.rows, jnp.int32(0), None)
+    traced = jax.make_jaxpr(lambda *given: blocker._descend(*given, losses=losses, size=9))(*arguments)
+    assert not [constant for constant in constants(traced) if np.size(constant) > 4]
 
 
 def test_ctrl_c_while_the_blocker_is_looked_at_keeps_the_run(monkeypatch):

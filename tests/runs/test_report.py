@@ -160,7 +160,7 @@ def told(code="converged-feasible", violating=(), certificate=None, clients=3):
 
 
 def certificate(*verdicts, approximate=False):
-    order = ("violates", "cannot tell", "meets")
+    order = ("violates", "unknown", "cannot tell", "meets")
     return {
         "verdict": next(word for word in order if word in verdicts),
         "confidence": 0.95,
@@ -194,7 +194,10 @@ def test_verdicts_in_words():
     assert told("no-feasible-round")[0] == "bad"
     some = told(certificate=certificate("meets", "meets"), clients=5)
     assert some[0] == "unsure"
-    assert some[1].endswith("3 of 5 clients have too few rows to hold any out; of them nothing is certified.")
+    assert some[1].endswith("Of 3 of 5 clients nothing is certified: no row of theirs is held out.")
+    level, words = told(certificate=certificate("meets", "unknown", "meets"))
+    assert level == "unsure"
+    assert "of 1 nothing is known, since no row of theirs is held out (b)" in words
     many = told("answer-violates", list("abcdefg"), clients=9)[1]
     assert "7 of 9 clients are above the bound 0.1: a, b, c, d, e and 2 more." in many
 

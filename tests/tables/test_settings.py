@@ -4,16 +4,24 @@ import tomllib
 
 import pytest
 
-from softswitch.tables.settings import Config, Data, Method, Task, config_from, read_config, write_config
+from softswitch.tables.settings import (
+    Config,
+    DataSection,
+    MethodSection,
+    TaskSection,
+    config_from,
+    read_config,
+    write_config,
+)
 
 DATA = {"file": "a.csv", "label": "y", "client": "hospital"}
 
 
 def test_what_is_written_is_read_again(tmp_path):
     config = Config(
-        Data("a.csv", "y", "hospital", positive=1, ignore=("id",)),
-        Task(kind="equal-opportunity", at_most=0.05, sensitive="sex", protected='"F" \\ ü'),
-        method=Method(alpha=12.5),
+        DataSection("a.csv", "y", "hospital", positive=1, ignore=("id",)),
+        TaskSection(kind="equal-opportunity", at_most=0.05, sensitive="sex", protected='"F" \\ ü'),
+        method=MethodSection(alpha=12.5),
     )
     for comments in (True, False):
         (tmp_path / "c.toml").write_text(write_config(config, comments=comments), encoding="utf-8")

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from softswitch.tables.table import Encoding, column, is_value, read_table
+from softswitch.tables.encoding import Encoding
+from softswitch.tables.table import column, is_value, read_table
 
 TABLE = pd.DataFrame(
     {"age": [20.0, 30.0, None, 50.0], "ward": ["b", "a", "c", None], "flag": [True, False, True, True]}

@@ -7,8 +7,9 @@ import pytest
 
 import softswitch as ss
 from softswitch.tasks import adult as census
-from softswitch.tasks.fair_classification import accuracy_and_gap, adult, count, probability, scores
+from softswitch.tasks.fair_classification import accuracy_and_gap, adult, probability, scores
 from softswitch.tasks.group_metrics import by_group
+from softswitch.tasks.networks import count
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from softswitch.cli import app
 from softswitch.paper import alpha_scale, safe_rl_comparison
 from softswitch.paper.safe_rl_comparison import Paired
 from softswitch.paper.safe_rl_study import PRIMARY
-from softswitch.tasks.safe_rl import cartpole, saving, training
+from softswitch.tasks.safe_rl import cartpole, policy_file, policy_training
 from softswitch.tasks.safe_rl.advantages import advantages
 from softswitch.tasks.safe_rl.cartpole import PLANETS
 from softswitch.tasks.safe_rl.episodes import Luck, play
@@ -216,7 +216,7 @@ def test_settings_of_the_wrong_kind():
 
 def test_a_federation_of_nonsense():
     carts = cartpole(**SMALL)
-    with pytest.raises(TypeError, match=r"oracle must have the methods of softswitch.oracle.Oracle"):
+    with pytest.raises(TypeError, match=r"oracle must be a subclass of softswitch.clients.oracle.Oracle"):
         ss.Federation(object(), carts.start, carts.names)
     for names in (("one",), tuple("abcd")):
         with pytest.raises(ValueError, match=f"names must have one label for each of 3 clients, but has {len(names)}"):
@@ -258,8 +258,8 @@ def test_one_alpha_serves_all_or_does_not():
 
 def test_a_policy_in_a_file(tmp_path):
     policy = first_policy(jax.random.key(0), (5, 3))
-    saving.save(policy, tmp_path / "deep" / "policy.npz")
-    np.testing.assert_array_equal(flat(saving.load(tmp_path / "deep" / "policy.npz")), flat(policy))
+    policy_file.save(policy, tmp_path / "deep" / "policy.npz")
+    np.testing.assert_array_equal(flat(policy_file.load(tmp_path / "deep" / "policy.npz")), flat(policy))
     (tmp_path / "words.npz").write_text("no policy")
     (tmp_path / "nothing.npz").write_bytes(b"")
     (tmp_path / "cut.npz").write_bytes((tmp_path / "deep" / "policy.npz").read_bytes()[:100])
@@ -268,12 +268,12 @@ def test_a_policy_in_a_file(tmp_path):
     np.save(tmp_path / "array.npy", np.ones(3))
     for bad in ("words.npz", "missing.npz", "nothing.npz", "cut.npz", "empty.npz", "odd.npz", "array.npy"):
         with pytest.raises(ValueError, match=f"{bad} must be a policy written by softswitch"):
-            saving.load(tmp_path / bad)
+            policy_file.load(tmp_path / bad)
 
 
 @pytest.mark.slow
 def test_play_writes_a_moving_picture_of_every_planet(tmp_path):
-    saving.save(training.train(3, 0, **SMALL), tmp_path / "policy.npz")
+    policy_file.save(policy_training.train(3, 0, **SMALL), tmp_path / "policy.npz")
     done = CliRunner().invoke(app, ["play", "--policy", str(tmp_path / "policy.npz"), "--out", str(tmp_path / "shown")])
     assert done.exit_code == 0, done.output
     for planet in PLANETS:

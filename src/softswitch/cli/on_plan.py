@@ -23,6 +23,9 @@ def plan(
     gradient_noise: Annotated[float, typer.Option(help="σ_g, the noise of one row's gradient.")] = 0.0,
     value_noise: Annotated[float, typer.Option(help="σ_ζ, the noise of one row's value.")] = 0.0,
     heterogeneity: Annotated[float, typer.Option(help="σ, how far clients lie below the worst.")] = 0.0,
+    switch_share: Annotated[
+        float, typer.Option(help="κ, the smallest share of feasible rounds to reckon with, where m < n.")
+    ] = 0.05,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Plan a run by the theorems: rounds, batches, steps and α for a wanted accuracy, or the best for a budget.
@@ -44,6 +47,7 @@ def plan(
             epsilon=epsilon,
             samples=samples,
             rounds=rounds,
+            switch_share=switch_share,
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, Key
 
 from softswitch.clients.client_data import Rows
 from softswitch.clients.evaluation import WayThrough, compiled_values, pooled_value, values
@@ -37,7 +37,7 @@ class RowDraws(NamedTuple):
     clients: Int[Array, " m"]
     report_rows: Int[Array, "m drawn"]
     update_rows: Int[Array, "e m drawn_too"]
-    keys: PRNGKeyArray | None
+    keys: Key[Array, "m e"] | None
 
 
 @jax.tree_util.register_dataclass
@@ -155,7 +155,7 @@ class GradientOracle(Oracle):
         params: Params,
         clients: Int[Array, " s"],
         rows: Int[Array, "s drawn"],
-        keys: PRNGKeyArray | None,
+        keys: Key[Array, " s"] | None,
         server_weights: Float[Array, " s"],
         local_loss: LocalLoss,
     ) -> Params:
@@ -176,7 +176,7 @@ class GradientOracle(Oracle):
         params: Params,
         clients: Int[Array, " s"],
         rows: Int[Array, "s e drawn"],
-        keys: PRNGKeyArray | None,
+        keys: Key[Array, "s e"] | None,
         server_weights: Float[Array, " s"],
         local_loss: LocalLoss,
         step_size: Any,

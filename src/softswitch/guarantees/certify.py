@@ -28,6 +28,7 @@ from softswitch.guarantees.intervals import (
     each_range,
     looks_like_a_mean,
     mean_interval,
+    nothing_known,
     resampled_interval,
     unknown,
 )
@@ -54,7 +55,8 @@ def certify(
 
     A function counts as a mean over rows if the mean of its values on single rows is its value on all of them, and on a
     random half of them, at every client whose rows differ. A row on which it is −∞ or NaN (a loss of another class,
-    say) belongs to no mean and is left out. Of a client without any row that a function concerns nothing is known.
+    say) belongs to no mean and is left out. Of a client without any row that a function concerns nothing is known, and
+    so of a client of the result that has no held-out rows at all: it is in the certificate as "unknown".
 
     Args:
         result: what ``solve`` returned, or parameters.
@@ -92,6 +94,9 @@ def certify(
             else:
                 intervals.append(_resampled(held_out, i, j, float(values[i, j]), params, losses, each))
         found.append(client_certificate(name, intervals, limit, each, ranges))
+    known = set(held_out.names)
+    trained_on = result.names if isinstance(result, Result) else ()
+    found += [nothing_known(name, functions - 1) for name in trained_on if name not in known]
     return Certificate(limit, confidence, tuple(found))
 
 

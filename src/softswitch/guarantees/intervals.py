@@ -128,11 +128,16 @@ def client_certificate(
 ) -> ClientCertificate:
     """What the intervals of f and then g say of a client."""
     objective, *constraints = intervals
-    verdict, needed = judge(constraints, limit, error, ranges[1:])
+    verdict, needed = verdict_on(constraints, limit, error, ranges[1:])
     return ClientCertificate(name, objective, tuple(constraints), verdict, needed)
 
 
-def judge(
+def nothing_known(name: Any, constraints: int) -> ClientCertificate:
+    """What is said of a client without any row to look at."""
+    return ClientCertificate(name, unknown(), (unknown(),) * constraints, Verdict.UNKNOWN)
+
+
+def verdict_on(
     intervals: Sequence[Interval], limit: float, error: float, ranges: Sequence[Range | None]
 ) -> tuple[Verdict, int | None]:
     """The verdict on a client's constraints, and how many more rows would probably decide an open one."""
@@ -140,6 +145,8 @@ def judge(
         return Verdict.VIOLATES, None
     if all(interval.upper <= limit for interval in intervals):
         return Verdict.MEETS, None
+    if any(math.isnan(interval.estimate) for interval in intervals):
+        return Verdict.UNKNOWN, None
     needed = 0
     for interval, bounds in zip(intervals, ranges, strict=True):
         if interval.upper <= limit:

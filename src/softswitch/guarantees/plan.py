@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from softswitch.guarantees.theorems import Bound, Constants, Setting
+from softswitch.guarantees.theorems import Bound, Constants, Setting, constraint_bound
 from softswitch.support.text import as_text
 
 
@@ -34,6 +34,7 @@ class Plan:
         constants: what was assumed of the problem.
         setting: n, m, K, E, B_g, B_ζ, δ.
         bound: the theorem's errors, steps and smallest α for them.
+        switch_share: the smallest share of feasible rounds, κ, that the promise on the constraint reckons with.
         wanted: the ε that was asked for; None where a budget was given.
         met: whether the promise is at most what was asked for.
         smallest: the smallest ε that any number of rows reaches, in the rounds allowed and at this participation.
@@ -44,11 +45,17 @@ class Plan:
     constants: Constants
     setting: Setting
     bound: Bound
+    switch_share: float
     wanted: float | None
     met: bool
     smallest: float
     advice: str
     remedies: tuple[Remedy, ...]
+
+    @property
+    def constraint(self) -> float:
+        """What G(w̄) is promised to be at most, where κ is at least ``switch_share``."""
+        return constraint_bound(self.constants, self.setting, self.switch_share)
 
     @property
     def value_samples(self) -> int:
@@ -99,7 +106,9 @@ class Plan:
                 "epsilon": self.bound.epsilon,
                 "threshold": self.bound.threshold,
                 "dominant": self.bound.dominant,
+                "constraint": self.constraint,
             },
+            "switch_share": self.switch_share,
             "value_samples": self.value_samples,
             "gradient_samples": self.gradient_samples,
             "advice": self.advice,
@@ -124,6 +133,7 @@ class Plan:
             ("error of optimization", "ε'", f"{promise.optimization:.4g}"),
             ("error of estimation", "", f"{promise.estimation:.4g}"),
             ("error of sampling clients", "", f"{promise.sampling:.4g}"),
+            (f"constraint at most, where κ >= {self.switch_share:g}", "G(w̄)", f"{self.constraint:.4g}"),
             ("holds with probability, at least", "1 − δ", f"{1 - setting.delta:g}"),
             ("values evaluated, in rows", "K·m·B_ζ", f"{self.value_samples:,}"),
             ("gradients evaluated, in rows", "K·m·E·B_g", f"{self.gradient_samples:,}"),

@@ -9,7 +9,7 @@ from typing import Any
 from scipy import optimize
 
 from softswitch.guarantees.plan import Plan, Remedy
-from softswitch.guarantees.theorems import Constants, Setting, bound
+from softswitch.guarantees.theorems import Constants, Setting, bound, constraint_bound
 from softswitch.support import checks
 
 MOST_ROUNDS = MOST_ROWS = 10**15
@@ -27,8 +27,13 @@ def plan(
     epsilon: float | None = None,
     samples: int | None = None,
     rounds: int | None = None,
+    switch_share: float = 0.05,
 ) -> Plan:
     """Plan a run that reaches ε with probability 1 − δ, or the best run within a budget.
+
+    With some clients a round, what Theorem 3 promises of the constraint also depends on κ, the share of feasible
+    rounds, which is only known afterwards: G(w̄) <= ε + 4σ ln(1/(2κ))/(|ln(1−r)|n). A wish is met where both F(w̄) − F*
+    and, for every κ from ``switch_share`` on, G(w̄) are promised to be at most that.
 
     Args:
         constants: what is known of the problem; ``estimate_constants`` measures it.
@@ -40,6 +45,7 @@ def plan(
         epsilon: the wish. The plan is the cheapest K and B_ζ, in rows evaluated, whose promise is at most ε.
         samples: instead of a wish a budget of rows, K·m·(B_ζ + E·B_g). The plan is the K and B_ζ of the smallest ε.
         rounds: at most so many rounds.
+        switch_share: the smallest κ to reckon with. Every client in every round: it does not matter.
 
     Returns:
         A ``Plan``. Where the wish cannot be met its ``met`` is False, ``advice`` says why, and what it plans is a tenth
@@ -59,16 +65,24 @@ def plan(
         value_batch_size=1,
         delta=delta,
     )
+    share = checks.real_number("switch_share", switch_share, above=0, at_most=1)
+    beyond = _beyond(constants, template, share)
     # What is left when rows a report are no object, in as many rounds as there may be.
-    smallest = bound(replace(constants, value_noise=0.0), replace(template, rounds=limit)).epsilon
+    smallest = bound(replace(constants, value_noise=0.0), replace(template, rounds=limit)).epsilon + beyond
     if samples is not None:
         budget = checks.whole_number("samples", samples, at_least=1)
         setting = _best_within(constants, template, budget, limit)
-        return _finished(constants, setting, None, True, smallest, limit)
+        return _finished(constants, setting, share, None, True, smallest, limit)
     wish = checks.real_number("epsilon", epsilon, above=0)
-    found = _cheapest(constants, template, wish, limit)
-    setting = found or _cheapest(constants, template, 1.1 * smallest, limit) or replace(template, rounds=limit)
-    return _finished(constants, setting, wish, found is not None, smallest, limit)
+    found = _cheapest(constants, template, wish - beyond, limit)
+    best = 1.1 * smallest - beyond
+    setting = found or _cheapest(constants, template, best, limit) or replace(template, rounds=limit)
+    return _finished(constants, setting, share, wish, found is not None, smallest, limit)
+
+
+def _beyond(constants: Constants, setting: Setting, switch_share: float) -> float:
+    """How far the promise on the constraint lies above ε at the smallest κ; the same for all rounds and batches."""
+    return max(0.0, constraint_bound(constants, setting, switch_share) - bound(constants, setting).epsilon)
 
 
 def _cheapest(constants: Constants, template: Setting, wish: float, limit: int) -> Setting | None:
@@ -151,18 +165,27 @@ def _first(holds: Any, limit: int) -> int | None:
 
 
 def _finished(
-    constants: Constants, setting: Setting, wish: float | None, met: bool, smallest: float, limit: int
+    constants: Constants,
+    setting: Setting,
+    switch_share: float,
+    wish: float | None,
+    met: bool,
+    smallest: float,
+    limit: int,
 ) -> Plan:
     promise = bound(constants, setting)
     remedies, best = _remedies(constants, setting)
     if not met and wish is not None:
-        advice = _why_not(constants, setting, wish, smallest, limit)
+        advice = _why_not(constants, setting, switch_share, wish, smallest, limit)
     else:
         share = getattr(promise, promise.dominant) / promise.epsilon
         advice = f"The error of {promise.dominant} dominates ({share:.0%} of ε = {promise.epsilon:.4g})."
         if best is not None:
             advice += f" It is lowered most cheaply by {best.change}: ε = {best.epsilon:.4g} for {best.samples:,} rows."
-    return Plan(constants, setting, promise, wish, met, smallest, advice, remedies)
+        if setting.participants < setting.clients:
+            most = constraint_bound(constants, setting, switch_share)
+            advice += f" The constraint is promised to be at most {most:.4g} where κ >= {switch_share:g}."
+    return Plan(constants, setting, promise, switch_share, wish, met, smallest, advice, remedies)
 
 
 def _remedies(constants: Constants, setting: Setting) -> tuple[tuple[Remedy, ...], Remedy | None]:
@@ -195,20 +218,28 @@ def _rows(setting: Setting) -> int:
     return setting.rounds * setting.participants * each
 
 
-def _why_not(constants: Constants, setting: Setting, wish: float, smallest: float, limit: int) -> str:
+def _why_not(
+    constants: Constants, setting: Setting, switch_share: float, wish: float, smallest: float, limit: int
+) -> str:
     m, n = setting.participants, setting.clients
-    sampling = bound(constants, setting).sampling
+
+    def of_sampling(participants: int) -> float:
+        some = replace(setting, participants=participants)
+        return bound(constants, some).sampling + _beyond(constants, some, switch_share)
+
+    sampling = of_sampling(m)
     in_rounds = f"in {limit:,} rounds" if limit < MOST_ROUNDS else "in any number of rounds and rows that could be run"
     if sampling < wish:
         allow = " Allow more rounds." if limit < MOST_ROUNDS else ""
         return f"ε = {wish:g} cannot be met {in_rounds}: ε = {smallest:.4g} is left with the largest batches.{allow}"
-    enough = _first(lambda k: bound(constants, replace(setting, participants=k)).sampling < wish, n)
+    enough = _first(lambda k: of_sampling(k) < wish, n)
     text = (
         f"ε = {wish:g} cannot be met with {m} of {n} clients a round: the error of sampling clients alone is "
-        f"{sampling:.4g}, and no number of rounds or rows lowers it. The smallest reachable ε is just above "
-        f"{smallest:.4g}; for {wish:g} draw at least {enough} clients a round"
+        f"{sampling:.4g} (κ >= {switch_share:g}), and no number of rounds or rows lowers it. The smallest reachable ε "
+        f"is just above {smallest:.4g}; for {wish:g} draw at least {enough} clients a round"
     )
     with_more = replace(setting, participants=enough or n, rounds=limit)
-    if bound(replace(constants, value_noise=0.0), with_more).epsilon > wish:
+    left = bound(replace(constants, value_noise=0.0), with_more).epsilon + _beyond(constants, with_more, switch_share)
+    if left > wish:
         text += f", and allow more than {limit:,} rounds"
     return f"{text}."

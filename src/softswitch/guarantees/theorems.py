@@ -159,11 +159,13 @@ def theorem_3(constants: Constants, setting: Setting) -> Bound:
 def constraint_bound(constants: Constants, setting: Setting, switch_share: float) -> float:
     """What G(w̄) is at most, once κ, the share of feasible rounds, is known.
 
-    Full participation: ε. Partial: ε + 4σ ln(1/(2κ))/(|ln(1−r)|n).
+    Full participation: ε. Partial: ε + 4σ ln(1/(2κ))/(|ln(1−r)|n) by the theorem's statement, with 2σ for 4σ by its
+    proof. The logarithm is negative for κ > ½, and the statement's bound then the smaller of the two: the larger holds.
     """
     kappa = checks.real_number("switch_share", switch_share, above=0, at_most=1)
     unit = _sampling_unit(constants.heterogeneity, setting.clients, setting.participants)
-    return bound(constants, setting).epsilon + 4 * unit * math.log(1 / (2 * kappa))
+    beyond = unit * math.log(1 / (2 * kappa))
+    return bound(constants, setting).epsilon + max(4 * beyond, 2 * beyond)
 
 
 def general_threshold(error: float, threshold: float, switch_share: float) -> tuple[float, float]:
@@ -273,9 +275,12 @@ def alpha_window(step_size: float) -> AlphaWindow:
 
 
 def limit_cycle(alpha: float, step_size: float) -> float:
-    """How far from its optimum the two-client example ends up jumping.
+    """How far from its optimum the two-client example ends up jumping, in the end.
 
-    ηp with p > 0 the root of tanh(αηp) = 2p where αη > 2; 0 otherwise.
+    ηp with p > 0 the root of tanh(αηp) = 2p where αη > 2; 0 otherwise. It is at most half a step, and the only pair of
+    points ±ηp that the example is drawn to. But where αη is large the draw is far too weak to notice (the tanh is
+    flat there, its slope below rounding): a run then jumps between the first two points w and w − η that it meets on
+    either side, up to a whole step away, and their mean is up to half a step off.
     """
     eta = checks.real_number("step_size", step_size, above=0)
     product = checks.real_number("alpha", alpha, at_least=0) * eta

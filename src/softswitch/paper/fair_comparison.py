@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from softswitch.paper.adult_study import STUDY, TOLERANCE
 from softswitch.paper.comparison import Found, compare
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.paper.study import Task, Way, lasts, mean, reached
+from softswitch.paper.study import StudyTask, Way, lasts, mean, reached
 from softswitch.results.result import Result
 from softswitch.support.plotting import METHODS
 from softswitch.tasks.fair_classification import accuracy_and_gap
@@ -38,14 +38,14 @@ def run(scale: Scale) -> Outcome:
     return compare(STUDY, scale, beside)
 
 
-def _decisions(results: Sequence[Result], own: Sequence[Task]) -> list[Row]:
+def _decisions(results: Sequence[Result], own: Sequence[StudyTask]) -> list[Row]:
     return [
         {"seed": result.seed, **accuracy_and_gap(result.last, task.test)}
         for result, task in zip(results, own, strict=True)
     ]
 
 
-def _claims(found: Found, way: Way, own: Sequence[Task]) -> list[Claim]:
+def _claims(found: Found, way: Way, own: Sequence[StudyTask]) -> list[Claim]:
     """At the paper's settings, last iterates on training data, worst client."""
     ends = {label: lasts(results, own) for label, results in found.items()}
     softmax, penalty, dual = (ends[label] for label in STUDY.rules)

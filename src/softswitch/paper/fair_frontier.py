@@ -12,7 +12,7 @@ import numpy as np
 
 from softswitch.paper.adult_study import FULL, SOFTMAX, STUDY
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.paper.study import Task
+from softswitch.paper.study import StudyTask
 from softswitch.support.plotting import BLUE, GREEN, VERMILLION, panels
 from softswitch.tasks.fair_classification import accuracy_and_gap
 
@@ -49,7 +49,7 @@ def run(scale: Scale) -> Outcome:
     return Outcome(figure, {"frontier": rows}, tuple(_claims(curves)))
 
 
-def exponentiated_gradient(task: Task, bound: float, *, quick: bool = False) -> Row:
+def exponentiated_gradient(task: StudyTask, bound: float, *, quick: bool = False) -> Row:
     """Fairlearn's reduction with logistic regression on all clients' rows put together: no clients, no batches.
 
     Its classifier is randomised: accuracy and gap are expectations over its coin.

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from softswitch.method.rules import SoftmaxSGM
 from softswitch.paper.adult_study import COMMON, FULL, SOFTMAX, STUDY, TOLERANCE
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.paper.study import Point, Task, answer_rows, averages, curve_rows, lasts, mean
+from softswitch.paper.study import Point, StudyTask, answer_rows, averages, curve_rows, lasts, mean
 from softswitch.problem.choices import CRITERIA
 from softswitch.results.result import Result
 from softswitch.support.plotting import BLUE, GREEN, VERMILLION, band, dots, legend, panels, tolerance
@@ -147,7 +147,7 @@ def _show(
     return ends, pooled, figure, {"answers": rows, "pooled": gaps}
 
 
-def _pooled_gap(result: Result, task: Task) -> float:
+def _pooled_gap(result: Result, task: StudyTask) -> float:
     gap: float = accuracy_and_gap(result.last, task.train)["probability_gap"]
     return gap
 

@@ -18,7 +18,7 @@ from softswitch.paper.safe_rl_study import (
     REFERENCE,
     SECONDARY,
     SOFTMAX,
-    Setting,
+    CartSetting,
     last_return,
     run_rows,
     runs,
@@ -115,7 +115,7 @@ def run(scale: Scale) -> Outcome:
     return Outcome(figure, tables, tuple(claims))
 
 
-def _draw(row: np.ndarray, setting: Setting, methods: dict[str, tuple[Result, ...]]) -> None:
+def _draw(row: np.ndarray, setting: CartSetting, methods: dict[str, tuple[Result, ...]]) -> None:
     returns, counts = row
     for (method, results), colour in zip(methods.items(), (VERMILLION, BLUE), strict=True):
         curves = [worst_return(result) for result in results]
@@ -128,7 +128,7 @@ def _draw(row: np.ndarray, setting: Setting, methods: dict[str, tuple[Result, ..
     counts.set(title="rounds in violation so far", ylim=(0, None))
 
 
-def _curve_rows(setting: Setting, method: str, results: Sequence[Result]) -> list[Row]:
+def _curve_rows(setting: CartSetting, method: str, results: Sequence[Result]) -> list[Row]:
     return [
         {"setting": setting.name, "method": method, "seed": result.seed, "round": k, "worst_return": a, "worst_g": g}
         for result in results
@@ -136,7 +136,7 @@ def _curve_rows(setting: Setting, method: str, results: Sequence[Result]) -> lis
     ]
 
 
-def _comparison_row(setting: Setting, what: str, pair: Paired) -> Row:
+def _comparison_row(setting: CartSetting, what: str, pair: Paired) -> Row:
     return {
         "setting": setting.name,
         "measure": what,
@@ -151,7 +151,7 @@ def _comparison_row(setting: Setting, what: str, pair: Paired) -> Row:
     }
 
 
-def _claims(setting: Setting, counts: Paired, returns: Paired) -> list[Claim]:
+def _claims(setting: CartSetting, counts: Paired, returns: Paired) -> list[Claim]:
     pairs = len(counts.ours)
     nearly_all = pairs - pairs // 10
     told = f"{mean_and_spread(counts.ours)} against {mean_and_spread(counts.theirs)} rounds"

@@ -23,7 +23,7 @@ CRPO, SOFTMAX = "Parallel CRPO", "Softmax SGM"
 
 
 @dataclass(frozen=True)
-class Setting:
+class CartSetting:
     """How budgets are given, where the switch is, and which Fisher matrix the local solver has."""
 
     name: str
@@ -39,16 +39,16 @@ class Setting:
         return SoftmaxSGM(alpha=alpha, alpha_scale=alpha_scale, **common)
 
 
-PRIMARY = Setting("even budgets, λ = −5", "even", -5.0)
-SECONDARY = Setting("even budgets, λ = 0", "even", 0.0)
-DRAWN = Setting("drawn budgets, λ = 0", "drawn", 0.0)
-REFERENCE = Setting("even budgets, λ = −5, full Fisher", "even", -5.0, fisher_every=1)
+PRIMARY = CartSetting("even budgets, λ = −5", "even", -5.0)
+SECONDARY = CartSetting("even budgets, λ = 0", "even", 0.0)
+DRAWN = CartSetting("drawn budgets, λ = 0", "drawn", 0.0)
+REFERENCE = CartSetting("even budgets, λ = −5, full Fisher", "even", -5.0, fisher_every=1)
 
 
 _made: dict[Any, Result] = {}
 
 
-def runs(setting: Setting, alpha: float, scale: Scale, alpha_scale: str = "raw") -> tuple[Result, ...]:
+def runs(setting: CartSetting, alpha: float, scale: Scale, alpha_scale: str = "raw") -> tuple[Result, ...]:
     """One run a seed, each with its own first policy and, where they are drawn, budgets; kept for other figures."""
     keys = {
         seed: (setting, alpha, alpha_scale, scale.quick, seed) for seed in range(FIRST_SEED, FIRST_SEED + scale.seeds)

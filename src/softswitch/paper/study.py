@@ -20,7 +20,7 @@ from softswitch.results.result import Result
 from softswitch.support.text import mean_and_spread
 
 
-class Task(Protocol):
+class StudyTask(Protocol):
     """A problem with its clients' training and test rows."""
 
     @property
@@ -89,7 +89,7 @@ class Study:
     """
 
     title: str
-    task: Callable[..., Task]
+    task: Callable[..., StudyTask]
     rules: Mapping[str, Rule]
     full: Way
     partial: Way
@@ -100,13 +100,13 @@ class Study:
     grids: Mapping[str, Grid]
     steps: tuple[float, ...]
     tuning_seeds: int
-    _made: dict[Any, Task] = field(default_factory=dict)
+    _made: dict[Any, StudyTask] = field(default_factory=dict)
 
     def ways(self, scale: Scale) -> tuple[Way, ...]:
         """Both ways to take part; the quick version shows the first."""
         return (self.full,) if scale.quick else (self.full, self.partial)
 
-    def tasks(self, seeds: int, **variant: Any) -> list[Task]:
+    def tasks(self, seeds: int, **variant: Any) -> list[StudyTask]:
         """One task a seed, each made once."""
         found = []
         for seed in range(seeds):
@@ -193,18 +193,18 @@ def averages(results: Sequence[Result]) -> list[Point]:
     return [Point(r.client_objective, r.client_constraint.max(axis=1), r.rule.tolerance) for r in results]
 
 
-def lasts(results: Sequence[Result], own: Sequence[Task]) -> list[Point]:
+def lasts(results: Sequence[Result], own: Sequence[StudyTask]) -> list[Point]:
     """The last iterate of every seed's run."""
     return [at(result.last, result, task) for result, task in zip(results, own, strict=True)]
 
 
-def at(params: Params, result: Result, task: Task) -> Point:
+def at(params: Params, result: Result, task: StudyTask) -> Point:
     """Any parameters on a task's training data."""
     objective, constraint = evaluate(task.problem, task.train, params)
     return Point(objective, constraint.max(axis=1), result.rule.tolerance)
 
 
-def answers(results: Sequence[Result], own: Sequence[Task]) -> list[Point]:
+def answers(results: Sequence[Result], own: Sequence[StudyTask]) -> list[Point]:
     """What a user takes home, one a seed: w̄ from a switching method, the last iterate from the others."""
     return averages(results) if results[0].rule.switches else lasts(results, own)
 

@@ -19,6 +19,9 @@ class Verdict(StrEnum):
 
     MEETS = "meets"
     UNCLEAR = "cannot tell"
+    """There are rows, but too few."""
+    UNKNOWN = "unknown"
+    """There is no row that tells anything of it."""
     VIOLATES = "violates"
 
 
@@ -70,7 +73,7 @@ class Certificate:
     Attributes:
         tolerance: what g_i may be at most.
         confidence: the probability with which all statements hold together.
-        clients: one certificate a client.
+        clients: one certificate a client, also of those of whom nothing is known.
     """
 
     tolerance: float
@@ -79,9 +82,9 @@ class Certificate:
 
     @property
     def verdict(self) -> Verdict:
-        """On all clients: "meets" if every one meets, "violates" if any violates."""
+        """On all clients: "meets" if every one meets, "violates" if any violates, "unknown" if of any nothing is."""
         verdicts = {client.verdict for client in self.clients}
-        for verdict in (Verdict.VIOLATES, Verdict.UNCLEAR):
+        for verdict in (Verdict.VIOLATES, Verdict.UNKNOWN, Verdict.UNCLEAR):
             if verdict in verdicts:
                 return verdict
         return Verdict.MEETS

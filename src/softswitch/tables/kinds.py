@@ -8,14 +8,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
-from softswitch.problem.means import mean_over
-from softswitch.problem.parameters import Batch
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
 from softswitch.tasks.fairness import bounded_group_loss, demographic_parity, equal_opportunity
-from softswitch.tasks.networks import Network, network, objective, probability, scores
+from softswitch.tasks.networks import Network, false_alarms, misses, network, objective, probability
 
 GROUPED = ("demographic-parity", "equal-opportunity", "group-loss")
 """Tasks that need to know each row's group."""
@@ -26,22 +23,6 @@ class KindOfProblem(NamedTuple):
 
     problem: Problem
     strata: str | tuple[str, ...] | None
-
-
-def false_alarms(params: Network, batch: Batch) -> Float[Array, ""]:
-    """The mean logistic loss of the rows that are negative."""
-    return _class_loss(params, batch, 0)
-
-
-def misses(params: Network, batch: Batch) -> Float[Array, ""]:
-    """The mean logistic loss of the rows that are positive."""
-    return _class_loss(params, batch, 1)
-
-
-def _class_loss(params: Network, batch: Batch, label: int) -> Float[Array, ""]:
-    score = scores(params, batch["x"])
-    loss = jnp.logaddexp(0, score) - (batch["y"] == 1) * score
-    return mean_over(loss, batch["weight"] * (batch["y"] == label))
 
 
 def default_alpha(clients: int, bound: float) -> float:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from softswitch.problem.means import mean_over
 from softswitch.problem.parameters import Batch, Params
 from softswitch.support import checks
 
@@ -48,6 +49,22 @@ def objective(params: Network, batch: Batch) -> Float[Array, ""]:
     """f_i: the mean binary cross-entropy."""
     score = scores(params, batch["x"])
     return jnp.average(jnp.logaddexp(0, score) - (batch["y"] == 1) * score, weights=batch["weight"])
+
+
+def false_alarms(params: Network, batch: Batch) -> Float[Array, ""]:
+    """The mean logistic loss of the rows that are negative."""
+    return _class_loss(params, batch, 0)
+
+
+def misses(params: Network, batch: Batch) -> Float[Array, ""]:
+    """The mean logistic loss of the rows that are positive."""
+    return _class_loss(params, batch, 1)
+
+
+def _class_loss(params: Network, batch: Batch, label: int) -> Float[Array, ""]:
+    score = scores(params, batch["x"])
+    loss = jnp.logaddexp(0, score) - (batch["y"] == 1) * score
+    return mean_over(loss, batch["weight"] * (batch["y"] == label))
 
 
 def count(params: Params) -> int:

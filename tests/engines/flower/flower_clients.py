@@ -6,7 +6,8 @@ import pickle
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from softswitch.flower import InProcessGrid, NumpyClient, client_app, wire
+from softswitch.engines.flower import wire
+from softswitch.flower import InProcessGrid, NumpyClient, client_app
 
 FEATURES = 3
 

@@ -17,10 +17,11 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FEATURES, quadratics, zeros
-from softswitch.engines.flower.arrays import flat, unflat
-from softswitch.flower import wire
+from softswitch.engines.flower import wire
+from softswitch.engines.flower.flat_params import flat, unflat
 from softswitch.guarantees.intervals import mean_interval
 from softswitch.results.history import Fate
+from softswitch.rules import LocalLoss
 from softswitch.runs.folder import find_runs, open_run
 from softswitch.runs.report import write_report
 from softswitch.support.files import write_json
@@ -211,7 +212,7 @@ def test_a_torch_optimiser_and_a_loader_and_a_plain_dataset(cancer):
         first, again = (client.report(params, task) for _ in range(2))
         assert first == again
         assert client.report(params, task._replace(round=4)) != first
-        loss = ss.reports.LocalLoss(1.0, np.zeros(1), 0.0, 0.0)
+        loss = LocalLoss(1.0, np.zeros(1), 0.0, 0.0)
         a, b = (client.update(params, task, loss) for _ in range(2))
         np.testing.assert_array_equal(a["weight"], b["weight"])
         assert torch.equal(torch.get_rng_state(), state)  # the user's own generator is left alone
@@ -231,7 +232,7 @@ def test_dropout_and_frozen_weights_and_missing_classes():
     task = fl.Task(0, 0, 2, 0.1, True)
     assert client.report(params, task) == client.report(params, task)  # no dropout in values
     assert client.report(params, task).constraint == [-math.inf]
-    of_nothing = client.update(params, task, ss.reports.LocalLoss(0.0, np.ones(1), 0.0, 0.0))
+    of_nothing = client.update(params, task, LocalLoss(0.0, np.ones(1), 0.0, 0.0))
     assert not any(part.any() for part in of_nothing.values())
     with pytest.raises(ValueError, match="the module's are"):
         client.report({"other": np.zeros(1)}, task)
@@ -336,7 +337,7 @@ def test_directions_are_clipped_by_the_client_and_again_by_the_server(monkeypatc
 
     assert 0.02 < course() <= 0.04 + 1e-6
     monkeypatch.setattr(
-        "softswitch.engines.flower.client.clipped", lambda direction, limit: direction
+        "softswitch.engines.flower.client_app.clipped", lambda direction, limit: direction
     )  # clients that do not
     assert course() <= 0.04 + 1e-6
 
@@ -480,7 +481,7 @@ def test_numpy_clients_mix_constraints_and_penalties_by_hand():
     client = fl.NumpyClient(f, g, {"x": np.zeros(5)}, start, name="a")
     assert client.constraints == 2
     task = fl.Task(0, 0, 2, 0.1, False)
-    loss = ss.reports.LocalLoss(1.0, np.array([0.5, 0.0]), 3.0, 0.5)
+    loss = LocalLoss(1.0, np.array([0.5, 0.0]), 3.0, 0.5)
     # First step: 2w + ½∇g₀ + 3(∇g₀ + ∇g₁), since g = (1, 6) > ½; then from w − 0.1 times that, where g₀ = ¼ is within.
     first = np.array([4 + 0.5 + 3, 6 + 6])
     here = start["w"] - 0.1 * first

@@ -9,8 +9,8 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import BAD_DIRECTIONS, BAD_REPORTS, LOST, FaultyGrid, W, quadratic, quadratics, zeros
+from softswitch.engines.flower import wire
 from softswitch.engines.flower.remote import checked_intervals
-from softswitch.flower import wire
 from softswitch.results.history import Fate
 
 RULE = ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1)
@@ -88,6 +88,22 @@ def test_a_client_that_fails_between_the_exchanges_is_dropped_and_weights_are_re
     assert REASONS.get(fault, "") in caplog.text
     assert np.isfinite(result.history.per_client.objective).all()  # its report counted
     np.testing.assert_allclose(result.last["w"], step_by_hand([0, 1, 2, 3], weighing=others), atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [100.0, 6400.0])
+def test_without_the_heaviest_client_the_others_count_at_any_sharpness(alpha):
+    """Next to the worst client the others weigh nothing; without it they are weighed again, and no round is void."""
+    worst = int(np.argmax([np.square(client(i)).sum(axis=1).mean() for i in range(MANY)]))
+    grid = FaultyGrid(quadratics(MANY), MANY)
+    grid.faults[worst, wire.UPDATE] = "gone"
+    result = run(grid, rounds=5, rule=ss.SoftmaxSGM(alpha=alpha, step_size=0.2, tolerance=0.1))
+    assert not result.history.void.any()
+    f = np.array([0.5 * np.square(client(i)).sum(axis=1).mean() for i in range(MANY)])
+    second = int(np.argsort(f)[-2])
+    grid = FaultyGrid(quadratics(MANY), MANY)
+    grid.faults[worst, wire.UPDATE] = "gone"
+    once = run(grid, rule=ss.SoftmaxSGM(alpha=6400.0, step_size=0.2, tolerance=0.1))
+    np.testing.assert_allclose(once.last["w"], 0.2 * client(second).mean(axis=0), atol=1e-6)
 
 
 def test_a_restarted_client_goes_on_where_the_parameters_come_again():

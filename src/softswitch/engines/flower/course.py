@@ -17,7 +17,7 @@ from softswitch.engines.flower.reading import Reader
 from softswitch.engines.flower.remote import RemoteClients
 from softswitch.engines.flower.roster import Roster
 from softswitch.engines.flower.run_state import RunState
-from softswitch.engines.flower.settings import StrategySettings
+from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.method.round import check_optimizer
 from softswitch.method.rules import Rule
 from softswitch.problem.domains import check_domain

@@ -15,7 +15,7 @@ from softswitch.clients.client_data import ClientData
 from softswitch.clients.gradient_oracle import GradientOracle
 from softswitch.clients.sampling import whole
 from softswitch.clients.taking_part import BatchSize, TakingPart, gradient_oracle
-from softswitch.engines.flower.arrays import flat, unflat
+from softswitch.engines.flower.flat_params import flat, unflat
 from softswitch.engines.flower.local import Task
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.certify import certify

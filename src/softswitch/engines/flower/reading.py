@@ -11,11 +11,11 @@ import numpy as np
 from flwr.app import Message, RecordDict
 
 from softswitch.engines.flower import wire
-from softswitch.engines.flower.client import clipped
+from softswitch.engines.flower.client_app import clipped
 from softswitch.engines.flower.entries import no_reports
 from softswitch.engines.flower.exchange import Lost
 from softswitch.engines.flower.roster import Roster
-from softswitch.engines.flower.settings import StrategySettings
+from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.method.messages import Reports
 from softswitch.results.history import Fate
 

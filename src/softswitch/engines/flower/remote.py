@@ -16,8 +16,8 @@ from softswitch.engines.flower import wire
 from softswitch.engines.flower.exchange import Lost, exchange
 from softswitch.engines.flower.reading import put_together
 from softswitch.engines.flower.roster import Roster
-from softswitch.engines.flower.settings import StrategySettings
-from softswitch.guarantees.intervals import Range, checked_range, client_certificate, each_range, unknown
+from softswitch.engines.flower.strategy_settings import StrategySettings
+from softswitch.guarantees.intervals import Range, checked_range, client_certificate, each_range, nothing_known
 from softswitch.problem.parameters import Params
 from softswitch.results.certificate import Certificate, Interval
 from softswitch.support import checks
@@ -113,9 +113,10 @@ class RemoteClients:
             found[index] = checked_intervals(answer.content, functions)
 
         self._ask_all(wire.CERTIFY, content, take, who)
-        nothing = [unknown()] * functions
         certificates = [
-            client_certificate(name, found.get(i, nothing), tolerance, each, ranges)
+            client_certificate(name, found[i], tolerance, each, ranges)
+            if i in found
+            else nothing_known(name, functions - 1)
             for i, name in enumerate(self._roster.names)
         ]
         return Certificate(tolerance, confidence, tuple(certificates))

@@ -15,7 +15,7 @@ from jax import tree_util
 from softswitch.clients.evaluation import Overview
 from softswitch.clients.sampling import choose_clients, words_to_choose
 from softswitch.engines.flower.entries import entry, joined, no_reports
-from softswitch.engines.flower.settings import StrategySettings
+from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.engines.flower.wire import Arrays
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.round import State, advance, start, surviving_weights

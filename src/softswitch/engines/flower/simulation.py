@@ -22,8 +22,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.taking_part import TakingPart
-from softswitch.engines.flower.arrays import initial_arrays, unflat
-from softswitch.engines.flower.client import client_app
+from softswitch.engines.flower.client_app import client_app
+from softswitch.engines.flower.flat_params import initial_arrays, unflat
 from softswitch.engines.flower.in_process import InProcessGrid
 from softswitch.engines.flower.jax_client import JaxClient
 from softswitch.engines.flower.strategy import SwitchingStrategy

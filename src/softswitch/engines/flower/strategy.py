@@ -18,11 +18,11 @@ from flwr.serverapp.strategy import Strategy
 from softswitch.clients.evaluation import Overview, overview
 from softswitch.clients.oracle import Judged
 from softswitch.engines.flower import wire
-from softswitch.engines.flower.client import decision_record
+from softswitch.engines.flower.client_app import decision_record
 from softswitch.engines.flower.course import Course
 from softswitch.engines.flower.exchange import exchange
 from softswitch.engines.flower.remote import RemoteClients
-from softswitch.engines.flower.settings import StrategySettings
+from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules import Rule
 from softswitch.results.history import Fate

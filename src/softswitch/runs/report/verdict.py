@@ -21,14 +21,12 @@ def verdict(run: Run) -> tuple[str, str]:
     if certificate is None:
         return (BAD if violating else UNSURE), f"{words} Nothing was held out, so nothing is certified."
     words = f"{words} {on_held_out(certificate)}"
-    unknown = about["clients"] - len(certificate["clients"])
-    if unknown:
-        words += (
-            f" {unknown} of {about['clients']} clients have too few rows to hold any out; of them nothing is certified."
-        )
+    missing = about["clients"] - len(certificate["clients"])  # by an earlier version, which left them out
+    if missing > 0:
+        words += f" Of {missing} of {about['clients']} clients nothing is certified: no row of theirs is held out."
     if violating or certificate["verdict"] == "violates":
         return BAD, words
-    sure = certificate["verdict"] == "meets" and code != "stopped" and not unknown
+    sure = certificate["verdict"] == "meets" and code != "stopped" and missing <= 0
     return (GOOD if sure else UNSURE), words
 
 
@@ -51,7 +49,7 @@ def on_held_out(certificate: dict[str, Any]) -> str:
     every = certificate["clients"]
     sure = f"with {certificate['confidence']:.0%} confidence"
     sure = f"approximately, {sure}" if certificate["approximate"] else sure
-    by_verdict: dict[str, list[str]] = {"meets": [], "violates": [], "cannot tell": []}
+    by_verdict: dict[str, list[str]] = {"meets": [], "violates": [], "cannot tell": [], "unknown": []}
     for one in every:
         by_verdict[one["verdict"]].append(str(one["client"]))
     if len(by_verdict["meets"]) == len(every):
@@ -63,6 +61,9 @@ def on_held_out(certificate: dict[str, Any]) -> str:
     if by_verdict["cannot tell"]:
         names = by_verdict["cannot tell"]
         said.append(f"for {len(names)} there are too few rows to tell ({some(names)})")
+    if by_verdict["unknown"]:
+        names = by_verdict["unknown"]
+        said.append(f"of {len(names)} nothing is known, since no row of theirs is held out ({some(names)})")
     return f"On held-out rows {', '.join(said)}, {sure}."
 
 

@@ -15,7 +15,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
-from softswitch.engines.flower.arrays import flat, initial_arrays
+from softswitch.engines.flower.flat_params import flat, initial_arrays
 from softswitch.engines.flower.strategy import SwitchingStrategy
 from softswitch.guarantees.intervals import Range, checked_range, each_range
 from softswitch.method.rules import Rule

@@ -1,0 +1,275 @@
+"""What users put in of their own: domains, random functions, models of other libraries, optimisers, warm starts."""
+
+from dataclasses import dataclass
+
+import equinox
+import flax.linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import softswitch as ss
+from problems import client_data, least_squares, mean, regression, softplus_level
+from softswitch.problem.domains import Domain
+
+RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.1)
+PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
+
+
+@pytest.fixture(scope="module")
+def clients():
+    return client_data(*regression())
+
+
+def solve(clients, rule=RULE, problem=PROBLEM, **options):
+    return ss.solve(problem, clients, rule, **{"rounds": 60, "batch_size": 8, "eval_every": 0} | options)
+
+
+class Halfspace:
+    """Not a pytree, not hashable by value: a class as a user writes it."""
+
+    def __init__(self, normal, offset):
+        self.normal, self.offset = np.asarray(normal, np.float32), offset
+
+    def project(self, w):
+        excess = jnp.maximum(self.normal @ w - self.offset, 0)
+        return w - excess * self.normal / (self.normal @ self.normal)
+
+
+@dataclass  # not frozen: it has no hash of its own
+class Ceiling:
+    most: float
+
+    def project(self, w):
+        return jnp.minimum(w, self.most)
+
+
+def test_a_domain_of_ones_own_is_anything_with_project(clients):
+    def last(domain):
+        unbounded = ss.Problem(least_squares, lambda w, b: mean(0 * b["b"], b) - 1.0, jnp.zeros(4), domain)
+        return np.asarray(solve(clients, problem=unbounded).last)
+
+    inside = Halfspace([1.0, 1.0, 0.0, 0.0], 0.2)
+    assert isinstance(inside, Domain)
+    assert last(None)[:2].sum() > 1
+    assert last(inside)[:2].sum() == pytest.approx(0.2, abs=1e-5)
+    another = Halfspace([1.0, 1.0, 0.0, 0.0], 0.1)
+    assert last(another)[:2].sum() == pytest.approx(0.1, abs=1e-5), "another one of the same class is another one"
+    np.testing.assert_array_equal(last(ss.Box(-9.0, 0.5)), last(Ceiling(0.5)))
+
+
+@pytest.mark.parametrize(
+    ("domain", "wrong"),
+    [
+        (3.0, "anything with project"),
+        (Halfspace, "anything with project"),
+        (Halfspace([1.0, 0, 0, 0], -1.0), "start must lie in the domain"),
+        (type("Shrinks", (), {"project": lambda self, w: w[:2]})(), "of the start's shapes"),
+    ],
+)
+def test_a_domain_that_is_none_is_refused(domain, wrong):
+    with pytest.raises((TypeError, ValueError), match=wrong):
+        ss.Problem(least_squares, softplus_level, jnp.zeros(4), domain)
+
+
+def dropout(w, batch, key=None):
+    kept = jnp.ones(4) if key is None else 2 * jax.random.bernoulli(key, 0.5, (4,))
+    return mean(0.5 * (batch["a"] @ (kept * w) - batch["b"]) ** 2, batch)
+
+
+@pytest.mark.parametrize("local_steps", [1, 3])
+def test_functions_may_take_a_random_key(clients, local_steps):
+    """Gradients see it, another one each time; reports and evaluations do not."""
+    noisy = ss.Problem(dropout, softplus_level, jnp.zeros(4))
+    options = {"local_steps": local_steps, "batch_size": None, "rounds": 30}
+    one, again = (solve(clients, problem=noisy, **options) for _ in range(2))
+    plain = solve(clients, **options)
+    np.testing.assert_array_equal(one.params, again.params)
+    assert not np.allclose(one.last, plain.last)
+    np.testing.assert_array_equal(one.history.objective[:1], plain.history.objective[:1])
+    f, _ = ss.evaluate(noisy, clients, one.params)
+    np.testing.assert_array_equal(f, ss.evaluate(PROBLEM, clients, one.params)[0])
+    np.testing.assert_array_equal(one.client_objective, f)
+
+
+def test_every_client_round_and_local_step_has_a_key_of_its_own():
+    """The gradient is the key's own number: directions are sums of different ones."""
+    seen = []
+
+    def number(w, batch, key=None):
+        return w * 0.0 if key is None else w * jax.random.uniform(key)
+
+    four = ss.ClientData.from_arrays({"x": np.zeros(4)}, client=np.arange(4))
+    problem = ss.Problem(number, lambda w, batch: -1.0 + 0 * w, jnp.float32(0.0))
+    rule = ss.AverageSGM(step_size=1.0, tolerance=0.1)
+    result = ss.solve(
+        problem, four, rule, rounds=300, local_steps=3, batch_size=None, callbacks=[lambda c: seen.append(c)]
+    )
+    # 300 rounds of 4 clients and 3 steps: the sum of means of 12 uniform numbers, 300·(1/2 ± √(1/12)/√12 /√300).
+    assert float(result.last) == pytest.approx(-150, abs=4 * 300 * np.sqrt(1 / 12 / 12 / 300))
+    alone = ss.solve(problem, four, rule, rounds=1, local_steps=3, batch_size=None)
+    single = ss.solve(problem, four, rule, rounds=1, local_steps=1, batch_size=None)
+    assert 0.2 < -float(alone.last) < 0.8
+    assert float(alone.last) != float(single.last)
+
+
+def test_a_pooled_constraint_may_take_a_key(clients):
+    def statistics(w, batch, key=None):
+        shift = 0.0 if key is None else jax.random.uniform(key)
+        return jnp.stack([(batch["weight"] * (batch["c"] @ w + shift)).sum(), batch["weight"].sum()])
+
+    constraint = ss.PooledConstraint(statistics, lambda sums: sums[0] / sums[1] - 0.1)
+    result = solve(clients, problem=ss.Problem(least_squares, constraint, jnp.zeros(4)))
+    assert np.isfinite(result.worst_constraint)
+
+
+def test_a_key_over_flower_too():
+    pytest.importorskip("flwr")
+    few = client_data(*regression(clients=3))
+    noisy = ss.Problem(dropout, softplus_level, jnp.zeros(4))
+    found = ss.solve(noisy, few, RULE, rounds=4, batch_size=None, engine="grid")
+    plain = ss.solve(PROBLEM, few, RULE, rounds=4, batch_size=None, engine="grid")
+    assert not np.allclose(found.last, plain.last)
+
+
+def test_equinox_models_are_parameters(clients, tmp_path):
+    model = equinox.nn.MLP(4, "scalar", 8, 1, key=jax.random.key(0))
+    start, static = equinox.partition(model, equinox.is_inexact_array)
+
+    def loss(params, batch):
+        predicted = jax.vmap(equinox.combine(params, static))(batch["a"])
+        return mean(0.5 * (predicted - batch["b"]) ** 2, batch)
+
+    def size(params, batch):
+        return sum((leaf**2).mean() for leaf in jax.tree.leaves(params)) - 0.5 + 0 * batch["weight"].sum()
+
+    problem = ss.Problem(loss, size, start)
+    before = ss.evaluate(problem, clients, start)[0].max()
+    result = solve(clients, problem=problem, rule=ss.SoftmaxSGM(alpha=5.0, step_size=0.05, tolerance=0.1), rounds=200)
+    assert result.worst_objective < 0.7 * before
+    trained = equinox.combine(result.params, static)
+    assert jnp.shape(trained(jnp.ones(4))) == ()
+    result.save(tmp_path)
+    with pytest.raises(ValueError, match="give like="):
+        ss.Result.load(tmp_path)
+    loaded = ss.Result.load(tmp_path, like=start)
+    assert equinox.tree_equal(loaded.params, result.params)
+
+
+def test_flax_models_are_parameters(clients):
+    class Network(flax.linen.Module):
+        @flax.linen.compact
+        def __call__(self, x, *, train):
+            x = flax.linen.relu(flax.linen.Dense(8)(x))
+            return flax.linen.Dense(1)(flax.linen.Dropout(0.1, deterministic=not train)(x))[:, 0]
+
+    network = Network()
+    start = network.init(jax.random.key(0), jnp.zeros((1, 4)), train=False)
+
+    def loss(params, batch, key=None):
+        drops = None if key is None else {"dropout": key}
+        predicted = network.apply(params, batch["a"], train=key is not None, rngs=drops)
+        return mean(0.5 * (predicted - batch["b"]) ** 2, batch)
+
+    problem = ss.Problem(loss, lambda params, batch: mean(0 * batch["b"], batch) - 1.0, start)
+    before = ss.evaluate(problem, clients, start)[0].max()
+    result = solve(clients, problem=problem, rule=ss.SoftmaxSGM(alpha=5.0, step_size=0.05, tolerance=0.1), rounds=200)
+    assert result.worst_objective < 0.7 * before
+
+
+def test_optimisers_that_want_a_value_work(clients):
+    """A Polyak step goes down to where the value is 0: here the constraint, from far outside."""
+
+    def polyak(step_size):
+        return optax.polyak_sgd(max_learning_rate=1.0, scaling=step_size)
+
+    two = ss.ClientData.from_arrays({"sign": np.array([1.0, -1.0])}, client=["up", "down"])
+    problem = ss.Problem(lambda w, b: w**2, lambda w, b: 3 * w - 1 + 0 * b["sign"][0], jnp.float32(7.0))
+    rule = ss.SoftmaxSGM(alpha=1.0, step_size=1.0, tolerance=0.5, threshold=0.5, optimizer=polyak)
+    result = ss.solve(problem, two, rule, rounds=1, batch_size=None)
+    # g − λ = 3·7 − 1 − 0.5 = 19.5 and u = 3: one step of 19.5/9 along 3 lands at g = λ, w = 0.5; but at most 1·3.
+    assert float(result.last) == pytest.approx(7.0 - min(19.5 / 9, 1.0) * 3)
+    near = ss.Problem(problem.objective, problem.constraint, jnp.float32(1.0))
+    assert float(ss.solve(near, two, rule, rounds=1, batch_size=None).last) == pytest.approx(0.5)
+
+    def patient(step_size):
+        return optax.chain(optax.sgd(step_size), optax.contrib.reduce_on_plateau(patience=2))
+
+    assert np.isfinite(
+        solve(clients, rule=ss.SoftmaxSGM(alpha=5.0, step_size=0.1, tolerance=1, optimizer=patient)).last
+    ).all()
+
+
+def test_an_optimiser_that_wants_to_search_is_refused_in_words(clients):
+    def searching(step_size):
+        return optax.chain(optax.sgd(step_size), optax.scale_by_backtracking_linesearch(5))
+
+    rule = ss.SoftmaxSGM(alpha=1.0, step_size=0.1, tolerance=0.1, optimizer=searching)
+    with pytest.raises(ValueError, match="optimizer must be content with a direction, the parameters and a value"):
+        solve(clients, rule=rule)
+
+
+@pytest.mark.parametrize("answer", [True, 1, "enough", np.True_, [0]])
+def test_any_true_value_of_a_callback_ends_the_run(clients, answer):
+    result = solve(clients, rounds=600, callbacks=[lambda chunk: answer])
+    assert result.status.code is ss.StatusCode.STOPPED
+    assert len(result.history) == 250
+
+
+@pytest.mark.parametrize("answer", [None, False, 0, "", ()])
+def test_any_other_value_does_not(clients, answer):
+    assert len(solve(clients, rounds=300, callbacks=[lambda chunk: answer]).history) == 300
+
+
+def test_half_precision_parameters_are_refused():
+    """In bfloat16 a step of 1e-3 from 1 is lost in rounding: w stood still, and the run passed for a success."""
+    for dtype in (jnp.bfloat16, jnp.float16):
+        with pytest.raises(TypeError, match=f"start must be float32 or float64, but has dtype {jnp.dtype(dtype).name}"):
+            ss.Problem(least_squares, softplus_level, jnp.ones(4, dtype))
+    with pytest.raises(TypeError, match=r"start\['w'\] must be float32"):
+        ss.Problem(least_squares, softplus_level, {"w": jnp.ones(4, jnp.bfloat16)})
+
+
+ADAM = ss.SoftmaxSGM(alpha=20.0, step_size=0.01, tolerance=0.1, optimizer=optax.adam)
+
+
+def test_a_warm_start_keeps_optimiser_and_average_as_asked(clients):
+    """Whole batches, no schedule: two runs of 40, the second one warm, are one run of 80."""
+    options = {"batch_size": None, "rounds": 40}
+    first = solve(clients, rule=ADAM, **options)
+    whole = solve(clients, rule=ADAM, batch_size=None, rounds=80)
+    warm = solve(clients, rule=ADAM, warm_start=first, **options)
+    np.testing.assert_array_equal(warm.last, whole.last)
+    np.testing.assert_array_equal(warm.params, whole.params)
+    cold = solve(clients, rule=ADAM, warm_start=first, keep=(), **options)
+    assert not np.array_equal(cold.last, whole.last), "its moments begin anew"
+    moving = solve(clients, rule=ADAM, warm_start=first, keep=("optimizer",), **options)
+    np.testing.assert_array_equal(moving.last, whole.last)
+    assert int(moving.state.average.rounds) < int(whole.state.average.rounds)
+
+
+def test_what_a_warm_start_cannot_be(clients):
+    first = solve(clients, rounds=5)
+    with pytest.raises(ValueError, match="keep must be one of 'optimizer', 'average', but is 'moments'"):
+        solve(clients, warm_start=first, keep=("moments",))
+    with pytest.raises(TypeError, match="warm_start must be a Result"):
+        solve(clients, warm_start=first.params)
+    with pytest.raises(ValueError, match=r"a state of this rule's optimizer.*leave 'optimizer' out of keep"):
+        solve(clients, rule=ADAM, warm_start=first)
+    solve(clients, rule=ADAM, warm_start=first, keep=("average",), rounds=5)
+    other = ss.Problem(
+        lambda w, b: w["w"][0] ** 2 * mean(b["b"], b), lambda w, b: -1.0 + 0 * w["w"][0], {"w": jnp.zeros(2)}
+    )
+    with pytest.raises(ValueError, match="parameters of the problem's shapes"):
+        solve(clients, problem=other, warm_start=first, keep=())
+
+
+def test_a_sweep_has_an_answer(clients):
+    found = ss.sweep(PROBLEM, clients, [RULE], seeds=2, rounds=60, answer="last", eval_every=0)
+    for result in found.results[0]:
+        np.testing.assert_array_equal(result.params, result.last)
+        assert result.selected.startswith("last iterate")
+    with pytest.raises(ValueError, match="answer must be one of"):
+        ss.sweep(PROBLEM, clients, [RULE], answer="first")
