@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import defaultdict
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -126,3 +127,15 @@ def test_the_map_shows_every_folder_in_order():
     assert tuple(drawn) == FOLDERS
     named = set(re.findall(r"\b(\w+)\.py\b", page))
     assert named <= {name.rpartition(".")[2] for name in KNOWN} | {"reference"}
+
+
+def test_public_names_are_listed_once():
+    """What static tools read is what is imported when it is first used."""
+    for module in map(import_module, ("softswitch", *(f"softswitch.{door}" for door in DOORS[1:]))):
+        with open(module.__file__, encoding="utf-8") as source:
+            named = {line.split(" as ")[1].strip() for line in source if " as " in line and "import" in line}
+        assert named == set(module.__all__)
+        for name in module.__all__:
+            assert getattr(module, name) is not None
+        with pytest.raises(AttributeError, match="nonsense"):
+            module.nonsense  # noqa: B018

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from softswitch.clients.client_data import ClientData as ClientData
     from softswitch.clients.evaluation import evaluate as evaluate
     from softswitch.clients.federation import Federation as Federation
+    from softswitch.clients.oracle import Oracle as Oracle
     from softswitch.clients.splits import split_by_column as split_by_column
     from softswitch.clients.splits import split_dirichlet as split_dirichlet
     from softswitch.clients.splits import split_iid as split_iid
@@ -35,13 +36,15 @@ if TYPE_CHECKING:
     from softswitch.method.weighting import softmax_weights as softmax_weights
     from softswitch.problem.domains import Ball as Ball
     from softswitch.problem.domains import Box as Box
+    from softswitch.problem.domains import Domain as Domain
     from softswitch.problem.means import mean_over as mean_over
     from softswitch.problem.pooled import PooledConstraint as PooledConstraint
     from softswitch.problem.problem import Problem as Problem
     from softswitch.results.certificate import Certificate as Certificate
     from softswitch.results.certificate import Verdict as Verdict
-    from softswitch.results.diagnosis import Finding as Finding
+    from softswitch.results.finding import Finding as Finding
     from softswitch.results.history import ClientHistory as ClientHistory
+    from softswitch.results.history import Fate as Fate
     from softswitch.results.history import History as History
     from softswitch.results.result import Result as Result
     from softswitch.results.status import Status as Status
@@ -62,12 +65,15 @@ _PLACES = {
     "ClientData": "clients.client_data",
     "ClientHistory": "results.history",
     "Constants": "guarantees.theorems",
+    "Domain": "problem.domains",
+    "Fate": "results.history",
     "Federation": "clients.federation",
-    "Finding": "results.diagnosis",
+    "Finding": "results.finding",
     "HardSGM": "method.rules",
     "History": "results.history",
     "NeymanPearsonClassifier": "tables.estimators",
     "ParityClassifier": "tables.estimators",
+    "Oracle": "clients.oracle",
     "Penalty": "method.rules",
     "Plan": "guarantees.plan",
     "PooledConstraint": "problem.pooled",

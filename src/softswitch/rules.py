@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from softswitch.method.rules import Reports as Reports
     from softswitch.method.rules import Rule as Rule
     from softswitch.method.rules import SoftmaxSGM as SoftmaxSGM
+    from softswitch.method.rules.switching import switch as switch
     from softswitch.problem.choices import CRITERIA as CRITERIA
 
 _PLACES = {
@@ -27,6 +28,7 @@ _PLACES = {
     "Reports": "method.rules",
     "Rule": "method.rules",
     "SoftmaxSGM": "method.rules",
+    "switch": "method.rules.switching",
 }
 """Where each name lives."""
 

@@ -18,7 +18,7 @@ from softswitch.method.rules import Rule
 from softswitch.problem.choices import ENGINES
 from softswitch.problem.problem import Problem
 from softswitch.results.blocker import smallest_alone
-from softswitch.results.diagnosis import NEVER_MET, never_feasible
+from softswitch.results.infeasible import NEVER_MET, never_feasible
 from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
 from softswitch.runs.checkpoints import Checkpoints

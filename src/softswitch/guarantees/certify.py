@@ -1,6 +1,6 @@
 """certify(): which clients meet their constraints, and with what certainty, from rows not trained on.
 
-How a bound is made of rows stands in ``bounds.py``. All statements hold together with the confidence asked for: its
+How a bound is made of rows stands in ``intervals.py``. All statements hold together with the confidence asked for: its
 error probability is divided by their number (Bonferroni).
 """
 

@@ -18,11 +18,13 @@ class Verdict(StrEnum):
     """What the held-out rows say of a client or of all."""
 
     MEETS = "meets"
+    """All of its constraints are within the tolerance, with the confidence asked for."""
     UNCLEAR = "cannot tell"
     """There are rows, but too few."""
     UNKNOWN = "unknown"
     """There is no row that tells anything of it."""
     VIOLATES = "violates"
+    """One of its constraints is above the tolerance, with the confidence asked for."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from softswitch.method.round import State, start
 from softswitch.method.rules import Rule
 from softswitch.problem.parameters import Params
 from softswitch.results import saving
-from softswitch.results.diagnosis import Finding
+from softswitch.results.finding import Finding
 from softswitch.results.history import History
 from softswitch.results.status import Status, StatusCode
 

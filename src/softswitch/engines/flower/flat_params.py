@@ -35,6 +35,18 @@ def unflat(arrays: Arrays, like: Params) -> Params:
     return shaped(arrays, like)
 
 
+def unflat_within(tree: Any, like: Any, flat_params: Arrays) -> Any:
+    """A tree that holds parameters by name in some of its places (a run's state, say), in the structure of ``like``."""
+    arrays = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        *outer, last = path
+        name = getattr(last, "key", None)
+        arrays[jax.tree_util.keystr(path)] = leaf
+        if name in flat_params:  # a name is the path within the parameters
+            arrays[f"{jax.tree_util.keystr(tuple(outer))}{name}"] = leaf
+    return shaped(arrays, like)
+
+
 def _is_flat(params: Any) -> bool:
     return isinstance(params, dict) and all(
         isinstance(name, str) and jax.tree_util.all_leaves([leaf]) for name, leaf in params.items()

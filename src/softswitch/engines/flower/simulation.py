@@ -23,11 +23,12 @@ from flwr.serverapp import Grid, ServerApp
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.taking_part import TakingPart
 from softswitch.engines.flower.client_app import client_app
-from softswitch.engines.flower.flat_params import initial_arrays, unflat
+from softswitch.engines.flower.flat_params import flat, initial_arrays, unflat, unflat_within
 from softswitch.engines.flower.in_process import InProcessGrid
 from softswitch.engines.flower.jax_client import JaxClient
 from softswitch.engines.flower.strategy import SwitchingStrategy
 from softswitch.engines.request import RunSettings
+from softswitch.method.round import start as first_state
 from softswitch.method.rules import Rule
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.problem.problem import Problem
@@ -94,8 +95,14 @@ def solve_over_flower(
     def tree(params: Any) -> Any:
         return None if params is None else jax.tree.map(jnp.asarray, unflat(params, problem.start))
 
+    like = jax.eval_shape(lambda: first_state(problem.start, rule, result.client_constraint.shape[1]))
     return replace(
-        result, names=clients.names, params=tree(result.params), last=tree(result.last), best=tree(result.best)
+        result,
+        names=clients.names,
+        params=tree(result.params),
+        last=tree(result.last),
+        best=tree(result.best),
+        state=unflat_within(result.state, like, flat(problem.start)),
     )
 
 

@@ -45,7 +45,8 @@ class Rule(ABC):
         optimizer: the server optimiser: a function from a step size to an optax transformation, such as ``optax.sgd``
             or ``optax.adam``. It is handed Σ r_i u_i as if it were a gradient. One that wants a ``value``
             (``optax.polyak_sgd``, say) is handed that of what the round descends on: Σ r_i f_i in an objective round,
-            how far the criterion is above λ in a constraint round.
+            how far the criterion is above λ in a constraint round. A Polyak step for a convex constraint never quite
+            reaches λ then: give it an ``f_min`` a little below 0.
     """
 
     step_size: float | Schedule
