@@ -40,8 +40,8 @@ def compiled(policy: Any, fisher_every: int) -> tuple[float, float]:
     carts = cartpole(gradient_episodes=EPISODES, estimation_episodes=0, fisher_every=fisher_every)
     rule = ss.SoftmaxSGM(alpha=0.05, step_size=1.0, tolerance=0.0)
     asked = request_of(carts, (rule,), RunSettings(rounds=ROUNDS, eval_every=0, record_clients=True))
-    state = engine.start(policy, rule, 1)
-    go = partial(engine.run_chunk, asked.oracle_in_rounds, rule, None, **asked.static(1))
+    state = engine.start(policy, rule, carts.oracle, remembers=False)
+    go = partial(engine.run_chunk, asked.parts(rule), asked.program(1))
     steps, began = 0.0, time.perf_counter()
     for k in range(ROUNDS):
         _, record = jax.block_until_ready(go(asked.span(k), jax.random.key(0), state))

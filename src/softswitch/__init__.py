@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from softswitch.guarantees.theorems import Constants as Constants
     from softswitch.guarantees.theorems import alpha_window as alpha_window
     from softswitch.guarantees.theorems import heterogeneity as heterogeneity
+    from softswitch.method.memory import Memory as Memory
     from softswitch.method.rules import AverageSGM as AverageSGM
     from softswitch.method.rules import HardSGM as HardSGM
     from softswitch.method.rules import Penalty as Penalty
@@ -71,6 +72,7 @@ _PLACES = {
     "Finding": "results.finding",
     "HardSGM": "method.rules",
     "History": "results.history",
+    "Memory": "method.memory",
     "NeymanPearsonClassifier": "tables.estimators",
     "ParityClassifier": "tables.estimators",
     "Oracle": "clients.oracle",

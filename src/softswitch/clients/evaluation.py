@@ -118,10 +118,10 @@ def evaluate(problem: Problem, clients: ClientData, params: Params) -> tuple[np.
 
 
 @partial(jax.jit, static_argnames="losses")
-def pooled_value(way: WayThrough, rows: Rows, params: Params, losses: Losses) -> Float[Array, " c"] | None:
-    """A pooled constraint on all clients' data put together, compiled; None for a plain constraint."""
+def pooled_value(way: WayThrough, rows: Rows, params: Params, losses: Losses) -> Float[Array, " c"]:
+    """A pooled constraint on all clients' data put together, compiled."""
     statistics = way.each(lambda batch: losses.statistics(params, batch), rows, float_dtype(params))
-    return losses.pool(statistics, rows.sizes)
+    return losses.pool(jnp.tensordot(rows.sizes.astype(statistics.dtype), statistics, axes=1))
 
 
 def way_through(clients: ClientData, weights_ignored_by: tuple[str, ...]) -> WayThrough:

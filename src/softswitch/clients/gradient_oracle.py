@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, UInt32
 
 from softswitch.clients.client_data import Rows
 from softswitch.clients.evaluation import WayThrough, compiled_values, pooled_value, values
@@ -83,20 +83,38 @@ class GradientOracle(Oracle):
         """Draw I_k, then its members' rows, all from one stretch of random words: one generator to compile and run."""
         n, m = self.client_count, self.participants
         for_clients = words_to_choose(n, m)
-        for_report = self.report_batching.words(m, 1)
-        for_update = self.update_batching.words(m, self.local_steps)
-        words = jax.random.bits(key, (for_clients + for_report + for_update,), jnp.uint32)
-        who, report, update = jnp.split(words, (for_clients, for_clients + for_report))
-        clients = choose_clients(who, n, m)
-        keys = None
-        if self.losses.random:
-            keys = jax.random.split(jax.random.fold_in(key, FOR_FUNCTIONS), (m, self.local_steps))
+        words = jax.random.bits(key, (for_clients + self._words_for_rows,), jnp.uint32)
+        who, rows = jnp.split(words, (for_clients,))
+        return self.draw_for(choose_clients(who, n, m), (rows, self._keys(key)))
+
+    def chance(self, key: Array) -> tuple[UInt32[Array, " words"], Key[Array, "m e"] | None]:
+        """The random words that rows are drawn by, and the keys of functions that take one."""
+        return jax.random.bits(key, (self._words_for_rows,), jnp.uint32), self._keys(key)
+
+    def draw_for(self, clients: Int[Array, " m"], chance: tuple[Array, Array | None]) -> RowDraws:
+        """The given participants' rows."""
+        words, keys = chance
+        report, update = jnp.split(words, (self.report_batching.words(self.participants, 1),))
         return RowDraws(
             clients,
             self.report_batching.draw(report, self.rows, clients, 1)[0],
             self.update_batching.draw(update, self.rows, clients, self.local_steps),
             keys,
         )
+
+    @property
+    def _words_for_rows(self) -> int:
+        m = self.participants
+        return self.report_batching.words(m, 1) + self.update_batching.words(m, self.local_steps)
+
+    def _keys(self, key: Array) -> Key[Array, "m e"] | None:
+        if not self.losses.random:
+            return None
+        return jax.random.split(jax.random.fold_in(key, FOR_FUNCTIONS), (self.participants, self.local_steps))
+
+    def pool(self, sums: Float[Array, " s"]) -> Float[Array, " c"]:
+        """The constraint of the clients' data put together."""
+        return self.losses.pool(sums)
 
     def report(self, params: Params, draws: RowDraws) -> tuple[Reports, None]:
         """f_i(w_k, ξ_i) and g_i(w_k, ξ_i) on a fresh batch of each participant."""
@@ -112,8 +130,11 @@ class GradientOracle(Oracle):
 
         objective, constraint, statistics = map_slices(one, (draws.clients, draws.report_rows), self.slice_size)
         mask = jnp.ones(objective.shape, bool)
-        pooled = self.losses.pool(statistics, self.rows.sizes[draws.clients])
-        return Reports(objective, constraint, pooled, mask), None
+        if statistics is None:
+            return Reports(objective, constraint, None, mask), None
+        sizes = self.rows.sizes[draws.clients].astype(statistics.dtype)
+        pooled = self.losses.pool(jnp.tensordot(sizes, statistics, axes=1))
+        return Reports(objective, constraint, pooled, mask, sums=sizes[:, None] * statistics), None
 
     def direction(
         self, params: Params, draws: RowDraws, kept: None, decision: Decision, switches: bool, step_size: Any

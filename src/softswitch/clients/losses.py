@@ -61,12 +61,10 @@ class Losses:
         statistics: Array = call(self.constraint_function.statistics, params, batch, None)
         return statistics
 
-    def pool(self, statistics: Array | None, sizes: Array) -> Float[Array, " c"] | None:
-        """The constraint of all given clients' data put together: each client's means count by its rows."""
-        if not isinstance(self.constraint_function, PooledConstraint) or statistics is None:
-            return None
-        together = jnp.tensordot(sizes.astype(statistics.dtype), statistics, axes=1)
-        return jnp.atleast_1d(self.constraint_function.value(together))
+    def pool(self, sums: Float[Array, " s"]) -> Float[Array, " c"]:
+        """A pooled constraint of clients' data put together, by the sums of their statistics times their rows."""
+        assert isinstance(self.constraint_function, PooledConstraint)
+        return jnp.atleast_1d(self.constraint_function.value(sums))
 
     def objective_loss(self, params: Params, batch: Batch, mix: LocalLoss, key: Any) -> Array:
         """f_i: what a switching rule's clients descend on in a feasible round."""

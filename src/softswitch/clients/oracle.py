@@ -57,6 +57,18 @@ class Oracle(ABC):
     def draw(self, key: Array) -> Any:
         """All random choices of one round, from its key: a pytree with the participants under ``.clients``."""
 
+    def chance(self, key: Array) -> Any:
+        """The random numbers of one round, before it is known who takes part: for a server that chooses by need."""
+        raise NotImplementedError(f"{type(self).__name__} cannot draw for clients that the server chooses (memory)")
+
+    def draw_for(self, clients: Int[Array, " m"], chance: Any) -> Any:
+        """As ``draw``, for given participants and with these random numbers."""
+        raise NotImplementedError(f"{type(self).__name__} cannot draw for clients that the server chooses (memory)")
+
+    def pool(self, sums: Float[Array, " s"]) -> Float[Array, " c"]:
+        """The constraint on data put together, by its summed statistics, where the constraint is pooled."""
+        raise NotImplementedError(f"{type(self).__name__} has no pooled constraint")
+
     @abstractmethod
     def report(self, params: Params, draws: Any) -> tuple[Reports, Any]:
         """First exchange: f_i and g_i of the participants at w_k; and what clients keep for the second, if anything."""

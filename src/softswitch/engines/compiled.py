@@ -13,9 +13,11 @@ from jaxtyping import Array, Float, Int
 from softswitch.clients.evaluation import Overview, overview
 from softswitch.clients.oracle import Oracle
 from softswitch.method import round
+from softswitch.method.memory import FOR_TURNS, Memory, Places, ask, decide, hear, nothing_remembered, turns
 from softswitch.method.rules import Rule
 from softswitch.method.weighting import maximum
 from softswitch.problem.domains import Domain
+from softswitch.problem.parameters import float_dtype
 from softswitch.results.record import Record, RecordedClients
 
 CHUNK_ROUNDS = 250
@@ -40,24 +42,58 @@ class Span(NamedTuple):
     eval_every: Int[Array, ""] | int
 
 
+class Program(NamedTuple):
+    """What is compiled into a chunk beside the clients, the rule and the domain.
+
+    Attributes:
+        length: how many rounds it is at most.
+        record_clients: whether what every participant reported is kept.
+        looks: whether some rounds look at all data.
+        places: who gets the places of a round, where the server remembers its clients; else None.
+    """
+
+    length: int
+    record_clients: bool
+    looks: bool
+    places: Places | None = None
+
+
+class Parts(NamedTuple):
+    """All that a run asks for, as a compiled program takes it: its arrays are traced.
+
+    Attributes:
+        oracle: the clients.
+        rule: the method.
+        domain: Θ, or None.
+        memory: how the server remembers; None: not at all.
+    """
+
+    oracle: Oracle
+    rule: Rule
+    domain: Domain | None
+    memory: Memory | None = None
+
+
 def play(
-    oracle: Oracle,
-    rule: Rule,
-    domain: Domain | None,
-    span: Span,
-    record_clients: bool,
-    looks: bool,
-    state: round.State,
-    k: Array,
-    draws: Any,
+    parts: Parts, program: Program, span: Span, state: round.State, k: Array, draws: Any
 ) -> tuple[round.State, Record]:
     """One round: report, decide, update, apply."""
+    oracle, rule = parts.oracle, parts.rule
     reports, kept = oracle.report(state.params, draws)
-    decision, rule_state = rule.decide(state.rule, reports)
+    remembered = None
+    if parts.memory is None:
+        decision, rule_state = rule.decide(state.rule, reports)
+    else:
+        assert state.memory is not None
+        remembered = hear(parts.memory, state.memory, k, draws.clients, reports)
+        pooled = None if remembered.sums is None else oracle.pool(remembered.sums.sum(axis=0))
+        decision, rule_state = decide(rule, state.rule, remembered, draws.clients, reports, pooled)
     step_size = rule.local_step_size_at(k)
     direction = oracle.direction(state.params, draws, kept, decision, rule.switches, step_size)
-    after = round.advance(state, rule, domain, k, span.averaging_from, reports, decision, rule_state, direction)
-    full, held_out = _look_at_all(oracle, span, state.params, k) if looks else (Overview.nothing(), None)
+    after = round.advance(
+        state, rule, parts.domain, k, span.averaging_from, reports, decision, rule_state, direction, remembered
+    )
+    full, held_out = _look_at_all(oracle, span, state.params, k) if program.looks else (Overview.nothing(), None)
     told = RecordedClients(draws.clients, reports.objective, reports.constraint, reports.metrics)
     record = Record(
         maximum(reports.objective, reports.mask),
@@ -69,7 +105,9 @@ def play(
         held_out,
         (reports.mask & ~(reports.has_objective & reports.has_constraint.all(axis=1))).sum(),
         oracle.rows_held(draws),
-        told if record_clients else None,
+        told if program.record_clients else None,
+        None if remembered is None else (~remembered.heard).sum(),
+        None if remembered is None else k - jnp.where(remembered.heard, remembered.heard_at, k).min(),
     )
     return after, record
 
@@ -88,28 +126,28 @@ def _look_at_all(oracle: Oracle, span: Span, params: Any, k: Array) -> tuple[Ove
     )
 
 
-def chunk(
-    oracle: Oracle,
-    rule: Rule,
-    domain: Domain | None,
-    span: Span,
-    key: Array,
-    state: round.State,
-    *,
-    length: int,
-    record_clients: bool,
-    looks: bool,
-) -> tuple[round.State, Record]:
-    """Up to ``length`` rounds from ``span.first`` on, but none from ``span.last`` on; their records are zeros.
+def chunk(parts: Parts, program: Program, span: Span, key: Array, state: round.State) -> tuple[round.State, Record]:
+    """Up to so many rounds from ``span.first`` on, but none from ``span.last`` on; their records are zeros.
 
-    Round k's random choices come from the run's key and k, all rounds' at once: that is far cheaper than one by one.
+    Round k's random numbers come from the run's key and k, all rounds' at once: that is far cheaper than one by one.
     """
-    rounds = span.first + jnp.arange(length, dtype=jnp.int32)
-    draws = jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k)))(rounds)
+    oracle, places = parts.oracle, program.places
+    rounds = span.first + jnp.arange(program.length, dtype=jnp.int32)
+    keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(rounds)
+    if places is None:
+        chances: Any = jax.vmap(oracle.draw)(keys)
+    else:
+        whose_turn = turns(jax.random.fold_in(key, FOR_TURNS), rounds, oracle.client_count, places)
+        chances = (jax.vmap(oracle.chance)(keys), whose_turn)
 
     def one(state: round.State, i: Any) -> tuple[round.State, Record]:
-        k, drawn = jax.tree.map(lambda all_rounds: all_rounds[i], (rounds, draws))
-        return play(oracle, rule, domain, span, record_clients, looks, state, k, drawn)
+        k, chance = jax.tree.map(lambda all_rounds: all_rounds[i], (rounds, chances))
+        draws = chance
+        if places is not None:
+            assert state.memory is not None
+            luck, turn = chance
+            draws = oracle.draw_for(ask(state.memory, turn, places), luck)
+        return play(parts, program, span, state, k, draws)
 
     def step(i: Any, so_far: tuple[round.State, Record]) -> tuple[round.State, Record]:
         state, records = so_far
@@ -117,55 +155,31 @@ def chunk(
         return state, jax.tree.map(lambda all_rounds, this: all_rounds.at[i].set(this), records, record)
 
     shapes = jax.eval_shape(one, state, 0)[1]
-    records = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), shapes)
+    records = jax.tree.map(lambda leaf: jnp.zeros((program.length, *leaf.shape), leaf.dtype), shapes)
     # The number of rounds is traced: rounds beyond the last are not computed, and another number compiles nothing.
-    to_play = jnp.minimum(length, span.last - span.first)
+    to_play = jnp.minimum(program.length, span.last - span.first)
     played: tuple[round.State, Record] = lax.fori_loop(0, to_play, step, (state, records))
     return played
 
 
-@partial(jax.jit, static_argnames=("length", "record_clients", "looks"))
-def run_chunk(
-    oracle: Oracle,
-    rule: Rule,
-    domain: Domain | None,
-    span: Span,
-    key: Array,
-    state: round.State,
-    *,
-    length: int,
-    record_clients: bool,
-    looks: bool,
-) -> tuple[round.State, Record]:
-    """A chunk of one run, compiled."""
-    static = {"length": length, "record_clients": record_clients, "looks": looks}
-    return chunk(oracle, rule, domain, span, key, state, **static)  # type: ignore[arg-type]
+run_chunk = partial(jax.jit, static_argnames="program")(chunk)
+"""A chunk of one run, compiled."""
 
 
-@partial(jax.jit, static_argnames=("length", "record_clients", "looks"))
+@partial(jax.jit, static_argnames="program")
 def run_chunk_of_many(
-    oracle: Oracle,
-    rules: Rule,
-    domain: Domain | None,
-    span: Span,
-    keys: Array,
-    states: round.State,
-    *,
-    length: int,
-    record_clients: bool,
-    looks: bool,
+    parts: Parts, program: Program, span: Span, keys: Array, states: round.State
 ) -> tuple[round.State, Record]:
-    """A chunk of many runs at once, compiled: seeds × rules.
+    """A chunk of many runs at once, compiled: seeds × rules. ``parts.rule`` holds all rules' numbers.
 
     Rules are the inner axis, so that all rules share a seed's draws.
     """
-    static = {"length": length, "record_clients": record_clients, "looks": looks}
 
     def one(rule: Rule, key: Array, state: round.State) -> tuple[round.State, Record]:
-        return chunk(oracle, rule, domain, span, key, state, **static)  # type: ignore[arg-type]
+        return chunk(parts._replace(rule=rule), program, span, key, state)
 
     over_rules = jax.vmap(one, in_axes=(0, None, 0))
-    return jax.vmap(over_rules, in_axes=(None, 0, 0))(rules, keys, states)
+    return jax.vmap(over_rules, in_axes=(None, 0, 0))(parts.rule, keys, states)
 
 
 @jax.jit
@@ -180,10 +194,16 @@ def chunk_length(oracle: Oracle, seeds: int = 1) -> int:
     return max(1, min(CHUNK_ROUNDS, CHUNK_WORDS // max(1, words)))
 
 
-@partial(jax.jit, static_argnames="constraints")
-def start(params: Any, rule: Rule, constraints: int) -> round.State:
+@partial(jax.jit, static_argnames="remembers")
+def start(params: Any, rule: Rule, oracle: Oracle, *, remembers: bool) -> round.State:
     """The state before round 0, compiled."""
-    return round.start(params, rule, constraints)
+    if not remembers:
+        return round.start(params, rule, oracle.constraints)
+    sums = jax.eval_shape(lambda: oracle.report(params, oracle.draw(jax.random.key(0)))[0]).sums
+    nothing = nothing_remembered(
+        oracle.client_count, oracle.constraints, None if sums is None else sums.shape[1], float_dtype(params)
+    )
+    return round.start(params, rule, oracle.constraints, nothing)
 
 
 @jax.jit

@@ -34,6 +34,7 @@ def run(
     began = time.perf_counter()
     kept = None if checkpoints is None else _RunCheckpoints(request, rule, seed, checkpoints)
     key, length, rounds = jax.random.key(seed), compiled.chunk_length(request.oracle), request.rounds
+    parts, program = request.parts(rule), request.program(length)
     state, records, done, stopped = request.first_state(rule), list[Record](), 0, False
     if kept is not None and (there := kept.latest(state, length)) is not None:
         state, records, done = jax.tree.map(jnp.asarray, there.state), [there.record], there.done
@@ -43,15 +44,7 @@ def run(
         share.with_rounds(History.from_records(request.oracle, records, done))
     try:
         while done < rounds and not stopped and int(state.diverged_at) < 0:
-            after, record = compiled.run_chunk(
-                request.oracle_in_rounds,
-                rule,
-                request.domain,
-                request.span(done),
-                key,
-                state,
-                **request.static(length),
-            )
+            after, record = compiled.run_chunk(parts, program, request.span(done), key, state)
             record = jax.tree.map(np.asarray, record)  # the device keeps nothing of rounds that are over
             diverged_at = int(after.diverged_at)
             last = min(done + length, rounds) if diverged_at < 0 else diverged_at + 1
@@ -96,17 +89,8 @@ class _RunCheckpoints:
     def latest(self, state: State, length: int) -> Standing | None:
         """Where the run stands, made ready for as many rounds as are asked for now."""
         request = self._request
-        shape = jax.eval_shape(
-            lambda: compiled.chunk(
-                request.oracle_in_rounds,
-                self._rule,
-                request.domain,
-                request.span(0),
-                jax.random.key(0),
-                state,
-                **request.static(length),
-            )
-        )[1]
+        parts, program, key = request.parts(self._rule), request.program(length), jax.random.key(0)
+        shape = jax.eval_shape(lambda: compiled.chunk(parts, program, request.span(0), key, state))[1]
         there = self._checkpoints.latest(self._identity, (state, shape))
         return None if there is None else there.extended(request.rounds, request.settings.averaging_from)
 

@@ -111,15 +111,8 @@ def _one_kind(share: Share, rules: Sequence[Rule], watch: Callable[[int], None])
     records = []
     began = time.perf_counter()
     for first in range(0, request.rounds, length):
-        states, record = compiled.run_chunk_of_many(
-            request.oracle_in_rounds,
-            stacked,
-            request.domain,
-            request.span(first),
-            keys,
-            states,
-            **request.static(length),
-        )
+        program = request.program(length)
+        states, record = compiled.run_chunk_of_many(request.parts(stacked), program, request.span(first), keys, states)
         records.append(jax.tree.map(np.asarray, record))
         watch(min(first + length, request.rounds))
     seconds = (time.perf_counter() - began) / (len(rules) * len(seeds))

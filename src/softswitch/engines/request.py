@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from functools import cached_property
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from softswitch.clients.oracle import Oracle
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
 from softswitch.engines import compiled
 from softswitch.engines.warm_start import WarmStart
+from softswitch.method.memory import Memory
 from softswitch.method.round import State, check_optimizer
 from softswitch.method.rules import Rule
 from softswitch.problem.choices import ANSWERS
@@ -39,6 +40,7 @@ class RunSettings:
         answer: which iterate is the answer.
         eval_every: rounds from one evaluation on all data to the next; 0: never; None: up to 20 times in a run.
         record_clients: keep what every participant reported in every round.
+        memory: how the server remembers its clients' reports; None: not at all.
     """
 
     rounds: int = 1000
@@ -46,6 +48,7 @@ class RunSettings:
     answer: str = "average"
     eval_every: int | None = None
     record_clients: bool = False
+    memory: Memory | None = None
 
     def __post_init__(self) -> None:
         checks.whole_number("rounds", self.rounds, at_least=1)
@@ -53,6 +56,8 @@ class RunSettings:
         checks.one_of("answer", self.answer, ANSWERS)
         if self.eval_every is not None:
             checks.whole_number("eval_every", self.eval_every, at_least=0)
+        if self.memory is not None:
+            checks.expect("memory", self.memory, Memory)
 
     @property
     def averaging_from(self) -> int:
@@ -104,13 +109,21 @@ class Request:
         """The traced numbers of the chunk that begins with round ``first``."""
         return compiled.Span(first, self.rounds, self.settings.averaging_from, max(1, self.eval_every))
 
-    def static(self, length: int) -> dict[str, Any]:
+    def parts(self, rule: Rule) -> compiled.Parts:
+        """What is asked for, as a compiled program takes it."""
+        return compiled.Parts(self.oracle_in_rounds, rule, self.domain, self.settings.memory)
+
+    def program(self, length: int) -> compiled.Program:
         """What is compiled into a chunk of so many rounds."""
-        return {"length": length, "record_clients": self.settings.record_clients, "looks": self.eval_every > 0}
+        memory = self.settings.memory
+        places = None if memory is None else memory.places(self.oracle.participants)
+        return compiled.Program(length, bool(self.settings.record_clients), self.eval_every > 0, places)
 
     def first_state(self, rule: Rule) -> State:
         """The state before round 0."""
-        fresh = compiled.start(self.federation.start, rule, self.oracle.constraints)
+        remembers = self.settings.memory is not None
+        clients = self.oracle.without_evaluation()
+        fresh = compiled.start(self.federation.start, rule, clients, remembers=remembers)
         return fresh if self.warm_start is None else self.warm_start.into(fresh)
 
     def identity(self, rule: Rule, seed: int) -> dict[str, str]:
@@ -119,15 +132,18 @@ class Request:
         How long it is and how often it looks at all data is not part of it: a run can be made longer.
         """
         oracle, state = self.oracle, self.first_state(rule)
+        asked = self.parts(rule)._replace(oracle=oracle.without_evaluation())
+        program = self.program(1)._replace(looks=False)
 
         def one_round(*arguments: Any) -> Any:
-            return compiled.chunk(*arguments, **self.static(1) | {"looks": False})
+            return compiled.chunk(arguments[0], program, *arguments[1:])
 
-        arguments = (oracle.without_evaluation(), rule, self.domain, self.span(0), jax.random.key(seed), state)
+        arguments = (asked, self.span(0), jax.random.key(seed), state)
         return {
             "rule": without_addresses(str(rule)),
             "seed": str(seed),
             "record_clients": str(bool(self.settings.record_clients)),
+            "memory": str(self.settings.memory),
             "domain": without_addresses(repr(self.federation.domain)),
             **_static_settings(oracle),
             "start": fingerprint(state),
@@ -189,13 +205,10 @@ def request_of(
     made = Request(federation, _with(settings, every), warm_start)
     if warm_start is not None:
         for rule in rules:
-            warm_start.check(made.federation.start, jax.eval_shape(lambda rule=rule: _fresh(made, rule)))
+            cold = replace(made, warm_start=None)
+            warm_start.check(made.federation.start, jax.eval_shape(partial(cold.first_state, rule)))
     return made
 
 
-def _fresh(made: Request, rule: Rule) -> State:
-    return compiled.start(made.federation.start, rule, made.oracle.constraints)
-
-
 def _with(settings: RunSettings, every: int) -> RunSettings:
-    return RunSettings(**{**settings.__dict__, "eval_every": int(every)})
+    return replace(settings, eval_every=int(every))

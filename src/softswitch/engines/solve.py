@@ -14,6 +14,7 @@ from softswitch.clients.taking_part import BatchSize, TakingPart
 from softswitch.engines.loop import run
 from softswitch.engines.request import Request, RunSettings, request, request_of
 from softswitch.engines.warm_start import WarmStart
+from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule
 from softswitch.problem.choices import ENGINES
 from softswitch.problem.problem import Problem
@@ -43,6 +44,7 @@ def solve(
     eval_every: int | None = None,
     held_out: ClientData | None = None,
     record_clients: bool = False,
+    memory: Memory | None = None,
     clients_at_once: int | None = None,
     callbacks: Sequence[Callback] = (),
     checkpoints: Checkpoints | None = None,
@@ -73,6 +75,8 @@ def solve(
             20 times in a run, and never so often that it costs more than the training.
         held_out: rows not trained on, evaluated in the same rounds into ``history.held_out``.
         record_clients: keep what every participant reported in every round.
+        memory: let the server remember every client's reports: the switch then sees all clients though few take part,
+            and the worst are asked again sooner; ``Memory()``. None is the paper's method.
         clients_at_once: how many clients are computed side by side; by default as many as fit in 256 MiB.
         callbacks: each is called with a ``Chunk`` after every chunk of rounds; one that returns anything true ends it.
         checkpoints: keep the run's standing in a folder, and go on from where it stands there; ``Checkpoints(folder)``.
@@ -104,6 +108,7 @@ def solve(
         answer=answer,
         eval_every=eval_every,
         record_clients=record_clients,
+        memory=memory,
     )
     begin = WarmStart.after(warm_start, keep)
     asked = request(problem, clients, (rule,), how, settings, held_out=held_out, warm_start=begin)
@@ -137,6 +142,7 @@ def solve_federation(
     answer: str = "average",
     eval_every: int | None = None,
     record_clients: bool = False,
+    memory: Memory | None = None,
     callbacks: Sequence[Callback] = (),
     checkpoints: Checkpoints | None = None,
     warm_start: Result | None = None,
@@ -153,6 +159,7 @@ def solve_federation(
         answer=answer,
         eval_every=eval_every,
         record_clients=record_clients,
+        memory=memory,
     )
     asked = request_of(federation, (rule,), settings, warm_start=WarmStart.after(warm_start, keep))
     seed = checks.seed("seed", seed)

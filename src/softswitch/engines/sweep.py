@@ -15,6 +15,7 @@ from softswitch.clients.federation import Federation
 from softswitch.clients.taking_part import BatchSize, TakingPart
 from softswitch.engines.many_runs import Share, run_all
 from softswitch.engines.request import RunSettings, request, request_of
+from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule
 from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
@@ -104,6 +105,7 @@ def sweep(
     eval_every: int | None = None,
     held_out: ClientData | Sequence[ClientData] | None = None,
     record_clients: bool = False,
+    memory: Memory | None = None,
     clients_at_once: int | None = None,
     together: bool | None = None,
     progress: bool | None = None,
@@ -130,6 +132,7 @@ def sweep(
         eval_every: rounds from one evaluation on all data to the next.
         held_out: rows not trained on, for ``history.held_out``; or a list with one ``ClientData`` a seed.
         record_clients: keep what every participant reported in every round.
+        memory: let the server remember every client's reports.
         clients_at_once: how many clients of a run are computed side by side.
         together: compute all runs of one kind side by side as one program, which fills an accelerator; or one after
             another on every core, each exactly as ``solve`` would. By default the first on an accelerator, the second
@@ -153,6 +156,7 @@ def sweep(
         answer=answer,
         eval_every=eval_every,
         record_clients=record_clients,
+        memory=memory,
     )
 
     def asked(problem: Any, clients: Any, held_out: Any, *, seeds: tuple[int, ...]) -> Share:
@@ -177,6 +181,7 @@ def sweep_federation(
     answer: str = "average",
     eval_every: int | None = None,
     record_clients: bool = False,
+    memory: Memory | None = None,
     together: bool | None = None,
     progress: bool | None = None,
 ) -> Sweep:
@@ -192,6 +197,7 @@ def sweep_federation(
         answer=answer,
         eval_every=eval_every,
         record_clients=record_clients,
+        memory=memory,
     )
     if isinstance(federation, Sequence):
         each = zip(_a_seed("federation", federation, numbers), numbers, strict=True)

@@ -19,6 +19,7 @@ class Reports(NamedTuple):
         pooled: the constraints recomputed from all reporting clients' additive statistics, or None.
         mask: who reported; the others' entries are ignored.
         metrics: further numbers that clients tell by name, recorded and never used by a rule.
+        sums: the additive statistics of a pooled constraint, times the client's rows; None for a plain one.
         bit: the switch bit, where the round is decided already: those who are left after it are weighed again.
     """
 
@@ -27,6 +28,7 @@ class Reports(NamedTuple):
     pooled: Float[Array, " c"] | None
     mask: Bool[Array, " m"]
     metrics: dict[str, Float[Array, " m"]] = {}  # noqa: RUF012 (a NamedTuple's default, never written to)
+    sums: Float[Array, "m s"] | None = None
     bit: Bool[Array, ""] | None = None
 
     @property

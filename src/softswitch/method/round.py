@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
+from softswitch.method.memory import Remembered, moved
 from softswitch.method.rules import Decision, Reports, Rule
 from softswitch.method.weighting import maximum
 from softswitch.problem.domains import Domain
@@ -72,6 +73,7 @@ class State(NamedTuple):
         best: the feasible iterate with the smallest reported worst-client objective.
         least_violating: the iterate with the smallest criterion, feasible or not.
         diverged_at: the round in which something was not finite; −1 while all is well.
+        memory: what is remembered of every client, where the server remembers; else None.
     """
 
     params: Params
@@ -81,9 +83,10 @@ class State(NamedTuple):
     best: BestSeen
     least_violating: BestSeen
     diverged_at: Int[Array, ""]
+    memory: Remembered | None = None
 
 
-def start(params: Params, rule: Rule, constraints: int) -> State:
+def start(params: Params, rule: Rule, constraints: int, memory: Remembered | None = None) -> State:
     """The state before round 0."""
     nothing = BestSeen(params, jnp.full((), jnp.inf, float_dtype(params)))
     return State(
@@ -94,6 +97,7 @@ def start(params: Params, rule: Rule, constraints: int) -> State:
         best=nothing,
         least_violating=nothing,
         diverged_at=jnp.int32(-1),
+        memory=memory,
     )
 
 
@@ -156,6 +160,7 @@ def advance(
     decision: Decision,
     rule_state: Any,
     direction: Params,
+    memory: Remembered | None = None,
 ) -> State:
     """Apply a round: w_{k+1} = Π_Θ(w_k − η Σ r_i u_i), and account for w_k.
 
@@ -172,6 +177,8 @@ def advance(
         decision: what the rule made of it.
         rule_state: the rule's memory after it.
         direction: Σ r_i u_i.
+        memory: what is remembered after this round's reports, where the server remembers. Rounds do not join the
+            average before every client was heard.
     """
     value = descended_on(rule, reports, decision)
     updates, optimizer_state = server_optimizer(rule, k).update(direction, state.optimizer, state.params, value=value)
@@ -185,6 +192,9 @@ def advance(
     counts = running & fine
     joins = counts & decision.feasible
     moves = counts & stepped
+    if memory is not None:
+        joins &= memory.heard.all()
+        memory = select(moves, moved(memory, state.params, params), state.memory)
     worst = maximum(reports.objective, reports.mask)
     return State(
         params=select(moves, params, state.params),
@@ -194,6 +204,7 @@ def advance(
         best=state.best.offer(state.params, worst, joins),
         least_violating=state.least_violating.offer(state.params, decision.criterion, counts),
         diverged_at=jnp.where(running & ~moves, k, state.diverged_at),
+        memory=memory,
     )
 
 

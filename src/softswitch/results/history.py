@@ -84,6 +84,8 @@ class History:
         held_out: the same on held-out data, where it was given; else None.
         absent: how many participants had no objective or lacked a constraint, each round.
         per_client: what each participant reported, where it was asked for.
+        unheard: how many clients the server had not heard yet, where it remembers its clients; else None.
+        oldest: how many rounds old the oldest report was that it remembered; else None.
     """
 
     objective: np.ndarray
@@ -98,6 +100,8 @@ class History:
     absent: np.ndarray
     held_out: Overview | None = None
     per_client: ClientHistory | None = None
+    unheard: np.ndarray | None = None
+    oldest: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.objective)
@@ -153,6 +157,8 @@ class History:
             full=Overview(*(values[evaluated] for values in joined.full)),
             held_out=None if joined.held_out is None else Overview(*(values[evaluated] for values in joined.held_out)),
             per_client=None if joined.clients is None else ClientHistory(*joined.clients),
+            unheard=joined.unheard,
+            oldest=joined.oldest,
         )
 
     def to_arrays(self) -> dict[str, np.ndarray]:

@@ -44,6 +44,8 @@ class Record(NamedTuple):
         absent: how many participants had no objective, or lacked a constraint.
         rows: rows that the clients hold together, where a batch is all of them; else None.
         clients: what each participant told; None where that is not recorded.
+        unheard: how many clients the server has not heard yet, where it remembers them; else None.
+        oldest: how many rounds old the oldest report is that it remembers; else None.
     """
 
     objective: Float[Array, ""]
@@ -56,6 +58,8 @@ class Record(NamedTuple):
     absent: Int[Array, ""]
     rows: Int[Array, ""] | None
     clients: RecordedClients | None
+    unheard: Int[Array, ""] | None = None
+    oldest: Int[Array, ""] | None = None
 
 
 def join(records: Sequence[Record], rounds: int) -> Record:

@@ -95,16 +95,25 @@ class CartPoleOracle(Oracle):
 
     def draw(self, key: PRNGKeyArray) -> EpisodeDraws:
         """Draw I_k and its members' luck."""
-        n, m, steps = self.client_count, self.participants, self.local_steps
-        who, first, later = jax.random.split(key, 3)
+        n, m = self.client_count, self.participants
+        who = jax.random.split(key, 3)[0]
         words = jax.random.bits(who, (words_to_choose(n, m),), jnp.uint32)
-        return EpisodeDraws(
-            choose_clients(words, n, m),
+        return self.draw_for(choose_clients(words, n, m), self.chance(key))
+
+    def chance(self, key: PRNGKeyArray) -> tuple[Luck, Luck]:
+        """The luck of so many participants, whoever they are."""
+        m, steps = self.participants, self.local_steps
+        _, first, later = jax.random.split(key, 3)
+        return (
             luck(first, m, self.horizon, self.gradient_episodes + self.estimation_episodes),
             jax.vmap(lambda key: luck(key, m, self.horizon, self.gradient_episodes))(
                 jax.random.split(later, steps - 1)
             ),
         )
+
+    def draw_for(self, clients: Int[Array, " m"], chance: tuple[Luck, Luck]) -> EpisodeDraws:
+        """The given participants with their luck."""
+        return EpisodeDraws(clients, *chance)
 
     def report(self, params: Policy, draws: EpisodeDraws) -> tuple[Reports, KeptEpisodes]:
         """Play, and report the means: f_i and g_i to decide by; plain return and cost to look at."""

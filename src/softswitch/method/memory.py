@@ -1,0 +1,230 @@
+"""A server that remembers: every client's last report, so that the switch sees all clients though few are asked.
+
+    x̂_i ← β x̂_i + (1 − β) x_i                for the clients i ∈ I_k that were asked (their first report: x_i)
+    G_k = <softmax(α ĝ), ĝ>  over all clients ever heard;  weights over I_k only, by what is remembered of them
+
+Of the m places of a round some go to the clients remembered as worst, half of these by ĝ and half by f̂; at least one
+goes by turns: every pass through all clients is in a new random order, so that nobody waits longer than two passes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from softswitch.method.messages import Decision, Reports
+from softswitch.method.rules import Rule
+from softswitch.support import checks
+from softswitch.support.traced import traced_settings
+
+FOR_TURNS = 0x7FFFFFFF
+"""Folded into a run's key for the order of turns: no round has this number."""
+
+
+class Places(NamedTuple):
+    """How the m places of a round are given out: to the worst by g, to the worst by f, and by turns."""
+
+    by_constraint: int
+    by_objective: int
+    by_turns: int
+
+    @property
+    def all(self) -> int:
+        """m."""
+        return self.by_constraint + self.by_objective + self.by_turns
+
+
+@traced_settings
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """How a server remembers its clients' reports; for ``solve(…, memory=Memory())``.
+
+    Attributes:
+        smoothing: β in [0, 1): what is remembered is a running mean of a client's reports, of weight 1 − β for the
+            newest; 0: its last report. A larger β takes noise out of the switch, and follows more slowly.
+        worst_share: the share of a round's places that goes to the clients remembered as worst, half by g and half by
+            f; the others are asked by turns, in random order. At least one place always goes by turns.
+    """
+
+    smoothing: float = 0.0
+    worst_share: float = 2 / 3
+
+    def __post_init__(self) -> None:
+        smoothing = checks.real_number("smoothing", self.smoothing, at_least=0, at_most=1)
+        if smoothing >= 1:
+            raise ValueError(f"smoothing must be a number >= 0 and < 1, but is {self.smoothing!r}")
+        object.__setattr__(self, "smoothing", smoothing)
+        share = checks.real_number("worst_share", self.worst_share, at_least=0, at_most=1)
+        object.__setattr__(self, "worst_share", share)
+
+    def places(self, participants: int) -> Places:
+        """Who gets the m places of a round."""
+        worst = min(participants - 1, round(float(self.worst_share) * participants))
+        return Places(math.ceil(worst / 2), worst // 2, participants - worst)
+
+    def longest_wait(self, clients: int, participants: int) -> int:
+        """Nobody waits longer: rounds from one report of a client to its next, at most."""
+        if participants == clients:
+            return 1
+        return 2 * math.ceil(clients / self.places(participants).by_turns) - 1
+
+
+class Remembered(NamedTuple):
+    """What the server remembers of every client.
+
+    Attributes:
+        objective: f̂_i; −∞ where it has none, or was never heard.
+        constraint: ĝ_i.
+        sums: the additive statistics of a pooled constraint; None for a plain one.
+        heard_at: the round of its last report that counted; −1: never.
+        times: how often it was heard.
+        travelled_at: how far the server had gone by then,
+        travelled: and how far it has gone by now: Σ ‖w_{k+1} − w_k‖.
+    """
+
+    objective: Float[Array, " n"]
+    constraint: Float[Array, "n c"]
+    sums: Float[Array, "n s"] | None
+    heard_at: Int[Array, " n"]
+    times: Int[Array, " n"]
+    travelled_at: Float[Array, " n"]
+    travelled: Float[Array, ""]
+
+    @property
+    def heard(self) -> Bool[Array, " n"]:
+        """Who was ever heard."""
+        return self.heard_at >= 0
+
+
+def nothing_remembered(clients: int, constraints: int, statistics: int | None, dtype: Any) -> Remembered:
+    """Before the first round."""
+    return Remembered(
+        objective=jnp.full(clients, -jnp.inf, dtype),
+        constraint=jnp.full((clients, constraints), -jnp.inf, dtype),
+        sums=None if statistics is None else jnp.zeros((clients, statistics), dtype),
+        heard_at=jnp.full(clients, -1, jnp.int32),
+        times=jnp.zeros(clients, jnp.int32),
+        travelled_at=jnp.zeros(clients, dtype),
+        travelled=jnp.zeros((), dtype),
+    )
+
+
+def turns(key: Array, rounds: Int[Array, " length"], clients: int, places: Places) -> Int[Array, "length window"]:
+    """Whose turn it is in each of the given rounds, and who comes after them, in case some are asked anyway.
+
+    A pass takes ⌈n/r⌉ rounds, r clients a round; its order is drawn anew. So two turns of a client lie less than two
+    passes apart. A round's list is as long as the round has places, or as there are clients, and names nobody twice.
+    """
+    length, a_round = rounds.shape[0], places.by_turns
+    rounds_a_pass = math.ceil(clients / a_round)
+    window = min(clients, places.all)
+    passes = rounds // rounds_a_pass
+    orders = jax.vmap(lambda p: jax.random.permutation(jax.random.fold_in(key, p), clients))(
+        passes[0] + jnp.arange((length - 1) // rounds_a_pass + 2, dtype=jnp.int32)
+    )
+    first = (rounds % rounds_a_pass) * a_round
+    positions = (first[:, None] + jnp.arange(window, dtype=jnp.int32)) % clients
+    return orders[(passes - passes[0])[:, None], positions].astype(jnp.int32)
+
+
+def ask(remembered: Remembered, turn: Int[Array, " window"], places: Places) -> Int[Array, " m"]:
+    """Whom to ask: the worst by ĝ, the worst by f̂, and those whose turn it is. Whoever was never heard comes first."""
+    clients = remembered.objective.shape[0]
+    if places.all == clients:
+        return jnp.arange(clients, dtype=jnp.int32)
+    chosen = jnp.zeros(clients, bool)
+    found = []
+    for scores, many in (
+        (remembered.constraint.max(axis=1), places.by_constraint),
+        (remembered.objective, places.by_objective),
+    ):
+        if many:
+            known = jnp.maximum(scores, jnp.finfo(scores.dtype).min)  # those who have none stay above those chosen
+            urgency = jnp.where(chosen, -jnp.inf, jnp.where(remembered.heard, known, jnp.inf))
+            found.append(lax.top_k(urgency, many)[1].astype(jnp.int32))
+            chosen = chosen.at[found[-1]].set(True)
+    # Those of the list that are not asked already keep their order and come first.
+    free = jnp.argsort(chosen[turn], stable=True)
+    return jnp.concatenate([*found, turn[free[: places.by_turns]]])
+
+
+def hear(
+    memory: Memory, remembered: Remembered, k: Int[Array, ""], clients: Int[Array, " m"], reports: Reports
+) -> Remembered:
+    """Remember a round's reports. A client that was asked and lost stays as it was, and grows older."""
+    before = jax.tree.map(lambda every: every[clients], remembered._replace(travelled=remembered.heard_at))
+    known = before.heard
+
+    def newest(old: Array, told: Array) -> Array:
+        width = (slice(None),) + (None,) * (told.ndim - 1)
+        blends = known[width] & jnp.isfinite(old) & jnp.isfinite(told)
+        # What a client does not have, −∞, is neither blended in nor kept.
+        both = (jnp.where(blends, values, 0) for values in (old, told))
+        mixed = memory.smoothing * next(both) + (1 - memory.smoothing) * next(both)
+        return jnp.where(reports.mask[width], jnp.where(blends, mixed, told), old).astype(old.dtype)
+
+    def put(every: Array, some: Array) -> Array:
+        return every.at[clients].set(some)
+
+    mask, sums = reports.mask, None
+    if remembered.sums is not None and reports.sums is not None:
+        sums = put(remembered.sums, newest(before.sums, reports.sums))
+    return Remembered(
+        objective=put(remembered.objective, newest(before.objective, reports.objective)),
+        constraint=put(remembered.constraint, newest(before.constraint, reports.constraint)),
+        sums=sums,
+        heard_at=put(remembered.heard_at, jnp.where(mask, k, before.heard_at)),
+        times=put(remembered.times, before.times + mask),
+        travelled_at=put(remembered.travelled_at, jnp.where(mask, remembered.travelled, before.travelled_at)),
+        travelled=remembered.travelled,
+    )
+
+
+def decide(
+    rule: Rule,
+    rule_state: Any,
+    remembered: Remembered,
+    clients: Int[Array, " m"],
+    reports: Reports,
+    pooled: Float[Array, " c"] | None,
+) -> tuple[Decision, Any]:
+    """The rule's decision by all that is remembered; and its weights, and what is to be minimised, for those asked.
+
+    The criterion and the switch bit are those of all clients ever heard. Directions come from those asked only, who are
+    weighed among themselves, by what is remembered of them: where the client that blocks is not among them, the worst
+    of those who are takes its place.
+
+    Args:
+        rule: the method.
+        rule_state: its memory.
+        remembered: what is remembered, this round's reports included.
+        clients: who was asked.
+        reports: what they reported.
+        pooled: the constraint on all clients' data put together, by what is remembered, where it is pooled.
+    """
+    everyone = Reports(remembered.objective, remembered.constraint, pooled, remembered.heard)
+    by_all, after = rule.decide(rule_state, everyone)
+    asked = reports._replace(
+        objective=remembered.objective[clients],
+        constraint=remembered.constraint[clients],
+        pooled=pooled,
+        bit=by_all.feasible,
+    )
+    decision, _ = rule.decide(rule_state, asked)
+    return decision._replace(criterion=by_all.criterion), after
+
+
+def moved(remembered: Remembered, before: Any, after: Any) -> Remembered:
+    """What is remembered after a step of the server."""
+    squares = [jnp.square((a - b).astype(remembered.travelled.dtype)).sum() for a, b in _pairs(after, before)]
+    return remembered._replace(travelled=remembered.travelled + jnp.sqrt(sum(squares)))
+
+
+def _pairs(one: Any, other: Any) -> list[tuple[Array, Array]]:
+    return list(zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
