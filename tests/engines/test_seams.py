@@ -1,5 +1,6 @@
 """What users put in of their own: domains, random functions, models of other libraries, optimisers, warm starts."""
 
+import functools
 from dataclasses import dataclass
 
 import equinox
@@ -13,6 +14,7 @@ import pytest
 import softswitch as ss
 from problems import client_data, least_squares, mean, regression, softplus_level
 from softswitch.problem.domains import Domain
+from softswitch.problem.randomness import takes_key
 
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.1)
 PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
@@ -67,6 +69,7 @@ def test_a_domain_of_ones_own_is_anything_with_project(clients):
         (Halfspace, "anything with project"),
         (Halfspace([1.0, 0, 0, 0], -1.0), "start must lie in the domain"),
         (type("Shrinks", (), {"project": lambda self, w: w[:2]})(), "of the start's shapes"),
+        (type("NumPys", (), {"project": lambda self, w: np.clip(np.asarray(w), -1, 1)})(), "must compute in JAX"),
     ],
 )
 def test_a_domain_that_is_none_is_refused(domain, wrong):
@@ -113,6 +116,43 @@ def test_every_client_round_and_local_step_has_a_key_of_its_own():
     single = ss.solve(problem, four, rule, rounds=1, local_steps=1, batch_size=None)
     assert 0.2 < -float(alone.last) < 0.8
     assert float(alone.last) != float(single.last)
+
+
+def times(w, batch, key=3):
+    return key * least_squares(w, batch)
+
+
+def wrapped(function):
+    @functools.wraps(function)
+    def inner(*arguments):
+        return function(*arguments)
+
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("function", "asks"),
+    [
+        (dropout, True),
+        (lambda w, batch, *, key: w.sum(), True),
+        (lambda w, key: w.sum(), False),
+        (times, False),
+        (functools.partial(times, key=5), False),
+        (functools.partial(dropout, key=None), True),
+        (wrapped(dropout), False),
+        (lambda w, batch, **rest: w.sum(), False),
+        (max, False),
+    ],
+)
+def test_who_asks_for_a_key(function, asks):
+    assert takes_key(function) is asks
+
+
+def test_a_key_that_means_something_else_is_left_alone(clients):
+    plain = ss.evaluate(PROBLEM, clients, jnp.ones(4))[0]
+    for function, factor in ((times, 3), (functools.partial(times, key=5), 5)):
+        other = ss.evaluate(ss.Problem(function, softplus_level, jnp.zeros(4)), clients, jnp.ones(4))[0]
+        np.testing.assert_allclose(other, factor * plain, rtol=1e-6)
 
 
 def test_a_pooled_constraint_may_take_a_key(clients):
@@ -256,14 +296,70 @@ def test_what_a_warm_start_cannot_be(clients):
         solve(clients, warm_start=first, keep=("moments",))
     with pytest.raises(TypeError, match="warm_start must be a Result"):
         solve(clients, warm_start=first.params)
-    with pytest.raises(ValueError, match=r"a state of this rule's optimizer.*leave 'optimizer' out of keep"):
+    with pytest.raises(ValueError, match=r"the same kind of rule and optimizer .* leave 'optimizer' out of keep"):
         solve(clients, rule=ADAM, warm_start=first)
     solve(clients, rule=ADAM, warm_start=first, keep=("average",), rounds=5)
     other = ss.Problem(
         lambda w, b: w["w"][0] ** 2 * mean(b["b"], b), lambda w, b: -1.0 + 0 * w["w"][0], {"w": jnp.zeros(2)}
     )
-    with pytest.raises(ValueError, match="parameters of the problem's shapes"):
+    with pytest.raises(ValueError, match="parameters of the problem's structure, shapes and dtypes"):
         solve(clients, problem=other, warm_start=first, keep=())
+    with pytest.raises(TypeError, match="keep must be a collection of words"):
+        solve(clients, warm_start=first, keep=None)
+    small = ss.Problem(least_squares, softplus_level, jnp.zeros(4), ss.Ball(1e-3))
+    with pytest.raises(ValueError, match="must lie in the domain"):
+        solve(clients, problem=small, warm_start=first)
+
+
+def test_what_a_warm_start_says_of_its_answer(clients, tmp_path):
+    first = solve(clients)
+    own = int(first.state.average.rounds)
+    warm = solve(clients, warm_start=first, rounds=10)
+    joined = int(warm.state.average.rounds)
+    assert warm.selected == f"mean of the {joined} feasible iterates of 10 rounds and of the run before"
+    assert joined > own
+    never = ss.Problem(least_squares, lambda w, b: softplus_level(w, b) + 9, jnp.zeros(4))
+    blocked = solve(clients, problem=never, warm_start=first, rounds=10)
+    assert blocked.selected.startswith("iterate with the smallest criterion"), "not the average of another problem"
+    options = {"warm_start": first, "average_last": 0.5, "batch_size": None}
+    solve(clients, rounds=10, checkpoints=ss.Checkpoints(tmp_path), **options)
+    longer = solve(clients, rounds=40, checkpoints=ss.Checkpoints(tmp_path), **options)
+    np.testing.assert_array_equal(longer.params, solve(clients, rounds=40, **options).params)
+
+
+def test_a_domain_of_ones_own_over_flower_sees_the_parameters_as_they_are():
+    class Nested:
+        def project(self, params):
+            return {"inner": [jnp.minimum(params["inner"][0], 0.5)]}
+
+    few = client_data(*regression(clients=3))
+    problem = ss.Problem(
+        lambda w, b: least_squares(w["inner"][0], b),
+        lambda w, b: mean(0 * b["b"], b) - 1.0,
+        {"inner": [jnp.zeros(4)]},
+        Nested(),
+    )
+    options = {"rounds": 12, "batch_size": None, "eval_every": 0}
+    one, other = (ss.solve(problem, few, RULE, engine=engine, **options) for engine in ("compiled", "grid"))
+    np.testing.assert_allclose(one.last["inner"][0], other.last["inner"][0], atol=1e-6)
+    assert float(one.last["inner"][0].max()) == 0.5
+    assert other.status.client in few.names
+
+
+def test_a_rule_with_an_array_among_its_settings(clients, tmp_path):
+    @dataclass(frozen=True, kw_only=True)
+    class Weighted(ss.SoftmaxSGM):
+        prices: jax.Array
+
+    rules = [Weighted(alpha=20.0, step_size=0.1, tolerance=0.1, prices=jnp.arange(3.0) + i) for i in range(2)]
+    assert "prices" in str(rules[0])
+    solve(clients, rule=rules[0], checkpoints=ss.Checkpoints(tmp_path))
+    assert len(ss.sweep(PROBLEM, clients, rules, seeds=1, rounds=10, eval_every=0).labels) == 2
+
+
+def test_an_optimiser_that_is_none_is_refused(clients):
+    with pytest.raises(TypeError, match="to an optax transformation, but makes 5"):
+        solve(clients, rule=ss.SoftmaxSGM(alpha=1.0, step_size=0.1, tolerance=0.1, optimizer=lambda step: 5))
 
 
 def test_a_sweep_has_an_answer(clients):

@@ -98,22 +98,29 @@ def test_an_early_end_before_the_average_begins_says_so():
 
 
 def test_the_blocker_is_looked_at_within_bounds_and_only_if_wanted(monkeypatch):
-    """As many steps as the run's gradients paid for, from 10 to 200; the rows are arguments, not constants."""
+    """As many steps as the run's gradients paid for, 200 at most and none for less than 10; rows are arguments."""
     impossible = (lambda w, b: w**2, lambda w, b: 1 + b["sign"][0] * w)
-    asked = []
-    plain = blocker.optimize.minimize
+    looks, plain = [], blocker._descend
 
-    def counting(*arguments, options, **rest):
-        asked.append(options["maxfun"])
-        return plain(*arguments, options=options, **rest)
+    def counting(*arguments):
+        looks[-1] += 1
+        return plain(*arguments)
 
-    monkeypatch.setattr(blocker.optimize, "minimize", counting)
-    for rounds in (5, 50, 400):
-        run(*impossible, 0.5, sgm(), rounds=rounds)
-    assert asked == [10, 100, 200]  # two clients of one row each: two gradients a round
-    quiet = run(*impossible, 0.5, sgm(), look_at_blocker=False)
-    assert len(asked) == 3
-    assert illnesses(quiet)[0] == "constraint never met"
+    def endless(step, start, **_):  # a search that would never end by itself
+        while True:
+            step(start)
+
+    monkeypatch.setattr(blocker, "_descend", counting)
+    monkeypatch.setattr(blocker.optimize, "minimize", endless)
+    for rounds in (4, 5, 50, 400):
+        looks.append(0)
+        found = run(*impossible, 0.5, sgm(), rounds=rounds)
+        assert illnesses(found)[0] == "constraint never met"
+    assert looks == [0, 10, 100, 200]  # two clients of one row each: two gradients a round
+    looks.append(0)
+    run(*impossible, 0.5, sgm(), look_at_blocker=False)
+    assert looks[-1] == 0
+    monkeypatch.undo()
     clients = client_data(*regression())
     losses = Losses(least_squares, softplus_level)
     arguments = (jnp.zeros(4), clients.rows, jnp.int32(0), None)

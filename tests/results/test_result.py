@@ -64,6 +64,23 @@ def test_a_rule_with_functions_of_ones_own_is_handed_in(tmp_path):
     assert ss.Result.load(tmp_path, rule=falling).rule is falling
     with pytest.raises(ValueError, match="rule must be a SoftmaxSGM, as was saved"):
         ss.Result.load(tmp_path, rule=ss.HardSGM(step_size=0.1, tolerance=0.1))
+    with pytest.raises(ValueError, match=r"rule must have tolerance = 0\.1, as was saved"):
+        ss.Result.load(tmp_path, rule=dataclasses.replace(falling, tolerance=1e-9))
+
+
+def test_labels_of_any_kind_come_back_as_text_or_numbers(tmp_path):
+    problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
+    data, owner = regression(clients=3)
+    labels = [("north", 1), np.int64(7), "west"]
+    parts = [{key: column[owner == i] for key, column in data.items()} for i in range(3)]
+    clients = ss.ClientData.from_list(parts, names=labels)
+    result = ss.solve(problem, clients, RULE, rounds=10)
+    result.save(tmp_path)
+    back = ss.Result.load(tmp_path)
+    assert back.names == ("('north', 1)", 7, "west")
+    verdicts = [client.verdict for client in ss.certify(back, problem, clients).clients]
+    assert len(verdicts) == 3
+    assert ss.Verdict.UNKNOWN not in verdicts
 
 
 def test_a_folder_is_written_once_and_read_with_care(result, tmp_path):

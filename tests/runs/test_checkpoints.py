@@ -5,8 +5,11 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -206,6 +209,67 @@ def test_a_function_that_closes_over_another_array_is_refused(tmp_path):
     ss.solve(asked(jnp.arange(4.0)), clients(), RULE, rounds=20, checkpoints=ss.Checkpoints(tmp_path))
     with pytest.raises(ValueError, match="or arrays that they close over"):
         ss.solve(asked(second), clients(), RULE, rounds=20, checkpoints=ss.Checkpoints(tmp_path))
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class AtLeast:
+    low: jax.Array
+
+    def project(self, w):
+        return jnp.maximum(w, self.low)
+
+    def __repr__(self):
+        return "AtLeast"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mute(ss.SoftmaxSGM):
+    def __str__(self):
+        return "Mute"
+
+
+def test_numbers_that_no_text_shows_are_told_apart(tmp_path):
+    """They are arguments of the program, not constants in it."""
+
+    def bounded(low):
+        return ss.Problem(least_squares, softplus_level, jnp.zeros(4), AtLeast(jnp.full(4, low)))
+
+    ss.solve(bounded(-1.0), clients(), RULE, rounds=20, checkpoints=ss.Checkpoints(tmp_path / "domain"))
+    with pytest.raises(ValueError, match="a number of the rule, the domain or the memory differs"):
+        ss.solve(bounded(-0.5), clients(), RULE, rounds=20, checkpoints=ss.Checkpoints(tmp_path / "domain"))
+    for alpha, refused in ((1.0, False), (50.0, True)):
+        rule = Mute(alpha=alpha, step_size=0.1, tolerance=0.1)
+        with pytest.raises(ValueError, match="a number of the rule") if refused else nullcontext():
+            ss.solve(problem(), clients(), rule, rounds=20, checkpoints=ss.Checkpoints(tmp_path / "rule"))
+
+
+def test_over_flowers_grid_other_functions_and_data_are_refused_too(tmp_path):
+    def run(asked, data):
+        keeps = ss.Checkpoints(tmp_path, every=0)
+        return ss.solve(asked, data, RULE, rounds=3, batch_size=None, engine="grid", checkpoints=keeps)
+
+    run(problem(), clients())
+    run(problem(), clients())
+    other = ss.Problem(lambda w, b: 9 * least_squares(w, b), softplus_level, jnp.zeros(4))
+    with pytest.raises(ValueError, match="its program of the clients is"):
+        run(other, clients())
+    data, owner = regression()
+    with pytest.raises(ValueError, match="its clients of the clients is"):
+        run(problem(), client_data({**data, "b": 7 * data["b"]}, owner))
+
+
+def test_an_optimiser_with_a_random_key_is_kept_too(tmp_path):
+    def noisy(step_size):
+        return optax.noisy_sgd(step_size, eta=0.01, key=jax.random.key(5))
+
+    rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.01, optimizer=noisy, tolerance=0.1)
+    options = {"rounds": 300, "seed": 3}
+    whole = ss.solve(problem(), clients(), rule, **options)
+    stops = [after(1, interrupt)]
+    ss.solve(problem(), clients(), rule, callbacks=stops, checkpoints=ss.Checkpoints(tmp_path, every=0), **options)
+    on = ss.solve(problem(), clients(), rule, checkpoints=ss.Checkpoints(tmp_path, every=0), **options)
+    np.testing.assert_array_equal(on.last, whole.last)
 
 
 def test_a_finished_run_is_extended_to_what_it_would_have_been(whole, tmp_path):

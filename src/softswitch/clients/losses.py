@@ -34,7 +34,9 @@ class Losses:
     @property
     def random(self) -> bool:
         """Whether either of them takes a random key."""
-        return takes_key(self.objective_function) or takes_key(self.constraint_function)
+        constraint = self.constraint_function
+        random = constraint.random if isinstance(constraint, PooledConstraint) else takes_key(constraint)
+        return takes_key(self.objective_function) or random
 
     @property
     def pools(self) -> bool:

@@ -92,7 +92,7 @@ class _RunCheckpoints:
         parts, program, key = request.parts(self._rule), request.program(length), jax.random.key(0)
         shape = jax.eval_shape(lambda: compiled.chunk(parts, program, request.span(0), key, state))[1]
         there = self._checkpoints.latest(self._identity, (state, shape))
-        return None if there is None else there.extended(request.rounds, request.settings.averaging_from)
+        return None if there is None else there.extended(request.rounds, request.settings.averaging_from, state)
 
 
 def finish(

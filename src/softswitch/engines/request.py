@@ -17,7 +17,7 @@ from softswitch.clients.taking_part import TakingPart, gradient_oracle
 from softswitch.engines import compiled
 from softswitch.engines.warm_start import WarmStart
 from softswitch.method.memory import Memory
-from softswitch.method.round import State, check_optimizer
+from softswitch.method.round import State, check_optimizer, first_to_average
 from softswitch.method.rules import Rule
 from softswitch.problem.choices import ANSWERS
 from softswitch.problem.domains import Domain, as_argument
@@ -62,7 +62,7 @@ class RunSettings:
     @property
     def averaging_from(self) -> int:
         """The first round that may join the average."""
-        return self.rounds - math.ceil(self.average_last * self.rounds)
+        return first_to_average(self.rounds, self.average_last)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +146,7 @@ class Request:
             "memory": str(self.settings.memory),
             "domain": without_addresses(repr(self.federation.domain)),
             **_static_settings(oracle),
+            "numbers": fingerprint((rule, self.domain, self.settings.memory)),
             "start": fingerprint(state),
             "clients": fingerprint(oracle),
             "program": program_digest(one_round, *arguments),
@@ -156,7 +157,8 @@ class Request:
 def _static_settings(oracle: Oracle) -> dict[str, str]:
     """The settings of clients that are not arrays, as text that is the same in every process."""
     entries: Any = fields(oracle) if is_dataclass(oracle) else ()  # one's own need not be one
-    static = [entry.name for entry in entries if entry.metadata.get("static")]
+    # Functions are told apart by the program.
+    static = [entry.name for entry in entries if entry.metadata.get("static") and entry.name != "losses"]
     return {name: without_addresses(repr(getattr(oracle, name))) for name in static}
 
 
@@ -206,7 +208,7 @@ def request_of(
     if warm_start is not None:
         for rule in rules:
             cold = replace(made, warm_start=None)
-            warm_start.check(made.federation.start, jax.eval_shape(partial(cold.first_state, rule)))
+            warm_start.check(jax.eval_shape(partial(cold.first_state, rule)), federation.domain)
     return made
 
 

@@ -85,7 +85,8 @@ def solve(
         keep: what else it takes over from there: "optimizer", the server optimiser's state and the rule's memory;
             "average", the feasible iterates so far, which the new ones join. Round numbers begin anew.
         look_at_blocker: where no round was feasible, look whether the client that blocks could meet its constraint by
-            itself, for the diagnosis: gradients of at most as many rows as the run took, on its own rows.
+            itself, for the diagnosis: by gradients of at most as many rows as the run took, where ten steps on all
+            of its rows can be had for that.
         progress: show a progress bar; by default on a terminal only.
         engine: "compiled": whole stretches of rounds as one program. "grid" and "ray" speak to every client in Flower's
             messages, in this process or under its Ray simulation: slower, for a look at what a deployment will do.
@@ -117,14 +118,29 @@ def solve(
     if checks.one_of("engine", engine, ENGINES) == "compiled":
         result = _watched(asked, rule, seed, watching, checkpoints, progress)
     else:
-        for name, given in (("held_out", held_out), ("clients_at_once", clients_at_once), ("warm_start", warm_start)):
+        only_compiled = {
+            "held_out": held_out,
+            "clients_at_once": clients_at_once,
+            "warm_start": warm_start,
+            "memory": memory,
+        }
+        for name, given in only_compiled.items():
             if given is not None:
                 raise ValueError(f"{name} must be None with engine={engine!r}")
         from softswitch.engines.flower.simulation import solve_over_flower
 
         with ProgressBar(asked.rounds, progress) as bar:
             result = solve_over_flower(
-                problem, clients, rule, engine, how, asked.settings, seed, (bar, *watching), checkpoints
+                problem,
+                clients,
+                rule,
+                engine,
+                how,
+                asked.settings,
+                seed,
+                (bar, *watching),
+                checkpoints,
+                {} if checkpoints is None else asked.identity(rule, seed),
             )
     never = result.status.code is StatusCode.NO_FEASIBLE_ROUND and result.status.client is not None
     if never and look_at_blocker and result.violating:

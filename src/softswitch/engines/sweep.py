@@ -17,6 +17,7 @@ from softswitch.engines.many_runs import Share, run_all
 from softswitch.engines.request import RunSettings, request, request_of
 from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule
+from softswitch.method.rules.base import differs
 from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
 from softswitch.support import checks
@@ -244,7 +245,7 @@ def _label(rule: Rule, among: Sequence[Rule]) -> str:
         f"{field.name}={getattr(rule, field.name)!r}"
         for field in fields(rule)
         if any(
-            getattr(other, field.name, None) != getattr(rule, field.name)
+            differs(getattr(other, field.name, None), getattr(rule, field.name))
             for other in among
             if type(other) is type(rule)
         )

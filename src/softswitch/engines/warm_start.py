@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from softswitch.method.round import State
-from softswitch.problem.parameters import Params
+from softswitch.problem.domains import Domain, check_domain
 from softswitch.results.result import Result
 from softswitch.support import checks
 
@@ -34,7 +34,7 @@ class WarmStart:
     @classmethod
     def after(cls, result: Result | None, keep: Collection[str]) -> WarmStart | None:
         """The warm start after a result; None for none."""
-        if isinstance(keep, str):
+        if isinstance(keep, str) or not isinstance(keep, Collection):
             raise TypeError(f"keep must be a collection of words, such as ('optimizer',), but is {keep!r}")
         for word in keep:
             checks.one_of("keep", word, KEPT)
@@ -43,16 +43,21 @@ class WarmStart:
         checks.expect("warm_start", result, Result)
         return cls(result.state, tuple(keep))
 
-    def check(self, start: Params, fresh: State) -> None:
-        """Raise where what is kept does not fit a run with such a state."""
-        parts = [("params", fresh.params, self.state.params)]
+    def check(self, fresh: State, domain: Domain | None) -> None:
+        """Raise where what is kept does not fit a run with such a state, or lies outside its domain."""
+        if _shapes(fresh.params) != _shapes(self.state.params):
+            raise ValueError(
+                "warm_start must hold parameters of the problem's structure, shapes and dtypes "
+                f"{_shapes(fresh.params)[1]}, but holds {_shapes(self.state.params)[1]}"
+            )
         if "optimizer" in self.keep:
-            parts += [("optimizer", fresh.optimizer, self.state.optimizer), ("rule", fresh.rule, self.state.rule)]
-        for name, wanted, given in parts:
-            if _shapes(wanted) != _shapes(given):
-                what = "parameters of the problem's shapes" if name == "params" else f"a state of this rule's {name}"
-                hint = "" if name == "params" else "; leave 'optimizer' out of keep"
-                raise ValueError(f"warm_start must hold {what}, but does not{hint}")
+            wanted, given = (_shapes((state.optimizer, state.rule)) for state in (fresh, self.state))
+            if wanted != given:
+                raise ValueError(
+                    "warm_start must come from a run with the same kind of rule and optimizer for its state to be "
+                    "kept, but does not; leave 'optimizer' out of keep"
+                )
+        check_domain(domain, self.state.params)
 
     def into(self, fresh: State) -> State:
         """The state to begin with."""

@@ -94,9 +94,9 @@ def certify(
             else:
                 intervals.append(_resampled(held_out, i, j, float(values[i, j]), params, losses, each))
         found.append(client_certificate(name, intervals, limit, each, ranges))
-    known = set(held_out.names)
+    known = set(map(str, held_out.names))  # a number in one table may be text in another
     trained_on = result.names if isinstance(result, Result) else ()
-    found += [nothing_known(name, functions - 1) for name in trained_on if name not in known]
+    found += [nothing_known(name, functions - 1) for name in trained_on if str(name) not in known]
     return Certificate(limit, confidence, tuple(found))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -101,6 +102,11 @@ def start(params: Params, rule: Rule, constraints: int, memory: Remembered | Non
     )
 
 
+def first_to_average(rounds: int, share: float) -> int:
+    """The first round that may join an average over the last share of so many rounds."""
+    return rounds - math.ceil(share * rounds)
+
+
 def no_average(params: Params) -> Average:
     """A mean of no iterates yet."""
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, float_dtype(leaf)), params)
@@ -114,6 +120,9 @@ def server_optimizer(rule: Rule, k: Any) -> optax.GradientTransformationExtraArg
 
 def check_optimizer(rule: Rule, params: Params) -> None:
     """Raise where the rule's optimiser asks for more than a server knows."""
+    made = rule.optimizer(rule.step_size_at(0))
+    if not isinstance(made, optax.GradientTransformation):
+        raise TypeError(f"optimizer must be a function from a step size to an optax transformation, but makes {made!r}")
     try:
         optimizer = server_optimizer(rule, 0)
         optimizer.update(params, optimizer.init(params), params, value=jnp.zeros((), float_dtype(params)))

@@ -11,15 +11,13 @@ import numpy as np
 
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
+from softswitch.support.arrays import has_leaves
 from softswitch.support.traced import traced_settings
 
 
 @runtime_checkable
 class Domain(Protocol):
-    """A convex set Θ: anything that can be projected onto.
-
-    The theorems also want its diameter: ``diameter(params) -> float``, as ``Ball`` and ``Box`` have it.
-    """
+    """A convex set Θ: anything that can be projected onto. Plans by the theorems are for ``Ball`` and ``Box``."""
 
     def project(self, params: Params) -> Params:
         """The nearest point of Θ, in JAX: it is part of the compiled round."""
@@ -89,6 +87,10 @@ def check_domain(domain: Any, start: Params) -> None:
         return
     if not isinstance(domain, Domain) or isinstance(domain, type):
         raise TypeError(f"domain must be a Ball, a Box, anything with project(params), or None, but is {domain!r}")
+    try:
+        jax.eval_shape(domain.project, start)
+    except jax.errors.TracerArrayConversionError as error:
+        raise TypeError(f"domain.project must compute in JAX, but {domain!r} uses NumPy on its argument") from error
     projected = domain.project(start)
     if _shapes(projected) != _shapes(start):
         raise ValueError(f"domain.project must give parameters of the start's shapes, but gives {projected!r}")
@@ -99,9 +101,7 @@ def check_domain(domain: Any, start: Params) -> None:
 
 def as_argument(domain: Domain | None) -> Domain | None:
     """The domain as a compiled program takes it: a pytree as it is, any other object as part of the program."""
-    if domain is None or not jax.tree_util.all_leaves([domain]):
-        return domain
-    return OwnDomain(domain)
+    return domain if domain is None or has_leaves(domain) else OwnDomain(domain)
 
 
 @jax.tree_util.register_static

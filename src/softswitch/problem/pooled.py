@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from softswitch.problem.parameters import Batch, Params
-from softswitch.problem.randomness import call
+from softswitch.problem.randomness import call, takes_key
 from softswitch.support import checks
 
 
@@ -32,6 +32,11 @@ class PooledConstraint:
     def __post_init__(self) -> None:
         checks.function("statistics", self.statistics, "(params, batch) -> vector of additive statistics")
         checks.function("value", self.value, "(statistics) -> scalar or vector")
+
+    @property
+    def random(self) -> bool:
+        """Whether its statistics take a random key."""
+        return takes_key(self.statistics)
 
     def __call__(self, params: Params, batch: Batch, key: Any = None) -> Any:
         """The constraint of one client."""

@@ -13,12 +13,19 @@ KEY = "key"
 
 @lru_cache
 def takes_key(function: Callable[..., Any]) -> bool:
-    """Whether a function has an argument ``key``. A pooled constraint has one where its statistics have."""
-    function = getattr(function, "statistics", function)
+    """Whether a function asks for a random key: by an argument ``key`` after params and batch, without a value or None.
+
+    An argument of that name with a value of its own, in the function or by ``functools.partial``, is not asking.
+    """
     try:
-        return KEY in inspect.signature(function).parameters
+        arguments = inspect.signature(function, follow_wrapped=False).parameters
     except (TypeError, ValueError):  # a built-in without a signature
         return False
+    if KEY not in arguments or KEY in list(arguments)[:2]:
+        return False
+    key = arguments[KEY]
+    by_name = key.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return by_name and (key.default is inspect.Parameter.empty or key.default is None)
 
 
 def call(function: Callable[..., Any], params: Any, batch: Any, key: Any) -> Any:

@@ -14,9 +14,11 @@ def choose_answer(state: State, history: History, averaging_from: int, wanted: s
     """The answer and what it is: the iterate that is wanted, or where there is none the next best thing."""
     if wanted == "last":
         return state.params, f"last iterate, after {len(history)} rounds"
-    count = int(state.average.rounds) if wanted == "average" else 0
+    own = int(np.sum(history.feasible[averaging_from:]))
+    count = int(state.average.rounds) if wanted == "average" and own else 0
     if count:
         window = f"rounds {averaging_from} to {len(history) - 1}" if averaging_from else f"{len(history)} rounds"
+        window += " and of the run before" if count > own else ""
         mean = jax.tree.map(lambda m, w: m.astype(w.dtype), state.average.mean(), state.params)
         return mean, f"mean of the {count} feasible iterates of {window}"
     if history.feasible_rounds:

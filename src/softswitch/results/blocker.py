@@ -19,9 +19,9 @@ from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 
 MOST_STEPS = 200
-"""The search for a client's smallest constraint takes at most so many steps,"""
+"""The search for a client's smallest constraint takes at most so many steps;"""
 FEWEST_STEPS = 10
-"""and at least so many, however short the run was."""
+"""fewer would tell nothing."""
 
 
 class Alone(NamedTuple):
@@ -36,29 +36,38 @@ class Alone(NamedTuple):
     settled: bool
 
 
-def smallest_alone(problem: Problem, clients: ClientData, index: int, params: Params, row_gradients: int) -> Alone:
+class _Enough(Exception):  # noqa: N818
+    """The search has taken all its steps."""
+
+
+def smallest_alone(
+    problem: Problem, clients: ClientData, index: int, params: Params, row_gradients: int
+) -> Alone | None:
     """Minimise one client's largest constraint on all of its rows, from ``params``, by L-BFGS within the domain.
 
-    It is a look aside, and must not cost more than the run that led to it: gradients are taken of at most
-    ``row_gradients`` rows in all, within ``FEWEST_STEPS`` and ``MOST_STEPS`` times the client's rows.
+    It is a look aside, and does not cost more than the run that led to it: gradients are taken of at most
+    ``row_gradients`` rows in all, in at most ``MOST_STEPS`` steps. None where that is not enough for a look.
     """
     size = int(clients.sizes[index])
-    steps = int(np.clip(row_gradients // size, FEWEST_STEPS, MOST_STEPS))
+    steps = min(MOST_STEPS, row_gradients // size)
+    if steps < FEWEST_STEPS:
+        return None
     flat, rebuild = ravel_pytree(params)
     losses, domain = Losses.of(problem), as_argument(problem.domain)
+    values: list[float] = []
 
     def step(point: np.ndarray) -> tuple[float, np.ndarray]:
+        if len(values) == steps:
+            raise _Enough
         here = rebuild(jnp.asarray(point, flat.dtype))
         value, gradient = _descend(here, clients.rows, jnp.int32(index), domain, losses, size)
-        return float(value), np.asarray(ravel_pytree(gradient)[0], dtype=float)
+        values.append(float(value))
+        return values[-1], np.asarray(ravel_pytree(gradient)[0], dtype=float)
 
-    found = optimize.minimize(
-        step,
-        np.asarray(flat, dtype=float),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": steps, "maxfun": steps},
-    )
+    try:
+        found = optimize.minimize(step, np.asarray(flat, dtype=float), jac=True, method="L-BFGS-B")
+    except _Enough:
+        return Alone(min(values), settled=False)
     return Alone(float(found.fun), bool(found.success))
 
 

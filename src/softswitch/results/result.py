@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import load_file
 
-from softswitch.method.describing import describe_rule, rule_described
+from softswitch.method.describing import describe_rule, rule_described, same_rule
 from softswitch.method.round import State, start
 from softswitch.method.rules import Rule
 from softswitch.problem.parameters import Params
@@ -101,9 +101,13 @@ class Result:
         """
         words = {
             "selected": self.selected,
-            "status": {**asdict(self.status), "criterion": _or_none(self.status.criterion)},
+            "status": {
+                **asdict(self.status),
+                "client": _label(self.status.client),
+                "criterion": repr(self.status.criterion),
+            },
             "diagnosis": [asdict(finding) for finding in self.diagnosis],
-            "names": list(self.names),
+            "names": [_label(name) for name in self.names],
             "rule": describe_rule(self.rule),
             "seed": self.seed,
             "seconds": self.seconds,
@@ -131,9 +135,7 @@ class Result:
         """
         path = Path(folder)
         words = saving.read_words(path)
-        method = rule_described(words["rule"]) if rule is None else rule
-        if describe_rule(method)["kind"] != words["rule"]["kind"]:
-            raise ValueError(f"rule must be a {words['rule']['kind']}, as was saved, but is {method!r}")
+        method = rule_described(words["rule"]) if rule is None else same_rule(rule, words["rule"])
         arrays = load_file(path / saving.ARRAYS)
         objective, constraint, pooled = (
             saving.tree(name, words, arrays, None)
@@ -146,7 +148,7 @@ class Result:
             last=last,
             best=best,
             selected=words["selected"],
-            status=Status(**{**status, "code": StatusCode(status["code"])}),
+            status=Status(**{**status, "code": StatusCode(status["code"]), "criterion": _number(status["criterion"])}),
             diagnosis=tuple(Finding(**told) for told in words["diagnosis"]),
             history=saving.read_history(path / saving.HISTORY),
             client_objective=objective,
@@ -165,5 +167,11 @@ def _on_device(tree: Any) -> Any:
     return jax.tree.map(lambda a: jnp.asarray(a) if jax.dtypes.canonicalize_dtype(a.dtype) == a.dtype else a, tree)
 
 
-def _or_none(value: float | None) -> float | None:
-    return None if value is None or not np.isfinite(value) else value
+def _label(name: Any) -> Any:
+    """A label for JSON: text and numbers stay what they are, anything else becomes text."""
+    name = name.item() if isinstance(name, np.generic) else name
+    return name if name is None or isinstance(name, str | int | float) else str(name)
+
+
+def _number(told: str) -> float | None:
+    return None if told == "None" else float(told)

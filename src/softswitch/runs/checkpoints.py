@@ -13,7 +13,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from softswitch.method.round import no_average
+from softswitch.method.round import State
 from softswitch.support import checks
 from softswitch.support.arrays import fingerprint, named, shaped
 from softswitch.support.files import write_atomically
@@ -24,6 +24,7 @@ DIGESTS = {
     "program": "what is computed (the functions, a schedule, the optimiser, or arrays that they close over)",
     "clients": "the clients' data",
     "start": "the start",
+    "numbers": "a number of the rule, the domain or the memory",
 }
 """What a request holds as a digest, in words."""
 
@@ -47,8 +48,12 @@ class Standing(NamedTuple):
     averaging_from: int
     names: tuple[str, ...] = ()
 
-    def extended(self, rounds: int, averaging_from: int) -> Standing:
-        """For a run of so many rounds; raise where that cannot be what it would have been from the start."""
+    def extended(self, rounds: int, averaging_from: int, first: State) -> Standing:
+        """For a run of so many rounds that began with the state ``first``, exactly what it would have been.
+
+        Raises:
+            ValueError: it cannot be that.
+        """
         if self.done > rounds:
             raise ValueError(
                 f"rounds must be at least {self.done}, which the checkpoint has done already, but is {rounds}; use "
@@ -59,11 +64,10 @@ class Standing(NamedTuple):
         if averaging_from < self.done:
             raise ValueError(
                 f"the average of {rounds} rounds is to begin with round {averaging_from}, but the checkpoint, after "
-                f"{self.done} rounds, has averaged from {self.averaging_from} on; set average_last=1, or rounds and "
-                f"average_last so that the average begins with round {self.done} or later"
+                f"{self.done} rounds, has averaged from {self.averaging_from} on; set rounds and average_last so that "
+                f"the average begins with round {self.done} or later, or use another folder"
             )
-        forgotten = self.state._replace(average=no_average(self.state.params))
-        return self._replace(state=forgotten, averaging_from=averaging_from)
+        return self._replace(state=self.state._replace(average=first.average), averaging_from=averaging_from)
 
 
 @dataclass

@@ -16,13 +16,27 @@ BLOCK_BYTES = 1 << 26
 
 def named(tree: Any) -> dict[str, np.ndarray]:
     """The leaves by their paths."""
-    return {name: np.asarray(leaf, order="C") for name, leaf in _leaves(tree)}
+    return {name: np.asarray(_numbers(leaf), order="C") for name, leaf in _leaves(tree)}
 
 
 def shaped(arrays: Mapping[str, Any], like: Any) -> Any:
     """Arrays by their paths as a tree again, in the structure of ``like``."""
     paths, structure = jax.tree_util.tree_flatten_with_path(like)
-    return jax.tree.unflatten(structure, [arrays[jax.tree_util.keystr(path)] for path, _ in paths])
+    leaves = [_like(arrays[jax.tree_util.keystr(path)], leaf) for path, leaf in paths]
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _numbers(leaf: Any) -> Any:
+    """An array that NumPy knows: of a random key its data."""
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _like(array: Any, leaf: Any) -> Any:
+    return jax.random.wrap_key_data(jnp.asarray(array)) if _is_key(leaf) and not _is_key(array) else array
+
+
+def _is_key(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def outline(tree: Any) -> Any:
@@ -59,11 +73,17 @@ def from_outline(outlined: Any, arrays: Mapping[str, Any]) -> Any:
     return made if kind == "list" else tuple(made)
 
 
+def has_leaves(value: Any) -> bool:
+    """Whether a value is a pytree of arrays, and not an object that JAX knows nothing of."""
+    return not jax.tree_util.all_leaves([value])
+
+
 def fingerprint(*trees: Any) -> str:
     """A digest of all arrays in the trees: names, shapes, types and values. Copies none of them whole."""
     digest = hashlib.sha256()
     named_leaves = [(f"{i}{name}", leaf) for i, tree in enumerate(trees) for name, leaf in _leaves(tree)]
     for name, leaf in sorted(named_leaves, key=lambda pair: pair[0]):
+        leaf = _numbers(leaf)
         digest.update(f"{name} {np.dtype(leaf.dtype).str} {tuple(leaf.shape)}".encode())
         for block in _blocks(leaf):
             digest.update(block)
@@ -77,8 +97,6 @@ def _leaves(tree: Any) -> Iterator[tuple[str, Any]]:
 
 def _blocks(leaf: Any) -> Iterator[Any]:
     """An array's bytes, block by block: a view of what lies on the host, small copies of what does not."""
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        leaf = jax.random.key_data(leaf)
     on_host = isinstance(leaf, np.ndarray) or all(device.platform == "cpu" for device in leaf.devices())
     rows = len(leaf) if np.ndim(leaf) else 0
     if on_host or not rows:

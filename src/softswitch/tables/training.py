@@ -120,8 +120,8 @@ def resume(
     ready = make_ready(config, base)
     if ready.fingerprint != run.about["data"]["sha256"]:
         raise ValueError(f"{config.data.file} has changed since {run.folder} began; train anew")
-    if rounds is not None:
-        write_atomically(run.folder / CONFIG, write_config(config).encode())
+    if rounds is not None:  # written down once the run has gone on: it may yet be refused
+        callbacks = (lambda _: write_atomically(run.folder / CONFIG, write_config(config).encode()), *callbacks)
     kept: dict[str, Any] = {key: run.about[key] for key in KEPT if key in run.about}
     return _run(run.folder, config, ready, rule_by(config, len(ready.train)), kept, callbacks, progress)
 

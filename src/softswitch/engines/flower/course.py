@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 import jax
@@ -29,7 +30,7 @@ from softswitch.results.record import Record
 from softswitch.results.result import Result
 from softswitch.runs.checkpoints import Standing
 from softswitch.runs.watching import Chunk, SwitchShare, any_ends
-from softswitch.support.arrays import fingerprint
+from softswitch.support.arrays import fingerprint, has_leaves
 from softswitch.support.programs import without_addresses
 
 logger = logging.getLogger("softswitch.flower")
@@ -39,6 +40,7 @@ class Course:
     """One run, from its first meeting of clients to its result.
 
     Attributes:
+        settings: of the run.
         grid: Flower's, waiting as ``exchange`` does.
         roster: who is there.
         clients: all of them, to be asked outside of the rounds.
@@ -49,12 +51,18 @@ class Course:
     """
 
     def __init__(
-        self, rule: Rule, settings: StrategySettings, grid: Grid, initial_arrays: ArrayRecord, rounds: int
+        self,
+        rule: Rule,
+        settings: StrategySettings,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        rounds: int,
+        clients_identity: Mapping[str, str],
     ) -> None:
         params = _first_params(initial_arrays)
         check_domain(settings.domain, params)
         check_optimizer(rule, params)
-        self._rule, self._settings = rule, settings
+        self._rule, self.settings = rule, settings
         self.grid = PromptGrid(grid, settings.update_timeout)
         self.roster = Roster(settings.report_timeout, settings.names, settings.constraints)
         self.roster.look(self.grid, max(settings.min_clients, len(settings.names)), settings.wait)
@@ -78,15 +86,17 @@ class Course:
             "largest_number": str(settings.largest_number),
             "pooled": without_addresses(repr(settings.pooled)),
             "constraints": str(constraints),
+            "numbers": fingerprint((rule, settings.domain if has_leaves(settings.domain) else None)),
             "start": fingerprint(params),
             "program": self.run.program(),
             "jax": jax.__version__,
+            **clients_identity,
         }
         self._go_on()
 
     def _go_on(self) -> None:
         """Take up the run where its checkpoints stand, if they do."""
-        kept = self._settings.checkpoints
+        kept = self.settings.checkpoints
         there = None if kept is None else kept.latest(self.identity, self.run.like())
         if there is None:
             return
@@ -101,7 +111,7 @@ class Course:
         """Whether there are no more rounds to come."""
         run = self.run
         ended = run.done >= run.rounds or run.diverged
-        return ended or self._told_to_stop or run.void_in_a_row >= self._settings.patience
+        return ended or self._told_to_stop or run.void_in_a_row >= self.settings.patience
 
     @property
     def seconds(self) -> float:
@@ -114,13 +124,13 @@ class Course:
         history = History.from_records(self.clients, [record], 1, first=run.done - 1)
         share = self._share.with_rounds(history)
         news = Chunk(run.done, run.rounds, history, share, run.state, self.seconds)
-        self._told_to_stop = any_ends(self._settings.callbacks, news)
-        if self._settings.checkpoints is not None and self._settings.checkpoints.due():
+        self._told_to_stop = any_ends(self.settings.callbacks, news)
+        if self.settings.checkpoints is not None and self.settings.checkpoints.due():
             self.save()
 
     def save(self) -> None:
         """Keep where the run stands."""
-        run, kept = self.run, self._settings.checkpoints
+        run, kept = self.run, self.settings.checkpoints
         if kept is not None and run.record is not None:
             names = tuple(self.roster.names)
             kept.save(Standing(run.state, run.record, run.done, self.seconds, run.averaging_from, names), self.identity)
@@ -137,14 +147,14 @@ class Course:
             self._rule,
             tuple(self.roster.names),
             averaging_from=run.averaging_from,
-            answer=self._settings.answer,
+            answer=self.settings.answer,
             stopped=stopped and run.done < run.rounds and not run.diverged,
-            seed=self._settings.seed,
+            seed=self.settings.seed,
             seconds=self.seconds,
         )
         # How much reports scatter at one iterate is not measured here: it would take rounds of its own.
         result = conclude(ending, self.clients, lambda: math.nan)
-        if run.void_in_a_row < self._settings.patience:
+        if run.void_in_a_row < self.settings.patience:
             return result
         why = f"{result.status.message}. The last {run.void_in_a_row} rounds were void, so it ended (patience)"
         return replace(result, status=replace(result.status, message=why))

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord
 
 from softswitch.engines.flower.wire import Arrays, to_record
 from softswitch.problem.parameters import Params
-from softswitch.support.arrays import named, shaped
+from softswitch.support.arrays import shaped
 
 
 def initial_arrays(params: Params) -> ArrayRecord:
@@ -23,9 +23,14 @@ def initial_arrays(params: Params) -> ArrayRecord:
 
 def flat(params: Params) -> Arrays:
     """Arrays by name: a dict of arrays keeps its names, anything else is named by its paths."""
+    return {name: np.asarray(leaf, order="C") for name, leaf in flat_within_jax(params).items()}
+
+
+def flat_within_jax(params: Params) -> dict[str, Any]:
+    """The same within a compiled program."""
     if _is_flat(params):
-        return {name: np.asarray(leaf) for name, leaf in params.items()}
-    return named(params)
+        return dict(params)
+    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
 
 
 def unflat(arrays: Arrays, like: Params) -> Params:

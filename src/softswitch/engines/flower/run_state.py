@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -18,7 +17,7 @@ from softswitch.engines.flower.entries import entry, joined, no_reports
 from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.engines.flower.wire import Arrays
 from softswitch.method.messages import Decision, Reports
-from softswitch.method.round import State, advance, start, surviving_weights
+from softswitch.method.round import State, advance, first_to_average, start, surviving_weights
 from softswitch.method.rules import Rule
 from softswitch.problem.domains import as_argument
 from softswitch.problem.parameters import Params, float_dtype
@@ -53,7 +52,7 @@ class RunState:
         self._rule = rule
         self.constraints = constraints
         self.rounds = rounds
-        self.averaging_from = rounds - math.ceil(settings.average_last * rounds)
+        self.averaging_from = first_to_average(rounds, settings.average_last)
         self._participation = settings.participation
         self._key = jax.random.key(settings.seed)
         self._domain = as_argument(settings.domain)
@@ -100,7 +99,7 @@ class RunState:
 
     def go_on(self, standing: Standing) -> None:
         """Take up a run where it stood, perhaps for more rounds than were asked for then."""
-        standing = standing.extended(self.rounds, self.averaging_from)
+        standing = standing.extended(self.rounds, self.averaging_from, self.state)
         self.state = jax.tree.map(jnp.asarray, standing.state)
         self.record, self.done = standing.record, standing.done
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +18,7 @@ from rich.console import Console
 
 from softswitch.engines.flower.flat_params import flat, initial_arrays
 from softswitch.engines.flower.strategy import SwitchingStrategy
+from softswitch.engines.flower.strategy_settings import StrategySettings, with_changes
 from softswitch.guarantees.intervals import Range, checked_range, each_range
 from softswitch.method.rules import Rule
 from softswitch.results.certificate import Certificate
@@ -51,7 +53,8 @@ def server_app(
     confidence: float | None = 0.95,
     objective_range: Range | None = None,
     constraint_range: Any = None,
-    **settings: Any,
+    settings: StrategySettings | None = None,
+    **changes: Any,
 ) -> ServerApp:
     """A ServerApp for people who just want it to run.
 
@@ -74,7 +77,8 @@ def server_app(
         confidence: of the certificate; None: none is made.
         objective_range: the range of the objective on a single row, as for ``certify``.
         constraint_range: and of the constraint.
-        settings: of ``SwitchingStrategy``.
+        settings: of ``SwitchingStrategy``;
+        changes: or single ones by their names.
     """
     rounds = checks.whole_number("rounds", rounds, at_least=1)
     if confidence is not None:
@@ -82,10 +86,11 @@ def server_app(
     checked_range("objective_range", objective_range)
     single = constraint_range is None or all(isinstance(end, int | float) for end in constraint_range)
     each_range(constraint_range, 1 if single else len(constraint_range))
-    if "checkpoints" in settings:
+    chosen = with_changes(settings, changes)
+    if chosen.checkpoints is not None:
         raise ValueError("checkpoints are kept in the run's folder; use SwitchingStrategy to keep them elsewhere")
     if isinstance(rule, Rule):
-        SwitchingStrategy(rule, **settings)  # refuses what is wrong now, not on the server
+        SwitchingStrategy(rule, chosen)  # refuses what is wrong now, not on the server
     app = ServerApp()
 
     @app.main()
@@ -95,18 +100,16 @@ def server_app(
         first = start(config) if callable(start) else start
         asked = {
             "rounds": int(config.get("rounds", rounds)),
-            "seed": int(config.get("seed", settings.get("seed", 0))),
+            "seed": int(config.get("seed", chosen.seed)),
         }
         where = Path(str(config.get("out") or out)).expanduser()
         folder, about = _folder(where, name, config, asked)
         asked = about["asked"]  # a resumed run is what it was
         strategy = SwitchingStrategy(
-            method,
-            **{**settings, "seed": asked["seed"]},
-            checkpoints=Checkpoints(folder / CHECKPOINTS, every=0),
+            method, chosen, seed=asked["seed"], checkpoints=Checkpoints(folder / CHECKPOINTS, every=0)
         )
         write_json(folder / ABOUT, about)
-        write_atomically(folder / CONFIG, _settings(method, first, asked, settings).encode(), durable=False)
+        write_atomically(folder / CONFIG, _settings(method, first, asked, chosen).encode(), durable=False)
         strategy.start(grid, initial_arrays(first), asked["rounds"])
         result, clients = strategy.result, strategy.clients
         assert result is not None
@@ -156,8 +159,14 @@ def _folder(out: Path, name: str, config: dict[str, Any], asked: dict[str, int])
     return run.folder, {key: run.about[key] for key in kept} | {"versions": versions()}
 
 
-def _settings(rule: Rule, start: Any, asked: dict[str, int], settings: dict[str, Any]) -> str:
+def _settings(rule: Rule, start: Any, asked: dict[str, int], chosen: StrategySettings) -> str:
     """The settings as used, in TOML."""
+    usual = StrategySettings()
+    settings = {
+        entry.name: getattr(chosen, entry.name)
+        for entry in fields(chosen)
+        if getattr(chosen, entry.name) != getattr(usual, entry.name)
+    }
     plain = {key: value for key, value in settings.items() if isinstance(value, bool | int | float | str | list)}
     described = {key: str(value) for key, value in settings.items() if key not in plain and value is not None}
     entries = sum(np.size(leaf) for leaf in flat(start).values())

@@ -6,7 +6,7 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -23,13 +23,15 @@ from flwr.serverapp import Grid, ServerApp
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.taking_part import TakingPart
 from softswitch.engines.flower.client_app import client_app
-from softswitch.engines.flower.flat_params import flat, initial_arrays, unflat, unflat_within
+from softswitch.engines.flower.flat_params import flat, flat_within_jax, initial_arrays, unflat, unflat_within
 from softswitch.engines.flower.in_process import InProcessGrid
 from softswitch.engines.flower.jax_client import JaxClient
 from softswitch.engines.flower.strategy import SwitchingStrategy
 from softswitch.engines.request import RunSettings
 from softswitch.method.round import start as first_state
 from softswitch.method.rules import Rule
+from softswitch.problem.domains import Ball, Box, Domain
+from softswitch.problem.parameters import Params
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
@@ -49,6 +51,7 @@ def solve_over_flower(
     seed: int,
     callbacks: Sequence[Callback],
     checkpoints: Checkpoints | None,
+    identity: Mapping[str, str],
 ) -> Result:
     """As ``solve``, each client on its own and spoken to in Flower's messages only.
 
@@ -62,6 +65,7 @@ def solve_over_flower(
         seed: of all random choices.
         callbacks: as for ``solve``.
         checkpoints: likewise.
+        identity: what a run of the compiled engine depends on, as text.
     """
     labels = [str(name) for name in clients.names]
     pooled = problem.constraint.value if isinstance(problem.constraint, PooledConstraint) else None
@@ -73,12 +77,13 @@ def solve_over_flower(
         average_last=settings.average_last,
         answer=settings.answer,
         eval_every=settings.eval_every,
-        domain=problem.domain,
+        domain=_by_name(problem),
         pooled=pooled,
         callbacks=callbacks,
         checkpoints=checkpoints,
         names=labels,
     )
+    strategy.clients_identity = {f"{name} of the clients": text for name, text in identity.items()}
     first = initial_arrays(problem.start)
     with tempfile.TemporaryDirectory() as folder, _quiet():
         for i, rows in enumerate(_apart(clients)):
@@ -96,14 +101,33 @@ def solve_over_flower(
         return None if params is None else jax.tree.map(jnp.asarray, unflat(params, problem.start))
 
     like = jax.eval_shape(lambda: first_state(problem.start, rule, result.client_constraint.shape[1]))
+    blocks = dict(zip(labels, clients.names, strict=True)).get(result.status.client, result.status.client)
     return replace(
         result,
         names=clients.names,
+        status=replace(result.status, client=blocks),
         params=tree(result.params),
         last=tree(result.last),
         best=tree(result.best),
         state=unflat_within(result.state, like, flat(problem.start)),
     )
+
+
+class _ByName:
+    """A domain of parameters in their own structure, for a server that knows them by name."""
+
+    def __init__(self, domain: Domain, like: Params) -> None:
+        self._domain, self._like = domain, like
+
+    def project(self, params: Params) -> Params:
+        """As the domain does."""
+        return flat_within_jax(self._domain.project(unflat(params, self._like)))
+
+
+def _by_name(problem: Problem) -> Domain | None:
+    if problem.domain is None or isinstance(problem.domain, Ball | Box):
+        return problem.domain  # these ask for no structure
+    return _ByName(problem.domain, problem.start)
 
 
 def _stored_client(

@@ -22,7 +22,7 @@ from softswitch.engines.flower.client_app import decision_record
 from softswitch.engines.flower.course import Course
 from softswitch.engines.flower.exchange import exchange
 from softswitch.engines.flower.remote import RemoteClients
-from softswitch.engines.flower.strategy_settings import StrategySettings
+from softswitch.engines.flower.strategy_settings import StrategySettings, with_changes
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules import Rule
 from softswitch.results.history import Fate
@@ -74,18 +74,17 @@ class SwitchingStrategy(Strategy):
         settings: as given.
         result: what the run came to; None before its end.
         clients: to ask all clients again, for a certificate say; None before the start.
+        clients_identity: what the run depends on at the clients, as text, where the server knows it: checkpoints of a
+            run with another one are refused. A server does not see the clients' functions and rows.
     """
 
     def __init__(self, rule: Rule, settings: StrategySettings | None = None, **changes: Any) -> None:
         checks.expect("rule", rule, Rule)
-        unknown = [name for name in changes if name not in StrategySettings.__dataclass_fields__]
-        if unknown:
-            known = ", ".join(StrategySettings.__dataclass_fields__)
-            raise TypeError(f"{unknown[0]} is not a setting of SwitchingStrategy; there are {known}")
         self.rule = rule
-        self.settings = replace(settings or StrategySettings(), **changes)
+        self.settings = with_changes(settings, changes)
         if rule.criterion == "pooled" and self.settings.pooled is None:
             raise ValueError("criterion='pooled' needs pooled, the value function of the clients' PooledConstraint")
+        self.clients_identity: dict[str, str] = {}
         self.result: Result | None = None
         self.clients: RemoteClients | None = None
 
@@ -113,11 +112,13 @@ class SwitchingStrategy(Strategy):
         for name, config in (("train_config", train_config), ("evaluate_config", evaluate_config)):
             if config:
                 raise ValueError(f"{name} must be empty: settings are arguments of SwitchingStrategy; but is {config}")
+        settings = self.settings
         if timeout is not None:
             limit = checks.real_number("timeout", timeout, above=0)
-            self.settings = replace(self.settings, report_timeout=limit, update_timeout=limit)
+            settings = replace(settings, report_timeout=limit, update_timeout=limit)
         rounds = checks.whole_number("num_rounds", num_rounds, at_least=1)
-        course = self._course = Course(self.rule, self.settings, grid, initial_arrays, rounds)
+        course = Course(self.rule, settings, grid, initial_arrays, rounds, self.clients_identity)
+        self._course = course
         self.clients = course.clients
         finished, stopped = FlowerResult(train_metrics_clientapp=course.metrics), False
         try:
@@ -126,7 +127,7 @@ class SwitchingStrategy(Strategy):
                     course.grid,
                     wire.to_record(course.run.state.params),
                     course.run.rounds - course.run.done,
-                    timeout=self.settings.update_timeout,
+                    timeout=settings.update_timeout,
                     evaluate_fn=evaluate_fn,
                 )
         except _Ended:
@@ -145,7 +146,7 @@ class SwitchingStrategy(Strategy):
     ) -> Iterable[Message]:
         """Look who is there, sample, ask for reports, decide; return the messages of the second exchange."""
         del server_round, config  # a resumed run counts on from where it stood
-        course, settings = self._course, self.settings
+        course, settings = self._course, self._course.settings
         if course.over:
             raise _Ended
         run, k = course.run, course.run.done
@@ -210,16 +211,16 @@ class SwitchingStrategy(Strategy):
 
     def _round_settings(self) -> ConfigRecord:
         """What the clients need to know of the round, beside w."""
-        run = self._course.run
+        run, settings = self._course.run, self._course.settings
         told: dict[str, Any] = {
             "round": run.done,
-            "seed": self.settings.seed,
-            "local_steps": self.settings.local_steps,
+            "seed": settings.seed,
+            "local_steps": settings.local_steps,
             "step_size": run.local_step_size,
             "switches": run.switches,
         }
-        if self.settings.clip_norm is not None:
-            told["clip_norm"] = float(self.settings.clip_norm)
+        if settings.clip_norm is not None:
+            told["clip_norm"] = float(settings.clip_norm)
         return ConfigRecord(told)
 
     def _message(self, content: RecordDict, node: int, kind: str, timeout: float) -> Message:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from softswitch.problem.choices import ANSWERS
@@ -28,7 +28,8 @@ class StrategySettings:
         answer: which iterate is the answer: "average", "last" or "best".
         eval_every: rounds from one evaluation of F and G on all clients' data to the next, an exchange of its own each
             time; 0: only at the end.
-        domain: Θ to project onto after every server step: ``Ball``, ``Box``, anything with a ``project``, or None.
+        domain: Θ to project onto after every server step: ``Ball``, ``Box``, anything with a ``project``, or None. The
+            server's parameters are a dict of arrays by name, and that is what ``project`` is given.
         pooled: the ``value`` of a ``PooledConstraint``, where the clients' constraint is one.
         min_clients: with fewer clients in either exchange a round is void: it changes nothing.
         wait: seconds to wait for so many clients before a round, and for all of them before the answer is judged.
@@ -82,5 +83,22 @@ class StrategySettings:
             checks.whole_number("constraints", self.constraints, at_least=1)
         if self.checkpoints is not None:
             checks.expect("checkpoints", self.checkpoints, Checkpoints)
+        if self.pooled is not None:
+            checks.function("pooled", self.pooled, "(summed statistics) -> scalar or vector")
+        if isinstance(self.names, str):
+            raise TypeError(f"names must be a list of labels, but is {self.names!r}")
+        if self.domain is not None and not isinstance(self.domain, Domain):
+            raise TypeError(f"domain must be a Ball, a Box, anything with project(params), or None: {self.domain!r}")
         object.__setattr__(self, "callbacks", checked_callbacks(self.callbacks))
         object.__setattr__(self, "names", tuple(str(name) for name in self.names))
+
+
+def with_changes(settings: StrategySettings | None, changes: Mapping[str, Any]) -> StrategySettings:
+    """The settings with some changed, or raise where one is none."""
+    if settings is not None:
+        checks.expect("settings", settings, StrategySettings)
+    known = [entry.name for entry in fields(StrategySettings)]
+    for name in changes:
+        if name not in known:
+            raise TypeError(f"{name} is not a setting of SwitchingStrategy; there are {', '.join(known)}")
+    return replace(settings or StrategySettings(), **changes)

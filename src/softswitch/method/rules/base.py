@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+import numpy as np
 import optax
 from array_api_compat import array_namespace
 
@@ -17,6 +18,11 @@ from softswitch.support import checks
 from softswitch.support.traced import traced_settings
 
 Schedule = Callable[[Any], Any]
+
+
+def differs(one: Any, other: Any) -> bool:
+    """Whether two settings differ; arrays are compared as a whole."""
+    return not np.array_equal(one, other) if hasattr(one, "shape") or hasattr(other, "shape") else bool(one != other)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +96,7 @@ class Rule(ABC):
         changed = [
             f"{field.name}={getattr(value, '__name__', None) or repr(value)}"
             for field in fields(self)
-            if (value := getattr(self, field.name)) != field.default
+            if differs(value := getattr(self, field.name), field.default)
         ]
         return f"{type(self).__name__}({', '.join(changed)})"
 
