@@ -122,7 +122,6 @@ def solve(
             "held_out": held_out,
             "clients_at_once": clients_at_once,
             "warm_start": warm_start,
-            "memory": memory,
         }
         for name, given in only_compiled.items():
             if given is not None:

@@ -158,7 +158,7 @@ def hear(
     memory: Memory, remembered: Remembered, k: Int[Array, ""], clients: Int[Array, " m"], reports: Reports
 ) -> Remembered:
     """Remember a round's reports. A client that was asked and lost stays as it was, and grows older."""
-    before = jax.tree.map(lambda every: every[clients], remembered._replace(travelled=remembered.heard_at))
+    before = some(remembered, clients)
     known = before.heard
 
     def newest(old: Array, told: Array) -> Array:
@@ -173,7 +173,7 @@ def hear(
         return every.at[clients].set(some)
 
     mask, sums = reports.mask, None
-    if remembered.sums is not None and reports.sums is not None:
+    if remembered.sums is not None and before.sums is not None and reports.sums is not None:
         sums = put(remembered.sums, newest(before.sums, reports.sums))
     return Remembered(
         objective=put(remembered.objective, newest(before.objective, reports.objective)),
@@ -210,14 +210,27 @@ def decide(
     """
     everyone = Reports(remembered.objective, remembered.constraint, pooled, remembered.heard)
     by_all, after = rule.decide(rule_state, everyone)
-    asked = reports._replace(
-        objective=remembered.objective[clients],
-        constraint=remembered.constraint[clients],
-        pooled=pooled,
-        bit=by_all.feasible,
-    )
+    asked = as_remembered(remembered, clients, reports)._replace(pooled=pooled, bit=by_all.feasible)
     decision, _ = rule.decide(rule_state, asked)
     return decision._replace(criterion=by_all.criterion), after
+
+
+def as_remembered(remembered: Remembered, clients: Int[Array, " m"], reports: Reports) -> Reports:
+    """The reports of those asked, with what is remembered of them for what they said."""
+    return reports._replace(objective=remembered.objective[clients], constraint=remembered.constraint[clients])
+
+
+def widened(remembered: Remembered, clients: int) -> Remembered:
+    """The same for more clients; of the new ones nothing is remembered."""
+    known = remembered.objective.shape[0]
+    statistics = None if remembered.sums is None else remembered.sums.shape[1]
+    more = nothing_remembered(clients - known, remembered.constraint.shape[1], statistics, remembered.objective.dtype)
+    return jax.tree.map(lambda old, new: old if old.ndim == 0 else jnp.concatenate([old, new]), remembered, more)
+
+
+def some(remembered: Remembered, clients: Int[Array, " some"]) -> Remembered:
+    """What is remembered of some clients."""
+    return jax.tree.map(lambda every: every if every.ndim == 0 else every[clients], remembered)
 
 
 def moved(remembered: Remembered, before: Any, after: Any) -> Remembered:

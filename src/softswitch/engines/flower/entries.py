@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.clients.evaluation import Overview
+from softswitch.method.memory import Remembered
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.round import sound
 from softswitch.results.record import Record, RecordedClients
@@ -67,6 +68,16 @@ def entry(
     }
     record: Record = jax.tree.map(lambda part: np.asarray(part)[None], Record(**parts))
     return record
+
+
+def with_memory(record: Record, remembered: Remembered | None, k: int) -> Record:
+    """A round's entry with how many clients the server has not heard, and how old its oldest report is."""
+    if remembered is None:
+        return record
+    heard = np.asarray(remembered.heard_at)
+    oldest: Any = np.asarray([k - heard[heard >= 0].min(initial=k)], np.int32)
+    unheard: Any = np.asarray([(heard < 0).sum()], np.int32)
+    return record._replace(unheard=unheard, oldest=oldest)
 
 
 def joined(before: Record, after: Record) -> Record:

@@ -13,9 +13,22 @@ from jax import tree_util
 
 from softswitch.clients.evaluation import Overview
 from softswitch.clients.sampling import choose_clients, words_to_choose
-from softswitch.engines.flower.entries import entry, joined, no_reports
+from softswitch.engines.flower.entries import entry, joined, no_reports, with_memory
 from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.engines.flower.wire import Arrays
+from softswitch.method.memory import (
+    FOR_TURNS,
+    Places,
+    Remembered,
+    as_remembered,
+    ask,
+    decide,
+    hear,
+    nothing_remembered,
+    some,
+    turns,
+    widened,
+)
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.round import State, advance, first_to_average, start, surviving_weights
 from softswitch.method.rules import Rule
@@ -27,6 +40,9 @@ from softswitch.runs.checkpoints import Standing
 from softswitch.support.programs import program_digest
 
 _decide = jax.jit(lambda rule, state, reports: rule.decide(state, reports))
+_hear = jax.jit(hear)
+_decide_by_all = jax.jit(decide)
+_as_remembered = jax.jit(as_remembered)
 _advance = jax.jit(advance)
 _start = jax.jit(start, static_argnums=2)
 _surviving = jax.jit(surviving_weights)
@@ -36,6 +52,13 @@ _surviving = jax.jit(surviving_weights)
 def _choose(key: jax.Array, k: Any, clients: int, size: int) -> jax.Array:
     words = jax.random.bits(jax.random.fold_in(key, k), (words_to_choose(clients, size),), jnp.uint32)
     return choose_clients(words, clients, size)
+
+
+@partial(jax.jit, static_argnums=4)
+def _ask(key: jax.Array, k: Any, remembered: Remembered, connected: jax.Array, places: Places) -> jax.Array:
+    """Whom to ask of those connected; with all connected these are the compiled engine's."""
+    turn = turns(jax.random.fold_in(key, FOR_TURNS), jnp.atleast_1d(k), len(connected), places)[0]
+    return connected[ask(some(remembered, connected), turn, places)]
 
 
 class RunState:
@@ -59,7 +82,10 @@ class RunState:
         self._min_clients = settings.min_clients
         self._pools = settings.pooled is not None
         self.dtype = np.dtype(float_dtype(params))
-        self.state: State = _start(params, self._rule, constraints)
+        self._memory = settings.memory
+        nothing = None if self._memory is None else nothing_remembered(0, constraints, None, self.dtype)
+        self.state: State = _start(params, self._rule, constraints, nothing)
+        self._heard: Remembered | None = None  # between the two exchanges of a round
         self.record: Record | None = None
         self.done = 0
         self.void_in_a_row = 0
@@ -82,7 +108,8 @@ class RunState:
     def like(self) -> tuple[State, Record]:
         """A state and a record in the structure of all."""
         nobody = no_reports(1, self.constraints, self.dtype, self._pools)
-        return self.state, entry([0], np.zeros(1, int), nobody, None, Overview.nothing(), (0, 0))
+        record = entry([0], np.zeros(1, int), nobody, None, Overview.nothing(), (0, 0))
+        return self.state, with_memory(record, self.state.memory, 0)
 
     def program(self) -> str:
         """A digest of what the server computes in a round, with every constant of the rule's functions in it."""
@@ -103,21 +130,37 @@ class RunState:
         self.state = jax.tree.map(jnp.asarray, standing.state)
         self.record, self.done = standing.record, standing.done
 
-    def sample(self, connected: list[int]) -> list[int]:
-        """I_k out of the connected clients, from the seed and k.
+    def sample(self, connected: list[int], known: int) -> list[int]:
+        """I_k out of the connected clients, from the seed and k; where the server remembers, by need.
 
         With all clients connected these are the compiled engine's, as long as that draws no rows.
+
+        Args:
+            connected: the indices of those that can be reached.
+            known: how many clients there are, reachable or not.
         """
         if not connected:
             return []
         many = min(len(connected), max(self._min_clients, round(self._participation * len(connected))))
-        return [connected[i] for i in np.asarray(_choose(self._key, self.done, len(connected), many))]
+        k = jnp.int32(self.done)
+        if self._memory is None:
+            return [connected[i] for i in np.asarray(_choose(self._key, k, len(connected), many))]
+        assert self.state.memory is not None
+        if len(self.state.memory.heard_at) < known:
+            self.state = self.state._replace(memory=widened(self.state.memory, known))
+        there = jnp.asarray(connected, jnp.int32)
+        return np.asarray(_ask(self._key, k, self.state.memory, there, self._memory.places(many))).tolist()
 
-    def decide(self, reports: Reports) -> tuple[Decision, Any] | None:
+    def decide(self, clients: list[int], reports: Reports) -> tuple[Decision, Any] | None:
         """The rule's decision and its memory after it; None where too few reported."""
+        self._heard = None
         if int(np.asarray(reports.mask).sum()) < self._min_clients or bool(reports.void):
             return None
-        return _decide(self._rule, self.state.rule, reports)
+        if self._memory is None:
+            return _decide(self._rule, self.state.rule, reports)
+        asked, k = jnp.asarray(clients, jnp.int32), jnp.int32(self.done)
+        self._heard = _hear(self._memory, self.state.memory, k, asked, reports)
+        return _decide_by_all(self._rule, self.state.rule, self._heard, asked, reports, None)
 
     def apply(
         self,
@@ -140,7 +183,10 @@ class RunState:
             full: F and G on all data, where it was looked at.
             rows: on how many rows the reports were computed, and on how many a gradient.
         """
-        direction = None if decided is None else self._weighted(reports, decided[0], directions)
+        weighed = reports
+        if self._heard is not None:
+            weighed = _as_remembered(self._heard, jnp.asarray(clients, jnp.int32), reports)
+        direction = None if decided is None else self._weighted(weighed, decided[0], directions)
         if decided is None or direction is None:
             fates[fates == Fate.COUNTED] = Fate.VOID
             nobody = no_reports(len(clients), self.constraints, self.dtype, self._pools)
@@ -159,10 +205,12 @@ class RunState:
                     decision,
                     rule_state,
                     direction,
+                    self._heard,
                 ),
                 0,
             )
             record = entry(clients, fates, reports, decision, full, rows)
+        record = with_memory(record, state.memory, self.done)
         so_far = record if self.record is None else joined(self.record, record)
         # All at once: Ctrl-C leaves a round done or not done.
         self.state, self.record, self.done, self.void_in_a_row = state, so_far, self.done + 1, void

@@ -81,6 +81,7 @@ def solve_over_flower(
         pooled=pooled,
         callbacks=callbacks,
         checkpoints=checkpoints,
+        memory=settings.memory,
         names=labels,
     )
     strategy.clients_identity = {f"{name} of the clients": text for name, text in identity.items()}
@@ -100,7 +101,9 @@ def solve_over_flower(
     def tree(params: Any) -> Any:
         return None if params is None else jax.tree.map(jnp.asarray, unflat(params, problem.start))
 
-    like = jax.eval_shape(lambda: first_state(problem.start, rule, result.client_constraint.shape[1]))
+    like = jax.eval_shape(
+        lambda: first_state(problem.start, rule, result.client_constraint.shape[1], result.state.memory)
+    )
     blocks = dict(zip(labels, clients.names, strict=True)).get(result.status.client, result.status.client)
     return replace(
         result,

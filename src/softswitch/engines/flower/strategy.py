@@ -84,6 +84,8 @@ class SwitchingStrategy(Strategy):
         self.settings = with_changes(settings, changes)
         if rule.criterion == "pooled" and self.settings.pooled is None:
             raise ValueError("criterion='pooled' needs pooled, the value function of the clients' PooledConstraint")
+        if rule.criterion == "pooled" and self.settings.memory is not None:
+            raise ValueError("criterion='pooled' and memory do not go together over Flower: statistics are not kept")
         self.clients_identity: dict[str, str] = {}
         self.result: Result | None = None
         self.clients: RemoteClients | None = None
@@ -152,7 +154,7 @@ class SwitchingStrategy(Strategy):
         run, k = course.run, course.run.done
         course.roster.look(grid, settings.min_clients, settings.wait)
         nodes = course.roster.connected
-        asked = run.sample(list(nodes))
+        asked = run.sample(list(nodes), len(course.roster.names))
         full = Overview.nothing()
         if settings.eval_every and k % settings.eval_every == 0:
             full = _overview(course.clients.judge(run.state.params, patiently=False))
@@ -161,7 +163,7 @@ class SwitchingStrategy(Strategy):
         messages = [self._message(content, nodes[i], wire.REPORT, settings.report_timeout) for i in asked]
         answers = exchange(grid, messages, settings.report_timeout)
         reports, fates = course.reader.reports(k, asked, answers)
-        decided = run.decide(reports)
+        decided = run.decide(asked, reports)
         updating = [] if decided is None else np.flatnonzero(np.asarray(reports.mask)).tolist()
         self._between = _Between(asked, fates, reports, decided, updating, full)
         if decided is None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from softswitch.method.memory import Memory
 from softswitch.problem.choices import ANSWERS
 from softswitch.problem.domains import Domain
 from softswitch.runs.checkpoints import Checkpoints
@@ -42,6 +43,7 @@ class StrategySettings:
         patience: so many void rounds in a row end the run.
         callbacks: each is called with a ``Chunk`` after every round; one that returns anything true ends the run.
         checkpoints: keep the run's standing in a folder, and go on from where it stands there.
+        memory: let the server remember every client's reports, by its name; ``Memory()``. None is the paper's method.
         names: the clients' labels in the order wanted, where they are known beforehand; the first round then waits for
             all of them, as long as ``wait`` allows. By default they are met as they come.
     """
@@ -65,6 +67,7 @@ class StrategySettings:
     patience: int = 10
     callbacks: Sequence[Callback] = ()
     checkpoints: Checkpoints | None = None
+    memory: Memory | None = None
     names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -83,6 +86,8 @@ class StrategySettings:
             checks.whole_number("constraints", self.constraints, at_least=1)
         if self.checkpoints is not None:
             checks.expect("checkpoints", self.checkpoints, Checkpoints)
+        if self.memory is not None:
+            checks.expect("memory", self.memory, Memory)
         if self.pooled is not None:
             checks.function("pooled", self.pooled, "(summed statistics) -> scalar or vector")
         if isinstance(self.names, str):

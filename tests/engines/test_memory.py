@@ -1,0 +1,279 @@
+"""A server that remembers: the switch sees every client, though few are asked."""
+
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import reference
+import softswitch as ss
+from problems import NumpyTwin, client_data, least_squares, regression, softplus_level, two_constraints, watched
+from softswitch.clients.taking_part import TakingPart, gradient_oracle
+from softswitch.method.memory import FOR_TURNS, Places, ask, decide, hear, nothing_remembered, turns
+from softswitch.rules import Reports
+from softswitch.tasks.fair_classification import adult
+from softswitch.tasks.neyman_pearson import breast_cancer
+
+RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05)
+PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
+
+
+def reports(f, g, mask=None):
+    f, g = jnp.asarray(f, float), jnp.asarray(g, float)
+    return Reports(
+        f, g[:, None] if g.ndim == 1 else g, None, jnp.ones(len(f), bool) if mask is None else jnp.asarray(mask)
+    )
+
+
+def remembering(f, g, heard_at=None):
+    nothing = nothing_remembered(len(f), 1, None, jnp.float32)
+    every = jnp.arange(len(f), dtype=jnp.int32)
+    told = hear(ss.Memory(), nothing, jnp.int32(0), every, reports(f, g))
+    return told if heard_at is None else told._replace(heard_at=jnp.asarray(heard_at, jnp.int32))
+
+
+def test_last_values_and_running_means_by_hand():
+    memory = ss.Memory(smoothing=0.75)
+    one = hear(
+        memory, nothing_remembered(3, 1, None, jnp.float32), jnp.int32(4), jnp.array([2, 0]), reports([8, 4], [1, 2])
+    )
+    np.testing.assert_array_equal(one.objective, [4, -np.inf, 8])
+    np.testing.assert_array_equal(one.heard_at, [4, -1, 4])
+    two = hear(
+        memory, one._replace(travelled=jnp.float32(0.5)), jnp.int32(6), jnp.array([2, 1]), reports([4, 1], [1, -np.inf])
+    )
+    np.testing.assert_array_equal(two.objective, [4, 1, 7], err_msg="0.75·8 + 0.25·4; a first report counts whole")
+    np.testing.assert_array_equal(two.constraint[:, 0], [2, -np.inf, 1], err_msg="what a client does not have")
+    np.testing.assert_array_equal(two.heard_at, [4, 6, 6])
+    np.testing.assert_array_equal(two.times, [1, 1, 2])
+    np.testing.assert_array_equal(two.travelled_at, [0, 0.5, 0.5])
+    lost = hear(memory, two, jnp.int32(7), jnp.array([0, 1]), reports([99, 5], [99, 9], [False, True]))
+    np.testing.assert_array_equal(lost.objective, [4, 0.75 * 1 + 0.25 * 5, 7], err_msg="a client that was lost stays")
+    assert lost.heard_at.tolist() == [4, 7, 6]
+    assert lost.constraint[1, 0] == 9, "what it did not have before is not blended"
+
+
+def test_the_switch_sees_all_and_directions_come_from_those_asked():
+    """Client 2 blocks and is not asked: the round is one of the constraint, and the worst of those asked leads it."""
+    remembered = remembering([1.0, 2.0, 3.0], [0.0, 0.02, 0.9])
+    asked = jnp.array([0, 1])
+    decision, _ = decide(RULE, (), remembered, asked, reports([1.0, 2.0], [0.0, 0.02]), None)
+    assert not bool(decision.feasible)
+    q = reference.softmax(20.0 * np.array([0.0, 0.02, 0.9]))
+    np.testing.assert_allclose(decision.criterion, q @ [0.0, 0.02, 0.9], rtol=1e-6)
+    np.testing.assert_allclose(decision.weights, reference.softmax(20.0 * np.array([0.0, 0.02])), rtol=1e-5)
+    alone, _ = RULE.decide((), reports([1.0, 2.0], [0.0, 0.02]))
+    assert bool(alone.feasible), "without memory the same round passes"
+
+
+@settings(max_examples=60)
+@given(st.integers(2, 40), st.data())
+def test_who_is_asked(n, data):
+    """As many as there are places, nobody twice: the worst, of whom the unheard come first, and those in turn."""
+    m = data.draw(st.integers(1, n))
+    places = ss.Memory(worst_share=data.draw(st.floats(0, 1))).places(m)
+    assert places.all == m
+    assert places.by_turns >= 1
+    values = st.lists(st.one_of(st.floats(-5, 5, width=32), st.just(-np.inf)), min_size=n, max_size=n)
+    f, g = data.draw(values), data.draw(values)
+    heard_at = data.draw(st.lists(st.sampled_from([-1, 3]), min_size=n, max_size=n))
+    remembered = remembering(f, g, heard_at)
+    turn = turns(jax.random.key(0), jnp.arange(5), n, places)[2]
+    chosen = np.asarray(ask(remembered, turn, places)).tolist()
+    assert len(set(chosen)) == m
+    urgency = np.where(np.asarray(heard_at) < 0, np.inf, g)
+    worst = chosen[: places.by_constraint] if m < n else chosen
+    for i in set(range(n)) - set(worst):
+        assert all(urgency[i] <= urgency[j] for j in worst) or m == n
+    due = np.asarray(turn)[: places.by_turns]
+    assert set(due.tolist()) <= set(chosen)
+
+
+@pytest.mark.parametrize(("n", "m", "share"), [(20, 3, 2 / 3), (47, 5, 0.8), (7, 7, 0.5), (30, 4, 0.0), (9, 8, 1.0)])
+def test_nobody_waits_longer_than_is_said(n, m, share):
+    memory = ss.Memory(worst_share=share)
+    places, rounds = memory.places(m), 400
+    turn = np.asarray(turns(jax.random.key(3), jnp.arange(rounds), n, places))
+    assert all(len(set(row)) == len(row) for row in turn.tolist())
+    limit = memory.longest_wait(n, m)
+    for client in range(n):
+        when = [-1, *np.flatnonzero((turn[:, : places.by_turns] == client).any(axis=1)).tolist()] if m < n else [0, 1]
+        assert max(later - earlier for earlier, later in pairwise(when)) <= limit
+    later = np.asarray(turns(jax.random.key(3), 250 + jnp.arange(100), n, places))
+    np.testing.assert_array_equal(later, turn[250:350], err_msg="a round's turns depend on the seed and k alone")
+
+
+@pytest.mark.parametrize("options", [{}, {"local_steps": 3}, {"batch_size": None}])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        RULE,
+        ss.AverageSGM(step_size=0.2, tolerance=0.05),
+        ss.PrimalDual(multiplier=1.0, dual_step_size=0.1, step_size=0.1, tolerance=0.05),
+    ],
+)
+def test_with_everyone_asked_and_last_values_it_is_the_plain_method(rule, options):
+    clients = client_data(*regression())
+    options = {"rounds": 60, "batch_size": 8, "eval_every": 0} | options
+    plain, kept = (ss.solve(PROBLEM, clients, rule, memory=memory, **options) for memory in (None, ss.Memory()))
+    np.testing.assert_array_equal(plain.history.feasible, kept.history.feasible)
+    np.testing.assert_allclose(plain.last, kept.last, rtol=1e-5, atol=1e-6)  # XLA rounds two programs as it likes
+    np.testing.assert_allclose(plain.params, kept.params, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(plain.history.criterion, kept.history.criterion, rtol=1e-5, atol=1e-6)
+    assert kept.history.unheard.max() == 0
+
+
+def numpy_loop(twin, rule, w, rounds, draws, chosen, beta, n, E):
+    """The remembering server in plain NumPy: whom it asks, how it switches, how it weighs."""
+    f, g = np.full(n, -np.inf), np.full((n, twin.constraints), -np.inf)
+    heard = np.zeros(n, bool)
+    iterates, criteria = [w.copy()], []
+    for k in range(rounds):
+        who = chosen(k, f, g, heard)
+        values, gradients = draws(k, who)
+        for place, i in enumerate(who):
+            new_f, new_g = twin.f(w, values[place]), twin.g(w, values[place])
+            f[i] = beta * f[i] + (1 - beta) * new_f if heard[i] else new_f
+            g[i] = beta * g[i] + (1 - beta) * new_g if heard[i] else new_g
+            heard[i] = True
+        q = reference.softmax(rule.alpha * g[heard].ravel())
+        criterion = q @ g[heard].ravel()
+        feasible = criterion <= rule.tolerance / 1.1
+        weights = reference.softmax(rule.alpha * (f[who] if feasible else g[who].ravel()))
+        weights = weights if feasible else weights.reshape(len(who), -1)
+        u = np.zeros_like(w)
+        for place in range(len(who)):
+            rows = gradients[:, place]
+            if feasible:
+                u += weights[place] * reference.local_solver(w, twin.grad_f, rows, 0.2, E)
+            else:
+                total = weights[place].sum()
+                mix = weights[place] / total
+                u += total * reference.local_solver(w, lambda v, r, mix=mix: mix @ twin.grad_g(v, r), rows, 0.2, E)
+        w = w - 0.2 * u
+        iterates.append(w.copy())
+        criteria.append(criterion)
+    return np.array(iterates), np.array(criteria)
+
+
+@pytest.mark.parametrize("constraints", [1, 2])
+@pytest.mark.parametrize(("local_steps", "beta"), [(1, 0.0), (5, 0.0), (1, 0.8)])
+def test_every_iterate_is_that_of_a_plain_numpy_loop(x64, monkeypatch, constraints, local_steps, beta):
+    data, owner = regression(clients=9)
+    clients = client_data(data, owner)
+    problem = ss.Problem(least_squares, two_constraints if constraints == 2 else softplus_level, jnp.zeros(4))
+    memory = ss.Memory(smoothing=beta)
+    options = {"participation": 4 / 9, "local_steps": local_steps, "batch_size": 8}
+    rounds, n = 120, 9
+    iterates, result = watched(monkeypatch, problem, clients, RULE, rounds=rounds, seed=3, memory=memory, **options)
+    oracle = gradient_oracle(problem, clients, TakingPart(**options))
+    key, places = jax.random.key(3), memory.places(4)
+    assert places == Places(2, 1, 1)
+    turn = np.asarray(turns(jax.random.fold_in(key, FOR_TURNS), jnp.arange(rounds), n, places))
+
+    def chosen(k, f, g, heard):
+        """The two worst by g, the worst other by f (the unheard are worst of all), and the first of the list left."""
+        by_g = sorted(range(n), key=lambda i: (-(np.inf if not heard[i] else g[i].max()), i))[:2]
+        by_f = sorted(set(range(n)) - set(by_g), key=lambda i: (-(np.inf if not heard[i] else f[i]), i))[:1]
+        return np.array([*by_g, *by_f, next(i for i in turn[k] if i not in (*by_g, *by_f))])
+
+    draw = jax.jit(lambda k, who: oracle.draw_for(who, oracle.chance(jax.random.fold_in(key, k))))
+
+    def draws(k, who):
+        drawn = draw(k, jnp.asarray(who, jnp.int32))
+        return np.asarray(drawn.report_rows), np.asarray(drawn.update_rows)
+
+    twin = NumpyTwin({name: np.asarray(column) for name, column in clients.rows.columns.items()}, constraints)
+    wanted, criteria = numpy_loop(twin, RULE, np.zeros(4), rounds, draws, chosen, beta, n, local_steps)
+    np.testing.assert_allclose(iterates, wanted, atol=1e-9)
+    np.testing.assert_allclose(result.history.criterion, criteria, atol=1e-9)
+    assert 0.1 < result.history.switch_share < 0.9
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5])
+def test_flowers_grid_takes_the_compiled_course(share):
+    data = breast_cancer(12)
+    rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.5, tolerance=0.2)
+    options = {"rounds": 40, "participation": share, "batch_size": None, "eval_every": 0, "seed": 5}
+    options |= {"memory": ss.Memory(smoothing=0.3), "local_steps": 2}
+    compiled = ss.solve(data.problem, data.train, rule, record_clients=True, **options)
+    grid = ss.solve(data.problem, data.train, rule, engine="grid", **options)
+    np.testing.assert_array_equal(compiled.history.per_client.clients, grid.history.per_client.clients)
+    np.testing.assert_array_equal(compiled.history.feasible, grid.history.feasible)
+    np.testing.assert_allclose(compiled.last, grid.last, atol=1e-6)
+    np.testing.assert_array_equal(compiled.history.unheard, grid.history.unheard)
+    np.testing.assert_array_equal(compiled.history.oldest, grid.history.oldest)
+    np.testing.assert_array_equal(compiled.state.memory.times, grid.state.memory.times)
+
+
+def test_rounds_before_everyone_was_heard_are_marked_and_not_averaged():
+    clients = client_data(*regression(clients=9))
+    loose = ss.SoftmaxSGM(alpha=20.0, step_size=0.01, tolerance=9.0)
+    result = ss.solve(PROBLEM, clients, loose, rounds=30, participation=2 / 9, memory=ss.Memory(), eval_every=0)
+    unheard = result.history.unheard
+    assert unheard[0] == 7
+    assert (np.diff(unheard) <= 0).all()
+    assert unheard[-1] == 0
+    assert result.history.feasible.all()
+    assert int(result.state.average.rounds) == int((unheard == 0).sum())
+    assert result.history.oldest.max() <= ss.Memory().longest_wait(9, 2)
+
+
+def test_three_of_twenty_clients_are_enough():
+    """Neyman–Pearson, whole local data, the last iterate: nobody violates, and F is nearly that of asking everyone."""
+    rounds = 1500
+    falling = optax.cosine_decay_schedule(0.05, rounds)
+    rule = ss.SoftmaxSGM(alpha=6400.0, step_size=falling, tolerance=0.1, optimizer=optax.adam)
+    options = {"rounds": rounds, "batch_size": None, "answer": "last", "eval_every": 0}
+    for seed, concentration in ((0, None), (1, 0.5)):
+        task = breast_cancer(20, seed=seed, concentration=concentration)
+        everyone = ss.solve(task.problem, task.train, rule, **options)
+        three = ss.solve(task.problem, task.train, rule, participation=3 / 20, memory=ss.Memory(), seed=seed, **options)
+        assert three.violating == ()
+        assert three.worst_objective <= 1.1 * everyone.worst_objective
+
+
+def test_a_pooled_constraint_is_remembered_by_its_sums():
+    task = adult(6, hidden=(), by=None)
+    rule = ss.SoftmaxSGM(alpha=1.0, criterion="pooled", step_size=0.01, tolerance=0.05, optimizer=optax.adam)
+    options = {"rounds": 20, "batch_size": 64, "eval_every": 0}
+    kept = ss.solve(task.problem, task.train, rule, memory=ss.Memory(), participation=0.5, **options)
+    assert kept.state.memory.sums.shape == (6, 4)
+    plain, same = (ss.solve(task.problem, task.train, rule, memory=m, **options) for m in (None, ss.Memory()))
+    np.testing.assert_allclose(plain.history.criterion, same.history.criterion, rtol=1e-5)
+
+
+def test_checkpoints_keep_it(tmp_path):
+    clients = client_data(*regression(clients=9))
+    options = {"participation": 0.4, "memory": ss.Memory(smoothing=0.5), "batch_size": 8, "eval_every": 0}
+    whole = ss.solve(PROBLEM, clients, RULE, rounds=600, **options)
+    ss.solve(PROBLEM, clients, RULE, rounds=300, checkpoints=ss.Checkpoints(tmp_path), **options)
+    on = ss.solve(PROBLEM, clients, RULE, rounds=600, checkpoints=ss.Checkpoints(tmp_path), **options)
+    np.testing.assert_array_equal(on.params, whole.params)
+    np.testing.assert_array_equal(on.state.memory.objective, whole.state.memory.objective)
+    np.testing.assert_array_equal(on.history.oldest, whole.history.oldest)
+    for other in (ss.Memory(smoothing=0.6), None):
+        changed = {**options, "memory": other}
+        with pytest.raises(ValueError, match="its memory is"):
+            ss.solve(PROBLEM, clients, RULE, rounds=600, checkpoints=ss.Checkpoints(tmp_path), **changed)
+
+
+@pytest.mark.parametrize(
+    ("made", "wrong"),
+    [
+        (lambda: ss.Memory(smoothing=1.0), "smoothing must be a number >= 0 and < 1, but is 1.0"),
+        (lambda: ss.Memory(worst_share=1.5), "worst_share must be a finite number and >= 0 and <= 1, but is 1.5"),
+        (
+            lambda: ss.solve(PROBLEM, client_data(*regression()), RULE, memory=True),
+            "memory must be a Memory, but is True",
+        ),
+    ],
+)
+def test_bad_settings(made, wrong):
+    with pytest.raises((ValueError, TypeError), match=wrong):
+        made()
