@@ -107,7 +107,7 @@ TASKS = (
 def rows_of(task: Task, seeds: int) -> list[dict[str, Any]]:
     """A row a share of clients and way: means over seeds, F as a ratio to everyone asked in every round."""
     made = [task.make(seed) for seed in range(seeds)]
-    problems, clients = ([pair[i] for pair in made] for i in (0, 1))
+    problems, clients = [problem for problem, _ in made], [data for _, data in made]
     n = len(clients[0])
 
     def run(asked: int, memory: ss.Memory | None, rounds: int = task.rounds) -> tuple[ss.Result, ...]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from softswitch.guarantees.theorems import heterogeneity as heterogeneity
     from softswitch.guarantees.theorems import limit_cycle as limit_cycle
     from softswitch.guarantees.theorems import sampling_error as sampling_error
+    from softswitch.guarantees.theorems import staleness as staleness
     from softswitch.guarantees.theorems import tail_bound as tail_bound
     from softswitch.guarantees.theorems import theorem_1 as theorem_1
     from softswitch.guarantees.theorems import theorem_2 as theorem_2
@@ -35,6 +36,7 @@ _PLACES = {
     "heterogeneity": "guarantees.theorems",
     "limit_cycle": "guarantees.theorems",
     "sampling_error": "guarantees.theorems",
+    "staleness": "guarantees.theorems",
     "tail_bound": "guarantees.theorems",
     "theorem_1": "guarantees.theorems",
     "theorem_2": "guarantees.theorems",

@@ -66,6 +66,13 @@ def test_python_runs_as_printed(capsys, monkeypatch, tmp_path):
     assert list((tmp_path / "my-run").iterdir())
 
 
+def test_memory_runs_as_printed(capsys):
+    assert run_programs("docs/memory.md") == 1
+    plain, remembers = map(int, capsys.readouterr().out.splitlines()[0].split())
+    assert remembers == 0
+    assert plain >= remembers
+
+
 @pytest.mark.slow
 def test_safe_rl_runs_as_printed(capsys):
     assert run_programs("docs/safe-rl.md") == 2

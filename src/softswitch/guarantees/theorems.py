@@ -168,6 +168,18 @@ def constraint_bound(constants: Constants, setting: Setting, switch_share: float
     return bound(constants, setting).epsilon + max(4 * beyond, 2 * beyond)
 
 
+def staleness(lipschitz: float, step_size: float, longest_wait: int) -> float:
+    """How far what a remembering server knows of a client may lie from the truth: T·η·L².
+
+    A client is heard every T rounds at least (``Memory.longest_wait``), a round moves w by at most ηL (plain SGD, whole
+    local data), and its functions change by at most L times that. In place of Theorem 3's sampling error, which no step
+    lowers, this one falls with η.
+    """
+    wait = checks.whole_number("longest_wait", longest_wait, at_least=1)
+    constant = checks.real_number("lipschitz", lipschitz, above=0)
+    return wait * checks.real_number("step_size", step_size, above=0) * constant**2
+
+
 def general_threshold(error: float, threshold: float, switch_share: float) -> tuple[float, float]:
     """Bounds on F(w̄) − F* and on G(w̄) for any threshold λ >= Δ/2, Δ the sum of errors.
 

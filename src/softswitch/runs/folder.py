@@ -75,7 +75,7 @@ def write_result(
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_history(folder / HISTORY, result.history)
-    write_atomically(folder / CLIENTS, _clients_bytes(result, clients or {}), durable=False)
+    write_atomically(folder / CLIENTS, _clients_bytes(result, {**(clients or {}), **_heard(result)}), durable=False)
     write_atomically(folder / PARAMS, save(named(result.params)), durable=False)
     if certificate is not None:
         write_json(folder / CERTIFICATE, certificate.to_dict())
@@ -97,12 +97,21 @@ def write_result(
         "worst_constraint": _or_none(result.worst_constraint),
         "violating": [str(name) for name in result.violating],
         "clients": len(result.names),
+        "oldest_report": None if result.history.oldest is None else int(result.history.oldest.max()),
         "diagnosis": [
             {"illness": found.illness, "seen": found.seen, "change": found.change} for found in result.diagnosis
         ],
         "versions": versions(),
     }
     write_json(folder / ABOUT, told | dict(about or {}))
+
+
+def _heard(result: Result) -> dict[str, Sequence[Any]]:
+    """How often each client was heard, and when last, where the server remembers."""
+    remembered = result.state.memory
+    if remembered is None:
+        return {}
+    return {"times_heard": remembered.times.tolist(), "last_heard_in_round": remembered.heard_at.tolist()}
 
 
 def _or_none(value: float) -> float | None:

@@ -83,11 +83,17 @@ def _told(run: Run) -> dict[str, Any]:
             "rounds": f"{about['rounds']:,}",
             "feasible rounds": "—" if share is None else f"{share:.0%}",
             "time": f"{about['seconds']:.1f} s",
+            **_oldest(about.get("oldest_report")),
         },
         "clients": _clients(run),
         "groups": _groups(run),
         "settings": settings.read_text(encoding="utf-8") if settings.exists() else "",
     }
+
+
+def _oldest(rounds: int | None) -> dict[str, str]:
+    """How long the server had to rely on a report at most, where it remembers them."""
+    return {} if rounds is None else {"oldest report relied on": f"{rounds:,} rounds"}
 
 
 Cells = dict[str, list[Any]]

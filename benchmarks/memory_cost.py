@@ -1,0 +1,60 @@
+"""What remembering costs a round: many clients, a hundredth of them asked, against the plain method.
+
+``python -m benchmarks.memory_cost [--clients 100000] [--rounds 100]``
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import softswitch as ss
+from benchmarks.many_clients import FEATURES, bias, least_squares
+from benchmarks.timing import seconds_in_turns
+
+ROWS = 16
+"""Of each client."""
+
+
+def cost(clients: int, rounds: int, repeats: int = 5) -> float:
+    """Print a round's milliseconds of both, E = 5 and batches of 32; return their ratio."""
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((clients * ROWS, FEATURES), dtype=np.float32)
+    y = x.sum(axis=1) + generator.standard_normal(len(x), dtype=np.float32)
+    data = ss.ClientData.from_arrays({"x": x, "y": y}, client=np.repeat(np.arange(clients), ROWS))
+    problem = ss.Problem(least_squares, bias, jnp.zeros(FEATURES))
+    rule = ss.SoftmaxSGM(alpha=10.0, step_size=0.05, tolerance=0.5)
+    run = partial(
+        ss.solve, problem, data, rule, local_steps=5, participation=0.01, batch_size=32, eval_every=0, answer="last"
+    )
+    # The difference of a long and a short run leaves out what a run costs once, such as judging its answer.
+    taken = seconds_in_turns(
+        {
+            f"{name} {length}": partial(run, rounds=length, memory=memory)
+            for name, memory in (("plain", None), ("remembers", ss.Memory()))
+            for length in (rounds, 3 * rounds)
+        },
+        repeats,
+    )
+    plain, remembers = (
+        (taken[f"{name} {3 * rounds}"] - taken[f"{name} {rounds}"]) / (2 * rounds) * 1e3
+        for name in ("plain", "remembers")
+    )
+    print(
+        f"{clients:,} clients on {jax.default_backend()}, m = {clients // 100:,}, E = 5, batches of 32: "
+        f"plain {plain:.2f} ms a round, remembers {remembers:.2f} ms, {remembers / plain:.2f}×",
+        flush=True,
+    )
+    return remembers / plain
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=100)
+    arguments = parser.parse_args()
+    cost(arguments.clients, arguments.rounds)
