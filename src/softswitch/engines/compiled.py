@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from softswitch.clients.evaluation import Overview, overview
 from softswitch.clients.oracle import Oracle
 from softswitch.method import round
-from softswitch.method.memory import FOR_TURNS, Memory, Places, ask, decide, hear, nothing_remembered, turns
+from softswitch.method.memory import Memory, Places, ask, decide, hear, nothing_remembered, turn, with_turns
 from softswitch.method.rules import Rule
 from softswitch.method.weighting import maximum
 from softswitch.problem.domains import Domain
@@ -137,16 +137,16 @@ def chunk(parts: Parts, program: Program, span: Span, key: Array, state: round.S
     if places is None:
         chances: Any = jax.vmap(oracle.draw)(keys)
     else:
-        whose_turn = turns(jax.random.fold_in(key, FOR_TURNS), rounds, oracle.client_count, places)
-        chances = (jax.vmap(oracle.chance)(keys), whose_turn)
+        chances = jax.vmap(oracle.chance)(keys)
 
     def one(state: round.State, i: Any) -> tuple[round.State, Record]:
         k, chance = jax.tree.map(lambda all_rounds: all_rounds[i], (rounds, chances))
         draws = chance
         if places is not None:
             assert state.memory is not None
-            luck, turn = chance
-            draws = oracle.draw_for(ask(state.memory, turn, places), luck)
+            remembered = with_turns(state.memory, key, k, places)
+            state = state._replace(memory=remembered)
+            draws = oracle.draw_for(ask(remembered, turn(remembered.order, k, places), places), chance)
         return play(parts, program, span, state, k, draws)
 
     def step(i: Any, so_far: tuple[round.State, Record]) -> tuple[round.State, Record]:

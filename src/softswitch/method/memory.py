@@ -86,6 +86,8 @@ class Remembered(NamedTuple):
         times: how often it was heard.
         travelled_at: how far the server had gone by then,
         travelled: and how far it has gone by now: Σ ‖w_{k+1} − w_k‖.
+        order: in which order clients have their turns in the present pass,
+        pass_number: and which pass that is; −1 before the first.
     """
 
     objective: Float[Array, " n"]
@@ -95,6 +97,8 @@ class Remembered(NamedTuple):
     times: Int[Array, " n"]
     travelled_at: Float[Array, " n"]
     travelled: Float[Array, ""]
+    order: Int[Array, " n"]
+    pass_number: Int[Array, ""]
 
     @property
     def heard(self) -> Bool[Array, " n"]:
@@ -112,28 +116,44 @@ def nothing_remembered(clients: int, constraints: int, statistics: int | None, d
         times=jnp.zeros(clients, jnp.int32),
         travelled_at=jnp.zeros(clients, dtype),
         travelled=jnp.zeros((), dtype),
+        order=jnp.arange(clients, dtype=jnp.int32),
+        pass_number=jnp.int32(-1),
     )
 
 
-def turns(key: Array, rounds: Int[Array, " length"], clients: int, places: Places) -> Int[Array, "length window"]:
-    """Whose turn it is in each of the given rounds, and who comes after them, in case some are asked anyway.
+def order_of_pass(key: Array, number: Any, clients: int) -> Int[Array, " n"]:
+    """In which order a pass goes through all clients, by the run's key and the pass's number."""
+    own = jax.random.fold_in(jax.random.fold_in(key, FOR_TURNS), number)
+    return jax.random.permutation(own, clients).astype(jnp.int32)
 
-    A pass takes ⌈n/r⌉ rounds, r clients a round; its order is drawn anew. So two turns of a client lie less than two
-    passes apart. A round's list is as long as the round has places, or as there are clients, and names nobody twice.
+
+def turn(order: Int[Array, " n"], k: Any, places: Places) -> Int[Array, " window"]:
+    """Whose turn it is in round k of a pass, and who comes after them, in case some are asked anyway.
+
+    A pass takes ⌈n/r⌉ rounds, r clients a round, in an order of its own. So two turns of a client lie less than two
+    passes apart. The list is as long as the round has places, or as there are clients, and names nobody twice.
     """
-    length, a_round = rounds.shape[0], places.by_turns
-    rounds_a_pass = math.ceil(clients / a_round)
-    window = min(clients, places.all)
-    passes = rounds // rounds_a_pass
-    orders = jax.vmap(lambda p: jax.random.permutation(jax.random.fold_in(key, p), clients))(
-        passes[0] + jnp.arange((length - 1) // rounds_a_pass + 2, dtype=jnp.int32)
+    clients = order.shape[0]
+    first = (k % rounds_a_pass(clients, places)) * places.by_turns
+    return order[(first + jnp.arange(min(clients, places.all), dtype=jnp.int32)) % clients]
+
+
+def rounds_a_pass(clients: int, places: Places) -> int:
+    """⌈n/r⌉."""
+    return math.ceil(clients / places.by_turns)
+
+
+def with_turns(remembered: Remembered, key: Array, k: Int[Array, ""], places: Places) -> Remembered:
+    """What is remembered, with the order of round k's pass: drawn where it begins, and kept while it lasts."""
+    clients = remembered.order.shape[0]
+    number = (k // rounds_a_pass(clients, places)).astype(jnp.int32)
+    order = lax.cond(
+        number == remembered.pass_number, lambda: remembered.order, lambda: order_of_pass(key, number, clients)
     )
-    first = (rounds % rounds_a_pass) * a_round
-    positions = (first[:, None] + jnp.arange(window, dtype=jnp.int32)) % clients
-    return orders[(passes - passes[0])[:, None], positions].astype(jnp.int32)
+    return remembered._replace(order=order, pass_number=number)
 
 
-def ask(remembered: Remembered, turn: Int[Array, " window"], places: Places) -> Int[Array, " m"]:
+def ask(remembered: Remembered, in_turn: Int[Array, " window"], places: Places) -> Int[Array, " m"]:
     """Whom to ask: the worst by ĝ, the worst by f̂, and those whose turn it is. Whoever was never heard comes first."""
     clients = remembered.objective.shape[0]
     if places.all == clients:
@@ -150,8 +170,8 @@ def ask(remembered: Remembered, turn: Int[Array, " window"], places: Places) -> 
             found.append(lax.top_k(urgency, many)[1].astype(jnp.int32))
             chosen = chosen.at[found[-1]].set(True)
     # Those of the list that are not asked already keep their order and come first.
-    free = jnp.argsort(chosen[turn], stable=True)
-    return jnp.concatenate([*found, turn[free[: places.by_turns]]])
+    free = jnp.argsort(chosen[in_turn], stable=True)
+    return jnp.concatenate([*found, in_turn[free[: places.by_turns]]])
 
 
 def hear(
@@ -183,6 +203,8 @@ def hear(
         times=put(remembered.times, before.times + mask),
         travelled_at=put(remembered.travelled_at, jnp.where(mask, remembered.travelled, before.travelled_at)),
         travelled=remembered.travelled,
+        order=remembered.order,
+        pass_number=remembered.pass_number,
     )
 
 

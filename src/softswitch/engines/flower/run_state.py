@@ -17,7 +17,6 @@ from softswitch.engines.flower.entries import entry, joined, no_reports, with_me
 from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.engines.flower.wire import Arrays
 from softswitch.method.memory import (
-    FOR_TURNS,
     Places,
     Remembered,
     as_remembered,
@@ -25,8 +24,10 @@ from softswitch.method.memory import (
     decide,
     hear,
     nothing_remembered,
+    order_of_pass,
+    rounds_a_pass,
     some,
-    turns,
+    turn,
     widened,
 )
 from softswitch.method.messages import Decision, Reports
@@ -57,8 +58,8 @@ def _choose(key: jax.Array, k: Any, clients: int, size: int) -> jax.Array:
 @partial(jax.jit, static_argnums=4)
 def _ask(key: jax.Array, k: Any, remembered: Remembered, connected: jax.Array, places: Places) -> jax.Array:
     """Whom to ask of those connected; with all connected these are the compiled engine's."""
-    turn = turns(jax.random.fold_in(key, FOR_TURNS), jnp.atleast_1d(k), len(connected), places)[0]
-    return connected[ask(some(remembered, connected), turn, places)]
+    order = order_of_pass(key, k // rounds_a_pass(len(connected), places), len(connected))
+    return connected[ask(some(remembered, connected), turn(order, k, places), places)]
 
 
 class RunState:
