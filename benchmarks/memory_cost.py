@@ -1,6 +1,6 @@
 """What remembering costs a round: many clients, a hundredth of them asked, against the plain method.
 
-``python -m benchmarks.memory_cost [--clients 100000] [--rounds 100]``
+``python -m benchmarks.memory_cost [--clients 100000] [--rounds 100] [--network]``
 """
 
 from __future__ import annotations
@@ -15,18 +15,23 @@ import numpy as np
 import softswitch as ss
 from benchmarks.many_clients import FEATURES, bias, least_squares
 from benchmarks.timing import seconds_in_turns
+from softswitch.tasks import networks
 
 ROWS = 16
 """Of each client."""
 
 
-def cost(clients: int, rounds: int, repeats: int = 5) -> float:
+def cost(clients: int, rounds: int, network: bool = False, repeats: int = 5) -> float:
     """Print a round's milliseconds of both, E = 5 and batches of 32; return their ratio."""
     generator = np.random.default_rng(0)
-    x = generator.standard_normal((clients * ROWS, FEATURES), dtype=np.float32)
-    y = x.sum(axis=1) + generator.standard_normal(len(x), dtype=np.float32)
-    data = ss.ClientData.from_arrays({"x": x, "y": y}, client=np.repeat(np.arange(clients), ROWS))
-    problem = ss.Problem(least_squares, bias, jnp.zeros(FEATURES))
+    features = 100 if network else FEATURES
+    x = generator.standard_normal((clients * ROWS, features), dtype=np.float32)
+    y = x[:, :20].sum(axis=1) + generator.standard_normal(len(x), dtype=np.float32)
+    columns = {"x": x, "y": (y > 0).astype(np.int32) if network else y}
+    data = ss.ClientData.from_arrays(columns, client=np.repeat(np.arange(clients), ROWS))
+    problem = ss.Problem(least_squares, bias, jnp.zeros(features))
+    if network:
+        problem = ss.Problem(networks.objective, networks.misses, networks.network(features, (64,)))
     rule = ss.SoftmaxSGM(alpha=10.0, step_size=0.05, tolerance=0.5)
     run = partial(
         ss.solve, problem, data, rule, local_steps=5, participation=0.01, batch_size=32, eval_every=0, answer="last"
@@ -45,6 +50,7 @@ def cost(clients: int, rounds: int, repeats: int = 5) -> float:
         for name in ("plain", "remembers")
     )
     print(
+        f"{'network 100 → 64 → 1' if network else f'linear, {features} features'}, "
         f"{clients:,} clients on {jax.default_backend()}, m = {clients // 100:,}, E = 5, batches of 32: "
         f"plain {plain:.2f} ms a round, remembers {remembers:.2f} ms, {remembers / plain:.2f}×",
         flush=True,
@@ -56,5 +62,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--network", action="store_true")
     arguments = parser.parse_args()
-    cost(arguments.clients, arguments.rounds)
+    cost(arguments.clients, arguments.rounds, arguments.network)
