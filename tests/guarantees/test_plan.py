@@ -3,6 +3,8 @@
 import json
 from dataclasses import replace
 
+import cvxpy
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -98,6 +100,48 @@ def test_a_wish_is_met_for_the_constraint_too_where_few_rounds_are_feasible():
     assert too_low.smallest == pytest.approx(bound(known, Setting(20, 10, 1)).sampling + beyond, rel=1e-5)
     assert ss.plan(known, clients=20, participation=0.5, epsilon=0.6, switch_share=0.5).met
     assert ss.plan(CONSTANTS, clients=20, epsilon=0.5) == ss.plan(CONSTANTS, clients=20, epsilon=0.5, switch_share=0.05)
+
+
+def test_a_server_that_remembers_is_not_bound_by_the_sampling_error():
+    """n = 20, m = 5: two places by g, one by f, two by turns; T = 2·10 − 1 = 19."""
+    known = Constants(2.0, 1.0, heterogeneity=0.5)
+    plain = ss.plan(known, clients=20, participation=0.25, epsilon=0.5)
+    assert not plain.met
+    kept = ss.plan(known, clients=20, participation=0.25, epsilon=0.5, memory=ss.Memory())
+    assert kept.met
+    assert kept.setting.longest_wait == 19
+    assert kept.bound.sampling == pytest.approx(6 * 19 * kept.bound.step_size)
+    assert kept.constraint == kept.bound.epsilon <= 0.5
+    assert "error of staleness" in str(kept)
+    few = ss.plan(known, clients=20, participation=0.25, epsilon=0.5, memory=ss.Memory(), rounds=100)
+    assert "cannot be met in 100 rounds" in few.advice
+    with pytest.raises(ValueError, match="smoothing=0"):
+        ss.plan(known, clients=20, participation=0.25, epsilon=0.5, memory=ss.Memory(smoothing=0.5))
+    with pytest.raises(ValueError, match="ask at least 3"):
+        ss.plan(known, clients=20, participation=0.1, epsilon=0.5, memory=ss.Memory())
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_what_is_planned_with_memory_is_kept(seed):
+    """Linear functions on a disc, three of eight clients a round; the optimum is CVXPY's."""
+    generator = np.random.default_rng(seed)
+    normals, goals = (generator.normal(size=(8, 2)) for _ in range(2))
+    normals, goals = (rows / np.linalg.norm(rows, axis=1)[:, None] for rows in (normals, goals))
+    offsets = generator.uniform(0, 0.3, 8)
+    memory = ss.Memory()
+    planned = ss.plan(Constants(2.0, 1.0), clients=8, participation=3 / 8, epsilon=0.6, memory=memory)
+    assert planned.met
+    w = cvxpy.Variable(2)
+    constraints = [normals @ w <= offsets, cvxpy.norm(w) <= 1]
+    optimum = cvxpy.Problem(cvxpy.Minimize(cvxpy.max(goals @ w)), constraints).solve()
+    clients = ss.ClientData.from_arrays({"a": normals, "c": goals, "b": offsets}, client=np.arange(8))
+    problem = ss.Problem(
+        lambda w, d: d["c"][0] @ w, lambda w, d: d["a"][0] @ w - d["b"][0], jnp.array([0.6, -0.6]), ss.Ball(1.0)
+    )
+    options = {**planned.solve_options(), "batch_size": None, "value_batch_size": None, "eval_every": 0}
+    result = ss.solve(problem, clients, ss.SoftmaxSGM.from_plan(planned), memory=memory, seed=seed, **options)
+    assert result.worst_objective - optimum <= planned.bound.epsilon
+    assert result.worst_constraint <= planned.bound.epsilon
 
 
 def test_too_few_rounds_are_said_so():

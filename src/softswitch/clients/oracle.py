@@ -59,15 +59,15 @@ class Oracle(ABC):
 
     def chance(self, key: Array) -> Any:
         """The random numbers of one round, before it is known who takes part: for a server that chooses by need."""
-        raise NotImplementedError(f"{type(self).__name__} cannot draw for clients that the server chooses (memory)")
+        raise ValueError(f"{type(self).__name__} cannot draw for clients that the server chooses (memory)")
 
     def draw_for(self, clients: Int[Array, " m"], chance: Any) -> Any:
         """As ``draw``, for given participants and with these random numbers."""
-        raise NotImplementedError(f"{type(self).__name__} cannot draw for clients that the server chooses (memory)")
+        raise ValueError(f"{type(self).__name__} cannot draw for clients that the server chooses (memory)")
 
     def pool(self, sums: Float[Array, " s"]) -> Float[Array, " c"]:
         """The constraint on data put together, by its summed statistics, where the constraint is pooled."""
-        raise NotImplementedError(f"{type(self).__name__} has no pooled constraint")
+        raise ValueError(f"{type(self).__name__} has no pooled constraint")
 
     @abstractmethod
     def report(self, params: Params, draws: Any) -> tuple[Reports, Any]:

@@ -132,7 +132,11 @@ class Plan:
             ("softmax sharpness, at least", "α", f"{promise.alpha:.4g}"),
             ("error of optimization", "ε'", f"{promise.optimization:.4g}"),
             ("error of estimation", "", f"{promise.estimation:.4g}"),
-            ("error of sampling clients", "", f"{promise.sampling:.4g}"),
+            (
+                "error of sampling clients" if setting.longest_wait is None else "error of staleness",
+                "",
+                f"{promise.sampling:.4g}",
+            ),
             (f"constraint at most, where κ >= {self.switch_share:g}", "G(w̄)", f"{self.constraint:.4g}"),
             ("holds with probability, at least", "1 − δ", f"{1 - setting.delta:g}"),
             ("values evaluated, in rows", "K·m·B_ζ", f"{self.value_samples:,}"),

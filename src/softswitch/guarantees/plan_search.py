@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scipy import optimize
 
 from softswitch.guarantees.plan import Plan, Remedy
 from softswitch.guarantees.theorems import Constants, Setting, bound, constraint_bound
 from softswitch.support import checks
+
+if TYPE_CHECKING:  # it would import JAX, which a plan does not need
+    from softswitch.method.memory import Memory
 
 MOST_ROUNDS = MOST_ROWS = 10**15
 """A plan of more rounds, or of more rows a report, is as good as none."""
@@ -28,6 +31,7 @@ def plan(
     samples: int | None = None,
     rounds: int | None = None,
     switch_share: float = 0.05,
+    memory: Memory | None = None,
 ) -> Plan:
     """Plan a run that reaches ε with probability 1 − δ, or the best run within a budget.
 
@@ -46,6 +50,9 @@ def plan(
         samples: instead of a wish a budget of rows, K·m·(B_ζ + E·B_g). The plan is the K and B_ζ of the smallest ε.
         rounds: at most so many rounds.
         switch_share: the smallest κ to reckon with. Every client in every round: it does not matter.
+        memory: where the server remembers its clients: then few clients a round cost staleness, which falls with the
+            number of rounds, instead of the sampling error, which does not. For exact reports or plain means of them
+            (``smoothing=0``) and plain SGD; the derivation is ours.
 
     Returns:
         A ``Plan``. Where the wish cannot be met its ``met`` is False, ``advice`` says why, and what it plans is a tenth
@@ -64,6 +71,7 @@ def plan(
         batch_size=batch_size,
         value_batch_size=1,
         delta=delta,
+        longest_wait=_longest_wait(memory, clients, max(1, round(participation * clients))),
     )
     share = checks.real_number("switch_share", switch_share, above=0, at_most=1)
     beyond = _beyond(constants, template, share)
@@ -78,6 +86,22 @@ def plan(
     best = 1.1 * smallest - beyond
     setting = found or _cheapest(constants, template, best, limit) or replace(template, rounds=limit)
     return _finished(constants, setting, share, wish, found is not None, smallest, limit)
+
+
+def _longest_wait(memory: Memory | None, clients: int, participants: int) -> int | None:
+    if memory is None:
+        return None
+    from softswitch.method.memory import Memory
+
+    checks.expect("memory", memory, Memory)
+    if memory.smoothing:
+        raise ValueError(f"memory must have smoothing=0 to be planned with, but is {memory}")
+    if not memory.places(participants).by_objective:
+        raise ValueError(
+            f"memory must give a place to the worst by constraint and by objective, but gives {participants} clients "
+            f"a round {memory.places(participants)}; ask at least 3, or raise worst_share"
+        )
+    return memory.longest_wait(clients, participants)
 
 
 def _beyond(constants: Constants, setting: Setting, switch_share: float) -> float:
@@ -199,8 +223,9 @@ def _remedies(constants: Constants, setting: Setting) -> tuple[tuple[Remedy, ...
         "twice the rounds": replace(setting, rounds=2 * setting.rounds),
         "twice the rows a report": replace(setting, value_batch_size=2 * setting.value_batch_size),
         "twice the rows a gradient": replace(setting, batch_size=2 * setting.batch_size),
-        f"drawing {more} clients a round": replace(setting, participants=more),
     }
+    if setting.longest_wait is None:
+        changes[f"drawing {more} clients a round"] = replace(setting, participants=more)
     found = []
     for change, new in changes.items():
         after, rows = bound(constants, new), _rows(new)
@@ -229,7 +254,7 @@ def _why_not(
 
     sampling = of_sampling(m)
     in_rounds = f"in {limit:,} rounds" if limit < MOST_ROUNDS else "in any number of rounds and rows that could be run"
-    if sampling < wish:
+    if sampling < wish or setting.longest_wait is not None:
         allow = " Allow more rounds." if limit < MOST_ROUNDS else ""
         return f"ε = {wish:g} cannot be met {in_rounds}: ε = {smallest:.4g} is left with the largest batches.{allow}"
     enough = _first(lambda k: of_sampling(k) < wish, n)

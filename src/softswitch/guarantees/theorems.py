@@ -53,6 +53,7 @@ class Setting:
         batch_size: B_g.
         value_batch_size: B_ζ.
         delta: δ in (0, 1): the promise holds with probability at least 1 − δ.
+        longest_wait: T, where the server remembers its clients (``Memory.longest_wait``); None: it does not.
     """
 
     clients: int
@@ -62,8 +63,11 @@ class Setting:
     batch_size: int = 32
     value_batch_size: int = 32
     delta: float = 0.05
+    longest_wait: int | None = None
 
     def __post_init__(self) -> None:
+        if self.longest_wait is not None:
+            checks.whole_number("longest_wait", self.longest_wait, at_least=1)
         for name in ("clients", "participants", "rounds", "local_steps", "batch_size", "value_batch_size"):
             checks.whole_number(name, getattr(self, name), at_least=1)
         if self.participants > self.clients:
@@ -81,7 +85,7 @@ class Bound:
         theorem: 1, 2 or 3.
         optimization: ε', the error of finitely many rounds.
         estimation: the error of deciding on batches.
-        sampling: the error of seeing only some clients.
+        sampling: the error of seeing only some clients; of staleness, where the server remembers them.
         step_size: η.
         local_step_size: γ.
         alpha: the smallest α the theorem allows.
@@ -149,9 +153,16 @@ def theorem_3(constants: Constants, setting: Setting) -> Bound:
 
     As Theorem 2, with estimation 4σ_ζ√(2 ln(24Km/δ)/B_ζ), sampling 4σ ln(32/δ)/(|ln(1−r)|n) (0 at r = 1) and
     α >= 2 ln(m)/ε'. The paper's proof gives smaller constants than its statement; this is the statement.
+
+    Where the server remembers its clients there is no sampling error, but one of staleness: 6·T·η·L² (``staleness``;
+    the derivation is in docs/memory.md, not in the paper), and α >= 2 ln(n)/ε'.
     """
     estimation = _estimation(constants, setting, 24 * setting.rounds * setting.participants)
-    unit = _sampling_unit(constants.heterogeneity, setting.clients, setting.participants)
+    if setting.longest_wait is not None:
+        step = constants.diameter / (constants.lipschitz * math.sqrt(8 * setting.rounds))
+        stale = 6 * staleness(constants.lipschitz, step, setting.longest_wait)
+        return _local_steps(3, constants, setting, estimation, stale, setting.clients)
+    unit = _sampling_unit(constants, setting)
     sampling = 4 * unit * math.log(32 / setting.delta)
     return _local_steps(3, constants, setting, estimation, sampling, setting.participants)
 
@@ -159,11 +170,12 @@ def theorem_3(constants: Constants, setting: Setting) -> Bound:
 def constraint_bound(constants: Constants, setting: Setting, switch_share: float) -> float:
     """What G(w̄) is at most, once κ, the share of feasible rounds, is known.
 
-    Full participation: ε. Partial: ε + 4σ ln(1/(2κ))/(|ln(1−r)|n) by the theorem's statement, with 2σ for 4σ by its
-    proof. The logarithm is negative for κ > ½, and the statement's bound then the smaller of the two: the larger holds.
+    Full participation, or a server that remembers: ε. Partial: ε + 4σ ln(1/(2κ))/(|ln(1−r)|n) by the theorem's
+    statement, with 2σ for 4σ by its proof. The logarithm is negative for κ > ½, and the statement's bound then the
+    smaller of the two: the larger holds.
     """
     kappa = checks.real_number("switch_share", switch_share, above=0, at_most=1)
-    unit = _sampling_unit(constants.heterogeneity, setting.clients, setting.participants)
+    unit = _sampling_unit(constants, setting)
     beyond = unit * math.log(1 / (2 * kappa))
     return bound(constants, setting).epsilon + max(4 * beyond, 2 * beyond)
 
@@ -315,11 +327,12 @@ def _estimation(constants: Constants, setting: Setting, events: float) -> float:
     return 4 * constants.value_noise * math.sqrt(2 * math.log(events / setting.delta) / setting.value_batch_size)
 
 
-def _sampling_unit(heterogeneity: float, clients: int, participants: int) -> float:
-    """σ/(|ln(1−r)|n), 0 at r = 1."""
-    if participants == clients:
+def _sampling_unit(constants: Constants, setting: Setting) -> float:
+    """σ/(|ln(1−r)|n); 0 at r = 1, and where the server remembers its clients."""
+    n, m = setting.clients, setting.participants
+    if m == n or setting.longest_wait is not None:
         return 0.0
-    return heterogeneity / (abs(math.log1p(-participants / clients)) * clients)
+    return constants.heterogeneity / (abs(math.log1p(-m / n)) * n)
 
 
 def _local_steps(
