@@ -97,14 +97,17 @@ def _leaves(tree: Any) -> Iterator[tuple[str, Any]]:
 
 def _blocks(leaf: Any) -> Iterator[Any]:
     """An array's bytes, block by block: a view of what lies on the host, small copies of what does not."""
-    on_host = isinstance(leaf, np.ndarray) or all(device.platform == "cpu" for device in leaf.devices())
     rows = len(leaf) if np.ndim(leaf) else 0
-    if on_host or not rows:
+    if _on_host(leaf) or not rows:
         yield _bytes(np.asarray(leaf))
         return
     step = max(1, BLOCK_BYTES * rows // max(1, leaf.nbytes))
     for start in range(0, rows, step):
         yield _bytes(np.asarray(leaf[start : start + step]))
+
+
+def _on_host(leaf: Any) -> bool:
+    return not isinstance(leaf, jax.Array) or all(device.platform == "cpu" for device in leaf.devices())
 
 
 def _bytes(array: np.ndarray) -> Any:
