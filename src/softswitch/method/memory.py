@@ -185,8 +185,8 @@ def hear(
         width = (slice(None),) + (None,) * (told.ndim - 1)
         blends = known[width] & jnp.isfinite(old) & jnp.isfinite(told)
         # What a client does not have, −∞, is neither blended in nor kept.
-        both = (jnp.where(blends, values, 0) for values in (old, told))
-        mixed = memory.smoothing * next(both) + (1 - memory.smoothing) * next(both)
+        before, now = (jnp.where(blends, values, 0) for values in (old, told))
+        mixed = memory.smoothing * before + (1 - memory.smoothing) * now
         return jnp.where(reports.mask[width], jnp.where(blends, mixed, told), old).astype(old.dtype)
 
     def put(every: Array, some: Array) -> Array:
