@@ -49,13 +49,14 @@ COMPILATIONS = Compilations()
 def test_rounds_beyond_the_last_are_not_in_the_program(clients):
     """A chunk is a loop of as many rounds as are left: no branch passes the state through for the others."""
     asked = request(PROBLEM, clients, (RULE,), TakingPart(batch_size=8), RunSettings(rounds=3, eval_every=0))
-    arguments = (asked.oracle_in_rounds, RULE, None, asked.span(0), jax.random.key(0), asked.first_state(RULE))
-    traced = jax.make_jaxpr(lambda *given: engine.chunk(*given, **asked.static(250)))(*arguments)
+    parts, program, state = asked.parts(RULE), asked.program(250), asked.first_state(RULE)
+    arguments = (parts, asked.span(0), jax.random.key(0), state)
+    traced = jax.make_jaxpr(lambda parts, *rest: engine.chunk(parts, program, *rest))(*arguments)
     (loop,) = [e for e in traced.jaxpr.eqns if e.primitive.name == "while"]
-    state = len(jax.tree.leaves(arguments[-1]))
+    leaves = len(jax.tree.leaves(state))
     branches = [e for e in loop.params["body_jaxpr"].eqns if e.primitive.name == "cond"]
     assert branches
-    assert all(len(branch.outvars) < state for branch in branches)
+    assert all(len(branch.outvars) < leaves for branch in branches)
 
 
 def test_another_setting_compiles_nothing(clients):
