@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
-
-import jax
-import numpy as np
 
 from softswitch.method.round import State
 from softswitch.problem.domains import Domain, check_domain
 from softswitch.results.result import Result
 from softswitch.support import checks
+from softswitch.support.arrays import structure_and_shapes
 
 KEPT = ("optimizer", "average")
 """What a warm start may keep beside the last iterate."""
@@ -45,13 +42,13 @@ class WarmStart:
 
     def check(self, fresh: State, domain: Domain | None) -> None:
         """Raise where what is kept does not fit a run with such a state, or lies outside its domain."""
-        if _shapes(fresh.params) != _shapes(self.state.params):
+        if structure_and_shapes(fresh.params) != structure_and_shapes(self.state.params):
             raise ValueError(
                 "warm_start must hold parameters of the problem's structure, shapes and dtypes "
-                f"{_shapes(fresh.params)[1]}, but holds {_shapes(self.state.params)[1]}"
+                f"{structure_and_shapes(fresh.params)[1]}, but holds {structure_and_shapes(self.state.params)[1]}"
             )
         if "optimizer" in self.keep:
-            wanted, given = (_shapes((state.optimizer, state.rule)) for state in (fresh, self.state))
+            wanted, given = (structure_and_shapes((state.optimizer, state.rule)) for state in (fresh, self.state))
             if wanted != given:
                 raise ValueError(
                     "warm_start must come from a run with the same kind of rule and optimizer for its state to be "
@@ -67,8 +64,3 @@ class WarmStart:
         if "average" in self.keep:
             state = state._replace(average=self.state.average)
         return state
-
-
-def _shapes(tree: Any) -> Any:
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, [(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in leaves]

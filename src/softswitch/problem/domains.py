@@ -11,7 +11,7 @@ import numpy as np
 
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
-from softswitch.support.arrays import has_leaves
+from softswitch.support.arrays import has_leaves, structure_and_shapes
 from softswitch.support.traced import traced_settings
 
 
@@ -92,7 +92,7 @@ def check_domain(domain: Any, start: Params) -> None:
     except jax.errors.TracerArrayConversionError as error:
         raise TypeError(f"domain.project must compute in JAX, but {domain!r} uses NumPy on its argument") from error
     projected = domain.project(start)
-    if _shapes(projected) != _shapes(start):
+    if structure_and_shapes(projected) != structure_and_shapes(start):
         raise ValueError(f"domain.project must give parameters of the start's shapes, but gives {projected!r}")
     moved = jax.tree.map(jnp.subtract, projected, start)
     if any(not np.allclose(leaf, 0, atol=1e-5) for leaf in jax.tree.leaves(moved)):
@@ -120,7 +120,3 @@ class OwnDomain:
 
     def __hash__(self) -> int:
         return id(self.domain)
-
-
-def _shapes(params: Params) -> Any:
-    return jax.tree.structure(params), [(leaf.shape, leaf.dtype) for leaf in map(jnp.asarray, jax.tree.leaves(params))]

@@ -28,14 +28,15 @@ def shaped(arrays: Mapping[str, Any], like: Any) -> Any:
 
 def _numbers(leaf: Any) -> Any:
     """An array that NumPy knows: of a random key its data."""
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+    return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
 def _like(array: Any, leaf: Any) -> Any:
-    return jax.random.wrap_key_data(jnp.asarray(array)) if _is_key(leaf) and not _is_key(array) else array
+    return jax.random.wrap_key_data(jnp.asarray(array)) if is_key(leaf) and not is_key(array) else array
 
 
-def _is_key(leaf: Any) -> bool:
+def is_key(leaf: Any) -> bool:
+    """Whether an array holds random keys, which NumPy does not know."""
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
@@ -76,6 +77,13 @@ def from_outline(outlined: Any, arrays: Mapping[str, Any]) -> Any:
 def has_leaves(value: Any) -> bool:
     """Whether a value is a pytree of arrays, and not an object that JAX knows nothing of."""
     return not jax.tree_util.all_leaves([value])
+
+
+def structure_and_shapes(tree: Any) -> tuple[Any, list[Any]]:
+    """What two trees must share for one to take the other's place: structure, shapes and dtypes."""
+    leaves, structure = jax.tree.flatten(tree)
+    arrays = (leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf) for leaf in leaves)
+    return structure, [(tuple(array.shape), array.dtype) for array in arrays]
 
 
 def fingerprint(*trees: Any) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from softswitch.support.arrays import is_key
 
 
 def program_digest(function: Callable[..., Any], *arguments: Any) -> str:
@@ -22,7 +23,7 @@ def program_digest(function: Callable[..., Any], *arguments: Any) -> str:
     traced = jax.make_jaxpr(function)(*arguments)
     digest = hashlib.sha256(without_addresses(str(traced)).encode())
     for constant in _constants(traced):
-        array = np.asarray(jax.random.key_data(constant) if _is_key(constant) else constant)
+        array = np.asarray(jax.random.key_data(constant) if is_key(constant) else constant)
         digest.update(f"{array.dtype.str} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
@@ -31,10 +32,6 @@ def program_digest(function: Callable[..., Any], *arguments: Any) -> str:
 def without_addresses(text: str) -> str:
     """A repr that is the same in every process."""
     return re.sub(r" at 0x[0-9a-f]+", "", text)
-
-
-def _is_key(value: Any) -> bool:
-    return hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def _constants(program: Any) -> Iterator[Any]:
