@@ -75,7 +75,7 @@ def test_survivors_are_weighed_again_by_their_reports(alpha, feasible):
 def test_survivors_keep_the_rounds_bit():
     """The one that violates is lost: the round stays one of the constraint."""
     rule = ss.HardSGM(step_size=0.5, tolerance=0.2)
-    told = reports([5.0, 1.0, 2.0], [0.1, 0.5, 0.0])
+    told = reports([1.0, 1.0, 5.0], [0.1, 0.5, 0.0])  # by f it would be the third
     decision, state = rule.decide((), told)
     assert not bool(decision.feasible)
     weights = rounds.surviving_weights(rule, state, told, decision, jnp.array([True, False, True]))
