@@ -39,12 +39,14 @@ class Oracle(ABC):
         client_count: n, how many clients there are.
         participants: m, how many clients take part in a round.
         constraints: how many constraints a client has.
+        local_steps: E, how many steps a client takes in a round.
         pools: whether reports hold the constraint on all participants' data put together.
         steadied_by: the name of the setting that makes reports less noisy, for advice.
     """
 
     participants: int
     constraints: int = 1
+    local_steps: int = 1
     pools: bool = False
     steadied_by: ClassVar[str] = "value_batch_size"
 

@@ -70,13 +70,13 @@ class Batching:
 
     Attributes:
         draws: how many rows from each stratum; None: the whole local data.
-        replace: with replacement or without.
+        replace: with replacement or without; None: with, but a client with no more rows than that takes each once.
         width: how many rows a batch has; for the whole local data the size of the largest client.
         equal: whether all rows of a batch always weigh the same.
     """
 
     draws: tuple[int, ...] | None
-    replace: bool
+    replace: bool | None
     width: int
     equal: bool
 
@@ -98,7 +98,10 @@ class Batching:
             # A client without this stratum draws its own first row instead, at weight 0.
             first = jnp.where(count > 0, rows.offsets[clients, stratum], rows.offsets[clients, 0])
             part = words[..., start : start + size]
-            if self.replace:
+            if self.replace is None:
+                in_order = jnp.minimum(jnp.arange(size, dtype=jnp.int32), jnp.maximum(count[:, None] - 1, 0))
+                chosen = jnp.where(count[:, None] <= size, in_order, below(part, count[:, None]))
+            elif self.replace:
                 chosen = below(part, count[:, None])
             else:
                 enough = jnp.maximum(count, size)
@@ -113,8 +116,8 @@ class Batching:
     ) -> tuple[Int[Array, " width"], Float[Array, " width"]]:
         """The row indices of one client's batch, and their weights, which sum to 1.
 
-        A draw from a stratum weighs (the stratum's share of the client's rows) / (draws from it). The whole local data
-        is padded to the largest client by rows of weight 0.
+        A draw from a stratum weighs (the stratum's share of the client's rows) / (draws from it). Where each row is
+        taken once, and for the whole local data, there are further rows of weight 0.
         """
         counts = rows.counts[client]
         if self.draws is None:
@@ -122,6 +125,9 @@ class Batching:
         if self.equal:
             return drawn, jnp.full((self.width,), 1 / self.width, dtype)
         share = counts.astype(dtype) / counts.sum().astype(dtype)
+        if self.replace is None:
+            taken = [(jnp.arange(b) < counts[s]) / jnp.clip(counts[s], 1, b) for s, b in enumerate(self.draws)]
+            return drawn, jnp.concatenate([part.astype(dtype) * share[s] for s, part in enumerate(taken)])
         return drawn, jnp.concatenate([jnp.full((b,), 1 / b, dtype) * share[s] for s, b in enumerate(self.draws)])
 
 
@@ -134,12 +140,12 @@ def whole(
     return rows.offsets[client, 0] + jnp.minimum(position, size - 1), (position < size) / size.astype(dtype)
 
 
-def batching(batch_size: int | None, replace: bool, stratum_sizes: np.ndarray) -> Batching:
+def batching(batch_size: int | None, replace: bool | None, stratum_sizes: np.ndarray) -> Batching:
     """Decide how batches are drawn; raise where the data cannot give them.
 
     Args:
         batch_size: rows a batch, split as evenly as possible over the strata; None: the whole local data.
-        replace: with replacement or without.
+        replace: with replacement or without; None: with, but where a client has no more rows than that, each once.
         stratum_sizes: how many rows a client has of each stratum; clients × strata.
     """
     sizes = stratum_sizes.sum(axis=1)
@@ -150,7 +156,14 @@ def batching(batch_size: int | None, replace: bool, stratum_sizes: np.ndarray) -
     if batch_size < strata:
         raise ValueError(f"batch_size must be at least the number of strata ({strata}), but is {batch_size}")
     draws = tuple(batch_size // strata + (s < batch_size % strata) for s in range(strata))
-    if not replace:
+    if replace is None:
+        present = stratum_sizes > 0
+        few = stratum_sizes <= np.asarray(draws)
+        if (few | ~present).all():
+            return Batching(None, replace, largest, equal=smallest == largest)
+        if not (few & present).any():
+            replace = True
+    if replace is False:
         for s, size in enumerate(draws):
             present = stratum_sizes[:, s][stratum_sizes[:, s] > 0]
             if size > present.min():
@@ -159,4 +172,4 @@ def batching(batch_size: int | None, replace: bool, stratum_sizes: np.ndarray) -
                     f"batch_size = {batch_size} without replacement takes {size} rows where {where} has only "
                     f"{present.min()}; lower batch_size, or set replace=True, or batch_size=None for all rows"
                 )
-    return Batching(draws, replace, batch_size, equal=strata == 1)
+    return Batching(draws, replace, batch_size, equal=strata == 1 and replace is not None)

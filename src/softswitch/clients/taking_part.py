@@ -18,7 +18,8 @@ from softswitch.problem.parameters import float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
 
-BatchSize = int | None | Literal["same"]
+BatchSize = int | None | Literal["auto"]
+ValueBatchSize = int | None | Literal["same", "auto"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,32 +29,37 @@ class TakingPart:
     Attributes:
         local_steps: E, gradient steps a client takes in a round.
         participation: r = m/n in (0, 1], the share of clients drawn for each round.
-        batch_size: B_g, rows a client draws for a gradient; None: all of its rows.
+        batch_size: B_g, rows a client draws for a gradient; None: all of its rows; "auto": yet to be chosen.
         value_batch_size: B_ζ, rows it draws for its report; by default as ``batch_size``.
-        replace: draw rows with replacement, or without.
+        replace: draw rows with replacement, or without. None: with, but a client that has no more rows than a batch
+            takes each of them once.
         clients_at_once: how many clients are computed side by side; None: as many as memory allows.
     """
 
     local_steps: int = 1
     participation: float = 1.0
-    batch_size: int | None = 32
-    value_batch_size: BatchSize = "same"
-    replace: bool = True
+    batch_size: BatchSize = 32
+    value_batch_size: ValueBatchSize = "same"
+    replace: bool | None = None
     clients_at_once: int | None = None
 
     def __post_init__(self) -> None:
         checks.whole_number("local_steps", self.local_steps, at_least=1)
         checks.real_number("participation", self.participation, above=0, at_most=1)
-        for name in ("batch_size", "clients_at_once"):
-            if getattr(self, name) is not None:
+        words = {"batch_size": ("auto",), "value_batch_size": ("same", "auto"), "clients_at_once": ()}
+        for name, known in words.items():
+            if getattr(self, name) is not None and getattr(self, name) not in known:
                 checks.whole_number(name, getattr(self, name), at_least=1)
-        if self.value_batch_size not in (None, "same"):
-            checks.whole_number("value_batch_size", self.value_batch_size, at_least=1)
 
     @property
     def batches(self) -> Mapping[str, Any]:
         """The settings of the batches alone."""
         return {name: getattr(self, name) for name in ("batch_size", "value_batch_size", "replace")}
+
+
+def participants_of(how: TakingPart, clients: ClientData) -> int:
+    """m, how many clients take part in a round."""
+    return max(1, round(how.participation * len(clients)))
 
 
 def gradient_oracle(
@@ -62,13 +68,12 @@ def gradient_oracle(
     """The clients of a problem, once everything is checked that can be checked before any work."""
     checks.expect("problem", problem, Problem)
     checks.expect("clients", clients, ClientData)
-    update = batching(how.batch_size, how.replace, clients.stratum_sizes)
-    report = update
-    if how.value_batch_size != "same":
-        report = batching(how.value_batch_size, how.replace, clients.stratum_sizes)
+    report, update = _batchings(how, clients, how.replace)
     traced = problem.trace(clients.batch_shapes(report.width, float_dtype(problem.start)))
+    if traced.ignore_weight and how.replace is None and not (report.equal and update.equal):
+        report, update = _batchings(how, clients, True)  # rows that are drawn with replacement weigh the same
     _refuse_ignored_weights(traced.ignore_weight, report, update, clients)
-    participants = max(1, round(how.participation * len(clients)))
+    participants = participants_of(how, clients)
     at_once = how.clients_at_once
     if at_once is None:
         # A batch and about three times as much for what is computed from it; a local iterate, its gradient and its sum.
@@ -87,6 +92,14 @@ def gradient_oracle(
         slice_size=at_once,
         held_out=None if held_out is None else _held_out(held_out, clients, traced.ignore_weight),
     )
+
+
+def _batchings(how: TakingPart, clients: ClientData, replace: bool | None) -> tuple[Batching, Batching]:
+    """How clients draw for their reports, and for their gradients."""
+    update = batching(how.batch_size, replace, clients.stratum_sizes)
+    if how.value_batch_size == "same":
+        return update, update
+    return batching(how.value_batch_size, replace, clients.stratum_sizes), update
 
 
 def _held_out(held_out: Any, clients: ClientData, ignoring: tuple[str, ...]) -> tuple[Rows, WayThrough]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import lax
 from jaxtyping import Array, Float, Int
 
@@ -88,7 +89,7 @@ def play(
         remembered = hear(parts.memory, state.memory, k, draws.clients, reports)
         pooled = None if remembered.sums is None else oracle.pool(remembered.sums.sum(axis=0))
         decision, rule_state = decide(rule, state.rule, remembered, draws.clients, reports, pooled)
-    step_size = rule.local_step_size_at(k)
+    step_size = rule.local_step_size_at(k, oracle.local_steps)
     direction = oracle.direction(state.params, draws, kept, decision, rule.switches, step_size)
     after = round.advance(
         state, rule, parts.domain, k, span.averaging_from, reports, decision, rule_state, direction, remembered
@@ -211,6 +212,16 @@ def report(oracle: Oracle, params: Any, key: Array, k: Array) -> tuple[Array, An
     """The participants of round k and what they report at the given parameters, compiled."""
     draws = oracle.draw(jax.random.fold_in(key, k))
     return draws.clients, oracle.report(params, draws)[0]
+
+
+@jax.jit
+def direction_size(parts: Parts, key: Array, k: Array, state: round.State) -> Float[Array, ""]:
+    """The length of round k's direction at a state, were clients to stay where they are, compiled."""
+    oracle, rule = parts.oracle, parts.rule
+    draws = oracle.draw(jax.random.fold_in(key, k))
+    reports, kept = oracle.report(state.params, draws)
+    decision, _ = rule.decide(state.rule, reports)
+    return optax.tree.norm(oracle.direction(state.params, draws, kept, decision, rule.switches, 0.0))
 
 
 @jax.jit

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.engines import compiled
+from softswitch.engines.cycles import Cycles
 from softswitch.engines.request import Request
 from softswitch.method.round import State, healthy
 from softswitch.method.rules import Rule
@@ -32,45 +33,76 @@ def run(
 ) -> Result:
     """Run a request by a rule, from its start or from where its checkpoints stand."""
     began = time.perf_counter()
-    kept = None if checkpoints is None else _RunCheckpoints(request, rule, seed, checkpoints)
-    key, length, rounds = jax.random.key(seed), compiled.chunk_length(request.oracle), request.rounds
-    parts, program = request.parts(rule), request.program(length)
-    state, records, done, stopped = request.first_state(rule), list[Record](), 0, False
+    cycles = (
+        None if rule.step_size is not None or request.choice is None else Cycles(request, request.choice, rule, seed)
+    )
+    kept = None if checkpoints is None else _RunCheckpoints(request, rule, cycles, seed, checkpoints)
+    key, length = jax.random.key(seed), compiled.chunk_length(request.oracle)
+    program, rounds, seconds = request.program(length), request.rounds, request.settings.seconds
+    records, done, stopped, cycle_from = list[Record](), 0, False, 0
+    state = request.first_state(rule) if cycles is None else cycles.begin()
     if kept is not None and (there := kept.latest(state, length)) is not None:
         state, records, done = jax.tree.map(jnp.asarray, there.state), [there.record], there.done
         began -= there.seconds
+        if cycles is not None:
+            cycles.go_on(there.best, there.journal)
+            cycle_from = cycles.past[-1].end if cycles.past else 0
+            if done == cycle_from and not cycles.over:
+                state = cycles.begin()
     share = SwitchShare()
     if done:
         share.with_rounds(History.from_records(request.oracle, records, done))
+    late = False
     try:
-        while done < rounds and not stopped and int(state.diverged_at) < 0:
-            after, record = compiled.run_chunk(parts, program, request.span(done), key, state)
+        while not (stopped or late) and (done < rounds if cycles is None else not cycles.over):
+            if cycles is None and int(state.diverged_at) >= 0:
+                break
+            span = request.span(done) if cycles is None else cycles.span(request.span(done))
+            method = rule if cycles is None else cycles.rule
+            after, record = compiled.run_chunk(request.parts(method), program, span, key, state)
             record = jax.tree.map(np.asarray, record)  # the device keeps nothing of rounds that are over
             diverged_at = int(after.diverged_at)
-            last = min(done + length, rounds) if diverged_at < 0 else diverged_at + 1
+            last = min(done + length, int(span.last)) if diverged_at < 0 else diverged_at + 1
+            record = jax.tree.map(lambda rows, many=last - done: rows[:many], record)
             history = History.from_records(request.oracle, [record], last - done, first=done)
             # Nothing above is kept if Ctrl-C comes before this line; all of it if after.
             state, records, done = after, [*records, record], last
             news = Chunk(done, rounds, history, share.with_rounds(history), state, time.perf_counter() - began)
             stopped = any_ends(callbacks, news)
+            late = seconds is not None and time.perf_counter() - began >= seconds
+            if cycles is not None and (done == span.last or diverged_at >= 0 or stopped or late):
+                state = cycles.close(state, done, _since(request, records, done, cycle_from))
+                cycle_from = done
+                if not (stopped or late or cycles.over):
+                    state = cycles.begin()
             if kept is not None and kept.due:
                 records = kept.save(state, records, done, time.perf_counter() - began)
     except KeyboardInterrupt:
         if not done:
             raise
         stopped = True
+        if cycles is not None and cycle_from < done:
+            state = cycles.close(state, done, _since(request, records, done, cycle_from))
     if kept is not None:
         records = kept.save(state, records, done, time.perf_counter() - began)
     stopped = stopped and done < rounds and int(state.diverged_at) < 0
-    return finish(request, rule, seed, state, records, done, stopped, time.perf_counter() - began)
+    return finish(request, rule, seed, state, records, done, stopped, time.perf_counter() - began, cycles)
+
+
+def _since(request: Request, records: Sequence[Record], done: int, first: int) -> History:
+    """The rounds from the first on."""
+    return History.from_records(request.oracle, records, done).since(first)
 
 
 class _RunCheckpoints:
     """A run's checkpoints."""
 
-    def __init__(self, request: Request, rule: Rule, seed: int, checkpoints: Checkpoints) -> None:
-        self._request, self._rule, self._checkpoints = request, rule, checkpoints
-        self._identity = request.identity(rule, seed)
+    def __init__(
+        self, request: Request, rule: Rule, cycles: Cycles | None, seed: int, checkpoints: Checkpoints
+    ) -> None:
+        self._request, self._cycles, self._checkpoints = request, cycles, checkpoints
+        self._rule = rule if cycles is None else cycles.rule
+        self._identity = request.identity(rule if cycles is None else cycles.template, seed)
 
     @property
     def due(self) -> bool:
@@ -83,7 +115,11 @@ class _RunCheckpoints:
             return list(records)
         joined = join(records, done)
         averaging_from = self._request.settings.averaging_from
-        self._checkpoints.save(Standing(state, joined, done, seconds, averaging_from), self._identity)
+        standing = Standing(state, joined, done, seconds, averaging_from)
+        if self._cycles is not None:
+            best, journal = self._cycles.journal()
+            standing = standing._replace(best=best, journal=journal)
+        self._checkpoints.save(standing, self._identity)
         return [joined]
 
     def latest(self, state: State, length: int) -> Standing | None:
@@ -91,8 +127,10 @@ class _RunCheckpoints:
         request = self._request
         parts, program, key = request.parts(self._rule), request.program(length), jax.random.key(0)
         shape = jax.eval_shape(lambda: compiled.chunk(parts, program, request.span(0), key, state))[1]
-        there = self._checkpoints.latest(self._identity, (state, shape))
-        return None if there is None else there.extended(request.rounds, request.settings.averaging_from, state)
+        there = self._checkpoints.latest(self._identity, (state, shape), self._cycles and state.params)
+        if there is None or self._cycles is not None:
+            return there
+        return there.extended(request.rounds, request.settings.averaging_from, state)
 
 
 def finish(
@@ -104,6 +142,7 @@ def finish(
     done: int,
     stopped: bool,
     seconds: float,
+    cycles: Cycles | None = None,
 ) -> Result:
     """Make a result of where a run ended: choose the answer, evaluate it on all data, say how it went."""
     diverged_at = int(state.diverged_at)
@@ -115,6 +154,7 @@ def finish(
         diverged_at = int(np.flatnonzero(~history.void).max(initial=-1)) + 1
         state = state._replace(diverged_at=jnp.int32(diverged_at))
     names = request.federation.names
+    rule = rule if cycles is None else cycles.rule
     ending = Ending(
         state,
         history,
@@ -127,6 +167,7 @@ def finish(
         seconds=seconds,
         vanished=vanished,
         culprit=_culprit(request, state, seed) if diverged_at >= 0 else None,
+        cycles=() if cycles is None or diverged_at >= 0 else tuple(cycles.past),
     )
 
     def scatter() -> float:

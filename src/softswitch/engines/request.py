@@ -15,6 +15,7 @@ from softswitch.clients.federation import Federation
 from softswitch.clients.oracle import Oracle
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
 from softswitch.engines import compiled
+from softswitch.engines.choice import Choice
 from softswitch.engines.warm_start import WarmStart
 from softswitch.method.memory import Memory
 from softswitch.method.round import State, check_optimizer, first_to_average
@@ -35,9 +36,10 @@ class RunSettings:
     """How long a run is, what it looks at and what its answer is. The settings are those of ``solve``.
 
     Attributes:
-        rounds: K.
+        rounds: K, at most.
         average_last: average over the feasible rounds of this last share of the rounds only.
         answer: which iterate is the answer.
+        seconds: end after the first chunk of rounds that ends so late; None: never for that.
         eval_every: rounds from one evaluation on all data to the next; 0: never; None: up to 20 times in a run.
         record_clients: keep what every participant reported in every round.
         memory: how the server remembers its clients' reports; None: not at all.
@@ -49,6 +51,7 @@ class RunSettings:
     eval_every: int | None = None
     record_clients: bool = False
     memory: Memory | None = None
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         checks.whole_number("rounds", self.rounds, at_least=1)
@@ -58,6 +61,8 @@ class RunSettings:
             checks.whole_number("eval_every", self.eval_every, at_least=0)
         if self.memory is not None:
             checks.expect("memory", self.memory, Memory)
+        if self.seconds is not None:
+            checks.real_number("seconds", self.seconds, above=0)
 
     @property
     def averaging_from(self) -> int:
@@ -73,11 +78,13 @@ class Request:
         federation: the clients and the start.
         settings: of the run; its ``eval_every`` is decided.
         warm_start: what a run before this one leaves to it.
+        choice: what rules without a step size begin with; None where there are none.
     """
 
     federation: Federation
     settings: RunSettings
     warm_start: WarmStart | None = None
+    choice: Choice | None = None
 
     @property
     def oracle(self) -> Oracle:
@@ -171,6 +178,7 @@ def request(
     *,
     held_out: ClientData | None = None,
     warm_start: WarmStart | None = None,
+    choice: Choice | None = None,
 ) -> Request:
     """Check everything that can be checked before any work, where clients hold rows."""
     oracle = gradient_oracle(problem, clients, how, held_out)
@@ -183,7 +191,7 @@ def request(
     if held_out is not None and every == 0:
         raise ValueError("held_out is evaluated every eval_every rounds, but eval_every is 0, which means never")
     federation = Federation(oracle, problem.start, clients.names, problem.domain)
-    return request_of(federation, rules, _with(settings, every), warm_start=warm_start)
+    return request_of(federation, rules, _with(settings, every), warm_start=warm_start, choice=choice)
 
 
 def request_of(
@@ -192,19 +200,21 @@ def request_of(
     settings: RunSettings,
     *,
     warm_start: WarmStart | None = None,
+    choice: Choice | None = None,
 ) -> Request:
     """Check what there is to check where the clients are given as an oracle."""
     checks.expect("federation", federation, Federation)
+    rules = rules if choice is None else [choice.template(rule) for rule in rules]
     for rule in rules:
         checks.expect("rule", rule, Rule)
-        if rule.criterion == "pooled" and not federation.oracle.pools:
+        if rule.switches_on == "pooled" and not federation.oracle.pools:
             raise ValueError(
                 "criterion='pooled' needs a constraint that is a function of additive statistics, given as "
                 "PooledConstraint(statistics, value); the other criteria are 'softmax', 'max' and 'mean'"
             )
         check_optimizer(rule, federation.start)
     every = math.ceil(settings.rounds / EVALUATIONS) if settings.eval_every is None else settings.eval_every
-    made = Request(federation, _with(settings, every), warm_start)
+    made = Request(federation, _with(settings, every), warm_start, choice)
     if warm_start is not None:
         for rule in rules:
             cold = replace(made, warm_start=None)

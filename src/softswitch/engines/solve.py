@@ -10,9 +10,10 @@ import numpy as np
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
-from softswitch.clients.taking_part import BatchSize, TakingPart
+from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
+from softswitch.engines.completing import completed, completed_for
 from softswitch.engines.loop import run
-from softswitch.engines.request import Request, RunSettings, request, request_of
+from softswitch.engines.request import Request, request, request_of
 from softswitch.engines.warm_start import WarmStart
 from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule
@@ -32,19 +33,20 @@ def solve(
     clients: ClientData,
     rule: Rule,
     *,
-    rounds: int = 1000,
+    rounds: int | None = None,
+    seconds: float | None = None,
     local_steps: int = 1,
     participation: float = 1.0,
-    batch_size: int | None = 32,
-    value_batch_size: BatchSize = "same",
-    replace: bool = True,
+    batch_size: BatchSize = "auto",
+    value_batch_size: ValueBatchSize = "auto",
+    replace: bool | None = None,
     seed: int = 0,
-    average_last: float = 1.0,
-    answer: str = "average",
+    average_last: float | None = None,
+    answer: str = "auto",
     eval_every: int | None = None,
     held_out: ClientData | None = None,
     record_clients: bool = False,
-    memory: Memory | None = None,
+    memory: Memory | str | None = "auto",
     clients_at_once: int | None = None,
     callbacks: Sequence[Callback] = (),
     checkpoints: Checkpoints | None = None,
@@ -56,27 +58,38 @@ def solve(
 ) -> Result:
     """Minimise the worst client's objective subject to every client's constraint.
 
+    ``SoftmaxSGM(tolerance=0.1)`` is enough: whatever is left out is then chosen, from the problem and by what the
+    rounds show. Where the rule has a ``step_size``, whatever else is left out is as in the paper.
+
     Args:
         problem: objective, constraint, start, perhaps a domain.
         clients: whose data.
-        rule: the method and its settings, such as ``SoftmaxSGM(alpha=100, step_size=0.5, tolerance=0.1)``.
-        rounds: K.
+        rule: the method and its settings, such as ``SoftmaxSGM(tolerance=0.1)``, or with the paper's settings
+            ``SoftmaxSGM(alpha=100, step_size=0.5, tolerance=0.1)``.
+        rounds: K. Left out: until nothing more is gained; with a step size 1000.
+        seconds: end after the first rounds that end so late. How many there were is in the result; the same seed gives
+            the same answer for the same number of rounds.
         local_steps: E, gradient steps a client takes in a round.
         participation: r = m/n in (0, 1], the share of clients drawn for each round.
-        batch_size: B_g, rows a client draws for a gradient; None: all of its rows.
-        value_batch_size: B_ζ, rows it draws for its report; by default as ``batch_size``.
-        replace: draw rows with replacement, or without.
+        batch_size: B_g, rows a client draws for a gradient; None: all of its rows. Left out: all where that is cheap;
+            with a step size 32.
+        value_batch_size: B_ζ, rows it draws for its report; "same": as ``batch_size``, also where the rule has a step
+            size and this is left out.
+        replace: draw rows with replacement, or without. Left out: with, but a client that has no more rows than a batch
+            takes each of them once.
         seed: of all random choices: the same seed gives the same result on the same machine, bit for bit.
         average_last: average over the feasible rounds of this last share of the rounds only; 1 is the paper's average.
             A start far away spoils that one for a long time; 0.5 forgets it.
         answer: which iterate is ``result.params``: "average", of the feasible ones, the paper's; "last"; or "best", the
-            feasible one whose reports had the smallest worst objective. For networks the average is often poor.
+            feasible one whose reports had the smallest worst objective. "auto": the one of these that is best on all
+            training data; with a step size the average.
         eval_every: rounds from one evaluation of F and G on all clients' data to the next; 0: never. By default up to
             20 times in a run, and never so often that it costs more than the training.
         held_out: rows not trained on, evaluated in the same rounds into ``history.held_out``.
         record_clients: keep what every participant reported in every round.
         memory: let the server remember every client's reports: the switch then sees all clients though few take part,
-            and the worst are asked again sooner; ``Memory()``. None is the paper's method.
+            and the worst are asked again sooner; ``Memory()``. None is the paper's method. "auto": where few take part
+            or batches are small; with a step size never.
         clients_at_once: how many clients are computed side by side; by default as many as fit in 256 MiB.
         callbacks: each is called with a ``Chunk`` after every chunk of rounds; one that returns anything true ends it.
         checkpoints: keep the run's standing in a folder, and go on from where it stands there; ``Checkpoints(folder)``.
@@ -103,16 +116,18 @@ def solve(
         replace=replace,
         clients_at_once=clients_at_once,
     )
-    settings = RunSettings(
-        rounds=rounds,
-        average_last=average_last,
-        answer=answer,
-        eval_every=eval_every,
-        record_clients=record_clients,
-        memory=memory,
-    )
+    told = {
+        "rounds": rounds,
+        "seconds": seconds,
+        "average_last": average_last,
+        "answer": answer,
+        "eval_every": eval_every,
+        "record_clients": record_clients,
+        "memory": memory,
+    }
     begin = WarmStart.after(warm_start, keep)
-    asked = request(problem, clients, (rule,), how, settings, held_out=held_out, warm_start=begin)
+    (rule,), how, settings, choice = completed(problem, clients, (rule,), how, told)
+    asked = request(problem, clients, (rule,), how, settings, held_out=held_out, warm_start=begin, choice=choice)
     seed = checks.seed("seed", seed)
     watching = checked_callbacks(callbacks)
     if checks.one_of("engine", engine, ENGINES) == "compiled":
@@ -151,13 +166,14 @@ def solve_federation(
     federation: Federation,
     rule: Rule,
     *,
-    rounds: int = 1000,
+    rounds: int | None = None,
+    seconds: float | None = None,
     seed: int = 0,
-    average_last: float = 1.0,
-    answer: str = "average",
+    average_last: float | None = None,
+    answer: str = "auto",
     eval_every: int | None = None,
     record_clients: bool = False,
-    memory: Memory | None = None,
+    memory: Memory | str | None = "auto",
     callbacks: Sequence[Callback] = (),
     checkpoints: Checkpoints | None = None,
     warm_start: Result | None = None,
@@ -168,15 +184,17 @@ def solve_federation(
 
     How they draw, how many take part and what a local step is, the oracle knows. The arguments are those of ``solve``.
     """
-    settings = RunSettings(
-        rounds=rounds,
-        average_last=average_last,
-        answer=answer,
-        eval_every=eval_every,
-        record_clients=record_clients,
-        memory=memory,
-    )
-    asked = request_of(federation, (rule,), settings, warm_start=WarmStart.after(warm_start, keep))
+    told = {
+        "rounds": rounds,
+        "seconds": seconds,
+        "average_last": average_last,
+        "answer": answer,
+        "eval_every": eval_every,
+        "record_clients": record_clients,
+        "memory": memory,
+    }
+    (rule,), _, settings, choice = completed_for(federation, (rule,), told)
+    asked = request_of(federation, (rule,), settings, warm_start=WarmStart.after(warm_start, keep), choice=choice)
     seed = checks.seed("seed", seed)
     return _watched(asked, rule, seed, checked_callbacks(callbacks), checkpoints, progress)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -12,9 +12,10 @@ from rich.table import Table
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
-from softswitch.clients.taking_part import BatchSize, TakingPart
+from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
+from softswitch.engines.completing import completed, completed_for
 from softswitch.engines.many_runs import Share, run_all
-from softswitch.engines.request import RunSettings, request, request_of
+from softswitch.engines.request import request, request_of
 from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule
 from softswitch.method.rules.base import differs
@@ -95,18 +96,18 @@ def sweep(
     rules: Sequence[Rule] | Mapping[str, Rule],
     *,
     seeds: int | Sequence[int] = 5,
-    rounds: int = 1000,
+    rounds: int | None = None,
     local_steps: int = 1,
     participation: float = 1.0,
-    batch_size: int | None = 32,
-    value_batch_size: BatchSize = "same",
-    replace: bool = True,
-    average_last: float = 1.0,
-    answer: str = "average",
+    batch_size: BatchSize = "auto",
+    value_batch_size: ValueBatchSize = "auto",
+    replace: bool | None = None,
+    average_last: float | None = None,
+    answer: str = "auto",
     eval_every: int | None = None,
     held_out: ClientData | Sequence[ClientData] | None = None,
     record_clients: bool = False,
-    memory: Memory | None = None,
+    memory: Memory | str | None = "auto",
     clients_at_once: int | None = None,
     together: bool | None = None,
     progress: bool | None = None,
@@ -122,7 +123,7 @@ def sweep(
         clients: whose data; or a list with one ``ClientData`` a seed, where seeds differ in their split as well.
         rules: a list of rules, or a dict from a label to a rule.
         seeds: how many (0, 1, 2, …), or which.
-        rounds: K.
+        rounds: K; left out, as in ``solve``.
         local_steps: E.
         participation: m/n.
         batch_size: B_g.
@@ -141,8 +142,6 @@ def sweep(
         progress: show a progress bar; by default on a terminal only.
     """
     labelled, numbers = _labelled(rules), _numbered(seeds)
-    chosen = tuple(labelled.values())
-
     how = TakingPart(
         local_steps=local_steps,
         participation=participation,
@@ -151,25 +150,31 @@ def sweep(
         replace=replace,
         clients_at_once=clients_at_once,
     )
-    settings = RunSettings(
-        rounds=rounds,
-        average_last=average_last,
-        answer=answer,
-        eval_every=eval_every,
-        record_clients=record_clients,
-        memory=memory,
-    )
-
-    def asked(problem: Any, clients: Any, held_out: Any, *, seeds: tuple[int, ...]) -> Share:
-        return Share(request(problem, clients, chosen, how, settings, held_out=held_out), seeds)
+    told = {
+        "rounds": rounds,
+        "average_last": average_last,
+        "answer": answer,
+        "eval_every": eval_every,
+        "record_clients": record_clients,
+        "memory": memory,
+        "seconds": None,
+    }
 
     data = (problem, clients, held_out)
+    each = [(*data, numbers)]
     if any(isinstance(given, Sequence) for given in data):
-        each = zip(*map(_a_seed, ("problem", "clients", "held_out"), data, [numbers] * 3), numbers, strict=True)
-        shares = [asked(*own, seeds=(seed,)) for *own, seed in each]
-    else:
-        shares = [asked(problem, clients, held_out, seeds=numbers)]
-    return Sweep(tuple(labelled), numbers, run_all(shares, chosen, together, progress))
+        own = map(_a_seed, ("problem", "clients", "held_out"), data, [numbers] * 3)
+        each = [(*one, (seed,)) for *one, seed in zip(*own, numbers, strict=True)]
+
+    def shares(rules: tuple[Rule, ...]) -> list[tuple[Share, tuple[Rule, ...]]]:
+        made = []
+        for problem, clients, held_out, seeds in each:
+            filled, part, settings, choice = completed(problem, clients, rules, how, told)
+            asked = request(problem, clients, filled, part, settings, held_out=held_out, choice=choice)
+            made.append((Share(asked, seeds), filled))
+        return made
+
+    return _swept(labelled, numbers, shares, together, progress)
 
 
 def sweep_federation(
@@ -177,12 +182,12 @@ def sweep_federation(
     rules: Sequence[Rule] | Mapping[str, Rule],
     *,
     seeds: int | Sequence[int] = 5,
-    rounds: int = 1000,
-    average_last: float = 1.0,
-    answer: str = "average",
+    rounds: int | None = None,
+    average_last: float | None = None,
+    answer: str = "auto",
     eval_every: int | None = None,
     record_clients: bool = False,
-    memory: Memory | None = None,
+    memory: Memory | str | None = "auto",
     together: bool | None = None,
     progress: bool | None = None,
 ) -> Sweep:
@@ -191,21 +196,49 @@ def sweep_federation(
     The other arguments are those of ``sweep``.
     """
     labelled, numbers = _labelled(rules), _numbered(seeds)
-    chosen = tuple(labelled.values())
-    settings = RunSettings(
-        rounds=rounds,
-        average_last=average_last,
-        answer=answer,
-        eval_every=eval_every,
-        record_clients=record_clients,
-        memory=memory,
-    )
+    told = {
+        "rounds": rounds,
+        "average_last": average_last,
+        "answer": answer,
+        "eval_every": eval_every,
+        "record_clients": record_clients,
+        "memory": memory,
+        "seconds": None,
+    }
+    each: list[tuple[Any, tuple[int, ...]]] = [(federation, numbers)]
     if isinstance(federation, Sequence):
-        each = zip(_a_seed("federation", federation, numbers), numbers, strict=True)
-        shares = [Share(request_of(one, chosen, settings), (seed,)) for one, seed in each]
-    else:
-        shares = [Share(request_of(federation, chosen, settings), numbers)]
-    return Sweep(tuple(labelled), numbers, run_all(shares, chosen, together, progress))
+        each = [(one, (s,)) for one, s in zip(_a_seed("federation", federation, numbers), numbers, strict=True)]
+
+    def shares(rules: tuple[Rule, ...]) -> list[tuple[Share, tuple[Rule, ...]]]:
+        made = []
+        for one, seeds in each:
+            filled, _, settings, choice = completed_for(one, rules, told)
+            made.append((Share(request_of(one, filled, settings, choice=choice), seeds), filled))
+        return made
+
+    return _swept(labelled, numbers, shares, together, progress)
+
+
+def _swept(
+    labelled: dict[str, Rule],
+    seeds: tuple[int, ...],
+    shares: Callable[[tuple[Rule, ...]], list[tuple[Share, tuple[Rule, ...]]]],
+    together: bool | None,
+    progress: bool | None,
+) -> Sweep:
+    """Run the rules that have a step size, and apart from them those that have none."""
+    results: dict[str, tuple[Result, ...]] = {}
+    for chooses in (False, True):
+        labels = [label for label, rule in labelled.items() if (rule.step_size is None) == chooses]
+        if not labels:
+            continue
+        if chooses and together:
+            raise ValueError("together must be False or None where a rule has no step_size: it is chosen run by run")
+        made = shares(tuple(labelled[label] for label in labels))
+        rules = made[0][1]
+        found = run_all([share for share, _ in made], rules, False if chooses else together, progress)
+        results |= dict(zip(labels, found, strict=True))
+    return Sweep(tuple(labelled), seeds, tuple(results[label] for label in labelled))
 
 
 def _labelled(rules: Any) -> dict[str, Rule]:

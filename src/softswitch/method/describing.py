@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 import optax
 
 from softswitch.method import rules
 from softswitch.method.rules import Rule
+from softswitch.method.steps import FallingStep, NormalizedAdam
 from softswitch.support import checks
+
+OWN = (FallingStep, NormalizedAdam)
 
 
 def describe_rule(rule: Rule) -> dict[str, Any]:
@@ -48,9 +51,16 @@ def same_rule(rule: Rule, told: dict[str, Any]) -> Rule:
 def _described(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if type(value) in OWN:
+        return {"own": type(value).__name__, **asdict(value)}
     name = getattr(value, "__name__", "")
     return {"optax": name} if name and getattr(optax, name, None) is value else {"repr": repr(value)}
 
 
 def _value(told: Any) -> Any:
-    return getattr(optax, told["optax"]) if isinstance(told, dict) else told
+    if not isinstance(told, dict):
+        return told
+    if "optax" in told:
+        return getattr(optax, told["optax"])
+    numbers = dict(told)
+    return {kind.__name__: kind for kind in OWN}[numbers.pop("own")](**numbers)

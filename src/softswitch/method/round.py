@@ -115,12 +115,12 @@ def no_average(params: Params) -> Average:
 
 def server_optimizer(rule: Rule, k: Any) -> optax.GradientTransformationExtraArgs:
     """The rule's optimiser at round k's step size; one that wants a ``value`` is given it, the others ignore it."""
-    return optax.with_extra_args_support(rule.optimizer(rule.step_size_at(k)))
+    return optax.with_extra_args_support(rule.server_optimizer(rule.step_size_at(k)))
 
 
 def check_optimizer(rule: Rule, params: Params) -> None:
     """Raise where the rule's optimiser asks for more than a server knows."""
-    made = rule.optimizer(rule.step_size_at(0))
+    made = rule.server_optimizer(rule.step_size_at(0))
     if not isinstance(made, optax.GradientTransformation):
         raise TypeError(f"optimizer must be a function from a step size to an optax transformation, but makes {made!r}")
     try:
@@ -128,7 +128,7 @@ def check_optimizer(rule: Rule, params: Params) -> None:
         optimizer.update(params, optimizer.init(params), params, value=jnp.zeros((), float_dtype(params)))
     except TypeError as error:
         raise ValueError(
-            f"optimizer must be content with a direction, the parameters and a value, but {rule.optimizer!r} is not: "
+            f"optimizer must be content with a direction, the parameters and a value, but {rule.server_optimizer!r} is not: "
             f"{error}. A server cannot evaluate functions for it, as a line search would need"
         ) from error
 

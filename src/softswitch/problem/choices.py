@@ -1,10 +1,10 @@
 """The words that some settings may be. Nothing is imported here: help texts need them at once."""
 
-ANSWERS = ("average", "last", "best")
-"""Which iterate is wanted: the mean of the feasible ones, the last, or the best feasible one by its reports."""
+ANSWERS = ("auto", "average", "last", "best")
+"""Which iterate is wanted: whatever is best, the mean of the feasible ones, the last, or the best by its reports."""
 CRITERIA = ("softmax", "max", "mean", "pooled")
 """What the switch compares with its threshold."""
-ALPHA_SCALES = ("raw", "spread")
+ALPHA_SCALES = ("raw", "spread", "change")
 """What α is measured in."""
 ENGINES = ("compiled", "grid", "ray")
 """What moves data through the rounds."""

@@ -31,7 +31,10 @@ def conclude(ending: Ending, clients: Judges, scatter: Callable[[], float]) -> R
         scatter: measures how much the sampled G scatters at one iterate; called only where it matters.
     """
     state, history = ending.state, ending.history
-    params, selected = choose_answer(state, history, ending.averaging_from, ending.answer)
+    if ending.cycles:
+        params, selected = state.params, ending.cycles[-1].answer
+    else:
+        params, selected = choose_answer(state, history, ending.averaging_from, ending.answer)
     judged = clients.judge(params)
     return Result(
         params=params,
@@ -49,4 +52,5 @@ def conclude(ending: Ending, clients: Judges, scatter: Callable[[], float]) -> R
         seed=ending.seed,
         seconds=ending.seconds,
         state=state,
+        cycles=ending.cycles,
     )

@@ -163,7 +163,12 @@ def _switch_stuck(history: History) -> Finding | None:
 def _hides_the_worst(history: History, rule: Rule, pairs: int) -> Finding | None:
     """Feasible rounds in which a sampled client was well above the tolerance: the mean hid it."""
     level = _level(history, rule)
-    if len(history) < FEW_ROUNDS or not history.feasible_rounds or rule.criterion in ("max", "pooled") or level is None:
+    if (
+        len(history) < FEW_ROUNDS
+        or not history.feasible_rounds
+        or rule.switches_on in ("max", "pooled")
+        or level is None
+    ):
         return None
     excess = history.constraint[history.feasible] - rule.tolerance
     alpha = _constraint_alpha(rule)
@@ -189,7 +194,11 @@ def _hides_the_worst(history: History, rule: Rule, pairs: int) -> Finding | None
 
 def _limit_cycle(history: History, rule: Rule) -> Finding | None:
     """αη > 2, and the worst client alternates from round to round: A, B, A, B."""
-    if len(history) < FEW_ROUNDS or not isinstance(rule, SoftmaxSGM | HardSGM) or rule.optimizer is not optax.sgd:
+    if (
+        len(history) < FEW_ROUNDS
+        or not isinstance(rule, SoftmaxSGM | HardSGM)
+        or rule.server_optimizer is not optax.sgd
+    ):
         return None
     step = float(rule.step_size_at(len(history) - 1))
     # How far apart the two points can lie, in steps. Per spread, α grows without bound as the clients come to tie.
@@ -260,6 +269,6 @@ def _level(history: History, rule: Rule) -> float | None:
 
 
 def _constraint_alpha(rule: Rule) -> float:
-    if not isinstance(rule, SoftmaxSGM) or rule.criterion != "softmax":
+    if not isinstance(rule, SoftmaxSGM) or rule.switches_on != "softmax":
         return 0.0
     return rule.alpha if rule.constraint_alpha is None else rule.constraint_alpha

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from softswitch.clients.oracle import Judged
 from softswitch.method.round import State
 from softswitch.method.rules import Rule
+from softswitch.results.cycle import Cycle
 from softswitch.results.history import History
 
 
@@ -26,6 +28,8 @@ class Ending:
         seconds: how long it took.
         vanished: whether no client has an objective, or none a constraint, on all its data.
         culprit: the label of the client that made the run diverge, where it is known.
+        cycles: what a run that chooses for itself went through; the answer is then where it would go on from.
+        start: how good the start is at every client, where it is known.
     """
 
     state: State
@@ -39,6 +43,8 @@ class Ending:
     seconds: float
     vanished: bool = False
     culprit: Any = None
+    cycles: tuple[Cycle, ...] = ()
+    start: Judged | None = None
 
     @property
     def diverged_at(self) -> int:

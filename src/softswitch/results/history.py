@@ -161,6 +161,16 @@ class History:
             oldest=joined.oldest,
         )
 
+    def since(self, first: int) -> History:
+        """Reports, criterion and switch of the rounds from ``first`` on; of evaluations none."""
+        plain = ("objective", "constraint", "criterion", "feasible", "worst_client", "absent")
+        counts = ("value_evaluations", "gradient_evaluations")
+        return History(
+            **{name: getattr(self, name)[first:] for name in (*plain, *counts)},
+            full_rounds=self.full_rounds[:0],
+            full=Overview(*(values[:0] for values in self.full)),
+        )
+
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Everything as arrays by name, for a file."""
         arrays: dict[str, np.ndarray] = {}

@@ -16,6 +16,7 @@ from softswitch.method.round import State, start
 from softswitch.method.rules import Rule
 from softswitch.problem.parameters import Params
 from softswitch.results import saving
+from softswitch.results.cycle import Cycle
 from softswitch.results.finding import Finding
 from softswitch.results.history import History
 from softswitch.results.status import Status, StatusCode
@@ -44,6 +45,7 @@ class Result:
         seed: of all random choices.
         seconds: wall time of the rounds, compilation included.
         state: all that the server kept: what a warm start can go on with.
+        cycles: what a run whose settings chose themselves went through; empty for others.
     """
 
     params: Params
@@ -61,6 +63,7 @@ class Result:
     seed: int
     seconds: float
     state: State
+    cycles: tuple[Cycle, ...] = ()
 
     @property
     def worst_objective(self) -> float:
@@ -111,6 +114,7 @@ class Result:
             "rule": describe_rule(self.rule),
             "seed": self.seed,
             "seconds": self.seconds,
+            "cycles": [asdict(cycle) for cycle in self.cycles],
         }
         trees = {
             "params": self.params,
@@ -158,6 +162,7 @@ class Result:
             rule=method,
             seed=words["seed"],
             seconds=words["seconds"],
+            cycles=tuple(Cycle(**told) for told in words.get("cycles", ())),
             state=_on_device(saving.tree("state", words, arrays, start(last, method, constraint.shape[1]))),
         )
 

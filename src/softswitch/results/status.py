@@ -65,7 +65,7 @@ def status_of(ending: Ending, judged: Judged) -> Status:
         return _nothing_counted(ending)
     if not ending.history.feasible_rounds:
         return _never_feasible(ending, judged)
-    if judged.pooled is not None and ending.rule.criterion == "pooled":
+    if judged.pooled is not None and ending.rule.switches_on == "pooled":
         return _by_pooled(ending, judged, judged.pooled)
     return _by_client(ending, judged)
 

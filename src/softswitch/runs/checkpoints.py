@@ -39,6 +39,8 @@ class Standing(NamedTuple):
         seconds: how long they took.
         names: the labels of the clients met so far, where they are not known beforehand.
         averaging_from: the first round that could join the average.
+        best: the best answer so far, of a run that chooses for itself,
+        journal: and what it chose.
     """
 
     state: Any
@@ -47,6 +49,8 @@ class Standing(NamedTuple):
     seconds: float
     averaging_from: int
     names: tuple[str, ...] = ()
+    best: Any = None
+    journal: str = ""
 
     def extended(self, rounds: int, averaging_from: int, first: State) -> Standing:
         """For a run of so many rounds that began with the state ``first``, exactly what it would have been.
@@ -104,7 +108,7 @@ class Checkpoints:
         """Write where the run stands, and remove all but the two newest."""
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        arrays = named((standing.state, standing.record))
+        arrays = named((standing.state, standing.record, standing.best))
         told = {
             "format": FORMAT,
             "request": json.dumps(request),
@@ -112,6 +116,7 @@ class Checkpoints:
             "seconds": repr(standing.seconds),
             "averaging_from": str(standing.averaging_from),
             "names": json.dumps(standing.names),
+            "journal": standing.journal,
             "digest": fingerprint(arrays),
         }
         file = folder / f"round-{standing.done:09d}{SUFFIX}"
@@ -121,8 +126,13 @@ class Checkpoints:
         self._last = time.monotonic()
         return file
 
-    def latest(self, request: Mapping[str, str], like: tuple[Any, Any]) -> Standing | None:
+    def latest(self, request: Mapping[str, str], like: tuple[Any, Any], best: Any = None) -> Standing | None:
         """The newest that is sound, in the shape of ``like`` (a state and a record); None where there is none.
+
+        Args:
+            request: what is asked for.
+            like: a state and a record.
+            best: parameters, where a run's best answer so far is kept; else None.
 
         Raises:
             ValueError: it is of another request, or of another version of softswitch.
@@ -133,7 +143,7 @@ class Checkpoints:
             except (OSError, SafetensorError, _Damaged, KeyError):
                 continue  # cut short or damaged: the one before
             _refuse_other(file, json.loads(told["request"]), request)
-            state, record = shaped(arrays, like)
+            state, record, found = shaped(arrays, (*like, best))
             return Standing(
                 state,
                 record,
@@ -141,6 +151,8 @@ class Checkpoints:
                 float(told["seconds"]),
                 int(told["averaging_from"]),
                 tuple(json.loads(told["names"])),
+                found,
+                told.get("journal", ""),
             )
         return None
 

@@ -2,6 +2,7 @@
 
 A setting that is a number (α, a step size, a radius) becomes an argument of the compiled program, so that another
 value compiles nothing; a setting that is a word, True or False, a function or None is part of the program itself.
+Settings may hold such settings in turn: a step size that falls, say, with its own numbers.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import jax
 import numpy as np
 
 Settings = TypeVar("Settings")
+_TRACED: set[type] = set()
 
 
 def _is_static(value: Any) -> bool:
+    if type(value) in _TRACED:
+        return False
     return value is None or isinstance(value, str | bool | np.bool_) or callable(value)
 
 
@@ -40,4 +44,5 @@ def traced_settings(cls: type[Settings]) -> type[Settings]:
         return settings
 
     jax.tree_util.register_pytree_node(cls, flatten, unflatten)
+    _TRACED.add(cls)
     return cls

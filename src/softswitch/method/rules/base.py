@@ -18,6 +18,8 @@ from softswitch.support import checks
 from softswitch.support.traced import traced_settings
 
 Schedule = Callable[[Any], Any]
+PAPER_SLACK = 10.0
+"""A of λ = ε/(1 + 1/A) in the paper's experiments."""
 
 
 def differs(one: Any, other: Any) -> bool:
@@ -40,28 +42,33 @@ class Rule(ABC):
                 ...                 # what the files beside this one do
 
     Attributes:
-        step_size: η, the server's step: a number, or an optax schedule of the round.
         tolerance: ε: the constraint is met where G(w) <= ε. In units of g.
+        step_size: η, the server's step: a number, or an optax schedule of the round. Leave it out, and it is chosen
+            during the run, together with all else that is left out. Give it, and the rest is as in the paper.
         threshold: λ, the switch's threshold on the criterion. Default: λ = ε/(1 + 1/A), a little below ε.
-        slack: A >= 1 of that formula. The paper's experiments use 10, its theorems 1.
-        local_step_size: γ, the step of the clients: a number or a schedule of the round. Default: as ``step_size``.
+        slack: A >= 1 of that formula; 10 by default, as in the paper's experiments. Its theorems have 1.
+        local_step_size: γ, the step of the clients: a number or a schedule of the round. Default: η/E, as the theorems
+            have it.
         criterion: what the switch compares with λ: the clients' ``"softmax"`` mean, their ``"max"``, their ``"mean"``,
-            or the constraint ``"pooled"`` from all clients' additive statistics. For a rule without an α the softmax
-            mean is the plain mean.
-        optimizer: the server optimiser: a function from a step size to an optax transformation, such as ``optax.sgd``
-            or ``optax.adam``. It is handed Σ r_i u_i as if it were a gradient. One that wants a ``value``
+            or the constraint ``"pooled"`` from all clients' additive statistics. By default the method's own. For a
+            rule without an α the softmax mean is the plain mean.
+        optimizer: the server optimiser: a function from a step size to an optax transformation, such as ``optax.adam``;
+            ``optax.sgd`` by default where there is a step size. It is handed Σ r_i u_i as if it were a gradient. One that wants a ``value``
             (``optax.polyak_sgd``, say) is handed that of what the round descends on: Σ r_i f_i in an objective round,
             how far the criterion is above λ in a constraint round. A Polyak step for a convex constraint never quite
             reaches λ then: give it an ``f_min`` a little below 0.
     """
 
-    step_size: float | Schedule
     tolerance: float
+    step_size: float | Schedule | None = None
     threshold: float | None = None
-    slack: float = 10.0
+    slack: float | None = None
     local_step_size: float | Schedule | None = None
-    criterion: str = "mean"
-    optimizer: Callable[[Any], optax.GradientTransformation] = optax.sgd
+    criterion: str | None = None
+    optimizer: Callable[[Any], optax.GradientTransformation] | None = None
+
+    own_criterion: ClassVar[str] = "mean"
+    """The criterion of a rule that is given none."""
 
     switches: ClassVar[bool] = True
     """Whether the local loss is either f_i or a mix of client i's constraints, never both at once."""
@@ -77,16 +84,19 @@ class Rule(ABC):
                 "optimizer must be a function from a step size to an optax transformation, such as optax.adam, "
                 f"but is a finished transformation; pass optax.adam, not optax.adam(0.001). Got {self.optimizer!r}"
             )
-        checks.function("optimizer", self.optimizer, "from a step size to an optax transformation")
+        if self.optimizer is not None:
+            checks.function("optimizer", self.optimizer, "from a step size to an optax transformation")
         for name in ("step_size", "local_step_size"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 self._set(name, checks.real_number(name, value, above=0))
         self._set("tolerance", checks.real_number("tolerance", self.tolerance, at_least=0))
-        self._set("slack", checks.real_number("slack", self.slack, at_least=1))
+        if self.slack is not None:
+            self._set("slack", checks.real_number("slack", self.slack, at_least=1))
         if self.threshold is not None:
             self._set("threshold", checks.real_number("threshold", self.threshold))
-        checks.one_of("criterion", self.criterion, CRITERIA)
+        if self.criterion is not None:
+            checks.one_of("criterion", self.criterion, CRITERIA)
 
     def _set(self, name: str, value: float) -> None:
         object.__setattr__(self, name, value)
@@ -105,16 +115,28 @@ class Rule(ABC):
         """λ: a round is feasible where its criterion is at most this."""
         if self.threshold is not None:
             return self.threshold
-        return self.tolerance / (1 + 1 / self.slack)
+        return self.tolerance / (1 + 1 / (PAPER_SLACK if self.slack is None else self.slack))
+
+    @property
+    def switches_on(self) -> str:
+        """The criterion's name."""
+        return self.own_criterion if self.criterion is None else self.criterion
+
+    @property
+    def server_optimizer(self) -> Callable[[Any], optax.GradientTransformation]:
+        """The server optimiser: a function from a step size to an optax transformation."""
+        return optax.sgd if self.optimizer is None else self.optimizer
 
     def step_size_at(self, k: Any) -> Any:
         """η in round k."""
+        if self.step_size is None:
+            raise ValueError(f"step_size must be given where it is not chosen during a run, but {self} has none")
         return self.step_size(k) if callable(self.step_size) else self.step_size
 
-    def local_step_size_at(self, k: Any) -> Any:
-        """γ in round k."""
+    def local_step_size_at(self, k: Any, local_steps: int = 1) -> Any:
+        """γ in round k, of a client that takes so many steps."""
         if self.local_step_size is None:
-            return self.step_size_at(k)
+            return self.step_size_at(k) / local_steps if local_steps > 1 else self.step_size_at(k)
         return self.local_step_size(k) if callable(self.local_step_size) else self.local_step_size
 
     def init(self, constraints: int) -> Any:
@@ -134,11 +156,11 @@ class Rule(ABC):
     def measure(self, reports: Reports, alpha: Any = 0.0) -> Any:
         """The criterion G_k by the rule's word for it; α is that of the constraint's softmax."""
         pairs = reports.has_constraint
-        if self.criterion == "softmax":
+        if self.switches_on == "softmax":
             return softmax_mean(reports.constraint, alpha, pairs)
-        if self.criterion == "max":
+        if self.switches_on == "max":
             return maximum(reports.constraint, pairs)
-        if self.criterion == "mean":
+        if self.switches_on == "mean":
             return softmax_mean(reports.constraint, 0.0, pairs)
         if reports.pooled is None:
             raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules.base import Rule
@@ -22,7 +22,7 @@ class HardSGM(Rule):
     Clients that tie for the worst share the weight equally, as in the limit.
     """
 
-    criterion: str = "max"
+    own_criterion: ClassVar[str] = "max"
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Give all weight to the worst client, and switch on the criterion."""

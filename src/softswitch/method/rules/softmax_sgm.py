@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from array_api_compat import array_namespace
 
+from softswitch.method.change import no_change
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules.base import Rule
 from softswitch.method.rules.switching import switch
@@ -37,22 +38,25 @@ class SoftmaxSGM(Rule):
 
     Attributes:
         alpha: α >= 0, how sharply the weights lean to the worst client, per unit of f and g. 0 is the plain mean; the
-            softmax mean is at most ln(m)/α below the maximum.
+            softmax mean is at most ln(m)/α below the maximum. Chosen where it is left out.
         constraint_alpha: another α for the constraint's softmax, where f and g have different units.
         alpha_scale: what α is measured in. ``"raw"``, the paper's: per unit of f and g, so that it means something else
             in every task. ``"spread"``: α is divided by the spread of the round's reports, their largest minus their
             smallest, of f for p and of g for q. The worst client then weighs e^α times as much as the best, whatever
-            the units; the softmax mean is at most spread·ln(m)/α below the maximum. The theorems speak of the first.
+            the units; the softmax mean is at most spread·ln(m)/α below the maximum. ``"change"``: α is divided by how
+            much the largest report changes from one round to the next, a running mean: as sharp as the steps allow
+            without jumping between clients, and sharper as they fall. The theorems speak of the first.
     """
 
-    alpha: float
+    alpha: float | None = None
     constraint_alpha: float | None = None
     alpha_scale: str = "raw"
-    criterion: str = "softmax"
+    own_criterion: ClassVar[str] = "softmax"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("alpha", checks.real_number("alpha", self.alpha, at_least=0, at_most=MOST_ALPHA))
+        if self.alpha is not None:
+            self._set("alpha", checks.real_number("alpha", self.alpha, at_least=0, at_most=MOST_ALPHA))
         if self.constraint_alpha is not None:
             alpha = checks.real_number("constraint_alpha", self.constraint_alpha, at_least=0, at_most=MOST_ALPHA)
             self._set("constraint_alpha", alpha)
@@ -63,22 +67,31 @@ class SoftmaxSGM(Rule):
         """The rule a plan asks for: its η, γ, ε, λ = ε/2 and its smallest α; ``changes`` override single settings."""
         return cls(**plan.rule_settings() | changes)
 
+    def init(self, constraints: int) -> Any:
+        """Nothing, or how much the largest f and the largest g change from round to round."""
+        return (no_change(), no_change()) if self.alpha_scale == "change" else ()
+
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Weigh clients by the softmax of what they reported, and switch on the criterion."""
+        if self.alpha is None:
+            raise ValueError("alpha must be given where it is not chosen during a run")
         alpha = self.alpha if self.constraint_alpha is None else self.constraint_alpha
-        for_objective = self._per_unit(self.alpha, reports.objective, reports.has_objective)
-        for_constraint = self._per_unit(alpha, reports.constraint, reports.has_constraint)
-        objective_weights = softmax_weights(reports.objective, for_objective, reports.has_objective)
-        pair_weights = softmax_weights(reports.constraint, for_constraint, reports.has_constraint)
+        f, g = (reports.objective, reports.has_objective), (reports.constraint, reports.has_constraint)
+        for_objective, for_constraint, after = self.alpha, alpha, state
+        if self.alpha_scale == "spread":
+            for_objective, for_constraint = _per(self.alpha, spread(*f)), _per(alpha, spread(*g))
+        elif self.alpha_scale == "change":
+            for_objective, for_constraint = _per(self.alpha, state[0].size(*f)), _per(alpha, state[1].size(*g))
+            after = (state[0].after(*f), state[1].after(*g))
+        objective_weights = softmax_weights(*f[:1], for_objective, *f[1:])
+        pair_weights = softmax_weights(*g[:1], for_constraint, *g[1:])
         criterion = self.measure(reports, for_constraint)
-        return switch(self, reports, criterion, objective_weights, pair_weights), state
+        return switch(self, reports, criterion, objective_weights, pair_weights), after
 
-    def _per_unit(self, alpha: Any, values: Any, mask: Any) -> Any:
-        """α per unit of the values. Where all are equal it does not matter, and is 0."""
-        if self.alpha_scale == "raw":
-            return alpha
-        xp = array_namespace(values)
-        width = spread(values, mask)
-        apart = width > 0
-        scaled = xp.where(apart, alpha / xp.where(apart, width, xp.ones_like(width)), xp.zeros_like(width))
-        return xp.where(scaled < MOST_ALPHA, scaled, xp.full_like(scaled, MOST_ALPHA))
+
+def _per(alpha: Any, width: Any) -> Any:
+    """α per so much; 0 where that is 0: all are equal then, and it does not matter."""
+    xp = array_namespace(width)
+    apart = width > 0
+    scaled = xp.where(apart, alpha / xp.where(apart, width, xp.ones_like(width)), xp.zeros_like(width))
+    return xp.where(scaled < MOST_ALPHA, scaled, xp.full_like(scaled, MOST_ALPHA))

@@ -1,0 +1,142 @@
+"""What is chosen before a run for all that its user left out: batches, rounds, the first step. It counts work only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from softswitch.clients.client_data import ClientData
+from softswitch.clients.taking_part import TakingPart, participants_of
+from softswitch.method.memory import Memory
+from softswitch.method.rules import Rule, SoftmaxSGM
+from softswitch.method.steps import FallingStep, NormalizedAdam
+from softswitch.problem.problem import Problem
+
+WORK = 2**35
+"""Rows × parameters that a run may take, a gradient counted three times: some tens of seconds on two cores."""
+LEAST_PARAMETERS = 64
+"""A row of fewer parameters costs as much as one of so many."""
+FEWEST_ROUNDS, FEWEST_FOR_NETWORKS, MOST_ROUNDS = 400, 1500, 20_000
+NETWORK = 512
+"""A model of more parameters is taken for a network: more rounds, on fewer rows each."""
+CYCLES = 40
+"""The first cycle takes this part of the rounds, and every later one √2 times as many as the one before,"""
+SHORTEST_CYCLE = 40
+"""but none fewer than this."""
+FIRST_STEP = 0.1
+SHARPNESS = 0.3
+"""α, in units of the change from round to round."""
+MOMENTA = (0.9, 0.99)
+"""Of the server optimiser, in turn."""
+SMOOTHING = 0.8
+"""Of remembered reports, where they are noisy."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a run that chooses for itself begins with.
+
+    Attributes:
+        rounds: how many rounds there are at most.
+        may_end: whether it may end earlier, where nothing more is gained.
+        first_cycle: how many rounds the first cycle takes.
+        first_step: the step it begins with.
+        exact: whether reports have no noise: every client tells of all its rows in every round.
+    """
+
+    rounds: int
+    may_end: bool
+    first_cycle: int
+    first_step: float
+    exact: bool
+
+    def rule(
+        self,
+        asked: Rule,
+        step_size: FallingStep,
+        momentum: float,
+        threshold: float,
+        local_step_size: FallingStep | None = None,
+    ) -> Rule:
+        """The method of one cycle: what the user set, and for the rest what is chosen."""
+        chosen: dict[str, Any] = {"step_size": step_size}
+        if asked.optimizer is None:
+            chosen["optimizer"] = NormalizedAdam(momentum=momentum)
+        if asked.local_step_size is None:
+            chosen["local_step_size"] = local_step_size or step_size
+        if asked.threshold is None and asked.slack is None:
+            chosen["threshold"] = threshold
+        if isinstance(asked, SoftmaxSGM):
+            if asked.alpha is None:
+                chosen |= {"alpha": SHARPNESS, "alpha_scale": "change"}
+            if asked.criterion is None:
+                chosen["criterion"] = "max"
+        return replace(asked, **chosen)
+
+    def template(self, asked: Rule) -> Rule:
+        """The method of the first cycle, before anything is known of the clients."""
+        step = FallingStep(first=self.first_step, rounds=self.first_cycle)
+        return self.rule(asked, step, MOMENTA[0], float(asked.tolerance))
+
+
+def choose(
+    problem: Problem, clients: ClientData, how: TakingPart, rounds: int | None, memory: Any
+) -> tuple[Choice, TakingPart, Memory | None]:
+    """Choose what is left out, by the sizes of model and data and the start alone."""
+    parameters = max(LEAST_PARAMETERS, size_of(problem.start))
+    m, largest = participants_of(how, clients), int(clients.sizes.max())
+    fewest = FEWEST_ROUNDS if parameters <= NETWORK else FEWEST_FOR_NETWORKS
+    a_round = WORK / parameters / (fewest if rounds is None else min(max(rounds, fewest), MOST_ROUNDS))
+    steps = how.local_steps
+    for_report, for_update = how.value_batch_size, how.batch_size
+    if for_update == "auto" and for_report in ("auto", "same", None) and m * largest * (1 + 3 * steps) <= a_round:
+        for_report = for_update = None
+    if for_update == "auto":
+        for_update = _all_or(a_round / 2 / (3 * steps * m), 64, largest)
+    if for_report in ("auto", "same"):
+        for_report = _all_or(a_round / 2 / m, 256, largest)
+    taken = replace(how, batch_size=for_update, value_batch_size=for_report)
+    value_rows, update_rows = (largest if size is None else min(size, largest) for size in (for_report, for_update))
+    if rounds is None:
+        affordable = int(WORK / parameters / (m * (value_rows + 3 * steps * update_rows)))
+        most = min(max(affordable, fewest), MOST_ROUNDS)
+    else:
+        most = rounds
+    whole = value_rows == largest and update_rows == largest
+    everyone = m == len(clients)
+    if memory == "auto":
+        memory = None if everyone and whole else Memory(smoothing=0.0 if value_rows == largest else SMOOTHING)
+    choice = Choice(
+        rounds=most,
+        may_end=rounds is None,
+        first_cycle=max(SHORTEST_CYCLE, most // CYCLES),
+        first_step=first_step(problem.start),
+        exact=everyone and whole,
+    )
+    return choice, taken, memory
+
+
+def first_step(start: Any) -> float:
+    """The step of the first cycle: by how large the start is, and smaller for many parameters."""
+    largest = max(float(np.abs(np.asarray(leaf)).max(initial=0)) for leaf in jax.tree.leaves(start))
+    return FIRST_STEP * max(1.0, largest) * math.sqrt(LEAST_PARAMETERS / max(LEAST_PARAMETERS, size_of(start)))
+
+
+def size_of(params: Any) -> int:
+    """How many numbers parameters are."""
+    return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(params))
+
+
+def _all_or(rows: float, fewest: int, largest: int) -> int | None:
+    """So many rows a batch, at least a few; None where that is all of them at every client."""
+    size = max(fewest, int(rows))
+    return None if size >= largest else size
+
+
+def left_out(rule: Rule) -> list[str]:
+    """The settings of a rule that are left to be chosen."""
+    return [field.name for field in fields(rule) if getattr(rule, field.name) is None]

@@ -1,0 +1,129 @@
+"""What a user left out, filled in: chosen where the rule has no step size, as in the paper where it has one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from softswitch.clients.client_data import ClientData
+from softswitch.clients.federation import Federation
+from softswitch.clients.taking_part import TakingPart
+from softswitch.engines.choice import CYCLES, SHORTEST_CYCLE, Choice, choose, first_step
+from softswitch.engines.request import RunSettings
+from softswitch.method.rules import Rule, SoftmaxSGM
+from softswitch.problem.problem import Problem
+from softswitch.support import checks
+
+PAPER_ROUNDS, PAPER_BATCH = 1000, 32
+ROUNDS_OF_A_FEDERATION = 2000
+"""Of clients that are no rows of data nobody knows what a round costs."""
+SECOND_HALF = 0.5
+
+
+class Completed(NamedTuple):
+    """Settings with nothing left out.
+
+    Attributes:
+        rules: the methods; those without a step size still have none: each cycle of a run has its own.
+        how: how clients take part.
+        settings: of the run.
+        choice: what a run that chooses for itself begins with; None where the rules have step sizes.
+    """
+
+    rules: tuple[Rule, ...]
+    how: TakingPart
+    settings: RunSettings
+    choice: Choice | None
+
+
+def completed(problem: Any, clients: Any, rules: Sequence[Rule], how: TakingPart, told: dict[str, Any]) -> Completed:
+    """Fill in what is left out, for rules of which all or none have a step size.
+
+    Args:
+        problem: the problem.
+        clients: its clients.
+        rules: the methods.
+        how: how clients take part, as far as it is told.
+        told: the settings of the run, as far as they are told.
+    """
+    checks.expect("problem", problem, Problem)
+    checks.expect("clients", clients, ClientData)
+    if chooses(rules):
+        _checked(told)
+        choice, how, memory = choose(problem, clients, how, told["rounds"], told["memory"])
+        return Completed(tuple(rules), how, _settings(told, choice.rounds, SECOND_HALF, "auto", memory), choice)
+    size = PAPER_BATCH if how.batch_size == "auto" else how.batch_size
+    how = replace(how, batch_size=size, value_batch_size=_unless_auto(how.value_batch_size, "same"))
+    rules = tuple(as_in_paper(rule, len(clients)) for rule in rules)
+    return Completed(rules, how, _paper_settings(told), None)
+
+
+def completed_for(federation: Any, rules: Sequence[Rule], told: dict[str, Any]) -> Completed:
+    """The same where the clients are given as an oracle, which knows how they take part."""
+    checks.expect("federation", federation, Federation)
+    if not chooses(rules):
+        rules = tuple(as_in_paper(rule, federation.oracle.client_count) for rule in rules)
+        return Completed(rules, TakingPart(), _paper_settings(told), None)
+    _checked(told)
+    rounds = ROUNDS_OF_A_FEDERATION if told["rounds"] is None else told["rounds"]
+    choice = Choice(
+        rounds=rounds,
+        may_end=told["rounds"] is None,
+        first_cycle=max(SHORTEST_CYCLE, rounds // CYCLES),
+        first_step=first_step(federation.start),
+        exact=False,
+    )
+    memory = _unless_auto(told["memory"], None)
+    return Completed(tuple(rules), TakingPart(), _settings(told, rounds, SECOND_HALF, "auto", memory), choice)
+
+
+def chooses(rules: Sequence[Rule]) -> bool:
+    """Whether the runs of these rules choose for themselves: where they have no step size."""
+    for rule in rules:
+        checks.expect("rule", rule, Rule)
+    own = {rule.step_size is None for rule in rules}
+    if len(own) > 1:
+        raise ValueError("rules must all have a step_size, or none of them, where they share their other settings")
+    if not own.pop():
+        return False
+    for rule in rules:
+        if isinstance(rule, SoftmaxSGM) and rule.alpha is None and rule.constraint_alpha is not None:
+            raise ValueError(f"constraint_alpha goes with an alpha, but {rule} has none; give both or neither")
+    return True
+
+
+def as_in_paper(rule: Rule, clients: int) -> Rule:
+    """The rule with an α, where it wants one and has none: 10·ln(n)/tolerance."""
+    if not isinstance(rule, SoftmaxSGM) or rule.alpha is not None:
+        return rule
+    return replace(rule, alpha=default_alpha(clients, rule.tolerance))
+
+
+def default_alpha(clients: int, tolerance: float) -> float:
+    """α = 10·ln(clients)/tolerance: the softmax mean is at most a tenth of the tolerance below the maximum."""
+    if tolerance <= 0:
+        raise ValueError("alpha must be given where the tolerance is 0 and a step_size is given")
+    return 10 * max(1.0, math.log(clients)) / tolerance
+
+
+def _paper_settings(told: dict[str, Any]) -> RunSettings:
+    rounds = PAPER_ROUNDS if told["rounds"] is None else told["rounds"]
+    return _settings(told, rounds, 1.0, "average", _unless_auto(told["memory"], None))
+
+
+def _settings(told: dict[str, Any], rounds: int, average_last: float, answer: str, memory: Any) -> RunSettings:
+    filled = dict(told, rounds=rounds, memory=memory)
+    filled["average_last"] = average_last if told["average_last"] is None else told["average_last"]
+    filled["answer"] = answer if told["answer"] == "auto" else told["answer"]
+    return RunSettings(**filled)
+
+
+def _checked(told: dict[str, Any]) -> None:
+    """Check what choices are made by."""
+    _settings(told, 1 if told["rounds"] is None else told["rounds"], 1.0, "auto", _unless_auto(told["memory"], None))
+
+
+def _unless_auto(given: Any, otherwise: Any) -> Any:
+    return otherwise if isinstance(given, str) and given == "auto" else given

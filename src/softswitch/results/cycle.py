@@ -1,0 +1,40 @@
+"""One cycle of a run whose settings choose themselves: what was chosen for it, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """A stretch of rounds over which the step falls to 0, from the best answer so far.
+
+    Attributes:
+        begin: its first round.
+        end: the round after its last.
+        step_size: the step it began with.
+        momentum: of the server optimiser.
+        threshold: λ of the switch.
+        objective: F of the best answer after it, on all training data.
+        constraint: G of that answer.
+        answer: which iterate that is, in words.
+        better: whether this cycle found it.
+        diverged: whether something was not finite in its last round.
+    """
+
+    begin: int
+    end: int
+    step_size: float
+    momentum: float
+    threshold: float
+    objective: float
+    constraint: float
+    answer: str
+    better: bool
+    diverged: bool = False
+
+    def __str__(self) -> str:
+        how = f"rounds {self.begin} to {self.end - 1}, step {self.step_size:.3g} falling to 0, λ = {self.threshold:.4g}"
+        if self.diverged:
+            return f"{how}: not finite"
+        return f"{how}: F {self.objective:.4g}, G {self.constraint:.4g}{'' if self.better else ', nothing gained'}"
