@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import optimize
 
-from benchmarks.optima.known import Functions, KnownProblem
+from benchmarks.optima.known import KnownProblem
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,40 +38,46 @@ def slsqp(problem: KnownProblem, start: np.ndarray | None = None, tolerance: flo
 
 
 def _slsqp(problem: KnownProblem, start: np.ndarray, tolerance: float) -> Minimum:
-    objectives, slopes = _with_jacobian(problem.objectives)
-    inequalities = [
-        {
-            "type": "ineq",
-            "fun": lambda v: v[-1] - objectives(v[:-1]),
-            "jac": lambda v: np.pad(-slopes(v[:-1]), ((0, 0), (0, 1)), constant_values=1.0),
-        }
-    ]
-    if problem.constraints is not None:
-        constraints, tilts = _with_jacobian(problem.constraints)
-        inequalities.append(
-            {
-                "type": "ineq",
-                "fun": lambda v: tolerance - constraints(v[:-1]),
-                "jac": lambda v: np.pad(-tilts(v[:-1]), ((0, 0), (0, 1))),
-            }
-        )
+    compiled = values_and_slopes(problem)
+
+    @lru_cache(maxsize=2)
+    def at(raw: bytes) -> tuple[np.ndarray, ...]:
+        return tuple(np.asarray(part) for part in compiled(np.frombuffer(raw)))
+
+    def room(v: np.ndarray) -> np.ndarray:
+        objectives, constraints, *_ = at(v[:-1].tobytes())
+        return np.concatenate([v[-1] - objectives, tolerance - constraints])
+
+    def slopes(v: np.ndarray) -> np.ndarray:
+        *_, objectives, constraints = at(v[:-1].tobytes())
+        by_t = np.repeat([1.0, 0.0], [len(objectives), len(constraints)])
+        return np.column_stack([-np.concatenate([objectives, constraints]), by_t])
+
     up = np.eye(len(start) + 1)[-1]
     found = optimize.minimize(
         lambda v: v[-1],
-        np.append(start, objectives(start).max()),
+        np.append(start, at(start.tobytes())[0].max()),
         jac=lambda v: up,
         method="SLSQP",
-        constraints=inequalities,
-        options={"maxiter": 2000, "ftol": 1e-14},
+        constraints={"type": "ineq", "fun": room, "jac": slopes},
+        options={"maxiter": 500, "ftol": 1e-12},
     )
     w = found.x[:-1]
-    worst = -np.inf if problem.constraints is None else float(constraints(w).max())
-    return Minimum(w, float(objectives(w).max()), worst, bool(found.success))
+    objectives, constraints, *_ = at(w.tobytes())
+    return Minimum(w, float(objectives.max()), float(constraints.max(initial=-np.inf)), bool(found.success))
 
 
-def _with_jacobian(function: Functions) -> tuple[Any, Any]:
-    compiled, jacobian = jax.jit(function), jax.jit(jax.jacobian(function))
-    return (lambda w: np.asarray(compiled(jnp.asarray(w)))), (lambda w: np.asarray(jacobian(jnp.asarray(w))))
+@lru_cache
+def values_and_slopes(problem: KnownProblem) -> Any:
+    """A compiled function from w to all f_i, all g_j, and their Jacobians."""
+
+    def values(w: Any) -> Any:
+        return problem.objectives(w), jnp.zeros(0) if problem.constraints is None else problem.constraints(w)
+
+    def both(w: Any) -> Any:
+        return *values(w), *jax.jacfwd(values)(w)
+
+    return jax.jit(both)
 
 
 def starts(problem: KnownProblem, number: int) -> list[np.ndarray]:
