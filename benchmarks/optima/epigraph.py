@@ -86,10 +86,3 @@ def starts(problem: KnownProblem, number: int) -> list[np.ndarray]:
     width = np.maximum(1, np.abs(problem.start))
     others = [problem.start + 0.5 * width * generator.standard_normal(problem.variables) for _ in range(number - 1)]
     return [problem.start, *others]
-
-
-def smallest(problem: KnownProblem, tolerance: float = 0.0, number: int = 5, within: float = 1e-7) -> Minimum | None:
-    """The best that SLSQP finds from several starts with G(w) <= tolerance + within; None where there is none."""
-    found = [slsqp(problem, start, tolerance) for start in starts(problem, number)]
-    met = [one for one in found if one.worst_constraint <= tolerance + within and np.isfinite(one.worst_objective)]
-    return min(met, key=lambda one: one.worst_objective, default=None)
