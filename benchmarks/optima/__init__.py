@@ -1,0 +1,1 @@
+"""Problems whose optimum is published, solved with everything chosen automatically: python -m benchmarks.optima."""

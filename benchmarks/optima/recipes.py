@@ -1,0 +1,50 @@
+"""How a problem is handed to ``solve``: the one place that says with which settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import softswitch as ss
+
+ROUNDS = 20_000
+"""Of the recipe "adam"."""
+
+
+def recipe(name: str, problem: ss.Problem, clients: ss.ClientData, tolerance: float) -> dict[str, np.ndarray]:
+    """The answers of a recipe by their names.
+
+    Args:
+        name: "automatic", the library's defaults and nothing else; or "adam", settings fixed here for all problems.
+        problem: what ``as_clients`` made.
+        clients: likewise.
+        tolerance: how far constraints may be above 0.
+    """
+    return RECIPES[name](problem, clients, tolerance)
+
+
+def automatic(problem: ss.Problem, clients: ss.ClientData, tolerance: float) -> dict[str, np.ndarray]:
+    """Everything is chosen by the library."""
+    only: dict[str, Any] = {"tolerance": tolerance}
+    return {"answer": np.asarray(ss.solve(problem, clients, ss.SoftmaxSGM(**only)).params)}
+
+
+def adam(problem: ss.Problem, clients: ss.ClientData, tolerance: float) -> dict[str, np.ndarray]:
+    """Adam with a step that goes to 0 by a cosine, as a user would write it; the last iterate and a late average."""
+    start: Any = problem.start
+    rule = ss.SoftmaxSGM(
+        alpha=1e4,
+        step_size=optax.cosine_decay_schedule(0.01 * max(1.0, float(jnp.abs(start).max())), ROUNDS),
+        optimizer=optax.adam,
+        tolerance=tolerance,
+        slack=100.0,
+        criterion="max",
+    )
+    run = ss.solve(problem, clients, rule, rounds=ROUNDS, batch_size=None, average_last=0.5, eval_every=0)
+    return {"last": np.asarray(run.last), "average": np.asarray(run.params)}
+
+
+RECIPES = {"automatic": automatic, "adam": adam}

@@ -1,0 +1,101 @@
+"""The problems with known optima are what their collections say, and their halves stay what they are."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from benchmarks.optima.as_clients import as_clients
+from benchmarks.optima.epigraph import slsqp, values_and_slopes
+from benchmarks.optima.problems import PROBLEMS, half
+from benchmarks.optima.scores import CLOSE, TOLERANCE, relaxed_optimum, score
+
+import softswitch as ss
+
+HELD_OUT = """
+CB2, Crescent, Davidon 2, EVD61, HS 100, HS 11, HS 12, HS 23, HS 29, HS 31, HS 35, HS 65, HS 76, Hald-Madsen 1, LQ,
+MAD2, MAD5, Maxl, Maxquad, Mifflin 2, OET6, Pentagon, Polak 2, QL, Shor, Wong 2, Wong 3
+"""
+BY_NAME = {problem.name: problem for problem in PROBLEMS}
+
+
+def each(problems):
+    return pytest.mark.parametrize("known", problems, ids=lambda known: known.name)
+
+
+@each(PROBLEMS)
+def test_slsqp_finds_the_published_optimum(known, x64):
+    """From the published start, where all is finite, to 1e-6 of it; not below it either."""
+    objectives, constraints, *slopes = values_and_slopes(known)(known.start)
+    assert objectives.ndim == constraints.ndim == 1
+    for part in (objectives, constraints, *slopes):
+        assert part.dtype == np.float64
+        assert np.isfinite(part).all()
+    found = slsqp(known)
+    assert abs(found.worst_objective - known.optimum) <= 1e-6 * max(abs(known.optimum), 1e-2)
+    assert found.worst_constraint <= 1e-7
+
+
+def bends_down(known, one, other):
+    """Whether some function's value halfway between two points is above the mean of those at both."""
+    found = False
+    for functions in filter(None, (known.objectives, known.constraints)):
+        at = jax.vmap(functions)
+        chord = (at(one) + at(other)) / 2
+        found |= bool((at((one + other) / 2) > chord + 1e-9 * (1 + np.abs(chord))).any())
+    return found
+
+
+@each(PROBLEMS)
+def test_what_is_called_convex_is_and_what_is_not_is_not(known, x64):
+    ends = known.start + np.random.default_rng(0).standard_normal((2, 1000, known.variables))
+    if known.name in ("HS 100", "Wong 1"):  # bends down near x₆ = x₇ = 0 only, along (2/7, 1)
+        aside = 0.3 * np.array([0, 0, 0, 0, 0, 2 / 7, 1])
+        middle = known.start * [1, 1, 1, 1, 1, 0, 0]
+        ends = np.stack([middle - aside, middle + aside])[:, None]
+    assert known.convex != bends_down(known, *ends)
+
+
+def test_there_are_enough_and_every_second_is_held_out():
+    assert len(PROBLEMS) >= 28
+    assert len(BY_NAME) == len(PROBLEMS)
+    assert all(2 <= problem.variables <= 20 and problem.source for problem in PROBLEMS)
+    assert [problem.name for problem in half("held-out")] == sorted(HELD_OUT.replace("\n", " ").strip().split(", "))
+    assert [problem.name for problem in half("held-out")] == sorted(BY_NAME)[1::2]
+    assert {*half("tuned")} == {*PROBLEMS} - {*half("held-out")}
+    with pytest.raises(ValueError, match="half must be one of"):
+        half("both")
+
+
+@pytest.mark.parametrize("name", ["CB3", "HS 43", "MAD1"])
+def test_clients_hold_one_objective_each_and_all_constraints(name, x64):
+    known = BY_NAME[name]
+    problem, clients = as_clients(known)
+    objective, constraint = ss.evaluate(problem, clients, problem.start)
+    np.testing.assert_allclose(objective, known.objectives(jnp.asarray(known.start)), rtol=1e-12)
+    expected = [-1.0] if known.constraints is None else known.constraints(jnp.asarray(known.start))
+    np.testing.assert_allclose(constraint, np.tile(expected, (len(clients), 1)), rtol=1e-12)
+
+
+def test_single_precision_is_refused():
+    with pytest.raises(ValueError, match="jax_enable_x64"):
+        as_clients(BY_NAME["CB2"])
+
+
+def test_an_answer_is_judged_by_the_optimum_at_the_tolerance():
+    """HS 22 at tolerance ε: the nearest point to (2, 1) with x₁ + x₂ <= 2 + ε, x₂ >= x₁² − ε."""
+    known = BY_NAME["HS 22"]
+    relaxed = relaxed_optimum(known)
+    a = (-1 + np.sqrt(1 + 4 * (2 + 2 * TOLERANCE))) / 2
+    corner = np.array([a, a**2 - TOLERANCE])
+    assert relaxed == pytest.approx(float(((corner - [2, 1]) ** 2).sum()), abs=1e-9)
+    assert relaxed < known.optimum
+    assert score(known, relaxed, corner).solved
+    too_far = score(known, relaxed, np.array([0.9, 0.9]))
+    assert too_far.met
+    assert too_far.error > CLOSE
+    assert not too_far.solved
+    violating = score(known, relaxed, corner + 1e-4)
+    assert abs(violating.error) <= CLOSE
+    assert not violating.met
+    assert not violating.solved
+    assert relaxed_optimum(BY_NAME["CB2"]) == BY_NAME["CB2"].optimum
