@@ -27,7 +27,7 @@ STARTS = 10
 
 @dataclass(frozen=True, eq=False)
 class Means:
-    """Weighted means over rows of a function of the row's score, at most one sign a bound.
+    """Weighted means over rows of a function of the row's score.
 
     Attributes:
         weights: one row a mean, one column a row of the table.
@@ -146,7 +146,7 @@ def optimum(case: Case, rows: Logistic | None = None) -> Optimum:
     starts = [np.zeros(d)]
     if not case.convex:
         starts += [generator.normal(size=d) * scale for scale in np.linspace(0.1, 1.0, STARTS - 1)]
-    found = [_solve(rows, start, bound) for start in starts]
+    found = [smallest_objective(rows, start, bound) for start in starts]
     reached = np.array([rows.worst(w) for w in found])
     kept = reached[:, 1] <= case.tolerance
     if not kept.any():
@@ -163,7 +163,7 @@ def unconstrained(case: Case, rows: Logistic | None = None) -> tuple[float, floa
     rows = Logistic.of(case) if rows is None else rows
     if case.kind == "neyman-pearson":
         return 0.0, np.inf
-    return rows.worst(_solve(rows, np.zeros(rows.x.shape[1]), None))
+    return rows.worst(smallest_objective(rows, np.zeros(rows.x.shape[1]), None))
 
 
 def smallest_constraint(case: Case, rows: Logistic | None = None) -> float:
@@ -172,15 +172,56 @@ def smallest_constraint(case: Case, rows: Logistic | None = None) -> float:
         return 0.0
     rows = Logistic.of(case) if rows is None else rows
     turned = Logistic(rows.x, rows.y, rows.constraints, rows.objectives)
-    return rows.worst(_solve(turned, np.zeros(rows.x.shape[1]), None))[1]
+    return rows.worst(smallest_objective(turned, np.zeros(rows.x.shape[1]), None))[1]
 
 
 def best_constant(case: Case, rows: Logistic | None = None) -> float:
     """The smallest F of a constant prediction that is feasible; infinity where none is."""
     rows = (Logistic.of(case) if rows is None else rows).constant
-    w = _solve(rows, np.zeros(1), case.tolerance - SAFE)
+    w = smallest_objective(rows, np.zeros(1), case.tolerance - SAFE)
     objective, constraint = rows.worst(w)
     return objective if constraint <= case.tolerance else np.inf
+
+
+def smallest_objective(rows: Logistic, start: np.ndarray, bound: float | None) -> np.ndarray:
+    """The model with the smallest F and, where a bound is given, G within it; by SLSQP from this start."""
+    seen: dict[str, Any] = {}
+
+    def score(v: np.ndarray) -> np.ndarray:
+        key = v[:-1].tobytes()
+        if seen.get("key") != key:
+            seen.update(key=key, score=rows.x @ v[:-1])
+        found: np.ndarray = seen["score"]
+        return found
+
+    def room(v: np.ndarray) -> np.ndarray:
+        """How much room every inequality leaves."""
+        parts = [v[-1] - rows.objectives.values(score(v), rows.y)]
+        if bound is not None:
+            parts.append(bound - rows.constraints.values(score(v), rows.y))
+        return np.concatenate(parts)
+
+    def room_gradient(v: np.ndarray) -> np.ndarray:
+        slopes = -rows.objectives.gradients(score(v), rows.y, rows.x)
+        parts = [np.column_stack([slopes, np.ones(len(slopes))])]
+        if bound is not None:
+            pulls = -rows.constraints.gradients(score(v), rows.y, rows.x)
+            parts.append(np.column_stack([pulls, np.zeros(len(pulls))]))
+        return np.concatenate(parts)
+
+    top = np.append(np.zeros(len(start)), 1.0)
+    begin = np.append(start, rows.worst(start)[0])
+    inequalities: dict[str, str | Callable[..., Any]] = {"type": "ineq", "fun": room, "jac": room_gradient}
+    found = optimize.minimize(
+        lambda v: v[-1],
+        begin,
+        jac=lambda v: top,
+        method="SLSQP",
+        constraints=[inequalities],
+        options={"maxiter": 1000, "ftol": 1e-10},
+    )
+    params: np.ndarray = found.x[:-1]
+    return params
 
 
 def lower_bound(rows: Logistic, w: np.ndarray, tolerance: float) -> float:
@@ -224,44 +265,3 @@ def lower_bound(rows: Logistic, w: np.ndarray, tolerance: float) -> float:
             length /= 2
         v = v - length * step
     return lagrangian(v) - promise
-
-
-def _solve(rows: Logistic, start: np.ndarray, bound: float | None) -> np.ndarray:
-    """The model with the smallest F and, where a bound is given, G within it; from this start."""
-    seen: dict[str, Any] = {}
-
-    def score(v: np.ndarray) -> np.ndarray:
-        key = v[:-1].tobytes()
-        if seen.get("key") != key:
-            seen.update(key=key, score=rows.x @ v[:-1])
-        found: np.ndarray = seen["score"]
-        return found
-
-    def room(v: np.ndarray) -> np.ndarray:
-        """How much room every inequality leaves."""
-        parts = [v[-1] - rows.objectives.values(score(v), rows.y)]
-        if bound is not None:
-            parts.append(bound - rows.constraints.values(score(v), rows.y))
-        return np.concatenate(parts)
-
-    def room_gradient(v: np.ndarray) -> np.ndarray:
-        slopes = -rows.objectives.gradients(score(v), rows.y, rows.x)
-        parts = [np.column_stack([slopes, np.ones(len(slopes))])]
-        if bound is not None:
-            pulls = -rows.constraints.gradients(score(v), rows.y, rows.x)
-            parts.append(np.column_stack([pulls, np.zeros(len(pulls))]))
-        return np.concatenate(parts)
-
-    top = np.append(np.zeros(len(start)), 1.0)
-    begin = np.append(start, rows.worst(start)[0])
-    inequalities: dict[str, str | Callable[..., Any]] = {"type": "ineq", "fun": room, "jac": room_gradient}
-    found = optimize.minimize(
-        lambda v: v[-1],
-        begin,
-        jac=lambda v: top,
-        method="SLSQP",
-        constraints=[inequalities],
-        options={"maxiter": 1000, "ftol": 1e-10},
-    )
-    params: np.ndarray = found.x[:-1]
-    return params
