@@ -74,9 +74,8 @@ def find(case: Case) -> Known:
         best.objective,
         best.lower,
         best.agreeing,
-        reference.best_constant(case, rows),
-        *reference.unconstrained(case, rows),
-        reference.smallest_constraint(case, rows),
+        *map(float, (reference.best_constant(case, rows), *reference.unconstrained(case, rows))),
+        float(reference.smallest_constraint(case, rows)),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import optax
+from rich.table import Table
 
 import softswitch as ss
 from benchmarks.tables.cases import Case
@@ -74,3 +75,20 @@ def row_of(case: Case, recipe: str, participation: float = 1.0, seed: int = 0) -
         "constraint": float(mine.worst_constraint),
         **{f"grid_{key}": value for key, value in best_of_grid(case, seed).items()},
     }
+
+
+def printed(rows: list[dict[str, Any]]) -> Table:
+    """The rows for the terminal."""
+    table = Table("case", "F", "G", "bound", "best of the grid: F", "G", "its settings", "ours, of the grid's")
+    for row in rows:
+        table.add_row(
+            row["case"],
+            f"{row['objective']:.4f}",
+            f"{row['constraint']:.4f}",
+            f"{row['tolerance']:g}",
+            f"{row['grid_objective']:.4f}",
+            f"{row['grid_constraint']:.4f}",
+            row["grid_settings"],
+            f"{row['objective'] / row['grid_objective']:.3f}",
+        )
+    return table
