@@ -27,7 +27,8 @@ CYCLES = 40
 """The first cycle takes this part of the rounds, and every later one √2 times as many as the one before,"""
 SHORTEST_CYCLE = 40
 """but none fewer than this."""
-FIRST_STEP = 0.1
+FIRST_WAY, SMALLEST_FIRST_STEP, LARGEST_FIRST_STEP = 5.0, 0.01, 0.1
+"""How far a parameter can go in the first cycle, and the steps that this may come to, in units of the start."""
 SHARPNESS = 0.3
 """α, in units of the change from round to round."""
 MOMENTA = (0.9, 0.99)
@@ -110,20 +111,16 @@ def choose(
     everyone = m == len(clients)
     if memory == "auto":
         memory = None if everyone and whole else Memory(smoothing=0.0 if value_rows == largest else SMOOTHING)
-    choice = Choice(
-        rounds=most,
-        may_end=rounds is None,
-        first_cycle=max(SHORTEST_CYCLE, most // CYCLES),
-        first_step=first_step(problem.start),
-        exact=everyone and whole,
-    )
-    return choice, taken, memory
+    return first_choice(problem.start, most, may_end=rounds is None, exact=everyone and whole), taken, memory
 
 
-def first_step(start: Any) -> float:
-    """The step of the first cycle: by how large the start is, and smaller for many parameters."""
+def first_choice(start: Any, rounds: int, *, may_end: bool, exact: bool) -> Choice:
+    """The first cycle of a run of so many rounds: its step by its length, by the start, smaller for many parameters."""
+    cycle = max(SHORTEST_CYCLE, rounds // CYCLES)
     largest = max(float(np.abs(np.asarray(leaf)).max(initial=0)) for leaf in jax.tree.leaves(start))
-    return FIRST_STEP * max(1.0, largest) * math.sqrt(LEAST_PARAMETERS / max(LEAST_PARAMETERS, size_of(start)))
+    step = min(max(2 * FIRST_WAY / cycle, SMALLEST_FIRST_STEP), LARGEST_FIRST_STEP) * max(1.0, largest)
+    step *= math.sqrt(LEAST_PARAMETERS / max(LEAST_PARAMETERS, size_of(start)))
+    return Choice(rounds=rounds, may_end=may_end, first_cycle=cycle, first_step=step, exact=exact)
 
 
 def size_of(params: Any) -> int:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
 from softswitch.clients.taking_part import TakingPart
-from softswitch.engines.choice import CYCLES, SHORTEST_CYCLE, Choice, choose, first_step
+from softswitch.engines.choice import Choice, choose, first_choice
 from softswitch.engines.request import RunSettings
 from softswitch.method.rules import Rule, SoftmaxSGM
 from softswitch.problem.problem import Problem
@@ -68,13 +68,7 @@ def completed_for(federation: Any, rules: Sequence[Rule], told: dict[str, Any]) 
         return Completed(rules, TakingPart(), _paper_settings(told), None)
     _checked(told)
     rounds = ROUNDS_OF_A_FEDERATION if told["rounds"] is None else told["rounds"]
-    choice = Choice(
-        rounds=rounds,
-        may_end=told["rounds"] is None,
-        first_cycle=max(SHORTEST_CYCLE, rounds // CYCLES),
-        first_step=first_step(federation.start),
-        exact=False,
-    )
+    choice = first_choice(federation.start, rounds, may_end=told["rounds"] is None, exact=False)
     memory = _unless_auto(told["memory"], None)
     return Completed(tuple(rules), TakingPart(), _settings(told, rounds, SECOND_HALF, "auto", memory), choice)
 
