@@ -15,18 +15,18 @@ CLIENTS, TOLERANCE = 10, 0.05
 FULL = Way("E = 1, m = n", 1, 1.0)
 PARTIAL = Way("E = 2, m/n = 0.5", 2, 0.5)
 STEP = 0.001
-BOUND: dict[str, Any] = {
+SETTINGS: dict[str, Any] = {
     "tolerance": TOLERANCE,
     "threshold": TOLERANCE,  # the paper names no other; its λ = ε/1.1 is the Neyman–Pearson experiment's
     "optimizer": optax.adam,
 }
-COMMON: dict[str, Any] = MEAN_SWITCH | BOUND
+COMMON: dict[str, Any] = MEAN_SWITCH | SETTINGS
 """Of all methods but Softmax SGM."""
 
 
 def softmax(alpha: float, step: float = STEP, **changes: Any) -> SoftmaxSGM:
     """Softmax SGM with the switch on the softmax mean, unless ``changes`` say otherwise."""
-    return SoftmaxSGM(**{"alpha": alpha, **steps(step), **SOFTMAX_SWITCH, **BOUND} | changes)
+    return SoftmaxSGM(**{"alpha": alpha, **steps(step), **SOFTMAX_SWITCH, **SETTINGS} | changes)
 
 
 SOFTMAX = softmax(1.0, criterion="pooled")

@@ -97,7 +97,7 @@ def run(scale: Scale) -> Outcome:
     """The gap against K, against B_ζ and against m/n."""
     own = [task.train for task in STUDY.tasks(scale.seeds)]
     optimum = np.array([smallest_objective(clients) for clients in own])
-    known = estimate_constants(PROBLEM, own[0], points=scale.pick(16, 2))
+    known = estimate_constants(PROBLEM, own[0], points=scale.pick(16, 2), pilots=64, batch_size=32)
     figure, axes = panels(1, 3, "Neyman–Pearson in a ball: measured gap and the theory's terms", width=4.6)
 
     def measured(rounds: int, threshold: float = THRESHOLD, **options: Any) -> list[Row]:
