@@ -13,8 +13,10 @@ import softswitch as ss
 import softswitch.flower as fl
 from softswitch.engines.flower import wire
 from softswitch.tasks.neyman_pearson import neyman_pearson
+from softswitch.tasks.paper_settings import ANSWER, RUN, SOFTMAX_SWITCH, steps
 
 CLIENTS, ROWS, FEATURES, ROUNDS, WARM = 100, 50, 31, 60, 10
+RULE = ss.SoftmaxSGM(alpha=50.0, tolerance=0.3, **steps(0.2), **SOFTMAX_SWITCH)
 
 
 def rows(i: int) -> dict[str, np.ndarray]:
@@ -37,8 +39,8 @@ def logistic(params: dict[str, np.ndarray], batch: dict[str, np.ndarray], label:
 def milliseconds(app: Any, start: dict[str, np.ndarray]) -> float:
     """Of a round, the median after some to warm up."""
     times = [time.perf_counter()]
-    rule = ss.SoftmaxSGM(alpha=50.0, step_size=0.2, tolerance=0.3)
-    strategy = fl.SwitchingStrategy(rule, callbacks=[lambda chunk: times.append(time.perf_counter())])
+    watch = [lambda chunk: times.append(time.perf_counter())]
+    strategy = fl.SwitchingStrategy(RULE, local_steps=1, participation=1.0, callbacks=watch, **ANSWER)
     strategy.start(fl.InProcessGrid(app, CLIENTS), wire.to_record(start), ROUNDS)
     return 1e3 * statistics.median(np.diff(times)[WARM:])
 
@@ -48,12 +50,11 @@ def over_flower() -> None:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     problem = neyman_pearson(FEATURES)
     everyone = [rows(i) for i in range(CLIENTS)]
-    rule = ss.SoftmaxSGM(alpha=50.0, step_size=0.2, tolerance=0.3)
     clients = ss.ClientData.from_list(everyone)
 
     def compiled() -> float:
         began = time.perf_counter()
-        ss.solve(problem, clients, rule, rounds=1000, batch_size=None, eval_every=0)
+        ss.solve(problem, clients, RULE, rounds=1000, batch_size=None, eval_every=0, **RUN)
         return time.perf_counter() - began
 
     compiled()

@@ -22,6 +22,7 @@ from softswitch.tables.encoding import Encoding
 from softswitch.tables.kinds import problem_of_kind
 from softswitch.tasks.fair_classification import adult
 from softswitch.tasks.neyman_pearson import breast_cancer
+from softswitch.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 
 SHARES = (0.05, 0.1, 0.25, 0.5)
 LEAST = 3
@@ -113,12 +114,12 @@ def rows_of(task: Task, seeds: int) -> list[dict[str, Any]]:
     def run(asked: int, memory: ss.Memory | None, rounds: int = task.rounds) -> tuple[ss.Result, ...]:
         rule = ss.SoftmaxSGM(
             alpha=task.alpha,
-            step_size=optax.cosine_decay_schedule(task.step, rounds),
             tolerance=task.bound,
-            optimizer=optax.adam,
+            **steps(optax.cosine_decay_schedule(task.step, rounds)),
+            **SOFTMAX_SWITCH | {"optimizer": optax.adam},
         )
         options = {"rounds": rounds, "participation": asked / n, "batch_size": None, "answer": "last", "eval_every": 0}
-        found = ss.sweep(problems, clients, [rule], seeds=seeds, memory=memory, **options)  # type: ignore[arg-type]
+        found = ss.sweep(problems, clients, [rule], seeds=seeds, **RUN | options | {"memory": memory})
         return found.results[0]
 
     everyone = run(n, None)

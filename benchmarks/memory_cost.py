@@ -16,6 +16,7 @@ import softswitch as ss
 from benchmarks.many_clients import FEATURES, bias, least_squares
 from benchmarks.timing import seconds_in_turns
 from softswitch.tasks import networks
+from softswitch.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 
 ROWS = 16
 """Of each client."""
@@ -32,10 +33,9 @@ def cost(clients: int, rounds: int, network: bool = False, repeats: int = 5) -> 
     problem = ss.Problem(least_squares, bias, jnp.zeros(features))
     if network:
         problem = ss.Problem(networks.objective, networks.misses, networks.network(features, (64,)))
-    rule = ss.SoftmaxSGM(alpha=10.0, step_size=0.05, tolerance=0.5)
-    run = partial(
-        ss.solve, problem, data, rule, local_steps=5, participation=0.01, batch_size=32, eval_every=0, answer="last"
-    )
+    rule = ss.SoftmaxSGM(alpha=10.0, tolerance=0.5, **steps(0.05), **SOFTMAX_SWITCH)
+    how = RUN | {"local_steps": 5, "participation": 0.01, "batch_size": 32, "eval_every": 0, "answer": "last"}
+    run = partial(ss.solve, problem, data, rule, **how)
     # The difference of a long and a short run leaves out what a run costs once, such as judging its answer.
     taken = seconds_in_turns(
         {

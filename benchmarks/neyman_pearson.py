@@ -11,8 +11,9 @@ import softswitch as ss
 from benchmarks.timing import seconds_in_turns
 from benchmarks.torch_loop import Client, Setting, federated, lean
 from softswitch.tasks.neyman_pearson import breast_cancer
+from softswitch.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 
-RULE = ss.SoftmaxSGM(alpha=6400.0, step_size=0.5, tolerance=0.1)
+RULE = ss.SoftmaxSGM(alpha=6400.0, tolerance=0.1, **steps(0.5), **SOFTMAX_SWITCH)
 LOOP_ROUNDS = 100  # the loops' time is linear in the rounds: a tenth of the run is timed, and counted ten times
 ROUNDS = 1000
 
@@ -30,11 +31,11 @@ def against_torch(repeats: int = 7) -> None:
     clients = torch_clients(task.train)
     print(f"Neyman–Pearson, n = 20, K = {ROUNDS}, batches of 32 ({torch.get_num_threads()} PyTorch threads)")
     for local_steps, participation in ((1, 1.0), (5, 0.5)):
-        solve = partial(ss.solve, task.problem, task.train, RULE)
+        how = RUN | {"batch_size": 32, "local_steps": local_steps, "participation": participation}
         setting = Setting(LOOP_ROUNDS, local_steps, int(20 * participation))
         taken = seconds_in_turns(
             {
-                "solve": partial(solve, rounds=ROUNDS, local_steps=local_steps, participation=participation),
+                "solve": partial(ss.solve, task.problem, task.train, RULE, rounds=ROUNDS, **how),
                 "federated": partial(federated, clients, setting),
                 "lean": partial(lean, clients, setting),
             },

@@ -14,9 +14,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 from scipy import optimize
 
 import softswitch as ss
+from softswitch.tasks.paper_settings import RUN
 from softswitch.theory import constraint_bound
 
 NOISE = 0.05
@@ -108,8 +110,9 @@ def keep_promise(theorem: int, seeds: int = 200, delta: float = 0.1, binding: bo
         epsilon=0.3 + (0.3 if theorem == 3 else 0.0),
     )
     problem = ss.Problem(objective, constraint, jnp.zeros(2), ss.Ball(1.0))
-    rule = ss.SoftmaxSGM.from_plan(plan)
-    runs = ss.sweep(problem, data, [rule], seeds=seeds, together=True, eval_every=0, **plan.solve_options()).results[0]
+    rule = ss.SoftmaxSGM.from_plan(plan, criterion="softmax", alpha_scale="raw", optimizer=optax.sgd)
+    how = RUN | plan.solve_options()
+    runs = ss.sweep(problem, data, [rule], seeds=seeds, together=True, eval_every=0, **how).results[0]
     gaps = np.array([run.worst_objective for run in runs]) - smallest_objective(c, h)
     violations = np.array([run.worst_constraint for run in runs])
     allowed = np.array([constraint_bound(known, plan.setting, run.history.switch_share) for run in runs])

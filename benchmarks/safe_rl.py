@@ -21,27 +21,27 @@ import softswitch as ss
 from benchmarks import gymnasium_loop
 from softswitch.engines import compiled as engine
 from softswitch.engines.request import RunSettings, request_of
+from softswitch.tasks.paper_settings import ANSWER, SOFTMAX_SWITCH, steps
 from softswitch.tasks.safe_rl import cartpole
 from softswitch.tasks.safe_rl.task import TEN
 
 EPISODES, ROUNDS, REPEATS = 10, 10, 3
 BALANCING_ROUNDS = 80
+RULE = ss.SoftmaxSGM(alpha=0.05, tolerance=0.0, **steps(1.0), **SOFTMAX_SWITCH)
 
 
 def balancing() -> Any:
     """A policy that keeps the pole up on every planet: trained without a budget."""
     carts = cartpole(budgets=[1000.0] * len(TEN), fisher_every=5)
-    rule = ss.SoftmaxSGM(alpha=0.05, step_size=1.0, tolerance=0.0)
-    return ss.solve_federation(carts, rule, rounds=BALANCING_ROUNDS, eval_every=0).last
+    return ss.solve_federation(carts, RULE, rounds=BALANCING_ROUNDS, eval_every=0, **ANSWER).last
 
 
 def compiled(policy: Any, fisher_every: int) -> tuple[float, float]:
     """Seconds and environment steps of a round, compiled; every round begins with the given policy."""
     carts = cartpole(gradient_episodes=EPISODES, estimation_episodes=0, fisher_every=fisher_every)
-    rule = ss.SoftmaxSGM(alpha=0.05, step_size=1.0, tolerance=0.0)
-    asked = request_of(carts, (rule,), RunSettings(rounds=ROUNDS, eval_every=0, record_clients=True))
-    state = engine.start(policy, rule, carts.oracle, remembers=False)
-    go = partial(engine.run_chunk, asked.parts(rule), asked.program(1))
+    asked = request_of(carts, (RULE,), RunSettings(rounds=ROUNDS, eval_every=0, record_clients=True, **ANSWER))
+    state = engine.start(policy, RULE, carts.oracle, remembers=False)
+    go = partial(engine.run_chunk, asked.parts(RULE), asked.program(1))
     steps, began = 0.0, time.perf_counter()
     for k in range(ROUNDS):
         _, record = jax.block_until_ready(go(asked.span(k), jax.random.key(0), state))

@@ -3,17 +3,16 @@
 import numpy as np
 import pytest
 
-import softswitch as ss
 from softswitch.paper import adult_study
 from softswitch.paper.experiment import Scale
-from softswitch.paper.np_study import AVERAGE, FULL, PARTIAL, SOFTMAX, STUDY, TOLERANCE
+from softswitch.paper.np_study import AVERAGE, FULL, PARTIAL, SOFTMAX, STUDY, TOLERANCE, softmax
 from softswitch.paper.study import averages, lasts, mean
 
 SCALE = Scale(seeds=5)
 RULES = {
     "softmax": SOFTMAX,
-    "gentle": ss.SoftmaxSGM(alpha=1.0, step_size=0.5, tolerance=TOLERANCE),
-    "middle": ss.SoftmaxSGM(alpha=10.0, step_size=0.5, tolerance=TOLERANCE),
+    "gentle": softmax(1.0),
+    "middle": softmax(10.0),
     "average": AVERAGE,
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import optax
@@ -10,17 +9,27 @@ import optax
 from softswitch.method.rules import Penalty, PrimalDual, SoftmaxSGM
 from softswitch.paper.study import Grid, Study, Way
 from softswitch.tasks.fair_classification import Adult, adult
+from softswitch.tasks.paper_settings import MEAN_SWITCH, SOFTMAX_SWITCH, steps
 
 CLIENTS, TOLERANCE = 10, 0.05
 FULL = Way("E = 1, m = n", 1, 1.0)
 PARTIAL = Way("E = 2, m/n = 0.5", 2, 0.5)
-COMMON: dict[str, Any] = {
-    "step_size": 0.001,
+STEP = 0.001
+SETTINGS: dict[str, Any] = {
     "tolerance": TOLERANCE,
     "threshold": TOLERANCE,  # the paper names no other; its λ = ε/1.1 is the Neyman–Pearson experiment's
     "optimizer": optax.adam,
 }
-SOFTMAX = SoftmaxSGM(alpha=1.0, criterion="pooled", **COMMON)
+COMMON: dict[str, Any] = MEAN_SWITCH | SETTINGS
+"""Of all methods but Softmax SGM."""
+
+
+def softmax(alpha: float, step: float = STEP, **changes: Any) -> SoftmaxSGM:
+    """Softmax SGM with the switch on the softmax mean, unless ``changes`` say otherwise."""
+    return SoftmaxSGM(**{"alpha": alpha, **steps(step), **SOFTMAX_SWITCH, **SETTINGS} | changes)
+
+
+SOFTMAX = softmax(1.0, criterion="pooled")
 """The paper's server recomputes the gap from pooled group sums."""
 
 
@@ -33,8 +42,8 @@ STUDY = Study(
     task=_task,
     rules={
         "Softmax SGM": SOFTMAX,
-        "Penalty": Penalty(penalty=10.0, **COMMON),
-        "Primal-dual": PrimalDual(multiplier=10.0, dual_step_size=0.01, **COMMON),
+        "Penalty": Penalty(penalty=10.0, **steps(STEP), **COMMON),
+        "Primal-dual": PrimalDual(multiplier=10.0, dual_step_size=0.01, **steps(STEP), **COMMON),
     },
     full=FULL,
     partial=PARTIAL,
@@ -43,17 +52,13 @@ STUDY = Study(
     quick_rounds=40,
     batch_size=128,
     grids={
-        "Softmax SGM": Grid(
-            "α", (0.1, 1, 10, 100), 1, lambda alpha, _, step: replace(SOFTMAX, alpha=alpha, step_size=step)
-        ),
-        "Penalty": Grid(
-            "ρ", (0.1, 1, 10, 100), 10, lambda rho, _, step: Penalty(penalty=rho, **COMMON | {"step_size": step})
-        ),
+        "Softmax SGM": Grid("α", (0.1, 1, 10, 100), 1, lambda alpha, _, step: softmax(alpha, step, criterion="pooled")),
+        "Penalty": Grid("ρ", (0.1, 1, 10, 100), 10, lambda rho, _, step: Penalty(penalty=rho, **steps(step), **COMMON)),
         "Primal-dual": Grid(
             "μ₀",
             (0.1, 1, 10, 100),
             10,
-            lambda mu, dual, step: PrimalDual(multiplier=mu, dual_step_size=dual, **COMMON | {"step_size": step}),
+            lambda mu, dual, step: PrimalDual(multiplier=mu, dual_step_size=dual, **steps(step), **COMMON),
             "η_d",
             (0.01, 0.1, 1.0),
         ),

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from softswitch.method.rules import SoftmaxSGM
 from softswitch.paper import adult_study, fair_noniid, np_study, safe_rl_study
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.study import Point, averages, lasts
@@ -59,16 +58,13 @@ def _at(points: Sequence[Point]) -> Measured:
 
 
 def _neyman_pearson(alphas: Sequence[float], alpha_scale: str, scale: Scale) -> dict[float, Measured]:
-    rules = {
-        f"{alpha:g}": SoftmaxSGM(alpha=alpha, alpha_scale=alpha_scale, step_size=0.5, tolerance=np_study.TOLERANCE)
-        for alpha in alphas
-    }
+    rules = {f"{alpha:g}": np_study.softmax(alpha, alpha_scale=alpha_scale) for alpha in alphas}
     found = np_study.STUDY.runs(rules, np_study.FULL, scale)
     return {alpha: _at(averages(found[f"{alpha:g}"])) for alpha in alphas}
 
 
 def _adult(alphas: Sequence[float], alpha_scale: str, scale: Scale) -> dict[float, Measured]:
-    rules = {f"{alpha:g}": SoftmaxSGM(alpha=alpha, alpha_scale=alpha_scale, **adult_study.COMMON) for alpha in alphas}
+    rules = {f"{alpha:g}": adult_study.softmax(alpha, alpha_scale=alpha_scale) for alpha in alphas}
     found = adult_study.STUDY.runs(rules, adult_study.FULL, scale, variant=fair_noniid.VARIANT)
     own = adult_study.STUDY.tasks(scale.seeds, **fair_noniid.VARIANT)
     return {alpha: _at(lasts(found[f"{alpha:g}"], own)) for alpha in alphas}

@@ -16,6 +16,7 @@ from softswitch.problem.parameters import Batch, Params
 from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
 from softswitch.support.plotting import BLUE, GREY, VERMILLION, panels
+from softswitch.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 
 REGIMES = {"smooth": 0.7, "damped": 1.8, "limit cycle": 3.5}
 """αη of each regime: up to 1, up to 2, beyond."""
@@ -36,8 +37,8 @@ def play(product: float, rounds: int = ROUNDS) -> Result:
     """The method itself."""
     clients = ClientData.from_arrays({"sign": [1.0, -1.0]}, client=[1, 2])
     problem = Problem(signed, always_met, jnp.array(START))
-    rule = SoftmaxSGM(alpha=product / STEP, step_size=STEP, tolerance=0.1)
-    return solve(problem, clients, rule, rounds=rounds, batch_size=None, eval_every=0, record_clients=True)
+    rule = SoftmaxSGM(alpha=product / STEP, tolerance=0.1, **steps(STEP), **SOFTMAX_SWITCH)
+    return solve(problem, clients, rule, rounds=rounds, batch_size=None, eval_every=0, record_clients=True, **RUN)
 
 
 def iterates(result: Result) -> np.ndarray:

@@ -26,6 +26,7 @@ from softswitch.problem.parameters import Batch
 from softswitch.problem.problem import Problem
 from softswitch.support.plotting import BLUE, GREEN, GREY, VERMILLION, dots, log_values, panels
 from softswitch.tasks.neyman_pearson import class_loss, objective
+from softswitch.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 
 LEVEL, RADIUS, FEATURES = 0.1, 5.0, 31
 ROUNDS = (100, 316, 1000, 3162, 10_000)
@@ -96,13 +97,14 @@ def run(scale: Scale) -> Outcome:
     """The gap against K, against B_ζ and against m/n."""
     own = [task.train for task in STUDY.tasks(scale.seeds)]
     optimum = np.array([smallest_objective(clients) for clients in own])
-    known = estimate_constants(PROBLEM, own[0], points=scale.pick(16, 2))
+    known = estimate_constants(PROBLEM, own[0], points=scale.pick(16, 2), pilots=64, batch_size=32)
     figure, axes = panels(1, 3, "Neyman–Pearson in a ball: measured gap and the theory's terms", width=4.6)
 
     def measured(rounds: int, threshold: float = THRESHOLD, **options: Any) -> list[Row]:
         """A row a seed."""
-        settings = {"rounds": rounds, "batch_size": None, "eval_every": 0, "progress": scale.progress} | options
-        results = sweep(PROBLEM, own, [_rule(rounds, threshold)], seeds=scale.seeds, **settings).results[0]
+        settings = {"rounds": rounds, "batch_size": None, "eval_every": 0, "progress": scale.progress}
+        rules = [_rule(rounds, threshold)]
+        results = sweep(PROBLEM, own, rules, seeds=scale.seeds, **RUN | settings | options).results[0]
         scale.keep(
             " ".join(f"{name}={value}" for name, value in {"K": rounds, "λ": threshold, **options}.items()), results
         )
@@ -160,7 +162,9 @@ def _rule(rounds: int, threshold: float) -> SoftmaxSGM:
     """The paper's values at K = 1000, carried to other K as the theorems do."""
     shrink = math.sqrt(1000 / rounds)
     level = threshold * shrink
-    return SoftmaxSGM(alpha=6400 / shrink, step_size=0.5 * shrink, tolerance=2 * level, threshold=level)
+    return SoftmaxSGM(
+        alpha=6400 / shrink, tolerance=2 * level, threshold=level, **steps(0.5 * shrink), **SOFTMAX_SWITCH
+    )
 
 
 def slopes(rounds: Any, gaps: np.ndarray) -> tuple[float, float, float]:

@@ -15,6 +15,7 @@ from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.study import StudyTask
 from softswitch.support.plotting import BLUE, GREEN, VERMILLION, panels
 from softswitch.tasks.fair_classification import accuracy_and_gap
+from softswitch.tasks.paper_settings import steps
 
 TOLERANCES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2)
 GAPS = (0.02, 0.05, 0.1, 0.15)
@@ -31,7 +32,7 @@ def run(scale: Scale) -> Outcome:
     """Curves over ε for the method, with a network and with logistic regression; one over the bound for Fairlearn."""
     rows: list[Row] = []
     for label, (hidden, step) in MODELS.items():
-        rule = replace(SOFTMAX, step_size=step)
+        rule = replace(SOFTMAX, **steps(step))
         rules = {str(e): replace(rule, tolerance=e, threshold=e) for e in scale.pick(TOLERANCES, (0.05, 0.2))}
         own = STUDY.tasks(scale.seeds, hidden=hidden)
         for level, results in STUDY.runs(rules, FULL, scale, variant={"hidden": hidden}).items():

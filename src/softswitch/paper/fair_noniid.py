@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from softswitch.method.rules import AverageSGM, Penalty, SoftmaxSGM
-from softswitch.paper.adult_study import COMMON, FULL, STUDY, TOLERANCE
+from softswitch.method.rules import AverageSGM, Penalty
+from softswitch.paper.adult_study import COMMON, FULL, STEP, STUDY, TOLERANCE, softmax
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.study import Point, answer_rows, lasts, mean, paired, reached, said
 from softswitch.support.plotting import BLUE, GREEN, GREY, VERMILLION, legend, panels, tolerance
+from softswitch.tasks.paper_settings import steps
 
 VARIANT = {"by": "occupation", "strata": "group"}
 RULES = {
-    "Average SGM": AverageSGM(**COMMON),
-    "Softmax SGM, α = 1": SoftmaxSGM(alpha=1.0, **COMMON),
-    "Softmax SGM, α = 100": SoftmaxSGM(alpha=100.0, **COMMON),
+    "Average SGM": AverageSGM(**steps(STEP), **COMMON),
+    "Softmax SGM, α = 1": softmax(1.0),
+    "Softmax SGM, α = 100": softmax(100.0),
 }
 PENALTIES = (1.0, 2.0, 3.0, 5.0, 10.0)
 """ρ to tune the penalty method on."""
@@ -22,7 +23,9 @@ PENALTIES = (1.0, 2.0, 3.0, 5.0, 10.0)
 
 def run(scale: Scale) -> Outcome:
     """Each method at every occupation: its gap and its loss."""
-    penalties = {f"Penalty, ρ = {rho:g}": Penalty(penalty=rho, **COMMON) for rho in scale.pick(PENALTIES, (10.0,))}
+    penalties = {
+        f"Penalty, ρ = {rho:g}": Penalty(penalty=rho, **steps(STEP), **COMMON) for rho in scale.pick(PENALTIES, (10.0,))
+    }
     found = STUDY.runs({**RULES, **penalties}, FULL, scale, variant=VARIANT)
     own = STUDY.tasks(scale.seeds, **VARIANT)
     every = {label: lasts(results, own) for label, results in found.items()}

@@ -9,21 +9,21 @@ import numpy as np
 import optax
 from matplotlib.figure import Figure
 
-from softswitch.method.rules import SoftmaxSGM
-from softswitch.paper.adult_study import COMMON, FULL, SOFTMAX, STUDY, TOLERANCE
+from softswitch.paper.adult_study import FULL, SOFTMAX, STUDY, TOLERANCE, softmax
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.study import Point, StudyTask, answer_rows, averages, curve_rows, lasts, mean
 from softswitch.problem.choices import CRITERIA
 from softswitch.results.result import Result
 from softswitch.support.plotting import BLUE, GREEN, VERMILLION, band, dots, legend, panels, tolerance
 from softswitch.tasks.fair_classification import accuracy_and_gap
+from softswitch.tasks.paper_settings import steps
 
 ALPHAS = (0.0, 1.0, 10.0, 100.0, 1000.0)
 
 
 def criterion(scale: Scale) -> Outcome:
     """What the switch looks at: softmax mean, maximum, mean, or the constraint on all clients' data put together."""
-    rules = {name: SoftmaxSGM(alpha=1.0, criterion=name, **COMMON) for name in CRITERIA}
+    rules = {name: softmax(1.0, criterion=name) for name in CRITERIA}
     found = STUDY.runs(rules, FULL, scale)
     ends, gaps, figure, tables = _show("Adult: the switch's criterion (α = 1)", found, scale, "criterion", line="none")
     worst = {name: mean(points, "worst_constraint") for name, points in ends.items()}
@@ -52,7 +52,7 @@ def criterion(scale: Scale) -> Outcome:
 def alpha(scale: Scale) -> Outcome:
     """α from the mean towards the maximum."""
     alphas = scale.pick(ALPHAS, (1.0, 100.0))
-    rules = {f"{a:g}": SoftmaxSGM(alpha=a, **COMMON) for a in alphas}
+    rules = {f"{a:g}": softmax(a) for a in alphas}
     found = STUDY.runs(rules, FULL, scale)
     ends, _, figure, tables = _show("Adult: what α does (softmax criterion)", found, scale, "α")
     first, last = ends[f"{alphas[0]:g}"], ends[f"{alphas[-1]:g}"]
@@ -86,7 +86,7 @@ def optimizer(scale: Scale) -> Outcome:
     rules = {
         "Adam, 0.001": SOFTMAX,
         "SGD, 0.001": replace(SOFTMAX, optimizer=optax.sgd),
-        "SGD, 0.1": replace(SOFTMAX, optimizer=optax.sgd, step_size=0.1),
+        "SGD, 0.1": replace(SOFTMAX, optimizer=optax.sgd, **steps(0.1)),
     }
     found = STUDY.runs(rules, FULL, scale, evaluations=scale.pick(50, 4))
     figure, axes = panels(1, 2, "Adult: the server's optimiser and step size", width=5.0)

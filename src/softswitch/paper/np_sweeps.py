@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from softswitch.method.rules import SoftmaxSGM
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.paper.np_study import SOFTMAX, STUDY, TOLERANCE
+from softswitch.paper.np_study import SOFTMAX, STUDY, TOLERANCE, softmax
 from softswitch.paper.study import Point, Way, answer_rows, averages, curve_rows, gradient_evaluations, mean
 from softswitch.results.result import Result
 from softswitch.support.plotting import BLUE, VERMILLION, band, dots, ladder, legend, log_values, panels, tolerance
@@ -23,7 +22,7 @@ Swept = Mapping[float, tuple[Result, ...]]
 def alpha_sensitivity(scale: Scale) -> Outcome:
     """α from the plain mean to nearly the maximum, with full and with partial participation."""
     alphas = scale.pick(ALPHAS, (1.0, 100.0, 6400.0))
-    rules = {f"{a:g}": SoftmaxSGM(alpha=a, step_size=0.5, tolerance=TOLERANCE) for a in alphas}
+    rules = {f"{a:g}": softmax(a) for a in alphas}
     figure, axes = panels(len(STUDY.ways(scale)), 3, "Softmax SGM: what α does", width=4.4)
     rows: list[Row] = []
     ends: list[Row] = []

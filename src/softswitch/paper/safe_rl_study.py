@@ -11,6 +11,7 @@ from softswitch.engines.sweep import sweep_federation
 from softswitch.method.rules import AverageSGM, Rule, SoftmaxSGM
 from softswitch.paper.experiment import Row, Scale
 from softswitch.results.result import Result
+from softswitch.tasks.paper_settings import ANSWER, MEAN_SWITCH, SOFTMAX_SWITCH, steps
 from softswitch.tasks.safe_rl import cartpole
 
 FIRST_SEED = 100
@@ -33,10 +34,10 @@ class CartSetting:
 
     def rule(self, alpha: float, alpha_scale: str = "raw") -> Rule:
         """Softmax SGM; for α = 0 the average, which is Parallel CRPO and computed by the same program."""
-        common: dict[str, Any] = {"step_size": 1.0, "tolerance": 0.0, "threshold": self.threshold}
+        common: dict[str, Any] = {"tolerance": 0.0, "threshold": self.threshold, **steps(1.0)}
         if alpha == 0:
-            return AverageSGM(**common)
-        return SoftmaxSGM(alpha=alpha, alpha_scale=alpha_scale, **common)
+            return AverageSGM(**common, **MEAN_SWITCH)
+        return SoftmaxSGM(alpha=alpha, **common, **SOFTMAX_SWITCH | {"alpha_scale": alpha_scale})
 
 
 PRIMARY = CartSetting("even budgets, λ = −5", "even", -5.0)
@@ -67,6 +68,7 @@ def runs(setting: CartSetting, alpha: float, scale: Scale, alpha_scale: str = "r
             eval_every=0,
             record_clients=True,
             progress=scale.progress,
+            **ANSWER,
         )
         _made.update({keys[result.seed]: result for result in found[""]})
     results = tuple(_made[key] for key in keys.values())

@@ -18,6 +18,7 @@ from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
 from softswitch.support.text import mean_and_spread
+from softswitch.tasks.paper_settings import RUN
 
 
 class StudyTask(Protocol):
@@ -133,7 +134,7 @@ class Study:
         """
         own = self.tasks(scale.seeds, **(variant or {}))
         rounds = self.quick_rounds if scale.quick else self.rounds
-        settings = {
+        settings = RUN | {
             "rounds": rounds,
             "local_steps": way.local_steps,
             "participation": way.participation,

@@ -17,12 +17,13 @@ from softswitch.support.plotting import METHODS as COLOURS
 from softswitch.support.plotting import panels, tolerance
 from softswitch.support.text import mean_and_spread
 from softswitch.tasks.neyman_pearson import breast_cancer
+from softswitch.tasks.paper_settings import MEAN_SWITCH, RUN, SOFTMAX_SWITCH, steps
 
 CLIENTS = 20
 TOLERANCE = 0.1
 METHODS: dict[str, Rule] = {
-    "Softmax SGM": SoftmaxSGM(alpha=6400.0, step_size=0.5, tolerance=TOLERANCE),
-    "Average SGM": AverageSGM(step_size=0.5, tolerance=TOLERANCE),
+    "Softmax SGM": SoftmaxSGM(alpha=6400.0, tolerance=TOLERANCE, **steps(0.5), **SOFTMAX_SWITCH),
+    "Average SGM": AverageSGM(tolerance=TOLERANCE, **steps(0.5), **MEAN_SWITCH),
 }
 SUBJECT = "Neyman–Pearson classification, breast cancer, 20 clients"
 
@@ -72,7 +73,9 @@ def run_demo(seeds: int = 5, rounds: int = 1000) -> Demo:
     for seed in range(seeds):
         task = breast_cancer(CLIENTS, seed=seed)
         for method, rule in METHODS.items():
-            result = solve(task.problem, task.train, rule, rounds=rounds, eval_every=10, seed=seed)
+            result = solve(
+                task.problem, task.train, rule, rounds=rounds, batch_size=32, eval_every=10, seed=seed, **RUN
+            )
             results[method].append(result)
     return Demo(results, time.perf_counter() - began)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from softswitch.engines.solve import solve_federation
 from softswitch.method.rules import SoftmaxSGM
+from softswitch.tasks.paper_settings import ANSWER, SOFTMAX_SWITCH, steps
 from softswitch.tasks.safe_rl.policy import Policy
 from softswitch.tasks.safe_rl.task import cartpole
 
@@ -16,8 +17,8 @@ def train(rounds: int, seed: int, **settings: Any) -> Policy:
     It passed by the softmax mean of noisy reports, so its worst cart may be above its budget. The mean of the feasible
     iterates, which is the answer elsewhere, averages the weights of different networks: as a policy it is poor.
     """
-    rule = SoftmaxSGM(alpha=0.05, step_size=1.0, tolerance=0.0, threshold=-5.0)
+    rule = SoftmaxSGM(alpha=0.05, tolerance=0.0, threshold=-5.0, **steps(1.0), **SOFTMAX_SWITCH)
     carts = cartpole(seed=seed, **{"fisher_every": 5} | settings)
-    result = solve_federation(carts, rule, rounds=rounds, seed=seed, eval_every=0)
+    result = solve_federation(carts, rule, rounds=rounds, seed=seed, eval_every=0, **ANSWER)
     policy: Policy = result.params if result.best is None else result.best
     return policy
