@@ -130,12 +130,7 @@ def way_through(clients: ClientData, weights_ignored_by: tuple[str, ...]) -> Way
     Functions that read the row weights are given sizes rounded up to powers of two, pads at weight 0: few programs, at
     most twice the rows. Functions that ignore them are given exactly their rows.
     """
-    sizes = clients.sizes
-    widths = sizes if weights_ignored_by else _next_power_of_two(sizes)
-    if len(np.unique(sizes)) == 1:
-        widths = sizes
-    elif not weights_ignored_by and len(sizes) * widths.max() <= FEW_ROWS:
-        widths = np.full_like(widths, widths.max())
+    widths = clients.sizes if weights_ignored_by else widths_by_size(clients)
     distinct = np.unique(widths)
     if len(distinct) > MAX_WIDTHS:
         names = " and ".join(weights_ignored_by)
@@ -152,6 +147,15 @@ def way_through(clients: ClientData, weights_ignored_by: tuple[str, ...]) -> Way
         widths=tuple(int(width) for width in distinct),
         row_bytes=clients.rows.row_bytes,
     )
+
+
+def widths_by_size(clients: ClientData) -> np.ndarray:
+    """How many rows each client's batch of all its rows has, pads included."""
+    sizes = clients.sizes
+    if len(np.unique(sizes)) == 1:
+        return sizes
+    widths = _next_power_of_two(sizes)
+    return np.full_like(widths, widths.max()) if len(sizes) * widths.max() <= FEW_ROWS else widths
 
 
 def _next_power_of_two(sizes: np.ndarray) -> np.ndarray:

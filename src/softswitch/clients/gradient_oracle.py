@@ -15,8 +15,8 @@ from softswitch.clients.client_data import Rows
 from softswitch.clients.evaluation import WayThrough, compiled_values, pooled_value, values
 from softswitch.clients.losses import Loss, Losses
 from softswitch.clients.oracle import STATIC, Judged, Oracle
-from softswitch.clients.sampling import Batching, choose_clients, words_to_choose
-from softswitch.clients.slices import map_slices, sum_slices
+from softswitch.clients.sampling import Batching, choose_clients, whole, words_to_choose
+from softswitch.clients.slices import map_slices, slice_size, sum_slices
 from softswitch.method.messages import Decision, LocalLoss, Reports
 from softswitch.problem.parameters import Batch, Params, float_dtype
 
@@ -68,6 +68,7 @@ class GradientOracle(Oracle):
     update_batching: Batching = field(metadata=STATIC)
     slice_size: int = field(metadata=STATIC)
     held_out: tuple[Rows, WayThrough] | None = None
+    by_size: bool = field(default=False, metadata=STATIC)
 
     @property
     def client_count(self) -> int:
@@ -119,6 +120,11 @@ class GradientOracle(Oracle):
     def report(self, params: Params, draws: RowDraws) -> tuple[Reports, None]:
         """f_i(w_k, ξ_i) and g_i(w_k, ξ_i) on a fresh batch of each participant."""
         dtype = float_dtype(params)
+        if self.by_size:
+            assert self.way is not None
+            objective, constraint = values(self.way, self.rows, params, self.losses)
+            mask = jnp.ones(objective.shape, bool)
+            return Reports(objective.astype(dtype), constraint.astype(dtype), None, mask), None
 
         def one(client: tuple[Array, Array]) -> tuple[Array, Array, Array | None]:
             batch = self.batch(self.report_batching, *client, dtype)
@@ -145,6 +151,9 @@ class GradientOracle(Oracle):
         """
 
         def minimise(loss: Loss) -> Params:
+            if self.by_size:
+                return self.by_sizes(loss, params, decision)
+
             def in_slice(some: tuple[Any, ...]) -> Params:
                 clients, rows, keys, server_weights, mix = some
                 mixed = decision.local_loss._replace(constraint=mix)
@@ -190,6 +199,27 @@ class GradientOracle(Oracle):
             return jnp.dot(server_weights, jax.vmap(one)(clients, rows, keys, local_loss.constraint))
 
         return jax.grad(total)(params)
+
+    def by_sizes(self, loss: Loss, params: Params, decision: Decision) -> Params:
+        """E = 1, all clients and all of their rows: those of similar size together, so that few rows are pads."""
+        assert self.way is not None
+        total = jax.tree.map(jnp.zeros_like, params)
+        for clients, width in zip(self.way.groups, self.way.widths, strict=True):
+
+            def in_slice(some: tuple[Array, Array, Array], width: int = width) -> Params:
+                def weighted(params: Params) -> Array:
+                    def one(client: Array, mix: Array) -> Array:
+                        batch = self.rows.take(*whole(self.rows, client, width, float_dtype(params)))
+                        return loss(params, batch, decision.local_loss._replace(constraint=mix), None)
+
+                    return jnp.dot(some[1], jax.vmap(one)(some[0], some[2]))
+
+                return jax.grad(weighted)(params)
+
+            everyone = (clients, decision.weights[clients], decision.local_loss.constraint[clients])
+            at_once = slice_size(len(clients), 4 * width * self.way.row_bytes)
+            total = jax.tree.map(jnp.add, total, sum_slices(in_slice, everyone, at_once))
+        return total
 
     def local_solver(
         self,
@@ -250,7 +280,7 @@ class GradientOracle(Oracle):
 
     def without_evaluation(self) -> GradientOracle:
         """Without a way through all data: a smaller program, shared by data whose clients differ in size only."""
-        return replace(self, way=None, held_out=None)
+        return replace(self, way=self.way if self.by_size else None, held_out=None)
 
     def judge(self, params: Params) -> Judged:
         """f_i and g_i on all rows, and a pooled constraint on all rows put together; None for a plain one."""

@@ -34,6 +34,8 @@ class TakingPart:
         replace: draw rows with replacement, or without. None: with, but a client that has no more rows than a batch
             takes each of them once.
         clients_at_once: how many clients are computed side by side; None: as many as memory allows.
+        by_size: compute clients of similar size together, where all take part with all of their rows in one step: less
+            work where sizes differ much, and other rounding.
     """
 
     local_steps: int = 1
@@ -42,6 +44,7 @@ class TakingPart:
     value_batch_size: ValueBatchSize = "same"
     replace: bool | None = None
     clients_at_once: int | None = None
+    by_size: bool = False
 
     def __post_init__(self) -> None:
         checks.whole_number("local_steps", self.local_steps, at_least=1)
@@ -80,10 +83,11 @@ def gradient_oracle(
         iterate = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.start))
         widest = max(report.width, update.width)
         at_once = slice_size(participants, 4 * widest * clients.rows.row_bytes + 3 * iterate)
+    losses = Losses.of(problem)
     return GradientOracle(
         rows=clients.rows,
         way=way_through(clients, traced.ignore_weight),
-        losses=Losses.of(problem),
+        losses=losses,
         constraints=traced.constraints,
         participants=participants,
         local_steps=how.local_steps,
@@ -91,6 +95,7 @@ def gradient_oracle(
         update_batching=update,
         slice_size=at_once,
         held_out=None if held_out is None else _held_out(held_out, clients, traced.ignore_weight),
+        by_size=how.by_size and not (losses.random or losses.pools or traced.ignore_weight),
     )
 
 

@@ -10,13 +10,14 @@ import jax
 import numpy as np
 
 from softswitch.clients.client_data import ClientData
+from softswitch.clients.evaluation import widths_by_size
 from softswitch.clients.taking_part import TakingPart, participants_of
 from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule, SoftmaxSGM
 from softswitch.method.steps import FallingStep, NormalizedAdam
 from softswitch.problem.problem import Problem
 
-WORK = 2**35
+WORK = 2**36
 """Rows × parameters that a run may take, a gradient counted three times: some tens of seconds on two cores."""
 LEAST_PARAMETERS = 64
 """A row of fewer parameters costs as much as one of so many."""
@@ -94,23 +95,25 @@ def choose(
     a_round = WORK / parameters / (fewest if rounds is None else min(max(rounds, fewest), MOST_ROUNDS))
     steps = how.local_steps
     for_report, for_update = how.value_batch_size, how.batch_size
-    if for_update == "auto" and for_report in ("auto", "same", None) and m * largest * (1 + 3 * steps) <= a_round:
+    grouped = steps == 1 and m == len(clients)
+    all_rows = int(widths_by_size(clients).sum()) if grouped else m * largest
+    if for_update == "auto" and for_report in ("auto", "same", None) and all_rows * (1 + 3 * steps) <= a_round:
         for_report = for_update = None
     if for_update == "auto":
         for_update = _all_or(a_round / 2 / (3 * steps * m), 64, largest)
     if for_report in ("auto", "same"):
         for_report = _all_or(a_round / 2 / m, 256, largest)
-    taken = replace(how, batch_size=for_update, value_batch_size=for_report)
-    value_rows, update_rows = (largest if size is None else min(size, largest) for size in (for_report, for_update))
+    whole = for_report is None and for_update is None
+    taken = replace(how, batch_size=for_update, value_batch_size=for_report, by_size=whole and grouped)
+    value_rows, update_rows = (all_rows if size is None else m * min(size, largest) for size in (for_report, for_update))
     if rounds is None:
-        affordable = int(WORK / parameters / (m * (value_rows + 3 * steps * update_rows)))
+        affordable = int(WORK / parameters / (value_rows + 3 * steps * update_rows))
         most = min(max(affordable, fewest), MOST_ROUNDS)
     else:
         most = rounds
-    whole = value_rows == largest and update_rows == largest
     everyone = m == len(clients)
     if memory == "auto":
-        memory = None if everyone and whole else Memory(smoothing=0.0 if value_rows == largest else SMOOTHING)
+        memory = None if everyone and whole else Memory(smoothing=0.0 if for_report is None else SMOOTHING)
     return first_choice(problem.start, most, may_end=rounds is None, exact=everyone and whole), taken, memory
 
 
