@@ -260,6 +260,146 @@ def test_a_pooled_constraint_is_remembered_by_its_sums():
     np.testing.assert_allclose(plain.history.criterion, same.history.criterion, rtol=1e-5)
 
 
+def pooled_task(clients=6):
+    """A mean over all rows that must stay small, of clients whose rows differ in number and lie apart."""
+    generator = np.random.default_rng(0)
+    owner = np.repeat(np.arange(clients), np.where(np.arange(clients) % 2, 5, 12))
+    x = generator.normal(size=(len(owner), 2)) + np.linspace(-1, 2, clients)[owner, None]
+
+    def objective(params, batch):
+        return jnp.average(((batch["x"] - params["a"]) ** 2).sum(axis=1), weights=batch["weight"])
+
+    def statistics(params, batch):
+        return jnp.stack([(batch["weight"] * (batch["x"] @ params["a"])).sum(), batch["weight"].sum()])
+
+    problem = ss.Problem(
+        objective, ss.PooledConstraint(statistics, lambda sums: sums[0] / sums[1] - 0.3), {"a": jnp.ones(2)}
+    )
+    return problem, ss.ClientData.from_arrays({"x": x.astype(np.float32)}, owner)
+
+
+POOLED = ss.SoftmaxSGM(alpha=5.0, step_size=0.05, tolerance=0.05, criterion="pooled")
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.4])
+def test_over_flower_a_pooled_constraint_is_remembered_as_in_the_compiled_engine(beta):
+    """Three of six clients a round, whole batches: the same clients, the same bits, the same sums."""
+    problem, clients = pooled_task()
+    options = {"rounds": 40, "participation": 0.5, "batch_size": None, "eval_every": 0, "seed": 2}
+    options |= {"memory": ss.Memory(smoothing=beta), "local_steps": 2}
+    compiled = ss.solve(problem, clients, POOLED, record_clients=True, **options)
+    grid = ss.solve(problem, clients, POOLED, engine="grid", **options)
+    assert 0.1 < compiled.history.switch_share < 0.9
+    np.testing.assert_array_equal(compiled.history.per_client.clients, grid.history.per_client.clients)
+    np.testing.assert_array_equal(compiled.history.feasible, grid.history.feasible)
+    np.testing.assert_allclose(compiled.history.criterion, grid.history.criterion, atol=1e-5)
+    np.testing.assert_allclose(compiled.last["a"], grid.last["a"], atol=1e-5)
+    np.testing.assert_allclose(compiled.state.memory.sums, grid.state.memory.sums, rtol=1e-4, atol=1e-4)
+
+
+def pooled_clients(clients=6, **changes):
+    """The same clients as Flower's app; ``changes`` are attributes of single ones, by their number."""
+    problem, data = pooled_task(clients)
+    ends = np.cumsum(data.sizes)
+
+    def make(context):
+        i = int(context.node_config["partition-id"])
+        rows = {"x": np.asarray(data.rows.columns["x"][ends[i] - data.sizes[i] : ends[i]])}
+        client = fl.JaxClient(problem, rows, name=f"site {i}", batch_size=None)
+        for name, value in changes.get(f"site_{i}", {}).items():
+            setattr(client, name, value)
+        return client
+
+    return fl.client_app(make), fl.initial_arrays(problem.start), problem.constraint.value
+
+
+def remembering_strategy(value, **changes):
+    options = {"participation": 0.5, "memory": ss.Memory(), "pooled": value, "wait": 0.0, "seed": 3}
+    return fl.SwitchingStrategy(POOLED, **{**options, "report_timeout": 0.05, "update_timeout": 0.05, **changes})
+
+
+def test_over_flower_remembered_sums_outlive_a_kill_and_a_new_client(tmp_path):
+    app, first, value = pooled_clients()
+
+    def run(checkpoints=None, callbacks=(), late=False):
+        grid = fl.InProcessGrid(app, 6)
+        if late:
+            grid.connected.discard(105)
+
+        def joins(chunk):
+            if chunk.round == 5:
+                grid.connected.add(105)
+
+        strategy = remembering_strategy(value, checkpoints=checkpoints, callbacks=[joins, *callbacks])
+        strategy.start(grid, first, 20)
+        return strategy.result
+
+    def die(chunk):
+        assert chunk.state.memory.sums.shape == ((6 if chunk.round > 5 else 5), 2)
+        if chunk.round == 9:
+            raise RuntimeError("the server dies")
+
+    whole = run(late=True)
+    with pytest.raises(RuntimeError, match="dies"):
+        run(ss.Checkpoints(tmp_path, every=0), [die], late=True)
+    again = run(ss.Checkpoints(tmp_path, every=0))
+    np.testing.assert_array_equal(again.params["a"], whole.params["a"])
+    np.testing.assert_array_equal(again.history.criterion, whole.history.criterion)
+    np.testing.assert_array_equal(again.state.memory.sums, whole.state.memory.sums)
+    assert whole.history.unheard[-1] == 0
+    np.testing.assert_allclose(again.state.memory.sums[:, 1], pooled_task()[1].sizes, rtol=1e-6)
+
+
+def test_over_flower_the_remembered_sums_are_those_of_accepted_reports():
+    """Clients lost before or after their report: the criterion is the value of all that was heard of everyone."""
+    app, first, value = pooled_clients()
+    grid = FaultyGrid(app, 6)
+    chance = np.random.default_rng(1)
+    before = np.zeros((6, 2))
+    kept_through_losses = 0
+
+    def between(chunk):
+        nonlocal before, kept_through_losses
+        told, kept = chunk.history.per_client, chunk.state.memory
+        reported = told.clients[0][np.isfinite(told.objective[0])]
+        sums = np.zeros((6, 2))
+        sums[: len(kept.sums)] = kept.sums
+        others = np.setdiff1d(np.arange(6), reported)
+        np.testing.assert_array_equal(sums[others], before[others])
+        kept_through_losses += len(np.setdiff1d(told.clients[0], reported))
+        if len(reported):
+            np.testing.assert_allclose(chunk.history.criterion[0], value(sums.sum(axis=0)), rtol=1e-5, atol=1e-6)
+        before = sums
+        grid.faults.clear()
+        for node in range(6):
+            if chance.random() < 0.3:
+                grid.faults[node, chance.choice([wire.REPORT, wire.UPDATE])] = chance.choice(["gone", "raises"])
+
+    strategy = remembering_strategy(value, callbacks=[between], patience=10**6)
+    strategy.start(grid, first, 60)
+    assert kept_through_losses > 10
+    assert (strategy.result.state.memory.times > 5).all()
+
+
+def test_over_flower_the_number_of_statistics_is_agreed_on_beforehand(caplog):
+    app, first, value = pooled_clients(site_4={"statistics": 3}, site_5={"statistics": 0})
+    strategy = remembering_strategy(value)
+    strategy.start(fl.InProcessGrid(app, 6), first, 10)
+    assert "client 'site 4' is turned away: it has 3 statistics, the others 2" in caplog.text
+    assert strategy.result.names == ("site 0", "site 1", "site 2", "site 3", "site 5")
+    silent, first, value = pooled_clients(**{f"site_{i}": {"statistics": 0} for i in range(6)})
+    with pytest.raises(ValueError, match="needs to know beforehand how many statistics a client reports"):
+        remembering_strategy(value).start(fl.InProcessGrid(silent, 6), first, 10)
+
+
+def test_over_flower_sums_that_cannot_be_put_together_void_the_round():
+    app, first, _ = pooled_clients()
+    strategy = remembering_strategy(lambda sums: np.nan, patience=3)
+    strategy.start(fl.InProcessGrid(app, 6), first, 10)
+    assert strategy.result.history.void.tolist() == [True] * 3
+    assert not strategy.result.state.memory.heard.any(), "a void round is not remembered"
+
+
 def test_checkpoints_keep_it(tmp_path):
     clients = client_data(*regression(clients=9))
     options = {"participation": 0.4, "memory": ss.Memory(smoothing=0.5), "batch_size": 8, "eval_every": 0}

@@ -14,6 +14,7 @@ from jax import tree_util
 from softswitch.clients.evaluation import Overview
 from softswitch.clients.sampling import choose_clients, words_to_choose
 from softswitch.engines.flower.entries import entry, joined, no_reports, with_memory
+from softswitch.engines.flower.reading import put_together
 from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.engines.flower.wire import Arrays
 from softswitch.method.memory import (
@@ -72,7 +73,15 @@ class RunState:
         void_in_a_row: how many void rounds there were since the last that counted.
     """
 
-    def __init__(self, rule: Rule, params: Params, constraints: int, rounds: int, settings: StrategySettings) -> None:
+    def __init__(
+        self,
+        rule: Rule,
+        params: Params,
+        constraints: int,
+        statistics: int | None,
+        rounds: int,
+        settings: StrategySettings,
+    ) -> None:
         self._rule = rule
         self.constraints = constraints
         self.rounds = rounds
@@ -81,10 +90,10 @@ class RunState:
         self._key = jax.random.key(settings.seed)
         self._domain = as_argument(settings.domain)
         self._min_clients = settings.min_clients
-        self._pools = settings.pooled is not None
+        self._pooled = settings.pooled
         self.dtype = np.dtype(float_dtype(params))
         self._memory = settings.memory
-        nothing = None if self._memory is None else nothing_remembered(0, constraints, None, self.dtype)
+        nothing = None if self._memory is None else nothing_remembered(0, constraints, statistics, self.dtype)
         self.state: State = _start(params, self._rule, constraints, nothing)
         self._heard: Remembered | None = None  # between the two exchanges of a round
         self.record: Record | None = None
@@ -108,13 +117,13 @@ class RunState:
 
     def like(self) -> tuple[State, Record]:
         """A state and a record in the structure of all."""
-        nobody = no_reports(1, self.constraints, self.dtype, self._pools)
+        nobody = no_reports(1, self.constraints, self.dtype, self._pooled is not None)
         record = entry([0], np.zeros(1, int), nobody, None, Overview.nothing(), (0, 0))
         return self.state, with_memory(record, self.state.memory, 0)
 
     def program(self) -> str:
         """A digest of what the server computes in a round, with every constant of the rule's functions in it."""
-        nobody = no_reports(1, self.constraints, self.dtype, self._pools)
+        nobody = no_reports(1, self.constraints, self.dtype, self._pooled is not None)
 
         def one_round(rule: Rule, domain: Any, state: State, k: Any, reports: Reports) -> Any:
             decision, rule_state = rule.decide(state.rule, reports)
@@ -160,8 +169,15 @@ class RunState:
         if self._memory is None:
             return _decide(self._rule, self.state.rule, reports)
         asked, k = jnp.asarray(clients, jnp.int32), jnp.int32(self.done)
-        self._heard = _hear(self._memory, self.state.memory, k, asked, reports)
-        return _decide_by_all(self._rule, self.state.rule, self._heard, asked, reports, None)
+        heard = _hear(self._memory, self.state.memory, k, asked, reports)
+        pooled = None
+        if self._pooled is not None and heard.sums is not None:
+            together = put_together(self._pooled, np.asarray(heard.sums))
+            if together is None:
+                return None
+            pooled = jnp.asarray(together, self.dtype)
+        self._heard = heard
+        return _decide_by_all(self._rule, self.state.rule, heard, asked, reports, pooled)
 
     def apply(
         self,
@@ -190,7 +206,7 @@ class RunState:
         direction = None if decided is None else self._weighted(weighed, decided[0], directions)
         if decided is None or direction is None:
             fates[fates == Fate.COUNTED] = Fate.VOID
-            nobody = no_reports(len(clients), self.constraints, self.dtype, self._pools)
+            nobody = no_reports(len(clients), self.constraints, self.dtype, self._pooled is not None)
             record = entry(clients, fates, nobody, None, full, rows)
             state, void = self.state, self.void_in_a_row + 1
         else:
