@@ -47,7 +47,12 @@ class Reports(NamedTuple):
     def void(self) -> Bool[Array, ""]:
         """Whether nobody reported an objective, or nobody a constraint: the round then counts nothing."""
         xp = array_namespace(self.objective)
-        return ~(xp.any(self.has_objective) & xp.any(self.has_constraint))
+        return ~(xp.any(self.has_objective) & xp.any(self.pairs[1]))
+
+    @property
+    def pairs(self) -> tuple[Array, Array]:
+        """What the criterion is made of: the numbers of all pairs (client, constraint), and which were reported."""
+        return self.constraint, self.has_constraint
 
 
 class LocalLoss(NamedTuple):
