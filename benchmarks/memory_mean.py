@@ -1,4 +1,4 @@
-"""A mean is wanted and the server remembers: whoever is asked by need is asked more often. Do weights against it help?
+"""A mean is wanted and the server remembers: what the weights against asking some clients more often bring.
 
 ``python -m benchmarks.memory_mean [--seeds 5]``
 """
@@ -9,7 +9,6 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import optax
 from rich.console import Console
@@ -23,26 +22,12 @@ SHARES = (0.1, 0.25)
 
 
 @dataclass(frozen=True, kw_only=True)
-class InverseChances(ss.AverageSGM):
-    """AverageSGM with weights 1/(n·π_i): π_i = 1 for whoever is asked by need, the same chance for all the others.
-
-    Attributes:
-        clients: n.
-        by_need: how many of the m places go by need; these are the first.
-    """
-
-    clients: float
-    by_need: float
+class Alike(ss.AverageSGM):
+    """AverageSGM that weighs all those asked alike, whether they were asked by need or in turn."""
 
     def decide(self, state: Any, reports: Any) -> tuple[Any, Any]:
-        """As AverageSGM, with the directions' mean over all clients in place of that over those asked."""
-        decision, after = super().decide(state, reports)
-        if reports.bit is None:  # the switch looks at all that is remembered
-            return decision, after
-        place = jnp.arange(decision.weights.shape[0])
-        others = (self.clients - self.by_need) / (decision.weights.shape[0] - self.by_need)
-        weights = decision.weights * jnp.where(place < self.by_need, 1.0, others)
-        return decision._replace(weights=weights / weights.sum()), after
+        """As if nobody stood for others."""
+        return super().decide(state, reports._replace(stand_for=None))
 
 
 def rows_of(task: Task, seeds: int) -> list[tuple[Any, ...]]:
@@ -51,9 +36,9 @@ def rows_of(task: Task, seeds: int) -> list[tuple[Any, ...]]:
     problems, clients = [problem for problem, _ in made], [data for _, data in made]
     n = len(clients[0])
 
-    def run(kind: Any, asked: int, memory: ss.Memory | None, **more: float) -> tuple[np.ndarray, np.ndarray]:
+    def run(kind: Any, asked: int, memory: ss.Memory | None) -> tuple[np.ndarray, np.ndarray]:
         schedule = optax.cosine_decay_schedule(task.step, task.rounds)
-        rule = kind(step_size=schedule, tolerance=task.bound, optimizer=optax.adam, **more)
+        rule = kind(step_size=schedule, tolerance=task.bound, optimizer=optax.adam)
         found = ss.sweep(
             problems,
             clients,
@@ -72,11 +57,10 @@ def rows_of(task: Task, seeds: int) -> list[tuple[Any, ...]]:
     best, constraint = run(ss.AverageSGM, n, None)
     rows: list[tuple[Any, ...]] = [(task.name, n, "everyone", best.mean(), 1.0, constraint.mean(), constraint.max())]
     for asked in sorted({max(LEAST, round(share * n)) for share in SHARES}):
-        by_need = asked - ss.Memory().places(asked).by_turns
         for way, (f, g) in {
             "plain": run(ss.AverageSGM, asked, None),
+            "remembers, all alike": run(Alike, asked, ss.Memory()),
             "remembers": run(ss.AverageSGM, asked, ss.Memory()),
-            "remembers, weights": run(InverseChances, asked, ss.Memory(), clients=n, by_need=by_need),
         }.items():
             rows.append((task.name, asked, way, f.mean(), (f / best).mean(), g.mean(), g.max()))
     return rows
@@ -91,7 +75,7 @@ def main() -> None:
     """Print a table a task."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--tasks", type=int, nargs="*", default=[1, 2], help="their numbers in benchmarks.memory")
+    parser.add_argument("--tasks", type=int, nargs="*", default=[0, 1, 2], help="their numbers in benchmarks.memory")
     chosen = parser.parse_args()
     for number in chosen.tasks:
         task = TASKS[number]

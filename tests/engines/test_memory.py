@@ -19,7 +19,18 @@ from problems import NumpyTwin, client_data, least_squares, regression, softplus
 from softswitch import theory
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
 from softswitch.engines.flower import wire
-from softswitch.method.memory import Places, ask, decide, hear, nothing_remembered, order_of_pass, rounds_a_pass, turn
+from softswitch.method.memory import (
+    Places,
+    ask,
+    decide,
+    hear,
+    nothing_remembered,
+    order_of_pass,
+    rounds_a_pass,
+    stand_for,
+    turn,
+)
+from softswitch.method.round import surviving_weights
 from softswitch.rules import Reports
 from softswitch.tasks.fair_classification import adult
 from softswitch.tasks.neyman_pearson import breast_cancer
@@ -104,6 +115,43 @@ def test_who_is_asked(n, data):
         assert all(urgency[i] <= urgency[j] for j in worst) or m == n
     due = np.asarray(in_turn)[: places.by_turns]
     assert set(due.tolist()) <= set(chosen)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ss.AverageSGM(step_size=0.2, tolerance=0.05),
+        ss.Penalty(penalty=1.0, step_size=0.1, tolerance=0.05),
+        ss.PrimalDual(multiplier=1.0, dual_step_size=0.1, step_size=0.1, tolerance=0.05),
+    ],
+)
+def test_a_mean_weighs_every_client_alike_in_the_long_run(rule):
+    """Two of five places go by need, always to the same clients; over many passes everyone has the weight 1/n."""
+    n, places = 12, Places(1, 1, 3)
+    remembered = remembering(np.arange(n), -np.arange(n))
+    passes = 400
+    whose = turns(jax.random.key(0), range(passes * rounds_a_pass(n, places)), n, places)
+    counts = stand_for(places, n, jnp.float32)
+    np.testing.assert_allclose(counts, [1, 1, 10 / 3, 10 / 3, 10 / 3], rtol=1e-6)
+
+    def weights(in_turn):
+        asked = ask(remembered, in_turn, places)
+        told = reports(remembered.objective[asked], remembered.constraint[asked])._replace(stand_for=counts)
+        decision, _ = decide(rule, rule.init(1), remembered, asked, told, None)
+        return jnp.zeros(n).at[asked].set(decision.weights)
+
+    mean = np.asarray(jax.vmap(weights)(whose)).mean(axis=0)
+    np.testing.assert_allclose(mean, 1 / n, rtol=0.06)
+    np.testing.assert_allclose(mean[[0, n - 1]], 1 / n, rtol=1e-4, err_msg="those asked by need are always asked")
+    softmax = ss.SoftmaxSGM(alpha=0.0, step_size=0.1, tolerance=1.0)
+    asked = reports(np.zeros(5), np.zeros(5))._replace(stand_for=counts)
+    weighed, _ = decide(softmax, (), remembered, jnp.arange(5), asked, None)
+    np.testing.assert_allclose(weighed.weights, 0.2, rtol=1e-6, err_msg="the paper's weights are those of the asked")
+    left = surviving_weights(rule, rule.init(1), asked, weighed, jnp.array([True, False, True, False, False]))
+    np.testing.assert_allclose(
+        left, np.array([3, 0, 10, 0, 0]) / 13, rtol=1e-5, err_msg="so also of those who are left"
+    )
+    assert stand_for(Places(1, 1, 1), 3, jnp.float32) is None, "everyone is asked: the plain method"
 
 
 @pytest.mark.parametrize(("n", "m", "share"), [(20, 3, 2 / 3), (47, 5, 0.8), (7, 7, 0.5), (30, 4, 0.0), (9, 8, 1.0)])
@@ -205,10 +253,16 @@ def test_every_iterate_is_that_of_a_plain_numpy_loop(x64, monkeypatch, constrain
     assert 0.1 < result.history.switch_share < 0.9
 
 
-@pytest.mark.parametrize("share", [0.25, 0.5])
-def test_flowers_grid_takes_the_compiled_course(share):
+@pytest.mark.parametrize(
+    ("rule", "share"),
+    [
+        (ss.SoftmaxSGM(alpha=20.0, step_size=0.5, tolerance=0.2), 0.25),
+        (ss.SoftmaxSGM(alpha=20.0, step_size=0.5, tolerance=0.2), 0.5),
+        (ss.AverageSGM(step_size=0.5, tolerance=0.2), 0.5),
+    ],
+)
+def test_flowers_grid_takes_the_compiled_course(rule, share):
     data = breast_cancer(12)
-    rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.5, tolerance=0.2)
     options = {"rounds": 40, "participation": share, "batch_size": None, "eval_every": 0, "seed": 5}
     options |= {"memory": ss.Memory(smoothing=0.3), "local_steps": 2}
     compiled = ss.solve(data.problem, data.train, rule, record_clients=True, **options)

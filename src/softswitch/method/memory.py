@@ -175,6 +175,19 @@ def ask(remembered: Remembered, in_turn: Int[Array, " window"], places: Places) 
     return jnp.concatenate([*found, in_turn[free[: places.by_turns]]])
 
 
+def stand_for(places: Places, clients: int, dtype: Any) -> Float[Array, " m"] | None:
+    """For how many clients each of those asked stands, in the order of ``ask``; None where everyone is asked.
+
+    Whoever is asked by need is asked for sure and stands for itself. Those in turn stand for all the others: these have
+    the chance r/(n − m + r) each, and a mean over all clients weighs them by the inverse of it.
+    """
+    if places.all == clients:
+        return None
+    by_need = places.by_constraint + places.by_objective
+    in_turn = (clients - by_need) / places.by_turns
+    return jnp.concatenate([jnp.ones(by_need, dtype), jnp.full(places.by_turns, in_turn, dtype)])
+
+
 def _worst_constraint(remembered: Remembered) -> Float[Array, " n"]:
     values = remembered.constraint
     return values[:, 0] if values.shape[1] == 1 else values.max(axis=1)
@@ -243,7 +256,7 @@ def decide(
 
     The criterion and the switch bit are those of all clients ever heard. Directions come from those asked only, who are
     weighed among themselves, by what is remembered of them: where the client that blocks is not among them, the worst
-    of those who are takes its place.
+    of those who are takes its place. A rule that wants a mean weighs them by how many clients each stands for.
 
     Args:
         rule: the method.

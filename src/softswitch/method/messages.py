@@ -21,6 +21,8 @@ class Reports(NamedTuple):
         metrics: further numbers that clients tell by name, recorded and never used by a rule.
         sums: the additive statistics of a pooled constraint, times the client's rows; None for a plain one.
         bit: the switch bit, where the round is decided already: those who are left after it are weighed again.
+        stand_for: for how many clients each of these stands, where some are asked more often than others: a rule that
+            wants a mean weighs them by it. None: all alike.
     """
 
     objective: Float[Array, " m"]
@@ -30,6 +32,7 @@ class Reports(NamedTuple):
     metrics: dict[str, Float[Array, " m"]] = {}  # noqa: RUF012 (a NamedTuple's default, never written to)
     sums: Float[Array, "m s"] | None = None
     bit: Bool[Array, ""] | None = None
+    stand_for: Float[Array, " m"] | None = None
 
     @property
     def has_objective(self) -> Bool[Array, " m"]:

@@ -28,6 +28,7 @@ from softswitch.method.memory import (
     order_of_pass,
     rounds_a_pass,
     some,
+    stand_for,
     turn,
     widened,
 )
@@ -96,6 +97,7 @@ class RunState:
         nothing = None if self._memory is None else nothing_remembered(0, constraints, statistics, self.dtype)
         self.state: State = _start(params, self._rule, constraints, nothing)
         self._heard: Remembered | None = None  # between the two exchanges of a round
+        self._stand_for: jax.Array | None = None  # likewise
         self.record: Record | None = None
         self.done = 0
         self.void_in_a_row = 0
@@ -158,8 +160,9 @@ class RunState:
         assert self.state.memory is not None
         if len(self.state.memory.heard_at) < known:
             self.state = self.state._replace(memory=widened(self.state.memory, known))
-        there = jnp.asarray(connected, jnp.int32)
-        return np.asarray(_ask(self._key, k, self.state.memory, there, self._memory.places(many))).tolist()
+        there, places = jnp.asarray(connected, jnp.int32), self._memory.places(many)
+        self._stand_for = stand_for(places, len(connected), self.dtype)
+        return np.asarray(_ask(self._key, k, self.state.memory, there, places)).tolist()
 
     def decide(self, clients: list[int], reports: Reports) -> tuple[Decision, Any] | None:
         """The rule's decision and its memory after it; None where too few reported."""
@@ -168,6 +171,7 @@ class RunState:
             return None
         if self._memory is None:
             return _decide(self._rule, self.state.rule, reports)
+        reports = reports._replace(stand_for=self._stand_for)
         asked, k = jnp.asarray(clients, jnp.int32), jnp.int32(self.done)
         heard = _hear(self._memory, self.state.memory, k, asked, reports)
         pooled = None
@@ -203,6 +207,7 @@ class RunState:
         weighed = reports
         if self._heard is not None:
             weighed = _as_remembered(self._heard, jnp.asarray(clients, jnp.int32), reports)
+            weighed = weighed._replace(stand_for=self._stand_for)
         direction = None if decided is None else self._weighted(weighed, decided[0], directions)
         if decided is None or direction is None:
             fates[fates == Fate.COUNTED] = Fate.VOID
