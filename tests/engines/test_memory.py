@@ -19,7 +19,18 @@ from problems import NumpyTwin, client_data, least_squares, regression, softplus
 from softswitch import theory
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
 from softswitch.engines.flower import wire
-from softswitch.method.memory import Places, ask, decide, hear, nothing_remembered, order_of_pass, rounds_a_pass, turn
+from softswitch.method.memory import (
+    Places,
+    ask,
+    decide,
+    hear,
+    nothing_remembered,
+    order_of_pass,
+    rounds_a_pass,
+    stand_for,
+    turn,
+)
+from softswitch.method.round import surviving_weights
 from softswitch.rules import Reports
 from softswitch.tasks.fair_classification import adult
 from softswitch.tasks.neyman_pearson import breast_cancer
@@ -104,6 +115,43 @@ def test_who_is_asked(n, data):
         assert all(urgency[i] <= urgency[j] for j in worst) or m == n
     due = np.asarray(in_turn)[: places.by_turns]
     assert set(due.tolist()) <= set(chosen)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ss.AverageSGM(step_size=0.2, tolerance=0.05),
+        ss.Penalty(penalty=1.0, step_size=0.1, tolerance=0.05),
+        ss.PrimalDual(multiplier=1.0, dual_step_size=0.1, step_size=0.1, tolerance=0.05),
+    ],
+)
+def test_a_mean_weighs_every_client_alike_in_the_long_run(rule):
+    """Two of five places go by need, always to the same clients; over many passes everyone has the weight 1/n."""
+    n, places = 12, Places(1, 1, 3)
+    remembered = remembering(np.arange(n), -np.arange(n))
+    passes = 400
+    whose = turns(jax.random.key(0), range(passes * rounds_a_pass(n, places)), n, places)
+    counts = stand_for(places, n, jnp.float32)
+    np.testing.assert_allclose(counts, [1, 1, 10 / 3, 10 / 3, 10 / 3], rtol=1e-6)
+
+    def weights(in_turn):
+        asked = ask(remembered, in_turn, places)
+        told = reports(remembered.objective[asked], remembered.constraint[asked])._replace(stand_for=counts)
+        decision, _ = decide(rule, rule.init(1), remembered, asked, told, None)
+        return jnp.zeros(n).at[asked].set(decision.weights)
+
+    mean = np.asarray(jax.vmap(weights)(whose)).mean(axis=0)
+    np.testing.assert_allclose(mean, 1 / n, rtol=0.06)
+    np.testing.assert_allclose(mean[[0, n - 1]], 1 / n, rtol=1e-4, err_msg="those asked by need are always asked")
+    softmax = ss.SoftmaxSGM(alpha=0.0, step_size=0.1, tolerance=1.0)
+    asked = reports(np.zeros(5), np.zeros(5))._replace(stand_for=counts)
+    weighed, _ = decide(softmax, (), remembered, jnp.arange(5), asked, None)
+    np.testing.assert_allclose(weighed.weights, 0.2, rtol=1e-6, err_msg="the paper's weights are those of the asked")
+    left = surviving_weights(rule, rule.init(1), asked, weighed, jnp.array([True, False, True, False, False]))
+    np.testing.assert_allclose(
+        left, np.array([3, 0, 10, 0, 0]) / 13, rtol=1e-5, err_msg="so also of those who are left"
+    )
+    assert stand_for(Places(1, 1, 1), 3, jnp.float32) is None, "everyone is asked: the plain method"
 
 
 @pytest.mark.parametrize(("n", "m", "share"), [(20, 3, 2 / 3), (47, 5, 0.8), (7, 7, 0.5), (30, 4, 0.0), (9, 8, 1.0)])
@@ -205,10 +253,16 @@ def test_every_iterate_is_that_of_a_plain_numpy_loop(x64, monkeypatch, constrain
     assert 0.1 < result.history.switch_share < 0.9
 
 
-@pytest.mark.parametrize("share", [0.25, 0.5])
-def test_flowers_grid_takes_the_compiled_course(share):
+@pytest.mark.parametrize(
+    ("rule", "share"),
+    [
+        (ss.SoftmaxSGM(alpha=20.0, step_size=0.5, tolerance=0.2), 0.25),
+        (ss.SoftmaxSGM(alpha=20.0, step_size=0.5, tolerance=0.2), 0.5),
+        (ss.AverageSGM(step_size=0.5, tolerance=0.2), 0.5),
+    ],
+)
+def test_flowers_grid_takes_the_compiled_course(rule, share):
     data = breast_cancer(12)
-    rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.5, tolerance=0.2)
     options = {"rounds": 40, "participation": share, "batch_size": None, "eval_every": 0, "seed": 5}
     options |= {"memory": ss.Memory(smoothing=0.3), "local_steps": 2}
     compiled = ss.solve(data.problem, data.train, rule, record_clients=True, **options)
@@ -258,6 +312,146 @@ def test_a_pooled_constraint_is_remembered_by_its_sums():
     assert kept.state.memory.sums.shape == (6, 4)
     plain, same = (ss.solve(task.problem, task.train, rule, memory=m, **options) for m in (None, ss.Memory()))
     np.testing.assert_allclose(plain.history.criterion, same.history.criterion, rtol=1e-5)
+
+
+def pooled_task(clients=6):
+    """A mean over all rows that must stay small, of clients whose rows differ in number and lie apart."""
+    generator = np.random.default_rng(0)
+    owner = np.repeat(np.arange(clients), np.where(np.arange(clients) % 2, 5, 12))
+    x = generator.normal(size=(len(owner), 2)) + np.linspace(-1, 2, clients)[owner, None]
+
+    def objective(params, batch):
+        return jnp.average(((batch["x"] - params["a"]) ** 2).sum(axis=1), weights=batch["weight"])
+
+    def statistics(params, batch):
+        return jnp.stack([(batch["weight"] * (batch["x"] @ params["a"])).sum(), batch["weight"].sum()])
+
+    problem = ss.Problem(
+        objective, ss.PooledConstraint(statistics, lambda sums: sums[0] / sums[1] - 0.3), {"a": jnp.ones(2)}
+    )
+    return problem, ss.ClientData.from_arrays({"x": x.astype(np.float32)}, owner)
+
+
+POOLED = ss.SoftmaxSGM(alpha=5.0, step_size=0.05, tolerance=0.05, criterion="pooled")
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.4])
+def test_over_flower_a_pooled_constraint_is_remembered_as_in_the_compiled_engine(beta):
+    """Three of six clients a round, whole batches: the same clients, the same bits, the same sums."""
+    problem, clients = pooled_task()
+    options = {"rounds": 40, "participation": 0.5, "batch_size": None, "eval_every": 0, "seed": 2}
+    options |= {"memory": ss.Memory(smoothing=beta), "local_steps": 2}
+    compiled = ss.solve(problem, clients, POOLED, record_clients=True, **options)
+    grid = ss.solve(problem, clients, POOLED, engine="grid", **options)
+    assert 0.1 < compiled.history.switch_share < 0.9
+    np.testing.assert_array_equal(compiled.history.per_client.clients, grid.history.per_client.clients)
+    np.testing.assert_array_equal(compiled.history.feasible, grid.history.feasible)
+    np.testing.assert_allclose(compiled.history.criterion, grid.history.criterion, atol=1e-5)
+    np.testing.assert_allclose(compiled.last["a"], grid.last["a"], atol=1e-5)
+    np.testing.assert_allclose(compiled.state.memory.sums, grid.state.memory.sums, rtol=1e-4, atol=1e-4)
+
+
+def pooled_clients(clients=6, **changes):
+    """The same clients as Flower's app; ``changes`` are attributes of single ones, by their number."""
+    problem, data = pooled_task(clients)
+    ends = np.cumsum(data.sizes)
+
+    def make(context):
+        i = int(context.node_config["partition-id"])
+        rows = {"x": np.asarray(data.rows.columns["x"][ends[i] - data.sizes[i] : ends[i]])}
+        client = fl.JaxClient(problem, rows, name=f"site {i}", batch_size=None)
+        for name, value in changes.get(f"site_{i}", {}).items():
+            setattr(client, name, value)
+        return client
+
+    return fl.client_app(make), fl.initial_arrays(problem.start), problem.constraint.value
+
+
+def remembering_strategy(value, **changes):
+    options = {"participation": 0.5, "memory": ss.Memory(), "pooled": value, "wait": 0.0, "seed": 3}
+    return fl.SwitchingStrategy(POOLED, **{**options, "report_timeout": 0.05, "update_timeout": 0.05, **changes})
+
+
+def test_over_flower_remembered_sums_outlive_a_kill_and_a_new_client(tmp_path):
+    app, first, value = pooled_clients()
+
+    def run(checkpoints=None, callbacks=(), late=False):
+        grid = fl.InProcessGrid(app, 6)
+        if late:
+            grid.connected.discard(105)
+
+        def joins(chunk):
+            if chunk.round == 5:
+                grid.connected.add(105)
+
+        strategy = remembering_strategy(value, checkpoints=checkpoints, callbacks=[joins, *callbacks])
+        strategy.start(grid, first, 20)
+        return strategy.result
+
+    def die(chunk):
+        assert chunk.state.memory.sums.shape == ((6 if chunk.round > 5 else 5), 2)
+        if chunk.round == 9:
+            raise RuntimeError("the server dies")
+
+    whole = run(late=True)
+    with pytest.raises(RuntimeError, match="dies"):
+        run(ss.Checkpoints(tmp_path, every=0), [die], late=True)
+    again = run(ss.Checkpoints(tmp_path, every=0))
+    np.testing.assert_array_equal(again.params["a"], whole.params["a"])
+    np.testing.assert_array_equal(again.history.criterion, whole.history.criterion)
+    np.testing.assert_array_equal(again.state.memory.sums, whole.state.memory.sums)
+    assert whole.history.unheard[-1] == 0
+    np.testing.assert_allclose(again.state.memory.sums[:, 1], pooled_task()[1].sizes, rtol=1e-6)
+
+
+def test_over_flower_the_remembered_sums_are_those_of_accepted_reports():
+    """Clients lost before or after their report: the criterion is the value of all that was heard of everyone."""
+    app, first, value = pooled_clients()
+    grid = FaultyGrid(app, 6)
+    chance = np.random.default_rng(1)
+    before = np.zeros((6, 2))
+    kept_through_losses = 0
+
+    def between(chunk):
+        nonlocal before, kept_through_losses
+        told, kept = chunk.history.per_client, chunk.state.memory
+        reported = told.clients[0][np.isfinite(told.objective[0])]
+        sums = np.zeros((6, 2))
+        sums[: len(kept.sums)] = kept.sums
+        others = np.setdiff1d(np.arange(6), reported)
+        np.testing.assert_array_equal(sums[others], before[others])
+        kept_through_losses += len(np.setdiff1d(told.clients[0], reported))
+        if len(reported):
+            np.testing.assert_allclose(chunk.history.criterion[0], value(sums.sum(axis=0)), rtol=1e-5, atol=1e-6)
+        before = sums
+        grid.faults.clear()
+        for node in range(6):
+            if chance.random() < 0.3:
+                grid.faults[node, chance.choice([wire.REPORT, wire.UPDATE])] = chance.choice(["gone", "raises"])
+
+    strategy = remembering_strategy(value, callbacks=[between], patience=10**6)
+    strategy.start(grid, first, 60)
+    assert kept_through_losses > 10
+    assert (strategy.result.state.memory.times > 5).all()
+
+
+def test_over_flower_the_number_of_statistics_is_agreed_on_beforehand(caplog):
+    app, first, value = pooled_clients(site_4={"statistics": 3}, site_5={"statistics": 0})
+    strategy = remembering_strategy(value)
+    strategy.start(fl.InProcessGrid(app, 6), first, 10)
+    assert "client 'site 4' is turned away: it has 3 statistics, the others 2" in caplog.text
+    assert strategy.result.names == ("site 0", "site 1", "site 2", "site 3", "site 5")
+    silent, first, value = pooled_clients(**{f"site_{i}": {"statistics": 0} for i in range(6)})
+    with pytest.raises(ValueError, match="needs to know beforehand how many statistics a client reports"):
+        remembering_strategy(value).start(fl.InProcessGrid(silent, 6), first, 10)
+
+
+def test_over_flower_sums_that_cannot_be_put_together_void_the_round():
+    app, first, _ = pooled_clients()
+    strategy = remembering_strategy(lambda sums: np.nan, patience=3)
+    strategy.start(fl.InProcessGrid(app, 6), first, 10)
+    assert strategy.result.history.void.tolist() == [True] * 3
+    assert not strategy.result.state.memory.heard.any(), "a void round is not remembered"
 
 
 def test_checkpoints_keep_it(tmp_path):

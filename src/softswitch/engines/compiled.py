@@ -14,7 +14,17 @@ from jaxtyping import Array, Float, Int
 from softswitch.clients.evaluation import Overview, overview
 from softswitch.clients.oracle import Oracle
 from softswitch.method import round
-from softswitch.method.memory import Memory, Places, ask, decide, hear, nothing_remembered, turn, with_turns
+from softswitch.method.memory import (
+    Memory,
+    Places,
+    ask,
+    decide,
+    hear,
+    nothing_remembered,
+    stand_for,
+    turn,
+    with_turns,
+)
 from softswitch.method.rules import Rule
 from softswitch.method.weighting import maximum
 from softswitch.problem.domains import Domain
@@ -86,6 +96,8 @@ def play(
         decision, rule_state = rule.decide(state.rule, reports)
     else:
         assert state.memory is not None
+        assert program.places is not None
+        reports = reports._replace(stand_for=stand_for(program.places, oracle.client_count, reports.objective.dtype))
         remembered = hear(parts.memory, state.memory, k, draws.clients, reports)
         pooled = None if remembered.sums is None else oracle.pool(remembered.sums.sum(axis=0))
         decision, rule_state = decide(rule, state.rule, remembered, draws.clients, reports, pooled)

@@ -2,8 +2,8 @@
 
 After a cycle its last iterate, the average of the feasible ones in its second half and the best by its reports are
 judged on all training data. The best of them and of what there was before is where the next cycle begins. A cycle that
-gained much is followed by one with twice its step, any other by one with a third of it; each has √2 times the rounds of
-the one before. Where reports are noisy, the threshold moves by what the cycle's end was off the tolerance.
+gained much is followed by one with twice its step, one that gained nothing by one with a third of it; each has √2 times
+the rounds of the one before. Where reports are noisy, the threshold moves by what the cycle's end was off the tolerance.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from softswitch.results.history import History
 
 LONGER = math.sqrt(2)
 LARGER, SMALLER, MUCH_SMALLER = 2.0, 0.3, 0.1
-"""What the next step is multiplied by: after a gain, without one, and after a value that was not finite."""
-GAIN = 1e-3
-"""A cycle gained where F fell by more than this share of itself, or G came nearer to the tolerance by ten times that."""
+"""What the next step is multiplied by: after a large gain, without one, and after a value that was not finite."""
+GAIN, LARGE_GAIN = 1e-3, 0.2
+"""A gain is a fall of F by this share of itself, a large one by that; likewise of G while it is above the tolerance."""
 NOTHING, NOTHING_OF_START, CYCLES_OF_NOTHING, FEWEST_CYCLES = 2e-4, 2e-5, 3, 5
 """A run may end where its last cycles together gained less than these shares of F and of F at the start."""
 CORRECTED = 0.7
@@ -80,7 +80,7 @@ class Cycles:
         self.best = self._judged(self._first.params, "the start")
         self._start = self.best
         self.rule, self.end, self.averaging_from = self.template, 0, 0
-        self._gained, self._shift = False, 0.0
+        self._factor, self._shift = 1.0, 0.0
 
     @property
     def hopeless(self) -> bool:
@@ -152,7 +152,7 @@ class Cycles:
         self._shift = shift if math.isfinite(shift) else 0.0
         before = self.best
         self.best = min([self.best, *better], key=lambda one: one.rank(tolerance))
-        self._gained = bool(better) and _much(before, self.best, tolerance)
+        self._factor = MUCH_SMALLER if diverged else _factor(before, self.best, tolerance)
         step: Any = self.rule.step_size
         self.past.append(
             Cycle(
@@ -180,7 +180,7 @@ class Cycles:
         told = {
             "past": [asdict(cycle) for cycle in self.past],
             "best": [self.best.objective, self.best.constraint, self.best.words],
-            "next": [self._gained, self._shift],
+            "next": [self._factor, self._shift],
             "now": [self.end, self.averaging_from, _numbers(self.rule)],
         }
         return self.best.params, json.dumps(told)
@@ -190,7 +190,7 @@ class Cycles:
         told = json.loads(journal)
         self.past = [Cycle(**one) for one in told["past"]]
         self.best = Found(jax.tree.map(jnp.asarray, params), *told["best"])
-        self._gained, self._shift = told["next"]
+        self._factor, self._shift = told["next"]
         self.end, self.averaging_from, numbers = told["now"]
         if numbers is not None:
             self.rule = _with_numbers(self.rule, numbers)
@@ -229,9 +229,7 @@ class Cycles:
     def _next_step(self) -> float:
         if not self.past:
             return self._choice.first_step
-        last = self.past[-1]
-        factor = MUCH_SMALLER if last.diverged else LARGER if self._gained else SMALLER
-        return last.step_size * factor
+        return self.past[-1].step_size * self._factor
 
     def _next_threshold(self) -> float:
         tolerance = float(self._asked.tolerance)
@@ -265,12 +263,16 @@ def _finite(found: Found) -> bool:
     return math.isfinite(found.objective) and math.isfinite(found.constraint)
 
 
-def _much(before: Found, after: Found, tolerance: float) -> bool:
-    """Whether a gain is worth a larger step."""
-    above = max(0.0, before.constraint - tolerance)
+def _factor(before: Found, after: Found, tolerance: float) -> float:
+    """What the next step is multiplied by."""
+    above, still_above = (max(0.0, found.constraint - tolerance) for found in (before, after))
     if above > 0:
-        return max(0.0, after.constraint - tolerance) < (1 - 10 * GAIN) * above
-    return before.objective - after.objective > GAIN * abs(after.objective)
+        gain = (above - still_above) / above
+    else:
+        gain = (before.objective - after.objective) / max(abs(after.objective), 1e-300)
+    if gain > LARGE_GAIN and (above == 0 or still_above > 0):
+        return LARGER
+    return 1.0 if gain > GAIN else SMALLER
 
 
 def _numbers(rule: Rule) -> list[float] | None:

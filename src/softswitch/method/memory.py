@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules import Rule
 from softswitch.support import checks
+from softswitch.support.largest import largest
 from softswitch.support.traced import traced_settings
 
 FOR_TURNS = 0x7FFFFFFF
@@ -161,17 +162,35 @@ def ask(remembered: Remembered, in_turn: Int[Array, " window"], places: Places) 
     chosen = jnp.zeros(clients, bool)
     found = []
     for scores, many in (
-        (remembered.constraint.max(axis=1), places.by_constraint),
+        (_worst_constraint(remembered), places.by_constraint),
         (remembered.objective, places.by_objective),
     ):
         if many:
             known = jnp.maximum(scores, jnp.finfo(scores.dtype).min)  # those who have none stay above those chosen
             urgency = jnp.where(chosen, -jnp.inf, jnp.where(remembered.heard, known, jnp.inf))
-            found.append(lax.top_k(urgency, many)[1].astype(jnp.int32))
+            found.append(largest(urgency, many))
             chosen = chosen.at[found[-1]].set(True)
     # Those of the list that are not asked already keep their order and come first.
     free = jnp.argsort(chosen[in_turn], stable=True)
     return jnp.concatenate([*found, in_turn[free[: places.by_turns]]])
+
+
+def stand_for(places: Places, clients: int, dtype: Any) -> Float[Array, " m"] | None:
+    """For how many clients each of those asked stands, in the order of ``ask``; None where everyone is asked.
+
+    Whoever is asked by need is asked for sure and stands for itself. Those in turn stand for all the others: these have
+    the chance r/(n − m + r) each, and a mean over all clients weighs them by the inverse of it.
+    """
+    if places.all == clients:
+        return None
+    by_need = places.by_constraint + places.by_objective
+    in_turn = (clients - by_need) / places.by_turns
+    return jnp.concatenate([jnp.ones(by_need, dtype), jnp.full(places.by_turns, in_turn, dtype)])
+
+
+def _worst_constraint(remembered: Remembered) -> Float[Array, " n"]:
+    values = remembered.constraint
+    return values[:, 0] if values.shape[1] == 1 else values.max(axis=1)
 
 
 def hear(
@@ -208,6 +227,23 @@ def hear(
     )
 
 
+class Everyone(Reports):
+    """The reports of all clients, of whom there may be many.
+
+    A single constraint's numbers are a vector: XLA goes through a matrix of one column several times as slowly.
+    """
+
+    __slots__ = ()
+
+    @property
+    def pairs(self) -> tuple[Array, Array]:
+        """Of all pairs (client, constraint)."""
+        if self.constraint.shape[1] > 1:
+            return super().pairs
+        values = self.constraint[:, 0]
+        return values, self.mask & (values != -jnp.inf)
+
+
 def decide(
     rule: Rule,
     rule_state: Any,
@@ -220,7 +256,7 @@ def decide(
 
     The criterion and the switch bit are those of all clients ever heard. Directions come from those asked only, who are
     weighed among themselves, by what is remembered of them: where the client that blocks is not among them, the worst
-    of those who are takes its place.
+    of those who are takes its place. A rule that wants a mean weighs them by how many clients each stands for.
 
     Args:
         rule: the method.
@@ -230,7 +266,7 @@ def decide(
         reports: what they reported.
         pooled: the constraint on all clients' data put together, by what is remembered, where it is pooled.
     """
-    everyone = Reports(remembered.objective, remembered.constraint, pooled, remembered.heard)
+    everyone = Everyone(remembered.objective, remembered.constraint, pooled, remembered.heard)
     by_all, after = rule.decide(rule_state, everyone)
     asked = as_remembered(remembered, clients, reports)._replace(pooled=pooled, bit=by_all.feasible)
     decision, _ = rule.decide(rule_state, asked)

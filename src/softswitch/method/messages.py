@@ -21,6 +21,8 @@ class Reports(NamedTuple):
         metrics: further numbers that clients tell by name, recorded and never used by a rule.
         sums: the additive statistics of a pooled constraint, times the client's rows; None for a plain one.
         bit: the switch bit, where the round is decided already: those who are left after it are weighed again.
+        stand_for: for how many clients each of these stands, where some are asked more often than others: a rule that
+            wants a mean weighs them by it. None: all alike.
     """
 
     objective: Float[Array, " m"]
@@ -30,6 +32,7 @@ class Reports(NamedTuple):
     metrics: dict[str, Float[Array, " m"]] = {}  # noqa: RUF012 (a NamedTuple's default, never written to)
     sums: Float[Array, "m s"] | None = None
     bit: Bool[Array, ""] | None = None
+    stand_for: Float[Array, " m"] | None = None
 
     @property
     def has_objective(self) -> Bool[Array, " m"]:
@@ -47,7 +50,12 @@ class Reports(NamedTuple):
     def void(self) -> Bool[Array, ""]:
         """Whether nobody reported an objective, or nobody a constraint: the round then counts nothing."""
         xp = array_namespace(self.objective)
-        return ~(xp.any(self.has_objective) & xp.any(self.has_constraint))
+        return ~(xp.any(self.has_objective) & xp.any(self.pairs[1]))
+
+    @property
+    def pairs(self) -> tuple[Array, Array]:
+        """What the criterion is made of: the numbers of all pairs (client, constraint), and which were reported."""
+        return self.constraint, self.has_constraint
 
 
 class LocalLoss(NamedTuple):

@@ -65,10 +65,16 @@ def hardmax_weights(values: Array, mask: Array | None = None) -> Array:
     return _normalised(xp, xp.astype(largest, values.dtype))
 
 
-def equal_weights(values: Array, mask: Array | None = None) -> Array:
-    """The softmax weights at α = 0: 1/m for each of the m entries in the mask."""
+def equal_weights(values: Array, mask: Array | None = None, stand_for: Array | None = None) -> Array:
+    """The softmax weights at α = 0: 1/m for each of the m entries in the mask.
+
+    Where row i stands for ``stand_for[i]`` others, itself included, it has as many times the weight of one.
+    """
     xp, mask, _ = _masked(values, mask)
-    return _normalised(xp, xp.astype(mask, values.dtype))
+    weights = xp.astype(mask, values.dtype)
+    if stand_for is not None:
+        weights = weights * xp.reshape(stand_for, (-1,) + (1,) * (values.ndim - 1))
+    return _normalised(xp, weights)
 
 
 def maximum(values: Array, mask: Array | None = None) -> Array:

@@ -72,6 +72,7 @@ def _hello(client: LocalOracle, message: Message, context: Context) -> Message:
         "value_rows": int(client.value_rows),
         "gradient_rows": int(client.gradient_rows),
         "constraints": int(client.constraints),
+        "statistics": int(getattr(client, "statistics", 0)),
     }
     return wire.answer(message, **{wire.ABOUT: ConfigRecord(about)})
 

@@ -70,8 +70,9 @@ class Course:
         if constraints is None:
             raise TimeoutError(f"no client was connected within {settings.wait:g} s (wait)")
         self.clients = RemoteClients(self.grid, self.roster, settings)
-        self.run = RunState(rule, params, constraints, rounds, settings)
-        self.reader = Reader(self.roster, wire.shapes(params), constraints, self.run.dtype, settings)
+        statistics = self._statistics()
+        self.run = RunState(rule, params, constraints, statistics, rounds, settings)
+        self.reader = Reader(self.roster, wire.shapes(params), constraints, statistics, self.run.dtype, settings)
         self.metrics: dict[int, MetricRecord] = {}
         self._share, self._told_to_stop = SwitchShare(), False
         self._began = time.perf_counter()
@@ -91,9 +92,21 @@ class Course:
             "start": fingerprint(params),
             "program": self.run.program(),
             "jax": jax.__version__,
+            **({} if statistics is None else {"statistics": str(statistics)}),
             **clients_identity,
         }
         self._go_on()
+
+    def _statistics(self) -> int | None:
+        """How many statistics a client's pooled constraint has, where the server is to remember them; else None."""
+        if self.settings.pooled is None or self.settings.memory is None:
+            return None
+        if not self.roster.statistics and self._rule.criterion == "pooled":
+            raise ValueError(
+                "criterion='pooled' with memory needs to know beforehand how many statistics a client reports, but no "
+                "client met so far tells it; give your clients an attribute statistics, that number"
+            )
+        return self.roster.statistics or None
 
     def _go_on(self) -> None:
         """Take up the run where its checkpoints stand, if they do."""

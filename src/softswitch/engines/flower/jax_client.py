@@ -70,6 +70,8 @@ class JaxClient:
         self.value_rows = first.report_batching.width
         self.gradient_rows = first.update_batching.width
         self.constraints = first.constraints
+        told = jax.eval_shape(_report, first, problem.start, np.zeros(3, np.uint32))[2]
+        self.statistics = 0 if told is None else int(told.shape[0])
 
     def report(self, params: Arrays, task: Task) -> Values:
         """f_i and g_i on a batch."""

@@ -44,6 +44,9 @@ class LocalOracle(Protocol):
         value_rows: on how many rows a report is computed,
         gradient_rows: and on how many a gradient.
         constraints: how many constraints it has.
+
+    One whose constraint is pooled may also tell ``statistics``, how many additive statistics it reports: a server that
+    remembers must know it beforehand.
     """
 
     name: str

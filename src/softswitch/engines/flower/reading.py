@@ -22,7 +22,7 @@ from softswitch.results.history import Fate
 logger = logging.getLogger("softswitch.flower")
 
 
-def put_together(pooled: Callable[[Any], Any], sums: Sequence[np.ndarray]) -> np.ndarray | None:
+def put_together(pooled: Callable[[Any], Any], sums: Sequence[np.ndarray] | np.ndarray) -> np.ndarray | None:
     """The constraint on all clients' data put together; None, and a word in the log, where it cannot be had."""
     try:
         value = np.atleast_1d(np.asarray(pooled(np.sum(sums, axis=0))))
@@ -46,6 +46,7 @@ class Reader:
         roster: Roster,
         expected: Mapping[str, wire.Shape],
         constraints: int,
+        statistics: int | None,
         dtype: np.dtype,
         settings: StrategySettings,
     ) -> None:
@@ -56,27 +57,36 @@ class Reader:
         self._largest = settings.largest_number
         self._clip_norm = settings.clip_norm
         self._pooled = settings.pooled
-        self._statistics: int | None = None
+        self._statistics = statistics
+        self._keeps_sums = statistics is not None
 
     def reports(self, k: int, clients: list[int], answers: Sequence[Message | Lost]) -> tuple[Reports, np.ndarray]:
-        """The reports of those asked, and the fate of each."""
+        """The reports of those asked, and the fate of each.
+
+        A server that remembers gets each client's sums, and puts together those of all that it remembers.
+        """
         nobody = no_reports(len(clients), self._constraints, self._dtype, self._pooled is not None)
         objective, constraint, mask = (np.array(part) for part in (nobody.objective, nobody.constraint, nobody.mask))
-        fates, sums = np.zeros(len(clients), np.int32), []
+        fates, sums = np.zeros(len(clients), np.int32), {}
         for place, (index, answer) in enumerate(zip(clients, answers, strict=True)):
             values = self._usable(k, index, answer, place, fates, (Fate.NO_REPORT, Fate.BAD_REPORT), self._values)
             if values is None:
                 continue
             objective[place], constraint[place], mask[place] = values.objective, values.constraint, True
             if values.statistics is not None:
-                sums.append(self._roster.rows(index) * np.asarray(values.statistics))
-        pooled = nobody.pooled
-        if self._pooled is not None and sums:
-            together = put_together(self._pooled, sums)
-            if together is None:
-                return nobody, np.where(fates == Fate.COUNTED, Fate.VOID, fates)
-            pooled = jnp.asarray(together, self._dtype)
-        return Reports(jnp.asarray(objective), jnp.asarray(constraint), pooled, jnp.asarray(mask)), fates
+                sums[place] = self._roster.rows(index) * np.asarray(values.statistics)
+        reports = Reports(jnp.asarray(objective), jnp.asarray(constraint), nobody.pooled, jnp.asarray(mask))
+        if self._keeps_sums:
+            each = np.zeros((len(clients), self._statistics or 0), self._dtype)
+            for place, own in sums.items():
+                each[place] = own
+            return reports._replace(sums=jnp.asarray(each)), fates
+        if self._pooled is None or not sums:
+            return reports, fates
+        together = put_together(self._pooled, list(sums.values()))
+        if together is None:
+            return nobody, np.where(fates == Fate.COUNTED, Fate.VOID, fates)
+        return reports._replace(pooled=jnp.asarray(together, self._dtype)), fates
 
     def directions(
         self, k: int, clients: list[int], updating: list[int], answers: Sequence[Message | Lost], fates: np.ndarray

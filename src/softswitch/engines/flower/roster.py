@@ -21,7 +21,7 @@ PAUSE = 1.0
 RAREST = 64
 """A node that stays silent is asked again after at most so many looks."""
 ROWS = ("rows", "held_out_rows", "value_rows", "gradient_rows")
-MOST_ROWS, MOST_CONSTRAINTS = 2**40, 10_000
+MOST_ROWS, MOST_CONSTRAINTS, MOST_STATISTICS = 2**40, 10_000, 100_000
 """What a client may say of itself, at most."""
 
 
@@ -35,6 +35,7 @@ class Client:
     value_rows: int
     gradient_rows: int
     constraints: int
+    statistics: int = 0
 
 
 class Roster:
@@ -52,6 +53,7 @@ class Roster:
     def __init__(self, timeout: float, names: Iterable[str] = (), constraints: int | None = None) -> None:
         self._timeout = timeout
         self._constraints = constraints
+        self._statistics = 0
         self.names: list[str] = list(names)
         self.clients: list[Client | None] = [None] * len(self.names)
         self._nodes: dict[int, int] = {}  # node -> index
@@ -68,6 +70,11 @@ class Roster:
     def constraints(self) -> int | None:
         """How many constraints a client has; None as long as nobody was met."""
         return self._constraints
+
+    @property
+    def statistics(self) -> int:
+        """How many additive statistics a client's constraint has; 0 as long as nobody has told of any."""
+        return self._statistics
 
     def rows(self, index: int) -> int:
         """How many rows a client trains on; 0 where it was not met."""
@@ -120,19 +127,21 @@ class Roster:
                 self._turned_away.add(node)
         if told and self._constraints is None:  # what most of those first met have
             self._constraints = statistics.mode(client.constraints for _, client in told)
+        counts = [client.statistics for _, client in told if client.statistics]
+        if counts and not self._statistics:
+            self._statistics = statistics.mode(counts)
         for node, client in sorted(told, key=lambda pair: _natural(pair[1].name)):
             self._take_in(node, client)
 
     def _take_in(self, node: int, client: Client) -> None:
-        if client.constraints != self.constraints:
-            logger.warning(
-                "client %r is turned away: it has %d constraints, the others %d",
-                client.name,
-                client.constraints,
-                self.constraints,
-            )
-            self._turned_away.add(node)
-            return
+        for what, has, others in (
+            ("constraints", client.constraints, self.constraints),
+            ("statistics", client.statistics, client.statistics and self.statistics),  # 0: it does not tell
+        ):
+            if has != others:
+                logger.warning("client %r is turned away: it has %d %s, the others %d", client.name, has, what, others)
+                self._turned_away.add(node)
+                return
         if client.name in self.names:
             index = self.names.index(client.name)
             if index in self._nodes.values():
@@ -159,7 +168,8 @@ def _introduced(answer: Message | Lost) -> Client:
     constraints = wire.whole(about, "constraints", MOST_CONSTRAINTS)
     if not constraints:
         raise wire.Unacceptable("it has no constraint")
-    return Client(wire.word(about, "name"), constraints=constraints, **rows)
+    counted = wire.whole(about, "statistics", MOST_STATISTICS) if "statistics" in about else 0
+    return Client(wire.word(about, "name"), constraints=constraints, statistics=counted, **rows)
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:

@@ -14,6 +14,7 @@ from jax import tree_util
 from softswitch.clients.evaluation import Overview
 from softswitch.clients.sampling import choose_clients, words_to_choose
 from softswitch.engines.flower.entries import entry, joined, no_reports, with_memory
+from softswitch.engines.flower.reading import put_together
 from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.engines.flower.wire import Arrays
 from softswitch.method.memory import (
@@ -27,6 +28,7 @@ from softswitch.method.memory import (
     order_of_pass,
     rounds_a_pass,
     some,
+    stand_for,
     turn,
     widened,
 )
@@ -72,7 +74,15 @@ class RunState:
         void_in_a_row: how many void rounds there were since the last that counted.
     """
 
-    def __init__(self, rule: Rule, params: Params, constraints: int, rounds: int, settings: StrategySettings) -> None:
+    def __init__(
+        self,
+        rule: Rule,
+        params: Params,
+        constraints: int,
+        statistics: int | None,
+        rounds: int,
+        settings: StrategySettings,
+    ) -> None:
         self._rule = rule
         self.constraints = constraints
         self.rounds = rounds
@@ -81,12 +91,13 @@ class RunState:
         self._key = jax.random.key(settings.seed)
         self._domain = as_argument(settings.domain)
         self._min_clients = settings.min_clients
-        self._pools = settings.pooled is not None
+        self._pooled = settings.pooled
         self.dtype = np.dtype(float_dtype(params))
         self._memory = settings.memory
-        nothing = None if self._memory is None else nothing_remembered(0, constraints, None, self.dtype)
+        nothing = None if self._memory is None else nothing_remembered(0, constraints, statistics, self.dtype)
         self.state: State = _start(params, self._rule, constraints, nothing)
         self._heard: Remembered | None = None  # between the two exchanges of a round
+        self._stand_for: jax.Array | None = None  # likewise
         self.record: Record | None = None
         self.done = 0
         self.void_in_a_row = 0
@@ -108,13 +119,13 @@ class RunState:
 
     def like(self) -> tuple[State, Record]:
         """A state and a record in the structure of all."""
-        nobody = no_reports(1, self.constraints, self.dtype, self._pools)
+        nobody = no_reports(1, self.constraints, self.dtype, self._pooled is not None)
         record = entry([0], np.zeros(1, int), nobody, None, Overview.nothing(), (0, 0))
         return self.state, with_memory(record, self.state.memory, 0)
 
     def program(self) -> str:
         """A digest of what the server computes in a round, with every constant of the rule's functions in it."""
-        nobody = no_reports(1, self.constraints, self.dtype, self._pools)
+        nobody = no_reports(1, self.constraints, self.dtype, self._pooled is not None)
 
         def one_round(rule: Rule, domain: Any, state: State, k: Any, reports: Reports) -> Any:
             decision, rule_state = rule.decide(state.rule, reports)
@@ -149,8 +160,9 @@ class RunState:
         assert self.state.memory is not None
         if len(self.state.memory.heard_at) < known:
             self.state = self.state._replace(memory=widened(self.state.memory, known))
-        there = jnp.asarray(connected, jnp.int32)
-        return np.asarray(_ask(self._key, k, self.state.memory, there, self._memory.places(many))).tolist()
+        there, places = jnp.asarray(connected, jnp.int32), self._memory.places(many)
+        self._stand_for = stand_for(places, len(connected), self.dtype)
+        return np.asarray(_ask(self._key, k, self.state.memory, there, places)).tolist()
 
     def decide(self, clients: list[int], reports: Reports) -> tuple[Decision, Any] | None:
         """The rule's decision and its memory after it; None where too few reported."""
@@ -159,9 +171,17 @@ class RunState:
             return None
         if self._memory is None:
             return _decide(self._rule, self.state.rule, reports)
+        reports = reports._replace(stand_for=self._stand_for)
         asked, k = jnp.asarray(clients, jnp.int32), jnp.int32(self.done)
-        self._heard = _hear(self._memory, self.state.memory, k, asked, reports)
-        return _decide_by_all(self._rule, self.state.rule, self._heard, asked, reports, None)
+        heard = _hear(self._memory, self.state.memory, k, asked, reports)
+        pooled = None
+        if self._pooled is not None and heard.sums is not None:
+            together = put_together(self._pooled, np.asarray(heard.sums))
+            if together is None:
+                return None
+            pooled = jnp.asarray(together, self.dtype)
+        self._heard = heard
+        return _decide_by_all(self._rule, self.state.rule, heard, asked, reports, pooled)
 
     def apply(
         self,
@@ -187,10 +207,11 @@ class RunState:
         weighed = reports
         if self._heard is not None:
             weighed = _as_remembered(self._heard, jnp.asarray(clients, jnp.int32), reports)
+            weighed = weighed._replace(stand_for=self._stand_for)
         direction = None if decided is None else self._weighted(weighed, decided[0], directions)
         if decided is None or direction is None:
             fates[fates == Fate.COUNTED] = Fate.VOID
-            nobody = no_reports(len(clients), self.constraints, self.dtype, self._pools)
+            nobody = no_reports(len(clients), self.constraints, self.dtype, self._pooled is not None)
             record = entry(clients, fates, nobody, None, full, rows)
             state, void = self.state, self.void_in_a_row + 1
         else:

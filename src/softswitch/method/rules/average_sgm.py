@@ -24,6 +24,6 @@ class AverageSGM(Rule):
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Weigh all clients equally, and switch on the criterion."""
-        objective_weights = equal_weights(reports.objective, reports.has_objective)
-        pair_weights = equal_weights(reports.constraint, reports.has_constraint)
+        objective_weights = equal_weights(reports.objective, reports.has_objective, reports.stand_for)
+        pair_weights = equal_weights(reports.constraint, reports.has_constraint, reports.stand_for)
         return switch(self, reports, self.measure(reports), objective_weights, pair_weights), state

@@ -155,13 +155,13 @@ class Rule(ABC):
 
     def measure(self, reports: Reports, alpha: Any = 0.0) -> Any:
         """The criterion G_k by the rule's word for it; α is that of the constraint's softmax."""
-        pairs = reports.has_constraint
+        values, reported = reports.pairs
         if self.switches_on == "softmax":
-            return softmax_mean(reports.constraint, alpha, pairs)
+            return softmax_mean(values, alpha, reported)
         if self.switches_on == "max":
-            return maximum(reports.constraint, pairs)
+            return maximum(values, reported)
         if self.switches_on == "mean":
-            return softmax_mean(reports.constraint, 0.0, pairs)
+            return softmax_mean(values, 0.0, reported)
         if reports.pooled is None:
             raise ValueError(
                 "criterion='pooled' needs a constraint given as PooledConstraint(statistics, value), "

@@ -40,7 +40,7 @@ class Penalty(Rule):
         decision = Decision(
             criterion=criterion,
             feasible=self.passes(criterion, reports),
-            weights=equal_weights(reports.objective, reports.mask),
+            weights=equal_weights(reports.objective, reports.mask, reports.stand_for),
             local_loss=LocalLoss(1.0, no_mix, self.penalty, self.tolerance),
         )
         return decision, state

@@ -47,7 +47,7 @@ class PrimalDual(Rule):
         """Average the clients' Lagrangians, then move the multipliers."""
         xp = array_namespace(reports.constraint)
         criterion = self.measure(reports)
-        weights = equal_weights(reports.objective, reports.mask)
+        weights = equal_weights(reports.objective, reports.mask, reports.stand_for)
         having = reports.has_constraint
         count = xp.sum(xp.astype(having, reports.constraint.dtype), axis=0)
         total = xp.sum(xp.where(having, reports.constraint, xp.zeros_like(reports.constraint)), axis=0)
