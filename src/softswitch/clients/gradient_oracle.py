@@ -151,7 +151,7 @@ class GradientOracle(Oracle):
         """
 
         def minimise(loss: Loss) -> Params:
-            if self.by_size:
+            if self.by_size and self.update_batching.draws is None:
                 return self.by_sizes(loss, params, decision)
 
             def in_slice(some: tuple[Any, ...]) -> Params:

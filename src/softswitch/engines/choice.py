@@ -17,13 +17,15 @@ from softswitch.method.rules import Rule, SoftmaxSGM
 from softswitch.method.steps import FallingStep, NormalizedAdam
 from softswitch.problem.problem import Problem
 
-WORK = 2**36
+WORK = 2**35
 """Rows × parameters that a run may take, a gradient counted three times: some tens of seconds on two cores."""
 LEAST_PARAMETERS = 64
 """A row of fewer parameters costs as much as one of so many."""
 FEWEST_ROUNDS, FEWEST_FOR_NETWORKS, MOST_ROUNDS = 400, 1500, 20_000
 NETWORK = 512
 """A model of more parameters is taken for a network: more rounds, on fewer rows each."""
+REPORTS = 0.6
+"""All rows are reported on where that takes at most this share of a round's work."""
 CYCLES = 40
 """The first cycle takes this part of the rounds, and every later one √2 times as many as the one before,"""
 SHORTEST_CYCLE = 40
@@ -32,8 +34,8 @@ FIRST_WAY, SMALLEST_FIRST_STEP, LARGEST_FIRST_STEP = 5.0, 0.01, 0.1
 """How far a parameter can go in the first cycle, and the steps that this may come to, in units of the start."""
 SHARPNESS = 0.3
 """α, in units of the change from round to round."""
-MOMENTA = (0.9, 0.99)
-"""Of the server optimiser, in turn."""
+MOMENTUM, LONG_MOMENTUM, LONG_CYCLE = 0.9, 0.99, 1000
+"""Of the server optimiser; every second cycle of so many rounds has the larger one."""
 SMOOTHING = 0.8
 """Of remembered reports, where they are noisy."""
 
@@ -82,7 +84,7 @@ class Choice:
     def template(self, asked: Rule) -> Rule:
         """The method of the first cycle, before anything is known of the clients."""
         step = FallingStep(first=self.first_step, rounds=self.first_cycle)
-        return self.rule(asked, step, MOMENTA[0], float(asked.tolerance))
+        return self.rule(asked, step, MOMENTUM, float(asked.tolerance))
 
 
 def choose(
@@ -99,13 +101,16 @@ def choose(
     all_rows = int(widths_by_size(clients).sum()) if grouped else m * largest
     if for_update == "auto" and for_report in ("auto", "same", None) and all_rows * (1 + 3 * steps) <= a_round:
         for_report = for_update = None
+    elif for_report == "auto" and grouped and all_rows <= REPORTS * a_round:
+        for_report, a_round = None, 2 * (a_round - all_rows)
     if for_update == "auto":
         for_update = _all_or(a_round / 2 / (3 * steps * m), 64, largest)
     if for_report in ("auto", "same"):
         for_report = _all_or(a_round / 2 / m, 256, largest)
-    whole = for_report is None and for_update is None
-    taken = replace(how, batch_size=for_update, value_batch_size=for_report, by_size=whole and grouped)
-    value_rows, update_rows = (all_rows if size is None else m * min(size, largest) for size in (for_report, for_update))
+    taken = replace(how, batch_size=for_update, value_batch_size=for_report, by_size=grouped and for_report is None)
+    value_rows, update_rows = (
+        all_rows if size is None else m * min(size, largest) for size in (for_report, for_update)
+    )
     if rounds is None:
         affordable = int(WORK / parameters / (value_rows + 3 * steps * update_rows))
         most = min(max(affordable, fewest), MOST_ROUNDS)
@@ -113,8 +118,9 @@ def choose(
         most = rounds
     everyone = m == len(clients)
     if memory == "auto":
-        memory = None if everyone and whole else Memory(smoothing=0.0 if for_report is None else SMOOTHING)
-    return first_choice(problem.start, most, may_end=rounds is None, exact=everyone and whole), taken, memory
+        memory = None if everyone and for_report is None else Memory(smoothing=0.0 if for_report is None else SMOOTHING)
+    exact = everyone and for_report is None
+    return first_choice(problem.start, most, may_end=rounds is None, exact=exact), taken, memory
 
 
 def first_choice(start: Any, rounds: int, *, may_end: bool, exact: bool) -> Choice:

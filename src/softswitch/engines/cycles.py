@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.engines import compiled
-from softswitch.engines.choice import MOMENTA, Choice
+from softswitch.engines.choice import LONG_CYCLE, LONG_MOMENTUM, MOMENTUM, Choice
 from softswitch.engines.request import Request
 from softswitch.method.round import BestSeen, State, first_to_average
 from softswitch.method.rules import Rule
@@ -32,7 +32,7 @@ LARGER, SMALLER, MUCH_SMALLER = 2.0, 0.3, 0.1
 """What the next step is multiplied by: after a large gain, without one, and after a value that was not finite."""
 GAIN, LARGE_GAIN = 1e-3, 0.2
 """A gain is a fall of F by this share of itself, a large one by that; likewise of G while it is above the tolerance."""
-NOTHING, NOTHING_OF_START, CYCLES_OF_NOTHING, FEWEST_CYCLES = 2e-4, 2e-5, 3, 5
+NOTHING, NOTHING_OF_START, CYCLES_OF_NOTHING, FEWEST_CYCLES = 3e-4, 2e-5, 3, 5
 """A run may end where its last cycles together gained less than these shares of F and of F at the start."""
 CORRECTED = 0.7
 """The share of what a noisy cycle was off the tolerance that its threshold moves by."""
@@ -80,7 +80,7 @@ class Cycles:
         self.best = self._judged(self._first.params, "the start")
         self._start = self.best
         self.rule, self.end, self.averaging_from = self.template, 0, 0
-        self._factor, self._shift = 1.0, 0.0
+        self._factor, self._shift, self._momentum = 1.0, 0.0, MOMENTUM
 
     @property
     def hopeless(self) -> bool:
@@ -118,7 +118,8 @@ class Cycles:
         length = round(choice.first_cycle * LONGER ** len(past))
         if choice.rounds - done - length < length * LONGER / 2:
             length = choice.rounds - done
-        momentum = MOMENTA[len(past) % len(MOMENTA)]
+        momentum = LONG_MOMENTUM if length >= LONG_CYCLE and len(past) % 2 else MOMENTUM
+        self._momentum = momentum
         step = FallingStep(first=self._next_step(), rounds=length, begin=done)
         local = step
         threshold = self._next_threshold()
@@ -159,7 +160,7 @@ class Cycles:
                 begin=begin,
                 end=done,
                 step_size=float(step.first),
-                momentum=MOMENTA[len(self.past) % len(MOMENTA)],
+                momentum=self._momentum,
                 threshold=float(self.rule.switch_at),
                 objective=self.best.objective,
                 constraint=self.best.constraint,
@@ -180,7 +181,7 @@ class Cycles:
         told = {
             "past": [asdict(cycle) for cycle in self.past],
             "best": [self.best.objective, self.best.constraint, self.best.words],
-            "next": [self._factor, self._shift],
+            "next": [self._factor, self._shift, self._momentum],
             "now": [self.end, self.averaging_from, _numbers(self.rule)],
         }
         return self.best.params, json.dumps(told)
@@ -190,7 +191,7 @@ class Cycles:
         told = json.loads(journal)
         self.past = [Cycle(**one) for one in told["past"]]
         self.best = Found(jax.tree.map(jnp.asarray, params), *told["best"])
-        self._factor, self._shift = told["next"]
+        self._factor, self._shift, self._momentum = told["next"]
         self.end, self.averaging_from, numbers = told["now"]
         if numbers is not None:
             self.rule = _with_numbers(self.rule, numbers)

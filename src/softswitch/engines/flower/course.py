@@ -101,7 +101,7 @@ class Course:
         """How many statistics a client's pooled constraint has, where the server is to remember them; else None."""
         if self.settings.pooled is None or self.settings.memory is None:
             return None
-        if not self.roster.statistics and self._rule.criterion == "pooled":
+        if not self.roster.statistics and self._rule.switches_on == "pooled":
             raise ValueError(
                 "criterion='pooled' with memory needs to know beforehand how many statistics a client reports, but no "
                 "client met so far tells it; give your clients an attribute statistics, that number"
