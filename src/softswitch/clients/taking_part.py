@@ -101,10 +101,11 @@ def gradient_oracle(
 
 def _batchings(how: TakingPart, clients: ClientData, replace: bool | None) -> tuple[Batching, Batching]:
     """How clients draw for their reports, and for their gradients."""
-    update = batching(how.batch_size, replace, clients.stratum_sizes)
-    if how.value_batch_size == "same":
-        return update, update
-    return batching(how.value_batch_size, replace, clients.stratum_sizes), update
+    for_update, for_report = how.batch_size, how.value_batch_size
+    if for_update == "auto" or for_report == "auto":
+        raise ValueError("batch_size and value_batch_size must be given where nothing is chosen, but are 'auto'")
+    update = batching(for_update, replace, clients.stratum_sizes)
+    return update if for_report == "same" else batching(for_report, replace, clients.stratum_sizes), update
 
 
 def _held_out(held_out: Any, clients: ClientData, ignoring: tuple[str, ...]) -> tuple[Rows, WayThrough]:

@@ -96,7 +96,8 @@ def choose(
     fewest = FEWEST_ROUNDS if parameters <= NETWORK else FEWEST_FOR_NETWORKS
     a_round = WORK / parameters / (fewest if rounds is None else min(max(rounds, fewest), MOST_ROUNDS))
     steps = how.local_steps
-    for_report, for_update = how.value_batch_size, how.batch_size
+    for_report: Any = how.value_batch_size
+    for_update: Any = how.batch_size
     grouped = steps == 1 and m == len(clients)
     all_rows = int(widths_by_size(clients).sum()) if grouped else m * largest
     if for_update == "auto" and for_report in ("auto", "same", None) and all_rows * (1 + 3 * steps) <= a_round:

@@ -3,7 +3,7 @@
 After a cycle its last iterate, the average of the feasible ones in its second half and the best by its reports are
 judged on all training data. The best of them and of what there was before is where the next cycle begins. A cycle that
 gained much is followed by one with twice its step, one that gained nothing by one with a third of it; each has √2 times
-the rounds of the one before. Where reports are noisy, the threshold moves by what the cycle's end was off the tolerance.
+the rounds of the one before. Where reports are noisy, the threshold moves by how far the cycle ended off the tolerance.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def sweep(
     }
 
     data = (problem, clients, held_out)
-    each = [(*data, numbers)]
+    each: list[tuple[Any, Any, Any, tuple[int, ...]]] = [(*data, numbers)]
     if any(isinstance(given, Sequence) for given in data):
         own = map(_a_seed, ("problem", "clients", "held_out"), data, [numbers] * 3)
         each = [(*one, (seed,)) for *one, seed in zip(*own, numbers, strict=True)]

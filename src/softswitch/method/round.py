@@ -128,8 +128,8 @@ def check_optimizer(rule: Rule, params: Params) -> None:
         optimizer.update(params, optimizer.init(params), params, value=jnp.zeros((), float_dtype(params)))
     except TypeError as error:
         raise ValueError(
-            f"optimizer must be content with a direction, the parameters and a value, but {rule.server_optimizer!r} is not: "
-            f"{error}. A server cannot evaluate functions for it, as a line search would need"
+            "optimizer must be content with a direction, the parameters and a value, but "
+            f"{rule.server_optimizer!r} is not: {error}. A server cannot evaluate functions for it, as a line search would need"
         ) from error
 
 

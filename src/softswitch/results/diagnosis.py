@@ -203,7 +203,7 @@ def _limit_cycle(history: History, rule: Rule) -> Finding | None:
     step = float(rule.step_size_at(len(history) - 1))
     # How far apart the two points can lie, in steps. Per spread, α grows without bound as the clients come to tie.
     by_spread = isinstance(rule, SoftmaxSGM) and rule.alpha_scale == "spread"
-    given = rule.alpha if isinstance(rule, SoftmaxSGM) else math.inf
+    given = math.inf if not isinstance(rule, SoftmaxSGM) or rule.alpha is None else rule.alpha
     alpha, apart = (math.inf, math.tanh(given / 2)) if by_spread else (given, 1.0)
     if alpha * step <= 2 or apart < 0.5:
         return None
@@ -271,4 +271,4 @@ def _level(history: History, rule: Rule) -> float | None:
 def _constraint_alpha(rule: Rule) -> float:
     if not isinstance(rule, SoftmaxSGM) or rule.switches_on != "softmax":
         return 0.0
-    return rule.alpha if rule.constraint_alpha is None else rule.constraint_alpha
+    return (rule.alpha or 0.0) if rule.constraint_alpha is None else rule.constraint_alpha

@@ -14,7 +14,7 @@ import numpy as np
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.gradient_oracle import GradientOracle
 from softswitch.clients.sampling import whole
-from softswitch.clients.taking_part import BatchSize, TakingPart, gradient_oracle
+from softswitch.clients.taking_part import ValueBatchSize, TakingPart, gradient_oracle
 from softswitch.engines.flower.flat_params import flat, unflat
 from softswitch.engines.flower.local import Task
 from softswitch.engines.flower.wire import Arrays, Values
@@ -47,7 +47,7 @@ class JaxClient:
         *,
         name: str,
         batch_size: int | None = 32,
-        value_batch_size: BatchSize = "same",
+        value_batch_size: ValueBatchSize = "same",
         replace: bool = True,
         strata: Any | None = None,
         held_out: Mapping[str, Any] | None = None,

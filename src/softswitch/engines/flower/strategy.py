@@ -84,11 +84,6 @@ class SwitchingStrategy(Strategy):
         self.settings = with_changes(settings, changes)
         if rule.switches_on == "pooled" and self.settings.pooled is None:
             raise ValueError("criterion='pooled' needs pooled, the value function of the clients' PooledConstraint")
-<<<<<<< HEAD
-        if rule.switches_on == "pooled" and self.settings.memory is not None:
-            raise ValueError("criterion='pooled' and memory do not go together over Flower: statistics are not kept")
-=======
->>>>>>> h-step9
         self.clients_identity: dict[str, str] = {}
         self.result: Result | None = None
         self.clients: RemoteClients | None = None

@@ -53,10 +53,10 @@ class Rule(ABC):
             or the constraint ``"pooled"`` from all clients' additive statistics. By default the method's own. For a
             rule without an α the softmax mean is the plain mean.
         optimizer: the server optimiser: a function from a step size to an optax transformation, such as ``optax.adam``;
-            ``optax.sgd`` by default where there is a step size. It is handed Σ r_i u_i as if it were a gradient. One that wants a ``value``
-            (``optax.polyak_sgd``, say) is handed that of what the round descends on: Σ r_i f_i in an objective round,
-            how far the criterion is above λ in a constraint round. A Polyak step for a convex constraint never quite
-            reaches λ then: give it an ``f_min`` a little below 0.
+            ``optax.sgd`` by default where there is a step size. It is handed Σ r_i u_i as if it were a gradient. One
+            that wants a ``value`` (``optax.polyak_sgd``, say) is handed that of what the round descends on: Σ r_i f_i
+            in an objective round, how far the criterion is above λ in a constraint round. A Polyak step for a convex
+            constraint never quite reaches λ then: give it an ``f_min`` a little below 0.
     """
 
     tolerance: float
