@@ -18,6 +18,7 @@ from softswitch.problem.parameters import Params
 from softswitch.results import saving
 from softswitch.results.finding import Finding
 from softswitch.results.history import History
+from softswitch.results.lower_bound import LowerBound
 from softswitch.results.status import Status, StatusCode
 
 
@@ -44,6 +45,7 @@ class Result:
         seed: of all random choices.
         seconds: wall time of the rounds, compilation included.
         state: all that the server kept: what a warm start can go on with.
+        lower_bound: on the best possible, where one was asked for; see ``with_lower_bound``.
     """
 
     params: Params
@@ -61,6 +63,12 @@ class Result:
     seed: int
     seconds: float
     state: State
+    lower_bound: LowerBound | None = None
+
+    @property
+    def gap(self) -> float | None:
+        """How far F(params) is above the best possible at most; None where no bound was asked for, ∞ without one."""
+        return None if self.lower_bound is None else self.lower_bound.gap
 
     @property
     def worst_objective(self) -> float:
@@ -83,6 +91,8 @@ class Result:
     def explain(self) -> str:
         """How the run ended, what the answer is, and what looks wrong with it, in words."""
         lines = [f"{self.status}.", f"The answer is the {self.selected.removeprefix('the ')}."]
+        if self.lower_bound is not None:
+            lines.append(f"How good it is: {self.lower_bound}.")
         if not self.diagnosis:
             lines.append("Nothing looks wrong.")
         lines += [f"- {finding}" for finding in self.diagnosis]
@@ -111,6 +121,7 @@ class Result:
             "rule": describe_rule(self.rule),
             "seed": self.seed,
             "seconds": self.seconds,
+            "lower_bound": None if self.lower_bound is None else self.lower_bound.to_dict(),
         }
         trees = {
             "params": self.params,
@@ -159,6 +170,7 @@ class Result:
             seed=words["seed"],
             seconds=words["seconds"],
             state=_on_device(saving.tree("state", words, arrays, start(last, method, constraint.shape[1]))),
+            lower_bound=None if words.get("lower_bound") is None else LowerBound.from_dict(words["lower_bound"]),
         )
 
 
