@@ -159,7 +159,7 @@ class _Ascent:
     ) -> None:
         self.lagrangian, self.domain, self.answer, self.values = lagrangian, problem.domain, answer, values
         finite = values.objective[np.isfinite(values.objective)]
-        self.scale = max(abs(values.worst), float(finite.std()), 1e-12)
+        self.scale = max(abs(values.worst), float(finite.std())) or 1.0
         known = np.abs(values.constraint[np.isfinite(values.constraint)])
         self.scales = (
             self.scale,
@@ -197,7 +197,9 @@ class _Ascent:
         weights = Weights(objective / objective.sum(), constraint / max(1.0, constraint.sum()))
         if self.lagrangian.radius is not None:
             weights = weights._replace(ball=1e-3 * self.scale / self.lagrangian.radius**2)
-        return _Tried(weights, smallest(self.lagrangian, weights, self.domain, self.answer, self.scale, steps=0))
+        return _Tried(
+            weights, smallest(self.lagrangian, weights, self.domain, self.answer, self.scale, self.length, steps=0)
+        )
 
     def _climb(self, best: _Tried | None) -> None:
         """Steps on the dual, each held back until it leads up."""
@@ -224,11 +226,11 @@ class _Ascent:
 
     def _try(self, made: Proposal) -> _Tried:
         lagrangian, weights = self.lagrangian, made.weights
-        minimum = smallest(lagrangian, weights, self.domain, made.point, self.scale)
+        minimum = smallest(lagrangian, weights, self.domain, made.point, self.scale, self.length)
         while not minimum.bounded and isinstance(self.domain, Ball) and weights.ball < 1e6 * self.scale:
             pull = float(np.linalg.norm(minimum.gradient)) / self.domain.radius
             weights = weights._replace(ball=max(pull, 10 * weights.ball, 1e-6 * self.scale))
-            minimum = smallest(lagrangian, weights, self.domain, self.answer, self.scale)
+            minimum = smallest(lagrangian, weights, self.domain, self.answer, self.scale, self.length)
         noise = lagrangian.rounding * made.steepness
         tried = _Tried(weights, minimum, noise=noise, rounding=lagrangian.rounding * minimum.size)
         return replace(tried, floor=floor(lagrangian, minimum, weights, self.domain, noise, self.reach(tried)))
@@ -239,6 +241,7 @@ class _Ascent:
 
     def _done(self, share: float) -> bool:
         """Whether the bound is so near to F at the answer, or where a Lagrangian is smallest, that it is about F*."""
+        share = max(share, 8 * self.lagrangian.rounding)
         return self.best is not None and self.reached - self.best.floor.value <= share * self.scale
 
 

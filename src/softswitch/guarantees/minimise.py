@@ -71,6 +71,7 @@ def smallest(
     domain: Domain | None,
     start: np.ndarray,
     scale: float,
+    reach: float,
     *,
     steps: int = NEWTON_STEPS,
 ) -> Minimum:
@@ -81,12 +82,13 @@ def smallest(
         weights: of its parts.
         domain: Θ, which matters if it is a box.
         start: where to begin.
-        scale: how large values are that matter.
+        scale: how large values are that matter,
+        reach: and how large parameters.
         steps: of Newton's method at a time; with 0 it is only looked at the start.
     """
-    search = _Search(lagrangian, weights, domain if isinstance(domain, Box) else None, scale)
-    search.look(search.inside(start))
+    search = _Search(lagrangian, weights, domain if isinstance(domain, Box) else None, scale, reach)
     try:
+        search.look(search.inside(start))
         if not steps:
             if search.dense:
                 search.curve()
@@ -95,7 +97,8 @@ def smallest(
             if search.dense:
                 search.newton(steps)
     except NoRowsLeft:
-        pass
+        if not search.point.size:
+            raise
     except _NoMinimum:
         return search.found(bounded=False)
     return search.found()
@@ -104,12 +107,12 @@ def smallest(
 class _Search:
     """A search under way; ``point`` is the best that it has looked at, by the value and near the minimum the slope."""
 
-    def __init__(self, lagrangian: Lagrangian, weights: Weights, box: Box | None, scale: float) -> None:
+    def __init__(self, lagrangian: Lagrangian, weights: Weights, box: Box | None, scale: float, reach: float) -> None:
         self.lagrangian, self.weights, self.box, self.scale = lagrangian, weights, box, scale
         self.dense = lagrangian.size <= MOST_DENSE
         self.point = self.gradient = np.empty(0)
         self.value, self.size, self.first = math.inf, 0.0, math.nan
-        self.reach = 1.0
+        self.reach, self.large = reach, math.inf
         self.hessian: np.ndarray | None = None
         self.inverse: Any = None
 
@@ -122,10 +125,10 @@ class _Search:
         looked = self.lagrangian.weighted(point, self.weights)
         value, gradient, _ = looked
         if not self.point.size:
-            self.first, self.reach = value, 1 + float(np.linalg.norm(point))
+            self.first, self.large = value, self.scale + looked.size
             self._keep(point, looked)
         away = self.box is None and float(np.linalg.norm(point)) > FAR * self.reach
-        if away or value < self.first - FAR * (self.scale + abs(self.first)):
+        if away or value < self.first - FAR * self.large:
             raise _NoMinimum
         near = abs(value - self.value) <= 4 * self.lagrangian.eps * (abs(value) + self.scale)
         flatter = self._slope(point, gradient) < self._slope(self.point, self.gradient)
