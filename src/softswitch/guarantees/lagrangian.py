@@ -6,7 +6,6 @@ Clients of weight 0 are passed over where there are many rows.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,6 +24,8 @@ from softswitch.problem.domains import Ball
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 
+BLOCK = 16
+"""So many clients in one call, where not all of them are wanted."""
 DIRECTIONS = 8
 """So many columns of a Hessian side by side."""
 
@@ -122,16 +123,18 @@ class Lagrangian:
 
     def weighted(self, point: np.ndarray, weights: Weights) -> Looked:
         """The weighted sum and its gradient; clients are summed in float64."""
-        some = self._some(weights)
-        gradient, (objectives, constraints) = _gradient(self._params(point), some, self._clients.rows, self._losses)
-        terms = [_products(part.objective, f) for part, f in zip(some.parts, objectives, strict=True)]
-        if some.pooled is not None:
-            terms.append(_products(weights.constraint[0], constraints))
-        else:
-            terms += [_products(part.constraint, g) for part, g in zip(some.parts, constraints, strict=True)]
+        params, rows = self._params(point), self._clients.rows
+        slope, terms = weights.ball * point, []
+        for some in self._some(weights):
+            gradient, (objectives, constraints) = _gradient(params, some, rows, self._losses)
+            slope = slope + np.asarray(ravel_pytree(gradient)[0], float)
+            terms += [_products(part.objective, f) for part, f in zip(some.parts, objectives, strict=True)]
+            if some.pooled is not None:
+                terms.append(_products(weights.constraint[0], constraints))
+            else:
+                terms += [_products(part.constraint, g) for part, g in zip(some.parts, constraints, strict=True)]
         terms += [-self.tolerance * weights.constraint.ravel(), np.array([weights.ball * self.outside(point)])]
         every = np.concatenate(terms)
-        slope = np.asarray(ravel_pytree(gradient)[0], float) + weights.ball * point
         return Looked(float(every.sum()), slope, float(np.abs(every).sum()))
 
     def outside(self, point: np.ndarray) -> float:
@@ -140,20 +143,22 @@ class Lagrangian:
 
     def hessian(self, point: np.ndarray, weights: Weights) -> np.ndarray:
         """All second derivatives of the weighted sum."""
-        some = self._some(weights, times=self.size)
-        matrix = np.asarray(_hessian(self._params(point), some, self._clients.rows, self._losses), float)
-        return (matrix + matrix.T) / 2 + weights.ball * np.eye(self.size)
+        params, rows = self._params(point), self._clients.rows
+        matrix = weights.ball * np.eye(self.size)
+        for some in self._some(weights, times=self.size):
+            matrix += np.asarray(_hessian(params, some, rows, self._losses), float)
+        return (matrix + matrix.T) / 2
 
     def gradients(self, point: np.ndarray, chosen: Weights) -> np.ndarray:
         """The gradients of single functions, one line each: the objectives that are chosen (true), then constraints."""
         wanted = chosen.objective if self._pooled else chosen.objective | chosen.constraint.any(axis=1)
-        some = self._some(Weights(wanted.astype(float), np.zeros(self.shape)), alone=True)
-        found = _jacobians(self._params(point), some, self._clients.rows, self._losses)
-        place = np.full(len(wanted), -1)
-        place[np.concatenate([part.clients for part in some.parts])] = np.arange(
-            sum(len(p.clients) for p in some.parts)
-        )
-        lines = np.concatenate([np.asarray(jacobian, float) for jacobian in found])
+        params, rows = self._params(point), self._clients.rows
+        who, found = [], []
+        for some in self._some(Weights(wanted.astype(float), np.zeros(self.shape)), alone=True):
+            who += [part.clients for part in some.parts]
+            found += [np.asarray(lines, float) for lines in _jacobians(params, some, rows, self._losses)]
+        place, lines = np.zeros(len(wanted), int), np.concatenate(found)
+        place[np.concatenate(who)] = np.arange(len(lines))
         objectives = lines[place[chosen.objective], 0]
         if not self._pooled:
             client, which = np.nonzero(chosen.constraint)
@@ -179,10 +184,10 @@ class Lagrangian:
             raise NoRowsLeft
         self.rows += rows
 
-    def _some(self, weights: Weights, times: int = 1, *, alone: bool = False) -> _Some:
-        """The clients that weigh anything, filled up to a power of four a width: few shapes, few programs.
+    def _some(self, weights: Weights, times: int = 1, *, alone: bool = False) -> list[_Some]:
+        """The clients that weigh anything, in blocks of one width and so many clients each: a program a width.
 
-        All of them, where there are few rows, and where a constraint is one on all data together.
+        All of them together, where there are few rows, and where a constraint is one on all data together.
         """
         pooled = self._pooled and not alone
         constraint = np.zeros((len(weights.objective), self.shape[1])) if self._pooled else weights.constraint
@@ -190,17 +195,27 @@ class Lagrangian:
         if pooled or self._few:
             wanted = np.ones_like(wanted)
         self._spend(times * int(self._clients.sizes[wanted].sum()))
-        parts, slices = [], []
-        for group, width in self._groups:
-            own = group[wanted[group]]
-            if not len(own):
-                continue
-            places = len(own) if pooled else min(len(group), 4 ** math.ceil(math.log(len(own), 4) - 1e-9))
+
+        def part(own: np.ndarray, places: int) -> _Part:
             every = np.r_[own, np.full(places - len(own), own[0])].astype(np.int32)
             alive = np.arange(places) < len(own)
-            parts.append(_Part(every, alive * weights.objective[every], alive[:, None] * constraint[every]))
-            slices.append((width, slice_size(places, width * self._way.row_bytes)))
-        return _Some(tuple(parts), weights.constraint[0] if pooled else None, tuple(slices))
+            return _Part(every, alive * weights.objective[every], alive[:, None] * constraint[every])
+
+        def slices(places: int, width: int) -> tuple[int, int]:
+            return width, slice_size(places, width * self._way.row_bytes)
+
+        if pooled or self._few:
+            parts = tuple(part(group, len(group)) for group, _ in self._groups)
+            sizes = tuple(slices(len(group), width) for group, width in self._groups)
+            return [_Some(parts, weights.constraint[0] if pooled else None, sizes)]
+        blocks = []
+        for group, width in self._groups:
+            own, places = group[wanted[group]], min(BLOCK, len(group))
+            blocks += [
+                _Some((part(own[i : i + places], places),), None, (slices(places, width),))
+                for i in range(0, len(own), places)
+            ]
+        return blocks
 
 
 def _products(weights: Any, values: Any) -> np.ndarray:
