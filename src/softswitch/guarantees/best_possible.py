@@ -22,7 +22,7 @@ from softswitch.guarantees.lagrangian import Lagrangian, NoRowsLeft, Weights
 from softswitch.guarantees.minimise import Minimum, smallest
 from softswitch.guarantees.multipliers import Proposal, Values, first_weights, next_weights
 from softswitch.guarantees.shortfall import NO_FLOOR, Floor, bends_down, checked_floor, floor
-from softswitch.problem.domains import Ball
+from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params, checked_params
 from softswitch.problem.problem import Problem
 from softswitch.results.lower_bound import LowerBound
@@ -31,8 +31,10 @@ from softswitch.support import checks
 
 SHARES = (1e-2, 1e-1, math.inf)
 """What is nearly active at the answer: less than this share below the largest."""
+APPROACHES = 30
+"""Steps on the linearised problem,"""
 ASCENTS = 40
-"""Steps on the dual, at most."""
+"""and on the dual, at most."""
 PASSES, FEWEST_ROWS = 300, 20_000_000
 """By default all data are gone through so often at most, and that many rows at least are allowed."""
 KEPT = 0.2
@@ -96,10 +98,10 @@ def lower_bound(
     against = refutation(lagrangian, answer, (start, found.minimum.point), clients.names)
     if against is None and bends_down(lagrangian, found.minimum):
         against = "the Lagrangian bends down where it should be smallest"
-    if against is None and meets and value > values.worst + found.rounding:
-        against = "the answer lies below the bound"
-    if against is not None and meets and value > values.worst:
+    if meets and value > values.worst + max(1e-9, 100 * lagrangian.rounding) * search.scale:
+        against = against or "the answer lies below the bound"
         return _nothing(lagrangian, clients, values.worst, meets, f"the problem is not convex: {against}")
+    value = min(value, values.worst) if meets else value
     if against is not None:
         said = "although it is said to be, the problem is not convex" if problem.convex else "the problem is not convex"
         promise, why = False, f"{said}: {against}"
@@ -185,21 +187,51 @@ class _Ascent:
                 self._consider(self._try(made))
                 if self._done(ENOUGH):
                     return
-            self._climb(self.best)
-            if not self._done(POOR):
-                self._climb(self._everyone())
+            near = self._approach()
+            self._climb(near)
+            if self.best is not near and not self._done(POOR):
+                self._climb(self.best)
         except NoRowsLeft:
             return
 
-    def _everyone(self) -> _Tried:
-        """To begin from at the answer itself: all functions alike. Its floor is not looked at."""
-        objective, constraint = (np.isfinite(known).astype(float) for known in self.values)
+    def _approach(self) -> _Tried | None:
+        """Weights from where steps on the linearised problem lead, from the answer: good where that is far from best.
+
+        The Lagrangian's minimum for weights from a poor answer may lie very far away, and tells nothing there.
+        """
+        lagrangian, point, values = self.lagrangian, self.answer, self.values
+        objective, constraint = (np.isfinite(known).astype(float) for known in values)
         weights = Weights(objective / objective.sum(), constraint / max(1.0, constraint.sum()))
-        if self.lagrangian.radius is not None:
-            weights = weights._replace(ball=1e-3 * self.scale / self.lagrangian.radius**2)
-        return _Tried(
-            weights, smallest(self.lagrangian, weights, self.domain, self.answer, self.scale, self.length, steps=0)
-        )
+        made, dear = None, 0.0
+        for _ in range(APPROACHES):
+            here = smallest(lagrangian, weights, self.domain, point, self.scale, self.length, steps=0)
+            made = next_weights(lagrangian, here, values, weights, 1e-6)
+            if made is None:
+                return None
+            weights, step = made.weights, made.point - point
+            dear = max(dear, 2 * float(weights.constraint.sum()), 2 * weights.ball)
+            step = step * min(1.0, self.length / max(float(np.linalg.norm(step)), 1e-300))
+            before = self._merit(point, values, dear)
+            for part in (1.0, 0.25, 0.05):
+                there = _inside(point + part * step, self.domain)
+                reached = Values(*lagrangian.values(there))
+                if self._merit(there, reached, dear) < before:
+                    break
+            else:
+                break
+            moved = float(np.linalg.norm(there - point))
+            point, values = there, reached
+            if moved <= 1e-6 * self.length:
+                break
+        if made is None:
+            return None
+        tried = self._try(made._replace(point=point))
+        self._consider(tried)
+        return tried
+
+    def _merit(self, point: np.ndarray, values: Values, dear: float) -> float:
+        """F, and what is above the tolerance or outside the ball, which is dear."""
+        return values.worst + dear * (max(values.excess, 0.0) + max(self.lagrangian.outside(point), 0.0))
 
     def _climb(self, best: _Tried | None) -> None:
         """Steps on the dual, each held back until it leads up."""
@@ -208,7 +240,7 @@ class _Ascent:
             if best is None or not best.minimum.bounded:
                 return
             values = Values(*self.lagrangian.values(best.minimum.point))
-            if values.excess <= ENOUGH * self.scales[1]:
+            if values.excess <= max(ENOUGH, 8 * self.lagrangian.rounding) * self.scales[1]:
                 self.reached = min(self.reached, values.worst)
             if self._done(ENOUGH):
                 return
@@ -243,6 +275,10 @@ class _Ascent:
         """Whether the bound is so near to F at the answer, or where a Lagrangian is smallest, that it is about F*."""
         share = max(share, 8 * self.lagrangian.rounding)
         return self.best is not None and self.reached - self.best.floor.value <= share * self.scale
+
+
+def _inside(point: np.ndarray, domain: Domain | None) -> np.ndarray:
+    return np.clip(point, domain.lower, domain.upper) if isinstance(domain, Box) else point
 
 
 def _alike(one: Weights, other: Weights) -> bool:

@@ -64,8 +64,7 @@ class LowerBound:
             )
         above = max(self.gap, 0.0)
         share = max(self.relative_gap, 0.0)
-        much = f"{share:.2g}" if share >= 10 else f"{100 * share:.2g}%"
-        told = much if math.isfinite(share) and share < 10 else f"{above:.3g}"
+        told = f"{above:.3g}" if share > 10 else f"{100 * share:.2g}%" if share < 0.995 else f"{100 * share:.0f}%"
         return f"{'at most' if self.promise else 'about'} {told} above the best possible {kind}"
 
     def to_dict(self) -> dict[str, Any]:
