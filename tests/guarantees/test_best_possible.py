@@ -248,7 +248,15 @@ def test_an_answer_above_the_tolerance_may_lie_below_the_optimum(x64):
     bound = ss.lower_bound(problem, clients, jnp.array([0.0, 0.0, 0.0, 0.0, -2.0]), 0.45)
     assert not bound.meets
     assert bound.gap < 0
-    assert "is above the tolerance, and so may lie below the best possible" in str(bound)
+    assert "is above the tolerance or outside the domain, and so may lie below the best possible" in str(bound)
+
+
+def test_an_answer_outside_the_domain_is_no_feasible_one(x64):
+    problem, clients = logistic(3, radius=0.3)
+    far = ss.lower_bound(problem, clients, jnp.array([2.0, 1.0, 0.0, 0.0, 0.0]), 0.69)
+    assert far.gap < 0
+    assert not far.meets
+    assert far.promise
 
 
 def test_ready_made_problems_say_whether_they_are_convex():

@@ -81,10 +81,10 @@ def lower_bound(
         values = Values(*lagrangian.values(answer))
     except NoRowsLeft:
         return _nothing(lagrangian, clients, math.nan, True, "the rows allowed are fewer than there are")
-    meets = not values.excess > 0
+    meets = not values.excess > 0 and _lies_in(problem.domain, params)
     if not math.isfinite(values.worst) or np.isnan(values.constraint).any():
         return _nothing(lagrangian, clients, values.worst, meets, "the answer's values are not finite")
-    search = _Ascent(lagrangian, problem, answer, start, values)
+    search = _Ascent(lagrangian, problem, answer, start, values, meets=meets)
     search.run()
     lagrangian.allowed = allowed
     found = search.best
@@ -157,7 +157,14 @@ class _Ascent:
     """The search for weights whose bound is large; ``best`` are the best so far."""
 
     def __init__(
-        self, lagrangian: Lagrangian, problem: Problem, answer: np.ndarray, start: np.ndarray, values: Values
+        self,
+        lagrangian: Lagrangian,
+        problem: Problem,
+        answer: np.ndarray,
+        start: np.ndarray,
+        values: Values,
+        *,
+        meets: bool,
     ) -> None:
         self.lagrangian, self.domain, self.answer, self.values = lagrangian, problem.domain, answer, values
         finite = values.objective[np.isfinite(values.objective)]
@@ -168,7 +175,7 @@ class _Ascent:
             max(abs(lagrangian.tolerance), float(known.min(initial=np.inf)) if known.size else 0.0),
         )
         self.length = 10 * max(1.0, float(np.linalg.norm(answer)), float(np.linalg.norm(answer - start)))
-        self.reached = values.worst if values.excess <= 0 else math.inf
+        self.reached = values.worst if meets else math.inf
         self.best: _Tried | None = None
 
     def reach(self, tried: _Tried) -> float:
@@ -240,7 +247,9 @@ class _Ascent:
             if best is None or not best.minimum.bounded:
                 return
             values = Values(*self.lagrangian.values(best.minimum.point))
-            if values.excess <= max(ENOUGH, 8 * self.lagrangian.rounding) * self.scales[1]:
+            slack = max(ENOUGH, 8 * self.lagrangian.rounding)
+            inside = self.lagrangian.outside(best.minimum.point) <= slack * (self.lagrangian.radius or 0.0) ** 2
+            if values.excess <= slack * self.scales[1] and inside:
                 self.reached = min(self.reached, values.worst)
             if self._done(ENOUGH):
                 return
@@ -275,6 +284,14 @@ class _Ascent:
         """Whether the bound is so near to F at the answer, or where a Lagrangian is smallest, that it is about F*."""
         share = max(share, 8 * self.lagrangian.rounding)
         return self.best is not None and self.reached - self.best.floor.value <= share * self.scale
+
+
+def _lies_in(domain: Domain | None, params: Params) -> bool:
+    """Whether parameters are in the domain, as far as rounding tells."""
+    if domain is None:
+        return True
+    here, there = (np.asarray(ravel_pytree(tree)[0], float) for tree in (params, domain.project(params)))
+    return bool(np.linalg.norm(there - here) <= 1e-6 * (1e-3 + np.linalg.norm(here)))
 
 
 def _inside(point: np.ndarray, domain: Domain | None) -> np.ndarray:

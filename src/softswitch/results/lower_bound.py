@@ -19,7 +19,7 @@ class LowerBound:
         value: F* is at least this; −∞ where there is no bound.
         objective: F of the answer, on all training data.
         tolerance: ε, that F* is meant at.
-        meets: whether the answer meets that tolerance. One that does not may lie below F*.
+        meets: whether the answer meets that tolerance, and lies in the domain. One that does not may lie below F*.
         promise: whether ``value`` is promised: the problem is said to be convex, and nothing spoke against it. Else it
             is an estimate.
         why: why it is a promise, or is none, or why there is no bound.
@@ -60,7 +60,7 @@ class LowerBound:
         if not self.meets:
             return (
                 f"the best possible is {'at least' if self.promise else 'about'} {self.value:.4g} {kind}; the answer "
-                f"has {self.objective:.4g}, but is above the tolerance, and so may lie below the best possible"
+                f"has {self.objective:.4g}, but is above the tolerance or outside the domain, and so may lie below the best possible"
             )
         above = max(self.gap, 0.0)
         share = max(self.relative_gap, 0.0)
