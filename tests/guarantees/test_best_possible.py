@@ -41,15 +41,12 @@ def check(seeds):
 
 
 def test_it_is_at_or_below_the_optimum_and_near_it(x64):
-    short = check(range(40))
-    assert short.max() < 1e-4
+    assert check(range(40)).max() < 1e-6
 
 
 @pytest.mark.slow
 def test_it_is_so_in_all_of_500_random_problems(x64):
-    short = check(range(500))
-    assert np.mean(short < 1e-4) >= 0.98
-    assert np.mean(short < 1e-6) >= 0.9
+    assert check(range(500)).max() < 1e-6
 
 
 def test_single_precision_is_allowed_for():

@@ -20,7 +20,7 @@ from softswitch.clients.client_data import ClientData
 from softswitch.guarantees.convexity import refutation
 from softswitch.guarantees.lagrangian import Lagrangian, NoRowsLeft, Weights
 from softswitch.guarantees.minimise import Minimum, smallest
-from softswitch.guarantees.multipliers import Proposal, Values, first_weights, next_weights
+from softswitch.guarantees.multipliers import Proposal, PointValues, first_weights, next_weights
 from softswitch.guarantees.shortfall import NO_FLOOR, Floor, bends_down, checked_floor, floor
 from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params, checked_params
@@ -78,7 +78,7 @@ def lower_bound(
     answer = np.asarray(ravel_pytree(params)[0], float)
     start = np.asarray(ravel_pytree(problem.start)[0], float)
     try:
-        values = Values(*lagrangian.values(answer))
+        values = PointValues(*lagrangian.values(answer))
     except NoRowsLeft:
         return _nothing(lagrangian, clients, math.nan, True, "the rows allowed are fewer than there are")
     meets = not values.excess > 0 and _lies_in(problem.domain, params)
@@ -162,7 +162,7 @@ class _Ascent:
         problem: Problem,
         answer: np.ndarray,
         start: np.ndarray,
-        values: Values,
+        values: PointValues,
         *,
         meets: bool,
     ) -> None:
@@ -221,7 +221,7 @@ class _Ascent:
             before = self._merit(point, values, dear)
             for part in (1.0, 0.25, 0.05):
                 there = _inside(point + part * step, self.domain)
-                reached = Values(*lagrangian.values(there))
+                reached = PointValues(*lagrangian.values(there))
                 if self._merit(there, reached, dear) < before:
                     break
             else:
@@ -236,7 +236,7 @@ class _Ascent:
         self._consider(tried)
         return tried
 
-    def _merit(self, point: np.ndarray, values: Values, dear: float) -> float:
+    def _merit(self, point: np.ndarray, values: PointValues, dear: float) -> float:
         """F, and what is above the tolerance or outside the ball, which is dear."""
         return values.worst + dear * (max(values.excess, 0.0) + max(self.lagrangian.outside(point), 0.0))
 
@@ -246,7 +246,7 @@ class _Ascent:
         for _ in range(ASCENTS):
             if best is None or not best.minimum.bounded:
                 return
-            values = Values(*self.lagrangian.values(best.minimum.point))
+            values = PointValues(*self.lagrangian.values(best.minimum.point))
             slack = max(ENOUGH, 8 * self.lagrangian.rounding)
             inside = self.lagrangian.outside(best.minimum.point) <= slack * (self.lagrangian.radius or 0.0) ** 2
             if values.excess <= slack * self.scales[1] and inside:

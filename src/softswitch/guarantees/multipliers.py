@@ -24,7 +24,7 @@ HEAVY = 1e3
 """What weighs the equation Σp = 1 against the others."""
 
 
-class Values(NamedTuple):
+class PointValues(NamedTuple):
     """f_i and g_ic − ε at a point."""
 
     objective: np.ndarray
@@ -56,7 +56,7 @@ class Proposal(NamedTuple):
 
 
 def first_weights(
-    lagrangian: Lagrangian, point: np.ndarray, values: Values, share: float, scales: tuple[float, float]
+    lagrangian: Lagrangian, point: np.ndarray, values: PointValues, share: float, scales: tuple[float, float]
 ) -> Proposal | None:
     """The weights that bring the gradients' sum nearest to 0 over what is nearly active.
 
@@ -67,7 +67,7 @@ def first_weights(
         share: how near, as a share of the scales.
         scales: how large objectives and constraints are.
     """
-    near = Values(values.objective >= values.worst - share * scales[0], values.constraint >= -share * scales[1])
+    near = PointValues(values.objective >= values.worst - share * scales[0], values.constraint >= -share * scales[1])
     chosen = _largest(lagrangian, values, near)
     gradients = lagrangian.gradients(point, chosen)
     count = int(chosen.objective.sum())
@@ -87,7 +87,7 @@ def first_weights(
 
 
 def next_weights(
-    lagrangian: Lagrangian, minimum: Minimum, values: Values, weights: Weights, held: float
+    lagrangian: Lagrangian, minimum: Minimum, values: PointValues, weights: Weights, held: float
 ) -> Proposal | None:
     """The weights that the dual's Newton step leads to, and where their Lagrangian's minimum is thought to be.
 
@@ -98,7 +98,7 @@ def next_weights(
         weights: the last ones.
         held: how much the step is held back.
     """
-    chosen = _largest(lagrangian, values, Values(weights.objective > 0, weights.constraint > 0), more=True)
+    chosen = _largest(lagrangian, values, PointValues(weights.objective > 0, weights.constraint > 0), more=True)
     gradients = lagrangian.gradients(minimum.point, chosen)
     count = int(chosen.objective.sum())
     mean = float(weights.objective[weights.objective > 0] @ values.objective[weights.objective > 0])
@@ -127,7 +127,7 @@ def next_weights(
     return Proposal(found, minimum.point - given @ entries, float(entries @ np.linalg.norm(gradients, axis=1)))
 
 
-def _largest(lagrangian: Lagrangian, values: Values, wanted: Values, *, more: bool = False) -> Weights:
+def _largest(lagrangian: Lagrangian, values: PointValues, wanted: PointValues, *, more: bool = False) -> Weights:
     """Those that are wanted, and with ``more`` others beside; the largest of them, as many as can be looked at."""
     most = max(1, min(MOST_FUNCTIONS, MOST_NUMBERS // lagrangian.size))
     beside = min(most, 2 * lagrangian.size + 10)
