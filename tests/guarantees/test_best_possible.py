@@ -183,7 +183,7 @@ def test_a_network_is_refuted_or_not_known():
     }
     clients = ss.ClientData.from_arrays(columns, client=np.arange(60) % 3)
     problem = ss.Problem(cross_entropy, demographic_parity(probability), network(3, (4,)), convex=None)
-    bound = ss.lower_bound(problem, clients, problem.start, 0.2)
+    bound = ss.lower_bound(problem, clients, problem.start, 0.2, budget_rows=300_000)
     assert not bound.promise
 
 

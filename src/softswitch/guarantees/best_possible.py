@@ -20,7 +20,7 @@ from softswitch.clients.client_data import ClientData
 from softswitch.guarantees.convexity import refutation
 from softswitch.guarantees.lagrangian import Lagrangian, NoRowsLeft, Weights
 from softswitch.guarantees.minimise import Minimum, smallest
-from softswitch.guarantees.multipliers import Proposal, PointValues, first_weights, next_weights
+from softswitch.guarantees.multipliers import PointValues, Proposal, first_weights, next_weights
 from softswitch.guarantees.shortfall import NO_FLOOR, Floor, bends_down, checked_floor, floor
 from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params, checked_params
@@ -45,6 +45,7 @@ ENOUGH = 1e-7
 """A gap that is a smaller share of F than this is not made smaller."""
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what runs away is seen by its values
 def lower_bound(
     problem: Problem,
     clients: ClientData,

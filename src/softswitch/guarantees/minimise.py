@@ -100,6 +100,8 @@ def smallest(
         if not search.point.size:
             raise
     except _NoMinimum:
+        if not search.point.size:
+            return Minimum(start, -math.inf, start, 0.0, None, None, np.ones(len(start), bool), bounded=False)
         return search.found(bounded=False)
     return search.found()
 
@@ -121,6 +123,8 @@ class _Search:
 
     def look(self, point: np.ndarray) -> tuple[float, np.ndarray]:
         """Value and gradient at a point; it is kept if it is better."""
+        if not np.isfinite(point).all():
+            raise _NoMinimum
         point = self.lagrangian.rounded(point)
         looked = self.lagrangian.weighted(point, self.weights)
         value, gradient, _ = looked
@@ -163,6 +167,8 @@ class _Search:
         for _ in range(steps):
             here, gradient = self.point, self.gradient
             self.curve()
+            if self.hessian is None:
+                return False
             step = -self.found().give(gradient)
             gain = float(-gradient @ step)
             if not math.isfinite(gain) or gain < 0:
@@ -179,7 +185,8 @@ class _Search:
     def curve(self) -> None:
         """Compute the second derivatives at the point, if they are not known."""
         if self.hessian is None:
-            self.hessian = self.lagrangian.hessian(self.point, self.weights)
+            found = self.lagrangian.hessian(self.point, self.weights)
+            self.hessian = found if np.isfinite(found).all() else None
 
     def found(self, *, bounded: bool = True) -> Minimum:
         free = self.free(self.point, self.gradient)
