@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from softswitch.engines.sweep import Sweep as Sweep
     from softswitch.engines.sweep import sweep as sweep
     from softswitch.engines.sweep import sweep_federation as sweep_federation
+    from softswitch.guarantees.best_possible import lower_bound as lower_bound
+    from softswitch.guarantees.best_possible import with_lower_bound as with_lower_bound
     from softswitch.guarantees.certify import certify as certify
     from softswitch.guarantees.pilot import estimate_constants as estimate_constants
     from softswitch.guarantees.plan import Plan as Plan
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from softswitch.results.history import ClientHistory as ClientHistory
     from softswitch.results.history import Fate as Fate
     from softswitch.results.history import History as History
+    from softswitch.results.lower_bound import LowerBound as LowerBound
     from softswitch.results.result import Result as Result
     from softswitch.results.status import Status as Status
     from softswitch.results.status import StatusCode as StatusCode
@@ -72,6 +75,7 @@ _PLACES = {
     "Finding": "results.finding",
     "HardSGM": "method.rules",
     "History": "results.history",
+    "LowerBound": "results.lower_bound",
     "Memory": "method.memory",
     "NeymanPearsonClassifier": "tables.estimators",
     "ParityClassifier": "tables.estimators",
@@ -93,6 +97,7 @@ _PLACES = {
     "evaluate": "clients.evaluation",
     "heterogeneity": "guarantees.theorems",
     "load": "tables.model",
+    "lower_bound": "guarantees.best_possible",
     "mean_over": "problem.means",
     "plan": "guarantees.plan_search",
     "softmax_mean": "method.weighting",
@@ -104,6 +109,7 @@ _PLACES = {
     "split_iid": "clients.splits",
     "sweep": "engines.sweep",
     "sweep_federation": "engines.sweep",
+    "with_lower_bound": "guarantees.best_possible",
 }
 """Where each name lives."""
 

@@ -11,10 +11,12 @@ import numpy as np
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
+from softswitch.engines.choice import size_of
 from softswitch.engines.completing import completed, completed_for
 from softswitch.engines.loop import run
 from softswitch.engines.request import Request, request, request_of
 from softswitch.engines.warm_start import WarmStart
+from softswitch.guarantees.best_possible import with_lower_bound
 from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule
 from softswitch.problem.choices import ENGINES
@@ -26,6 +28,9 @@ from softswitch.results.status import StatusCode
 from softswitch.runs.checkpoints import Checkpoints
 from softswitch.runs.watching import Callback, ProgressBar, checked_callbacks
 from softswitch.support import checks
+
+MOST_PARAMETERS = 500
+"""A bound from below is looked for in models of so many parameters, unless it is asked for."""
 
 
 def solve(
@@ -53,6 +58,7 @@ def solve(
     warm_start: Result | None = None,
     keep: Collection[str] = ("optimizer", "average"),
     look_at_blocker: bool = True,
+    lower_bound: bool | None = None,
     progress: bool | None = None,
     engine: str = "compiled",
 ) -> Result:
@@ -100,6 +106,8 @@ def solve(
         look_at_blocker: where no round was feasible, look whether the client that blocks could meet its constraint by
             itself, for the diagnosis: by gradients of at most as many rows as the run took, where ten steps on all
             of its rows can be had for that.
+        lower_bound: bound the best possible from below, for ``result.gap``, by at most a quarter of the rows that the run
+            took. By default where the rule has no step size and the model at most 500 parameters.
         progress: show a progress bar; by default on a terminal only.
         engine: "compiled": whole stretches of rounds as one program. "grid" and "ray" speak to every client in Flower's
             messages, in this process or under its Ray simulation: slower, for a look at what a deployment will do.
@@ -156,6 +164,10 @@ def solve(
                 checkpoints,
                 {} if checkpoints is None else asked.identity(rule, seed),
             )
+    if lower_bound is None:
+        lower_bound = choice is not None and engine == "compiled" and size_of(problem.start) <= MOST_PARAMETERS
+    if lower_bound and result.status.code not in (StatusCode.DIVERGED, StatusCode.STOPPED):
+        result = _with_gap(result, problem, clients)
     never = result.status.code is StatusCode.NO_FEASIBLE_ROUND and result.status.client is not None
     if never and look_at_blocker and result.violating:
         return _with_blocker_alone(result, problem, clients)
@@ -211,6 +223,15 @@ def _watched(
         checks.expect("checkpoints", checkpoints, Checkpoints)
     with ProgressBar(asked.rounds, progress) as bar:
         return run(asked, rule, seed, (bar, *callbacks), checkpoints)
+
+
+def _with_gap(result: Result, problem: Problem, clients: ClientData) -> Result:
+    """Bound the best possible from below, by a quarter of what the run took."""
+    spent = result.history.value_evaluations[-1] + 3 * result.history.gradient_evaluations[-1]
+    try:
+        return with_lower_bound(result, problem, clients, budget_rows=max(1, int(spent) // 4))
+    except KeyboardInterrupt:  # the run itself is done
+        return result
 
 
 def _with_blocker_alone(result: Result, problem: Problem, clients: ClientData) -> Result:

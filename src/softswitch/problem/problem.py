@@ -28,6 +28,8 @@ class Problem:
         start: w_0, a pytree of floating arrays: a vector, nested dicts and lists, the parameters of a Flax or Equinox
             model.
         domain: Θ to project onto after every server step: ``Ball``, ``Box``, anything with a ``project``, or None.
+        convex: True where f, g and Θ are convex, which makes a promise of the bound on the best possible; False where
+            they are not; None where that is not said. Nothing else depends on it.
 
     A batch is a dict of arrays with the data's columns, one row a sample, and the row weights under ``"weight"``. They
     are non-negative and sum to 1, and make Σ weight·loss an unbiased estimate of the client's mean loss, so write
@@ -46,8 +48,11 @@ class Problem:
     constraint: Callable[..., Any]
     start: Params
     domain: Domain | None = None
+    convex: bool | None = None
 
     def __post_init__(self) -> None:
+        if self.convex not in (True, False, None):
+            raise TypeError(f"convex must be True, False or None, but is {self.convex!r}")
         checks.function("objective", self.objective, "(params, batch) -> scalar")
         checks.function("constraint", self.constraint, "(params, batch) -> scalar or vector")
         object.__setattr__(self, "start", checked_start("start", self.start))

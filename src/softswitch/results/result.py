@@ -19,6 +19,7 @@ from softswitch.results import saving
 from softswitch.results.cycle import Cycle
 from softswitch.results.finding import Finding
 from softswitch.results.history import History
+from softswitch.results.lower_bound import LowerBound
 from softswitch.results.status import Status, StatusCode
 
 
@@ -46,6 +47,7 @@ class Result:
         seconds: wall time of the rounds, compilation included.
         state: all that the server kept: what a warm start can go on with.
         cycles: what a run whose settings chose themselves went through; empty for others.
+        lower_bound: on the best possible, where one was asked for; see ``with_lower_bound``.
     """
 
     params: Params
@@ -64,6 +66,12 @@ class Result:
     seconds: float
     state: State
     cycles: tuple[Cycle, ...] = ()
+    lower_bound: LowerBound | None = None
+
+    @property
+    def gap(self) -> float | None:
+        """How far F(params) is above the best possible at most; None where no bound was asked for, ∞ without one."""
+        return None if self.lower_bound is None else self.lower_bound.gap
 
     @property
     def worst_objective(self) -> float:
@@ -86,6 +94,8 @@ class Result:
     def explain(self) -> str:
         """How the run ended, what the answer is, and what looks wrong with it, in words."""
         lines = [f"{self.status}.", f"The answer is the {self.selected.removeprefix('the ')}."]
+        if self.lower_bound is not None:
+            lines.append(f"How good it is: {self.lower_bound}.")
         if not self.diagnosis:
             lines.append("Nothing looks wrong.")
         lines += [f"- {finding}" for finding in self.diagnosis]
@@ -115,6 +125,7 @@ class Result:
             "seed": self.seed,
             "seconds": self.seconds,
             "cycles": [asdict(cycle) for cycle in self.cycles],
+            "lower_bound": None if self.lower_bound is None else self.lower_bound.to_dict(),
         }
         trees = {
             "params": self.params,
@@ -164,6 +175,7 @@ class Result:
             seconds=words["seconds"],
             cycles=tuple(Cycle(**told) for told in words.get("cycles", ())),
             state=_on_device(saving.tree("state", words, arrays, start(last, method, constraint.shape[1]))),
+            lower_bound=None if words.get("lower_bound") is None else LowerBound.from_dict(words["lower_bound"]),
         )
 
 

@@ -95,6 +95,7 @@ def write_result(
         "switch_share": _or_none(result.history.switch_share),
         "worst_objective": _or_none(result.worst_objective),
         "worst_constraint": _or_none(result.worst_constraint),
+        "lower_bound": None if result.lower_bound is None else result.lower_bound.to_dict(),
         "violating": [str(name) for name in result.violating],
         "clients": len(result.names),
         "oldest_report": None if result.history.oldest is None else int(result.history.oldest.max()),

@@ -57,4 +57,6 @@ def problem_of_kind(
     }
     checks.one_of("kind", kind, (*made, "own"))
     small, bounded, strata = made[kind]
-    return KindOfProblem(Problem(small, bounded, start), strata)
+    # Of these with logistic regression. The others are differences, or cross-entropies cut off at tiny probabilities.
+    convex = True if kind == "neyman-pearson" and not hidden else None
+    return KindOfProblem(Problem(small, bounded, start, convex=convex), strata)

@@ -42,7 +42,7 @@ def constraint(params: Float[Array, " d"], batch: Batch) -> Float[Array, ""]:
 
 def neyman_pearson(features: int, domain: Domain | None = None) -> Problem:
     """The problem for rows of so many features, from a start at zero."""
-    return Problem(objective, constraint, jnp.zeros(features), domain)
+    return Problem(objective, constraint, jnp.zeros(features), domain, convex=True)
 
 
 class BreastCancer(NamedTuple):

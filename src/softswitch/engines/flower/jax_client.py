@@ -14,7 +14,7 @@ import numpy as np
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.gradient_oracle import GradientOracle
 from softswitch.clients.sampling import whole
-from softswitch.clients.taking_part import ValueBatchSize, TakingPart, gradient_oracle
+from softswitch.clients.taking_part import TakingPart, ValueBatchSize, gradient_oracle
 from softswitch.engines.flower.flat_params import flat, unflat
 from softswitch.engines.flower.local import Task
 from softswitch.engines.flower.wire import Arrays, Values

@@ -76,8 +76,10 @@ def _told(run: Run) -> dict[str, Any]:
         "level": level,
         "words": words,
         "answer": about["answer"].removeprefix("the "),
+        "how_good": (about.get("lower_bound") or {}).get("words"),
         "tiles": {
             "worst objective F": number(about["worst_objective"]),
+            **_best_possible(about.get("lower_bound")),
             "worst constraint G": number(about["worst_constraint"]),
             "bound": number(about["tolerance"]),
             "rounds": f"{about['rounds']:,}",
@@ -89,6 +91,13 @@ def _told(run: Run) -> dict[str, Any]:
         "groups": _groups(run),
         "settings": settings.read_text(encoding="utf-8") if settings.exists() else "",
     }
+
+
+def _best_possible(told: dict[str, Any] | None) -> dict[str, str]:
+    """What no parameters can be better than, where that was asked for."""
+    if told is None:
+        return {}
+    return {f"best possible F, {'at least' if told['promise'] else 'estimated'}": number(told["value"])}
 
 
 def _oldest(rounds: int | None) -> dict[str, str]:

@@ -1,0 +1,290 @@
+"""A lower bound on the best possible: never above it where the problem is convex, near it, honest about the rest."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softswitch as ss
+from convex_problems import draw
+from softswitch.guarantees.lagrangian import Lagrangian, Weights
+from softswitch.tables.kinds import problem_of_kind
+from softswitch.tasks.fairness import demographic_parity
+from softswitch.tasks.networks import network, probability
+from softswitch.tasks.networks import objective as cross_entropy
+from softswitch.tasks.neyman_pearson import breast_cancer
+
+
+def at_or_below(bound, drawn, w):
+    """F(w) >= value − Σμ·max(0, G(w) − ε) holds for any w of the domain, whether it is feasible or not."""
+    w = w if drawn.problem.domain is None else np.asarray(drawn.problem.domain.project(jnp.asarray(w)))
+    worst, excess = drawn.worst(w)
+    return bound.value <= worst + bound.multipliers.sum() * max(excess, 0) + 1e-11 * (1 + abs(worst))
+
+
+def check(seeds):
+    """Bounds from the optimum and from parameters about 1% off; how far below F* they are, as a share of it."""
+    short = []
+    for seed in seeds:
+        drawn = draw(seed)
+        w, (best, excess) = drawn.optimum()
+        assert excess <= 1e-9, seed
+        off = w + 0.01 * np.random.default_rng(seed).normal(size=len(w)) * (0.1 + np.abs(w))
+        bound = ss.lower_bound(drawn.problem, drawn.clients, jnp.asarray(off if seed % 2 else w), drawn.tolerance)
+        assert at_or_below(bound, drawn, w), (seed, bound.value, best)
+        assert bound.promise, (seed, bound.why)
+        short.append((best - bound.value) / max(abs(best), 1e-2))
+    return np.array(short)
+
+
+def test_it_is_at_or_below_the_optimum_and_near_it(x64):
+    assert check(range(40)).max() < 1e-6
+
+
+@pytest.mark.slow
+def test_it_is_so_in_all_of_500_random_problems(x64):
+    assert check(range(500)).max() < 1e-6
+
+
+def test_single_precision_is_allowed_for():
+    for seed in range(40, 55):
+        drawn = draw(seed)
+        w, (best, _) = drawn.optimum()
+        bound = ss.lower_bound(drawn.problem, drawn.clients, jnp.asarray(w, jnp.float32), drawn.tolerance)
+        assert at_or_below(bound, drawn, w), (seed, bound.value, best)
+        assert best - bound.value <= 1e-3 * max(abs(best), 0.1), (seed, bound.value, best)
+
+
+def logistic(seed, radius=4.0):
+    generator = np.random.default_rng(seed)
+    owner = np.repeat(np.arange(5), 60)
+    x = np.c_[generator.normal(size=(300, 4)) + 0.3 * generator.normal(size=(5, 4))[owner], np.ones(300)]
+    y = (x[:, 0] + 0.5 * x[:, 1] + generator.normal(size=300) > 0).astype(int)
+    made = breast_cancer(2).problem
+    problem = dataclasses.replace(made, start=jnp.zeros(5), domain=None if radius is None else ss.Ball(radius))
+    return problem, ss.ClientData.from_arrays({"x": x, "y": y}, client=owner, strata="y")
+
+
+def test_the_gap_closes_at_the_optimum_of_logistic_problems(x64):
+    """The minimum that the bound leads to is feasible to rounding, and its F is the bound: the gap is none."""
+    for seed in range(10):
+        problem, clients = logistic(seed, None if seed % 2 else 4.0)
+        rule = ss.SoftmaxSGM(alpha=300.0, step_size=0.3, tolerance=0.45)
+        result = ss.solve(problem, clients, rule, rounds=400, batch_size=None, eval_every=0)
+        rough = ss.with_lower_bound(result, problem, clients).lower_bound
+        assert rough.promise
+        assert rough.meets
+        assert 0 <= rough.relative_gap < 0.5
+        optimum = best_of(problem, clients, rule.tolerance, np.asarray(result.params))
+        fine = ss.lower_bound(problem, clients, jnp.asarray(optimum), rule.tolerance + 1e-9)
+        assert fine.meets
+        assert -1e-9 <= fine.relative_gap <= 1e-4, seed
+
+
+def best_of(problem, clients, tolerance, start):
+    """By SLSQP on min t subject to f_i <= t and g_i <= ε."""
+    from scipy import optimize
+
+    look = Lagrangian(problem, clients, jnp.asarray(start), tolerance, pooled=False, allowed=1 << 60)
+    every = Weights(np.ones(len(clients), bool), np.ones(look.shape, bool))
+    n = len(clients)
+
+    def slack(z):
+        f, g = look.values(z[:-1])
+        room = [] if problem.domain is None else [problem.domain.radius**2 - z[:-1] @ z[:-1]]
+        return np.r_[z[-1] - f, -g.ravel(), room]
+
+    def slope(z):
+        gradients = look.gradients(z[:-1], every)
+        lines = np.c_[-gradients, np.r_[np.ones(n), np.zeros(len(gradients) - n)]]
+        return lines if problem.domain is None else np.r_[lines, np.r_[-2 * z[:-1], 0.0][None]]
+
+    z = np.r_[start, look.values(start)[0].max()]
+    found = optimize.minimize(
+        lambda z: z[-1],
+        z,
+        jac=lambda z: np.r_[np.zeros(len(z) - 1), 1.0],
+        constraints={"type": "ineq", "fun": slack, "jac": slope},
+        method="SLSQP",
+        options={"maxiter": 300, "ftol": 1e-13},
+    )
+    return found.x[:-1]
+
+
+ONE = ss.ClientData.from_arrays({"x": np.ones(4, np.float32)}, client=[0, 0, 1, 1])
+
+
+def mean(batch, value):
+    return jnp.average(value * batch["x"], weights=batch["weight"])
+
+
+def test_that_there_is_no_bound_is_said():
+    falling = ss.Problem(
+        lambda w, b: mean(b, w[0] + 0 * w[1]), lambda w, b: mean(b, w[1]) - 1.0, jnp.zeros(2), convex=True
+    )
+    bound = ss.lower_bound(falling, ONE, jnp.zeros(2), 0.1)
+    assert bound.value == -math.inf
+    assert not bound.promise
+    assert str(bound).startswith("no bound: the Lagrangian has no minimum")
+    held = dataclasses.replace(falling, domain=ss.Ball(3.0))
+    bound = ss.lower_bound(held, ONE, jnp.zeros(2), 0.1)
+    np.testing.assert_allclose(bound.value, -3.0, rtol=1e-5)
+    assert bound.value <= -3.0
+    assert bound.promise
+    assert bound.assumed == ""
+    few = ss.lower_bound(held, ONE, jnp.zeros(2), 0.1, budget_rows=3)
+    assert "the rows allowed are fewer than there are" in str(few)
+
+
+def test_a_budget_is_kept():
+    problem, clients = logistic(0)
+    free = ss.lower_bound(problem, clients, jnp.zeros(5), 0.45)
+    tight = ss.lower_bound(problem, clients, jnp.zeros(5), 0.45, budget_rows=3000)
+    assert tight.rows <= 3000 < free.rows
+    assert tight.value <= free.value + 1e-5
+
+
+def test_what_is_not_known_to_be_convex_is_an_estimate():
+    problem, clients = logistic(0)
+    unsaid = dataclasses.replace(problem, convex=None)
+    for told, why in (
+        (unsaid, "convexity is not known"),
+        (dataclasses.replace(problem, convex=False), "said not to be"),
+    ):
+        bound = ss.lower_bound(told, clients, jnp.zeros(5), 0.8)
+        assert not bound.promise
+        assert why in str(bound)
+        assert "(an estimate: " in str(bound)
+
+
+def test_convexity_that_is_refuted_is_no_promise():
+    wavy = ss.Problem(
+        lambda w, b: mean(b, jnp.sin(3 * w[0]) + 0.5 * (w**2).sum()),
+        lambda w, b: mean(b, w[1]) - 1.0,
+        jnp.ones(2),
+        convex=True,
+    )
+    bound = ss.lower_bound(wavy, ONE, jnp.array([-0.45, 0.0]), 0.1)
+    assert not bound.promise
+    assert "although it is said to be, the problem is not convex: the objective of client 0 lies above a chord" in str(
+        bound
+    )
+
+
+def test_a_network_is_refuted_or_not_known():
+    generator = np.random.default_rng(0)
+    columns = {
+        "x": generator.normal(size=(60, 3)).astype(np.float32),
+        "y": np.tile([0, 1], 30),
+        "group": np.arange(60) // 30,
+    }
+    clients = ss.ClientData.from_arrays(columns, client=np.arange(60) % 3)
+    problem = ss.Problem(cross_entropy, demographic_parity(probability), network(3, (4,)), convex=None)
+    bound = ss.lower_bound(problem, clients, problem.start, 0.2, budget_rows=300_000)
+    assert not bound.promise
+
+
+def test_clients_without_an_objective_or_a_constraint_are_left_out(x64):
+    task = breast_cancer(20, concentration=0.3)
+    problem = dataclasses.replace(task.problem, domain=ss.Ball(3.0))
+    objective, constraint = ss.evaluate(problem, task.train, problem.start)
+    assert np.isneginf(objective).any() or np.isneginf(constraint).any()
+    bound = ss.lower_bound(problem, task.train, jnp.zeros(31), 0.3)
+    assert math.isfinite(bound.value)
+    assert not bound.weights[np.isneginf(objective)].any()
+    assert not bound.multipliers[np.isneginf(constraint)].any()
+    optimum = ss.solve(
+        problem, task.train, ss.SoftmaxSGM(alpha=300.0, step_size=0.2, tolerance=0.3), rounds=300, batch_size=None
+    )
+    assert bound.value <= optimum.worst_objective
+
+
+def ridge_loss(w, batch):
+    return jnp.average((batch["x"][:, 0] * w[0] - 1) ** 2 + 0.1 * (w**2).sum(), weights=batch["weight"])
+
+
+def sums(w, batch):
+    value = batch["x"][:, 1] * w[0] + w[1] ** 2
+    return jnp.stack([(batch["weight"] * value).sum(), batch["weight"].sum()])
+
+
+def test_a_constraint_on_all_data_together(x64):
+    """The pooled constraint is the mean over all rows; solved beside by SLSQP in two parameters."""
+    from scipy import optimize
+
+    generator = np.random.default_rng(1)
+    x = generator.uniform(0.5, 2, size=(30, 2))
+    owner = np.repeat([0, 1, 2], [5, 10, 15])
+    clients = ss.ClientData.from_arrays({"x": x}, client=owner)
+    problem = ss.Problem(ridge_loss, ss.PooledConstraint(sums, lambda s: s[0] / s[1]), jnp.zeros(2), convex=True)
+    tolerance = 0.4
+
+    def worst(w):
+        return max(((x[owner == i, 0] * w[0] - 1) ** 2).mean() + 0.1 * (w**2).sum() for i in range(3))
+
+    room = {"type": "ineq", "fun": lambda w: tolerance - (x[:, 1] * w[0] + w[1] ** 2).mean()}
+    best = min(worst(np.array([a, 0.0])) for a in np.linspace(0, tolerance / x[:, 1].mean(), 20001))
+    found = optimize.minimize(worst, np.array([0.1, 0.1]), constraints=room, method="SLSQP", options={"ftol": 1e-12})
+    assert found.fun >= best - 1e-6
+    bound = ss.lower_bound(problem, clients, jnp.array([0.2, 0.0]), tolerance, pooled=True)
+    assert best - 1e-4 <= bound.value <= best + 1e-12
+    assert bound.multipliers.shape == (1, 1)
+    rule = ss.SoftmaxSGM(alpha=50.0, step_size=0.05, tolerance=tolerance, criterion="pooled")
+    result = ss.with_lower_bound(ss.solve(problem, clients, rule, rounds=200, batch_size=None), problem, clients)
+    np.testing.assert_allclose(result.lower_bound.value, bound.value, rtol=1e-5)
+    each = ss.lower_bound(problem, clients, jnp.array([0.2, 0.0]), tolerance)
+    assert each.multipliers.shape == (3, 1)
+    assert each.value > bound.value + 1e-3  # every client's own constraint asks for more
+
+
+def test_an_answer_above_the_tolerance_may_lie_below_the_optimum(x64):
+    problem, clients = logistic(3)
+    bound = ss.lower_bound(problem, clients, jnp.array([0.0, 0.0, 0.0, 0.0, -2.0]), 0.45)
+    assert not bound.meets
+    assert bound.gap < 0
+    assert "is above the tolerance or outside the domain, and so may lie below the best possible" in str(bound)
+
+
+def test_an_answer_outside_the_domain_is_no_feasible_one(x64):
+    problem, clients = logistic(3, radius=0.3)
+    far = ss.lower_bound(problem, clients, jnp.array([2.0, 1.0, 0.0, 0.0, 0.0]), 0.69)
+    assert far.gap < 0
+    assert not far.meets
+    assert far.promise
+
+
+def test_ready_made_problems_say_whether_they_are_convex():
+    assert breast_cancer(2).problem.convex is True
+    assert problem_of_kind("neyman-pearson", 3).problem.convex is True
+    assert problem_of_kind("neyman-pearson", 3, (4,)).problem.convex is None
+    assert problem_of_kind("demographic-parity", 3).problem.convex is None
+    with pytest.raises(TypeError, match="convex must be True, False or None, but is 'yes'"):
+        dataclasses.replace(breast_cancer(2).problem, convex="yes")
+
+
+def test_slices_change_nothing(x64, monkeypatch):
+    """Many rows: clients of weight 0 are passed over, and the rest goes through in slices."""
+    import softswitch.clients.slices
+    import softswitch.guarantees.lagrangian as module
+
+    problem, clients = logistic(5)
+    weights = Weights(np.array([0.5, 0, 0.5, 0, 0]), np.array([[0.0], [0.3], [0], [0], [0]]))
+    point = np.linspace(-1, 1, 5)
+
+    def looked():
+        jax.clear_caches()
+        look = Lagrangian(problem, clients, jnp.zeros(5), 0.1, pooled=False, allowed=1 << 40)
+        chosen = Weights(weights.objective > 0, weights.constraint > 0)
+        return (*look.weighted(point, weights), look.hessian(point, weights), look.gradients(point, chosen), look.rows)
+
+    whole = looked()
+    monkeypatch.setattr(module, "FEW_ROWS", 0)
+    monkeypatch.setattr(softswitch.clients.slices, "SLICE_BYTES", 1)
+    sliced = looked()
+    for one, other in zip(whole[:-1], sliced[:-1], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+    assert sliced[-1] == 3 * 60 * (1 + 5 + 1)
+    assert whole[-1] == 300 * (1 + 5 + 1)

@@ -1,0 +1,76 @@
+"""What a lower bound says, and that result, folder and report keep it."""
+
+import dataclasses
+import json
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softswitch as ss
+from problems import client_data, least_squares, regression, softplus_level
+from softswitch.runs.folder import write_result
+from softswitch.runs.report import write_report
+
+
+def bound(**changed):
+    plain = ss.LowerBound(
+        value=0.2,
+        objective=0.203,
+        tolerance=0.1,
+        meets=True,
+        promise=True,
+        why="the problem is convex",
+        assumed="",
+        weights=np.array([0.25, 0.0, 0.75]),
+        multipliers=np.array([[0.0, 0.5], [0, 0], [0, 0]]),
+        subtracted=1e-9,
+        rows=1000,
+    )
+    return dataclasses.replace(plain, **changed)
+
+
+def test_in_words():
+    assert str(bound()) == "at most 1.5% above the best possible (a promise: the problem is convex)"
+    guess = bound(promise=False, why="convexity is not known")
+    assert str(guess) == "about 1.5% above the best possible (an estimate: convexity is not known)"
+    assert str(bound(objective=0.7)).startswith("at most 250% above")
+    assert str(bound(value=-0.2)).startswith("at most 0.403 above")
+    assert str(bound(value=1e-9)).startswith("at most 0.203 above")
+    assert str(bound(value=-math.inf, promise=False, why="it falls")) == "no bound: it falls"
+    assert "may lie below the best possible" in str(bound(meets=False))
+    np.testing.assert_allclose([bound().gap, bound().relative_gap], [0.003, 0.015])
+    assert bound(value=0.0).relative_gap == math.inf
+
+
+@pytest.mark.parametrize("kept", [bound(), bound(value=-math.inf, promise=False, why="it falls")])
+def test_as_plain_words_and_back(kept):
+    told = json.loads(json.dumps(kept.to_dict(), allow_nan=False))
+    back = ss.LowerBound.from_dict(told)
+    for field in dataclasses.fields(kept):
+        np.testing.assert_array_equal(getattr(back, field.name), getattr(kept, field.name))
+
+
+def test_a_result_keeps_it(tmp_path):
+    problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4), convex=True)
+    clients = client_data(*regression())
+    plain = ss.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, step_size=0.02, tolerance=0.1), rounds=300)
+    assert plain.lower_bound is None
+    assert plain.gap is None
+    assert "How good" not in plain.explain()
+    result = ss.with_lower_bound(plain, problem, clients)
+    assert result.lower_bound.promise
+    assert result.gap == result.worst_objective - result.lower_bound.value
+    assert f"How good it is: {result.lower_bound}." in result.explain()
+    for one, folder in ((result, "with"), (plain, "without")):
+        one.save(tmp_path / folder)
+        assert ss.Result.load(tmp_path / folder).gap == one.gap
+    write_result(tmp_path / "run", result)
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert about["lower_bound"]["words"] == str(result.lower_bound)
+    page = write_report([tmp_path / "run"]).read_text()
+    assert f"How good it is: {result.lower_bound}." in page
+    assert "best possible F, at least" in page
+    write_result(tmp_path / "other", plain)
+    assert "How good it is" not in write_report([tmp_path / "other"]).read_text()
