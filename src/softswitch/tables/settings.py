@@ -98,9 +98,7 @@ class RunSection:
     seconds: float | None = says("End after so many seconds; not set: never for that.", None)
     local_steps: int = says("Gradient steps of a client in a round.", 1)
     participation: float = says("The share of clients in a round.", 1.0)
-    batch_size: int | str = says(
-        "Rows a client draws for a gradient; all (or 0): all it has.", AUTO, one_of=(AUTO, ALL)
-    )
+    batch_size: int | str = says("Rows a client draws for a gradient; all (or 0): all it has.", AUTO, one_of=(AUTO, ALL))
     value_batch_size: int | str = says(
         "Rows a client draws for its report; same: as batch_size.", AUTO, one_of=(AUTO, ALL, "same")
     )
