@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -24,6 +24,8 @@ LEAST_PARAMETERS = 64
 FEWEST_ROUNDS, FEWEST_FOR_NETWORKS, MOST_ROUNDS = 400, 1500, 20_000
 NETWORK = 512
 """A model of more parameters is taken for a network: more rounds, on fewer rows each."""
+FEWEST_ROWS, MOST_ROWS = (64, 256), (2048, 8192)
+"""Rows of a batch for a gradient and for a report, where it is not all of them: more brings little."""
 REPORTS = 0.6
 """All rows are reported on where that takes at most this share of a round's work."""
 CYCLES = 40
@@ -105,9 +107,9 @@ def choose(
     elif for_report == "auto" and grouped and all_rows <= REPORTS * a_round:
         for_report, a_round = None, 2 * (a_round - all_rows)
     if for_update == "auto":
-        for_update = _all_or(a_round / 2 / (3 * steps * m), 64, largest)
+        for_update = _all_or(a_round / 2 / (3 * steps * m), FEWEST_ROWS[0], MOST_ROWS[0], largest)
     if for_report in ("auto", "same"):
-        for_report = _all_or(a_round / 2 / m, 256, largest)
+        for_report = _all_or(a_round / 2 / m, FEWEST_ROWS[1], MOST_ROWS[1], largest)
     taken = replace(how, batch_size=for_update, value_batch_size=for_report, by_size=grouped and for_report is None)
     value_rows, update_rows = (
         all_rows if size is None else m * min(size, largest) for size in (for_report, for_update)
@@ -138,12 +140,7 @@ def size_of(params: Any) -> int:
     return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(params))
 
 
-def _all_or(rows: float, fewest: int, largest: int) -> int | None:
-    """So many rows a batch, at least a few; None where that is all of them at every client."""
-    size = max(fewest, int(rows))
-    return None if size >= largest else size
+def _all_or(rows: float, fewest: int, most: int, largest: int) -> int | None:
+    """So many rows a batch, within limits; None where that is all of them at every client."""
+    return None if rows >= largest else min(max(fewest, int(rows)), most, largest)
 
-
-def left_out(rule: Rule) -> list[str]:
-    """The settings of a rule that are left to be chosen."""
-    return [field.name for field in fields(rule) if getattr(rule, field.name) is None]

@@ -34,8 +34,11 @@ GAIN, LARGE_GAIN = 1e-3, 0.2
 """A gain is a fall of F by this share of itself, a large one by that; likewise of G while it is above the tolerance."""
 NOTHING, NOTHING_OF_START, CYCLES_OF_NOTHING, FEWEST_CYCLES = 3e-4, 2e-5, 3, 5
 """A run may end where its last cycles together gained less than these shares of F and of F at the start."""
-CORRECTED = 0.7
-"""The share of what a noisy cycle was off the tolerance that its threshold moves by."""
+CORRECTED, CORRECTED_DOWN, ROOM = 0.7, 1.3, 0.02
+"""The share of what a noisy cycle ended off its aim that the threshold moves by, up and down; and how far the aim is
+below the tolerance, as a share of it and of what a cycle is off."""
+SELDOM = 0.02
+"""A switch that comes out one way in fewer rounds than this share says nothing of where the threshold should be."""
 MOST_DIVERGED = 6
 """So many cycles in a row that are not finite end the run."""
 
@@ -94,7 +97,7 @@ class Cycles:
         choice, done = self._choice, self.past[-1].end if self.past else 0
         if done >= choice.rounds or self.hopeless:
             return done > 0
-        if not choice.may_end or len(self.past) < FEWEST_CYCLES or not self._feasible(self.best):
+        if not (choice.may_end and choice.exact) or len(self.past) < FEWEST_CYCLES or not self._feasible(self.best):
             return False
         before = self.past[-1 - CYCLES_OF_NOTHING]
         if before.constraint > self._asked.tolerance:
@@ -148,8 +151,11 @@ class Cycles:
         found = [] if diverged else [self._judged(*one) for one in self._candidates(state, begin, done)]
         better = [one for one in found if _finite(one) and one.rank(tolerance) < self.best.rank(tolerance)]
         shift = 0.0
-        if found and not self._choice.exact and 0.02 < float(np.mean(history.feasible)) < 0.98:
-            shift = CORRECTED * (tolerance - found[0].constraint)
+        if found and not self._choice.exact:
+            off = tolerance - found[0].constraint
+            off -= ROOM * (abs(tolerance) + abs(off))
+            acts = SELDOM < float(np.mean(history.feasible)) < 1 - SELDOM
+            shift = CORRECTED_DOWN * off if off < 0 else CORRECTED * off if acts else 0.0
         self._shift = shift if math.isfinite(shift) else 0.0
         before = self.best
         self.best = min([self.best, *better], key=lambda one: one.rank(tolerance))
