@@ -24,8 +24,8 @@ from softswitch.method.round import BestSeen, State, first_to_average
 from softswitch.method.rules import Rule
 from softswitch.method.steps import FallingStep
 from softswitch.problem.parameters import Params, float_dtype
-from softswitch.results.cycle import Cycle
 from softswitch.results.history import History
+from softswitch.results.one_cycle import Cycle
 
 LONGER = math.sqrt(2)
 LARGER, SMALLER, MUCH_SMALLER = 2.0, 0.3, 0.1

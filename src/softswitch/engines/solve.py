@@ -19,8 +19,8 @@ from softswitch.engines.warm_start import WarmStart
 from softswitch.guarantees.best_possible import with_lower_bound
 from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule
-from softswitch.problem.choices import ENGINES
 from softswitch.problem.problem import Problem
+from softswitch.problem.words import ENGINES
 from softswitch.results.blocker import smallest_alone
 from softswitch.results.infeasible import NEVER_MET, never_feasible
 from softswitch.results.result import Result
@@ -106,8 +106,8 @@ def solve(
         look_at_blocker: where no round was feasible, look whether the client that blocks could meet its constraint by
             itself, for the diagnosis: by gradients of at most as many rows as the run took, where ten steps on all
             of its rows can be had for that.
-        lower_bound: bound the best possible from below, for ``result.gap``, by at most a quarter of the rows that the run
-            took. By default where the rule has no step size and the model at most 500 parameters.
+        lower_bound: bound the best possible from below, for ``result.gap``, by at most a quarter of the rows that the
+            run took. By default where the rule has no step size and the model at most 500 parameters.
         progress: show a progress bar; by default on a terminal only.
         engine: "compiled": whole stretches of rounds as one program. "grid" and "ray" speak to every client in Flower's
             messages, in this process or under its Ray simulation: slower, for a look at what a deployment will do.
