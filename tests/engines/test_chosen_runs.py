@@ -351,7 +351,7 @@ def test_clients_that_are_no_rows():
     """Springs to (1, 1) and (−1, 1), and walls that hold w back."""
     oracle = Springs(jnp.array([[1.0, 1.0], [-1.0, 1.0]]), jnp.array([[0.0, 1.0], [1.0, 0.0]]))
     federation = ss.Federation(oracle, jnp.array([2.0, -1.0]), ("right", "left"))
-    result = ss.solve_federation(federation, ss.SoftmaxSGM(tolerance=0.25), rounds=400, eval_every=0)
+    result = ss.solve_federation(federation, ss.SoftmaxSGM(tolerance=0.25), eval_every=0)
     # F = (1 + |w₀|)² + (1 − w₁)², w₀ <= 0.25, w₁ <= 0.25: at best w = (0, 0.25).
     np.testing.assert_allclose(result.params, [0, 0.25], atol=0.01)
     assert result.status.code is ss.StatusCode.FEASIBLE
@@ -360,7 +360,6 @@ def test_clients_that_are_no_rows():
         federation,
         {"chosen": ss.SoftmaxSGM(tolerance=0.25), "given": ss.SoftmaxSGM(tolerance=0.25, alpha=9.0, step_size=0.05)},
         seeds=1,
-        rounds=400,
         eval_every=0,
     )
     same_bits(mixed["chosen"][0], result)
