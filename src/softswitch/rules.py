@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from softswitch.method.rules import Rule as Rule
     from softswitch.method.rules import SoftmaxSGM as SoftmaxSGM
     from softswitch.method.rules.switching import switch as switch
-    from softswitch.problem.choices import CRITERIA as CRITERIA
+    from softswitch.problem.words import CRITERIA as CRITERIA
 
 _PLACES = {
     "AverageSGM": "method.rules",
-    "CRITERIA": "problem.choices",
+    "CRITERIA": "problem.words",
     "Decision": "method.rules",
     "HardSGM": "method.rules",
     "LocalLoss": "method.rules",

@@ -100,7 +100,7 @@ def choose(
     steps = how.local_steps
     for_report: Any = how.value_batch_size
     for_update: Any = how.batch_size
-    grouped = steps == 1 and m == len(clients)
+    grouped = steps == 1 and m == len(clients) and how.clients_at_once is None
     all_rows = int(widths_by_size(clients).sum()) if grouped else m * largest
     if for_update == "auto" and for_report in ("auto", "same", None) and all_rows * (1 + 3 * steps) <= a_round:
         for_report = for_update = None
@@ -108,7 +108,9 @@ def choose(
         for_report, a_round = None, 2 * (a_round - all_rows)
     if for_update == "auto":
         for_update = _all_or(a_round / 2 / (3 * steps * m), FEWEST_ROWS[0], MOST_ROWS[0], largest)
-    if for_report in ("auto", "same"):
+    if for_report == "same":
+        for_report = for_update
+    elif for_report == "auto":
         for_report = _all_or(a_round / 2 / m, FEWEST_ROWS[1], MOST_ROWS[1], largest)
     taken = replace(how, batch_size=for_update, value_batch_size=for_report, by_size=grouped and for_report is None)
     value_rows, update_rows = (

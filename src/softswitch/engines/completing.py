@@ -83,8 +83,12 @@ def chooses(rules: Sequence[Rule]) -> bool:
     if not own.pop():
         return False
     for rule in rules:
-        if isinstance(rule, SoftmaxSGM) and rule.alpha is None and rule.constraint_alpha is not None:
+        if not isinstance(rule, SoftmaxSGM) or rule.alpha is not None:
+            continue
+        if rule.constraint_alpha is not None:
             raise ValueError(f"constraint_alpha goes with an alpha, but {rule} has none; give both or neither")
+        if rule.alpha_scale == "spread":
+            raise ValueError(f"alpha_scale='spread' goes with an alpha, but {rule} has none; give both or neither")
     return True
 
 

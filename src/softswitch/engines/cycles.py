@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -24,8 +24,8 @@ from softswitch.method.round import BestSeen, State, first_to_average
 from softswitch.method.rules import Rule
 from softswitch.method.steps import FallingStep
 from softswitch.problem.parameters import Params, float_dtype
-from softswitch.results.cycle import Cycle
 from softswitch.results.history import History
+from softswitch.results.one_cycle import Cycle
 
 LONGER = math.sqrt(2)
 LARGER, SMALLER, MUCH_SMALLER = 2.0, 0.3, 0.1
@@ -80,6 +80,9 @@ class Cycles:
         self._key = jax.random.key(seed)
         self.past: list[Cycle] = []
         self._first = request.first_state(choice.template(asked))
+        # Later cycles begin from an answer to which the moments and the average of a run before do not belong.
+        cold = replace(request, warm_start=None)
+        self._later = self._first if request.warm_start is None else cold.first_state(choice.template(asked))
         self.best = self._judged(self._first.params, "the start")
         self._start = self.best
         self.rule, self.end, self.averaging_from = self.template, 0, 0
@@ -209,11 +212,9 @@ class Cycles:
         every = {"last": (state.params, f"last iterate {within}")}
         if int(state.average.rounds):
             mean = jax.tree.map(lambda m, w: m.astype(w.dtype), state.average.mean(), state.params)
-            first = max(begin, self.averaging_from)
-            every["average"] = (
-                mean,
-                f"mean of the {int(state.average.rounds)} feasible iterates from round {first} on",
-            )
+            many, first = int(state.average.rounds), max(begin, self.averaging_from)
+            warm = "" if self.past or not int(self._first.average.rounds) else " and of the run before"
+            every["average"] = (mean, f"mean of the {many} feasible iterates from round {first} on{warm}")
         if np.isfinite(state.best.score):
             every["best"] = (state.best.params, f"best feasible iterate by its reports {within}")
         elif np.isfinite(state.least_violating.score):
@@ -251,7 +252,7 @@ class Cycles:
 
     def _cold(self, done: int) -> State:
         """A state that begins at the best answer so far, and remembers how good that is at every client."""
-        state = self._first._replace(params=self.best.params)
+        state = (self._later if self.past else self._first)._replace(params=self.best.params)
         if state.memory is None or state.memory.sums is not None:
             return state
         judged = self._request.oracle.judge(self.best.params)

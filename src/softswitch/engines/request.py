@@ -20,9 +20,9 @@ from softswitch.engines.warm_start import WarmStart
 from softswitch.method.memory import Memory
 from softswitch.method.round import State, check_optimizer, first_to_average
 from softswitch.method.rules import Rule
-from softswitch.problem.choices import ANSWERS
 from softswitch.problem.domains import Domain, as_argument
 from softswitch.problem.problem import Problem
+from softswitch.problem.words import ANSWERS
 from softswitch.support import checks
 from softswitch.support.arrays import fingerprint
 from softswitch.support.programs import program_digest, without_addresses

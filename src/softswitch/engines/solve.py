@@ -19,8 +19,8 @@ from softswitch.engines.warm_start import WarmStart
 from softswitch.guarantees.best_possible import with_lower_bound
 from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule
-from softswitch.problem.choices import ENGINES
 from softswitch.problem.problem import Problem
+from softswitch.problem.words import ENGINES
 from softswitch.results.blocker import smallest_alone
 from softswitch.results.infeasible import NEVER_MET, never_feasible
 from softswitch.results.result import Result

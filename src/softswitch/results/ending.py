@@ -8,8 +8,8 @@ from typing import Any
 from softswitch.clients.oracle import Judged
 from softswitch.method.round import State
 from softswitch.method.rules import Rule
-from softswitch.results.cycle import Cycle
 from softswitch.results.history import History
+from softswitch.results.one_cycle import Cycle
 
 
 @dataclass(frozen=True, eq=False)

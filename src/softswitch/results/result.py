@@ -16,10 +16,10 @@ from softswitch.method.round import State, start
 from softswitch.method.rules import Rule
 from softswitch.problem.parameters import Params
 from softswitch.results import saving
-from softswitch.results.cycle import Cycle
 from softswitch.results.finding import Finding
 from softswitch.results.history import History
 from softswitch.results.lower_bound import LowerBound
+from softswitch.results.one_cycle import Cycle
 from softswitch.results.status import Status, StatusCode
 
 

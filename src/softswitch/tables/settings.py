@@ -10,7 +10,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from softswitch.problem.choices import ALPHA_SCALES, ANSWERS, CRITERIA
+from softswitch.problem.words import ALPHA_SCALES, ANSWERS, CRITERIA
 
 TASKS = ("neyman-pearson", "demographic-parity", "equal-opportunity", "group-loss", "own")
 METHODS = ("softmax", "average", "hard", "penalty", "primal-dual")
