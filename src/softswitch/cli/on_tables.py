@@ -17,6 +17,7 @@ from softswitch.tables.settings import SECTIONS, TASKS, Config, DataSection, Tas
 
 if TYPE_CHECKING:
     from softswitch.method.rules import Rule
+    from softswitch.results.result import Result
     from softswitch.tables.ready import ReadyTable
     from softswitch.tables.training import Trained
 
@@ -34,7 +35,7 @@ def init(
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("softswitch.toml"),
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
 ) -> None:
-    """Write a file of settings with comments, ready for softswitch train."""
+    """Write a file of settings with comments, ready for softswitch train. What is "auto" there chooses itself."""
     if out.exists() and not force:
         raise typer.BadParameter(f"{out} is there already; give another --out, or --force")
     if kind not in TASKS:
@@ -60,6 +61,7 @@ def train(
 def resume(
     run: RunFolder,
     rounds: Annotated[int | None, typer.Option(help="Make the run longer: so many rounds in all.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Make the run longer: so many seconds in all.")] = None,
     trust: Annotated[
         bool, typer.Option("--trust", help="Import the Python functions that the run's settings name (kind 'own').")
     ] = False,
@@ -67,7 +69,7 @@ def resume(
     """Go on with a run that was interrupted or killed, to exactly what it would have been; or make it longer."""
     from softswitch.tables import training
 
-    _tell(Console(), or_refuse(lambda: training.resume(run, rounds=rounds, trust=trust)))
+    _tell(Console(), or_refuse(lambda: training.resume(run, rounds=rounds, seconds=seconds, trust=trust)))
 
 
 def predict(
@@ -121,10 +123,24 @@ def _tree(config: Config, ready: ReadyTable, rule: Rule) -> Tree:
     return tree
 
 
+def _chosen(result: Result) -> list[str]:
+    """What a run chose for itself, in a few lines; run.json has all of it."""
+    cycles, rule = result.cycles, result.rule
+    told = [
+        f"{cycles[-1].end:,} rounds in {len(cycles)} cycles",
+        f"method of the last cycle: {rule}",
+        f"answer: {result.selected}",
+    ]
+    best = [cycle for cycle in cycles if cycle.better]
+    return [f"  {line}" for line in [*told, *(f"best cycle: {cycle}" for cycle in best[-1:])]]
+
+
 def _tell(console: Console, trained: Trained) -> None:
     if trained.certificate is not None:
         console.print(trained.certificate.table())
     console.print(trained.result.explain(), highlight=False, markup=False)
+    if trained.result.cycles:
+        console.print("\n".join(["Chosen:", *_chosen(trained.result)]), highlight=False, markup=False)
     console.print(f"Run: {trained.folder}", highlight=False, markup=False, soft_wrap=True)
     if trained.result.status.code == "stopped":
         console.print(f"To go on: softswitch resume {trained.folder}", highlight=False, markup=False, soft_wrap=True)
