@@ -41,5 +41,6 @@ def rule_by(config: Config) -> Rule:
 def memory_by(method: MethodSection) -> Memory | str | None:
     """The server's memory, as ``solve`` takes it."""
     if isinstance(method.memory, str):
-        return {AUTO: AUTO, "on": Memory(), "off": None}[method.memory]
+        known: dict[str, Memory | str | None] = {AUTO: AUTO, "on": Memory(), "off": None}
+        return known[method.memory]
     return Memory(smoothing=method.memory)
