@@ -13,7 +13,7 @@ from rich.table import Table
 from softswitch.engines.solve import solve
 from softswitch.method.rules import AverageSGM, Rule, SoftmaxSGM
 from softswitch.results.result import Result
-from softswitch.support.plotting import BLUE, GREEN, VERMILLION, panels, tolerance
+from softswitch.support.plotting import BLUE, GREEN, VERMILLION, log_values, panels, tolerance
 from softswitch.support.text import mean_and_spread
 from softswitch.tasks.neyman_pearson import breast_cancer
 from softswitch.tasks.paper_settings import MEAN_SWITCH, RUN, SOFTMAX_SWITCH, steps
@@ -116,7 +116,8 @@ def figure(demo: Demo) -> Figure:
         clients.bar(np.arange(1, CLIENTS + 1) + offset, ranked, width=0.27, color=colour, label=method)
     for panel in (rounds, clients):
         tolerance(panel, TOLERANCE)
-        panel.set_ylim(bottom=0)
+    log_values(rounds)  # a cycle begins with large steps
+    clients.set_ylim(bottom=0)
     rounds.set(
         xlabel="round",
         ylabel="worst client's constraint G(w)",
