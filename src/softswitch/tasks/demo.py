@@ -116,7 +116,8 @@ def figure(demo: Demo) -> Figure:
         clients.bar(np.arange(1, CLIENTS + 1) + offset, ranked, width=0.27, color=colour, label=method)
     for panel in (rounds, clients):
         tolerance(panel, TOLERANCE)
-    log_values(rounds)  # a cycle begins with large steps
+    log_values(rounds)  # a cycle begins with large steps, which end anywhere
+    rounds.set_ylim(bottom=TOLERANCE / 5)
     clients.set_ylim(bottom=0)
     rounds.set(
         xlabel="round",
