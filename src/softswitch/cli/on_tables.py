@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.tree import Tree
 
 from softswitch.cli.refusing import or_refuse
-from softswitch.tables.settings import SECTIONS, TASKS, Config, DataSection, TaskSection, write_config
+from softswitch.tables.settings import AUTO, SECTIONS, TASKS, Config, DataSection, TaskSection, write_config
 
 if TYPE_CHECKING:
     from softswitch.method.rules import Rule
@@ -34,7 +34,7 @@ def init(
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("softswitch.toml"),
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
 ) -> None:
-    """Write a file of settings with comments, ready for softswitch train."""
+    """Write a file of settings with comments, ready for softswitch train. What is "auto" there chooses itself."""
     if out.exists() and not force:
         raise typer.BadParameter(f"{out} is there already; give another --out, or --force")
     if kind not in TASKS:
@@ -60,6 +60,7 @@ def train(
 def resume(
     run: RunFolder,
     rounds: Annotated[int | None, typer.Option(help="Make the run longer: so many rounds in all.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Make the run longer: so many seconds in all.")] = None,
     trust: Annotated[
         bool, typer.Option("--trust", help="Import the Python functions that the run's settings name (kind 'own').")
     ] = False,
@@ -67,7 +68,7 @@ def resume(
     """Go on with a run that was interrupted or killed, to exactly what it would have been; or make it longer."""
     from softswitch.tables import training
 
-    _tell(Console(), or_refuse(lambda: training.resume(run, rounds=rounds, trust=trust)))
+    _tell(Console(), or_refuse(lambda: training.resume(run, rounds=rounds, seconds=seconds, trust=trust)))
 
 
 def predict(
@@ -101,10 +102,12 @@ def _tree(config: Config, ready: ReadyTable, rule: Rule) -> Tree:
     for section in SECTIONS:
         branch = tree.add(f"[bold]{section}")
         part = getattr(config, section)
-        for entry in fields(part):
-            value = getattr(part, entry.name)
-            if value not in (None, ()):
-                branch.add(escape(f"{entry.name} = {value}"))
+        told = {entry.name: getattr(part, entry.name) for entry in fields(part)}
+        for name, value in told.items():
+            if value not in (None, (), AUTO):
+                branch.add(escape(f"{name} = {value}"))
+        if AUTO in told.values():
+            branch.add(f"{AUTO}: {', '.join(name for name, value in told.items() if value == AUTO)}")
     found = tree.add("[bold]found in the table")
     held = 0 if ready.held_out is None else int(ready.held_out.sizes.sum())
     found.add(
@@ -121,10 +124,32 @@ def _tree(config: Config, ready: ReadyTable, rule: Rule) -> Tree:
     return tree
 
 
+def _chosen(trained: Trained) -> list[str]:
+    """What a run chose for itself, as of its last cycle; run.json has all cycles."""
+    from softswitch.engines.choice import left_out
+
+    result = trained.result
+    found = {name: getattr(result.rule, name) for name in left_out(trained.asked)}
+    lines = [f"{name} = {_in_words(value)}" for name, value in found.items() if value is not None]
+    if "alpha" in found:
+        lines.append(f"alpha_scale = {result.rule.alpha_scale}")  # type: ignore[attr-defined]
+    return [f"{len(result.history):,} rounds in {len(result.cycles)} cycles; in the last of them", *lines]
+
+
+def _in_words(value: Any) -> str:
+    from softswitch.method.steps import FallingStep
+
+    if isinstance(value, FallingStep):
+        return f"{value.first:.3g}, falling to 0"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def _tell(console: Console, trained: Trained) -> None:
     if trained.certificate is not None:
         console.print(trained.certificate.table())
     console.print(trained.result.explain(), highlight=False, markup=False)
+    if trained.result.cycles:
+        console.print("\n  ".join(["Chosen:", *_chosen(trained)]), highlight=False, markup=False)
     console.print(f"Run: {trained.folder}", highlight=False, markup=False, soft_wrap=True)
     if trained.result.status.code == "stopped":
         console.print(f"To go on: softswitch resume {trained.folder}", highlight=False, markup=False, soft_wrap=True)

@@ -52,6 +52,7 @@ class Choice:
         first_cycle: how many rounds the first cycle takes.
         first_step: the step it begins with.
         exact: whether reports have no noise: every client tells of all its rows in every round.
+        chosen_for: the rounds that were asked for when this was chosen; None: none. A run may be made longer later.
     """
 
     rounds: int
@@ -59,6 +60,7 @@ class Choice:
     first_cycle: int
     first_step: float
     exact: bool
+    chosen_for: int | None = None
 
     def rule(
         self,
@@ -134,7 +136,8 @@ def first_choice(start: Any, rounds: int, *, may_end: bool, exact: bool) -> Choi
     largest = max(float(np.abs(np.asarray(leaf)).max(initial=0)) for leaf in jax.tree.leaves(start))
     step = min(max(2 * FIRST_WAY / cycle, SMALLEST_FIRST_STEP), LARGEST_FIRST_STEP) * max(1.0, largest)
     step *= math.sqrt(LEAST_PARAMETERS / max(LEAST_PARAMETERS, size_of(start)))
-    return Choice(rounds=rounds, may_end=may_end, first_cycle=cycle, first_step=step, exact=exact)
+    asked = None if may_end else rounds
+    return Choice(rounds=rounds, may_end=may_end, first_cycle=cycle, first_step=step, exact=exact, chosen_for=asked)
 
 
 def size_of(params: Any) -> int:

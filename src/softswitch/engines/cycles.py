@@ -89,6 +89,15 @@ class Cycles:
         self._factor, self._shift, self._momentum = 1.0, 0.0, MOMENTUM
 
     @property
+    def done(self) -> int:
+        """How many rounds the cycles that are over took."""
+        return self.past[-1].end if self.past else 0
+
+    def ended(self, state: State, done: int) -> bool:
+        """Whether the present cycle has run its rounds, or diverged, and waits to be closed."""
+        return self.done < done and (done >= self.end or int(state.diverged_at) >= 0)
+
+    @property
     def hopeless(self) -> bool:
         """Whether there is nothing to begin from, or nothing stays finite."""
         last = self.past[-MOST_DIVERGED:]
@@ -97,7 +106,7 @@ class Cycles:
     @property
     def over(self) -> bool:
         """Whether all rounds are run, or nothing more is gained."""
-        choice, done = self._choice, self.past[-1].end if self.past else 0
+        choice, done = self._choice, self.done
         if done >= choice.rounds or self.hopeless:
             return done > 0
         if not (choice.may_end and choice.exact) or len(self.past) < FEWEST_CYCLES or not self._feasible(self.best):
@@ -120,7 +129,7 @@ class Cycles:
     def begin(self) -> State:
         """Choose the next cycle; the state to begin it with."""
         choice, past = self._choice, self.past
-        done = past[-1].end if past else 0
+        done = self.done
         length = round(choice.first_cycle * LONGER ** len(past))
         if choice.rounds - done - length < length * LONGER / 2:
             length = choice.rounds - done
@@ -149,7 +158,7 @@ class Cycles:
             done: how many rounds the run has done.
             history: of the cycle's rounds.
         """
-        begin = self.past[-1].end if self.past else 0
+        begin = self.done
         diverged, tolerance = int(state.diverged_at) >= 0, float(self._asked.tolerance)
         found = [] if diverged else [self._judged(*one) for one in self._candidates(state, begin, done)]
         better = [one for one in found if _finite(one) and one.rank(tolerance) < self.best.rank(tolerance)]

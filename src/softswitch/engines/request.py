@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -29,6 +30,8 @@ from softswitch.support.programs import program_digest, without_addresses
 
 EVALUATIONS = 20
 """How often a run looks at all data, unless told otherwise."""
+CHOSEN_FOR = "chosen_for"
+"""The name under which a request's identity has the rounds that its settings were chosen for, as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +160,7 @@ class Request:
             "start": fingerprint(state),
             "clients": fingerprint(oracle),
             "program": program_digest(one_round, *arguments),
+            **({} if self.choice is None else {CHOSEN_FOR: json.dumps(self.choice.chosen_for)}),
             "jax": jax.__version__,
         }
 

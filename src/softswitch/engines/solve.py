@@ -101,7 +101,8 @@ def solve(
         clients_at_once: how many clients are computed side by side; by default as many as fit in 256 MiB.
         callbacks: each is called with a ``Chunk`` after every chunk of rounds; one that returns anything true ends it.
         checkpoints: keep the run's standing in a folder, and go on from where it stands there; ``Checkpoints(folder)``.
-            Ask for more rounds than before, and a finished run goes on to those.
+            Ask for more rounds than before, and a finished run goes on to those; one that chose for itself keeps what
+            it chose, and goes on with more cycles.
         warm_start: a result to go on from: the run begins at its last iterate instead of the problem's start.
         keep: what else it takes over from there: "optimizer", the server optimiser's state and the rule's memory;
             "average", the feasible iterates so far, which the new ones join. Round numbers begin anew.
@@ -136,7 +137,7 @@ def solve(
         "memory": memory,
     }
     begin = WarmStart.after(warm_start, keep)
-    (rule,), how, settings, choice = completed(problem, clients, (rule,), how, told)
+    (rule,), how, settings, choice = completed(problem, clients, (rule,), how, told, checkpoints)
     asked = request(problem, clients, (rule,), how, settings, held_out=held_out, warm_start=begin, choice=choice)
     seed = checks.seed("seed", seed)
     watching = checked_callbacks(callbacks)
@@ -207,7 +208,7 @@ def solve_federation(
         "record_clients": record_clients,
         "memory": memory,
     }
-    (rule,), _, settings, choice = completed_for(federation, (rule,), told)
+    (rule,), _, settings, choice = completed_for(federation, (rule,), told, checkpoints)
     asked = request_of(federation, (rule,), settings, warm_start=WarmStart.after(warm_start, keep), choice=choice)
     seed = checks.seed("seed", seed)
     return _watched(asked, rule, seed, checked_callbacks(callbacks), checkpoints, progress)

@@ -9,7 +9,7 @@ import platform
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -92,6 +92,7 @@ def write_result(
         "seed": result.seed,
         "rounds": len(result.history),
         "seconds": round(result.seconds, 3),
+        "cycles": [asdict(cycle) for cycle in result.cycles],
         "switch_share": _or_none(result.history.switch_share),
         "worst_objective": _or_none(result.worst_objective),
         "worst_constraint": _or_none(result.worst_constraint),
