@@ -146,7 +146,7 @@ def test_several_runs_side_by_side(folders, look, tmp_path):
     assert page.inner_text(".verdict .words") == verdict(open_run(folders[0]))[1]
 
 
-def told(code="converged-feasible", violating=(), certificate=None, clients=3):
+def told(code="feasible", violating=(), certificate=None, clients=3):
     about = {
         "status": {"code": code, "message": "in round 7 something happened"},
         "violating": list(violating),

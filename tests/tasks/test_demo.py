@@ -24,7 +24,7 @@ def test_demo_shows_the_point(tmp_path):
     text = report.read_text()
     assert "| Softmax SGM |" in text
     assert figure.name in text
-    assert text.count("converged-feasible") == 2
+    assert text.count(": feasible: ") == 2
 
 
 def test_command_writes_and_prints(tmp_path):
