@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from softswitch.engines.sweep import Sweep as Sweep
     from softswitch.engines.sweep import sweep as sweep
     from softswitch.engines.sweep import sweep_federation as sweep_federation
+    from softswitch.engines.unconstrained import add_baselines as add_baselines
     from softswitch.guarantees.certify import certify as certify
     from softswitch.guarantees.pilot import estimate_constants as estimate_constants
     from softswitch.guarantees.plan import Plan as Plan
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from softswitch.problem.means import mean_over as mean_over
     from softswitch.problem.pooled import PooledConstraint as PooledConstraint
     from softswitch.problem.problem import Problem as Problem
+    from softswitch.results.baseline import Baseline as Baseline
     from softswitch.results.certificate import Certificate as Certificate
     from softswitch.results.certificate import Verdict as Verdict
     from softswitch.results.finding import Finding as Finding
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "AverageSGM": "method.rules",
     "Ball": "problem.domains",
+    "Baseline": "results.baseline",
     "Box": "problem.domains",
     "Certificate": "results.certificate",
     "Checkpoints": "runs.checkpoints",
@@ -87,6 +90,7 @@ _PLACES = {
     "StatusCode": "results.status",
     "Sweep": "engines.sweep",
     "Verdict": "results.certificate",
+    "add_baselines": "engines.unconstrained",
     "alpha_window": "guarantees.theorems",
     "certify": "guarantees.certify",
     "estimate_constants": "guarantees.pilot",

@@ -102,6 +102,10 @@ def write_result(
         "diagnosis": [
             {"illness": found.illness, "seen": found.seen, "change": found.change} for found in result.diagnosis
         ],
+        "chosen": result.chosen,
+        "cycles": [str(cycle) for cycle in result.cycles],
+        "beside": [one.to_dict() for one in (result.as_baseline, *result.baselines)],
+        "price": None if result.price is None else _or_none(result.price),
         "versions": versions(),
     }
     write_json(folder / ABOUT, told | dict(about or {}))
