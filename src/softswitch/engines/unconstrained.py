@@ -130,10 +130,9 @@ def _budget(result: Result, problem: Problem, clients: ClientData) -> _Budget | 
     if rounds < FEWEST_ROUNDS:
         return None
     a_round = spent / (4 * rounds)
-    rows = max(fewest, int(a_round / many))
-    return _Budget(
-        rounds, None if whole and rows >= largest else min(rows, largest), min(1.0, a_round / (fewest * many))
-    )
+    taking_part = min(many, max(1, int(a_round / fewest)))
+    rows = max(fewest, int(a_round / taking_part))
+    return _Budget(rounds, None if whole and rows >= largest else min(rows, largest), taking_part / many)
 
 
 def _from_answer(params: Params, problem: Problem) -> Problem:

@@ -71,7 +71,8 @@ class Baseline:
     @classmethod
     def from_dict(cls, told: dict[str, Any]) -> Baseline:
         """From ``to_dict``; what was not finite is NaN."""
-        return cls(**{entry.name: math.nan if told[entry.name] is None else told[entry.name] for entry in fields(cls)})
+        known: dict[str, Any] = {entry.name: told[entry.name] for entry in fields(cls)}
+        return cls(**{key: math.nan if value is None else value for key, value in known.items()})
 
 
 def side_by_side(answer: Baseline, others: Sequence[Baseline], clients: int) -> list[str]:

@@ -12,11 +12,11 @@ import optax
 from softswitch.clients.oracle import Judged
 from softswitch.method.rules import HardSGM, Rule, SoftmaxSGM
 from softswitch.results.baseline import START, Baseline, no_better
-from softswitch.results.trajectory import cycles_lost, few_to_average, objective_jumps, still_improving
 from softswitch.results.ending import Ending
 from softswitch.results.finding import Finding
 from softswitch.results.history import Fate, History
 from softswitch.results.infeasible import never_passed
+from softswitch.results.trajectory import cycles_lost, few_to_average, objective_jumps, still_improving
 
 FEW_ROUNDS = 20
 """A history shorter than this says nothing about shares."""
@@ -280,7 +280,7 @@ def _jumps(ending: Ending, history: History, clients: Asked, scatter: Callable[[
             "batch too small for the threshold",
             f"at one and the same iterate the sampled worst constraint scatters by {noise:.3g}, with a threshold of "
             f"{float(rule.switch_at):.3g}{cause}: noise decides the switch",
-            _steadier(clients, (noise / level) ** 2) + ("" if everyone else ", or participation"),
+            _steadier(clients, noise / _given_level(rule)) + ("" if everyone else ", or participation"),
         )
     if jump <= 2 * level or ending.cycles:
         return None
@@ -293,11 +293,11 @@ def _jumps(ending: Ending, history: History, clients: Asked, scatter: Callable[[
 
 
 def _steadier(clients: Asked, times: float) -> str:
-    """What to raise, and to how many rows: noise falls as one over the root of the rows."""
+    """What to raise, and to how many rows for noise so many times smaller: it falls as one over their root."""
     rows = clients.rows_a_report
     if rows is None:
         return f"Raise {clients.steadied_by}"
-    return f"Raise {clients.steadied_by} from {rows:,} to about {math.ceil(rows * times):,} (None: all rows)"
+    return f"Raise {clients.steadied_by} from {rows:,} to about {math.ceil(rows * times**2):,} (None: all rows)"
 
 
 def _level(history: History, rule: Rule) -> float | None:
@@ -305,11 +305,15 @@ def _level(history: History, rule: Rule) -> float | None:
 
     Not finer than a twentieth of what the criterion went through in this run.
     """
-    given = max(rule.tolerance, abs(float(rule.switch_at)))
+    given = _given_level(rule)
     finite = history.criterion[np.isfinite(history.criterion)]
     if given == 0 or len(finite) == 0:
         return None
     return max(given, 0.05 * float(np.ptp(finite)))
+
+
+def _given_level(rule: Rule) -> float:
+    return max(rule.tolerance, abs(float(rule.switch_at)))
 
 
 def _constraint_alpha(rule: Rule) -> float:

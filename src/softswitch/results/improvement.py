@@ -66,12 +66,12 @@ def improvement(history: History, cycles: Sequence[Cycle], tolerance: float) -> 
         before, last = cycles[-2:]
         over = f"the last cycle, of {last.end - last.begin:,} rounds,"
         return Improvement(before.objective, last.objective, first, True, over)
-    known = np.isfinite(history.full.objective)
-    if known.sum() < FEWEST_EVALUATIONS:
+    values = np.asarray(history.full.objective, dtype=float)
+    known = np.flatnonzero(np.isfinite(values))
+    if len(known) < FEWEST_EVALUATIONS:
         return None
-    last_third = slice(-max(int(known.sum()) // 3, FEWEST_EVALUATIONS // 2), None)
-    rounds = history.full_rounds[known][last_third].astype(float)
-    return _fitted(rounds, history.full.objective[known][last_third].astype(float), first)
+    last_third = known[-max(len(known) // 3, FEWEST_EVALUATIONS // 2) :]
+    return _fitted(history.full_rounds[last_third].astype(float), values[last_third], first)
 
 
 def _fitted(rounds: np.ndarray, values: np.ndarray, first: float) -> Improvement:

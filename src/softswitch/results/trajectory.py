@@ -37,14 +37,21 @@ def objective_jumps(history: History, judged: Judged, step: float) -> Finding | 
     scale = max(abs(worst), worst - float(reached.min()), 0.01 * float(np.ptp(_finite(history.objective))))
     if jump <= scale:
         return None
-    on_all = _finite(history.full.objective[history.full_rounds >= half])
-    if len(on_all) >= EVALUATIONS and float(np.percentile(on_all, 90) - np.percentile(on_all, 10)) <= 0.5 * scale:
+    if _noise(history, half) >= 0.5 * jump:
         return None  # reports are noisy, but the iterates are steady
     return Finding(
         "objective jumps about",
         f"one round in ten of the later half changes F by {jump:.3g} or more, and the answer has F = {worst:.4g}",
         f"Lower step_size (now {step:.3g}), or leave it out: it is then chosen",
     )
+
+
+def _noise(history: History, first: int) -> float:
+    """How far reports are off F on all data, in the rounds from ``first`` on where both are known; 0 if in too few."""
+    rounds = history.full_rounds[history.full_rounds >= first]
+    on_all = np.asarray(history.full.objective)[history.full_rounds >= first]
+    off = _finite(np.abs(history.objective[rounds] - on_all))
+    return float(np.percentile(off, LARGEST)) if len(off) >= EVALUATIONS else 0.0
 
 
 def few_to_average(ending: Ending) -> Finding | None:
