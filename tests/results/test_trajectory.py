@@ -193,9 +193,9 @@ def test_few_chosen_rounds_are_still_improving():
 
 def test_the_batch_that_ends_the_noise():
     """Rows of ±5 around 0: the finding names how many rows are enough, and with so many it is gone."""
-    noise = np.random.default_rng(0).choice([-5.0, 5.0], 10_000)
-    noise -= noise.reshape(2, 5000).mean(axis=1).repeat(5000)
-    clients = ss.ClientData.from_arrays({"z": noise.astype(np.float32)}, client=np.repeat([0, 1], 5000))
+    noise = np.random.default_rng(0).choice([-5.0, 5.0], 20_000)
+    noise -= noise.reshape(2, 10_000).mean(axis=1).repeat(10_000)
+    clients = ss.ClientData.from_arrays({"z": noise.astype(np.float32)}, client=np.repeat([0, 1], 10_000))
     problem = ss.Problem(
         lambda w, b: (w - 1) ** 2 + 0 * b["z"][0],
         lambda w, b: jnp.average(b["z"], weights=b["weight"]) + w,
@@ -205,9 +205,9 @@ def test_the_batch_that_ends_the_noise():
     small = ss.solve(problem, clients, rule, rounds=400, batch_size=2)
     found = next(one for one in small.diagnosis if one.illness == "batch too small for the threshold")
     rows = int(re.search(r"value_batch_size from 2 to about ([\d,]+)", found.change)[1].replace(",", ""))
-    assert 500 < rows < 5000
+    assert 500 < rows < 10_000
     enough, few = (
-        ss.solve(problem, clients, rule, rounds=400, batch_size=2, value_batch_size=size) for size in (rows, rows // 20)
+        ss.solve(problem, clients, rule, rounds=400, batch_size=2, value_batch_size=size) for size in (rows, rows // 40)
     )
     assert "batch too small for the threshold" not in illnesses(enough)
     assert "batch too small for the threshold" in illnesses(few)

@@ -71,8 +71,10 @@ class Baseline:
     @classmethod
     def from_dict(cls, told: dict[str, Any]) -> Baseline:
         """From ``to_dict``; what was not finite is NaN."""
-        known: dict[str, Any] = {entry.name: told[entry.name] for entry in fields(cls)}
-        return cls(**{key: math.nan if value is None else value for key, value in known.items()})
+        known: dict[str, Any] = {}
+        for entry in fields(cls):
+            known[entry.name] = math.nan if told[entry.name] is None else told[entry.name]
+        return cls(**known)
 
 
 def side_by_side(answer: Baseline, others: Sequence[Baseline], clients: int) -> list[str]:

@@ -293,11 +293,14 @@ def _jumps(ending: Ending, history: History, clients: Asked, scatter: Callable[[
 
 
 def _steadier(clients: Asked, times: float) -> str:
-    """What to raise, and to how many rows for noise so many times smaller: it falls as one over their root."""
+    """What to raise, and to how many rows for noise so many times smaller: it falls as one over their root.
+
+    Twice as many, since the noise was measured by a few reports only.
+    """
     rows = clients.rows_a_report
     if rows is None:
         return f"Raise {clients.steadied_by}"
-    return f"Raise {clients.steadied_by} from {rows:,} to about {math.ceil(rows * times**2):,} (None: all rows)"
+    return f"Raise {clients.steadied_by} from {rows:,} to about {math.ceil(2 * rows * times**2):,} (None: all rows)"
 
 
 def _level(history: History, rule: Rule) -> float | None:

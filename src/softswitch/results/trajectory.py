@@ -19,6 +19,8 @@ FEW_OF_ALL = 0.05
 """and nor does a smaller share of the rounds that could have joined it."""
 LARGEST = 90
 """This percentile of the changes is looked at: the worst of them, but not a single one."""
+SMALL = 0.05
+"""Changes by less than this share of all that F went through are no matter."""
 EVALUATIONS = 4
 """So many evaluations on all data are needed to tell steps from noise."""
 LOST = 1 / 3
@@ -34,7 +36,7 @@ def objective_jumps(history: History, judged: Judged, step: float) -> Finding | 
         return None
     jump = float(np.percentile(np.abs(np.diff(later)), LARGEST))
     worst = float(reached.max())
-    scale = max(abs(worst), worst - float(reached.min()), 0.01 * float(np.ptp(_finite(history.objective))))
+    scale = max(abs(worst), worst - float(reached.min()), SMALL * float(np.ptp(_finite(history.objective))))
     if jump <= scale:
         return None
     if _noise(history, half) >= 0.5 * jump:
