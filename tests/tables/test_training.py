@@ -91,6 +91,25 @@ def test_the_folder_holds_all_of_it(trained, home):
     assert (run.folder / "config.toml").read_text().count('file = "cases.csv"') == 1
 
 
+def test_other_models_are_put_beside_the_answer(trained):
+    """Misses cost at most 0.2, so the best constant has log odds −log(e^0.2 − 1), and F = 1.708 by false alarms."""
+    run, printed = trained
+    beside = {one["name"]: one for one in run.about["beside"]}
+    names = ["the start", "best constant prediction", "no constraint, worst client", "no constraint, mean client"]
+    assert list(beside) == ["the answer", *names]
+    assert beside["the answer"]["objective"] == pytest.approx(run.about["worst_objective"])
+    assert beside["the start"]["objective"] == pytest.approx(np.log(2), rel=1e-5)
+    constant = beside["best constant prediction"]
+    assert constant["objective"] == pytest.approx(np.log1p(1 / np.expm1(0.2)), rel=1e-3)
+    assert constant["feasible"]
+    free = beside["no constraint, worst client"]
+    assert free["objective"] < 0.1 * run.about["worst_objective"]
+    assert free["violating"] == 4
+    assert run.about["price"] == pytest.approx(run.about["worst_objective"] - free["objective"])
+    for words in (*names, f"The constraint costs the worst client {run.about['price']:.4g}."):
+        assert words in printed
+
+
 def test_a_quarter_of_every_clients_class_is_held_out(trained):
     run, _ = trained
     table = hospital_table()
@@ -243,6 +262,7 @@ def test_own_functions_and_a_network(home, tmp_path):
     trained = training.train(tmp_path / "own.toml")
     assert trained.result.selected.startswith("last iterate")
     assert trained.result.rule.optimizer.__name__ == "adam"
+    assert "best constant prediction" in [one.name for one in trained.result.baselines]
     model = ss.load(trained.folder)
     assert [layer["w"].shape for layer in model.params] == [(10, 8), (8, 1)]
     assert np.isfinite(model.probability(hospital_table())).all()

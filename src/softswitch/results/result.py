@@ -17,7 +17,7 @@ from softswitch.method.round import State, start
 from softswitch.method.rules import Rule
 from softswitch.problem.parameters import Params
 from softswitch.results import saving
-from softswitch.results.baseline import FOR_THE_WORST, Baseline, named_baseline, side_by_side
+from softswitch.results.baseline import CONSTANT, FOR_THE_WORST, Baseline, named_baseline, side_by_side
 from softswitch.results.cycle import Cycle
 from softswitch.results.finding import Finding
 from softswitch.results.history import History
@@ -120,6 +120,9 @@ class Result:
         lines = [f"{quality(self.history, self.cycles, self.rule.tolerance)}."]
         if self.baselines:
             lines += side_by_side(self.as_baseline, self.baselines, len(self.names))
+        constant = named_baseline(CONSTANT, self.baselines)
+        if constant is not None and not constant.feasible:
+            lines.append("No constant prediction is feasible; the one nearest to it is shown.")
         if self.price is not None:
             lines.append(f"The constraint costs the worst client {self.price:.4g}.")
         return lines

@@ -147,7 +147,8 @@ def _beside(run: Run) -> Cells | None:
         [one["name"], *(number(one[name]) for name in names), f"{one['violating']} of {run.about['clients']}"]
         for one in told
     ]
-    return {"head": ["model", "F", "mean objective", "G", "clients above the bound"], "rows": rows}
+    head = ["model", "worst objective F", "mean objective", "worst constraint G", "clients above the bound"]
+    return {"head": head, "rows": rows}
 
 
 def _groups(run: Run) -> Cells | None:
