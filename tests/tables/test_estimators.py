@@ -68,6 +68,20 @@ def test_the_guarantee_is_an_attribute(cases, fitted):
     assert fitted.score(frame, malignant) > 0.85
 
 
+def test_the_start_and_a_constant_are_put_beside_the_answer(fitted):
+    start, constant = fitted.result_.baselines
+    assert (start.name, constant.name) == ("the start", "best constant prediction")
+    assert constant.objective == pytest.approx(np.log1p(1 / np.expm1(0.2)), rel=1e-3)  # misses cost 0.2
+    assert "no better" not in fitted.result_.explain()
+
+
+def test_labels_that_the_features_tell_nothing_of():
+    generator = np.random.default_rng(0)
+    features, labels = generator.normal(size=(300, 2)), generator.choice([0, 1], 300)
+    fitted = ss.NeymanPearsonClassifier(0.6, rounds=200, batch_size=None).fit(features, labels)
+    assert "no better than a constant" in [finding.illness for finding in fitted.result_.diagnosis]
+
+
 def test_probabilities_and_decisions_agree(cases, fitted):
     frame, _, _ = cases
     probability = fitted.predict_proba(frame)

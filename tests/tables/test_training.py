@@ -73,7 +73,7 @@ def test_train_prints_settings_certificate_and_verdict(trained):
     run, printed = trained
     for words in ("at_most = 0.2", "4 clients", "10 features from 10 columns", "positive: 'malignant'"):
         assert words in printed
-    assert "converged-feasible" in printed
+    assert " feasible: " in printed
     assert "Constraint <= 0.2 with confidence 0.95" in printed
     assert run.folder.name.startswith("cases-20")
 
@@ -81,7 +81,7 @@ def test_train_prints_settings_certificate_and_verdict(trained):
 def test_the_folder_holds_all_of_it(trained, home):
     run, _ = trained
     about = run.about
-    assert about["status"]["code"] == "converged-feasible"
+    assert about["status"]["code"] == "feasible"
     assert about["clients"] == 4
     assert about["worst_constraint"] == pytest.approx(max(run.clients["constraint"]))
     assert about["data"]["rows"] == sum(run.clients["rows"])
@@ -93,6 +93,25 @@ def test_the_folder_holds_all_of_it(trained, home):
     assert sorted(run.params) == ["[0]['b']", "[0]['w']"]
     assert list((run.folder / "checkpoints").iterdir())
     assert (run.folder / "config.toml").read_text().count('file = "cases.csv"') == 1
+
+
+def test_other_models_are_put_beside_the_answer(trained):
+    """Misses cost at most 0.2, so the best constant has log odds −log(e^0.2 − 1), and F = 1.708 by false alarms."""
+    run, printed = trained
+    beside = {one["name"]: one for one in run.about["beside"]}
+    names = ["the start", "best constant prediction", "no constraint, worst client", "no constraint, mean client"]
+    assert list(beside) == ["the answer", *names]
+    assert beside["the answer"]["objective"] == pytest.approx(run.about["worst_objective"])
+    assert beside["the start"]["objective"] == pytest.approx(np.log(2), rel=1e-5)
+    constant = beside["best constant prediction"]
+    assert constant["objective"] == pytest.approx(np.log1p(1 / np.expm1(0.2)), rel=1e-3)
+    assert constant["feasible"]
+    free = beside["no constraint, worst client"]
+    assert free["objective"] < 0.1 * run.about["worst_objective"]
+    assert free["violating"] == 4
+    assert run.about["price"] == pytest.approx(run.about["worst_objective"] - free["objective"])
+    for words in (*names, f"The constraint costs the worst client {run.about['price']:.4g}."):
+        assert words in printed
 
 
 def test_a_quarter_of_every_clients_class_is_held_out(trained):
@@ -255,7 +274,7 @@ def test_ctrl_c_and_resume_end_as_if_nothing_had_been(trained, home, tmp_path, c
     assert stopped.result.status.code == "stopped"
     started = open_run(stopped.folder).about["started"]
     assert ss.load(stopped.folder).run.about["rounds"] == seen[-1]
-    assert "converged-feasible" in invoke("resume", stopped.folder)
+    assert " feasible: " in invoke("resume", stopped.folder)
     as_uninterrupted(open_run(stopped.folder), whole)
     assert open_run(stopped.folder).about["started"] == started
 
@@ -374,6 +393,7 @@ def test_own_functions_and_a_network(home, tmp_path):
     (tmp_path / "own.toml").write_text(text.replace("[task]", own) + "\n[model]\nhidden = [8]\n")
     trained = training.train(tmp_path / "own.toml")
     assert trained.result.cycles
+    assert "best constant prediction" in [one.name for one in trained.result.baselines]
     model = ss.load(trained.folder)
     assert [layer["w"].shape for layer in model.params] == [(10, 8), (8, 1)]
     assert np.isfinite(model.probability(hospital_table())).all()

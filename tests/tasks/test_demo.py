@@ -27,7 +27,7 @@ def test_demo_shows_the_point(tmp_path):
     text = report.read_text()
     assert "| Softmax SGM |" in text
     assert figure.name in text
-    assert text.count("converged-feasible") == 4
+    assert text.count(": feasible: ") == 4
     assert "    - rounds 0 to 39, step 0.1 falling to 0" in text
 
 

@@ -90,6 +90,16 @@ class Choice:
         step = FallingStep(first=self.first_step, rounds=self.first_cycle)
         return self.rule(asked, step, MOMENTUM, float(asked.tolerance))
 
+    def told(self, clients: Any) -> dict[str, str]:
+        """What a run of these clients, an ``Oracle``, begins with: in words, by what it is."""
+        said = {"rounds": f"at most {self.rounds:,}" if self.may_end else f"{self.rounds:,}"}
+        for name, what in (("update_batching", "rows for a gradient"), ("report_batching", "rows for a report")):
+            batching = getattr(clients, name, None)
+            if batching is not None:
+                said[what] = "all of a client's" if batching.draws is None else f"{batching.width:,} of each client's"
+        said["reports"] = "exact" if self.exact else "noisy"
+        return said | {"first cycle": f"{self.first_cycle:,} rounds", "first step": f"{self.first_step:.3g}"}
+
 
 def choose(
     problem: Problem, clients: ClientData, how: TakingPart, rounds: int | None, memory: Any
@@ -148,4 +158,3 @@ def size_of(params: Any) -> int:
 def _all_or(rows: float, fewest: int, most: int, largest: int) -> int | None:
     """So many rows a batch, within limits; None where that is all of them at every client."""
     return None if rows >= largest else min(max(fewest, int(rows)), most, largest)
-

@@ -174,6 +174,8 @@ def finish(
         vanished=vanished,
         culprit=_culprit(request, state, seed) if diverged_at >= 0 else None,
         cycles=() if cycles is None or diverged_at >= 0 else tuple(cycles.past),
+        start=request.oracle.judge(request.start),
+        chosen={} if cycles is None or request.choice is None else request.choice.told(request.oracle),
     )
 
     def scatter() -> float:

@@ -22,6 +22,7 @@ from softswitch.method.memory import Memory
 from softswitch.method.round import State, check_optimizer, first_to_average
 from softswitch.method.rules import Rule
 from softswitch.problem.domains import Domain, as_argument
+from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
 from softswitch.problem.words import ANSWERS
 from softswitch.support import checks
@@ -135,6 +136,11 @@ class Request:
         clients = self.oracle.without_evaluation()
         fresh = compiled.start(self.federation.start, rule, clients, remembers=remembers)
         return fresh if self.warm_start is None else self.warm_start.into(fresh)
+
+    @property
+    def start(self) -> Params:
+        """w_0: where the run before ended, or where the problem begins."""
+        return self.federation.start if self.warm_start is None else self.warm_start.state.params
 
     def identity(self, rule: Rule, seed: int) -> dict[str, str]:
         """What a run depends on, as text: two runs with the same one take the same course to the last bit.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,12 +15,13 @@ from sklearn.utils.validation import check_is_fitted, check_random_state, valida
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.splits import hold_out
 from softswitch.engines.solve import solve
+from softswitch.engines.unconstrained import add_baselines
 from softswitch.guarantees.certify import certify
 from softswitch.method.rules import SoftmaxSGM
 from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
 from softswitch.tables.kinds import problem_of_kind
-from softswitch.tasks.networks import scores
+from softswitch.tasks.networks import constant_network, scores
 
 
 class FederatedClassifier(ClassifierMixin, BaseEstimator):
@@ -64,7 +66,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
             return ClientData.from_arrays(chosen, owner[part], strata=made.strata)
 
         train = of(~apart)
-        self._keep(self._solve(made.problem, train, seed))
+        constants = partial(constant_network, made.problem.start)
+        result = self._solve(made.problem, train, seed)
+        self._keep(add_baselines(result, made.problem, train, constants=constants, unconstrained=False))
         self.certificate_ = None
         if apart.any():
             self.certificate_ = certify(self.result_, made.problem, of(apart), self.confidence)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from softswitch.clients.taking_part import TakingPart
 from softswitch.engines.completing import completed
 from softswitch.engines.request import request
 from softswitch.engines.solve import solve
+from softswitch.engines.unconstrained import add_baselines
 from softswitch.guarantees.certify import certify
 from softswitch.method.rules import Rule
 from softswitch.results.certificate import Certificate
@@ -31,6 +33,7 @@ from softswitch.tables.ready import ReadyTable, make_ready
 from softswitch.tables.rule_choice import memory_by, rule_by
 from softswitch.tables.settings import ALL, Config, given, read_config, write_config
 from softswitch.tasks.group_metrics import by_group
+from softswitch.tasks.networks import constant_network
 
 KEPT = ("started", "settings", "base", "data", "command")
 """What a resumed run keeps of what it is about."""
@@ -197,6 +200,9 @@ def _run(
         checkpoints=Checkpoints(folder / CHECKPOINTS),
         progress=progress,
     )
+    if result.status.code is not StatusCode.DIVERGED:
+        constants = partial(constant_network, ready.problem.start)
+        result = add_baselines(result, ready.problem, ready.train, constants=constants)
     certificate = None
     if ready.held_out is not None and result.status.code is not StatusCode.DIVERGED:
         certificate = certify(result, ready.problem, ready.held_out, config.run.confidence)
