@@ -88,6 +88,7 @@ class RunState:
         self.rounds = rounds
         self.averaging_from = first_to_average(rounds, settings.average_last)
         self._participation = settings.participation
+        self._local_steps = settings.local_steps
         self._key = jax.random.key(settings.seed)
         self._domain = as_argument(settings.domain)
         self._min_clients = settings.min_clients
@@ -115,7 +116,7 @@ class RunState:
     @property
     def local_step_size(self) -> float:
         """γ in this round."""
-        return float(self._rule.local_step_size_at(self.done))
+        return float(self._rule.local_step_size_at(self.done, self._local_steps))
 
     def like(self) -> tuple[State, Record]:
         """A state and a record in the structure of all."""
@@ -131,7 +132,7 @@ class RunState:
             decision, rule_state = rule.decide(state.rule, reports)
             return (
                 advance(state, rule, domain, k, 0, reports, decision, rule_state, state.params),
-                rule.local_step_size_at(k),
+                rule.local_step_size_at(k, self._local_steps),
             )
 
         return program_digest(one_round, self._rule, self._domain, self.state, jnp.int32(0), nobody)
