@@ -59,9 +59,13 @@ class _Between(NamedTuple):
 class SwitchingStrategy(Strategy):
     """Any of softswitch's rules over Flower, usable in anyone's ServerApp.
 
-        strategy = SwitchingStrategy(SoftmaxSGM(alpha=100, step_size=0.5, tolerance=0.1))
+        strategy = SwitchingStrategy(SoftmaxSGM(tolerance=0.1))
         strategy.start(grid, initial_arrays(parameters(module)), num_rounds=100)
         strategy.result        # softswitch's Result: status, history, diagnosis, every client at the answer
+
+    Whatever the rule leaves out is chosen, as ``solve`` does, as far as that costs no more than a few exchanges. What
+    was chosen is in the log, in ``result.cycles`` and in checkpoints: a resumed run chooses nothing again. Where the
+    rule has a ``step_size``, all else that is left out is as in the paper.
 
     The clients must be of ``client_app``. The arrays that ``start`` returns are the answer, not the last iterate.
 
