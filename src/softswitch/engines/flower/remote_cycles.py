@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -140,7 +140,7 @@ class RemoteCycles:
         rule = choice.rule(self._asked, step, self._momentum, self._next_threshold(), local)
         self.end, self._measures = done + length, several
         averaging_from = done + first_to_average(length, self._settings.average_share(chosen=True))
-        run.begin(self._best.params, rule, averaging_from, self._remembered())
+        run.begin(self._best.params, rule, averaging_from, (self._best.objective, self._best.constraint))
         logger.info("rounds %d to %d are run by %s", done, self.end - 1, rule)
 
     def after_round(self) -> None:
@@ -271,7 +271,8 @@ class RemoteCycles:
             return tolerance - rounding
         room = max(abs(tolerance), 0.1 * min(abs(start - tolerance), 1e6))
         moved = self.past[-1].threshold + self._shift
-        return min(max(moved, tolerance - room), tolerance + (0.0 if self._exact else room) - rounding)
+        # Never above the tolerance: there are too few cycles to come back from answers that violate it.
+        return min(max(moved, tolerance - room), tolerance - rounding)
 
     def _local_share(self) -> float:
         """What the clients' step is multiplied by, so that a local path is as long as the server's step."""
@@ -291,10 +292,6 @@ class RemoteCycles:
         first = step.first / (self._settings.local_steps * self._size)
         run.rule = replace(run.rule, local_step_size=replace(local, first=first))
         logger.info("a direction has length %.3g, so clients step by %.3g", self._size, first)
-
-    def _remembered(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """f_i and g_i where the cycle begins, for a server that remembers."""
-        return (self._best.objective, self._best.constraint) if self.past else None
 
 
 def _factor(before: Found, after: Found, tolerance: float) -> float:

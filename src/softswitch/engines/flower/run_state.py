@@ -20,6 +20,7 @@ from softswitch.engines.flower.reading import put_together
 from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.engines.flower.wire import Arrays
 from softswitch.method.memory import (
+    Memory,
     Places,
     Remembered,
     as_remembered,
@@ -99,8 +100,9 @@ class RunState:
         self._min_clients = settings.min_clients
         self._pooled = settings.pooled
         self.dtype = np.dtype(float_dtype(params))
-        self._memory = settings.memory
-        assert not isinstance(self._memory, str)
+        memory = settings.memory
+        assert not isinstance(memory, str)  # whether it remembers is decided by now
+        self._memory: Memory | None = memory
         nothing = None if self._memory is None else nothing_remembered(0, constraints, statistics, self.dtype)
         self.state: State = _start(params, self.rule, constraints, nothing)
         self.direction_size: float | None = None
@@ -163,21 +165,23 @@ class RunState:
         """The share of feasible rounds from the first one on."""
         return 0.0 if self.record is None else float(np.mean(np.asarray(self.record.feasible)[first:]))
 
-    def begin(
-        self, params: Params, rule: Rule, averaging_from: int, told: tuple[np.ndarray, np.ndarray] | None
-    ) -> None:
+    def begin(self, params: Params, rule: Rule, averaging_from: int, told: tuple[np.ndarray, np.ndarray]) -> None:
         """Begin a cycle at these parameters by this rule: nothing is kept of the rounds before but what is remembered.
 
         Args:
             params: where to begin.
             rule: the method from now on.
             averaging_from: the first round that may join the average.
-            told: f_i and g_i there, where they are known; NaN for a client that did not tell.
+            told: f_i and g_i there; NaN for a client that did not tell.
         """
         memory = self.state.memory
-        if memory is not None and memory.sums is None and told is not None:
+        if memory is not None and memory.sums is None:
             memory = _as_told(memory, self.done, *told)
-        self.state, self.rule, self.averaging_from = _start(params, rule, self.constraints, memory), rule, averaging_from
+        self.state, self.rule, self.averaging_from = (
+            _start(params, rule, self.constraints, memory),
+            rule,
+            averaging_from,
+        )
 
     def settle(self, params: Params, score: float) -> None:
         """End a cycle with its answer."""

@@ -26,8 +26,8 @@ class StrategySettings:
         local_steps: E.
         participation: the share of the connected clients drawn for each round, from a generator of its own.
         seed: of the sampling, and of the clients' batches.
-        average_last: average over the feasible rounds of this last share of the rounds only. Left out: all of them; half
-            of each cycle's, where the rule has no step size.
+        average_last: average over the feasible rounds of this last share of the rounds only. Left out: of all of them,
+            or half of a cycle's where the rule has no step size.
         answer: which iterate is the answer: "average", "last" or "best". "auto": the one that is best on all clients'
             data, where the rule has no step size; else the average.
         eval_every: rounds from one evaluation of F and G on all clients' data to the next, an exchange of its own each
