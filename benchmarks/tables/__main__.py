@@ -26,6 +26,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--recipe", choices=RECIPES, default="defaults")
     parser.add_argument("--references", action="store_true", help="what is known of the cases")
+    parser.add_argument("--margins", action="store_true", help="what keeping a smaller bound would cost at best")
     parser.add_argument("--opponents", action="store_true", help="scikit-learn, Fairlearn, tuned baselines")
     parser.add_argument("--networks", action="store_true", help="three cases with a network, against a grid")
     parser.add_argument("--figure", default="")
@@ -55,6 +56,8 @@ def main() -> None:
 
     if asked.references:
         each("references", results.references, [partial(results.reference_row, case) for case in cases])
+    if asked.margins:
+        each("margins", results.margins_table, [partial(results.margin_row, case) for case in cases])
     if asked.participation:
         makers = [
             partial(results.row_of, case, share, asked.seeds, asked.recipe)

@@ -7,6 +7,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.tables import reference
 from benchmarks.tables.cases import Case
 from softswitch.support.files import write_atomically
@@ -67,15 +69,18 @@ def find(case: Case) -> Known:
     """By the reference."""
     rows = reference.Logistic.of(case)
     best = reference.optimum(case, rows)
+    free_objective, free_constraint = reference.unconstrained(case, rows)
     return Known(
-        len(rows.objectives.weights.indptr) - 1,
-        len(rows.y),
-        rows.x.shape[1] - 1,
-        best.objective,
-        best.lower,
-        best.agreeing,
-        *map(float, (reference.best_constant(case, rows), *reference.unconstrained(case, rows))),
-        float(reference.smallest_constraint(case, rows)),
+        clients=len(np.unique(case.columns()[1])),
+        rows=len(rows.y),
+        features=rows.x.shape[1] - 1,
+        optimum=best.objective,
+        lower=best.lower,
+        agreeing=best.agreeing,
+        constant=float(reference.best_constant(case, rows)),
+        free_objective=float(free_objective),
+        free_constraint=float(free_constraint),
+        least_constraint=float(reference.smallest_constraint(case, rows)),
     )
 
 

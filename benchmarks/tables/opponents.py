@@ -101,7 +101,7 @@ def fairlearn(judge: Judge) -> Judged:
     from fairlearn.reductions import DemographicParity, ExponentiatedGradient, TruePositiveRateParity
 
     gap = {"demographic-parity": DemographicParity, "equal-opportunity": TruePositiveRateParity}[judge.case.kind]
-    # Fairlearn bounds each group's distance from all rows together; at twice the bound the groups are so far apart.
+    # It bounds each group's distance from all rows together: two groups may then be twice as far apart.
     method = ExponentiatedGradient(
         LogisticRegression(C=1e6, max_iter=1000), gap(difference_bound=judge.case.tolerance / 2), max_iter=30
     )

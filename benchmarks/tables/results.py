@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from benchmarks.tables.cases import Case
 from benchmarks.tables.known import Known, known
 from benchmarks.tables.opponents import opponents
 from benchmarks.tables.ours import ours, share_of
+from benchmarks.tables.reference import Logistic, optimum
 from softswitch.support.plotting import BLUE, GREY, VERMILLION, panels
 
 Row = dict[str, Any]
@@ -21,6 +22,9 @@ ALLOWED = {True: 0.02, False: 0.05}
 """Excess over F* that passes, as a share of it: with everyone in every round, and with some."""
 ALLOWED_OF_CONSTANT = 0.01
 """Or as a share of the best constant's F, where F* is next to nothing."""
+
+MARGINS = (1.005, 1.01, 1.02)
+"""A switch at the tolerance divided by one of these leaves room for what a run does not see."""
 
 
 def passes(objective: float, constraint: float, case: Case, about: Known, everyone: bool) -> bool:
@@ -72,6 +76,18 @@ def opponent_rows(case: Case) -> list[Row]:
     ]
 
 
+def margin_row(case: Case) -> Row:
+    """What it costs to keep a smaller bound: the excess of the best model; infinity where no model keeps it."""
+    about, rows = known(case), Logistic.of(case)
+    row: Row = {"case": case.name, "tolerance": case.tolerance, "optimum": about.optimum}
+    for margin in MARGINS:
+        bound = case.tolerance / margin
+        kept = bound > about.least_constraint
+        best = optimum(replace(case, tolerance=bound), rows).objective if kept else np.inf
+        row[f"{margin:g}"] = best / about.optimum - 1
+    return row
+
+
 def number(value: float) -> str:
     """Four digits after the point; a dash for what there is not."""
     return f"{value:.4f}" if np.isfinite(value) else "–"
@@ -113,6 +129,16 @@ def references(rows: list[Row]) -> Table:
             str(row["agreeing"]) if np.isneginf(row["lower"]) else "–",
             *map(number, (row["constant"], row["free_objective"], row["free_constraint"])),
         )
+    return table
+
+
+def margins_table(rows: list[Row]) -> Table:
+    """What smaller bounds cost."""
+    table = Table("case", "bound", "F*", *(f"excess at bound/{margin:g}" for margin in MARGINS))
+    for row in rows:
+        costs = (row[f"{margin:g}"] for margin in MARGINS)
+        shown = (f"{cost:+.2%}" if np.isfinite(cost) else "none keeps it" for cost in costs)
+        table.add_row(row["case"], f"{row['tolerance']:g}", number(row["optimum"]), *shown)
     return table
 
 

@@ -109,7 +109,8 @@ def test_the_reference_and_the_library_see_the_same_functions(kind, monkeypatch)
     ]
     constraint = np.array([np.max(problem.constraint(params, batch)) for batch in batches])
     judged = Judge(case).judge("", reference.Logistic.of(case).x @ w)
-    assert judged.objective == pytest.approx(max(problem.objective(params, batch) for batch in batches), rel=1e-5)
+    objective = max(float(problem.objective(params, batch)) for batch in batches)
+    assert judged.objective == pytest.approx(objective, rel=1e-5)
     assert judged.constraint == pytest.approx(constraint.max(), rel=1e-5)
     assert judged.violating == (constraint > case.tolerance).sum() > 0
 

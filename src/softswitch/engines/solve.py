@@ -31,6 +31,8 @@ from softswitch.support import checks
 
 ROUNDS_OVER_FLOWER = 300
 """Rounds of a run that chooses for itself over Flower, where each is dear, unless told otherwise."""
+NEAR = 2e-3
+"""A gap of this share of F is told as it is, and not made smaller."""
 MOST_PARAMETERS = 500
 """A bound from below is looked for in models of so many parameters, unless it is asked for."""
 
@@ -108,8 +110,8 @@ def solve(
         look_at_blocker: where no round was feasible, look whether the client that blocks could meet its constraint by
             itself, for the diagnosis: by gradients of at most as many rows as the run took, where ten steps on all
             of its rows can be had for that.
-        lower_bound: bound the best possible from below, for ``result.gap``, by at most a quarter of the rows that the run
-            took. By default where the rule has no step size and the model at most 500 parameters.
+        lower_bound: bound the best possible from below, for ``result.gap``, by at most an eighth of the rows that the
+            run took. By default where the rule has no step size and the model at most 500 parameters.
         progress: show a progress bar; by default on a terminal only.
         engine: "compiled": whole stretches of rounds as one program. "grid" and "ray" speak to every client in Flower's
             messages, in this process or under its Ray simulation: slower, for a look at what a deployment will do.
@@ -231,10 +233,10 @@ def _watched(
 
 
 def _with_gap(result: Result, problem: Problem, clients: ClientData) -> Result:
-    """Bound the best possible from below, by a quarter of what the run took."""
+    """Bound the best possible from below, by at most an eighth of what the run took."""
     spent = result.history.value_evaluations[-1] + 3 * result.history.gradient_evaluations[-1]
     try:
-        return with_lower_bound(result, problem, clients, budget_rows=max(1, int(spent) // 4))
+        return with_lower_bound(result, problem, clients, budget_rows=max(1, int(spent) // 8), enough=NEAR)
     except KeyboardInterrupt:  # the run itself is done
         return result
 

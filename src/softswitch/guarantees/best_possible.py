@@ -54,6 +54,7 @@ def lower_bound(
     *,
     pooled: bool = False,
     budget_rows: int | None = None,
+    enough: float = ENOUGH,
 ) -> LowerBound:
     """Bound from below what any parameters within the tolerance can reach, on all training data.
 
@@ -68,6 +69,7 @@ def lower_bound(
         pooled: whether the constraint is one on all clients' data together, as with ``criterion="pooled"``.
         budget_rows: how many rows may be looked at; a Hessian counts as d looks. By default 300 times all rows, or 20
             million if that is more.
+        enough: a gap that is a smaller share of F than this is not made smaller.
     """
     checks.expect("problem", problem, Problem)
     checks.expect("clients", clients, ClientData)
@@ -85,7 +87,7 @@ def lower_bound(
     meets = not values.excess > 0 and _lies_in(problem.domain, params)
     if not math.isfinite(values.worst) or np.isnan(values.constraint).any():
         return _nothing(lagrangian, clients, values.worst, meets, "the answer's values are not finite")
-    search = _Ascent(lagrangian, problem, answer, start, values, meets=meets)
+    search = _Ascent(lagrangian, problem, answer, start, values, meets=meets, enough=enough)
     search.run()
     lagrangian.allowed = allowed
     found = search.best
@@ -127,7 +129,12 @@ def lower_bound(
 
 
 def with_lower_bound(
-    result: Result, problem: Problem, clients: ClientData, *, budget_rows: int | None = None
+    result: Result,
+    problem: Problem,
+    clients: ClientData,
+    *,
+    budget_rows: int | None = None,
+    enough: float = ENOUGH,
 ) -> Result:
     """The result with a lower bound on the best possible at its rule's tolerance; see ``lower_bound``.
 
@@ -136,10 +143,13 @@ def with_lower_bound(
         problem: what was solved,
         clients: and on whose rows.
         budget_rows: how many rows may be looked at.
+        enough: a gap that is a smaller share of F than this is not made smaller.
     """
     pooled = result.rule.switches_on == "pooled"
     tolerance = float(result.rule.tolerance)
-    found = lower_bound(problem, clients, result.params, tolerance, pooled=pooled, budget_rows=budget_rows)
+    found = lower_bound(
+        problem, clients, result.params, tolerance, pooled=pooled, budget_rows=budget_rows, enough=enough
+    )
     return replace(result, lower_bound=found)
 
 
@@ -166,7 +176,9 @@ class _Ascent:
         values: PointValues,
         *,
         meets: bool,
+        enough: float,
     ) -> None:
+        self.enough = enough
         self.lagrangian, self.domain, self.answer, self.values = lagrangian, problem.domain, answer, values
         finite = values.objective[np.isfinite(values.objective)]
         self.scale = max(abs(values.worst), float(finite.std())) or 1.0
@@ -193,11 +205,11 @@ class _Ascent:
                     continue
                 seen.append(made.weights)
                 self._consider(self._try(made))
-                if self._done(ENOUGH):
+                if self._done(self.enough):
                     return
             near = self._approach()
             self._climb(near)
-            if self.best is not near and not self._done(POOR):
+            if self.best is not near and not self._done(max(POOR, self.enough)):
                 self._climb(self.best)
         except NoRowsLeft:
             return
@@ -252,7 +264,7 @@ class _Ascent:
             inside = self.lagrangian.outside(best.minimum.point) <= slack * (self.lagrangian.radius or 0.0) ** 2
             if values.excess <= slack * self.scales[1] and inside:
                 self.reached = min(self.reached, values.worst)
-            if self._done(ENOUGH):
+            if self._done(self.enough):
                 return
             while held < 1e4:
                 made = next_weights(self.lagrangian, best.minimum, values, best.weights, held)

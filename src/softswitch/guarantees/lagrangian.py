@@ -26,6 +26,8 @@ from softswitch.problem.problem import Problem
 
 BLOCK = 16
 """So many clients in one call, where not all of them are wanted."""
+SMALL = 16
+"""Clients with at most this part of the largest one's rows are padded to that, the others to the largest."""
 DIRECTIONS = 8
 """So many columns of a Hessian side by side."""
 
@@ -105,6 +107,8 @@ class Lagrangian:
         self._groups = [
             (np.asarray(group), width) for group, width in zip(self._way.groups, self._way.widths, strict=True)
         ]
+        if not traced.ignore_weight:
+            self._groups = _few_widths(clients.sizes)
         self._few = sum(len(group) * width for group, width in self._groups) <= FEW_ROWS
         self.tolerance, self.allowed, self.rows = tolerance, allowed, 0
         self.size = int(flat.size)
@@ -216,6 +220,14 @@ class Lagrangian:
                 for i in range(0, len(own), places)
             ]
         return blocks
+
+
+def _few_widths(sizes: np.ndarray) -> list[tuple[np.ndarray, int]]:
+    """Clients by one of two widths, for fewer programs to compile; those of weight 0 are passed over anyway."""
+    largest = int(sizes.max())
+    small = sizes <= largest // SMALL
+    groups = [(np.flatnonzero(small), largest // SMALL), (np.flatnonzero(~small), largest)]
+    return [(group, width) for group, width in groups if len(group)]
 
 
 def _products(weights: Any, values: Any) -> np.ndarray:

@@ -129,7 +129,8 @@ def check_optimizer(rule: Rule, params: Params) -> None:
     except TypeError as error:
         raise ValueError(
             "optimizer must be content with a direction, the parameters and a value, but "
-            f"{rule.server_optimizer!r} is not: {error}. A server cannot evaluate functions for it, as a line search would need"
+            f"{rule.server_optimizer!r} is not: {error}. A server cannot evaluate functions for it, as a line search "
+            "would need"
         ) from error
 
 

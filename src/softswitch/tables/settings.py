@@ -15,6 +15,10 @@ from softswitch.problem.choices import ALPHA_SCALES, ANSWERS, CRITERIA
 TASKS = ("neyman-pearson", "demographic-parity", "equal-opportunity", "group-loss", "own")
 METHODS = ("softmax", "average", "hard", "penalty", "primal-dual")
 OPTIMIZERS = ("sgd", "adam")
+MEMORIES = ("on", "off")
+ALL = "all"
+AUTO = "auto"
+"""What a setting is that the library chooses; as in the paper, where a step size is given."""
 
 
 def says(comment: str, default: Any = MISSING, *, one_of: tuple[str, ...] = ()) -> Any:
@@ -61,17 +65,25 @@ class ModelSection:
 
 @dataclass(frozen=True)
 class MethodSection:
-    """How it is learnt."""
+    """How it is learnt: "auto" is chosen by the library; with a step_size all other "auto" are as in the paper."""
 
     name: str = says(f"One of {', '.join(METHODS)}.", "softmax", one_of=METHODS)
-    alpha: float | None = says("How sharply weights lean to the worst client; 10·ln(clients)/at_most by default.", None)
-    alpha_scale: str = says("What alpha is measured in: raw values, or their spread.", "raw", one_of=ALPHA_SCALES)
-    step_size: float | None = says("The server's step; 0.5 with sgd, 0.001 with adam by default.", None)
-    optimizer: str | None = says(
-        "sgd or adam; sgd for logistic regression, adam for networks by default.", None, one_of=OPTIMIZERS
+    alpha: float | str = says("How sharply weights lean to the worst client, for 'softmax'.", AUTO, one_of=(AUTO,))
+    alpha_scale: str = says(
+        f"What alpha is measured in: {', '.join(ALPHA_SCALES)}; auto: raw where alpha is a number.",
+        AUTO,
+        one_of=(AUTO, *ALPHA_SCALES),
     )
-    criterion: str | None = says(
-        f"What the switch looks at: {', '.join(CRITERIA)}; the method's own by default.", None, one_of=CRITERIA
+    step_size: float | str = says("The server's step.", AUTO, one_of=(AUTO,))
+    optimizer: str = says(f"The server's optimiser: {', '.join(OPTIMIZERS)}.", AUTO, one_of=(AUTO, *OPTIMIZERS))
+    criterion: str = says(f"What the switch looks at: {', '.join(CRITERIA)}.", AUTO, one_of=(AUTO, *CRITERIA))
+    slack: float | str = says("A of the switch's threshold at_most/(1 + 1/A), at least 1.", AUTO, one_of=(AUTO,))
+    threshold: float | str = says("The threshold itself, instead of slack.", AUTO, one_of=(AUTO,))
+    local_step_size: float | str = says("The clients' step, where they take several.", AUTO, one_of=(AUTO,))
+    memory: float | str = says(
+        "Remember every client's reports: on, off, or how much of the old is kept in the new, from 0 to below 1.",
+        AUTO,
+        one_of=(AUTO, *MEMORIES),
     )
     penalty: float = says("Weight of violations, for 'penalty'.", 10.0)
     multiplier: float = says("First multiplier, for 'primal-dual'.", 1.0)
@@ -82,16 +94,21 @@ class MethodSection:
 class RunSection:
     """How long, how many, and where to."""
 
-    rounds: int = says("How many rounds.", 1000)
+    rounds: int | str = says("How many rounds; auto: until nothing more is gained.", AUTO, one_of=(AUTO,))
+    seconds: float | None = says("End after so many seconds; not set: never for that.", None)
     local_steps: int = says("Gradient steps of a client in a round.", 1)
     participation: float = says("The share of clients in a round.", 1.0)
-    batch_size: int = says("Rows a client draws; 0: all it has.", 32)
-    seed: int = says("Of all random choices.", 0)
-    answer: str | None = says(
-        "The model: average of the feasible iterates, last or best; by default average, but last for networks.",
-        None,
+    batch_size: int | str = says("Rows a client draws for a gradient; all (or 0): all it has.", AUTO, one_of=(AUTO, ALL))
+    value_batch_size: int | str = says(
+        "Rows a client draws for its report; same: as batch_size.", AUTO, one_of=(AUTO, ALL, "same")
+    )
+    average_last: float | str = says("The share of the rounds, the last ones, to average over.", AUTO, one_of=(AUTO,))
+    answer: str = says(
+        "The model: average of the feasible iterates, last or best; auto: the best of these on all training rows.",
+        AUTO,
         one_of=ANSWERS,
     )
+    seed: int = says("Of all random choices.", 0)
     confidence: float = says(
         "Of the certificate: the probability with which all of its statements hold together.", 0.95
     )
@@ -163,21 +180,32 @@ def _refuse_unknown(told: dict[str, Any], known: Any, prefix: str) -> None:
 def _value(value: Any, hint: Any, entry: Field[Any], where: str) -> Any:
     """The value in the type of its setting, or raise."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    if entry.metadata["one_of"] and value not in entry.metadata["one_of"]:
-        raise ValueError(f"{where} must be one of {', '.join(entry.metadata['one_of'])}, but is {value!r}")
+    words = entry.metadata["one_of"]
     for kind in kinds:
         if get_origin(kind) is tuple:
             member = get_args(kind)[0]
             if isinstance(value, list | tuple) and all(type(one) is member for one in value):
                 return tuple(value)
+        elif kind is str and words:
+            if value in words:
+                return value
         elif type(value) is kind or (kind is float and type(value) is int):
             return kind(value)
-    names = [
-        f"a list of {get_args(k)[0].__name__}" if get_origin(k) is tuple else k.__name__
-        for k in kinds
-        if k is not type(None)
-    ]
-    raise ValueError(f"{where} must be {' or '.join(names)}, but is {value!r}")
+    if words and kinds == (str,):
+        raise ValueError(f"{where} must be one of {', '.join(words)}, but is {value!r}")
+    names = [_in_words(kind) for kind in kinds if kind is not type(None) and not (kind is str and words)]
+    raise ValueError(f"{where} must be {' or '.join([*names, *map(json.dumps, words)])}, but is {value!r}")
+
+
+def _in_words(kind: Any) -> str:
+    if get_origin(kind) is tuple:
+        return {str: "a list of texts", int: "a list of whole numbers"}[get_args(kind)[0]]
+    return {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}[kind]
+
+
+def chosen_as(value: Any, otherwise: Any = None) -> Any:
+    """A setting's value; ``otherwise`` where it is "auto"."""
+    return otherwise if value == AUTO else value
 
 
 def write_config(config: Config, *, comments: bool = True) -> str:
