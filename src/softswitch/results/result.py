@@ -124,7 +124,7 @@ class Result:
             "rule": describe_rule(self.rule),
             "seed": self.seed,
             "seconds": self.seconds,
-            "cycles": [asdict(cycle) for cycle in self.cycles],
+            "cycles": [cycle.to_dict() for cycle in self.cycles],
             "lower_bound": None if self.lower_bound is None else self.lower_bound.to_dict(),
         }
         trees = {
@@ -173,7 +173,7 @@ class Result:
             rule=method,
             seed=words["seed"],
             seconds=words["seconds"],
-            cycles=tuple(Cycle(**told) for told in words.get("cycles", ())),
+            cycles=tuple(Cycle.from_dict(told) for told in words.get("cycles", ())),
             state=_on_device(saving.tree("state", words, arrays, start(last, method, constraint.shape[1]))),
             lower_bound=None if words.get("lower_bound") is None else LowerBound.from_dict(words["lower_bound"]),
         )

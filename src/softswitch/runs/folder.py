@@ -92,6 +92,7 @@ def write_result(
         "seed": result.seed,
         "rounds": len(result.history),
         "seconds": round(result.seconds, 3),
+        "cycles": [cycle.to_dict() for cycle in result.cycles],
         "switch_share": _or_none(result.history.switch_share),
         "worst_objective": _or_none(result.worst_objective),
         "worst_constraint": _or_none(result.worst_constraint),

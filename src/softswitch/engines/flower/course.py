@@ -79,7 +79,7 @@ class Course:
         if constraints is None:
             raise TimeoutError(f"no client was connected within {settings.wait:g} s (wait)")
         exact = self.roster.tells_all and self._everyone(settings)
-        asked_memory = settings.memory
+        asked_memory = settings.memory if chosen or settings.memory != "auto" else None
         self.settings = settings = replace(settings, memory=self._memory(settings, chosen))
         self.clients = RemoteClients(self.grid, self.roster, settings)
         statistics = self._statistics()
@@ -168,8 +168,12 @@ class Course:
     def over(self) -> bool:
         """Whether there are no more rounds to come."""
         run = self.run
-        ended = run.done >= run.rounds or run.diverged
-        return ended or self._told_to_stop or run.void_in_a_row >= self.settings.patience
+        return run.done >= run.rounds or run.diverged or self._ends_early
+
+    @property
+    def _ends_early(self) -> bool:
+        """Whether a callback has ended it, or too many rounds were void."""
+        return self._told_to_stop or self.run.void_in_a_row >= self.settings.patience
 
     @property
     def seconds(self) -> float:
@@ -184,7 +188,7 @@ class Course:
         news = Chunk(run.done, run.rounds, history, share, run.state, self.seconds)
         self._told_to_stop = any_ends(self.settings.callbacks, news)
         if self.cycles is not None:
-            self.cycles.after_round()
+            self.cycles.after_round(begins=not self._ends_early)
         if self.settings.checkpoints is not None and self.settings.checkpoints.due():
             self.save()
 
@@ -215,7 +219,7 @@ class Course:
         memory, told = self.settings.memory, dict[str, Any]()
         if isinstance(memory, Memory):
             told["memory"] = self.run.smoothing
-        if self.cycles is None and self.run.rule != self._asked:
+        if self.cycles is None and self.run.rule is not self._asked:
             told["numbers"] = self.run.numbers
         return told
 

@@ -11,7 +11,7 @@ import json
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -41,9 +41,9 @@ from softswitch.problem.parameters import Params, float_dtype
 from softswitch.results.cycle import Cycle
 
 logger = logging.getLogger("softswitch.flower")
-FIRST_LOCAL = 0.01
-"""The clients' step before it is known how long a direction is, and what it is multiplied by after a void round: a
-share of the server's."""
+FIRST_LOCAL = 1e-3
+"""The clients' step before it is known how long a direction is, a share of the server's; and what it is multiplied by
+after a round that is void because directions were not finite, or absurd."""
 STUCK, FREE = 0.02, 0.98
 """A threshold is corrected where the share of feasible rounds was between these."""
 
@@ -143,14 +143,14 @@ class RemoteCycles:
         run.begin(self._best.params, rule, averaging_from, (self._best.objective, self._best.constraint))
         logger.info("rounds %d to %d are run by %s", done, self.end - 1, rule)
 
-    def after_round(self) -> None:
-        """Learn how long directions are; and where the present cycle has ended, close it and begin the next one."""
+    def after_round(self, *, begins: bool) -> None:
+        """Learn how long directions are; where the present cycle has ended, close it, and begin the next if it may."""
         run = self._run
         if self._measures and self._asked.local_step_size is None:
             self._learn_size(run.direction_size)
         if run.done >= min(self.end, self._choice.rounds) or run.diverged:
             self.close()
-            if not self.over:
+            if begins and not self.over:
                 self.begin()
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ class RemoteCycles:
         before, self._best = self._best, self._best_of(found)
         both = self._best.known & before.widened(len(self._best.objective)).known
         old, new = (told.widened(len(both)).over(both, self._asked.switches_on) for told in (before, self._best))
-        self._factor = MUCH_SMALLER if diverged else _factor(old, new, tolerance)
+        self._factor = MUCH_SMALLER if diverged else _factor(old, new, tolerance) if found else 1.0
         self._shift = 0.0
         if found and not self._exact and STUCK < run.share_since(begin) < FREE:
             shift = CORRECTED * (tolerance - found[0].over(found[0].known, self._asked.switches_on).constraint)
@@ -189,7 +189,7 @@ class RemoteCycles:
         """What a checkpoint keeps of the cycles so far."""
         best = self._best
         told = {
-            "past": [asdict(cycle) for cycle in self.past],
+            "past": [cycle.to_dict() for cycle in self.past],
             "best": [
                 best.words,
                 best.objective.tolist(),
@@ -206,7 +206,7 @@ class RemoteCycles:
     def go_on(self, params: Params, journal: str) -> None:
         """Take up the cycles that a checkpoint has kept: nothing is chosen again."""
         told = json.loads(journal)
-        self.past = [Cycle(**one) for one in told["past"]]
+        self.past = [Cycle.from_dict(one) for one in told["past"]]
         words, objective, constraint, pooled = told["best"]
         self._best = _Told(
             jax.tree.map(jnp.asarray, params),
@@ -227,7 +227,9 @@ class RemoteCycles:
         return _Told(params, words, judged.objective, judged.constraint, judged.pooled)
 
     def _candidates(self, state: State, begin: int) -> list[tuple[Params, str]]:
-        """The iterates that may be the answer; the first is where the cycle ended."""
+        """The iterates that may be the answer; the first is where the cycle ended. None where no round counted."""
+        if not np.isfinite(state.least_violating.score):
+            return []
         wanted, done = self._settings.answer, self._run.done
         within = f"of rounds {begin} to {done - 1}"
         every = {"last": (state.params, f"last iterate {within}")}
@@ -237,7 +239,7 @@ class RemoteCycles:
             every["average"] = (mean, f"mean of the {many} feasible iterates from round {first} on")
         if np.isfinite(state.best.score):
             every["best"] = (state.best.params, f"best feasible iterate by its reports {within}")
-        elif np.isfinite(state.least_violating.score):
+        else:
             every["best"] = (state.least_violating.params, f"iterate with the smallest criterion {within}")
         return [every[name] for name in ("last", "average", "best") if name in every and wanted in ("auto", name)]
 
@@ -279,13 +281,13 @@ class RemoteCycles:
         return FIRST_LOCAL if math.isnan(self._size) else 1 / self._size
 
     def _learn_size(self, size: float | None) -> None:
-        """Set the clients' step by how long the direction of the cycle's first round is; after a void one, lower it."""
+        """Set the clients' step by how long the direction of the cycle's first round is; where it is void, lower it."""
         run = self._run
         step, local = run.rule.step_size, run.rule.local_step_size
         assert isinstance(step, FallingStep)
         assert isinstance(local, FallingStep)
         if size is None:
-            if math.isnan(self._size):
+            if math.isnan(self._size) and run.rejected:
                 run.rule = replace(run.rule, local_step_size=replace(local, first=local.first * FIRST_LOCAL))
             return
         self._size, self._measures = size if size > 0 else 1.0, False

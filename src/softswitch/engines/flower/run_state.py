@@ -152,6 +152,13 @@ class RunState:
         return [float(leaf) for leaf in jax.tree.leaves(self.rule)]
 
     @property
+    def rejected(self) -> bool:
+        """Whether some direction of the last round was not finite, absurd or malformed."""
+        if self.record is None or self.record.clients is None:
+            return False
+        return bool((np.asarray(self.record.clients.fates)[-1] == Fate.BAD_UPDATE).any())
+
+    @property
     def smoothing(self) -> float:
         """By how much reports are smoothed where they are remembered."""
         return 0.0 if self._memory is None else float(self._memory.smoothing)

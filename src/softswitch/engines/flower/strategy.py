@@ -17,6 +17,7 @@ from flwr.serverapp.strategy import Strategy
 
 from softswitch.clients.evaluation import Overview, overview
 from softswitch.clients.oracle import Judged
+from softswitch.engines.completing import chooses
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.client_app import decision_record
 from softswitch.engines.flower.course import Course
@@ -83,7 +84,7 @@ class SwitchingStrategy(Strategy):
     """
 
     def __init__(self, rule: Rule, settings: StrategySettings | None = None, **changes: Any) -> None:
-        checks.expect("rule", rule, Rule)
+        chooses([rule])  # refuses what is wrong with it
         self.rule = rule
         self.settings = with_changes(settings, changes)
         if rule.switches_on == "pooled" and self.settings.pooled is None:
