@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -124,32 +124,10 @@ def _tree(config: Config, ready: ReadyTable, rule: Rule) -> Tree:
     return tree
 
 
-def _chosen(trained: Trained) -> list[str]:
-    """What a run chose for itself, as of its last cycle; run.json has all cycles."""
-    from softswitch.engines.choice import left_out
-
-    result = trained.result
-    found = {name: getattr(result.rule, name) for name in left_out(trained.asked)}
-    lines = [f"{name} = {_in_words(value)}" for name, value in found.items() if value is not None]
-    if "alpha" in found:
-        lines.append(f"alpha_scale = {result.rule.alpha_scale}")  # type: ignore[attr-defined]
-    return [f"{len(result.history):,} rounds in {len(result.cycles)} cycles; in the last of them", *lines]
-
-
-def _in_words(value: Any) -> str:
-    from softswitch.method.steps import FallingStep
-
-    if isinstance(value, FallingStep):
-        return f"{value.first:.3g}, falling to 0"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def _tell(console: Console, trained: Trained) -> None:
     if trained.certificate is not None:
         console.print(trained.certificate.table())
     console.print(trained.result.explain(), highlight=False, markup=False)
-    if trained.result.cycles:
-        console.print("\n  ".join(["Chosen:", *_chosen(trained)]), highlight=False, markup=False)
     console.print(f"Run: {trained.folder}", highlight=False, markup=False, soft_wrap=True)
     if trained.result.status.code == "stopped":
         console.print(f"To go on: softswitch resume {trained.folder}", highlight=False, markup=False, soft_wrap=True)

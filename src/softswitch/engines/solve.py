@@ -29,6 +29,8 @@ from softswitch.runs.checkpoints import Checkpoints
 from softswitch.runs.watching import Callback, ProgressBar, checked_callbacks
 from softswitch.support import checks
 
+ROUNDS_OVER_FLOWER = 300
+"""Rounds of a run that chooses for itself over Flower, where each is dear, unless told otherwise."""
 NEAR = 2e-3
 """A gap of this share of F is told as it is, and not made smaller."""
 MOST_PARAMETERS = 500
@@ -74,7 +76,7 @@ def solve(
         clients: whose data.
         rule: the method and its settings, such as ``SoftmaxSGM(tolerance=0.1)``, or with the paper's settings
             ``SoftmaxSGM(alpha=100, step_size=0.5, tolerance=0.1)``.
-        rounds: K. Left out: until nothing more is gained; with a step size 1000.
+        rounds: K. Left out: until nothing more is gained, over Flower 300; with a step size 1000.
         seconds: end after the first rounds that end so late. How many there were is in the result; the same seed gives
             the same answer for the same number of rounds.
         local_steps: E, gradient steps a client takes in a round.
@@ -136,6 +138,8 @@ def solve(
         "record_clients": record_clients,
         "memory": memory,
     }
+    if rounds is None and engine != "compiled" and isinstance(rule, Rule) and rule.step_size is None:
+        told["rounds"] = ROUNDS_OVER_FLOWER
     begin = WarmStart.after(warm_start, keep)
     (rule,), how, settings, choice = completed(problem, clients, (rule,), how, told, checkpoints)
     asked = request(problem, clients, (rule,), how, settings, held_out=held_out, warm_start=begin, choice=choice)
@@ -145,6 +149,7 @@ def solve(
         result = _watched(asked, rule, seed, watching, checkpoints, progress)
     else:
         only_compiled = {
+            "seconds": seconds,
             "held_out": held_out,
             "clients_at_once": clients_at_once,
             "warm_start": warm_start,
@@ -165,7 +170,7 @@ def solve(
                 seed,
                 (bar, *watching),
                 checkpoints,
-                {} if checkpoints is None else asked.identity(rule, seed),
+                {} if checkpoints is None else asked.identity(rule if choice is None else choice.template(rule), seed),
             )
     if lower_bound is None:
         lower_bound = choice is not None and engine == "compiled" and size_of(problem.start) <= MOST_PARAMETERS

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -15,7 +18,7 @@ class Cycle:
         step_size: the step it began with.
         momentum: of the server optimiser.
         threshold: λ of the switch.
-        objective: F of the best answer after it, on all training data.
+        objective: F of the best answer after it, on all training data; NaN where no client told.
         constraint: G of that answer.
         answer: which iterate that is, in words.
         better: whether this cycle found it.
@@ -32,6 +35,20 @@ class Cycle:
     answer: str
     better: bool
     diverged: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: what is not finite is None there."""
+        told = asdict(self)
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in told.items()
+        }
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> Cycle:
+        """What ``to_dict`` made; what was not finite is NaN."""
+        known: dict[str, Any] = {name: math.nan if value is None else value for name, value in told.items()}
+        return cls(**known)
 
     def __str__(self) -> str:
         how = f"rounds {self.begin} to {self.end - 1}, step {self.step_size:.3g} falling to 0, λ = {self.threshold:.4g}"

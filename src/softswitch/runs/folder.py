@@ -9,7 +9,7 @@ import platform
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -93,7 +93,7 @@ def write_result(
         "seed": result.seed,
         "rounds": len(result.history),
         "seconds": round(result.seconds, 3),
-        "cycles": [asdict(cycle) for cycle in result.cycles],
+        "cycles": [cycle.to_dict() for cycle in result.cycles],
         "switch_share": _or_none(result.history.switch_share),
         "worst_objective": _or_none(result.worst_objective),
         "worst_constraint": _or_none(result.worst_constraint),
@@ -105,7 +105,6 @@ def write_result(
             {"illness": found.illness, "seen": found.seen, "change": found.change} for found in result.diagnosis
         ],
         "chosen": result.chosen,
-        "cycles": [str(cycle) for cycle in result.cycles],
         "beside": [one.to_dict() for one in (result.as_baseline, *result.baselines)],
         "price": None if result.price is None else _or_none(result.price),
         "versions": versions(),

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import jax
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 
+from softswitch.engines.choice import SMOOTHING, first_choice
+from softswitch.engines.completing import as_in_paper, chooses
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.exchange import PromptGrid
 from softswitch.engines.flower.reading import Reader
 from softswitch.engines.flower.remote import RemoteClients
+from softswitch.engines.flower.remote_cycles import RemoteCycles
 from softswitch.engines.flower.roster import Roster
-from softswitch.engines.flower.run_state import RunState
+from softswitch.engines.flower.run_state import RunState, with_numbers
 from softswitch.engines.flower.strategy_settings import StrategySettings
+from softswitch.method.memory import Memory
 from softswitch.method.round import check_optimizer
 from softswitch.method.rules import Rule
 from softswitch.problem.domains import check_domain
@@ -46,6 +52,7 @@ class Course:
         clients: all of them, to be asked outside of the rounds.
         reader: of their answers.
         run: what the server keeps.
+        cycles: those of a run that chooses for itself; else None.
         identity: what the run depends on, as text, as far as the server knows it.
         metrics: what Flower is told of every round.
     """
@@ -61,17 +68,24 @@ class Course:
     ) -> None:
         params = _first_params(initial_arrays)
         check_domain(settings.domain, params)
-        check_optimizer(rule, params)
-        self._rule, self.settings = rule, settings
+        chosen = chooses([rule])
+        template = first_choice(params, rounds, may_end=False, exact=False).template(rule) if chosen else rule
+        check_optimizer(template, params)
+        self._asked = rule
         self.grid = PromptGrid(grid, settings.update_timeout)
         self.roster = Roster(settings.report_timeout, settings.names, settings.constraints)
         self.roster.look(self.grid, max(settings.min_clients, len(settings.names)), settings.wait)
         constraints = self.roster.constraints
         if constraints is None:
             raise TimeoutError(f"no client was connected within {settings.wait:g} s (wait)")
+        exact = self.roster.tells_all and self._everyone(settings)
+        asked_memory = settings.memory if chosen or settings.memory != "auto" else None
+        self.settings = settings = replace(settings, memory=self._memory(settings, chosen))
         self.clients = RemoteClients(self.grid, self.roster, settings)
         statistics = self._statistics()
-        self.run = RunState(rule, params, constraints, statistics, rounds, settings)
+        method = template if chosen else as_in_paper(rule, len(self.roster.names))
+        self.run = RunState(method, params, constraints, statistics, rounds, settings)
+        self.cycles = RemoteCycles(rule, rounds, self.run, self.clients, settings, exact) if chosen else None
         self.reader = Reader(self.roster, wire.shapes(params), constraints, statistics, self.run.dtype, settings)
         self.metrics: dict[int, MetricRecord] = {}
         self._share, self._told_to_stop = SwitchShare(), False
@@ -83,49 +97,83 @@ class Course:
             "participation": str(settings.participation),
             "domain": without_addresses(repr(settings.domain)),
             "min_clients": str(settings.min_clients),
-            "memory": str(settings.memory),
+            "memory": str(asked_memory),
             "clip_norm": str(settings.clip_norm),
             "largest_number": str(settings.largest_number),
             "pooled": without_addresses(repr(settings.pooled)),
             "constraints": str(constraints),
-            "numbers": fingerprint((rule, settings.domain if has_leaves(settings.domain) else None, settings.memory)),
+            "numbers": fingerprint(
+                (
+                    rule,
+                    settings.domain if has_leaves(settings.domain) else None,
+                    None if isinstance(asked_memory, str) else asked_memory,
+                )
+            ),
             "start": fingerprint(params),
             "program": self.run.program(),
             "jax": jax.__version__,
             **({} if statistics is None else {"statistics": str(statistics)}),
             **clients_identity,
         }
-        self._go_on()
+        if not self._go_on() and self.cycles is not None:
+            self.cycles.look_at_start()
+            self.cycles.begin()
+
+    def _everyone(self, settings: StrategySettings) -> bool:
+        """Whether all clients that are connected take part in every round."""
+        return settings.participation == 1
+
+    def _memory(self, settings: StrategySettings, chosen: bool) -> Memory | None:
+        """How the server remembers: as told, or where not everyone takes part in a run that chooses for itself."""
+        if not isinstance(settings.memory, str):
+            return settings.memory
+        if not chosen or self._everyone(settings) or settings.pooled is not None:
+            return None
+        return Memory(smoothing=0.0 if self.roster.tells_all else SMOOTHING)
 
     def _statistics(self) -> int | None:
         """How many statistics a client's pooled constraint has, where the server is to remember them; else None."""
         if self.settings.pooled is None or self.settings.memory is None:
             return None
-        if not self.roster.statistics and self._rule.switches_on == "pooled":
+        if not self.roster.statistics and self._asked.switches_on == "pooled":
             raise ValueError(
                 "criterion='pooled' with memory needs to know beforehand how many statistics a client reports, but no "
                 "client met so far tells it; give your clients an attribute statistics, that number"
             )
         return self.roster.statistics or None
 
-    def _go_on(self) -> None:
-        """Take up the run where its checkpoints stand, if they do."""
-        kept = self.settings.checkpoints
-        there = None if kept is None else kept.latest(self.identity, self.run.like())
+    def _go_on(self) -> bool:
+        """Take up the run where its checkpoints stand; False where they do not. What was chosen stays chosen."""
+        kept, cycles = self.settings.checkpoints, self.cycles
+        there = None
+        if kept is not None:
+            there = kept.latest(self.identity, self.run.like(), cycles and self.run.state.params)
         if there is None:
-            return
-        self.run.go_on(there)
+            return False
+        self.run.go_on(there, in_cycles=cycles is not None)
         self.roster.recall(there.names)
         self._began -= there.seconds
+        told = json.loads(there.journal) if there.journal else {}
+        if "memory" in told:
+            self.run.smooth_by(told["memory"])
+        if cycles is not None:
+            cycles.go_on(there.best, told["cycles"])
+        elif "numbers" in told:
+            self.run.rule = with_numbers(self.run.rule, told["numbers"])
         self._share.with_rounds(self._history())
         logger.info("going on after %d of %d rounds", there.done, self.run.rounds)
+        return True
 
     @property
     def over(self) -> bool:
         """Whether there are no more rounds to come."""
         run = self.run
-        ended = run.done >= run.rounds or run.diverged
-        return ended or self._told_to_stop or run.void_in_a_row >= self.settings.patience
+        return run.done >= run.rounds or run.diverged or self._ends_early
+
+    @property
+    def _ends_early(self) -> bool:
+        """Whether a callback has ended it, or too many rounds were void."""
+        return self._told_to_stop or self.run.void_in_a_row >= self.settings.patience
 
     @property
     def seconds(self) -> float:
@@ -139,6 +187,8 @@ class Course:
         share = self._share.with_rounds(history)
         news = Chunk(run.done, run.rounds, history, share, run.state, self.seconds)
         self._told_to_stop = any_ends(self.settings.callbacks, news)
+        if self.cycles is not None:
+            self.cycles.after_round(begins=not self._ends_early)
         if self.settings.checkpoints is not None and self.settings.checkpoints.due():
             self.save()
 
@@ -146,25 +196,52 @@ class Course:
         """Keep where the run stands."""
         run, kept = self.run, self.settings.checkpoints
         if kept is not None and run.record is not None:
+            best, journal = None, self._journal()
+            if self.cycles is not None:
+                best, journal["cycles"] = self.cycles.journal()
             names = tuple(self.roster.names)
-            kept.save(Standing(run.state, run.record, run.done, self.seconds, run.averaging_from, names), self.identity)
+            kept.save(
+                Standing(
+                    run.state,
+                    run.record,
+                    run.done,
+                    self.seconds,
+                    run.averaging_from,
+                    names,
+                    best,
+                    json.dumps(journal) if journal else "",
+                ),
+                self.identity,
+            )
+
+    def _journal(self) -> dict[str, Any]:
+        """What was chosen beside the cycles: a resumed run does not choose again."""
+        memory, told = self.settings.memory, dict[str, Any]()
+        if isinstance(memory, Memory):
+            told["memory"] = self.run.smoothing
+        if self.cycles is None and self.run.rule is not self._asked:
+            told["numbers"] = self.run.numbers
+        return told
 
     def finish(self, stopped: bool) -> Result:
         """The result; ``stopped``: the rounds ended before their time."""
-        run, history = self.run, self._history()
+        run, history, cycles = self.run, self._history(), self.cycles
+        if cycles is not None and cycles.done < run.done:  # for the answer only: a checkpoint goes on with this cycle
+            cycles.close()
         assert history.per_client is not None
         asked = (history.per_client.clients >= 0).sum(axis=1)
         self.clients.participants = max(1, round(float(asked.mean())))
         ending = Ending(
             run.state,
             history,
-            self._rule,
+            run.rule,
             tuple(self.roster.names),
             averaging_from=run.averaging_from,
-            answer=self.settings.answer,
+            answer="average" if self.settings.answer == "auto" else self.settings.answer,
             stopped=stopped and run.done < run.rounds and not run.diverged,
             seed=self.settings.seed,
             seconds=self.seconds,
+            cycles=() if cycles is None or run.diverged else tuple(cycles.past),
         )
         # How much reports scatter at one iterate is not measured here: it would take rounds of its own.
         result = conclude(ending, self.clients, lambda: math.nan)

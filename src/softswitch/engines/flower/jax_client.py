@@ -14,9 +14,10 @@ import numpy as np
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.gradient_oracle import GradientOracle
 from softswitch.clients.sampling import whole
-from softswitch.clients.taking_part import TakingPart, ValueBatchSize, gradient_oracle
+from softswitch.clients.taking_part import TakingPart, gradient_oracle
+from softswitch.engines.choice import size_of
 from softswitch.engines.flower.flat_params import flat, unflat
-from softswitch.engines.flower.local import Task
+from softswitch.engines.flower.local import BatchSize, Task, ValueBatchSize, batches_of
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.certify import certify
 from softswitch.guarantees.intervals import Range
@@ -33,9 +34,11 @@ class JaxClient:
         problem: objective and constraint; the start says how parameters look.
         data: its columns, one row a sample.
         name: its label.
-        batch_size: rows it draws for a gradient; None: all of its rows.
-        value_batch_size: rows it draws for its report; by default as ``batch_size``.
-        replace: draw rows with replacement, or without.
+        batch_size: rows it draws for a gradient; None: all of its rows; "auto": all of them where that is cheap.
+        value_batch_size: rows it draws for its report; "same": as ``batch_size``, each by its own cost where that is
+            "auto".
+        replace: draw rows with replacement, or without. Left out: with, but where it has no more rows than a batch, it
+            takes each of them once.
         strata: a column to draw by, as in ``ClientData.from_arrays``.
         held_out: rows it does not train on, for the certificate.
     """
@@ -46,26 +49,29 @@ class JaxClient:
         data: Mapping[str, Any],
         *,
         name: str,
-        batch_size: int | None = 32,
+        batch_size: BatchSize = "auto",
         value_batch_size: ValueBatchSize = "same",
-        replace: bool = True,
+        replace: bool | None = None,
         strata: Any | None = None,
         held_out: Mapping[str, Any] | None = None,
     ) -> None:
         self._problem = problem
         self._data = _alone(data, name, strata)
         self._held_out = None if held_out is None else _alone(held_out, name, None)
+        self.rows = int(self._data.sizes[0])
         self._batches: dict[str, Any] = {
             "batch_size": batch_size,
             "value_batch_size": value_batch_size,
             "replace": replace,
         }
+        if "auto" in (batch_size, value_batch_size):
+            report, update = batches_of(batch_size, value_batch_size, replace, self.rows, size_of(problem.start))
+            self._batches |= {"batch_size": update, "value_batch_size": report}
         self._oracles: dict[int, GradientOracle] = {}
         first = self._oracle(1)
         self._dtype = np.dtype(float_dtype(problem.start))
         self.name = str(name)
         self._number = zlib.crc32(self.name.encode())
-        self.rows = int(self._data.sizes[0])
         self.held_out_rows = 0 if self._held_out is None else int(self._held_out.sizes[0])
         self.value_rows = first.report_batching.width
         self.gradient_rows = first.update_batching.width

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.engines.flower.local import Task
+from softswitch.engines.flower.local import BatchSize, Task, ValueBatchSize, batches_of, drawn
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.intervals import Range, intervals_by_rows
 from softswitch.method.messages import LocalLoss
@@ -27,7 +27,11 @@ class NumpyClient:
         data: its columns, such as ``{"X": X, "y": y}``, one row a sample.
         start: parameters by name, to learn from how many constraints there are.
         name: its label.
-        batch_size: rows it draws, with replacement; None: all rows.
+        batch_size: rows it draws for a gradient; None: all rows; "auto": all of them where that is cheap.
+        value_batch_size: rows it draws for its report; "same": as ``batch_size``, each by its own cost where that is
+            "auto".
+        replace: draw rows with replacement, or without. Left out: with, but where it has no more rows than a batch, it
+            takes each of them once.
         held_out: rows it does not train on, for the certificate.
     """
 
@@ -39,7 +43,9 @@ class NumpyClient:
         start: Mapping[str, Any],
         *,
         name: str,
-        batch_size: int | None = 32,
+        batch_size: BatchSize = "auto",
+        value_batch_size: ValueBatchSize = "same",
+        replace: bool | None = None,
         held_out: Mapping[str, Any] | None = None,
     ) -> None:
         checks.function("objective", objective, "(params, batch) -> (value, gradient)")
@@ -50,15 +56,17 @@ class NumpyClient:
         self.held_out_rows = 0
         if held_out is not None:
             self._held_out, self.held_out_rows = _columns("held_out", held_out)
-        self._batch_size = None if batch_size is None else checks.whole_number("batch_size", batch_size, at_least=1)
-        self.name = str(name)
-        self.value_rows = self.gradient_rows = self.rows if self._batch_size is None else self._batch_size
         first = {key: np.asarray(value) for key, value in start.items()}
+        parameters = sum(value.size for value in first.values())
+        self._batches = batches_of(batch_size, value_batch_size, replace, self.rows, parameters)
+        self._replace = replace is not False
+        self.name = str(name)
+        self.value_rows, self.gradient_rows = (self.rows if size is None else size for size in self._batches)
         self.constraints = len(self._values(first, self._data)) - 1
 
     def report(self, params: Arrays, task: Task) -> Values:
         """f_i and g_i on a batch."""
-        values = self._values(params, self._batch(self._generator(task, 0)))
+        values = self._values(params, self._batch(self._generator(task, 0), self._batches.report))
         return Values(float(values[0]), values[1:].tolist())
 
     def update(self, params: Arrays, task: Task, loss: LocalLoss) -> Arrays:
@@ -67,7 +75,7 @@ class NumpyClient:
         total = {name: np.zeros_like(value) for name, value in params.items()}
         for _ in range(task.local_steps):
             here = {name: value - task.step_size * total[name] for name, value in params.items()}
-            gradient = self._gradient(here, self._batch(generator), loss)
+            gradient = self._gradient(here, self._batch(generator, self._batches.update), loss)
             total = {name: total[name] + gradient[name] for name in total}
         return {name: (part / task.local_steps).astype(params[name].dtype) for name, part in total.items()}
 
@@ -106,10 +114,10 @@ class NumpyClient:
             total = {name: part + np.tensordot(price, rows[name], axes=1) for name, part in total.items()}
         return total
 
-    def _batch(self, generator: np.random.Generator) -> Arrays:
-        if self._batch_size is None:
+    def _batch(self, generator: np.random.Generator, size: int | None) -> Arrays:
+        if size is None:
             return self._data
-        rows = generator.integers(self.rows, size=self._batch_size)
+        rows = drawn(generator, self.rows, size, self._replace)
         return {key: column[rows] for key, column in self._data.items()}
 
     def _generator(self, task: Task, purpose: int) -> np.random.Generator:

@@ -81,6 +81,11 @@ class Roster:
         client = self.clients[index]
         return 0 if client is None else client.rows
 
+    @property
+    def tells_all(self) -> bool:
+        """Whether all clients met so far report on all of their rows."""
+        return all(client is None or client.value_rows >= client.rows for client in self.clients)
+
     def cost(self, index: int) -> tuple[int, int]:
         """On how many rows it computes a report, and on how many a gradient."""
         client = self.clients[index]

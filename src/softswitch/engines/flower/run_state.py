@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import tree_util
 
 from softswitch.clients.evaluation import Overview
@@ -18,6 +20,7 @@ from softswitch.engines.flower.reading import put_together
 from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.engines.flower.wire import Arrays
 from softswitch.method.memory import (
+    Memory,
     Places,
     Remembered,
     as_remembered,
@@ -33,7 +36,7 @@ from softswitch.method.memory import (
     widened,
 )
 from softswitch.method.messages import Decision, Reports
-from softswitch.method.round import State, advance, first_to_average, start, surviving_weights
+from softswitch.method.round import BestSeen, State, advance, first_to_average, start, surviving_weights
 from softswitch.method.rules import Rule
 from softswitch.problem.domains import as_argument
 from softswitch.problem.parameters import Params, float_dtype
@@ -68,7 +71,10 @@ class RunState:
     """The same rules, weighting, sampling and averaging as in the compiled engine, one round at a time.
 
     Attributes:
+        rule: the method.
         state: all that the server keeps.
+        averaging_from: the first round that may join the average.
+        direction_size: the length of the last round's direction; None where it was void.
         record: the history so far; None before the first round.
         done: how many rounds.
         void_in_a_row: how many void rounds there were since the last that counted.
@@ -83,19 +89,23 @@ class RunState:
         rounds: int,
         settings: StrategySettings,
     ) -> None:
-        self._rule = rule
+        self.rule = rule
         self.constraints = constraints
         self.rounds = rounds
-        self.averaging_from = first_to_average(rounds, settings.average_last)
+        self.averaging_from = first_to_average(rounds, settings.average_share(chosen=False))
         self._participation = settings.participation
+        self._local_steps = settings.local_steps
         self._key = jax.random.key(settings.seed)
         self._domain = as_argument(settings.domain)
         self._min_clients = settings.min_clients
         self._pooled = settings.pooled
         self.dtype = np.dtype(float_dtype(params))
-        self._memory = settings.memory
+        memory = settings.memory
+        assert not isinstance(memory, str)  # whether it remembers is decided by now
+        self._memory: Memory | None = memory
         nothing = None if self._memory is None else nothing_remembered(0, constraints, statistics, self.dtype)
-        self.state: State = _start(params, self._rule, constraints, nothing)
+        self.state: State = _start(params, self.rule, constraints, nothing)
+        self.direction_size: float | None = None
         self._heard: Remembered | None = None  # between the two exchanges of a round
         self._stand_for: jax.Array | None = None  # likewise
         self.record: Record | None = None
@@ -110,12 +120,12 @@ class RunState:
     @property
     def switches(self) -> bool:
         """Whether a client minimises its objective or its constraints, never both at once."""
-        return bool(self._rule.switches)
+        return bool(self.rule.switches)
 
     @property
     def local_step_size(self) -> float:
         """γ in this round."""
-        return float(self._rule.local_step_size_at(self.done))
+        return float(self.rule.local_step_size_at(self.done, self._local_steps))
 
     def like(self) -> tuple[State, Record]:
         """A state and a record in the structure of all."""
@@ -131,14 +141,65 @@ class RunState:
             decision, rule_state = rule.decide(state.rule, reports)
             return (
                 advance(state, rule, domain, k, 0, reports, decision, rule_state, state.params),
-                rule.local_step_size_at(k),
+                rule.local_step_size_at(k, self._local_steps),
             )
 
-        return program_digest(one_round, self._rule, self._domain, self.state, jnp.int32(0), nobody)
+        return program_digest(one_round, self.rule, self._domain, self.state, jnp.int32(0), nobody)
 
-    def go_on(self, standing: Standing) -> None:
+    @property
+    def numbers(self) -> list[float]:
+        """The rule's numbers, for a journal."""
+        return [float(leaf) for leaf in jax.tree.leaves(self.rule)]
+
+    @property
+    def rejected(self) -> bool:
+        """Whether some direction of the last round was not finite, absurd or malformed."""
+        if self.record is None or self.record.clients is None:
+            return False
+        return bool((np.asarray(self.record.clients.fates)[-1] == Fate.BAD_UPDATE).any())
+
+    @property
+    def smoothing(self) -> float:
+        """By how much reports are smoothed where they are remembered."""
+        return 0.0 if self._memory is None else float(self._memory.smoothing)
+
+    def smooth_by(self, smoothing: float) -> None:
+        """Smooth remembered reports by so much."""
+        if self._memory is not None:
+            self._memory = replace(self._memory, smoothing=smoothing)
+
+    def share_since(self, first: int) -> float:
+        """The share of feasible rounds from the first one on."""
+        return 0.0 if self.record is None else float(np.mean(np.asarray(self.record.feasible)[first:]))
+
+    def begin(self, params: Params, rule: Rule, averaging_from: int, told: tuple[np.ndarray, np.ndarray]) -> None:
+        """Begin a cycle at these parameters by this rule: nothing is kept of the rounds before but what is remembered.
+
+        Args:
+            params: where to begin.
+            rule: the method from now on.
+            averaging_from: the first round that may join the average.
+            told: f_i and g_i there; NaN for a client that did not tell.
+        """
+        memory = self.state.memory
+        if memory is not None and memory.sums is None:
+            memory = _as_told(memory, self.done, *told)
+        self.state, self.rule, self.averaging_from = (
+            _start(params, rule, self.constraints, memory),
+            rule,
+            averaging_from,
+        )
+
+    def settle(self, params: Params, score: float) -> None:
+        """End a cycle with its answer."""
+        best = BestSeen(params, jnp.asarray(score, self.state.best.score.dtype))
+        self.state = self.state._replace(params=params, best=best, diverged_at=jnp.int32(-1))
+
+    def go_on(self, standing: Standing, *, in_cycles: bool = False) -> None:
         """Take up a run where it stood, perhaps for more rounds than were asked for then."""
-        standing = standing.extended(self.rounds, self.averaging_from, self.state)
+        averaging_from = standing.averaging_from if in_cycles else self.averaging_from
+        standing = standing.extended(self.rounds, averaging_from, self.state)
+        self.averaging_from = averaging_from
         self.state = jax.tree.map(jnp.asarray, standing.state)
         self.record, self.done = standing.record, standing.done
 
@@ -170,7 +231,7 @@ class RunState:
         if int(np.asarray(reports.mask).sum()) < self._min_clients or bool(reports.void):
             return None
         if self._memory is None:
-            return _decide(self._rule, self.state.rule, reports)
+            return _decide(self.rule, self.state.rule, reports)
         reports = reports._replace(stand_for=self._stand_for)
         asked, k = jnp.asarray(clients, jnp.int32), jnp.int32(self.done)
         heard = _hear(self._memory, self.state.memory, k, asked, reports)
@@ -181,7 +242,7 @@ class RunState:
                 return None
             pooled = jnp.asarray(together, self.dtype)
         self._heard = heard
-        return _decide_by_all(self._rule, self.state.rule, heard, asked, reports, pooled)
+        return _decide_by_all(self.rule, self.state.rule, heard, asked, reports, pooled)
 
     def apply(
         self,
@@ -209,6 +270,7 @@ class RunState:
             weighed = _as_remembered(self._heard, jnp.asarray(clients, jnp.int32), reports)
             weighed = weighed._replace(stand_for=self._stand_for)
         direction = None if decided is None else self._weighted(weighed, decided[0], directions)
+        size = None if direction is None else float(optax.tree.norm(direction))
         if decided is None or direction is None:
             fates[fates == Fate.COUNTED] = Fate.VOID
             nobody = no_reports(len(clients), self.constraints, self.dtype, self._pooled is not None)
@@ -219,7 +281,7 @@ class RunState:
             state, void = (
                 _advance(
                     self.state,
-                    self._rule,
+                    self.rule,
                     self._domain,
                     jnp.int32(self.done),
                     self.averaging_from,
@@ -236,6 +298,7 @@ class RunState:
         so_far = record if self.record is None else joined(self.record, record)
         # All at once: Ctrl-C leaves a round done or not done.
         self.state, self.record, self.done, self.void_in_a_row = state, so_far, self.done + 1, void
+        self.direction_size = size
         return record
 
     def _weighted(self, reports: Reports, decision: Decision, directions: Mapping[int, Arrays]) -> Params | None:
@@ -246,7 +309,7 @@ class RunState:
         survived[list(directions)] = True
         given = decision.weights
         if not survived[np.asarray(reports.mask)].all():
-            given = _surviving(self._rule, self.state.rule, reports, decision, jnp.asarray(survived))
+            given = _surviving(self.rule, self.state.rule, reports, decision, jnp.asarray(survived))
         weights = np.asarray(given, np.float64)
         if not weights.any():
             return None
@@ -255,3 +318,32 @@ class RunState:
             for name, part in direction.items():
                 total[name] += weights[place] * part
         return tree_util.tree_map(lambda leaf, w: jnp.asarray(leaf, w.dtype), total, self.state.params)
+
+
+def with_numbers(rule: Rule, numbers: Sequence[float]) -> Rule:
+    """A rule with the numbers that a journal has kept."""
+    leaves, structure = jax.tree.flatten(rule)
+    typed = [type(leaf)(number) for leaf, number in zip(leaves, numbers, strict=True)]
+    made: Rule = jax.tree.unflatten(structure, typed)
+    return made
+
+
+def _as_told(remembered: Remembered, done: int, objective: np.ndarray, constraint: np.ndarray) -> Remembered:
+    """What is remembered, with what clients have told outside of a round instead, where they did."""
+    many = max(len(objective), len(remembered.heard_at))
+    remembered, more = widened(remembered, many), many - len(objective)
+    objective = np.pad(objective, (0, more), constant_values=np.nan)
+    constraint = np.pad(constraint, ((0, more), (0, 0)), constant_values=np.nan)
+    told = jnp.asarray(~np.isnan(objective))
+
+    def instead(values: np.ndarray, kept: jax.Array) -> jax.Array:
+        mask = told.reshape(-1, *[1] * (kept.ndim - 1))
+        return jnp.where(mask, jnp.asarray(values, kept.dtype), kept)
+
+    return remembered._replace(
+        objective=instead(objective, remembered.objective),
+        constraint=instead(constraint, remembered.constraint),
+        heard_at=jnp.where(told, jnp.int32(done), remembered.heard_at),
+        times=remembered.times + told,
+        travelled_at=jnp.where(told, remembered.travelled, remembered.travelled_at),
+    )

@@ -17,6 +17,7 @@ from flwr.serverapp.strategy import Strategy
 
 from softswitch.clients.evaluation import Overview, overview
 from softswitch.clients.oracle import Judged
+from softswitch.engines.completing import chooses
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.client_app import decision_record
 from softswitch.engines.flower.course import Course
@@ -59,9 +60,13 @@ class _Between(NamedTuple):
 class SwitchingStrategy(Strategy):
     """Any of softswitch's rules over Flower, usable in anyone's ServerApp.
 
-        strategy = SwitchingStrategy(SoftmaxSGM(alpha=100, step_size=0.5, tolerance=0.1))
+        strategy = SwitchingStrategy(SoftmaxSGM(tolerance=0.1))
         strategy.start(grid, initial_arrays(parameters(module)), num_rounds=100)
         strategy.result        # softswitch's Result: status, history, diagnosis, every client at the answer
+
+    Whatever the rule leaves out is chosen, as ``solve`` does, as far as that costs no more than a few exchanges. What
+    was chosen is in the log, in ``result.cycles`` and in checkpoints: a resumed run chooses nothing again. Where the
+    rule has a ``step_size``, all else that is left out is as in the paper.
 
     The clients must be of ``client_app``. The arrays that ``start`` returns are the answer, not the last iterate.
 
@@ -79,7 +84,7 @@ class SwitchingStrategy(Strategy):
     """
 
     def __init__(self, rule: Rule, settings: StrategySettings | None = None, **changes: Any) -> None:
-        checks.expect("rule", rule, Rule)
+        chooses([rule])  # refuses what is wrong with it
         self.rule = rule
         self.settings = with_changes(settings, changes)
         if rule.switches_on == "pooled" and self.settings.pooled is None:

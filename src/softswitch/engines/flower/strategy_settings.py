@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from softswitch.engines.completing import SECOND_HALF
 from softswitch.method.memory import Memory
 from softswitch.problem.domains import Domain
 from softswitch.problem.words import ANSWERS
@@ -25,8 +26,10 @@ class StrategySettings:
         local_steps: E.
         participation: the share of the connected clients drawn for each round, from a generator of its own.
         seed: of the sampling, and of the clients' batches.
-        average_last: average over the feasible rounds of this last share of the rounds only.
-        answer: which iterate is the answer: "average", "last" or "best".
+        average_last: average over the feasible rounds of this last share of the rounds only. Left out: of all of them,
+            or half of a cycle's where the rule has no step size.
+        answer: which iterate is the answer: "average", "last" or "best". "auto": the one that is best on all clients'
+            data, where the rule has no step size; else the average.
         eval_every: rounds from one evaluation of F and G on all clients' data to the next, an exchange of its own each
             time; 0: only at the end.
         domain: Θ to project onto after every server step: ``Ball``, ``Box``, anything with a ``project``, or None. The
@@ -44,6 +47,7 @@ class StrategySettings:
         callbacks: each is called with a ``Chunk`` after every round; one that returns anything true ends the run.
         checkpoints: keep the run's standing in a folder, and go on from where it stands there.
         memory: let the server remember every client's reports, by its name; ``Memory()``. None is the paper's method.
+            "auto": where the rule has no step size and not everyone takes part.
         names: the clients' labels in the order wanted, where they are known beforehand; the first round then waits for
             all of them, as long as ``wait`` allows. By default they are met as they come.
     """
@@ -51,8 +55,8 @@ class StrategySettings:
     local_steps: int = 1
     participation: float = 1.0
     seed: int = 0
-    average_last: float = 1.0
-    answer: str = "average"
+    average_last: float | None = None
+    answer: str = "auto"
     eval_every: int = 0
     domain: Domain | None = None
     pooled: Callable[[Any], Any] | None = None
@@ -67,7 +71,7 @@ class StrategySettings:
     patience: int = 10
     callbacks: Sequence[Callback] = ()
     checkpoints: Checkpoints | None = None
-    memory: Memory | None = None
+    memory: Memory | str | None = "auto"
     names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -76,7 +80,8 @@ class StrategySettings:
         for name in ("report_timeout", "update_timeout", "largest_number"):
             checks.real_number(name, getattr(self, name), above=0)
         for name in ("participation", "average_last"):
-            checks.real_number(name, getattr(self, name), above=0, at_most=1)
+            if name == "participation" or self.average_last is not None:
+                checks.real_number(name, getattr(self, name), above=0, at_most=1)
         checks.real_number("wait", self.wait, at_least=0)
         checks.seed("seed", self.seed)
         checks.one_of("answer", self.answer, ANSWERS)
@@ -86,7 +91,7 @@ class StrategySettings:
             checks.whole_number("constraints", self.constraints, at_least=1)
         if self.checkpoints is not None:
             checks.expect("checkpoints", self.checkpoints, Checkpoints)
-        if self.memory is not None:
+        if self.memory not in (None, "auto"):
             checks.expect("memory", self.memory, Memory)
         if self.pooled is not None:
             checks.function("pooled", self.pooled, "(summed statistics) -> scalar or vector")
@@ -96,6 +101,12 @@ class StrategySettings:
             raise TypeError(f"domain must be a Ball, a Box, anything with project(params), or None: {self.domain!r}")
         object.__setattr__(self, "callbacks", checked_callbacks(self.callbacks))
         object.__setattr__(self, "names", tuple(str(name) for name in self.names))
+
+    def average_share(self, *, chosen: bool) -> float:
+        """The share of the rounds that may join the average, of a run, or of a cycle of one that chooses."""
+        if self.average_last is None:
+            return SECOND_HALF if chosen else 1.0
+        return self.average_last
 
 
 def with_changes(settings: StrategySettings | None, changes: Mapping[str, Any]) -> StrategySettings:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
-from softswitch.engines.flower.local import Task
+from softswitch.engines.flower.local import Batches, BatchSize, Task, ValueBatchSize, batches_of, drawn
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.intervals import Range, intervals_by_rows
 from softswitch.method.messages import LocalLoss
@@ -35,8 +35,12 @@ class TorchClient:
         constraint: ``(module, batch) -> scalar or vector``; satisfied where <= 0 within the rule's tolerance.
         data: a ``Dataset`` with a length, or a ``DataLoader``, whose own batches are then used.
         name: its label.
-        batch_size: rows it draws for a report and for a gradient, with replacement; None: all rows, as one batch. For a
-            ``DataLoader`` it has no meaning.
+        batch_size: rows it draws for a gradient; None: all rows, as one batch; "auto": all of them where that is cheap.
+            For a ``DataLoader`` this and the next two have no meaning.
+        value_batch_size: rows it draws for its report; "same": as ``batch_size``, each by its own cost where that is
+            "auto".
+        replace: draw rows with replacement, or without. Left out: with, but where it has no more rows than a batch, it
+            takes each of them once.
         optimizer: for the local steps: ``(parameters, lr=γ) -> optimizer``, such as ``torch.optim.Adam``, made anew in
             every round; by default plain gradient steps, the paper's. The direction is (w_k − w_{k,E})/(γE).
         held_out: a ``Dataset`` of rows it does not train on, for the certificate.
@@ -51,7 +55,9 @@ class TorchClient:
         data: Dataset | DataLoader,
         *,
         name: str,
-        batch_size: int | None = 32,
+        batch_size: BatchSize = "auto",
+        value_batch_size: ValueBatchSize = "same",
+        replace: bool | None = None,
         optimizer: Optimizer | None = None,
         held_out: Dataset | None = None,
         device: str | torch.device = "cpu",
@@ -65,19 +71,24 @@ class TorchClient:
         self._collate: Callable[[list[Any]], Any] = default_collate
         if isinstance(data, DataLoader) and data.collate_fn is not None:
             self._collate = data.collate_fn
-        self._batch_size = None if batch_size is None else checks.whole_number("batch_size", batch_size, at_least=1)
         self._optimizer, self._held_out, self._device = optimizer, held_out, device
         self.name = str(name)
         self.rows = _length("data", self._rows)
         self.held_out_rows = 0 if held_out is None else _length("held_out", held_out)
-        size = self._loader.batch_size if self._loader is not None else self._batch_size
-        self.value_rows = self.gradient_rows = self.rows if size is None else int(size)
+        if self._loader is None:
+            weights = sum(weight.numel() for _, weight in self._trained())
+            self._batches = batches_of(batch_size, value_batch_size, replace, self.rows, weights)
+        else:  # its last batch may be a smaller one
+            own = self._loader.batch_size
+            self._batches = Batches(*2 * (None if own is None else min(own, self.rows),))
+        self._replace = replace is not False
+        self.value_rows, self.gradient_rows = (self.rows if size is None else size for size in self._batches)
         self.constraints = len(self._values(self._take(self._rows, np.arange(1)))[1:])
 
     def report(self, params: Arrays, task: Task) -> Values:
         """f_i and g_i on a batch."""
         self._load(params)
-        return _told(self._values(next(self._batches(task, 0))))
+        return _told(self._values(next(self._drawn(task, 0))))
 
     def update(self, params: Arrays, task: Task, loss: LocalLoss) -> Arrays:
         """u_i after E local steps."""
@@ -89,7 +100,7 @@ class TorchClient:
         total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
         self._module.train()
         with self._seeded(task, 2):
-            for batch in islice(self._batches(task, 1), task.local_steps):
+            for batch in islice(self._drawn(task, 1), task.local_steps):
                 optimizer.zero_grad(set_to_none=False)
                 local = self._local_loss(batch, loss)
                 if local.requires_grad:  # else the batch has nothing to learn from: −∞, say
@@ -148,7 +159,7 @@ class TorchClient:
             parts.append(float(loss.penalty) * torch.relu(violation - float(loss.tolerance)).sum())
         return torch.stack(parts).sum()
 
-    def _batches(self, task: Task, purpose: int) -> Iterator[Any]:
+    def _drawn(self, task: Task, purpose: int) -> Iterator[Any]:
         """Batches without end, from the run's seed, the client's name and the round alone."""
         if self._loader is not None:
             with self._seeded(task, purpose):
@@ -159,13 +170,14 @@ class TorchClient:
                         yield _on(batch, self._device)
                     if not some:
                         raise ValueError("data must yield at least one batch, but the DataLoader yields none")
-        if self._batch_size is None:
+        size = self._batches.update if purpose else self._batches.report
+        if size is None:
             everything = self._take(self._rows, np.arange(self.rows))
             while True:
                 yield everything
         generator = np.random.default_rng((*self._seed(task), purpose))
         while True:
-            yield self._take(self._rows, generator.integers(self.rows, size=self._batch_size))
+            yield self._take(self._rows, drawn(generator, self.rows, size, self._replace))
 
     def _take(self, rows: Dataset, indices: np.ndarray) -> Any:
         if isinstance(rows, TensorDataset):

@@ -1,0 +1,310 @@
+"""A run over Flower that chooses for itself: cycles as in the compiled engine, with an evaluation by all between them.
+
+An evaluation costs an exchange, and a round two. So there is one of the start, and one each of the last iterate, the
+average and the best by its reports after a cycle; nothing else is asked for. What too few clients tell is compared over
+those that tell of all.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from softswitch.clients.oracle import Judged
+from softswitch.engines.choice import LONG_CYCLE, LONG_MOMENTUM, MOMENTUM, first_choice
+from softswitch.engines.cycles import (
+    CORRECTED,
+    GAIN,
+    LARGE_GAIN,
+    LARGER,
+    LONGER,
+    MOST_DIVERGED,
+    MUCH_SMALLER,
+    SMALLER,
+    Found,
+)
+from softswitch.engines.flower.remote import RemoteClients
+from softswitch.engines.flower.run_state import RunState, with_numbers
+from softswitch.engines.flower.strategy_settings import StrategySettings
+from softswitch.method.round import State, first_to_average
+from softswitch.method.rules import Rule
+from softswitch.method.steps import FallingStep
+from softswitch.problem.parameters import Params, float_dtype
+from softswitch.results.one_cycle import Cycle
+
+logger = logging.getLogger("softswitch.flower")
+FIRST_LOCAL = 1e-3
+"""The clients' step before it is known how long a direction is, a share of the server's; and what it is multiplied by
+after a round that is void because directions were not finite, or absurd."""
+STUCK, FREE = 0.02, 0.98
+"""A threshold is corrected where the share of feasible rounds was between these."""
+
+
+class _Told(NamedTuple):
+    """An iterate, and what the clients told of it; NaN for one that did not."""
+
+    params: Params
+    words: str
+    objective: np.ndarray
+    constraint: np.ndarray
+    pooled: np.ndarray | None
+
+    @property
+    def known(self) -> np.ndarray:
+        """Which clients told of it."""
+        return ~np.isnan(self.objective)
+
+    def widened(self, many: int) -> _Told:
+        """The same for so many clients; those met since then did not tell of it."""
+        more = many - len(self.objective)
+        objective = np.pad(self.objective, (0, more), constant_values=np.nan)
+        constraint = np.pad(self.constraint, ((0, more), (0, 0)), constant_values=np.nan)
+        return self._replace(objective=objective, constraint=constraint)
+
+    def over(self, clients: np.ndarray, criterion: str) -> Found:
+        """F and G over some clients; NaN over none."""
+        if not clients.any():
+            return Found(self.params, math.nan, math.nan, self.words)
+        constraint = self.constraint[clients]
+        level = constraint.max()
+        if criterion == "mean":
+            level = np.mean(constraint, where=~np.isneginf(constraint))
+        elif criterion == "pooled" and self.pooled is not None:
+            level = self.pooled.max()
+        return Found(self.params, float(self.objective[clients].max()), float(level), self.words)
+
+
+class RemoteCycles:
+    """The cycles of one run.
+
+    Attributes:
+        past: those that are over.
+        end: the round after the present one's last.
+    """
+
+    def __init__(
+        self, asked: Rule, rounds: int, run: RunState, clients: RemoteClients, settings: StrategySettings, exact: bool
+    ) -> None:
+        self._asked, self._run, self._clients, self._settings = asked, run, clients, settings
+        self._choice = first_choice(run.state.params, rounds, may_end=False, exact=exact)
+        self.past: list[Cycle] = []
+        self.end = 0
+        self._factor, self._shift, self._momentum = 1.0, 0.0, MOMENTUM
+        self._exact = exact
+        self._size, self._measures = math.nan, False  # the length of a direction, and whether it is yet to be seen
+        self._start_constraint = math.nan
+        self._best = _Told(run.state.params, "the start", np.zeros(0), np.zeros((0, run.constraints)), None)
+
+    @property
+    def done(self) -> int:
+        """How many rounds the cycles that are over took."""
+        return self.past[-1].end if self.past else 0
+
+    @property
+    def over(self) -> bool:
+        """Whether all rounds are run, or nothing stays finite."""
+        return self.done >= self._choice.rounds or self.hopeless
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether nothing stays finite."""
+        last = self.past[-MOST_DIVERGED:]
+        return len(last) == MOST_DIVERGED and all(cycle.diverged for cycle in last)
+
+    def look_at_start(self) -> None:
+        """Ask all clients how good the start is."""
+        self._best = self._told(self._run.state.params, "the start")
+        start = self._best.over(self._best.known, self._asked.switches_on)
+        self._start_constraint = start.constraint
+        logger.info("at the start F is %.4g and G is %.4g", start.objective, start.constraint)
+
+    def begin(self) -> None:
+        """Choose the next cycle, and have the run begin it at the best answer so far."""
+        choice, run, done = self._choice, self._run, self.done
+        length = round(choice.first_cycle * LONGER ** len(self.past))
+        if choice.rounds - done - length < length * LONGER / 2:
+            length = choice.rounds - done
+        self._momentum = LONG_MOMENTUM if length >= LONG_CYCLE and len(self.past) % 2 else MOMENTUM
+        first = self.past[-1].step_size * self._factor if self.past else choice.first_step
+        step = FallingStep(first=first, rounds=length, begin=done)
+        several = self._settings.local_steps > 1
+        local = replace(step, first=first / self._settings.local_steps * self._local_share()) if several else step
+        rule = choice.rule(self._asked, step, self._momentum, self._next_threshold(), local)
+        self.end, self._measures = done + length, several
+        averaging_from = done + first_to_average(length, self._settings.average_share(chosen=True))
+        run.begin(self._best.params, rule, averaging_from, (self._best.objective, self._best.constraint))
+        logger.info("rounds %d to %d are run by %s", done, self.end - 1, rule)
+
+    def after_round(self, *, begins: bool) -> None:
+        """Learn how long directions are; where the present cycle has ended, close it, and begin the next if it may."""
+        run = self._run
+        if self._measures and self._asked.local_step_size is None:
+            self._learn_size(run.direction_size)
+        if run.done >= min(self.end, self._choice.rounds) or run.diverged:
+            self.close()
+            if begins and not self.over:
+                self.begin()
+
+    def close(self) -> None:
+        """Judge what the present cycle found, and leave the best answer so far as the run's."""
+        run, begin, tolerance = self._run, self.done, float(self._asked.tolerance)
+        diverged = run.diverged
+        found = [] if diverged else [self._told(*one) for one in self._candidates(run.state, begin)]
+        before, self._best = self._best, self._best_of(found)
+        both = self._best.known & before.widened(len(self._best.objective)).known
+        old, new = (told.widened(len(both)).over(both, self._asked.switches_on) for told in (before, self._best))
+        self._factor = MUCH_SMALLER if diverged else _factor(old, new, tolerance) if found else 1.0
+        self._shift = 0.0
+        if found and not self._exact and STUCK < run.share_since(begin) < FREE:
+            shift = CORRECTED * (tolerance - found[0].over(found[0].known, self._asked.switches_on).constraint)
+            self._shift = shift if math.isfinite(shift) else 0.0
+        best, step = self._best.over(self._best.known, self._asked.switches_on), run.rule.step_size
+        assert isinstance(step, FallingStep)
+        cycle = Cycle(
+            begin=begin,
+            end=run.done,
+            step_size=float(step.first),
+            momentum=self._momentum,
+            threshold=float(run.rule.switch_at),
+            objective=best.objective,
+            constraint=best.constraint,
+            answer=best.words,
+            better=self._best is not before,
+            diverged=diverged,
+        )
+        self.past.append(cycle)
+        logger.info("%s", cycle)
+        if not (diverged and self.hopeless):
+            run.settle(self._best.params, best.objective if best.constraint <= tolerance else math.inf)
+
+    def journal(self) -> tuple[Params, str]:
+        """What a checkpoint keeps of the cycles so far."""
+        best = self._best
+        told = {
+            "past": [cycle.to_dict() for cycle in self.past],
+            "best": [
+                best.words,
+                best.objective.tolist(),
+                best.constraint.tolist(),
+                None if best.pooled is None else best.pooled.tolist(),
+            ],
+            "next": [self._factor, self._shift, self._momentum, self._size, self._measures],
+            "start": self._start_constraint,
+            "exact": self._exact,
+            "now": [self.end, self._run.numbers],
+        }
+        return best.params, json.dumps(told)
+
+    def go_on(self, params: Params, journal: str) -> None:
+        """Take up the cycles that a checkpoint has kept: nothing is chosen again."""
+        told = json.loads(journal)
+        self.past = [Cycle.from_dict(one) for one in told["past"]]
+        words, objective, constraint, pooled = told["best"]
+        self._best = _Told(
+            jax.tree.map(jnp.asarray, params),
+            words,
+            np.asarray(objective, float),
+            np.asarray(constraint, float).reshape(-1, self._run.constraints),
+            None if pooled is None else np.asarray(pooled, float),
+        )
+        self._factor, self._shift, self._momentum, self._size, self._measures = told["next"]
+        self._start_constraint, self._exact = told["start"], told["exact"]
+        self.end, numbers = told["now"]
+        self._run.rule = with_numbers(self._run.rule, numbers)
+        if self._run.done == self.done and not self.over:
+            self.begin()
+
+    def _told(self, params: Params, words: str) -> _Told:
+        judged: Judged = self._clients.judge(params, patiently=False)
+        return _Told(params, words, judged.objective, judged.constraint, judged.pooled)
+
+    def _candidates(self, state: State, begin: int) -> list[tuple[Params, str]]:
+        """The iterates that may be the answer; the first is where the cycle ended. None where no round counted."""
+        if not np.isfinite(state.least_violating.score):
+            return []
+        wanted, done = self._settings.answer, self._run.done
+        within = f"of rounds {begin} to {done - 1}"
+        every = {"last": (state.params, f"last iterate {within}")}
+        if many := int(state.average.rounds):
+            mean = jax.tree.map(lambda m, w: m.astype(w.dtype), state.average.mean(), state.params)
+            first = max(begin, self._run.averaging_from)
+            every["average"] = (mean, f"mean of the {many} feasible iterates from round {first} on")
+        if np.isfinite(state.best.score):
+            every["best"] = (state.best.params, f"best feasible iterate by its reports {within}")
+        else:
+            every["best"] = (state.least_violating.params, f"iterate with the smallest criterion {within}")
+        return [every[name] for name in ("last", "average", "best") if name in every and wanted in ("auto", name)]
+
+    def _best_of(self, found: Sequence[_Told]) -> _Told:
+        """The best of these and of what there was, over the clients that told of all of them.
+
+        Where nobody told of any of these, the last of them is taken: the best by its reports.
+        """
+        told = [one for one in found if one.known.any()]
+        if not told:
+            return found[-1] if found else self._best
+        many = max(len(one.objective) for one in told)
+        before = self._best.widened(many)
+        everyone = [one.widened(many) for one in told]
+        common = np.logical_and.reduce([one.known for one in everyone])
+        if (common & before.known).any():
+            everyone, told, common = [before, *everyone], [self._best, *told], common & before.known
+        elif not common.any():
+            return told[-1]
+        tolerance, criterion = float(self._asked.tolerance), self._asked.switches_on
+        ranks = [one.over(common, criterion).rank(tolerance) for one in everyone]
+        return told[min(range(len(told)), key=lambda i: (not np.isfinite(ranks[i]).all(), ranks[i]))]
+
+    def _next_threshold(self) -> float:
+        tolerance = float(self._asked.tolerance)
+        start = self._start_constraint if math.isfinite(self._start_constraint) else tolerance
+        # What is reported and what is judged later may differ by rounding.
+        scale = max(abs(tolerance), 0.01 * min(abs(start), 1e6))
+        rounding = 64 * float(jnp.finfo(float_dtype(self._best.params)).eps) * scale
+        if not self.past:
+            return tolerance - rounding
+        room = max(abs(tolerance), 0.1 * min(abs(start - tolerance), 1e6))
+        moved = self.past[-1].threshold + self._shift
+        # Never above the tolerance: there are too few cycles to come back from answers that violate it.
+        return min(max(moved, tolerance - room), tolerance - rounding)
+
+    def _local_share(self) -> float:
+        """What the clients' step is multiplied by, so that a local path is as long as the server's step."""
+        return FIRST_LOCAL if math.isnan(self._size) else 1 / self._size
+
+    def _learn_size(self, size: float | None) -> None:
+        """Set the clients' step by how long the direction of the cycle's first round is; where it is void, lower it."""
+        run = self._run
+        step, local = run.rule.step_size, run.rule.local_step_size
+        assert isinstance(step, FallingStep)
+        assert isinstance(local, FallingStep)
+        if size is None:
+            if math.isnan(self._size) and run.rejected:
+                run.rule = replace(run.rule, local_step_size=replace(local, first=local.first * FIRST_LOCAL))
+            return
+        self._size, self._measures = size if size > 0 else 1.0, False
+        first = step.first / (self._settings.local_steps * self._size)
+        run.rule = replace(run.rule, local_step_size=replace(local, first=first))
+        logger.info("a direction has length %.3g, so clients step by %.3g", self._size, first)
+
+
+def _factor(before: Found, after: Found, tolerance: float) -> float:
+    """What the next step is multiplied by: more after a large gain, less without one."""
+    above, still_above = (max(0.0, found.constraint - tolerance) for found in (before, after))
+    if not all(map(math.isfinite, (before.objective, after.objective, above, still_above))):
+        return 1.0
+    if above > 0:
+        gain = (above - still_above) / above
+    else:
+        gain = (before.objective - after.objective) / max(abs(after.objective), 1e-300)
+    if gain > LARGE_GAIN and (above == 0 or still_above > 0):
+        return LARGER
+    return 1.0 if gain > GAIN else SMALLER

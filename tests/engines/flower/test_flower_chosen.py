@@ -1,0 +1,400 @@
+"""Settings that choose themselves over Flower: the compiled engine's course, kept in checkpoints, whatever is lost."""
+
+import logging
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+from torch.utils.data import DataLoader, TensorDataset
+
+import softswitch as ss
+import softswitch.flower as fl
+from flower_clients import FEATURES, FaultyGrid, centre, quadratic, quadratics, zeros
+from softswitch.engines.flower import wire
+from softswitch.engines.flower.local import LOCAL_WORK, batches_of
+from softswitch.results.history import Fate
+from softswitch.rules import LocalLoss
+from softswitch.runs.folder import find_runs
+from softswitch.tasks.neyman_pearson import breast_cancer
+
+RULE = ss.SoftmaxSGM(tolerance=0.1)
+MANY = 4
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """Without Flower's lines of every round."""
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    yield
+    logger.setLevel(before)
+
+
+def run(grid, rounds=100, rule=RULE, **settings):
+    strategy = fl.SwitchingStrategy(rule, **{"report_timeout": 0.02, "update_timeout": 0.02, "wait": 0.0, **settings})
+    strategy.start(grid, zeros(), rounds)
+    return strategy.result
+
+
+def test_the_grid_chooses_as_the_compiled_engine_does():
+    data = breast_cancer(20)
+    rule = ss.SoftmaxSGM(tolerance=0.05)
+    both = [
+        ss.solve(data.problem, data.train, rule, rounds=200, engine=engine, lower_bound=False, eval_every=0)
+        for engine in ("compiled", "grid")
+    ]
+    for result in both:
+        assert result.status.ok, result.status
+    compiled, grid = both
+    assert grid.worst_objective <= 1.05 * compiled.worst_objective
+    assert [(cycle.begin, cycle.end) for cycle in grid.cycles] == [(c.begin, c.end) for c in compiled.cycles]
+    assert len(grid.cycles) == 3
+    assert grid.selected == grid.cycles[-1].answer
+    assert grid.rule.step_size.begin == grid.cycles[-1].begin
+    assert grid.params.shape == data.problem.start.shape
+
+
+def smallest_worst(limit):
+    """F of the quadratics at the best w whose sum is at most ``limit``, by many small steps."""
+    x = np.stack([quadratic(i)._data["x"] for i in range(MANY)]).astype(float)
+    noise = np.square(x - x.mean(axis=1, keepdims=True)).sum(axis=2).mean(axis=1) / 2
+    w, best = np.zeros(FEATURES), math.inf
+    for k in range(20_000):
+        f = np.square(w - x.mean(axis=1)).sum(axis=1) / 2 + noise
+        best = min(best, f.max())
+        w = w - 0.5 / (k + 10) * (w - x.mean(axis=1)[np.argmax(f)])
+        w = w - max(0.0, w.sum() - limit) / FEATURES
+    return best
+
+
+@pytest.mark.parametrize("local_steps", [1, 4])
+def test_a_tolerance_is_enough(local_steps, caplog):
+    with caplog.at_level(logging.INFO, "softswitch.flower"):
+        result = run(fl.InProcessGrid(quadratics(MANY), MANY), 150, local_steps=local_steps)
+    assert result.status.ok, result.status
+    assert result.worst_objective <= 1.01 * smallest_worst(0.3)
+    assert [cycle.end for cycle in result.cycles] == [40, 150] or [c.end for c in result.cycles] == [40, 97, 150]
+    assert result.rule.optimizer is not None
+    assert f"rounds 0 to 39 are run by {type(RULE).__name__}" in caplog.text
+    assert str(result.cycles[0]) in caplog.text
+    assert ("a direction has length" in caplog.text) == (local_steps > 1)
+
+
+def test_a_direction_of_any_length_makes_local_paths_as_long_as_the_step():
+    """The objective in other units: the clients' step is as many times smaller."""
+
+    def scaled(factor):
+        def f(params, batch):
+            value, gradient = quadratic(0)._objective(params, batch)
+            return factor * value, {"w": factor * gradient["w"]}
+
+        return fl.client_app(
+            lambda context: fl.NumpyClient(
+                f,
+                quadratic(0)._constraint,
+                quadratic(int(context.node_config["partition-id"]))._data,
+                {"w": np.zeros(FEATURES, np.float32)},
+                name=str(context.node_config["partition-id"]),
+            )
+        )
+
+    def local(factor):
+        rule = run(fl.InProcessGrid(scaled(factor), MANY), 30, local_steps=3).rule
+        return rule.local_step_size.first, rule.step_size.first
+
+    (one, step), (thousandth, same) = local(1.0), local(1000.0)
+    assert step == same
+    np.testing.assert_allclose(one / thousandth, 1000, rtol=0.1)
+    farthest = max(np.linalg.norm(centre(i)) for i in range(MANY))
+    assert step / 3 / (2 * farthest) < one < step / 3 / (farthest / 4)
+
+
+def test_what_is_told_is_not_chosen():
+    told = ss.SoftmaxSGM(tolerance=0.1, alpha=7.0, local_step_size=0.03, threshold=0.08)
+    result = run(fl.InProcessGrid(quadratics(MANY), MANY), 30, told, local_steps=2, answer="last")
+    assert (result.rule.alpha, result.rule.local_step_size, result.rule.switch_at) == (7.0, 0.03, 0.08)
+    assert result.rule.alpha_scale == "raw"
+    assert result.selected.startswith("last iterate") or result.selected == "the start"
+    assert result.state.memory is None
+    with pytest.raises(ValueError, match="constraint_alpha goes with an alpha"):
+        fl.SwitchingStrategy(ss.SoftmaxSGM(tolerance=0.1, constraint_alpha=1.0))
+
+
+def test_with_a_step_size_all_else_is_as_in_the_paper():
+    result = run(fl.InProcessGrid(quadratics(MANY), MANY), 5, ss.SoftmaxSGM(tolerance=0.1, step_size=0.2))
+    assert result.cycles == ()
+    np.testing.assert_allclose(result.rule.alpha, 10 * math.log(MANY) / 0.1)
+    assert result.rule.switch_at == pytest.approx(0.1 / 1.1)
+    assert result.selected.startswith("mean of the")
+
+
+@pytest.mark.parametrize(("smoothing", "options"), [(0.0, {}), (0.8, {"batch_size": 4})])
+def test_the_server_remembers_where_not_everyone_takes_part(smoothing, options):
+    grid = fl.InProcessGrid(quadratics(8, **options), 8)
+    strategy = fl.SwitchingStrategy(RULE, participation=0.5)
+    strategy.start(grid, zeros(), 60)
+    assert strategy._course.run.smoothing == smoothing
+    assert strategy.result.history.unheard[0] == 0  # they told of the start
+    assert strategy.result.history.per_client.clients.shape == (60, 4)
+    assert run(grid, 10, participation=0.5, memory=None).state.memory is None
+
+
+def test_what_was_chosen_by_clients_that_are_gone_stays(tmp_path):
+    """Only site 0 draws its rows. Without it nobody would think that reports are noisy."""
+
+    def factory(context):
+        i = int(context.node_config["partition-id"])
+        return quadratic(i, batch_size=4 if i == 0 else None)
+
+    def went(grid, rounds):
+        strategy = fl.SwitchingStrategy(RULE, participation=0.5, checkpoints=ss.Checkpoints(tmp_path), wait=0.0)
+        strategy.start(grid, zeros(), rounds)
+        return strategy._course
+
+    grid = fl.InProcessGrid(fl.client_app(factory), 6)
+    assert went(grid, 20).run.smoothing == 0.8
+    grid.connected.remove(100)
+    course = went(grid, 30)
+    assert course.run.smoothing == 0.8
+    assert not course.cycles._exact
+
+
+class Dies(fl.InProcessGrid):
+    """A grid whose server is gone when it would send messages of a round."""
+
+    fatal = None
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        if self.fatal in {message.metadata.group_id for message in messages}:
+            raise OSError("the server's machine is gone")
+        return super().push_messages(messages)
+
+
+@pytest.mark.parametrize("fatal", ["1", "20", "40", "41", "99"])
+def test_a_run_goes_on_without_choosing_again(tmp_path, fatal):
+    options = {"local_steps": 2, "participation": 0.5}
+
+    def grid():
+        return Dies(quadratics(6, batch_size=4), 6)
+
+    whole = run(grid(), **options)
+    assert len(whole.cycles) == 2
+    broken = grid()
+    broken.fatal = fatal
+    with pytest.raises(OSError, match="gone"):
+        run(broken, checkpoints=ss.Checkpoints(tmp_path, every=0), **options)
+    fewer = grid()
+    judged = []
+    deliver = fewer.deliver
+
+    def watched(message):
+        judged.append(message.metadata.message_type == wire.JUDGE)
+        return deliver(message)
+
+    fewer.deliver = watched
+    again = run(fewer, checkpoints=ss.Checkpoints(tmp_path, every=0), **options)
+    np.testing.assert_array_equal(again.params["w"], whole.params["w"])
+    np.testing.assert_array_equal(again.history.criterion, whole.history.criterion)
+    assert again.cycles == whole.cycles
+    assert again.rule == whole.rule
+    assert sum(judged) == 6 * (3 * (1 if int(fatal) >= 40 else 2) + 1)  # the start is not asked about again
+
+
+def test_a_finished_run_can_be_made_longer_and_another_request_is_refused(tmp_path):
+    def longer(rounds, rule=RULE):
+        return run(fl.InProcessGrid(quadratics(MANY), MANY), rounds, rule, checkpoints=ss.Checkpoints(tmp_path))
+
+    first = longer(50)
+    more = longer(120)
+    assert more.cycles[0] == first.cycles[0]
+    assert (more.cycles[-1].begin, more.cycles[-1].end) == (50, 120)
+    assert more.worst_objective <= first.worst_objective
+    with pytest.raises(ValueError, match="rounds must be at least 120"):
+        longer(60)
+    with pytest.raises(ValueError, match="another request"):
+        longer(120, replace(RULE, tolerance=0.2))
+
+
+def test_alpha_of_the_paper_stays_what_it_was_where_other_clients_are_there(tmp_path):
+    rule = ss.SoftmaxSGM(tolerance=0.1, step_size=0.2)
+    for many in (6, 3):
+        grid = fl.InProcessGrid(quadratics(6), 6)
+        grid.connected = {100 + i for i in range(many)}
+        result = run(grid, 12 - many, rule, checkpoints=ss.Checkpoints(tmp_path))
+    np.testing.assert_allclose(result.rule.alpha, 10 * math.log(6) / 0.1)
+
+
+@pytest.mark.parametrize("fault", ["silent", "raises", "gone", "refuses"])
+@pytest.mark.parametrize("many", [1, MANY])
+def test_clients_that_do_not_tell_of_the_start_do_not_end_the_run(fault, many):
+    grid = FaultyGrid(quadratics(MANY), MANY)
+    for i in range(many):
+        grid.faults[i, wire.JUDGE] = fault
+
+    def well_again(chunk):
+        grid.faults.clear()
+
+    result = run(grid, 100, callbacks=[well_again])
+    assert result.status.ok, result.status
+    assert len(result.cycles) == 2
+    assert result.worst_objective <= 1.02 * smallest_worst(0.3)
+
+
+def test_nobody_tells_of_any_answer(tmp_path):
+    """Then the best by its reports goes on, and what is not known is not made up."""
+    grid = FaultyGrid(quadratics(MANY), MANY)
+    grid.faults = {(i, wire.JUDGE): "raises" for i in range(MANY)}
+    result = run(grid, 100)
+    assert all(math.isnan(cycle.objective) for cycle in result.cycles)
+    assert "by its reports" in result.selected
+    assert not result.status.ok
+    f = max(
+        0.5 * np.square(np.asarray(result.params["w"]) - quadratic(i)._data["x"]).sum(1).mean() for i in range(MANY)
+    )
+    assert f <= 1.02 * smallest_worst(0.3)
+    result.save(tmp_path)
+    assert math.isnan(ss.Result.load(tmp_path).cycles[0].objective)
+
+
+@pytest.mark.parametrize(("later", "better"), [(0.5, True), (2.0, False)])
+def test_one_who_is_not_there_to_judge_does_not_make_an_answer_look_better(later, better):
+    """At the start site 0 is by far the worst. It tells of nothing else; answers are compared at the others."""
+
+    class Scripted(fl.InProcessGrid):
+        def deliver(self, message):
+            if message.metadata.message_type != wire.JUDGE:
+                return super().deliver(message)
+            first, worst = not message.content[wire.PARAMS]["w"].numpy().any(), message.metadata.dst_node_id == 100
+            if worst and not first:
+                return wire.refusal(message, "not today")
+            values = wire.Values(5.0 if worst else 1.0 if first else later, [0.0])
+            return wire.answer(message, **{wire.VALUES: wire.values_record(values)})
+
+    result = run(Scripted(quadratics(MANY), MANY), 50)
+    assert (result.selected != "the start") == better
+    assert result.cycles[0].better == better
+    assert result.cycles[0].objective == (later if better else 5.0)
+
+
+def test_nobody_is_connected_for_a_while():
+    """Rounds are void, and the cycle goes on; with nobody there at all nothing begins."""
+    grid = FaultyGrid(quadratics(MANY), MANY)
+    everyone = set(grid.connected)
+
+    def come_and_go(chunk):
+        grid.connected = set() if 3 <= chunk.round < 8 or 38 <= chunk.round < 42 else set(everyone)
+
+    result = run(grid, 100, callbacks=[come_and_go], patience=10)
+    assert result.history.void.sum() == 9
+    assert result.status.ok, result.status
+    grid.connected = set()
+    with pytest.raises(TimeoutError, match="no client was connected"):
+        run(grid)
+
+
+def test_a_first_direction_that_is_absurd_lowers_the_clients_step():
+    """Clients whose local path blows up at the first step they are told."""
+    told = []
+
+    class Fragile(fl.NumpyClient):
+        def update(self, params, task, loss):
+            told.append(task.step_size)
+            direction = super().update(params, task, loss)
+            return {"w": np.full_like(direction["w"], np.nan)} if task.step_size > 1e-5 and len(told) < 9 else direction
+
+    def factory(context):
+        plain = quadratic(int(context.node_config["partition-id"]))
+        start = {"w": np.zeros(FEATURES, np.float32)}
+        return Fragile(plain._objective, plain._constraint, plain._data, start, name=plain.name)
+
+    result = run(fl.InProcessGrid(fl.client_app(factory), 2), 60, local_steps=2)
+    assert result.history.void[:2].tolist() == [True, False]
+    assert (result.history.per_client.fates[0] == Fate.BAD_UPDATE).all()
+    np.testing.assert_allclose(told[2] / told[0], 1e-3, rtol=0.01)
+    assert told[4] > 100 * told[0]
+    assert result.status.ok
+
+
+def test_the_folder_tells_what_was_chosen(tmp_path):
+    app = fl.server_app(RULE, {"w": np.zeros(FEATURES, np.float32)}, rounds=60, confidence=None)
+    app(fl.InProcessGrid(quadratics(3), 3), Context(1, 0, {}, RecordDict(), {"out": str(tmp_path)}))
+    (told,) = find_runs(tmp_path)
+    assert told.settings["method.rule"] == str(RULE)
+    (cycle,) = told.about["cycles"]
+    assert (cycle["begin"], cycle["end"]) == (0, 60)
+    assert "NormalizedAdam" in told.about["rule"]
+
+
+def test_batches_that_clients_choose():
+    assert batches_of("auto", "same", None, 1000, 31) == (None, None)
+    assert batches_of("auto", "same", None, 10**7, 64) == (LOCAL_WORK // 64, LOCAL_WORK // 64 // 3)
+    assert batches_of("auto", "same", None, 10**7, 10**9) == (256, 64)
+    assert batches_of(32, "same", None, 100, 1) == (32, 32)
+    assert batches_of(32, "auto", None, 100, 1) == (None, 32)
+    assert batches_of(32, 8, None, 20, 1) == (8, None)
+    assert batches_of(32, "same", True, 20, 1) == (32, 32)
+    assert batches_of(None, "same", True, 20, 1) == (None, None)
+    with pytest.raises(ValueError, match="at most 20"):
+        batches_of(32, "same", False, 20, 1)
+    with pytest.raises(ValueError, match="batch_size must be a whole number >= 1"):
+        batches_of(0, "same", None, 20, 1)
+
+
+@pytest.mark.parametrize("kind", ["jax", "numpy", "torch", "loader"])
+@pytest.mark.parametrize(
+    ("batch_size", "replace", "all_once"), [("auto", None, True), (32, None, True), (32, True, False)]
+)
+def test_a_client_with_few_rows_takes_each_once(kind, batch_size, replace, all_once):
+    x = np.arange(10, dtype=np.float32)[:, None]
+    options = {"name": "a", "batch_size": batch_size, "replace": replace}
+    if kind == "jax":
+        problem = ss.Problem(
+            lambda w, batch: (batch["weight"] * (w * batch["x"])[:, 0]).sum(),
+            lambda w, batch: w.sum(),
+            np.ones(1, np.float32),
+        )
+        client, params = fl.JaxClient(problem, {"x": x}, **options), {"": np.ones(1, np.float32)}
+    elif kind == "numpy":
+        params = {"w": np.ones(1, np.float32)}
+
+        def f(params, batch):
+            return (params["w"] * batch["x"]).mean(), {"w": batch["x"].mean(axis=0)}
+
+        client = fl.NumpyClient(f, f, {"x": x}, params, **options)
+    else:
+        module = torch.nn.Linear(1, 1, bias=False)
+        rows = TensorDataset(torch.from_numpy(x))
+        if kind == "loader":
+            if not all_once:
+                pytest.skip("a loader draws by itself")
+            rows = DataLoader(rows, batch_size=32, shuffle=True)
+        client = fl.TorchClient(module, lambda m, b: m(b[0]).mean(), lambda m, b: m(b[0]).mean(), rows, **options)
+        params = {"weight": np.ones((1, 1), np.float32)}
+    tasks = [fl.Task(k, 0, 2, 0.1, True) for k in range(3)]
+    told = [client.report(params, task).objective for task in tasks]
+    steps = [next(iter(client.update(params, task, LocalLoss(1.0, np.zeros(1), 0.0, 0.0)).values())) for task in tasks]
+    right = np.allclose(told, 4.5) and np.allclose(steps, 4.5)
+    assert right == all_once
+    assert (client.value_rows, client.gradient_rows) == ((10, 10) if all_once else (32, 32))
+
+
+def test_rows_without_replacement_are_drawn_once():
+    x = np.arange(10, dtype=np.float32)[:, None]
+
+    def several(params, batch):
+        assert len(np.unique(batch["x"])) == len(batch["x"])
+        return float(params["w"][0]), {"w": np.ones(1, np.float32)}
+
+    start = {"w": np.ones(1, np.float32)}
+    client = fl.NumpyClient(
+        several, several, {"x": x}, start, name="a", batch_size=9, value_batch_size=8, replace=False
+    )
+    assert (client.value_rows, client.gradient_rows) == (8, 9)
+    for k in range(20):
+        client.report(start, fl.Task(k, 0, 1, 0.1, True))
+        client.update(start, fl.Task(k, 0, 3, 0.1, True), LocalLoss(1.0, np.zeros(1), 0.0, 0.0))
