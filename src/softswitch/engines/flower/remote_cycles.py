@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.clients.oracle import Judged
-from softswitch.engines.choice import LONG_CYCLE, LONG_MOMENTUM, MOMENTUM, first_choice
+from softswitch.engines.choice import LONG_CYCLE, LONG_MOMENTUM, MOMENTUM, SHORTEST_CYCLE, first_choice
 from softswitch.engines.cycles import (
     CORRECTED,
     GAIN,
@@ -133,7 +133,9 @@ class RemoteCycles:
         if choice.rounds - done - length < length * LONGER / 2:
             length = choice.rounds - done
         self._momentum = LONG_MOMENTUM if length >= LONG_CYCLE and len(self.past) % 2 else MOMENTUM
-        first = self.past[-1].step_size * self._factor if self.past else choice.first_step
+        first = choice.first_step * math.sqrt(max(1.0, SHORTEST_CYCLE / length))
+        if self.past:
+            first = self.past[-1].step_size * self._factor
         step = FallingStep(first=first, rounds=length, begin=done)
         several = self._settings.local_steps > 1
         local = replace(step, first=first / self._settings.local_steps * self._local_share()) if several else step
