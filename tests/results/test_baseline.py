@@ -67,7 +67,8 @@ def test_no_better_than_a_constant(objective, found):
     assert [finding.illness for finding in findings] == ["no better than a constant"] * found
     assert all("has F = 0.93" in finding.seen for finding in findings)
     assert no_better(answer, [told(CONSTANT, 0.1, feasible=False)]) == []
-    assert no_better(answer, [told(CONSTANT, -5.0)]) != []
+    assert no_better(told("", -5.003), [told(CONSTANT, -5.0)]) != []
+    assert no_better(told("", -5.007), [told(CONSTANT, -5.0)]) == []
 
 
 def test_a_table_in_words():

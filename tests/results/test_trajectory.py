@@ -130,8 +130,8 @@ def test_when_a_course_is_still_improving():
     assert not seen(np.linspace(0.5, 1.0, 20)).gained
     assert not seen(1 - 1e-4 * rounds / 1000).going_on
     assert seen(1 - 1e-4 * rounds / 1000).gained
-    noise = np.random.default_rng(0).normal(size=20)
-    assert not seen(1 + noise).going_on
+    noise = np.random.default_rng(0).normal(size=(40, 20))
+    assert sum(seen(1 + one).going_on for one in noise) <= 2  # about half of such lines fall
     flat = np.maximum(1 - rounds / 300, 0.2)  # long over
     assert not seen(flat).going_on
     tiny = 1e-12 * np.linspace(1.0, 0.1, 20)  # a tenth of nothing
@@ -156,7 +156,8 @@ def test_cycles_that_still_gain():
 
 def test_cycles_that_were_not_finite():
     lost = cycle(100, 200, 1.0, diverged=True)
-    assert cycles_lost([cycle(0, 100, 1.0), lost]) is not None  # nothing came after it
+    last = [cycle(0, 900, 1.0), cycle(900, 1000, 1.0, diverged=True)]
+    assert cycles_lost(last) is not None  # a tenth of the rounds, but nothing came after it
     long = [cycle(0, 100, 1.0), lost, cycle(200, 2000, 0.5)]
     assert cycles_lost(long) is None
     found = cycles_lost([cycle(0, 100, 1.0), lost, cycle(200, 250, 0.5)])
