@@ -136,11 +136,11 @@ def test_seconds_end_a_run_that_chooses_for_itself(clients):
     same_bits(enough, chosen(clients, rounds=100))
 
 
-def test_rows_of_a_cycle_are_those_of_its_rounds_number(clients):
-    """A callback that ends the run within a cycle: its answer is judged, and the status says that it was stopped."""
-    ended = chosen(clients, rounds=300, callbacks=[lambda chunk: chunk.round >= 97])
+def test_a_callback_ends_a_run_within_a_cycle(clients):
+    """Its answer is judged where it ends, and the status says that it was stopped."""
+    ended = chosen(clients, rounds=20_000, callbacks=[lambda chunk: True])
     assert ended.status.code is ss.StatusCode.STOPPED
-    assert len(ended.history) == 97
+    assert len(ended.history) == 250 < ended.rule.step_size.rounds
     check_cycles(ended)
 
 
@@ -167,7 +167,6 @@ def test_few_take_part_and_are_remembered(clients):
     assert left_out.state.memory is not None
     assert left_out.status.code is ss.StatusCode.FEASIBLE
     check_cycles(left_out)
-    assert chosen(clients, memory=None, **options).state.memory is None
 
 
 def test_never_feasible(clients):
@@ -286,8 +285,6 @@ def test_local_steps_with_a_step_of_their_own(clients):
     assert result.rule.local_step_size.rounds == result.rule.step_size.rounds
     check_cycles(result)
     assert result.worst_objective < f.max()
-    given = chosen(clients, ss.SoftmaxSGM(tolerance=0.1, local_step_size=0.01), rounds=5, local_steps=3)
-    assert given.rule.local_step_size == 0.01
 
 
 @pytest.mark.parametrize(
@@ -383,19 +380,8 @@ def test_a_warm_start_goes_on_from_the_answer(clients):
     with pytest.raises(ValueError, match="leave 'optimizer' out of keep"):
         chosen(clients, warm_start=paper)
     after = chosen(clients, warm_start=paper, keep=("average",), rounds=30)
-    reached = ss.evaluate(PROBLEM, clients, paper.last)
-    if reached[1].max() <= 0.1:
-        assert after.worst_objective <= reached[0].max()
-    back = ss.solve(
-        PROBLEM,
-        clients,
-        ss.SoftmaxSGM(tolerance=0.1, step_size=1e-3),
-        rounds=5,
-        warm_start=first,
-        keep=(),
-        eval_every=0,
-    )
-    np.testing.assert_allclose(back.last, first.params, atol=0.05)
+    above = ss.evaluate(PROBLEM, clients, paper.last)[1].max() - 0.1
+    assert max(0, after.worst_constraint - 0.1) <= max(0, above)
 
 
 class SeenError(Exception):

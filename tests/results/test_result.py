@@ -102,3 +102,32 @@ def test_a_diverged_run_is_saved_too(tmp_path):
     assert result.status.code is ss.StatusCode.DIVERGED
     result.save(tmp_path)
     assert str(ss.Result.load(tmp_path).status) == str(result.status)
+
+
+@pytest.mark.parametrize("options", [{}, {"participation": 0.5}], ids=["all", "remembered"])
+def test_what_a_run_chose_comes_back(tmp_path, options):
+    """The cycles, and a rule whose steps fall and whose optimiser has settings of its own."""
+    problem, clients = ss.Problem(least_squares, softplus_level, jnp.zeros(4)), client_data(*regression())
+    bare = ss.SoftmaxSGM(tolerance=0.1)
+    chosen = ss.solve(problem, clients, bare, rounds=100, eval_every=0, lower_bound=False, **options)
+    assert len(chosen.cycles) > 1
+    chosen.save(tmp_path)
+    back = ss.Result.load(tmp_path)
+    for name in ("cycles", "rule", "selected", "status", "diagnosis", "seconds"):
+        assert getattr(chosen, name) == getattr(back, name), name
+    assert [str(cycle) for cycle in back.cycles] == [str(cycle) for cycle in chosen.cycles]
+    assert back.rule.step_size(back.cycles[-1].begin) == pytest.approx(back.cycles[-1].step_size)
+    np.testing.assert_array_equal(back.params, chosen.params)
+    for kept in ("params", "optimizer", "rule", "average", "best"):
+        one, other = (jax.tree.leaves(getattr(result.state, kept)) for result in (chosen, back))
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+    handed_in = ss.Result.load(tmp_path, rule=chosen.rule)
+    assert handed_in.rule is chosen.rule
+    with pytest.raises(ValueError, match="rule must have"):
+        ss.Result.load(tmp_path, rule=dataclasses.replace(chosen.rule, alpha=0.7))
+    on = [
+        ss.solve(problem, clients, bare, rounds=30, eval_every=0, lower_bound=False, warm_start=start, **options).last
+        for start in (chosen, back)
+    ]
+    np.testing.assert_array_equal(*on)
