@@ -21,13 +21,13 @@ WORK = 2**35
 """Rows × parameters that a run may take, a gradient counted three times: some tens of seconds on two cores."""
 LEAST_PARAMETERS = 64
 """A row of fewer parameters costs as much as one of so many."""
-FEWEST_ROUNDS, FEWEST_FOR_NETWORKS, MOST_ROUNDS = 400, 1500, 20_000
+FEWEST_ROUNDS, FEWEST_FOR_NETWORKS, MOST_ROUNDS = 300, 1500, 20_000
 NETWORK = 512
 """A model of more parameters is taken for a network: more rounds, on fewer rows each."""
-FEWEST_ROWS, MOST_ROWS = (64, 256), (2048, 8192)
+FEWEST_ROWS, MOST_ROWS = (256, 1024), (2048, 8192)
 """Rows of a batch for a gradient and for a report, where it is not all of them: more brings little."""
-REPORTS = 0.6
-"""All rows are reported on where that takes at most this share of a round's work."""
+DRAWN = 2.5
+"""A row that is drawn costs as much as so many that are read in order."""
 CYCLES = 40
 """The first cycle takes this part of the rounds, and every later one √2 times as many as the one before,"""
 SHORTEST_CYCLE = 40
@@ -116,17 +116,17 @@ def choose(
     all_rows = int(widths_by_size(clients).sum()) if grouped else m * largest
     if for_update == "auto" and for_report in ("auto", "same", None) and all_rows * (1 + 3 * steps) <= a_round:
         for_report = for_update = None
-    elif for_report == "auto" and grouped and all_rows <= REPORTS * a_round:
+    elif for_report == "auto" and grouped and all_rows <= a_round:
         for_report, a_round = None, 2 * (a_round - all_rows)
     if for_update == "auto":
-        for_update = _all_or(a_round / 2 / (3 * steps * m), FEWEST_ROWS[0], MOST_ROWS[0], largest)
+        for_update = _all_or(a_round / 2 / (3 * steps * m * DRAWN), FEWEST_ROWS[0], MOST_ROWS[0], largest)
     if for_report == "same":
         for_report = for_update
     elif for_report == "auto":
-        for_report = _all_or(a_round / 2 / m, FEWEST_ROWS[1], MOST_ROWS[1], largest)
+        for_report = _all_or(a_round / 2 / (m * DRAWN), FEWEST_ROWS[1], MOST_ROWS[1], largest)
     taken = replace(how, batch_size=for_update, value_batch_size=for_report, by_size=grouped and for_report is None)
     value_rows, update_rows = (
-        all_rows if size is None else m * min(size, largest) for size in (for_report, for_update)
+        all_rows if size is None else DRAWN * m * min(size, largest) for size in (for_report, for_update)
     )
     if rounds is None:
         affordable = int(WORK / parameters / (value_rows + 3 * steps * update_rows))
