@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from softswitch.engines.sweep import Sweep as Sweep
     from softswitch.engines.sweep import sweep as sweep
     from softswitch.engines.sweep import sweep_federation as sweep_federation
+    from softswitch.engines.unconstrained import add_baselines as add_baselines
     from softswitch.guarantees.best_possible import lower_bound as lower_bound
     from softswitch.guarantees.best_possible import with_lower_bound as with_lower_bound
     from softswitch.guarantees.certify import certify as certify
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from softswitch.problem.means import mean_over as mean_over
     from softswitch.problem.pooled import PooledConstraint as PooledConstraint
     from softswitch.problem.problem import Problem as Problem
+    from softswitch.results.baseline import Baseline as Baseline
     from softswitch.results.certificate import Certificate as Certificate
     from softswitch.results.certificate import Verdict as Verdict
     from softswitch.results.finding import Finding as Finding
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "AverageSGM": "method.rules",
     "Ball": "problem.domains",
+    "Baseline": "results.baseline",
     "Box": "problem.domains",
     "Certificate": "results.certificate",
     "Checkpoints": "runs.checkpoints",
@@ -91,6 +94,7 @@ _PLACES = {
     "StatusCode": "results.status",
     "Sweep": "engines.sweep",
     "Verdict": "results.certificate",
+    "add_baselines": "engines.unconstrained",
     "alpha_window": "guarantees.theorems",
     "certify": "guarantees.certify",
     "estimate_constants": "guarantees.pilot",

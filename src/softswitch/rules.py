@@ -15,14 +15,18 @@ if TYPE_CHECKING:
     from softswitch.method.rules import Rule as Rule
     from softswitch.method.rules import SoftmaxSGM as SoftmaxSGM
     from softswitch.method.rules.switching import switch as switch
-    from softswitch.problem.choices import CRITERIA as CRITERIA
+    from softswitch.method.steps import FallingStep as FallingStep
+    from softswitch.method.steps import NormalizedAdam as NormalizedAdam
+    from softswitch.problem.words import CRITERIA as CRITERIA
 
 _PLACES = {
     "AverageSGM": "method.rules",
-    "CRITERIA": "problem.choices",
+    "CRITERIA": "problem.words",
     "Decision": "method.rules",
+    "FallingStep": "method.steps",
     "HardSGM": "method.rules",
     "LocalLoss": "method.rules",
+    "NormalizedAdam": "method.steps",
     "Penalty": "method.rules",
     "PrimalDual": "method.rules",
     "Reports": "method.rules",

@@ -118,3 +118,141 @@ def test_a_round_draws_the_same_whatever_the_chunk():
         np.testing.assert_array_equal(bulk[7], single)
     assert alone.report_rows.shape == (2, 4)
     assert alone.update_rows.shape == (3, 2, 2)
+
+
+SIZES = (1, 3, 5, 8, 40)
+"""Rows of five clients; of the last stratum the first two and the fourth have none."""
+
+
+def many_sizes(stratified):
+    owner = np.repeat(np.arange(len(SIZES)), SIZES)
+    first = np.concatenate([np.arange(size) for size in SIZES])
+    label = np.where((first < 2) & np.isin(owner, [2, 4]), "late", "early")
+    x = np.random.default_rng(0).normal(size=len(owner))
+    clients = ss.ClientData.from_arrays({"x": x}, client=owner, strata=label if stratified else None)
+    return clients, x, owner, label
+
+
+def test_a_batch_larger_than_a_client_takes_each_row_once():
+    """Left to itself, a client with no more rows than a batch takes each once, at equal weight; others draw."""
+    clients, _, owner, _ = many_sizes(False)
+    how = batching(5, None, clients.stratum_sizes)
+    assert how.draws == (5,)
+    rows, weights = drawn(clients, how, 300)
+    np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-6)
+    assert (owner[rows] == np.arange(5)[:, None]).all(), "each client's rows are its own"
+    begins = np.concatenate([[0], np.cumsum(SIZES)[:-1]])
+    for i, size in enumerate(SIZES[:3]):
+        counted = weights[i] > 0
+        assert counted.sum() == size
+        np.testing.assert_allclose(weights[i][counted], 1 / size, rtol=1e-6)
+        expected = np.broadcast_to(begins[i] + np.arange(size), (300, size))
+        np.testing.assert_array_equal(np.sort(rows[:, i][:, counted], axis=1), expected)
+    for i, size in ((3, 8), (4, 40)):
+        np.testing.assert_allclose(weights[i], 1 / 5, rtol=1e-6)
+        assert len(np.unique(rows[:, i])) == size, "every row is drawn now and then"
+        assert stats.chisquare(np.bincount(rows[:, i].ravel() - begins[i], minlength=size)).pvalue > 1e-3
+        assert (np.sort(rows[:, i], axis=1)[:, 1:] == np.sort(rows[:, i], axis=1)[:, :-1]).any(), "with replacement"
+
+
+def test_a_batch_larger_than_a_stratum_takes_its_rows_once():
+    """The same stratum by stratum, and each stratum weighs its share of the client's rows."""
+    clients, _, owner, label = many_sizes(True)
+    assert clients.stratum_sizes.tolist() == [[1, 0], [3, 0], [3, 2], [8, 0], [38, 2]]
+    how = batching(7, None, clients.stratum_sizes)
+    assert how.draws == (4, 3)
+    rows, weights = drawn(clients, how, 50)
+    data = np.asarray(clients.rows.columns["x"])
+    np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-6)
+
+    def once(share, many, places):
+        return [share / many] * many + [0.0] * (places - many)
+
+    np.testing.assert_allclose(weights[0], once(1, 1, 4) + [0.0] * 3, rtol=1e-6)
+    np.testing.assert_allclose(weights[1], once(1, 3, 4) + [0.0] * 3, rtol=1e-6)
+    np.testing.assert_allclose(weights[2], once(3 / 5, 3, 4) + once(2 / 5, 2, 3), rtol=1e-6)
+    np.testing.assert_allclose(weights[3], [1 / 4] * 4 + [0.0] * 3, rtol=1e-6)
+    np.testing.assert_allclose(weights[4], [38 / 40 / 4] * 4 + once(2 / 40, 2, 3), rtol=1e-6)
+    _, x, _, _ = many_sizes(True)
+    means = (data[rows] * weights).sum(axis=2)
+    for i in (0, 1, 2):
+        np.testing.assert_allclose(means[:, i], x[owner == i].mean(), rtol=1e-5, err_msg="exact: each row counts once")
+    late = x[(owner == 4) & (label == "late")]
+    part = (data[rows[:, 4, 4:]] * weights[4, 4:]).sum(axis=1)
+    np.testing.assert_allclose(part, late.sum() / 40, rtol=1e-5, err_msg="of the rare stratum each row, once")
+
+
+@pytest.mark.parametrize(("stratified", "batch_size"), [(False, 40), (False, 99), (True, 76), (True, 99)])
+def test_a_batch_as_large_as_every_client_is_all_of_its_rows(stratified, batch_size):
+    clients, x, owner, _ = many_sizes(stratified)
+    how = batching(batch_size, None, clients.stratum_sizes)
+    assert how == batching(None, None, clients.stratum_sizes)
+    assert how.words(5, 10) == 0, "nothing is drawn"
+    rows, weights = drawn(clients, how, 1)
+    means = (np.asarray(clients.rows.columns["x"])[rows[0]] * weights).sum(axis=1)
+    np.testing.assert_allclose(means, [x[owner == i].mean() for i in range(5)], rtol=1e-5)
+
+
+def test_asked_to_draw_with_replacement_it_does_so_also_from_few_rows():
+    clients, _, _, _ = many_sizes(False)
+    how = batching(5, True, clients.stratum_sizes)
+    rows, weights = drawn(clients, how, 200)
+    np.testing.assert_allclose(weights, 1 / 5, rtol=1e-6)
+    missing = [len(np.unique(batch)) < 3 for batch in rows[:, 1]]
+    assert any(missing), "of three rows five draws leave one out now and then"
+    small = batching(1, None, clients.stratum_sizes[1:])
+    assert small == batching(1, True, clients.stratum_sizes[1:]), "where all have more rows, nothing is different"
+
+
+def test_functions_that_ignore_weights_draw_with_replacement():
+    """Rows at weight 0 would count for them: they are given as many rows as a batch has, each at the same weight."""
+    clients, _, _, _ = many_sizes(False)
+    ignoring = ss.Problem(lambda w, b: w * b["x"].mean(), lambda w, b: w * b["x"].mean(), 0.0)
+    how = TakingPart(batch_size=5)
+    assert gradient_oracle(ignoring, clients, how).update_batching == batching(5, True, clients.stratum_sizes)
+    heeding = ss.Problem(
+        lambda w, b: w * jnp.average(b["x"], weights=b["weight"]),
+        lambda w, b: w * jnp.average(b["x"], weights=b["weight"]),
+        0.0,
+    )
+    assert gradient_oracle(heeding, clients, how).update_batching == batching(5, None, clients.stratum_sizes)
+
+
+@pytest.mark.parametrize("stratified", [False, True])
+def test_a_round_of_large_batches_by_hand(stratified):
+    """Reports and directions of clients whose batch is larger than their data: of all their rows, in NumPy."""
+    owner = np.repeat(np.arange(3), [1, 4, 30])
+    label = np.array([0] * 4 + [1] + [0] * 20 + [1] * 10)
+    x = np.random.default_rng(1).normal(size=35)
+    clients = ss.ClientData.from_arrays({"x": x}, client=owner, strata=label if stratified else None)
+
+    def square(w, batch):
+        return jnp.average((w - batch["x"]) ** 2, weights=batch["weight"])
+
+    def level(w, batch):
+        return jnp.average(w * batch["x"], weights=batch["weight"]) - 1
+
+    problem = ss.Problem(square, level, jnp.float32(0.5))
+    oracle = gradient_oracle(problem, clients, TakingPart(batch_size=8, local_steps=2))
+    assert oracle.update_batching.draws is not None, "the third client draws"
+    rule = ss.SoftmaxSGM(alpha=2.0, step_size=0.1, tolerance=0.1)
+
+    @jax.jit
+    def one_round(key):
+        draws = oracle.draw(key)
+        reports, kept = oracle.report(jnp.float32(0.5), draws)
+        decision = rule.decide((), reports)[0]._replace(weights=jnp.array([0.25, 0.75, 0.0]))
+        return reports, decision, oracle.direction(jnp.float32(0.5), draws, kept, decision, True, 0.1)
+
+    thirds = []
+    for seed in range(3):
+        reports, decision, direction = one_round(jax.random.key(seed))
+        own = [x[owner == i] for i in range(3)]
+        np.testing.assert_allclose(reports.objective[:2], [((0.5 - v) ** 2).mean() for v in own[:2]], rtol=1e-5)
+        np.testing.assert_allclose(reports.constraint[:2, 0], [0.5 * v.mean() - 1 for v in own[:2]], rtol=1e-5)
+        thirds.append(float(reports.objective[2]))
+        assert bool(decision.feasible)
+        # Two steps of 0.1 on (w − x)²: gradients 2(w − x̄) and, after the first, 0.8 of that.
+        gradients = np.array([(1 + 0.8) / 2 * 2 * (0.5 - v.mean()) for v in own[:2]])
+        np.testing.assert_allclose(direction, [0.25, 0.75] @ gradients, rtol=1e-5)
+    assert len(set(thirds)) == 3, "the third client's batches differ"

@@ -23,7 +23,7 @@ def run_programs(page):
 def test_readme_runs_as_printed(capsys):
     assert run_programs("README.md") == 2
     printed = capsys.readouterr().out
-    assert printed.startswith("converged-feasible:")
+    assert printed.startswith("feasible:")
     assert "all 3 clients are within the tolerance 0.1" in printed
     assert "SoftmaxSGM(alpha=10.0)" in printed
 
@@ -62,7 +62,7 @@ def test_python_runs_as_printed(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert run_programs("docs/python.md") == 12
     printed = capsys.readouterr().out
-    assert printed.startswith("converged-feasible")
+    assert printed.startswith("feasible")
     assert list((tmp_path / "my-run").iterdir())
 
 

@@ -28,7 +28,7 @@ def follow(page, folder):
 
 def test_the_tutorial(tmp_path):
     printed = follow("tutorial.md", tmp_path)
-    assert printed.count("converged-feasible") >= 2
+    assert printed.count("feasible: ") >= 2
     assert "Constraint <= 0.2 with confidence 0.95" in printed
     first, second = find_runs(tmp_path / "runs")
     assert (first.about["tolerance"], second.about["tolerance"]) == (0.2, 0.3)

@@ -154,15 +154,19 @@ def test_other_bad_outputs():
 
 def test_an_error_inside_a_function_says_where():
     with pytest.raises(KeyError) as caught:
-        ss.solve(ss.Problem(lambda w, b: b["label"].sum() * w, scalar, jnp.zeros(2)), CLIENTS, RULE)
+        ss.solve(ss.Problem(lambda w, b: b["label"].sum() * w, scalar, jnp.zeros(2)), CLIENTS, RULE, replace=True)
     where = "raised while objective(params, batch) was traced with a batch of {x: (32, 2) float32"
     assert any(where in note for note in caught.value.__notes__)
+    for rule in (RULE, ss.AverageSGM(tolerance=0.1)):  # all rows of the clients, where a batch would be more
+        with pytest.raises(KeyError) as caught:
+            ss.solve(ss.Problem(lambda w, b: b["label"].sum() * w, scalar, jnp.zeros(2)), CLIENTS, rule)
+        assert any("with a batch of {x: (4, 2) float32" in note for note in caught.value.__notes__)
 
 
 # --- rules ---
 
 
-@pytest.mark.parametrize("bad", [-1, -1e-9, np.nan, np.inf, "six", None, True])
+@pytest.mark.parametrize("bad", [-1, -1e-9, np.nan, np.inf, "six", True])
 def test_alpha(bad):
     with refused(ValueError, f"alpha must be a finite number and >= 0 and <= 1e\\+30, but is {bad!r}"):
         ss.SoftmaxSGM(alpha=bad, step_size=0.1, tolerance=0.1)

@@ -187,7 +187,8 @@ def test_with_everyone_asked_and_last_values_it_is_the_plain_method(rule, option
 
 
 def numpy_loop(twin, rule, w, rounds, draws, chosen, beta, n, E):
-    """The remembering server in plain NumPy: whom it asks, how it switches, how it weighs."""
+    """The remembering server in plain NumPy: whom it asks, how it switches, how it weighs; γ = η/E."""
+    gamma = 0.2 / E
     f, g = np.full(n, -np.inf), np.full((n, twin.constraints), -np.inf)
     heard = np.zeros(n, bool)
     iterates, criteria = [w.copy()], []
@@ -208,11 +209,11 @@ def numpy_loop(twin, rule, w, rounds, draws, chosen, beta, n, E):
         for place in range(len(who)):
             rows = gradients[:, place]
             if feasible:
-                u += weights[place] * reference.local_solver(w, twin.grad_f, rows, 0.2, E)
+                u += weights[place] * reference.local_solver(w, twin.grad_f, rows, gamma, E)
             else:
                 total = weights[place].sum()
                 mix = weights[place] / total
-                u += total * reference.local_solver(w, lambda v, r, mix=mix: mix @ twin.grad_g(v, r), rows, 0.2, E)
+                u += total * reference.local_solver(w, lambda v, r, mix=mix: mix @ twin.grad_g(v, r), rows, gamma, E)
         w = w - 0.2 * u
         iterates.append(w.copy())
         criteria.append(criterion)
@@ -226,7 +227,7 @@ def test_every_iterate_is_that_of_a_plain_numpy_loop(x64, monkeypatch, constrain
     clients = client_data(data, owner)
     problem = ss.Problem(least_squares, two_constraints if constraints == 2 else softplus_level, jnp.zeros(4))
     memory = ss.Memory(smoothing=beta)
-    options = {"participation": 4 / 9, "local_steps": local_steps, "batch_size": 8}
+    options = {"participation": 4 / 9, "local_steps": local_steps, "batch_size": 8, "replace": True}
     rounds, n = 120, 9
     iterates, result = watched(monkeypatch, problem, clients, RULE, rounds=rounds, seed=3, memory=memory, **options)
     oracle = gradient_oracle(problem, clients, TakingPart(**options))

@@ -61,6 +61,7 @@ def test_rounds_beyond_the_last_are_not_in_the_program(clients):
 
 def test_another_setting_compiles_nothing(clients):
     solve(clients)
+    solve(clients, ss.SoftmaxSGM(alpha=3, step_size=0.1, tolerance=0.2, slack=10))
     before = COMPILATIONS.count
     assert before > 0, "the counter must count"
     solve(clients, ss.SoftmaxSGM(alpha=3, step_size=0.1, tolerance=0.2), seed=9)

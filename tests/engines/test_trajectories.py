@@ -19,7 +19,7 @@ LAM = TOLERANCE / (1 + 1 / 10)
 
 def draws_of(problem, clients, seed, **options):
     """The engine's own random choices, handed to the reference."""
-    oracle = gradient_oracle(problem, clients, TakingPart(**{"batch_size": 8} | options))
+    oracle = gradient_oracle(problem, clients, TakingPart(**{"batch_size": 8, "replace": True} | options))
     key = jax.random.key(seed)
     drawn = jax.jit(jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k))))(jnp.arange(ROUNDS))
     return [
@@ -70,10 +70,10 @@ def test_engine_follows_the_reference_loop(monkeypatch, x64, method, scheme, con
     rule, make_reference = rules()[method]
     draws = draws_of(problem, clients, seed=3, **SCHEMES[scheme])
     E = SCHEMES[scheme].get("local_steps", 1)
-    expected = reference.run(NumpyTwin(data, constraints), make_reference(), np.zeros(4), draws, ETA, ETA, E)
-    iterates, result = watched(
-        monkeypatch, problem, clients, rule, rounds=ROUNDS, batch_size=8, seed=3, **SCHEMES[scheme]
-    )
+    # A rule that is given no γ has η/E.
+    expected = reference.run(NumpyTwin(data, constraints), make_reference(), np.zeros(4), draws, ETA, ETA / E, E)
+    options = {"rounds": ROUNDS, "batch_size": 8, "replace": True, "seed": 3}
+    iterates, result = watched(monkeypatch, problem, clients, rule, **options, **SCHEMES[scheme])
 
     np.testing.assert_allclose(iterates, expected.iterates, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(result.history.feasible, expected.feasible)
@@ -92,7 +92,8 @@ def test_local_step_size_of_its_own_and_projection(monkeypatch, x64):
     expected = reference.run(
         NumpyTwin(data, 1), reference.SoftmaxSGM(30.0, LAM), np.full(4, 0.4), draws, ETA, 0.03, 5, radius=0.9
     )
-    iterates, _ = watched(monkeypatch, problem, clients, rule, rounds=ROUNDS, batch_size=8, seed=1, local_steps=5)
+    options = {"rounds": ROUNDS, "batch_size": 8, "replace": True, "seed": 1, "local_steps": 5}
+    iterates, _ = watched(monkeypatch, problem, clients, rule, **options)
     np.testing.assert_allclose(iterates, expected.iterates, rtol=1e-9, atol=1e-12)
     assert np.isclose(np.linalg.norm(iterates, axis=1), 0.9).any(), "the projection must have acted"
 
@@ -109,6 +110,42 @@ def test_whole_local_data_of_ragged_clients(monkeypatch, x64):
     )
     iterates, _ = watched(monkeypatch, problem, clients, rule, rounds=ROUNDS, batch_size=None)
     np.testing.assert_allclose(iterates, expected.iterates, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("scheme", ["full participation, E=1", "half participation, E=5"])
+def test_a_batch_larger_than_a_client_is_each_of_its_rows_once(monkeypatch, x64, scheme):
+    """Left to themselves, clients of at most eight rows take all of them; the reference is handed each row once."""
+    data, owner = regression()
+    clients = client_data(data, owner)
+    assert (clients.sizes <= 8).any()
+    assert (clients.sizes > 8).any()
+    problem = ss.Problem(least_squares, two_constraints, jnp.zeros(4, dtype=jnp.float64))
+    rows = [np.flatnonzero(owner == i) for i in range(len(clients))]
+
+    def taken(i, drawn):
+        return rows[i] if len(rows[i]) <= 8 else drawn
+
+    draws = []
+    for told in draws_of(problem, clients, seed=4, replace=None, **SCHEMES[scheme]):
+        values = [taken(i, own) for i, own in zip(told.clients, told.value_rows, strict=True)]
+        steps = [[taken(i, own) for own in told.gradient_rows[:, j]] for j, i in enumerate(told.clients)]
+        draws.append(reference.Draws(told.clients, values, _OfPlace(steps)))
+    rule, E = ss.SoftmaxSGM(alpha=20.0, step_size=ETA, tolerance=TOLERANCE), SCHEMES[scheme].get("local_steps", 1)
+    expected = reference.run(NumpyTwin(data, 2), reference.SoftmaxSGM(20.0, LAM), np.zeros(4), draws, ETA, ETA / E, E)
+    options = {"rounds": ROUNDS, "batch_size": 8, "seed": 4, **SCHEMES[scheme]}
+    iterates, result = watched(monkeypatch, problem, clients, rule, **options)
+    np.testing.assert_allclose(iterates, expected.iterates, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(result.history.feasible, expected.feasible)
+
+
+class _OfPlace:
+    """gradient_rows[:, j] where batches differ in size."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def __getitem__(self, index):
+        return self.steps[index[1]]
 
 
 class _PerStep:

@@ -167,16 +167,17 @@ def test_a_void_round_is_not_feasible(name):
 
 def test_numbers_are_leaves_and_words_are_not():
     leaves, structure = jax.tree.flatten(ss.SoftmaxSGM(alpha=1, step_size=2, tolerance=3))
-    assert sorted(leaves) == [1, 2, 3, 10]
+    assert sorted(leaves) == [1, 2, 3], "what is left out is no number"
+    assert sorted(jax.tree.leaves(ss.SoftmaxSGM(alpha=1, step_size=2, tolerance=3, slack=10))) == [1, 2, 3, 10]
     assert structure == jax.tree.structure(ss.SoftmaxSGM(alpha=7, step_size=8, tolerance=9))
     assert structure != jax.tree.structure(ss.SoftmaxSGM(alpha=7, step_size=8, tolerance=9, criterion="max"))
     assert structure != jax.tree.structure(ss.SoftmaxSGM(alpha=7, step_size=optax.constant_schedule(8), tolerance=9))
     doubled = jax.tree.map(lambda x: 2 * x, RULES["softmax"])
-    assert (doubled.alpha, doubled.criterion) == (6.0, "softmax")
+    assert (doubled.alpha, doubled.criterion, doubled.switches_on) == (6.0, None, "softmax")
 
 
 def test_text_is_short():
-    assert str(RULES["softmax"]) == "SoftmaxSGM(step_size=0.1, tolerance=0.11, alpha=3.0)"
+    assert str(RULES["softmax"]) == "SoftmaxSGM(tolerance=0.11, step_size=0.1, alpha=3.0)"
     assert str(ss.AverageSGM(optimizer=optax.adam, **COMMON)).endswith("optimizer=adam)")
 
 

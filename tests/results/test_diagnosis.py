@@ -84,7 +84,7 @@ def test_reports_that_never_show_a_constraint_that_is_met():
     assert "all 79 clients are within the tolerance 0.5 on their data" in result.status.message
     assert illnesses(result)[0] == "the switch never passes"
     assert "By itself" not in result.explain()
-    assert "0 of 79" not in result.explain()
+    assert not any("0 of 79" in str(found) for found in result.diagnosis)
     assert "value_batch_size" in result.diagnosis[0].change
 
 
@@ -233,7 +233,6 @@ def test_batch_too_small_for_the_threshold():
 
 HEALTHY = {
     "Neyman–Pearson": lambda: _healthy_np(),
-    "Neyman–Pearson, partial": lambda: _healthy_np(local_steps=5, participation=0.5),
     "regression": lambda: ss.solve(
         ss.Problem(least_squares, softplus_level, jnp.zeros(4)),
         client_data(*regression(sizes=(40, 80))),

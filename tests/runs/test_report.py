@@ -93,15 +93,16 @@ def test_the_page_as_a_browser_shows_it(folders, look):
 
 def test_sorting_by_a_click(folders, look):
     page = look(write_report(folders[:1]))
+    table = "section:has(h2:text-is('Clients')) table.sortable"
 
     def column(number):
-        return [float(text) for text in page.locator(f"table.sortable tbody td:nth-child({number})").all_inner_texts()]
+        return [float(text) for text in page.locator(f"{table} tbody td:nth-child({number})").all_inner_texts()]
 
     assert column(4) == sorted(column(4), reverse=True)  # the worst first
-    page.click("table.sortable th:nth-child(2) button")
+    page.click(f"{table} th:nth-child(2) button")
     assert column(2) == sorted(column(2))
-    assert page.get_attribute("table.sortable th:nth-child(2)", "aria-sort") == "ascending"
-    page.click("table.sortable th:nth-child(2) button")
+    assert page.get_attribute(f"{table} th:nth-child(2)", "aria-sort") == "ascending"
+    page.click(f"{table} th:nth-child(2) button")
     assert column(2) == sorted(column(2), reverse=True)
 
 
@@ -146,7 +147,34 @@ def test_several_runs_side_by_side(folders, look, tmp_path):
     assert page.inner_text(".verdict .words") == verdict(open_run(folders[0]))[1]
 
 
-def told(code="converged-feasible", violating=(), certificate=None, clients=3):
+def test_other_models_beside_the_answer(folders):
+    page = write_report(folders[:1]).read_text(encoding="utf-8")
+    assert "Is it of any use?" in page
+    assert "<td>best constant prediction</td>" in page
+    assert f"The constraint costs the worst client {open_run(folders[0]).about['price']:.4g}." in page
+    assert "No constant prediction is feasible" not in page
+
+
+def test_what_was_chosen_and_what_no_constant_can_do(folders, tmp_path):
+    """Also in a folder of an earlier version, which knew nothing of it."""
+    kept = tmp_path / "run"
+    shutil.copytree(folders[0], kept)
+    about = json.loads((kept / "run.json").read_text())
+    assert about["chosen"] == {}
+    about["chosen"], about["cycles"] = {"rounds": "at most 7,000"}, ["rounds 0 to 39: F 1"]
+    for one in about["beside"]:
+        one["feasible"] = False
+    (kept / "run.json").write_text(json.dumps(about))
+    page = write_report([kept]).read_text(encoding="utf-8")
+    for words in ("rounds: at most 7,000", "rounds 0 to 39: F 1", "No constant prediction is feasible"):
+        assert words in page
+    for name in ("chosen", "cycles", "beside", "price"):
+        del about[name]
+    (kept / "run.json").write_text(json.dumps(about))
+    assert "Is it of any use?" not in write_report([kept]).read_text(encoding="utf-8")
+
+
+def told(code="feasible", violating=(), certificate=None, clients=3):
     about = {
         "status": {"code": code, "message": "in round 7 something happened"},
         "violating": list(violating),

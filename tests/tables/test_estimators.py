@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
 import softswitch as ss
+from softswitch.engines.completing import default_alpha
 
 CHECKS = """
 import json, warnings
@@ -23,7 +24,7 @@ warnings.simplefilter("ignore")
 from sklearn.utils.estimator_checks import check_estimator
 import softswitch as ss
 
-found = check_estimator(ss.NeymanPearsonClassifier(rounds=200), on_fail=None)
+found = check_estimator(ss.NeymanPearsonClassifier(), on_fail=None)
 print(json.dumps([[one["check_name"], one["status"], str(one["exception"])] for one in found]))
 """
 
@@ -65,6 +66,20 @@ def test_the_guarantee_is_an_attribute(cases, fitted):
     assert [one.client for one in fitted.certificate_.clients] == ["north", "south", "west"]
     assert fitted.feature_names_in_.tolist() == list(frame.columns)
     assert fitted.score(frame, malignant) > 0.85
+
+
+def test_the_start_and_a_constant_are_put_beside_the_answer(fitted):
+    start, constant = fitted.result_.baselines
+    assert (start.name, constant.name) == ("the start", "best constant prediction")
+    assert constant.objective == pytest.approx(np.log1p(1 / np.expm1(0.2)), rel=1e-3)  # misses cost 0.2
+    assert "no better" not in fitted.result_.explain()
+
+
+def test_labels_that_the_features_tell_nothing_of():
+    generator = np.random.default_rng(0)
+    features, labels = generator.normal(size=(300, 2)), generator.choice([0, 1], 300)
+    fitted = ss.NeymanPearsonClassifier(0.6, rounds=200, batch_size=None).fit(features, labels)
+    assert "no better than a constant" in [finding.illness for finding in fitted.result_.diagnosis]
 
 
 def test_probabilities_and_decisions_agree(cases, fitted):
@@ -115,11 +130,34 @@ def test_parity():
 
 def test_a_network(cases):
     frame, malignant, hospital = cases
-    deep = ss.NeymanPearsonClassifier(0.3, hidden=(8,), rounds=300, step_size=0.01).fit(
-        frame, malignant, clients=hospital
-    )
-    assert deep.result_.selected.startswith("last iterate")
+    deep = ss.NeymanPearsonClassifier(0.3, hidden=(8,), rounds=300).fit(frame, malignant, clients=hospital)
+    assert deep.status_.ok
     assert [layer["w"].shape for layer in deep.params_] == [(8, 8), (8, 1)]
+
+
+def test_what_is_not_given_is_chosen_and_with_a_step_size_as_in_the_paper(cases):
+    frame, malignant, hospital = cases
+    assert ss.NeymanPearsonClassifier().get_params() == {
+        "max_miss_loss": 0.1,
+        "alpha": None,
+        "step_size": None,
+        "rounds": None,
+        "seconds": None,
+        "local_steps": 1,
+        "participation": 1.0,
+        "batch_size": "auto",
+        "hidden": (),
+        "held_out": 0.0,
+        "confidence": 0.95,
+        "random_state": 0,
+    }
+    chosen = ss.NeymanPearsonClassifier(0.2, seconds=0.01).fit(frame, malignant, clients=hospital).result_
+    assert chosen.cycles
+    assert len(chosen.history) < 20_000, "it took its time"
+    paper = ss.NeymanPearsonClassifier(0.2, step_size=0.5).fit(frame, malignant, clients=hospital).result_
+    assert (paper.cycles, len(paper.history)) == ((), 1000)
+    assert paper.selected.startswith("mean of the")
+    assert paper.rule == ss.SoftmaxSGM(tolerance=0.2, step_size=0.5, alpha=default_alpha(3, 0.2))
 
 
 @pytest.mark.parametrize(

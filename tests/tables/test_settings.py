@@ -2,9 +2,14 @@
 
 import tomllib
 
+import optax
 import pytest
 
+from softswitch.method.memory import Memory
+from softswitch.method.rules import HardSGM, SoftmaxSGM
+from softswitch.tables.rule_choice import memory_by, rule_by
 from softswitch.tables.settings import (
+    METHODS,
     Config,
     DataSection,
     MethodSection,
@@ -27,12 +32,77 @@ def test_what_is_written_is_read_again(tmp_path):
         (tmp_path / "c.toml").write_text(write_config(config, comments=comments), encoding="utf-8")
         assert read_config(tmp_path / "c.toml") == config
     assert "# The column to predict." in write_config(config)
-    assert "# optimizer =" in write_config(config)  # no value, but shown
+    written = write_config(config)
+    assert "# seconds =" in written  # no value, but shown
+    assert "alpha = 12.5" in written
+
+
+CHOSEN = {
+    "method": (
+        "alpha",
+        "alpha_scale",
+        "step_size",
+        "optimizer",
+        "criterion",
+        "slack",
+        "threshold",
+        "local_step_size",
+        "memory",
+    ),
+    "run": ("rounds", "batch_size", "value_batch_size", "average_last", "answer"),
+}
+
+
+def test_what_can_be_chosen_stands_in_the_file_and_can_be_set_there():
+    told = tomllib.loads(write_config(config_from({"data": DATA})))
+    for section, names in CHOSEN.items():
+        assert {name for name, value in told[section].items() if value == "auto"} == set(names)
+    told["method"] |= {
+        "alpha": 3,
+        "alpha_scale": "spread",
+        "step_size": 0.1,
+        "optimizer": "adam",
+        "criterion": "max",
+        "slack": 2,
+        "threshold": 0.09,
+        "local_step_size": 0.2,
+        "memory": 0.5,
+    }
+    told["run"] |= {"rounds": 7, "batch_size": "all", "value_batch_size": "same", "average_last": 0.5, "answer": "last"}
+    told["run"]["seconds"] = 60
+    config = config_from(told)
+    assert config_from(tomllib.loads(write_config(config))) == config
+    assert (config.method.slack, config.method.memory, config.run.seconds) == (2.0, 0.5, 60.0)
+    rule = rule_by(config)
+    assert (rule.alpha, rule.alpha_scale, rule.step_size, rule.local_step_size) == (3.0, "spread", 0.1, 0.2)
+    assert (rule.criterion, rule.slack, rule.threshold, rule.optimizer) == ("max", 2.0, 0.09, optax.adam)
+
+
+def test_what_is_left_to_be_chosen_is_left_out_of_the_rule():
+    rules = {name: rule_by(config_from({"data": DATA, "method": {"name": name}})) for name in METHODS}
+    assert rules["softmax"] == SoftmaxSGM(tolerance=0.1)
+    assert rules["hard"] == HardSGM(tolerance=0.1)
+    for rule in rules.values():
+        for name in ("step_size", "criterion", "optimizer", "slack", "threshold", "local_step_size"):
+            assert getattr(rule, name) is None
+
+
+@pytest.mark.parametrize(("scale", "alpha"), [("auto", None), ("raw", None), ("spread", 10.0), ("change", 0.3)])
+def test_alpha_by_its_scale(scale, alpha):
+    assert rule_by(config_from({"data": DATA, "method": {"alpha_scale": scale}})).alpha == alpha
+
+
+@pytest.mark.parametrize(
+    ("told", "memory"),
+    [("auto", "auto"), ("on", Memory()), ("off", None), (0, Memory()), (0.8, Memory(smoothing=0.8))],
+)
+def test_memory(told, memory):
+    assert memory_by(config_from({"data": DATA, "method": {"memory": told}}).method) == memory
 
 
 def test_defaults():
     config = config_from({"data": DATA})
-    assert (config.task.kind, config.run.rounds, config.model.hidden) == ("neyman-pearson", 1000, ())
+    assert (config.task.kind, config.run.rounds, config.model.hidden) == ("neyman-pearson", "auto", ())
 
 
 @pytest.mark.parametrize(
@@ -42,13 +112,26 @@ def test_defaults():
         ({"data": {"file": "a.csv", "client": "c"}}, "data.label is missing: The column to predict"),
         ({"data": DATA, "metod": {}}, "metod is not a setting; did you mean method"),
         ({"data": DATA, "run": {"round": 5}}, "run.round is not a setting; did you mean run.rounds"),
-        ({"data": DATA, "run": {"xyzzy": 5}}, "run.xyzzy is not a setting; there are run.rounds, run.local_steps"),
-        ({"data": DATA, "run": {"rounds": "5"}}, "run.rounds must be int, but is '5'"),
-        ({"data": DATA, "run": {"rounds": True}}, "run.rounds must be int, but is True"),
-        ({"data": DATA, "model": {"hidden": [64, "x"]}}, r"model.hidden must be a list of int, but is \[64, 'x'\]"),
-        ({"data": DATA, "model": {"hidden": 64}}, "model.hidden must be a list of int, but is 64"),
+        ({"data": DATA, "run": {"xyzzy": 5}}, "run.xyzzy is not a setting; there are run.rounds, run.seconds"),
+        ({"data": DATA, "run": {"rounds": "5"}}, "run.rounds must be a whole number or \"auto\", but is '5'"),
+        ({"data": DATA, "run": {"rounds": True}}, 'run.rounds must be a whole number or "auto", but is True'),
+        (
+            {"data": DATA, "model": {"hidden": [64, "x"]}},
+            r"model.hidden must be a list of whole numbers, but is \[64, 'x'\]",
+        ),
+        ({"data": DATA, "model": {"hidden": 64}}, "model.hidden must be a list of whole numbers, but is 64"),
         ({"data": DATA, "task": {"kind": "parity"}}, "task.kind must be one of neyman-pearson, .*, but is 'parity'"),
-        ({"data": DATA, "method": {"alpha": "big"}}, "method.alpha must be float, but is 'big'"),
+        ({"data": DATA, "method": {"alpha": "big"}}, "method.alpha must be a number or \"auto\", but is 'big'"),
+        (
+            {"data": DATA, "method": {"memory": "of"}},
+            'method.memory must be a number or "auto" or "on" or "off", but is \'of\'',
+        ),
+        (
+            {"data": DATA, "run": {"batch_size": 2.5}},
+            'run.batch_size must be a whole number or "auto" or "all", but is 2.5',
+        ),
+        ({"data": DATA, "run": {"seconds": "auto"}}, "run.seconds must be a number, but is 'auto'"),
+        ({"data": DATA | {"positive": []}}, "data.positive must be a text or a whole number or a number"),
         ({"data": DATA, "run": 3}, r"run must be a section, \[run\], but is 3"),
     ],
 )

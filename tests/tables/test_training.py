@@ -2,9 +2,14 @@
 
 import json
 import re
+import signal
+import subprocess
 import sys
+import tomllib
+from dataclasses import asdict
 
 import numpy as np
+import optax
 import pandas as pd
 import pytest
 from sklearn.datasets import load_breast_cancer
@@ -15,8 +20,7 @@ from softswitch.cli import app
 from softswitch.runs.folder import find_runs, open_run
 from softswitch.tables import training
 from softswitch.tables.kinds import problem_of_kind
-from softswitch.tables.rule_choice import rule_by
-from softswitch.tables.settings import config_from
+from softswitch.tables.settings import config_from, write_config
 
 
 def invoke(*words, code=0):
@@ -69,7 +73,7 @@ def test_train_prints_settings_certificate_and_verdict(trained):
     run, printed = trained
     for words in ("at_most = 0.2", "4 clients", "10 features from 10 columns", "positive: 'malignant'"):
         assert words in printed
-    assert "converged-feasible" in printed
+    assert " feasible: " in printed
     assert "Constraint <= 0.2 with confidence 0.95" in printed
     assert run.folder.name.startswith("cases-20")
 
@@ -77,7 +81,7 @@ def test_train_prints_settings_certificate_and_verdict(trained):
 def test_the_folder_holds_all_of_it(trained, home):
     run, _ = trained
     about = run.about
-    assert about["status"]["code"] == "converged-feasible"
+    assert about["status"]["code"] == "feasible"
     assert about["clients"] == 4
     assert about["worst_constraint"] == pytest.approx(max(run.clients["constraint"]))
     assert about["data"]["rows"] == sum(run.clients["rows"])
@@ -89,6 +93,25 @@ def test_the_folder_holds_all_of_it(trained, home):
     assert sorted(run.params) == ["[0]['b']", "[0]['w']"]
     assert list((run.folder / "checkpoints").iterdir())
     assert (run.folder / "config.toml").read_text().count('file = "cases.csv"') == 1
+
+
+def test_other_models_are_put_beside_the_answer(trained):
+    """Misses cost at most 0.2, so the best constant has log odds −log(e^0.2 − 1), and F = 1.708 by false alarms."""
+    run, printed = trained
+    beside = {one["name"]: one for one in run.about["beside"]}
+    names = ["the start", "best constant prediction", "no constraint, worst client", "no constraint, mean client"]
+    assert list(beside) == ["the answer", *names]
+    assert beside["the answer"]["objective"] == pytest.approx(run.about["worst_objective"])
+    assert beside["the start"]["objective"] == pytest.approx(np.log(2), rel=1e-5)
+    constant = beside["best constant prediction"]
+    assert constant["objective"] == pytest.approx(np.log1p(1 / np.expm1(0.2)), rel=1e-3)
+    assert constant["feasible"]
+    free = beside["no constraint, worst client"]
+    assert free["objective"] < 0.1 * run.about["worst_objective"]
+    assert free["violating"] == 4
+    assert run.about["price"] == pytest.approx(run.about["worst_objective"] - free["objective"])
+    for words in (*names, f"The constraint costs the worst client {run.about['price']:.4g}."):
+        assert words in printed
 
 
 def test_a_quarter_of_every_clients_class_is_held_out(trained):
@@ -124,14 +147,101 @@ def test_the_model_predicts_in_python_and_by_command(trained, home):
 def test_the_model_is_what_solve_finds(trained, home):
     """The same by hand: table, encoding, split and rule make no difference that is not in the settings."""
     run, _ = trained
-    config = training.read_config(home / "cases.toml")
-    ready = training.make_ready(config, home)
-    rule = rule_by(config, 4)
+    ready = training.make_ready(training.read_config(home / "cases.toml"), home)
     result = ss.solve(
-        ready.problem, ready.train, rule, rounds=600, batch_size=32, held_out=ready.held_out, record_clients=True
+        ready.problem,
+        ready.train,
+        ss.SoftmaxSGM(tolerance=0.2),
+        rounds=600,
+        held_out=ready.held_out,
+        record_clients=True,
     )
     np.testing.assert_array_equal(result.params[0]["w"], run.params["[0]['w']"])
-    assert rule.alpha == pytest.approx(10 * np.log(4) / 0.2)
+    assert run.about["cycles"] == [asdict(cycle) for cycle in result.cycles]
+
+
+def test_what_was_chosen_is_told_and_kept_and_the_settings_stay_auto(trained):
+    run, printed = trained
+    assert 'step_size = "auto"' in (run.folder / "config.toml").read_text()
+    assert [cycle["begin"] for cycle in run.about["cycles"][1:]] == [cycle["end"] for cycle in run.about["cycles"][:-1]]
+    assert run.about["cycles"][-1]["end"] == 600
+    assert "Chosen: " in printed
+    last = run.about["cycles"][-1]
+    assert f"step {last['step_size']:.3g} falling to 0" in printed
+    assert "auto: alpha, alpha_scale, step_size, optimizer, criterion, slack" in printed
+
+
+BY_HAND = {
+    "method": {"step_size": 0.5, "alpha_scale": "raw", "penalty": 10.0, "multiplier": 1.0, "dual_step_size": 0.01},
+    "run": {"rounds": 80, "local_steps": 1, "participation": 1.0, "batch_size": 32, "seed": 0, "confidence": 0.95},
+}
+"""The lines that a file had before anything was chosen."""
+
+
+def settings(home, **changes):
+    """The settings of ``SETTINGS`` as nested dicts, with other sections."""
+    told = tomllib.loads(SETTINGS)
+    told["data"]["file"] = str(home / "cases.csv")
+    return told | changes
+
+
+def write(file, told):
+    file.write_text(write_config(config_from(told), comments=False), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("told", [BY_HAND, {"method": {"step_size": 0.5}, "run": {}}], ids=["old", "only a step"])
+def test_with_a_step_size_what_is_left_out_is_as_in_the_paper(home, tmp_path, told):
+    lines = "\n".join(f"[{name}]\n" + "\n".join(f"{k} = {v!r}" for k, v in part.items()) for name, part in told.items())
+    whole = SETTINGS.replace('"cases.csv"', f'"{home / "cases.csv"}"').split("[run]")[0] + lines.replace("'", '"')
+    (tmp_path / "old.toml").write_text(whole)
+    trained = training.train(tmp_path / "old.toml")
+    ready = training.make_ready(training.read_config(tmp_path / "old.toml"), home)
+    rule = ss.SoftmaxSGM(tolerance=0.2, step_size=0.5, alpha=10 * np.log(4) / 0.2)
+    rounds = told["run"].get("rounds", 1000)
+    expected = ss.solve(ready.problem, ready.train, rule, rounds=rounds, batch_size=32, answer="average")
+    assert trained.result.cycles == ()
+    np.testing.assert_array_equal(trained.result.params[0]["w"], expected.params[0]["w"])
+
+
+@pytest.mark.parametrize("name", ["average", "hard", "penalty", "primal-dual"])
+def test_no_method_needs_a_step_size(home, tmp_path, name):
+    told = settings(home, method={"name": name}, run={"rounds": 300})
+    result = training.train(write(tmp_path / "t.toml", told)).result
+    assert result.cycles[-1].end == 300
+    assert result.worst_objective < 0.6, "at the start it is ln 2"
+    assert result.client_constraint.mean() <= 0.2
+    assert result.status.ok or name != "hard", "the others mind the mean only"
+
+
+def test_every_line_reaches_the_run(home, tmp_path):
+    run = {"rounds": 60, "batch_size": 16, "value_batch_size": "all", "average_last": 0.25, "participation": 0.5}
+    method = {"memory": 0.5, "threshold": 0.1, "local_step_size": 0.01, "criterion": "softmax", "optimizer": "adam"}
+    told = settings(home, method=method | {"alpha": 7}, run=run | {"local_steps": 2, "answer": "last"})
+    result = training.train(write(tmp_path / "t.toml", told)).result
+    ready = training.make_ready(config_from(told), home)
+    rule = ss.SoftmaxSGM(
+        tolerance=0.2, alpha=7.0, threshold=0.1, local_step_size=0.01, criterion="softmax", optimizer=optax.adam
+    )
+    expected = ss.solve(
+        ready.problem,
+        ready.train,
+        rule,
+        **run | {"value_batch_size": None, "local_steps": 2, "answer": "last", "memory": ss.Memory(smoothing=0.5)},
+    )
+    np.testing.assert_array_equal(result.params[0]["w"], expected.params[0]["w"])
+    assert result.cycles == expected.cycles
+    assert result.selected.startswith("last iterate")
+
+
+def test_seconds_end_a_run_and_more_of_them_go_on(home, tmp_path):
+    short = training.train(write(tmp_path / "t.toml", settings(home, run={"rounds": 600, "seconds": 0.001})))
+    done = len(short.result.history)
+    assert done < 600
+    assert len(training.resume(short.folder).result.history) == done
+    invoke("resume", short.folder, "--seconds", "600", code=None)
+    assert open_run(short.folder).about["rounds"] == 600
+    assert open_run(short.folder).settings["run.seconds"] == 600
 
 
 def test_runs_and_compare(trained, home, tmp_path):
@@ -147,24 +257,60 @@ def test_runs_and_compare(trained, home, tmp_path):
     assert "run.seed" not in side_by_side
 
 
-def test_ctrl_c_and_resume_end_as_if_nothing_had_been(trained, home, tmp_path):
+@pytest.mark.parametrize("chunks", [1, 3, 5])
+def test_ctrl_c_and_resume_end_as_if_nothing_had_been(trained, home, tmp_path, chunks):
     whole, _ = trained
+    seen = []
 
     def interrupt(chunk):
-        raise KeyboardInterrupt
+        seen.append(chunk.round)
+        if len(seen) == chunks:
+            raise KeyboardInterrupt
 
     copy = tmp_path / "cases.toml"
     copy.write_text(SETTINGS.replace('"cases.csv"', f'"{home / "cases.csv"}"'))
     stopped = training.train(copy, callbacks=[interrupt])
     assert stopped.result.status.code == "stopped"
-    assert ss.load(stopped.folder).run.about["rounds"] == 250
-    assert "converged-feasible" in invoke("resume", stopped.folder)
-    resumed = open_run(stopped.folder)
+    started = open_run(stopped.folder).about["started"]
+    assert ss.load(stopped.folder).run.about["rounds"] == seen[-1]
+    assert " feasible: " in invoke("resume", stopped.folder)
+    as_uninterrupted(open_run(stopped.folder), whole)
+    assert open_run(stopped.folder).about["started"] == started
+
+
+def as_uninterrupted(resumed, whole):
     for name, array in whole.params.items():
         np.testing.assert_array_equal(resumed.params[name], array)
     np.testing.assert_array_equal(resumed.history.criterion, whole.history.criterion)
+    assert resumed.about["cycles"] == whole.about["cycles"]
     assert resumed.certificate == whole.certificate
-    assert resumed.about["started"] == open_run(stopped.folder).about["started"]
+
+
+KILLED = """
+import os, signal, sys
+from softswitch.runs import checkpoints
+from softswitch.tables import training
+
+checkpoints.Checkpoints.due = lambda self: True  # not only every ten seconds
+
+def die(chunk):
+    if chunk.round >= 300:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+training.train(sys.argv[1], callbacks=[die])
+"""
+
+
+def test_killed_and_resumed_ends_as_if_nothing_had_been(trained, home, tmp_path):
+    whole, _ = trained
+    (tmp_path / "cases.toml").write_text(SETTINGS.replace('"cases.csv"', f'"{home / "cases.csv"}"'))
+    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "cases.toml"], check=False, capture_output=True)
+    assert done.returncode == -signal.SIGKILL
+    (killed,) = find_runs(tmp_path / "runs")
+    assert not killed.finished
+    assert list((killed.folder / "checkpoints").iterdir())
+    invoke("resume", killed.folder)
+    as_uninterrupted(open_run(killed.folder), whole)
 
 
 def test_changed_data_is_not_resumed(home, tmp_path):
@@ -199,6 +345,10 @@ def test_changed_data_is_not_resumed(home, tmp_path):
         ("[data]", '[data]\nfeatures = ["hospital"]', "data.features must not have 'hospital'"),
         ("[data]", "[data]\nheld_out = 1.0", "held_out must be a share"),
         ("rounds = 600", "rounds = 0", "rounds must be a whole number >= 1"),
+        ("rounds = 600", 'rounds = "many"', "run.rounds must be a whole number or \"auto\", but is 'many'"),
+        ("rounds = 600", "value_batch_size = -1", "value_batch_size must be a whole number >= 1"),
+        ("rounds = 600", "[method]\nmemory = 1.5", "smoothing must be a"),
+        ("rounds = 600", "[method]\nslack = 0.5", "slack must be a finite number and >= 1, but is 0.5"),
     ],
 )
 def test_mistakes_make_no_folder(home, tmp_path, old, new, message):
@@ -231,7 +381,7 @@ def test_init_writes_what_train_reads(home, tmp_path):
 
 
 def test_own_functions_and_a_network(home, tmp_path):
-    """Fewer false alarms than a half, in one's own words; a hidden layer, Adam, the last iterate."""
+    """Fewer false alarms than a half, in one's own words; a hidden layer."""
     (tmp_path / "mine.py").write_text(
         "from softswitch.tasks.networks import false_alarms, misses\n"
         "def small(params, batch):\n    return misses(params, batch)\n"
@@ -241,8 +391,8 @@ def test_own_functions_and_a_network(home, tmp_path):
     own = '[task]\nkind = "own"\nobjective = "mine:small"\nconstraint = "mine:bounded"'
     (tmp_path / "own.toml").write_text(text.replace("[task]", own) + "\n[model]\nhidden = [8]\n")
     trained = training.train(tmp_path / "own.toml")
-    assert trained.result.selected.startswith("last iterate")
-    assert trained.result.rule.optimizer.__name__ == "adam"
+    assert trained.result.cycles
+    assert "best constant prediction" in [one.name for one in trained.result.baselines]
     model = ss.load(trained.folder)
     assert [layer["w"].shape for layer in model.params] == [(10, 8), (8, 1)]
     assert np.isfinite(model.probability(hospital_table())).all()
@@ -272,7 +422,8 @@ def test_a_folder_that_names_python_functions_is_resumed_only_if_trusted(home, t
 
 
 def test_a_finished_run_is_made_longer(home, tmp_path):
-    text = SETTINGS.replace('"cases.csv"', f'"{home / "cases.csv"}"')
+    """By a step size of one's own to what so many rounds would have been."""
+    text = SETTINGS.replace('"cases.csv"', f'"{home / "cases.csv"}"') + "[method]\nstep_size = 0.5\n"
     for name, rounds in (("short", 100), ("long", 300)):
         (tmp_path / f"{name}.toml").write_text(text.replace("rounds = 600", f"rounds = {rounds}"))
     short, long = (training.train(tmp_path / f"{name}.toml") for name in ("short", "long"))
@@ -280,6 +431,29 @@ def test_a_finished_run_is_made_longer(home, tmp_path):
     np.testing.assert_array_equal(open_run(short.folder).params["[0]['w']"], open_run(long.folder).params["[0]['w']"])
     assert open_run(short.folder).settings["run.rounds"] == 300
     assert "must be a whole number >= 300" in invoke("resume", short.folder, "--rounds", "200", code=2)
+
+
+def test_a_run_that_chooses_for_itself_is_made_longer(tmp_path):
+    """It keeps what it chose, and goes on with more cycles. A table so easy that it ends by itself."""
+    generator = np.random.default_rng(0)
+    table = pd.DataFrame({"a": generator.normal(size=400), "branch": generator.choice([1, 2], 400)})
+    table["y"] = (table["a"] + 2 * generator.normal(size=400) > 0).astype(int)
+    table.to_csv(tmp_path / "t.csv", index=False)
+    told = {"data": {"file": "t.csv", "label": "y", "client": "branch"}, "task": {"at_most": 0.6}}
+    trained = training.train(write(tmp_path / "t.toml", told))
+    done = len(trained.result.history)
+    assert done < 20_000, "nothing more was gained"
+    again = training.resume(trained.folder)
+    assert again.result.cycles == trained.result.cycles
+    assert open_run(trained.folder).settings["run.rounds"] == "auto"
+    invoke("resume", trained.folder, "--rounds", str(done + 300))
+    longer = open_run(trained.folder)
+    assert (longer.about["rounds"], longer.settings["run.rounds"]) == (done + 300, done + 300)
+    before = [asdict(cycle) for cycle in trained.result.cycles]
+    assert longer.about["cycles"][: len(before)] == before
+    assert longer.about["worst_objective"] <= trained.result.worst_objective
+    assert f"must be a whole number >= {done + 300}" in invoke("resume", trained.folder, "--rounds", str(done), code=2)
+    assert open_run(trained.folder).settings["run.rounds"] == done + 300
 
 
 @pytest.mark.parametrize("kind", ["demographic-parity", "equal-opportunity", "group-loss"])

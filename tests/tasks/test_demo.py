@@ -12,10 +12,13 @@ from softswitch.tasks import demo
 
 def test_demo_shows_the_point(tmp_path):
     found = demo.run_demo(seeds=2, rounds=400)
-    softmax, average = found.results["Softmax SGM"], found.results["Average SGM"]
-    for result in softmax:
+    chosen, softmax, average = (found.results[method] for method in (demo.CHOSEN, demo.PAPER, demo.AVERAGE))
+    for result in (*chosen, *softmax):
         assert result.status.ok
         assert result.violating == ()
+    for best, paper in zip(chosen, softmax, strict=True):
+        assert best.worst_objective < 0.5 * paper.worst_objective
+        assert len(best.history) == len(paper.history) == 400
     for result in average:
         assert float(result.client_constraint.mean()) <= demo.TOLERANCE
         assert len(result.violating) >= 2
@@ -24,7 +27,8 @@ def test_demo_shows_the_point(tmp_path):
     text = report.read_text()
     assert "| Softmax SGM |" in text
     assert figure.name in text
-    assert text.count("converged-feasible") == 2
+    assert text.count(": feasible: ") == 4
+    assert "    - rounds 0 to 39, step 0.1 falling to 0" in text
 
 
 def test_command_writes_and_prints(tmp_path):

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.tree import Tree
 
 from softswitch.cli.refusing import or_refuse
-from softswitch.tables.settings import SECTIONS, TASKS, Config, DataSection, TaskSection, write_config
+from softswitch.tables.settings import AUTO, SECTIONS, TASKS, Config, DataSection, TaskSection, write_config
 
 if TYPE_CHECKING:
     from softswitch.method.rules import Rule
@@ -34,7 +34,7 @@ def init(
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("softswitch.toml"),
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
 ) -> None:
-    """Write a file of settings with comments, ready for softswitch train."""
+    """Write a file of settings with comments, ready for softswitch train. What is "auto" there chooses itself."""
     if out.exists() and not force:
         raise typer.BadParameter(f"{out} is there already; give another --out, or --force")
     if kind not in TASKS:
@@ -60,6 +60,7 @@ def train(
 def resume(
     run: RunFolder,
     rounds: Annotated[int | None, typer.Option(help="Make the run longer: so many rounds in all.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Make the run longer: so many seconds in all.")] = None,
     trust: Annotated[
         bool, typer.Option("--trust", help="Import the Python functions that the run's settings name (kind 'own').")
     ] = False,
@@ -67,7 +68,7 @@ def resume(
     """Go on with a run that was interrupted or killed, to exactly what it would have been; or make it longer."""
     from softswitch.tables import training
 
-    _tell(Console(), or_refuse(lambda: training.resume(run, rounds=rounds, trust=trust)))
+    _tell(Console(), or_refuse(lambda: training.resume(run, rounds=rounds, seconds=seconds, trust=trust)))
 
 
 def predict(
@@ -101,10 +102,12 @@ def _tree(config: Config, ready: ReadyTable, rule: Rule) -> Tree:
     for section in SECTIONS:
         branch = tree.add(f"[bold]{section}")
         part = getattr(config, section)
-        for entry in fields(part):
-            value = getattr(part, entry.name)
-            if value not in (None, ()):
-                branch.add(escape(f"{entry.name} = {value}"))
+        told = {entry.name: getattr(part, entry.name) for entry in fields(part)}
+        for name, value in told.items():
+            if value not in (None, (), AUTO):
+                branch.add(escape(f"{name} = {value}"))
+        if AUTO in told.values():
+            branch.add(f"{AUTO}: {', '.join(name for name, value in told.items() if value == AUTO)}")
     found = tree.add("[bold]found in the table")
     held = 0 if ready.held_out is None else int(ready.held_out.sizes.sum())
     found.add(

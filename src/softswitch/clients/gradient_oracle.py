@@ -80,6 +80,11 @@ class GradientOracle(Oracle):
         """Whether the constraint is a function of additive statistics."""
         return self.losses.pools
 
+    @property
+    def rows_a_report(self) -> int | None:
+        """How many rows a client draws for its report; None: all of them."""
+        return None if self.report_batching.draws is None else self.report_batching.width
+
     def draw(self, key: Array) -> RowDraws:
         """Draw I_k, then its members' rows, all from one stretch of random words: one generator to compile and run."""
         n, m = self.client_count, self.participants

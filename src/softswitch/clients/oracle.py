@@ -42,6 +42,7 @@ class Oracle(ABC):
         local_steps: E, how many steps a client takes in a round.
         pools: whether reports hold the constraint on all participants' data put together.
         steadied_by: the name of the setting that makes reports less noisy, for advice.
+        rows_a_report: how many rows a report rests on; None where it is all of them, or no rows.
     """
 
     participants: int
@@ -54,6 +55,11 @@ class Oracle(ABC):
     @abstractmethod
     def client_count(self) -> int:
         """n."""
+
+    @property
+    def rows_a_report(self) -> int | None:
+        """How many rows a client draws for its report."""
+        return None
 
     @abstractmethod
     def draw(self, key: Array) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -24,6 +24,8 @@ LEAST_PARAMETERS = 64
 FEWEST_ROUNDS, FEWEST_FOR_NETWORKS, MOST_ROUNDS = 400, 1500, 20_000
 NETWORK = 512
 """A model of more parameters is taken for a network: more rounds, on fewer rows each."""
+FEWEST_ROWS, MOST_ROWS = (64, 256), (2048, 8192)
+"""Rows of a batch for a gradient and for a report, where it is not all of them: more brings little."""
 REPORTS = 0.6
 """All rows are reported on where that takes at most this share of a round's work."""
 CYCLES = 40
@@ -50,6 +52,7 @@ class Choice:
         first_cycle: how many rounds the first cycle takes.
         first_step: the step it begins with.
         exact: whether reports have no noise: every client tells of all its rows in every round.
+        chosen_for: the rounds that were asked for when this was chosen; None: none. A run may be made longer later.
     """
 
     rounds: int
@@ -57,6 +60,7 @@ class Choice:
     first_cycle: int
     first_step: float
     exact: bool
+    chosen_for: int | None = None
 
     def rule(
         self,
@@ -86,6 +90,16 @@ class Choice:
         step = FallingStep(first=self.first_step, rounds=self.first_cycle)
         return self.rule(asked, step, MOMENTUM, float(asked.tolerance))
 
+    def told(self, clients: Any) -> dict[str, str]:
+        """What a run of these clients, an ``Oracle``, begins with: in words, by what it is."""
+        said = {"rounds": f"at most {self.rounds:,}" if self.may_end else f"{self.rounds:,}"}
+        for name, what in (("update_batching", "rows for a gradient"), ("report_batching", "rows for a report")):
+            batching = getattr(clients, name, None)
+            if batching is not None:
+                said[what] = "all of a client's" if batching.draws is None else f"{batching.width:,} of each client's"
+        said["reports"] = "exact" if self.exact else "noisy"
+        return said | {"first cycle": f"{self.first_cycle:,} rounds", "first step": f"{self.first_step:.3g}"}
+
 
 def choose(
     problem: Problem, clients: ClientData, how: TakingPart, rounds: int | None, memory: Any
@@ -98,16 +112,18 @@ def choose(
     steps = how.local_steps
     for_report: Any = how.value_batch_size
     for_update: Any = how.batch_size
-    grouped = steps == 1 and m == len(clients)
+    grouped = steps == 1 and m == len(clients) and how.clients_at_once is None
     all_rows = int(widths_by_size(clients).sum()) if grouped else m * largest
     if for_update == "auto" and for_report in ("auto", "same", None) and all_rows * (1 + 3 * steps) <= a_round:
         for_report = for_update = None
     elif for_report == "auto" and grouped and all_rows <= REPORTS * a_round:
         for_report, a_round = None, 2 * (a_round - all_rows)
     if for_update == "auto":
-        for_update = _all_or(a_round / 2 / (3 * steps * m), 64, largest)
-    if for_report in ("auto", "same"):
-        for_report = _all_or(a_round / 2 / m, 256, largest)
+        for_update = _all_or(a_round / 2 / (3 * steps * m), FEWEST_ROWS[0], MOST_ROWS[0], largest)
+    if for_report == "same":
+        for_report = for_update
+    elif for_report == "auto":
+        for_report = _all_or(a_round / 2 / m, FEWEST_ROWS[1], MOST_ROWS[1], largest)
     taken = replace(how, batch_size=for_update, value_batch_size=for_report, by_size=grouped and for_report is None)
     value_rows, update_rows = (
         all_rows if size is None else m * min(size, largest) for size in (for_report, for_update)
@@ -130,7 +146,8 @@ def first_choice(start: Any, rounds: int, *, may_end: bool, exact: bool) -> Choi
     largest = max(float(np.abs(np.asarray(leaf)).max(initial=0)) for leaf in jax.tree.leaves(start))
     step = min(max(2 * FIRST_WAY / cycle, SMALLEST_FIRST_STEP), LARGEST_FIRST_STEP) * max(1.0, largest)
     step *= math.sqrt(LEAST_PARAMETERS / max(LEAST_PARAMETERS, size_of(start)))
-    return Choice(rounds=rounds, may_end=may_end, first_cycle=cycle, first_step=step, exact=exact)
+    asked = None if may_end else rounds
+    return Choice(rounds=rounds, may_end=may_end, first_cycle=cycle, first_step=step, exact=exact, chosen_for=asked)
 
 
 def size_of(params: Any) -> int:
@@ -138,12 +155,6 @@ def size_of(params: Any) -> int:
     return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(params))
 
 
-def _all_or(rows: float, fewest: int, largest: int) -> int | None:
-    """So many rows a batch, at least a few; None where that is all of them at every client."""
-    size = max(fewest, int(rows))
-    return None if size >= largest else size
-
-
-def left_out(rule: Rule) -> list[str]:
-    """The settings of a rule that are left to be chosen."""
-    return [field.name for field in fields(rule) if getattr(rule, field.name) is None]
+def _all_or(rows: float, fewest: int, most: int, largest: int) -> int | None:
+    """So many rows a batch, within limits; None where that is all of them at every client."""
+    return None if rows >= largest else min(max(fewest, int(rows)), most, largest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,9 +12,10 @@ from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
 from softswitch.clients.taking_part import TakingPart
 from softswitch.engines.choice import Choice, choose, first_choice
-from softswitch.engines.request import RunSettings
+from softswitch.engines.request import CHOSEN_FOR, RunSettings
 from softswitch.method.rules import Rule, SoftmaxSGM
 from softswitch.problem.problem import Problem
+from softswitch.runs.checkpoints import Checkpoints
 from softswitch.support import checks
 
 PAPER_ROUNDS, PAPER_BATCH = 1000, 32
@@ -38,7 +40,14 @@ class Completed(NamedTuple):
     choice: Choice | None
 
 
-def completed(problem: Any, clients: Any, rules: Sequence[Rule], how: TakingPart, told: dict[str, Any]) -> Completed:
+def completed(
+    problem: Any,
+    clients: Any,
+    rules: Sequence[Rule],
+    how: TakingPart,
+    told: dict[str, Any],
+    checkpoints: Checkpoints | None = None,
+) -> Completed:
     """Fill in what is left out, for rules of which all or none have a step size.
 
     Args:
@@ -47,12 +56,16 @@ def completed(problem: Any, clients: Any, rules: Sequence[Rule], how: TakingPart
         rules: the methods.
         how: how clients take part, as far as it is told.
         told: the settings of the run, as far as they are told.
+        checkpoints: where these have a run that chose for itself, it keeps what it chose, for however many rounds.
     """
     checks.expect("problem", problem, Problem)
     checks.expect("clients", clients, ClientData)
     if chooses(rules):
         _checked(told)
-        choice, how, memory = choose(problem, clients, how, told["rounds"], told["memory"])
+        rounds, begun_with = told["rounds"], _rounds_begun_with(told["rounds"], checkpoints)
+        length = choose(problem, clients, how, rounds, told["memory"])[0]
+        choice, how, memory = choose(problem, clients, how, begun_with, told["memory"])
+        choice = replace(choice, rounds=length.rounds, may_end=length.may_end)
         return Completed(tuple(rules), how, _settings(told, choice.rounds, SECOND_HALF, "auto", memory), choice)
     size = PAPER_BATCH if how.batch_size == "auto" else how.batch_size
     how = replace(how, batch_size=size, value_batch_size=_unless_auto(how.value_batch_size, "same"))
@@ -60,17 +73,24 @@ def completed(problem: Any, clients: Any, rules: Sequence[Rule], how: TakingPart
     return Completed(rules, how, _paper_settings(told), None)
 
 
-def completed_for(federation: Any, rules: Sequence[Rule], told: dict[str, Any]) -> Completed:
+def completed_for(
+    federation: Any, rules: Sequence[Rule], told: dict[str, Any], checkpoints: Checkpoints | None = None
+) -> Completed:
     """The same where the clients are given as an oracle, which knows how they take part."""
     checks.expect("federation", federation, Federation)
     if not chooses(rules):
         rules = tuple(as_in_paper(rule, federation.oracle.client_count) for rule in rules)
         return Completed(rules, TakingPart(), _paper_settings(told), None)
     _checked(told)
-    rounds = ROUNDS_OF_A_FEDERATION if told["rounds"] is None else told["rounds"]
-    choice = first_choice(federation.start, rounds, may_end=told["rounds"] is None, exact=False)
+    length, begun_with = (
+        first_choice(
+            federation.start, ROUNDS_OF_A_FEDERATION if asked is None else asked, may_end=asked is None, exact=False
+        )
+        for asked in (told["rounds"], _rounds_begun_with(told["rounds"], checkpoints))
+    )
+    choice = replace(begun_with, rounds=length.rounds, may_end=length.may_end)
     memory = _unless_auto(told["memory"], None)
-    return Completed(tuple(rules), TakingPart(), _settings(told, rounds, SECOND_HALF, "auto", memory), choice)
+    return Completed(tuple(rules), TakingPart(), _settings(told, choice.rounds, SECOND_HALF, "auto", memory), choice)
 
 
 def chooses(rules: Sequence[Rule]) -> bool:
@@ -83,8 +103,12 @@ def chooses(rules: Sequence[Rule]) -> bool:
     if not own.pop():
         return False
     for rule in rules:
-        if isinstance(rule, SoftmaxSGM) and rule.alpha is None and rule.constraint_alpha is not None:
+        if not isinstance(rule, SoftmaxSGM) or rule.alpha is not None:
+            continue
+        if rule.constraint_alpha is not None:
             raise ValueError(f"constraint_alpha goes with an alpha, but {rule} has none; give both or neither")
+        if rule.alpha_scale == "spread":
+            raise ValueError(f"alpha_scale='spread' goes with an alpha, but {rule} has none; give both or neither")
     return True
 
 
@@ -117,6 +141,15 @@ def _settings(told: dict[str, Any], rounds: int, average_last: float, answer: st
 def _checked(told: dict[str, Any]) -> None:
     """Check what choices are made by."""
     _settings(told, 1 if told["rounds"] is None else told["rounds"], 1.0, "auto", _unless_auto(told["memory"], None))
+
+
+def _rounds_begun_with(asked: int | None, checkpoints: Checkpoints | None) -> int | None:
+    """The rounds that a run in these checkpoints was asked for when it chose; else those asked for now."""
+    there = checkpoints.said(CHOSEN_FOR) if isinstance(checkpoints, Checkpoints) else None
+    if there is None:
+        return asked
+    begun_with: int | None = json.loads(there)
+    return begun_with
 
 
 def _unless_auto(given: Any, otherwise: Any) -> Any:

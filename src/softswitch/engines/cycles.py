@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -24,8 +24,8 @@ from softswitch.method.round import BestSeen, State, first_to_average
 from softswitch.method.rules import Rule
 from softswitch.method.steps import FallingStep
 from softswitch.problem.parameters import Params, float_dtype
-from softswitch.results.cycle import Cycle
 from softswitch.results.history import History
+from softswitch.results.one_cycle import Cycle
 
 LONGER = math.sqrt(2)
 LARGER, SMALLER, MUCH_SMALLER = 2.0, 0.3, 0.1
@@ -34,8 +34,11 @@ GAIN, LARGE_GAIN = 1e-3, 0.2
 """A gain is a fall of F by this share of itself, a large one by that; likewise of G while it is above the tolerance."""
 NOTHING, NOTHING_OF_START, CYCLES_OF_NOTHING, FEWEST_CYCLES = 3e-4, 2e-5, 3, 5
 """A run may end where its last cycles together gained less than these shares of F and of F at the start."""
-CORRECTED = 0.7
-"""The share of what a noisy cycle was off the tolerance that its threshold moves by."""
+CORRECTED, CORRECTED_DOWN, ROOM = 0.7, 1.3, 0.02
+"""The share of what a noisy cycle ended off its aim that the threshold moves by, up and down; and how far the aim is
+below the tolerance, as a share of it and of what a cycle is off."""
+SELDOM = 0.02
+"""A switch that comes out one way in fewer rounds than this share says nothing of where the threshold should be."""
 MOST_DIVERGED = 6
 """So many cycles in a row that are not finite end the run."""
 
@@ -77,10 +80,22 @@ class Cycles:
         self._key = jax.random.key(seed)
         self.past: list[Cycle] = []
         self._first = request.first_state(choice.template(asked))
+        # Later cycles begin from an answer to which the moments and the average of a run before do not belong.
+        cold = replace(request, warm_start=None)
+        self._later = self._first if request.warm_start is None else cold.first_state(choice.template(asked))
         self.best = self._judged(self._first.params, "the start")
         self._start = self.best
         self.rule, self.end, self.averaging_from = self.template, 0, 0
         self._factor, self._shift, self._momentum = 1.0, 0.0, MOMENTUM
+
+    @property
+    def done(self) -> int:
+        """How many rounds the cycles that are over took."""
+        return self.past[-1].end if self.past else 0
+
+    def ended(self, state: State, done: int) -> bool:
+        """Whether the present cycle has run its rounds, or diverged, and waits to be closed."""
+        return self.done < done and (done >= self.end or int(state.diverged_at) >= 0)
 
     @property
     def hopeless(self) -> bool:
@@ -91,10 +106,10 @@ class Cycles:
     @property
     def over(self) -> bool:
         """Whether all rounds are run, or nothing more is gained."""
-        choice, done = self._choice, self.past[-1].end if self.past else 0
+        choice, done = self._choice, self.done
         if done >= choice.rounds or self.hopeless:
             return done > 0
-        if not choice.may_end or len(self.past) < FEWEST_CYCLES or not self._feasible(self.best):
+        if not (choice.may_end and choice.exact) or len(self.past) < FEWEST_CYCLES or not self._feasible(self.best):
             return False
         before = self.past[-1 - CYCLES_OF_NOTHING]
         if before.constraint > self._asked.tolerance:
@@ -114,7 +129,7 @@ class Cycles:
     def begin(self) -> State:
         """Choose the next cycle; the state to begin it with."""
         choice, past = self._choice, self.past
-        done = past[-1].end if past else 0
+        done = self.done
         length = round(choice.first_cycle * LONGER ** len(past))
         if choice.rounds - done - length < length * LONGER / 2:
             length = choice.rounds - done
@@ -143,13 +158,16 @@ class Cycles:
             done: how many rounds the run has done.
             history: of the cycle's rounds.
         """
-        begin = self.past[-1].end if self.past else 0
+        begin = self.done
         diverged, tolerance = int(state.diverged_at) >= 0, float(self._asked.tolerance)
         found = [] if diverged else [self._judged(*one) for one in self._candidates(state, begin, done)]
         better = [one for one in found if _finite(one) and one.rank(tolerance) < self.best.rank(tolerance)]
         shift = 0.0
-        if found and not self._choice.exact and 0.02 < float(np.mean(history.feasible)) < 0.98:
-            shift = CORRECTED * (tolerance - found[0].constraint)
+        if found and not self._choice.exact:
+            off = tolerance - found[0].constraint
+            off -= ROOM * (abs(tolerance) + abs(off))
+            acts = SELDOM < float(np.mean(history.feasible)) < 1 - SELDOM
+            shift = CORRECTED_DOWN * off if off < 0 else CORRECTED * off if acts else 0.0
         self._shift = shift if math.isfinite(shift) else 0.0
         before = self.best
         self.best = min([self.best, *better], key=lambda one: one.rank(tolerance))
@@ -203,11 +221,9 @@ class Cycles:
         every = {"last": (state.params, f"last iterate {within}")}
         if int(state.average.rounds):
             mean = jax.tree.map(lambda m, w: m.astype(w.dtype), state.average.mean(), state.params)
-            first = max(begin, self.averaging_from)
-            every["average"] = (
-                mean,
-                f"mean of the {int(state.average.rounds)} feasible iterates from round {first} on",
-            )
+            many, first = int(state.average.rounds), max(begin, self.averaging_from)
+            warm = "" if self.past or not int(self._first.average.rounds) else " and of the run before"
+            every["average"] = (mean, f"mean of the {many} feasible iterates from round {first} on{warm}")
         if np.isfinite(state.best.score):
             every["best"] = (state.best.params, f"best feasible iterate by its reports {within}")
         elif np.isfinite(state.least_violating.score):
@@ -245,7 +261,7 @@ class Cycles:
 
     def _cold(self, done: int) -> State:
         """A state that begins at the best answer so far, and remembers how good that is at every client."""
-        state = self._first._replace(params=self.best.params)
+        state = (self._later if self.past else self._first)._replace(params=self.best.params)
         if state.memory is None or state.memory.sums is not None:
             return state
         judged = self._request.oracle.judge(self.best.params)

@@ -39,20 +39,18 @@ def run(
     kept = None if checkpoints is None else _RunCheckpoints(request, rule, cycles, seed, checkpoints)
     key, length = jax.random.key(seed), compiled.chunk_length(request.oracle)
     program, rounds, seconds = request.program(length), request.rounds, request.settings.seconds
-    records, done, stopped, cycle_from = list[Record](), 0, False, 0
+    records, done, stopped, late = list[Record](), 0, False, False
     state = request.first_state(rule) if cycles is None else cycles.begin()
     if kept is not None and (there := kept.latest(state, length)) is not None:
         state, records, done = jax.tree.map(jnp.asarray, there.state), [there.record], there.done
         began -= there.seconds
+        late = seconds is not None and there.seconds >= seconds
         if cycles is not None:
             cycles.go_on(there.best, there.journal)
-            cycle_from = cycles.past[-1].end if cycles.past else 0
-            if done == cycle_from and not cycles.over:
-                state = cycles.begin()
+            state = _in_next_cycle(request, cycles, state, records, done, begins=not late)
     share = SwitchShare()
     if done:
         share.with_rounds(History.from_records(request.oracle, records, done))
-    late = False
     try:
         while not (stopped or late) and (done < rounds if cycles is None else not cycles.over):
             if cycles is None and int(state.diverged_at) >= 0:
@@ -70,23 +68,29 @@ def run(
             news = Chunk(done, rounds, history, share.with_rounds(history), state, time.perf_counter() - began)
             stopped = any_ends(callbacks, news)
             late = seconds is not None and time.perf_counter() - began >= seconds
-            if cycles is not None and (done == span.last or diverged_at >= 0 or stopped or late):
-                state = cycles.close(state, done, _since(request, records, done, cycle_from))
-                cycle_from = done
-                if not (stopped or late or cycles.over):
-                    state = cycles.begin()
+            if cycles is not None:
+                state = _in_next_cycle(request, cycles, state, records, done, begins=not (stopped or late))
             if kept is not None and kept.due:
                 records = kept.save(state, records, done, time.perf_counter() - began)
     except KeyboardInterrupt:
         if not done:
             raise
         stopped = True
-        if cycles is not None and cycle_from < done:
-            state = cycles.close(state, done, _since(request, records, done, cycle_from))
     if kept is not None:
         records = kept.save(state, records, done, time.perf_counter() - began)
+    if cycles is not None and cycles.done < done:  # for the answer only: the checkpoint goes on with this cycle
+        state = cycles.close(state, done, _since(request, records, done, cycles.done))
     stopped = stopped and done < rounds and int(state.diverged_at) < 0
     return finish(request, rule, seed, state, records, done, stopped, time.perf_counter() - began, cycles)
+
+
+def _in_next_cycle(
+    request: Request, cycles: Cycles, state: State, records: Sequence[Record], done: int, *, begins: bool
+) -> State:
+    """The state to go on with: where a cycle has ended, it is closed and the next one begins, if it may."""
+    if cycles.ended(state, done):
+        state = cycles.close(state, done, _since(request, records, done, cycles.done))
+    return cycles.begin() if begins and done == cycles.done and not cycles.over else state
 
 
 def _since(request: Request, records: Sequence[Record], done: int, first: int) -> History:
@@ -128,8 +132,10 @@ class _RunCheckpoints:
         parts, program, key = request.parts(self._rule), request.program(length), jax.random.key(0)
         shape = jax.eval_shape(lambda: compiled.chunk(parts, program, request.span(0), key, state))[1]
         there = self._checkpoints.latest(self._identity, (state, shape), self._cycles and state.params)
-        if there is None or self._cycles is not None:
-            return there
+        if there is None:
+            return None
+        if self._cycles is not None:
+            return there if request.choice is not None and request.choice.may_end else there.at_most(request.rounds)
         return there.extended(request.rounds, request.settings.averaging_from, state)
 
 
@@ -168,6 +174,8 @@ def finish(
         vanished=vanished,
         culprit=_culprit(request, state, seed) if diverged_at >= 0 else None,
         cycles=() if cycles is None or diverged_at >= 0 else tuple(cycles.past),
+        start=request.oracle.judge(request.start),
+        chosen={} if cycles is None or request.choice is None else request.choice.told(request.oracle),
     )
 
     def scatter() -> float:

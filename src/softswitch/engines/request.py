@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -20,15 +21,18 @@ from softswitch.engines.warm_start import WarmStart
 from softswitch.method.memory import Memory
 from softswitch.method.round import State, check_optimizer, first_to_average
 from softswitch.method.rules import Rule
-from softswitch.problem.choices import ANSWERS
 from softswitch.problem.domains import Domain, as_argument
+from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
+from softswitch.problem.words import ANSWERS
 from softswitch.support import checks
 from softswitch.support.arrays import fingerprint
 from softswitch.support.programs import program_digest, without_addresses
 
 EVALUATIONS = 20
 """How often a run looks at all data, unless told otherwise."""
+CHOSEN_FOR = "chosen_for"
+"""The name under which a request's identity has the rounds that its settings were chosen for, as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +137,11 @@ class Request:
         fresh = compiled.start(self.federation.start, rule, clients, remembers=remembers)
         return fresh if self.warm_start is None else self.warm_start.into(fresh)
 
+    @property
+    def start(self) -> Params:
+        """w_0: where the run before ended, or where the problem begins."""
+        return self.federation.start if self.warm_start is None else self.warm_start.state.params
+
     def identity(self, rule: Rule, seed: int) -> dict[str, str]:
         """What a run depends on, as text: two runs with the same one take the same course to the last bit.
 
@@ -157,6 +166,7 @@ class Request:
             "start": fingerprint(state),
             "clients": fingerprint(oracle),
             "program": program_digest(one_round, *arguments),
+            **({} if self.choice is None else {CHOSEN_FOR: json.dumps(self.choice.chosen_for)}),
             "jax": jax.__version__,
         }
 

@@ -19,8 +19,8 @@ from softswitch.engines.warm_start import WarmStart
 from softswitch.guarantees.best_possible import with_lower_bound
 from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule
-from softswitch.problem.choices import ENGINES
 from softswitch.problem.problem import Problem
+from softswitch.problem.words import ENGINES
 from softswitch.results.blocker import smallest_alone
 from softswitch.results.infeasible import NEVER_MET, never_feasible
 from softswitch.results.result import Result
@@ -103,7 +103,8 @@ def solve(
         clients_at_once: how many clients are computed side by side; by default as many as fit in 256 MiB.
         callbacks: each is called with a ``Chunk`` after every chunk of rounds; one that returns anything true ends it.
         checkpoints: keep the run's standing in a folder, and go on from where it stands there; ``Checkpoints(folder)``.
-            Ask for more rounds than before, and a finished run goes on to those.
+            Ask for more rounds than before, and a finished run goes on to those; one that chose for itself keeps what
+            it chose, and goes on with more cycles.
         warm_start: a result to go on from: the run begins at its last iterate instead of the problem's start.
         keep: what else it takes over from there: "optimizer", the server optimiser's state and the rule's memory;
             "average", the feasible iterates so far, which the new ones join. Round numbers begin anew.
@@ -140,7 +141,7 @@ def solve(
     if rounds is None and engine != "compiled" and isinstance(rule, Rule) and rule.step_size is None:
         told["rounds"] = ROUNDS_OVER_FLOWER
     begin = WarmStart.after(warm_start, keep)
-    (rule,), how, settings, choice = completed(problem, clients, (rule,), how, told)
+    (rule,), how, settings, choice = completed(problem, clients, (rule,), how, told, checkpoints)
     asked = request(problem, clients, (rule,), how, settings, held_out=held_out, warm_start=begin, choice=choice)
     seed = checks.seed("seed", seed)
     watching = checked_callbacks(callbacks)
@@ -212,7 +213,7 @@ def solve_federation(
         "record_clients": record_clients,
         "memory": memory,
     }
-    (rule,), _, settings, choice = completed_for(federation, (rule,), told)
+    (rule,), _, settings, choice = completed_for(federation, (rule,), told, checkpoints)
     asked = request_of(federation, (rule,), settings, warm_start=WarmStart.after(warm_start, keep), choice=choice)
     seed = checks.seed("seed", seed)
     return _watched(asked, rule, seed, checked_callbacks(callbacks), checkpoints, progress)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -235,9 +236,11 @@ def _swept(
         if chooses and together:
             raise ValueError("together must be False or None where a rule has no step_size: it is chosen run by run")
         made = shares(tuple(labelled[label] for label in labels))
-        rules = made[0][1]
-        found = run_all([share for share, _ in made], rules, False if chooses else together, progress)
-        results |= dict(zip(labels, found, strict=True))
+        # What is filled in may differ from data set to data set: those of the same rules run together.
+        for rules, group in groupby(made, key=lambda one: one[1]):
+            found = run_all([share for share, _ in group], rules, False if chooses else together, progress)
+            for label, own in zip(labels, found, strict=True):
+                results[label] = results.get(label, ()) + own
     return Sweep(tuple(labelled), seeds, tuple(results[label] for label in labelled))
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from softswitch.paper.adult_study import FULL, SOFTMAX, STUDY, TOLERANCE, softmax
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.study import Point, StudyTask, answer_rows, averages, curve_rows, lasts, mean
-from softswitch.problem.choices import CRITERIA
+from softswitch.problem.words import CRITERIA
 from softswitch.results.result import Result
 from softswitch.support.plotting import BLUE, GREEN, VERMILLION, band, dots, legend, panels, tolerance
 from softswitch.tasks.fair_classification import accuracy_and_gap

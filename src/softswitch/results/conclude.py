@@ -8,6 +8,7 @@ from typing import Protocol
 from softswitch.clients.oracle import Judged
 from softswitch.problem.parameters import Params
 from softswitch.results.answer import choose_answer
+from softswitch.results.baseline import START, Baseline
 from softswitch.results.diagnosis import Asked, diagnose
 from softswitch.results.ending import Ending
 from softswitch.results.result import Result
@@ -53,4 +54,6 @@ def conclude(ending: Ending, clients: Judges, scatter: Callable[[], float]) -> R
         seconds=ending.seconds,
         state=state,
         cycles=ending.cycles,
+        chosen=ending.chosen,
+        baselines=() if ending.start is None else (Baseline.of(START, ending.start, ending.rule),),
     )

@@ -11,10 +11,12 @@ import optax
 
 from softswitch.clients.oracle import Judged
 from softswitch.method.rules import HardSGM, Rule, SoftmaxSGM
+from softswitch.results.baseline import START, Baseline, no_better
 from softswitch.results.ending import Ending
 from softswitch.results.finding import Finding
 from softswitch.results.history import Fate, History
 from softswitch.results.infeasible import never_passed
+from softswitch.results.trajectory import cycles_lost, few_to_average, objective_jumps, still_improving
 
 FEW_ROUNDS = 20
 """A history shorter than this says nothing about shares."""
@@ -39,6 +41,11 @@ class Asked(Protocol):
         """The name of the setting that makes reports less noisy, for advice."""
         ...
 
+    @property
+    def rows_a_report(self) -> int | None:
+        """How many rows a report rests on; None where it is all of them, or not known."""
+        ...
+
 
 def diagnose(ending: Ending, judged: Judged, clients: Asked, scatter: Callable[[], float]) -> tuple[Finding, ...]:
     """All findings that a run supports, most telling first.
@@ -56,17 +63,43 @@ def diagnose(ending: Ending, judged: Judged, clients: Asked, scatter: Callable[[
     elif ending.diverged_at >= 0:
         findings = [_diverged(ending)]
     else:
-        constraints = judged.constraint.shape[1]
+        # A run of cycles is judged by its last one: the first steps of the others are large on purpose.
+        late = history.since(ending.cycles[-1].begin) if ending.cycles else history
         findings = [
             never_passed(ending, judged, clients.steadied_by),
+            *_no_better(ending, judged),
             _no_evidence(history, participants, len(ending.names)),
             _batches_lack_rows(history, participants, judged),
-            _jumps(history, rule, participants == len(ending.names), clients.steadied_by, scatter),
-            _switch_stuck(history),
-            _hides_the_worst(history, rule, participants * constraints),
-            _limit_cycle(history, rule),
+            *_unsteady(ending, late, judged, clients, scatter),
+            _constraint_never_acts(history),
+            _hides_the_worst(late, rule, participants * judged.constraint.shape[1]),
+            *([cycles_lost(ending.cycles), still_improving(ending)] if ending.cycles else _of_fixed_steps(ending)),
         ]
     return tuple(finding for finding in (lost, *findings) if finding is not None)
+
+
+def _no_better(ending: Ending, judged: Judged) -> list[Finding]:
+    if ending.start is None:
+        return []
+    answer, start = (Baseline.of(name, of, ending.rule) for name, of in (("", judged), (START, ending.start)))
+    return no_better(answer, [start])
+
+
+def _unsteady(
+    ending: Ending, late: History, judged: Judged, clients: Asked, scatter: Callable[[], float]
+) -> list[Finding | None]:
+    """What goes up and down from round to round more than it should."""
+    of_switch = _jumps(ending, late, clients, scatter)
+    if of_switch is not None or ending.cycles:
+        return [of_switch]
+    return [objective_jumps(late, judged, float(ending.rule.step_size_at(len(late) - 1)))]
+
+
+def _of_fixed_steps(ending: Ending) -> list[Finding | None]:
+    """What only a run can have whose step and answer are as they were set."""
+    rare = _hardly_ever_feasible(ending.history)
+    cycle = _limit_cycle(ending.history, ending.rule)
+    return [rare, cycle] if rare is not None else [few_to_average(ending), cycle, still_improving(ending)]
 
 
 def _vanished(ending: Ending) -> Finding:
@@ -138,26 +171,30 @@ def _batches_lack_rows(history: History, participants: int, judged: Judged) -> F
     )
 
 
-def _switch_stuck(history: History) -> Finding | None:
-    share = history.switch_share
-    if len(history) < FEW_ROUNDS or history.feasible_rounds == 0:
-        return None
+def _feasible_share(history: History) -> str:
     counted = len(history) - int(history.void.sum())
     that_count = "rounds" if counted == len(history) else "rounds that were not void"
-    seen = f"{history.feasible_rounds} of {counted} {that_count} were feasible"
-    if share < RARE:
-        return Finding(
-            "hardly ever feasible",
-            seen,
-            "The average rests on few iterates: run longer, start nearer to feasibility, or raise the threshold",
-        )
-    if share > EVER:
-        return Finding(
-            "constraint never acts",
-            f"{seen}; the largest constraint reported was {history.constraint.max():.4g}",
-            "If that surprises you, look at the sign and the scale of the constraint, and at the tolerance",
-        )
-    return None
+    return f"{history.feasible_rounds} of {counted} {that_count} were feasible"
+
+
+def _hardly_ever_feasible(history: History) -> Finding | None:
+    if len(history) < FEW_ROUNDS or history.feasible_rounds == 0 or history.switch_share >= RARE:
+        return None
+    return Finding(
+        "hardly ever feasible",
+        _feasible_share(history),
+        "The average rests on few iterates: run longer, start nearer to feasibility, or raise the threshold",
+    )
+
+
+def _constraint_never_acts(history: History) -> Finding | None:
+    if len(history) < FEW_ROUNDS or history.feasible_rounds == 0 or history.switch_share <= EVER:
+        return None
+    return Finding(
+        "constraint never acts",
+        f"{_feasible_share(history)}; the largest constraint reported was {history.constraint.max():.4g}",
+        "If that surprises you, look at the sign and the scale of the constraint, and at the tolerance",
+    )
 
 
 def _hides_the_worst(history: History, rule: Rule, pairs: int) -> Finding | None:
@@ -225,10 +262,9 @@ def _limit_cycle(history: History, rule: Rule) -> Finding | None:
     return Finding("limit cycle", f"{seen}, and αη = {alpha * step:.3g} is above 2", change)
 
 
-def _jumps(
-    history: History, rule: Rule, everyone: bool, steadied_by: str, scatter: Callable[[], float]
-) -> Finding | None:
+def _jumps(ending: Ending, history: History, clients: Asked, scatter: Callable[[], float]) -> Finding | None:
     """The criterion jumps by more than the tolerance from round to round: by noisy reports, or by too large steps."""
+    rule, everyone = ending.rule, clients.participants == len(ending.names)
     level = _level(history, rule)
     later = history.criterion[len(history) // 2 :]
     later = later[np.isfinite(later)]
@@ -243,10 +279,10 @@ def _jumps(
         return Finding(
             "batch too small for the threshold",
             f"at one and the same iterate the sampled worst constraint scatters by {noise:.3g}, with a threshold of "
-            f"{float(rule.switch_at):.3g}{cause}",
-            f"Raise {steadied_by}" + ("" if everyone else " or participation"),
+            f"{float(rule.switch_at):.3g}{cause}: noise decides the switch",
+            _steadier(clients, noise / _given_level(rule)) + ("" if everyone else ", or participation"),
         )
-    if jump <= 2 * level:
+    if jump <= 2 * level or ending.cycles:
         return None
     step = float(rule.step_size_at(len(history) - 1))
     return Finding(
@@ -256,16 +292,31 @@ def _jumps(
     )
 
 
+def _steadier(clients: Asked, times: float) -> str:
+    """What to raise, and to how many rows for noise so many times smaller: it falls as one over their root.
+
+    Twice as many, since the noise was measured by a few reports only.
+    """
+    rows = clients.rows_a_report
+    if rows is None:
+        return f"Raise {clients.steadied_by}"
+    return f"Raise {clients.steadied_by} from {rows:,} to about {math.ceil(2 * rows * times**2):,} (None: all rows)"
+
+
 def _level(history: History, rule: Rule) -> float | None:
     """The scale on which the constraint is judged; None where neither tolerance nor threshold gives one.
 
     Not finer than a twentieth of what the criterion went through in this run.
     """
-    given = max(rule.tolerance, abs(float(rule.switch_at)))
+    given = _given_level(rule)
     finite = history.criterion[np.isfinite(history.criterion)]
     if given == 0 or len(finite) == 0:
         return None
     return max(given, 0.05 * float(np.ptp(finite)))
+
+
+def _given_level(rule: Rule) -> float:
+    return max(rule.tolerance, abs(float(rule.switch_at)))
 
 
 def _constraint_alpha(rule: Rule) -> float:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from softswitch.clients.oracle import Judged
 from softswitch.method.round import State
 from softswitch.method.rules import Rule
-from softswitch.results.cycle import Cycle
 from softswitch.results.history import History
+from softswitch.results.one_cycle import Cycle
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +30,7 @@ class Ending:
         culprit: the label of the client that made the run diverge, where it is known.
         cycles: what a run that chooses for itself went through; the answer is then where it would go on from.
         start: how good the start is at every client, where it is known.
+        chosen: what a run that chooses for itself began with, in words, by what it is.
     """
 
     state: State
@@ -45,6 +46,7 @@ class Ending:
     culprit: Any = None
     cycles: tuple[Cycle, ...] = ()
     start: Judged | None = None
+    chosen: dict[str, str] = field(default_factory=dict)
 
     @property
     def diverged_at(self) -> int:

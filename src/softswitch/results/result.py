@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import load_file
 
+from softswitch.clients.oracle import Judged
 from softswitch.method.describing import describe_rule, rule_described, same_rule
 from softswitch.method.round import State, start
 from softswitch.method.rules import Rule
 from softswitch.problem.parameters import Params
 from softswitch.results import saving
-from softswitch.results.cycle import Cycle
+from softswitch.results.baseline import CONSTANT, FOR_THE_WORST, Baseline, named_baseline, side_by_side
 from softswitch.results.finding import Finding
 from softswitch.results.history import History
+from softswitch.results.improvement import quality
 from softswitch.results.lower_bound import LowerBound
+from softswitch.results.one_cycle import Cycle
 from softswitch.results.status import Status, StatusCode
 
 
@@ -48,6 +51,8 @@ class Result:
         state: all that the server kept: what a warm start can go on with.
         cycles: what a run whose settings chose themselves went through; empty for others.
         lower_bound: on the best possible, where one was asked for; see ``with_lower_bound``.
+        chosen: what it began with, in words, by what it is.
+        baselines: other models to put the answer beside: the start, and more by ``add_baselines``.
     """
 
     params: Params
@@ -73,6 +78,9 @@ class Result:
         """How far F(params) is above the best possible at most; None where no bound was asked for, ∞ without one."""
         return None if self.lower_bound is None else self.lower_bound.gap
 
+    chosen: dict[str, str] = field(default_factory=dict)
+    baselines: tuple[Baseline, ...] = ()
+
     @property
     def worst_objective(self) -> float:
         """F(params) on all training data: the worst-off client's objective."""
@@ -91,15 +99,44 @@ class Result:
         order = np.argsort(-worst, kind="stable")
         return tuple(self.names[i] for i in order if worst[i] > self.rule.tolerance)
 
+    @property
+    def as_baseline(self) -> Baseline:
+        """The answer itself, as the models that it is put beside are told."""
+        judged = Judged(self.client_objective, self.client_constraint, self.pooled_constraint)
+        return Baseline.of("the answer", judged, self.rule)
+
+    @property
+    def price(self) -> float | None:
+        """What the constraint costs: F of the answer less F without a constraint; None where that is not known."""
+        free = named_baseline(FOR_THE_WORST, self.baselines)
+        return None if free is None else self.worst_objective - free.objective
+
     def explain(self) -> str:
-        """How the run ended, what the answer is, and what looks wrong with it, in words."""
+        """How the run ended, what the answer is and what it is worth, what was chosen, and what looks wrong."""
         lines = [f"{self.status}.", f"The answer is the {self.selected.removeprefix('the ')}."]
         if self.lower_bound is not None:
             lines.append(f"How good it is: {self.lower_bound}.")
+        if self.status.code is not StatusCode.DIVERGED:
+            lines += self._worth()
+        if self.chosen:
+            lines.append("Chosen: " + "; ".join(f"{what}: {value}" for what, value in self.chosen.items()) + ".")
+        lines += [f"  Cycle {i}: {cycle}." for i, cycle in enumerate(self.cycles, 1)]
         if not self.diagnosis:
             lines.append("Nothing looks wrong.")
         lines += [f"- {finding}" for finding in self.diagnosis]
         return "\n".join(lines)
+
+    def _worth(self) -> list[str]:
+        """How good the answer is beyond feasibility."""
+        lines = [f"{quality(self.history, self.cycles, self.rule.tolerance)}."]
+        if self.baselines:
+            lines += side_by_side(self.as_baseline, self.baselines, len(self.names))
+        constant = named_baseline(CONSTANT, self.baselines)
+        if constant is not None and not constant.feasible:
+            lines.append("No constant prediction is feasible; the one nearest to it is shown.")
+        if self.price is not None:
+            lines.append(f"The constraint costs the worst client {self.price:.4g}.")
+        return lines
 
     def __repr__(self) -> str:
         return (
@@ -126,6 +163,8 @@ class Result:
             "seconds": self.seconds,
             "cycles": [cycle.to_dict() for cycle in self.cycles],
             "lower_bound": None if self.lower_bound is None else self.lower_bound.to_dict(),
+            "chosen": self.chosen,
+            "baselines": [baseline.to_dict() for baseline in self.baselines],
         }
         trees = {
             "params": self.params,
@@ -174,6 +213,8 @@ class Result:
             seed=words["seed"],
             seconds=words["seconds"],
             cycles=tuple(Cycle.from_dict(told) for told in words.get("cycles", ())),
+            chosen=words.get("chosen", {}),
+            baselines=tuple(Baseline.from_dict(told) for told in words.get("baselines", ())),
             state=_on_device(saving.tree("state", words, arrays, start(last, method, constraint.shape[1]))),
             lower_bound=None if words.get("lower_bound") is None else LowerBound.from_dict(words["lower_bound"]),
         )

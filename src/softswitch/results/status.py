@@ -12,12 +12,16 @@ from softswitch.clients.oracle import Judged
 from softswitch.results.answer import smallest_criterion
 from softswitch.results.ending import Ending
 
+EARLIER = {"converged-feasible": "feasible"}
+"""Codes that earlier versions wrote, and what they are now."""
+
 
 class StatusCode(StrEnum):
     """How a run ended."""
 
-    FEASIBLE = "converged-feasible"
-    """All rounds run; the answer meets the tolerance at every client, on all of their data."""
+    FEASIBLE = "feasible"
+    """All rounds run; the answer meets the tolerance at every client, on all of their data. How good it is beyond that
+    is another question: see ``Result.explain``."""
     VIOLATED = "answer-violates"
     """All rounds run and some passed the switch, but the answer violates the tolerance at some client."""
     NO_FEASIBLE_ROUND = "no-feasible-round"
@@ -26,6 +30,11 @@ class StatusCode(StrEnum):
     """A report or a step was not finite."""
     STOPPED = "stopped"
     """Ended early, by a callback or by Ctrl-C."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> StatusCode | None:
+        """What earlier versions wrote."""
+        return cls(EARLIER[value]) if isinstance(value, str) and value in EARLIER else None
 
 
 @dataclass(frozen=True)

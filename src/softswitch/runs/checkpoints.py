@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,11 +58,7 @@ class Standing(NamedTuple):
         Raises:
             ValueError: it cannot be that.
         """
-        if self.done > rounds:
-            raise ValueError(
-                f"rounds must be at least {self.done}, which the checkpoint has done already, but is {rounds}; use "
-                "another folder"
-            )
+        self.at_most(rounds)
         if averaging_from == self.averaging_from:
             return self
         if averaging_from < self.done:
@@ -72,6 +68,15 @@ class Standing(NamedTuple):
                 f"the average begins with round {self.done} or later, or use another folder"
             )
         return self._replace(state=self.state._replace(average=first.average), averaging_from=averaging_from)
+
+    def at_most(self, rounds: int) -> Standing:
+        """The same, for a run of so many rounds; raise where it has done more."""
+        if self.done > rounds:
+            raise ValueError(
+                f"rounds must be at least {self.done}, which the checkpoint has done already, but is {rounds}; use "
+                "another folder"
+            )
+        return self
 
 
 @dataclass
@@ -137,11 +142,7 @@ class Checkpoints:
         Raises:
             ValueError: it is of another request, or of another version of softswitch.
         """
-        for file in self._files():
-            try:
-                told, arrays = _read(file)
-            except (OSError, SafetensorError, _Damaged, KeyError):
-                continue  # cut short or damaged: the one before
+        for file, told, arrays in self._sound():
             _refuse_other(file, json.loads(told["request"]), request)
             state, record, found = shaped(arrays, (*like, best))
             return Standing(
@@ -155,6 +156,22 @@ class Checkpoints:
                 told.get("journal", ""),
             )
         return None
+
+    def said(self, name: str) -> str | None:
+        """What the newest that is sound says of its request under a name; None where it says nothing."""
+        for _, told, _ in self._sound():
+            word: str | None = json.loads(told["request"]).get(name)
+            return word
+        return None
+
+    def _sound(self) -> Iterator[tuple[Path, dict[str, str], dict[str, np.ndarray]]]:
+        """Those that are whole, the newest first: the file, its words, its arrays."""
+        for file in self._files():
+            try:
+                told, arrays = _read(file)
+            except (OSError, SafetensorError, _Damaged, KeyError):
+                continue  # cut short or damaged: the one before
+            yield file, told, arrays
 
     def _files(self) -> list[Path]:
         """All, the newest first."""

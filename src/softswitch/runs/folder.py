@@ -23,6 +23,7 @@ from softswitch.results.certificate import Certificate
 from softswitch.results.history import History
 from softswitch.results.result import Result
 from softswitch.results.saving import read_history, write_history
+from softswitch.results.status import EARLIER
 from softswitch.support.arrays import named
 from softswitch.support.files import write_atomically, write_json
 
@@ -103,6 +104,9 @@ def write_result(
         "diagnosis": [
             {"illness": found.illness, "seen": found.seen, "change": found.change} for found in result.diagnosis
         ],
+        "chosen": result.chosen,
+        "beside": [one.to_dict() for one in (result.as_baseline, *result.baselines)],
+        "price": None if result.price is None else _or_none(result.price),
         "versions": versions(),
     }
     write_json(folder / ABOUT, told | dict(about or {}))
@@ -209,6 +213,9 @@ def open_run(folder: str | Path) -> Run:
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         about = about if isinstance(about, dict) else {}
         raise ValueError(f"{file} has the format {about.get('format')!r}, but {FORMAT!r} is what this version reads")
+    if "status" in about:
+        code = about["status"]["code"]
+        about["status"]["code"] = EARLIER.get(code, code)
     return Run(path, about)
 
 

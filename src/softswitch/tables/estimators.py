@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
@@ -15,12 +15,13 @@ from sklearn.utils.validation import check_is_fitted, check_random_state, valida
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.splits import hold_out
 from softswitch.engines.solve import solve
+from softswitch.engines.unconstrained import add_baselines
 from softswitch.guarantees.certify import certify
 from softswitch.method.rules import SoftmaxSGM
 from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
-from softswitch.tables.kinds import default_alpha, problem_of_kind
-from softswitch.tasks.networks import scores
+from softswitch.tables.kinds import problem_of_kind
+from softswitch.tasks.networks import constant_network, scores
 
 
 class FederatedClassifier(ClassifierMixin, BaseEstimator):
@@ -65,7 +66,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
             return ClientData.from_arrays(chosen, owner[part], strata=made.strata)
 
         train = of(~apart)
-        self._keep(self._solve(made.problem, train, seed))
+        constants = partial(constant_network, made.problem.start)
+        result = self._solve(made.problem, train, seed)
+        self._keep(add_baselines(result, made.problem, train, constants=constants, unconstrained=False))
         self.certificate_ = None
         if apart.any():
             self.certificate_ = certify(self.result_, made.problem, of(apart), self.confidence)
@@ -81,22 +84,16 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         return label.astype(np.int32)
 
     def _solve(self, problem: Problem, train: ClientData, seed: int) -> Result:
-        bound, network = getattr(self, self._bound), bool(self.hidden)
-        rule = SoftmaxSGM(
-            alpha=default_alpha(len(train), bound) if self.alpha is None else self.alpha,
-            step_size=self.step_size if self.step_size is not None else (0.001 if network else 0.5),
-            optimizer=optax.adam if network else optax.sgd,
-            tolerance=bound,
-        )
+        rule = SoftmaxSGM(alpha=self.alpha, step_size=self.step_size, tolerance=getattr(self, self._bound))
         return solve(
             problem,
             train,
             rule,
             rounds=self.rounds,
+            seconds=self.seconds,
             local_steps=self.local_steps,
             participation=self.participation,
             batch_size=self.batch_size,
-            answer="last" if network else "average",
             eval_every=0,
             seed=seed,
         )
@@ -143,12 +140,14 @@ class NeymanPearsonClassifier(FederatedClassifier):
 
     Parameters:
         max_miss_loss: the largest mean logistic loss of positive rows that any client may have.
-        alpha: how sharply weights lean to the worst client; by default 10·ln(clients)/max_miss_loss.
-        step_size: by default 0.5, and 0.001 (with Adam) for networks.
-        rounds: K.
+        alpha: how sharply weights lean to the worst client; None: chosen.
+        step_size: of the server; None: chosen during training. Give it, and whatever else is left out is as in the
+            paper.
+        rounds: K; None: until nothing more is gained.
+        seconds: end after so many; None: never for that.
         local_steps: E.
         participation: the share of clients in a round.
-        batch_size: rows a client draws; None: all it has.
+        batch_size: rows a client draws; None: all it has; "auto": chosen.
         hidden: widths of hidden layers; () is logistic regression.
         held_out: the share of each client's rows to keep for the certificate; 0: none, and no certificate.
         confidence: of the certificate.
@@ -174,10 +173,11 @@ class NeymanPearsonClassifier(FederatedClassifier):
         *,
         alpha: float | None = None,
         step_size: float | None = None,
-        rounds: int = 1000,
+        rounds: int | None = None,
+        seconds: float | None = None,
         local_steps: int = 1,
         participation: float = 1.0,
-        batch_size: int | None = 32,
+        batch_size: int | str | None = "auto",
         hidden: tuple[int, ...] = (),
         held_out: float = 0.0,
         confidence: float = 0.95,
@@ -187,6 +187,7 @@ class NeymanPearsonClassifier(FederatedClassifier):
         self.alpha = alpha
         self.step_size = step_size
         self.rounds = rounds
+        self.seconds = seconds
         self.local_steps = local_steps
         self.participation = participation
         self.batch_size = batch_size
@@ -201,12 +202,14 @@ class ParityClassifier(FederatedClassifier):
 
     Parameters:
         max_gap: the largest gap of mean probabilities between the groups that any client may have.
-        alpha: how sharply weights lean to the worst client; by default 10·ln(clients)/max_gap.
-        step_size: by default 0.5, and 0.001 (with Adam) for networks.
-        rounds: K.
+        alpha: how sharply weights lean to the worst client; None: chosen.
+        step_size: of the server; None: chosen during training. Give it, and whatever else is left out is as in the
+            paper.
+        rounds: K; None: until nothing more is gained.
+        seconds: end after so many; None: never for that.
         local_steps: E.
         participation: the share of clients in a round.
-        batch_size: rows a client draws; None: all it has.
+        batch_size: rows a client draws; None: all it has; "auto": chosen.
         hidden: widths of hidden layers; () is logistic regression.
         held_out: the share of each client's rows to keep for the certificate; 0: none, and no certificate.
         confidence: of the certificate.
@@ -233,10 +236,11 @@ class ParityClassifier(FederatedClassifier):
         *,
         alpha: float | None = None,
         step_size: float | None = None,
-        rounds: int = 1000,
+        rounds: int | None = None,
+        seconds: float | None = None,
         local_steps: int = 1,
         participation: float = 1.0,
-        batch_size: int | None = 128,
+        batch_size: int | str | None = "auto",
         hidden: tuple[int, ...] = (),
         held_out: float = 0.0,
         confidence: float = 0.95,
@@ -246,6 +250,7 @@ class ParityClassifier(FederatedClassifier):
         self.alpha = alpha
         self.step_size = step_size
         self.rounds = rounds
+        self.seconds = seconds
         self.local_steps = local_steps
         self.participation = participation
         self.batch_size = batch_size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,11 +22,6 @@ class KindOfProblem(NamedTuple):
 
     problem: Problem
     strata: str | tuple[str, ...] | None
-
-
-def default_alpha(clients: int, bound: float) -> float:
-    """10·ln(n)/bound: the softmax mean is then at most a tenth of the bound below the maximum."""
-    return 10 * math.log(max(2, clients)) / max(bound, 1e-3)
 
 
 def first_network(features: int, hidden: tuple[int, ...], seed: int) -> Network:

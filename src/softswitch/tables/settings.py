@@ -10,7 +10,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from softswitch.problem.choices import ALPHA_SCALES, ANSWERS, CRITERIA
+from softswitch.problem.words import ALPHA_SCALES, ANSWERS, CRITERIA
 
 TASKS = ("neyman-pearson", "demographic-parity", "equal-opportunity", "group-loss", "own")
 METHODS = ("softmax", "average", "hard", "penalty", "primal-dual")
@@ -98,7 +98,9 @@ class RunSection:
     seconds: float | None = says("End after so many seconds; not set: never for that.", None)
     local_steps: int = says("Gradient steps of a client in a round.", 1)
     participation: float = says("The share of clients in a round.", 1.0)
-    batch_size: int | str = says("Rows a client draws for a gradient; all (or 0): all it has.", AUTO, one_of=(AUTO, ALL))
+    batch_size: int | str = says(
+        "Rows a client draws for a gradient; all (or 0): all it has.", AUTO, one_of=(AUTO, ALL)
+    )
     value_batch_size: int | str = says(
         "Rows a client draws for its report; same: as batch_size.", AUTO, one_of=(AUTO, ALL, "same")
     )
@@ -203,7 +205,7 @@ def _in_words(kind: Any) -> str:
     return {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}[kind]
 
 
-def chosen_as(value: Any, otherwise: Any = None) -> Any:
+def given(value: Any, otherwise: Any = None) -> Any:
     """A setting's value; ``otherwise`` where it is "auto"."""
     return otherwise if value == AUTO else value
 

@@ -7,13 +7,16 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from softswitch.clients.taking_part import TakingPart
-from softswitch.engines.request import RunSettings, request
+from softswitch.engines.completing import completed
+from softswitch.engines.request import request
 from softswitch.engines.solve import solve
+from softswitch.engines.unconstrained import add_baselines
 from softswitch.guarantees.certify import certify
 from softswitch.method.rules import Rule
 from softswitch.results.certificate import Certificate
@@ -27,9 +30,10 @@ from softswitch.support.files import write_atomically, write_json
 from softswitch.tables.kinds import GROUPED
 from softswitch.tables.model import write_encoding
 from softswitch.tables.ready import ReadyTable, make_ready
-from softswitch.tables.rule_choice import rule_by
-from softswitch.tables.settings import Config, read_config, write_config
+from softswitch.tables.rule_choice import memory_by, rule_by
+from softswitch.tables.settings import ALL, Config, given, read_config, write_config
 from softswitch.tasks.group_metrics import by_group
+from softswitch.tasks.networks import constant_network
 
 KEPT = ("started", "settings", "base", "data", "command")
 """What a resumed run keeps of what it is about."""
@@ -43,11 +47,13 @@ class Trained:
         folder: the run's.
         result: of the rounds; its client values are those of the model.
         certificate: on held-out rows; None where there are none, or the run diverged.
+        asked: the method as the settings ask for it, without what was chosen.
     """
 
     folder: Path
     result: Result
     certificate: Certificate | None
+    asked: Rule
 
 
 def train(
@@ -68,7 +74,7 @@ def train(
     path = Path(file)
     config, base = read_config(path), path.resolve().parent
     ready = make_ready(config, base)
-    rule = rule_by(config, len(ready.train))
+    rule = rule_by(config)
     if watch is not None:
         watch(config, ready, rule)
     _check(config, ready, rule)
@@ -91,6 +97,7 @@ def resume(
     folder: str | Path,
     *,
     rounds: int | None = None,
+    seconds: float | None = None,
     trust: bool = False,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
@@ -99,7 +106,9 @@ def resume(
 
     Args:
         folder: the run's.
-        rounds: how many rounds it is to have in all; by default as many as it was to have.
+        rounds: how many rounds it is to have in all; by default as many as it was to have. A run that chooses for
+            itself keeps what it chose, and goes on with more cycles.
+        seconds: how long it is to take in all; by default as long as it was to take.
         trust: import the Python functions that the settings name, where the task's kind is "own". Without it a folder
             can be opened from anyone.
         callbacks: as for ``solve``.
@@ -114,37 +123,58 @@ def resume(
             f"{run.folder} wants to import {config.task.objective} and {config.task.constraint} from {base.resolve()}, "
             "which can do anything on this machine; if you trust whoever wrote them: --trust (trust=True)"
         )
-    if rounds is not None:
-        checks.whole_number("rounds", rounds, at_least=config.run.rounds)
-        config = replace(config, run=replace(config.run, rounds=rounds))
-    ready = make_ready(config, base)
+    longer = _longer(config, rounds, seconds)
+    ready = make_ready(longer, base)
     if ready.fingerprint != run.about["data"]["sha256"]:
         raise ValueError(f"{config.data.file} has changed since {run.folder} began; train anew")
-    if rounds is not None:  # written down once the run has gone on: it may yet be refused
-        callbacks = (lambda _: write_atomically(run.folder / CONFIG, write_config(config).encode()), *callbacks)
+    if longer != config:  # written down once the run has gone on: it may yet be refused
+        callbacks = (lambda _: write_atomically(run.folder / CONFIG, write_config(longer).encode()), *callbacks)
     kept: dict[str, Any] = {key: run.about[key] for key in KEPT if key in run.about}
-    return _run(run.folder, config, ready, rule_by(config, len(ready.train)), kept, callbacks, progress)
+    return _run(run.folder, longer, ready, rule_by(longer), kept, callbacks, progress)
 
 
-def _answer(config: Config) -> str:
-    return config.run.answer or ("last" if config.model.hidden else "average")
+def _longer(config: Config, rounds: int | None, seconds: float | None) -> Config:
+    """The settings of a run that is to go on for so many rounds and seconds in all, where these are given."""
+    run = config.run
+    if rounds is not None:
+        checks.whole_number("rounds", rounds, at_least=given(run.rounds, 1))
+        run = replace(run, rounds=rounds)
+    if seconds is not None:
+        run = replace(run, seconds=checks.real_number("seconds", seconds, at_least=run.seconds or 0))
+    return replace(config, run=run)
 
 
 def _taking_part(config: Config) -> dict[str, Any]:
     """What the settings say to ``solve`` of how clients take part."""
     run = config.run
+    every = {ALL: None, 0: None}
     return {
         "local_steps": run.local_steps,
         "participation": run.participation,
-        "batch_size": run.batch_size or None,
+        "batch_size": every.get(run.batch_size, run.batch_size),
+        "value_batch_size": every.get(run.value_batch_size, run.value_batch_size),
+    }
+
+
+def _length_and_answer(config: Config) -> dict[str, Any]:
+    """What they say of the run's length, its answer and the server's memory."""
+    run = config.run
+    return {
+        "rounds": given(run.rounds),
+        "seconds": run.seconds,
+        "average_last": given(run.average_last),
+        "answer": run.answer,
+        "memory": memory_by(config.method),
+        "record_clients": True,
     }
 
 
 def _check(config: Config, ready: ReadyTable, rule: Rule) -> None:
     """Refuse what ``solve`` would refuse, before a folder is made."""
-    how = TakingPart(**_taking_part(config))
-    settings = RunSettings(rounds=config.run.rounds, answer=_answer(config))
-    request(ready.problem, ready.train, (rule,), how, settings, held_out=ready.held_out)
+    told = _length_and_answer(config) | {"eval_every": None}
+    filled = completed(ready.problem, ready.train, (rule,), TakingPart(**_taking_part(config)), told)
+    how, settings, choice = filled.how, filled.settings, filled.choice
+    request(ready.problem, ready.train, filled.rules, how, settings, held_out=ready.held_out, choice=choice)
     checks.seed("run.seed", config.run.seed)
     checks.probability("run.confidence", config.run.confidence)
 
@@ -163,15 +193,16 @@ def _run(
         ready.train,
         rule,
         **_taking_part(config),
-        rounds=config.run.rounds,
-        answer=_answer(config),
+        **_length_and_answer(config),
         held_out=ready.held_out,
         seed=config.run.seed,
-        record_clients=True,
         callbacks=callbacks,
         checkpoints=Checkpoints(folder / CHECKPOINTS),
         progress=progress,
     )
+    if result.status.code is not StatusCode.DIVERGED:
+        constants = partial(constant_network, ready.problem.start)
+        result = add_baselines(result, ready.problem, ready.train, constants=constants)
     certificate = None
     if ready.held_out is not None and result.status.code is not StatusCode.DIVERGED:
         certificate = certify(result, ready.problem, ready.held_out, config.run.confidence)
@@ -182,4 +213,4 @@ def _run(
         told = by_group(result.params, ready.held_out)
         about = about | {"groups": {others[row.pop("group")]: row for row in told}}
     write_result(folder, result, about=about, clients=rows, certificate=certificate)
-    return Trained(folder, result, certificate)
+    return Trained(folder, result, certificate, rule)

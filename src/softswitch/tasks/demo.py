@@ -13,18 +13,20 @@ from rich.table import Table
 from softswitch.engines.solve import solve
 from softswitch.method.rules import AverageSGM, Rule, SoftmaxSGM
 from softswitch.results.result import Result
-from softswitch.support.plotting import METHODS as COLOURS
-from softswitch.support.plotting import panels, tolerance
+from softswitch.support.plotting import BLUE, GREEN, VERMILLION, log_values, panels, tolerance
 from softswitch.support.text import mean_and_spread
 from softswitch.tasks.neyman_pearson import breast_cancer
 from softswitch.tasks.paper_settings import MEAN_SWITCH, RUN, SOFTMAX_SWITCH, steps
 
 CLIENTS = 20
 TOLERANCE = 0.1
+CHOSEN, PAPER, AVERAGE = "Softmax SGM", "Softmax SGM as in the paper", "Average SGM as in the paper"
 METHODS: dict[str, Rule] = {
-    "Softmax SGM": SoftmaxSGM(alpha=6400.0, tolerance=TOLERANCE, **steps(0.5), **SOFTMAX_SWITCH),
-    "Average SGM": AverageSGM(tolerance=TOLERANCE, **steps(0.5), **MEAN_SWITCH),
+    CHOSEN: SoftmaxSGM(tolerance=TOLERANCE),
+    PAPER: SoftmaxSGM(alpha=6400.0, tolerance=TOLERANCE, **steps(0.5), **SOFTMAX_SWITCH),
+    AVERAGE: AverageSGM(tolerance=TOLERANCE, **steps(0.5), **MEAN_SWITCH),
 }
+COLOURS = {CHOSEN: GREEN, PAPER: BLUE, AVERAGE: VERMILLION}
 SUBJECT = "Neyman–Pearson classification, breast cancer, 20 clients"
 
 
@@ -67,15 +69,17 @@ HEADER = (
 
 
 def run_demo(seeds: int = 5, rounds: int = 1000) -> Demo:
-    """Both methods on breast cancer over 20 clients: every client in every round, batches of 32."""
+    """Softmax SGM with all settings chosen, and two methods with the paper's, batches of 32 among them.
+
+    On breast cancer over 20 clients, every client in every round, all for as many rounds.
+    """
     began = time.perf_counter()
     results: dict[str, list[Result]] = {method: [] for method in METHODS}
     for seed in range(seeds):
         task = breast_cancer(CLIENTS, seed=seed)
         for method, rule in METHODS.items():
-            result = solve(
-                task.problem, task.train, rule, rounds=rounds, batch_size=32, eval_every=10, seed=seed, **RUN
-            )
+            told = {} if method == CHOSEN else {"batch_size": 32, **RUN}
+            result = solve(task.problem, task.train, rule, rounds=rounds, eval_every=10, seed=seed, **told)
             results[method].append(result)
     return Demo(results, time.perf_counter() - began)
 
@@ -101,7 +105,7 @@ def figure(demo: Demo) -> Figure:
     """Left: the worst client's constraint round by round. Right: every client's at the end."""
     drawn, axes = panels(1, 2, width=5.0, height=3.4)
     rounds, clients = axes[0]
-    for offset, (method, results) in zip((-0.2, 0.2), demo.results.items(), strict=True):
+    for offset, (method, results) in zip((-0.27, 0.0, 0.27), demo.results.items(), strict=True):
         colour = COLOURS[method]
         curves = np.stack([result.history.full.constraint for result in results])
         steps = results[0].history.full_rounds
@@ -109,10 +113,12 @@ def figure(demo: Demo) -> Figure:
         rounds.fill_between(steps, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.2, linewidth=0)
         # One client's place is its rank, so that seeds can be averaged.
         ranked = np.mean([np.sort(result.client_constraint[:, 0])[::-1] for result in results], axis=0)
-        clients.bar(np.arange(1, CLIENTS + 1) + offset, ranked, width=0.4, color=colour, label=method)
+        clients.bar(np.arange(1, CLIENTS + 1) + offset, ranked, width=0.27, color=colour, label=method)
     for panel in (rounds, clients):
         tolerance(panel, TOLERANCE)
-        panel.set_ylim(bottom=0)
+    log_values(rounds)  # a cycle begins with large steps, which end anywhere
+    rounds.set_ylim(bottom=TOLERANCE / 5)
+    clients.set_ylim(bottom=0)
     rounds.set(
         xlabel="round",
         ylabel="worst client's constraint G(w)",
@@ -142,8 +148,9 @@ def _report(demo: Demo, picture: str) -> str:
         "",
         f"![Constraint while training and at each client]({picture})",
         "",
-        "Average SGM meets the constraint on the average of the clients; the worst of them pay for it. Softmax "
-        "SGM weighs the worst clients up, and pays with a larger objective.",
+        "Average SGM meets the constraint on the average of the clients; the worst of them pay for it. Softmax SGM "
+        "weighs the worst clients up. With the paper's settings it keeps a distance from the tolerance and pays for "
+        "that with a larger objective; with settings that it chooses for itself it goes as far as the tolerance.",
         "",
         "## How each run ended",
         "",
@@ -154,7 +161,9 @@ def _report(demo: Demo, picture: str) -> str:
     lines += [f"- {method}: `{rule}`" for method, rule in METHODS.items()]
     rounds = len(next(iter(demo.results.values()))[0].history)
     lines += [
-        f"- {rounds} rounds, every client in each, one local step, batches of 32, 16 from each class.",
+        f"- {rounds} rounds, every client in each, one local step. The paper's settings: batches of 32, 16 from each "
+        "class. What Softmax SGM chose for seed 0:",
+        *(f"    - {cycle}" for cycle in demo.results[CHOSEN][0].cycles),
         "",
     ]
     return "\n".join(lines)

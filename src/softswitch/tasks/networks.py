@@ -32,6 +32,12 @@ def network(features: int, hidden: tuple[int, ...] = (64,), *, seed: int = 0) ->
     return layers
 
 
+def constant_network(like: Network, odds: float) -> Network:
+    """A network of the same shape that gives every row the same log odds: all weights 0, but for the last bias."""
+    *hidden, last = jax.tree.map(jnp.zeros_like, like)
+    return [*hidden, {**last, "b": jnp.full_like(last["b"], odds)}]
+
+
 def scores(params: Network, x: Float[Array, "rows features"]) -> Float[Array, " rows"]:
     """The network's output: the log odds of the positive class."""
     *hidden, last = params

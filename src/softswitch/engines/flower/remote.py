@@ -33,9 +33,11 @@ class RemoteClients:
     Attributes:
         participants: m, how many took part in the last round.
         steadied_by: what makes reports less noisy.
+        rows_a_report: how many rows a report rests on, which is not known here.
     """
 
     steadied_by = "batch_size"
+    rows_a_report: int | None = None
 
     def __init__(self, grid: Grid, roster: Roster, settings: StrategySettings) -> None:
         self._grid = grid

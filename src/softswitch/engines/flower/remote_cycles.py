@@ -38,7 +38,7 @@ from softswitch.method.round import State, first_to_average
 from softswitch.method.rules import Rule
 from softswitch.method.steps import FallingStep
 from softswitch.problem.parameters import Params, float_dtype
-from softswitch.results.cycle import Cycle
+from softswitch.results.one_cycle import Cycle
 
 logger = logging.getLogger("softswitch.flower")
 FIRST_LOCAL = 1e-3

@@ -8,8 +8,8 @@ from typing import Any
 
 from softswitch.engines.completing import SECOND_HALF
 from softswitch.method.memory import Memory
-from softswitch.problem.choices import ANSWERS
 from softswitch.problem.domains import Domain
+from softswitch.problem.words import ANSWERS
 from softswitch.runs.checkpoints import Checkpoints
 from softswitch.runs.watching import Callback, checked_callbacks
 from softswitch.support import checks

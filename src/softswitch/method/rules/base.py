@@ -13,7 +13,7 @@ from array_api_compat import array_namespace
 
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.weighting import maximum, softmax_mean
-from softswitch.problem.choices import CRITERIA
+from softswitch.problem.words import CRITERIA
 from softswitch.support import checks
 from softswitch.support.traced import traced_settings
 

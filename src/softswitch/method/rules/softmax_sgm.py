@@ -12,7 +12,7 @@ from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules.base import Rule
 from softswitch.method.rules.switching import switch
 from softswitch.method.weighting import softmax_weights, spread
-from softswitch.problem.choices import ALPHA_SCALES
+from softswitch.problem.words import ALPHA_SCALES
 from softswitch.support import checks
 
 MOST_ALPHA = 1e30  # still finite in float32; for the limit there is HardSGM

@@ -87,6 +87,7 @@ def _told(run: Run) -> dict[str, Any]:
             "time": f"{about['seconds']:.1f} s",
             **_oldest(about.get("oldest_report")),
         },
+        "beside": _beside(run),
         "clients": _clients(run),
         "groups": _groups(run),
         "settings": settings.read_text(encoding="utf-8") if settings.exists() else "",
@@ -142,6 +143,20 @@ def _clients(run: Run) -> Cells:
             one = certified.get(columns["client"][i])
             row += ["—", "—", "no held-out rows"] if one is None else [number(one[0]), number(one[2]), one[3]]
         rows.append(row)
+    return {"head": head, "rows": rows}
+
+
+def _beside(run: Run) -> Cells | None:
+    """The answer and the models that it is put beside, where they were looked at."""
+    told = run.about.get("beside", ())
+    if len(told) < 2:
+        return None
+    names = ("objective", "mean_objective", "constraint")
+    rows = [
+        [one["name"], *(number(one[name]) for name in names), f"{one['violating']} of {run.about['clients']}"]
+        for one in told
+    ]
+    head = ["model", "worst objective F", "mean objective", "worst constraint G", "clients above the bound"]
     return {"head": head, "rows": rows}
 
 

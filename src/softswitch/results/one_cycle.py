@@ -47,8 +47,8 @@ class Cycle:
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Cycle:
         """What ``to_dict`` made; what was not finite is NaN."""
-        finite: dict[str, Any] = {name: math.nan if value is None else value for name, value in told.items()}
-        return cls(**finite)
+        known: dict[str, Any] = {name: math.nan if value is None else value for name, value in told.items()}
+        return cls(**known)
 
     def __str__(self) -> str:
         how = f"rounds {self.begin} to {self.end - 1}, step {self.step_size:.3g} falling to 0, λ = {self.threshold:.4g}"

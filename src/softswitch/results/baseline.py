@@ -1,0 +1,125 @@
+"""Other models beside an answer, trivial ones and such as keep no constraint: what is the answer worth?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from softswitch.clients.oracle import Judged
+from softswitch.method.rules import Rule
+from softswitch.results.finding import Finding
+
+START = "the start"
+CONSTANT = "best constant prediction"
+FOR_THE_WORST = "no constraint, worst client"
+FOR_THE_MEAN = "no constraint, mean client"
+
+EQUAL = 1e-9
+"""An answer whose F is not smaller than the start's by this share has gained nothing,"""
+HARDLY_BETTER = 1e-3
+"""and one that is not better than a constant by this share is not worth its features."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """How good a model is on all training data, to be put beside an answer.
+
+    Attributes:
+        name: which model it is.
+        objective: F, the worst client's objective.
+        mean_objective: the mean client's.
+        constraint: G, the largest constraint of any client.
+        violating: how many clients are above the tolerance.
+        feasible: whether it meets what the rule is held to.
+    """
+
+    name: str
+    objective: float
+    mean_objective: float
+    constraint: float
+    violating: int
+    feasible: bool
+
+    @classmethod
+    def of(cls, name: str, judged: Judged, rule: Rule) -> Baseline:
+        """From what every client has."""
+        worst = judged.constraint.max(axis=1)
+        known = judged.objective[~np.isneginf(judged.objective)]
+        within = not np.isnan(worst).any()
+        if judged.pooled is not None and rule.switches_on == "pooled":
+            feasible = within and float(judged.pooled.max()) <= rule.tolerance
+        else:
+            feasible = bool((worst <= rule.tolerance).all())
+        return cls(
+            name=name,
+            objective=float(judged.objective.max()),
+            mean_objective=float(known.mean()) if len(known) else -math.inf,
+            constraint=float(worst.max()),
+            violating=int((~(worst <= rule.tolerance)).sum()),
+            feasible=bool(feasible),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain numbers and words, for JSON: what is not finite is None."""
+        told = asdict(self)
+        return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in told.items()}
+
+    @classmethod
+    def from_dict(cls, told: dict[str, Any]) -> Baseline:
+        """From ``to_dict``; what was not finite is NaN."""
+        known: dict[str, Any] = {}
+        for entry in fields(cls):
+            known[entry.name] = math.nan if told[entry.name] is None else told[entry.name]
+        return cls(**known)
+
+
+def side_by_side(answer: Baseline, others: Sequence[Baseline], clients: int) -> list[str]:
+    """The answer and the other models as lines of a table."""
+    rows = [["", "F", "mean", "G", "clients violating"]]
+    for one in (answer, *others):
+        numbers = (f"{value:.4g}" for value in (one.objective, one.mean_objective, one.constraint))
+        rows.append([one.name, *numbers, f"{one.violating} of {clients}"])
+    widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+
+
+def named_baseline(name: str, among: Sequence[Baseline]) -> Baseline | None:
+    """The one of that name, where there is one."""
+    return next((one for one in among if one.name == name), None)
+
+
+def no_better(answer: Baseline, among: Sequence[Baseline]) -> list[Finding]:
+    """Where an answer is no better than a trivial model that is feasible."""
+    found = [_no_better_than_start(answer, named_baseline(START, among))]
+    found.append(_no_better_than_constant(answer, named_baseline(CONSTANT, among)))
+    return [finding for finding in found if finding is not None]
+
+
+def _no_better_than_start(answer: Baseline, start: Baseline | None) -> Finding | None:
+    if start is None or not start.feasible or not _at_least(answer.objective, start.objective, EQUAL):
+        return None
+    return Finding(
+        "no better than the start",
+        f"the start is feasible and has F = {start.objective:.4g}, the answer {answer.objective:.4g}",
+        "Run longer, or leave step_size out: it is then chosen",
+    )
+
+
+def _no_better_than_constant(answer: Baseline, constant: Baseline | None) -> Finding | None:
+    if constant is None or not constant.feasible or not _at_least(answer.objective, constant.objective, HARDLY_BETTER):
+        return None
+    return Finding(
+        "no better than a constant",
+        f"one and the same prediction for every row is feasible and has F = {constant.objective:.4g}, the answer "
+        f"{answer.objective:.4g}",
+        "Run longer or leave step_size out; if that does not help, raise the tolerance, or look whether the features "
+        "tell anything of the label",
+    )
+
+
+def _at_least(value: float, other: float, share: float) -> bool:
+    return value >= other - share * abs(other)

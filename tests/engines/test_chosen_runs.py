@@ -1,0 +1,468 @@
+"""Runs whose settings choose themselves: their cycles, how they end, and what they are given to work with."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softswitch as ss
+from problems import LEVEL, NumpyTwin, client_data, least_squares, mean, regression, softplus_level, two_constraints
+from softswitch.engines import compiled, solve
+from softswitch.engines.cycles import Cycles
+from softswitch.method.steps import FallingStep
+from softswitch.rules import Reports
+
+BARE = ss.SoftmaxSGM(tolerance=0.1)
+PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
+DATA = regression()
+
+
+@pytest.fixture(scope="module")
+def clients():
+    return client_data(*DATA)
+
+
+def chosen(clients, rule=BARE, problem=PROBLEM, **options):
+    return ss.solve(problem, clients, rule, **{"rounds": 100, "eval_every": 0, "lower_bound": False} | options)
+
+
+def check_cycles(result):
+    """One after the other, no gap; what each says of its best answer never gets worse; the last tells the result."""
+    cycles, tolerance = result.cycles, result.rule.tolerance
+    assert cycles[0].begin == 0
+    assert cycles[-1].end == len(result.history)
+    for before, after in itertools.pairwise(cycles):
+        assert before.end == after.begin
+        worse = max(0, after.constraint - tolerance) > max(0, before.constraint - tolerance)
+        assert not worse
+        if before.constraint <= tolerance:
+            assert after.objective <= before.objective
+        assert (after.answer == before.answer) == (not after.better)
+        factor = after.step_size / before.step_size
+        assert min(abs(factor / known - 1) for known in (2, 1, 0.3, 0.1)) < 1e-6
+    assert result.selected == cycles[-1].answer
+    assert cycles[-1].objective == pytest.approx(result.worst_objective, rel=1e-6)
+    assert result.rule.step_size == FallingStep(
+        first=cycles[-1].step_size, rounds=result.rule.step_size.rounds, begin=cycles[-1].begin
+    )
+
+
+def same_bits(one, other):
+    np.testing.assert_array_equal(one.params, other.params)
+    np.testing.assert_array_equal(one.last, other.last)
+    np.testing.assert_array_equal(one.history.criterion, other.history.criterion)
+    assert one.cycles == other.cycles
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5, 41, 400])
+def test_any_number_of_rounds(clients, rounds):
+    result = chosen(clients, rounds=rounds)
+    assert len(result.history) == rounds
+    check_cycles(result)
+    assert result.status.code is ss.StatusCode.FEASIBLE
+    objective, constraint = ss.evaluate(PROBLEM, clients, result.params)
+    np.testing.assert_array_equal(objective, result.client_objective)
+    assert constraint.max() <= 0.1
+    start = ss.evaluate(PROBLEM, clients, PROBLEM.start)[0].max()
+    assert objective.max() < start, "the start meets the constraint, and some round improves on it"
+
+
+def test_cycles_grow_and_are_told_in_words(clients):
+    result = chosen(clients, rounds=400)
+    lengths = [cycle.end - cycle.begin for cycle in result.cycles]
+    assert lengths[:3] == [40, 57, 80]
+    assert len(lengths) > 3
+    assert result.cycles[0].step_size == pytest.approx(0.1)
+    said = str(result.cycles[0])
+    assert said.startswith("rounds 0 to 39, step 0.1 falling to 0, λ = 0.1: F ")
+    unsuccessful = dataclasses.replace(result.cycles[0], better=False)
+    assert str(unsuccessful).endswith(", nothing gained")
+    assert str(dataclasses.replace(result.cycles[0], diverged=True)).endswith("not finite")
+
+
+def test_the_same_seed_gives_the_same_bits_whatever_the_chunks(monkeypatch, clients):
+    options = {"batch_size": 4, "value_batch_size": 4}
+    one, again = (chosen(clients, seed=4, **options) for _ in range(2))
+    same_bits(one, again)
+    assert not np.array_equal(one.history.criterion, chosen(clients, seed=5, **options).history.criterion)
+    monkeypatch.setattr(compiled, "CHUNK_ROUNDS", 7)
+    same_bits(one, chosen(clients, seed=4, **options))
+
+
+class Compilations:
+    """Counts how often XLA compiles anything."""
+
+    def __init__(self):
+        self.count = 0
+        jax.monitoring.register_event_duration_secs_listener(self._listen)
+
+    def _listen(self, event, duration, **_):
+        self.count += event == "/jax/core/compile/backend_compile_duration"
+
+
+COMPILATIONS = Compilations()
+
+
+def test_another_number_compiles_nothing(clients):
+    chosen(clients, rounds=100)
+    before = COMPILATIONS.count
+    assert before > 0, "the counter must count"
+    chosen(clients, ss.SoftmaxSGM(tolerance=0.2), rounds=230, seed=3, average_last=0.3)
+    assert COMPILATIONS.count == before
+
+
+def test_seconds_end_a_run_of_the_papers_kind(clients):
+    """After the first chunk of rounds that ends so late; as many rounds by number give the same bits."""
+    rule = ss.SoftmaxSGM(tolerance=0.1, step_size=0.1)
+    options = {"batch_size": 8, "eval_every": 0, "seed": 2}
+    late = ss.solve(PROBLEM, clients, rule, seconds=1e-6, **options)
+    assert len(late.history) == compiled.CHUNK_ROUNDS < 1000
+    same_bits(late, ss.solve(PROBLEM, clients, rule, rounds=len(late.history), **options))
+    assert late.status.code is not ss.StatusCode.STOPPED
+
+
+def test_seconds_end_a_run_that_chooses_for_itself(clients):
+    """The cycle under way is judged where it ends; stopped there by a callback the same run has the same bits."""
+    late = chosen(clients, rounds=20_000, seconds=1e-6)
+    ended = len(late.history)
+    assert ended == compiled.CHUNK_ROUNDS < late.rule.step_size.rounds, "in the middle of a cycle"
+    check_cycles(late)
+    assert late.status.code is ss.StatusCode.FEASIBLE
+    same_bits(late, chosen(clients, rounds=20_000, callbacks=[lambda chunk: chunk.round >= ended]))
+    enough = chosen(clients, rounds=100, seconds=1e4)
+    same_bits(enough, chosen(clients, rounds=100))
+
+
+def test_rows_of_a_cycle_are_those_of_its_rounds_number(clients):
+    """A callback that ends the run within a cycle: its answer is judged, and the status says that it was stopped."""
+    ended = chosen(clients, rounds=300, callbacks=[lambda chunk: chunk.round >= 97])
+    assert ended.status.code is ss.StatusCode.STOPPED
+    assert len(ended.history) == 97
+    check_cycles(ended)
+
+
+@pytest.mark.parametrize("when", [1, 2])
+def test_ctrl_c_leaves_the_best_answer_so_far(clients, when):
+    calls = []
+
+    def interrupt(chunk):
+        calls.append(chunk.round)
+        if len(calls) == when:
+            raise KeyboardInterrupt
+
+    result = chosen(clients, rounds=300, callbacks=[interrupt])
+    assert result.status.code is ss.StatusCode.STOPPED
+    assert len(result.cycles) == when
+    check_cycles(result)
+    same_bits(result, chosen(clients, rounds=300, callbacks=[lambda chunk: chunk.round == len(result.history)]))
+
+
+def test_few_take_part_and_are_remembered(clients):
+    options = {"participation": 0.5, "rounds": 100}
+    left_out = chosen(clients, **options)
+    same_bits(left_out, chosen(clients, memory=ss.Memory(smoothing=0.0), **options))
+    assert left_out.state.memory is not None
+    assert left_out.status.code is ss.StatusCode.FEASIBLE
+    check_cycles(left_out)
+    assert chosen(clients, memory=None, **options).state.memory is None
+
+
+def test_never_feasible(clients):
+    """A constraint that nobody can meet: the smallest violation on all data is the answer, and it is said so."""
+    never = ss.Problem(least_squares, lambda w, b: softplus_level(w, b) + 9, jnp.zeros(4))
+    result = chosen(clients, problem=never, rounds=150)
+    assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
+    assert result.history.feasible_rounds == 0
+    assert result.best is None
+    check_cycles(result)
+    assert [finding.illness for finding in result.diagnosis] == ["client infeasible by itself"]
+    assert result.status.criterion == pytest.approx(float(result.history.criterion.min()))
+    assert result.worst_constraint < ss.evaluate(never, clients, never.start)[1].max()
+    assert result.worst_constraint <= result.history.criterion.min() + 1e-5
+
+
+def test_a_start_that_is_not_finite_is_reported(clients):
+    broken = ss.Problem(lambda w, b: jnp.log(-1 - least_squares(w, b)), softplus_level, jnp.zeros(4))
+    result = chosen(clients, problem=broken)
+    assert (result.status.code, result.status.round) == (ss.StatusCode.DIVERGED, 0)
+    assert result.status.client in clients.names
+    assert result.cycles == ()
+    np.testing.assert_array_equal(result.params, np.zeros(4))
+
+
+TWO = ss.ClientData.from_arrays({"sign": np.array([1.0, -1.0])}, client=["up", "down"])
+
+
+def test_a_cycle_that_diverges_is_survived():
+    """Not a number beyond 0.3 from the start: the first step is too large, later ones are a tenth of it."""
+
+    def walled(w, batch):
+        return jnp.where(jnp.abs(w - 1) < 0.3, (w - 1.2) ** 2, jnp.nan)
+
+    problem = ss.Problem(walled, lambda w, b: -1.0 + 0 * w, jnp.float32(1.0))
+    result = chosen(TWO, problem=problem, rounds=200)
+    assert result.status.code is ss.StatusCode.FEASIBLE
+    check_cycles(result)
+    first, second = result.cycles[:2]
+    assert first.diverged
+    assert not first.better
+    assert (first.objective, first.answer) == (pytest.approx(0.04), "the start")
+    assert first.end < 40, "it ends with the round that was not finite"
+    assert str(first).endswith("not finite")
+    assert second.step_size == pytest.approx(0.1 * first.step_size)
+    assert not second.diverged
+    assert result.worst_objective < 1e-6
+    assert not result.history.feasible[first.end - 1]
+
+
+def test_a_run_that_never_stays_finite_ends():
+    def point(w, batch):
+        return jnp.where(w == 1, -w, jnp.nan)
+
+    problem = ss.Problem(point, lambda w, b: -1.0 + 0 * w, jnp.float32(1.0))
+    result = chosen(TWO, problem=problem, rounds=300)
+    assert result.status.code is ss.StatusCode.DIVERGED
+    assert len(result.history) == 12, "six cycles of two rounds"
+    assert float(result.params) == 1
+
+
+def pooled_problem():
+    def statistics(w, batch):
+        weight = batch["weight"]
+        return jnp.stack([(weight * jnp.logaddexp(0, batch["c"] @ w)).sum(), weight.sum()])
+
+    constraint = ss.PooledConstraint(statistics, lambda sums: sums[0] / sums[1] - LEVEL)
+    return ss.Problem(least_squares, constraint, jnp.zeros(4))
+
+
+def test_a_pooled_criterion(clients):
+    rule = ss.SoftmaxSGM(tolerance=0.1, criterion="pooled")
+    result = chosen(clients, rule, pooled_problem())
+    assert result.status.code is ss.StatusCode.FEASIBLE
+    check_cycles(result)
+    assert result.cycles[-1].constraint == pytest.approx(result.pooled_constraint.max(), rel=1e-6)
+    assert result.pooled_constraint.max() <= 0.1 < result.worst_constraint
+    assert result.worst_objective < chosen(clients).worst_objective, "less is asked for"
+
+
+def test_several_constraints(clients):
+    result = chosen(clients, problem=ss.Problem(least_squares, two_constraints, jnp.zeros(4)))
+    assert result.status.code is ss.StatusCode.FEASIBLE
+    check_cycles(result)
+    assert result.client_constraint.shape == (6, 2)
+    assert result.cycles[-1].constraint == pytest.approx(result.client_constraint.max(), rel=1e-6)
+
+
+def test_clients_without_an_objective():
+    """Half of the clients have a constraint only: they count in G and not in F."""
+    data, owner = DATA
+    some = client_data({**data, "has": (owner % 2).astype(float)}, owner)
+
+    def objective(w, batch):
+        return jnp.where(mean(batch["has"], batch) > 0.5, least_squares(w, batch), -jnp.inf)
+
+    result = chosen(some, problem=ss.Problem(objective, softplus_level, jnp.zeros(4)))
+    assert result.status.code is ss.StatusCode.FEASIBLE
+    check_cycles(result)
+    assert np.isneginf(result.client_objective).tolist() == [True, False] * 3
+    assert np.isfinite(result.worst_objective)
+
+
+def test_local_steps_with_a_step_of_their_own(clients):
+    """γ is such that E steps along the first round's direction are as long as a step of the server."""
+    result = chosen(clients, rounds=30, local_steps=3)
+    data, owner = DATA
+    twin, w = NumpyTwin(data, 1), np.zeros(4)
+    rows = [np.flatnonzero(owner == i) for i in range(6)]
+    f = np.array([twin.f(w, r) for r in rows])
+    alpha = 0.3 / (0.1 * np.ptp(f) + 1e-3 * f.max())
+    p = np.exp(alpha * (f - f.max()))
+    direction = (p / p.sum()) @ np.array([twin.grad_f(w, r) for r in rows])
+    expected = result.rule.step_size.first / (3 * np.linalg.norm(direction))
+    assert result.rule.local_step_size.first == pytest.approx(expected, rel=1e-4)
+    assert result.rule.local_step_size.rounds == result.rule.step_size.rounds
+    check_cycles(result)
+    assert result.worst_objective < f.max()
+    given = chosen(clients, ss.SoftmaxSGM(tolerance=0.1, local_step_size=0.01), rounds=5, local_steps=3)
+    assert given.rule.local_step_size == 0.01
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ss.HardSGM(tolerance=0.1),
+        ss.AverageSGM(tolerance=0.1),
+        ss.Penalty(tolerance=0.1, penalty=5.0),
+        ss.PrimalDual(tolerance=0.1, multiplier=1.0, dual_step_size=0.1),
+    ],
+    ids=lambda rule: type(rule).__name__,
+)
+def test_other_rules_without_a_step_size(clients, rule):
+    result = chosen(clients, rule)
+    check_cycles(result)
+    assert type(result.rule) is type(rule)
+    by = result.client_constraint.max() if rule.switches_on == "max" else result.client_constraint.mean()
+    assert result.cycles[-1].constraint == pytest.approx(by, rel=1e-5)
+    assert by <= 0.1, "its own criterion is met on all data"
+    assert result.worst_objective < ss.evaluate(PROBLEM, clients, PROBLEM.start)[0].max()
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Draws:
+    clients: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Springs(ss.Oracle):
+    """f_i = |w − c_i|², g_i = w·d_i: clients that are no rows."""
+
+    centres: jax.Array
+    normals: jax.Array
+
+    @property
+    def client_count(self):
+        return self.centres.shape[0]
+
+    @property
+    def participants(self):
+        return self.client_count
+
+    def draw(self, key):
+        return Draws(jnp.arange(self.client_count, dtype=jnp.int32))
+
+    def evaluate(self, params):
+        return jnp.square(params - self.centres).sum(axis=1), (self.normals @ params)[:, None]
+
+    def report(self, params, draws):
+        f, g = self.evaluate(params)
+        return Reports(f, g, None, jnp.ones(f.shape, bool)), None
+
+    def direction(self, params, draws, kept, decision, switches, step_size):
+        loss = decision.local_loss
+        return decision.weights @ (loss.objective * 2 * (params - self.centres) + loss.constraint * self.normals)
+
+
+def test_clients_that_are_no_rows():
+    """Springs to (1, 1) and (−1, 1), and walls that hold w back."""
+    oracle = Springs(jnp.array([[1.0, 1.0], [-1.0, 1.0]]), jnp.array([[0.0, 1.0], [1.0, 0.0]]))
+    federation = ss.Federation(oracle, jnp.array([2.0, -1.0]), ("right", "left"))
+    result = ss.solve_federation(federation, ss.SoftmaxSGM(tolerance=0.25), eval_every=0)
+    # F = (1 + |w₀|)² + (1 − w₁)², w₀ <= 0.25, w₁ <= 0.25: at best w = (0, 0.25).
+    np.testing.assert_allclose(result.params, [0, 0.25], atol=0.01)
+    assert result.status.code is ss.StatusCode.FEASIBLE
+    check_cycles(result)
+    mixed = ss.sweep_federation(
+        federation,
+        {"chosen": ss.SoftmaxSGM(tolerance=0.25), "given": ss.SoftmaxSGM(tolerance=0.25, alpha=9.0, step_size=0.05)},
+        seeds=1,
+        eval_every=0,
+    )
+    same_bits(mixed["chosen"][0], result)
+    assert mixed["given"][0].cycles == ()
+
+
+def test_a_warm_start_goes_on_from_the_answer(clients):
+    first = chosen(clients, rounds=100)
+    warm = chosen(clients, rounds=100, warm_start=first)
+    check_cycles(warm)
+    averaged = chosen(clients, rounds=40, warm_start=first, answer="average").cycles[0]
+    assert averaged.answer == "the start" or averaged.answer.endswith(" on and of the run before")
+    assert warm.worst_objective <= first.worst_objective
+    assert warm.worst_constraint <= 0.1
+    cold = chosen(clients, rounds=100, warm_start=first, keep=())
+    assert cold.worst_objective <= first.worst_objective
+    assert not np.array_equal(cold.params, warm.params), "the moments of the run before count"
+    paper = ss.solve(
+        PROBLEM, clients, ss.SoftmaxSGM(tolerance=0.1, step_size=0.1), rounds=50, batch_size=None, eval_every=0
+    )
+    with pytest.raises(ValueError, match="leave 'optimizer' out of keep"):
+        chosen(clients, warm_start=paper)
+    after = chosen(clients, warm_start=paper, keep=("average",), rounds=30)
+    reached = ss.evaluate(PROBLEM, clients, paper.last)
+    if reached[1].max() <= 0.1:
+        assert after.worst_objective <= reached[0].max()
+    back = ss.solve(
+        PROBLEM,
+        clients,
+        ss.SoftmaxSGM(tolerance=0.1, step_size=1e-3),
+        rounds=5,
+        warm_start=first,
+        keep=(),
+        eval_every=0,
+    )
+    np.testing.assert_allclose(back.last, first.params, atol=0.05)
+
+
+class SeenError(Exception):
+    """What an engine was asked for."""
+
+
+def test_only_the_first_cycle_takes_over_what_a_warm_start_keeps(clients):
+    """Later ones begin from an answer to which its moments and its average do not belong."""
+    first = chosen(clients, rounds=100)
+    assert int(first.state.average.rounds) > 0
+
+    def look(request, rule, *rest):
+        raise SeenError(request, rule)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solve, "run", look)
+        with pytest.raises(SeenError) as seen:
+            chosen(clients, rounds=100, warm_start=first)
+    request, rule = seen.value.args
+    cycles = Cycles(request, request.choice, rule, 0)
+    begun = cycles.begin()
+    for kept, one in zip(
+        jax.tree.leaves((first.state.optimizer, first.state.rule, first.state.average)),
+        jax.tree.leaves((begun.optimizer, begun.rule, begun.average)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(kept, one)
+    ended = chosen(clients, rounds=100)
+    cycles.close(begun, cycles.end, ended.history.since(0))
+    second = cycles.begin()
+    assert int(second.average.rounds) == 0
+    assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(second.optimizer))
+
+
+@pytest.mark.parametrize("answer", ["last", "average", "best"])
+def test_an_answer_that_is_asked_for(clients, answer):
+    """Of every cycle that iterate alone is judged."""
+    result = chosen(clients, answer=answer)
+    check_cycles(result)
+    begins = {"last": "last iterate", "average": "mean of the", "best": "best feasible iterate"}[answer]
+    assert result.selected.startswith(begins)
+
+
+def test_a_sweep_of_rules_with_and_without_step_sizes(clients):
+    rules = {
+        "paper": ss.SoftmaxSGM(tolerance=0.1, step_size=0.1),
+        "chosen": BARE,
+        "hard": ss.HardSGM(tolerance=0.1, step_size=0.05),
+        "chosen too": ss.SoftmaxSGM(tolerance=0.2),
+    }
+    options = {"rounds": 60, "eval_every": 0}
+    found = ss.sweep(PROBLEM, clients, rules, seeds=2, **options)
+    assert found.labels == tuple(rules)
+    for label, rule in rules.items():
+        for seed in range(2):
+            alone = ss.solve(PROBLEM, clients, rule, seed=seed, lower_bound=False, **options)
+            same_bits(found[label][seed], alone)
+            assert bool(alone.cycles) == (rule.step_size is None)
+    with pytest.raises(ValueError, match="together must be False or None"):
+        ss.sweep(PROBLEM, clients, rules, seeds=1, together=True, **options)
+
+
+def test_a_sweep_over_data_sets_fills_in_what_each_of_them_asks_for(clients):
+    """α of the paper is by the number of clients, and data sets may differ in that."""
+    other = client_data(*regression(clients=3))
+    rule = ss.SoftmaxSGM(tolerance=0.1, step_size=0.1)
+    options = {"rounds": 30, "batch_size": None, "eval_every": 0}
+    found = ss.sweep(PROBLEM, [clients, other], {"paper": rule}, seeds=2, **options)["paper"]
+    for seed, data in enumerate((clients, other)):
+        same_bits(found[seed], ss.solve(PROBLEM, data, rule, seed=seed, **options))

@@ -1,0 +1,136 @@
+"""Models beside an answer: without the constraint, and constant predictions."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import optimize
+
+import softswitch as ss
+from problems import client_data, least_squares, regression, softplus_level
+from softswitch.engines import unconstrained
+from softswitch.results.baseline import CONSTANT, FOR_THE_MEAN, FOR_THE_WORST, START
+from softswitch.tables.kinds import problem_of_kind
+from softswitch.tasks.networks import constant_network, network, scores
+
+
+def three(centres=(1.0, 1.0, -1.0)):
+    return ss.ClientData.from_arrays({"c": np.array(centres, np.float32)}, client=["a", "b", "c"])
+
+
+def named(result):
+    return {one.name: one for one in result.baselines}
+
+
+@pytest.mark.parametrize(
+    ("rule", "rounds"),
+    [(ss.SoftmaxSGM(tolerance=0.0), 4000), (ss.SoftmaxSGM(alpha=50.0, step_size=0.02, tolerance=0.1), 4000)],
+)
+def test_without_the_constraint(rule, rounds):
+    """f = (w − c)² for c = 1, 1, −1 and w ≥ 2: F = 9 at 2; 1 at 0 for the worst, 8/9 at 1/3 for the mean client."""
+    problem = ss.Problem(lambda w, b: (w - b["c"][0]) ** 2, lambda w, b: 2 - w + 0 * b["c"][0], jnp.float32(3.0))
+    result = ss.solve(problem, three(), rule, rounds=rounds, batch_size=None)
+    told = ss.add_baselines(result, problem, three())
+    assert [one.name for one in told.baselines] == [START, FOR_THE_WORST, FOR_THE_MEAN]
+    worst, mean = named(told)[FOR_THE_WORST], named(told)[FOR_THE_MEAN]
+    assert worst.objective == pytest.approx(1.0, abs=0.01)
+    assert worst.constraint == pytest.approx(2.0, abs=0.01)
+    assert (worst.violating, worst.feasible) == (3, False)
+    assert mean.mean_objective == pytest.approx(8 / 9, abs=0.005)
+    assert mean.objective == pytest.approx((4 / 3) ** 2, abs=0.1)
+    assert told.price == pytest.approx(result.worst_objective - 1, abs=0.01)
+    assert f"The constraint costs the worst client {told.price:.4g}." in told.explain()
+    again = ss.add_baselines(told, problem, three())
+    assert [one.name for one in again.baselines] == [one.name for one in told.baselines]
+    assert again.diagnosis == told.diagnosis
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        ({"rounds": 800, "batch_size": None}, (5, 30)),
+        ({"rounds": 600, "batch_size": 16}, (40, 80)),
+        ({"rounds": 200, "batch_size": 8, "participation": 0.34}, (40, 80)),
+    ],
+)
+def test_it_takes_at_most_a_quarter_of_the_work(options, sizes, monkeypatch):
+    clients = client_data(*regression(sizes=sizes))
+    problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
+    result = ss.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, step_size=0.05, tolerance=0.2), **options)
+    work, plain = [], unconstrained.solve
+
+    def counting(*given, **settings):
+        found = plain(*given, **settings)
+        work.append(rows(found))
+        return found
+
+    monkeypatch.setattr(unconstrained, "solve", counting)
+    told = ss.add_baselines(result, problem, clients)
+    assert len(work) == 4
+    assert 0.1 * rows(result) < sum(work) <= 0.25 * rows(result)
+    assert named(told)[FOR_THE_WORST].objective <= result.worst_objective
+    assert named(told)[FOR_THE_MEAN].mean_objective <= result.as_baseline.mean_objective
+
+
+def rows(result):
+    return result.history.value_evaluations[-1] + 3 * result.history.gradient_evaluations[-1]
+
+
+def test_too_short_a_run_is_not_looked_at():
+    clients = client_data(*regression())
+    problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
+    rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.05, tolerance=0.2)
+    result = ss.solve(problem, clients, rule, rounds=10, batch_size=2)
+    assert ss.add_baselines(result, problem, clients).baselines == result.baselines
+
+
+def test_a_constant_network_gives_every_row_the_same():
+    like = network(5, (4, 3), seed=1)
+    made = constant_network(like, 0.7)
+    np.testing.assert_allclose(scores(made, np.random.default_rng(0).normal(size=(6, 5))), 0.7, rtol=1e-6)
+    assert [layer["w"].shape for layer in made] == [layer["w"].shape for layer in like]
+
+
+def labelled(rates, count=200):
+    """Clients with these shares of positive rows, half of each in either group."""
+    y = np.concatenate([np.arange(count) < share * count for share in rates]).astype(np.int32)
+    generator = np.random.default_rng(0)
+    data = {"x": generator.normal(size=(len(y), 3)).astype(np.float32), "y": y}
+    data["group"] = (np.arange(len(y)) % 2).astype(np.int32)
+    return ss.ClientData.from_arrays(data, client=np.repeat(np.arange(len(rates)), count))
+
+
+def constant(kind, clients, tolerance):
+    problem = problem_of_kind(kind, 3, (4,)).problem
+    result = ss.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, step_size=0.01, tolerance=tolerance), rounds=5)
+    told = ss.add_baselines(
+        result, problem, clients, constants=lambda odds: constant_network(problem.start, odds), unconstrained=False
+    )
+    return told, named(told)[CONSTANT]
+
+
+@pytest.mark.parametrize("tolerance", [0.05, 0.5, 2.0])
+def test_the_best_constant_for_neyman_pearson(tolerance):
+    """Misses cost log(1 + e^−b) <= tolerance, so b = −log(e^tolerance − 1), and false alarms cost log(1 + e^b)."""
+    told, found = constant("neyman-pearson", labelled((0.3, 0.6)), tolerance)
+    odds = -np.log(np.expm1(tolerance))
+    assert found.feasible
+    assert found.constraint <= tolerance
+    assert found.objective == pytest.approx(np.log1p(np.exp(odds)), rel=1e-3)
+    if tolerance == 2.0:  # every answer is feasible, but five rounds are not enough for anything
+        assert "no better than a constant" in [finding.illness for finding in told.diagnosis]
+        assert f"has F = {found.objective:.4g}" in told.explain()
+
+
+def test_the_best_constant_for_parity():
+    """Any constant treats the groups alike: the smallest worst cross-entropy."""
+    rates = (0.1, 0.25, 0.6)
+    _, found = constant("demographic-parity", labelled(rates), 0.01)
+    worst = optimize.minimize_scalar(lambda b: max(np.logaddexp(0, b) - p * b for p in rates), bracket=(-3, 3))
+    assert found.feasible
+    assert found.objective == pytest.approx(worst.fun, rel=1e-4)
+
+
+def test_where_no_constant_is_feasible():
+    _, found = constant("group-loss", labelled((0.3, 0.6)), 0.2)
+    assert not found.feasible
+    assert found.violating == 2

@@ -1,0 +1,112 @@
+"""Beside an answer: the start, and what is said where the answer is no better."""
+
+import json
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softswitch as ss
+from problems import client_data, least_squares, regression, softplus_level
+from softswitch.results.baseline import CONSTANT, START, Baseline, no_better, side_by_side
+from softswitch.runs.folder import open_run, write_result
+
+
+def two():
+    return ss.ClientData.from_arrays({"sign": np.array([1.0, -1.0], np.float32)}, client=["plus", "minus"])
+
+
+def run(objective, constraint, start, **options):
+    problem = ss.Problem(objective, constraint, jnp.float32(start))
+    rule = ss.SoftmaxSGM(alpha=50.0, step_size=0.01, tolerance=0.1)
+    return ss.solve(problem, two(), rule, **{"rounds": 100, "batch_size": None} | options)
+
+
+def illnesses(result):
+    return [finding.illness for finding in result.diagnosis]
+
+
+def test_the_start_is_judged_on_all_data():
+    clients, start = client_data(*regression()), jnp.full(4, 0.3)
+    problem = ss.Problem(least_squares, softplus_level, start)
+    rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.01, tolerance=0.1)
+    result = ss.solve(problem, clients, rule, rounds=30, batch_size=4)
+    (told,) = result.baselines
+    objective, constraint = ss.evaluate(problem, clients, start)
+    assert told.name == START
+    assert told.objective == pytest.approx(objective.max())
+    assert told.mean_objective == pytest.approx(objective.mean())
+    assert told.constraint == pytest.approx(constraint.max())
+    assert told.violating == (constraint[:, 0] > 0.1).sum() == 6
+    assert not told.feasible
+    on = ss.solve(problem, clients, rule, rounds=30, batch_size=4, warm_start=result)
+    assert on.baselines[0].objective == pytest.approx(ss.evaluate(problem, clients, result.last)[0].max())
+
+
+def test_no_better_than_a_feasible_start():
+    best = lambda w, b: (w - 1) ** 2  # noqa: E731
+    assert "no better than the start" in illnesses(run(best, lambda w, b: w - 5 + 0 * b["sign"][0], 1.0))
+    better = run(best, lambda w, b: w - 5 + 0 * b["sign"][0], 0.0)
+    assert "no better than the start" not in illnesses(better)
+    infeasible = run(best, lambda w, b: w - 0.5 + 0 * b["sign"][0], 1.0)
+    assert infeasible.worst_objective > infeasible.baselines[0].objective
+    assert "no better than the start" not in illnesses(infeasible)
+    assert run(best, lambda w, b: w - 5 + 0 * b["sign"][0], 1.0).status.ok  # feasibility is another question
+
+
+def told(name, objective, feasible=True):
+    return Baseline(name, objective, objective, 0.0, 0 if feasible else 2, feasible)
+
+
+@pytest.mark.parametrize(("objective", "found"), [(0.9295, 1), (0.9285, 0), (2.97, 1)])
+def test_no_better_than_a_constant(objective, found):
+    """Within a thousandth of the constant's F is no better."""
+    answer = told("", objective)
+    findings = no_better(answer, [told(CONSTANT, 0.93)])
+    assert [finding.illness for finding in findings] == ["no better than a constant"] * found
+    assert all("has F = 0.93" in finding.seen for finding in findings)
+    assert no_better(answer, [told(CONSTANT, 0.1, feasible=False)]) == []
+    assert no_better(answer, [told(CONSTANT, -5.0)]) != []
+
+
+def test_a_table_in_words():
+    lines = side_by_side(told("the answer", 0.5), [told(START, 0.6931, feasible=False)], 4)
+    assert lines[0].split() == ["F", "mean", "G", "clients", "violating"]
+    assert lines[1].endswith("0 of 4")
+    assert lines[2].split() == ["the", "start", "0.6931", "0.6931", "0", "2", "of", "4"]
+    result = run(lambda w, b: (w - 1) ** 2, lambda w, b: w - 5 + 0 * b["sign"][0], 0.0)
+    assert result.as_baseline.objective == result.worst_objective
+    assert "the start" in result.explain()
+    assert result.price is None
+
+
+def test_what_is_not_finite_is_kept_as_unknown():
+    broken = Baseline("x", math.inf, 1.0, math.nan, 3, False)
+    json.dumps(broken.to_dict(), allow_nan=False)
+    back = Baseline.from_dict(broken.to_dict())
+    assert math.isnan(back.objective)
+    assert (back.mean_objective, back.violating, back.feasible) == (1.0, 3, False)
+
+
+def test_what_earlier_versions_wrote_is_read(tmp_path):
+    """Their code of a feasible answer was another one, and they knew nothing of baselines and choices."""
+    result = run(lambda w, b: (w - 1) ** 2, lambda w, b: w - 5 + 0 * b["sign"][0], 0.0)
+    assert result.status.code == "feasible"
+    result.save(tmp_path / "saved")
+    file = tmp_path / "saved" / "result.json"
+    words = json.loads(file.read_text())
+    words["status"]["code"] = "converged-feasible"
+    del words["baselines"], words["chosen"]
+    file.write_text(json.dumps(words))
+    back = ss.Result.load(tmp_path / "saved")
+    assert back.status.ok
+    assert str(back.status).startswith("feasible: ")
+    assert (back.baselines, back.chosen) == ((), {})
+    write_result(tmp_path / "run", result)
+    file = tmp_path / "run" / "run.json"
+    file.write_text(file.read_text().replace('"feasible"', '"converged-feasible"', 1))
+    assert "converged-feasible" in file.read_text()
+    assert open_run(tmp_path / "run").about["status"]["code"] == "feasible"
+    with pytest.raises(ValueError, match="nonsense"):
+        ss.StatusCode("nonsense")

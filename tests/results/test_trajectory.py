@@ -1,0 +1,213 @@
+"""What looks wrong with the course of a run, and whether it was still improving."""
+
+import re
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softswitch as ss
+from problems import client_data, least_squares, regression, softplus_level
+from softswitch.clients.evaluation import Overview
+from softswitch.clients.oracle import Judged
+from softswitch.results.history import History
+from softswitch.results.improvement import improvement, quality
+from softswitch.results.one_cycle import Cycle
+from softswitch.results.trajectory import cycles_lost, objective_jumps
+from softswitch.tasks.neyman_pearson import breast_cancer
+
+
+def illnesses(result):
+    return [finding.illness for finding in result.diagnosis]
+
+
+def history(objective, full_rounds=(), full=()):
+    """Rounds of which only the objective matters."""
+    objective = np.asarray(objective, dtype=float)
+    zeros, full = np.zeros(len(objective)), np.asarray(full, dtype=float)
+    return History(
+        objective=objective,
+        constraint=zeros,
+        criterion=zeros,
+        feasible=zeros == 0,
+        worst_client=zeros.astype(int),
+        value_evaluations=zeros,
+        gradient_evaluations=zeros,
+        full_rounds=np.asarray(full_rounds, dtype=int),
+        full=Overview(full, full, full, full),
+        absent=zeros,
+    )
+
+
+def at_answer(*objective):
+    return Judged(np.array(objective), np.zeros((len(objective), 1)))
+
+
+def test_an_objective_that_jumps_about():
+    """Half of the changes are 0.26 or less, one in ten 7.5 or more, and the answer has F = 2.97."""
+    changes = np.tile([0.26, -0.26, 0.26, -0.26, 0.2, -0.2, 0.1, -0.1, 7.5, -7.5], 20)
+    jumping = history(3 + np.cumsum(changes))
+    later = np.abs(np.diff(jumping.objective[100:]))
+    assert (np.median(later), np.percentile(later, 90)) == pytest.approx((0.26, 7.5))
+    found = objective_jumps(jumping, at_answer(2.97, 1.2), 0.5)
+    assert found.illness == "objective jumps about"
+    assert "changes F by 7.5 or more, and the answer has F = 2.97" in found.seen
+    assert "now 0.5" in found.change
+    assert objective_jumps(jumping, at_answer(8.0, 1.2), 0.5) is None  # an F on which such changes are small
+    assert objective_jumps(jumping, at_answer(2.97, -6.0), 0.5) is None  # so do clients that far apart
+    assert objective_jumps(history(jumping.objective[:30]), at_answer(2.97, 1.2), 0.5) is None
+    once = history(np.where(np.arange(200) == 150, 50.0, 3.0))
+    assert objective_jumps(once, at_answer(2.97, 1.2), 0.5) is None
+
+
+def test_noisy_reports_of_steady_iterates_are_no_jumps():
+    reported = np.cumsum(np.tile([7.5, -7.5], 100))
+    rounds = np.arange(0, 200, 20)
+    steady, moving = (history(reported, rounds, values) for values in (np.full(10, 3.0), reported[rounds]))
+    assert objective_jumps(steady, at_answer(2.97), 0.5) is None
+    assert objective_jumps(moving, at_answer(2.97), 0.5) is not None
+    assert objective_jumps(history(reported, rounds[-3:], np.full(3, 3.0)), at_answer(2.97), 0.5) is not None
+
+
+def two():
+    return ss.ClientData.from_arrays({"sign": np.array([1.0, -1.0], np.float32)}, client=["plus", "minus"])
+
+
+def run(objective, constraint, start, step_size, **options):
+    problem = ss.Problem(objective, constraint, jnp.float32(start))
+    rule = ss.SoftmaxSGM(alpha=50.0, step_size=step_size, tolerance=0.1)
+    return ss.solve(problem, two(), rule, **{"rounds": 400, "batch_size": None} | options)
+
+
+def never(w, b):
+    return -1.0 + 0 * w * b["sign"][0]
+
+
+def test_jumps_of_a_run():
+    """|w| from 0.3 in steps of 4: 0.3, −3.7, 0.3, …"""
+    large, small = (run(lambda w, b: jnp.abs(w), never, 0.3, step) for step in (4.0, 0.01))
+    assert "objective jumps about" in illnesses(large)
+    assert "objective jumps about" not in illnesses(small)
+
+
+def level(w, b):
+    return w + 0 * b["sign"][0]
+
+
+def test_few_rounds_to_average():
+    """From 9.8 down in steps of 0.01: the last 29 of 1,000 rounds are feasible."""
+    few = run(lambda w, b: b["sign"][0] * w, level, 9.8, 0.01, rounds=1000)
+    assert "few rounds to average" in illnesses(few)
+    assert "the mean of 29 feasible iterates, of 1000 rounds" in few.explain()
+    assert "few rounds to average" not in illnesses(run(lambda w, b: w**2, level, 4.0, 0.01, rounds=1000))
+    last = run(lambda w, b: b["sign"][0] * w, level, 9.8, 0.01, rounds=1000, answer="last")
+    assert "few rounds to average" not in illnesses(last)
+    short = run(lambda w, b: b["sign"][0] * w, level, 0.5, 0.01, rounds=50)
+    assert 0 < short.history.feasible_rounds < 20
+    assert "few rounds to average" in illnesses(short)
+
+
+def test_a_run_that_was_still_improving_gains_by_going_on():
+    task, rule = breast_cancer(20), ss.SoftmaxSGM(alpha=100.0, step_size=0.5, tolerance=0.1)
+    short, long = (
+        ss.solve(task.problem, task.train, rule, local_steps=5, participation=0.5, rounds=rounds)
+        for rounds in (1000, 2000)
+    )
+    assert illnesses(short) == ["still improving"]
+    assert "was still improving when it ended: the last 250 rounds brought F from" in short.explain()
+    assert long.worst_objective < 0.9 * short.worst_objective
+    assert long.status.ok
+
+
+def test_when_a_course_is_still_improving():
+    rounds = np.arange(0, 1000, 50)
+
+    def seen(values):
+        return improvement(history(np.ones(1000), rounds, values), (), 0.1)
+
+    assert seen(np.linspace(1.0, 0.5, 20)).going_on
+    assert not seen(np.linspace(0.5, 1.0, 20)).gained
+    assert not seen(1 - 1e-4 * rounds / 1000).going_on
+    assert seen(1 - 1e-4 * rounds / 1000).gained
+    noise = np.random.default_rng(0).normal(size=20)
+    assert not seen(1 + noise).going_on
+    flat = np.maximum(1 - rounds / 300, 0.2)  # long over
+    assert not seen(flat).going_on
+    tiny = 1e-12 * np.linspace(1.0, 0.1, 20)  # a tenth of nothing
+    assert not seen(tiny).going_on
+    assert seen(np.linspace(1.0, 0.5, 20)[:5].tolist() + [np.nan] * 15) is None
+    assert "cannot be told" in quality(history(np.ones(1000)), (), 0.1)
+
+
+def cycle(begin, end, objective, *, constraint=0.0, diverged=False):
+    return Cycle(begin, end, 0.1, 0.9, 0.1, objective, constraint, "last iterate", True, diverged)
+
+
+def test_cycles_that_still_gain():
+    gaining = (cycle(0, 100, 1.0), cycle(100, 240, 0.5))
+    rounds = history(np.full(240, 2.0))
+    assert improvement(rounds, gaining, 0.1).going_on
+    assert "the last cycle, of 140 rounds, brought F from 1 to 0.5" in quality(rounds, gaining, 0.1)
+    assert not improvement(rounds, (gaining[0], cycle(100, 240, 0.995)), 0.1).going_on
+    assert improvement(rounds, gaining[:1], 0.1) is None
+    assert improvement(rounds, (replace(gaining[0], constraint=0.3), gaining[1]), 0.1) is None
+
+
+def test_cycles_that_were_not_finite():
+    lost = cycle(100, 200, 1.0, diverged=True)
+    assert cycles_lost([cycle(0, 100, 1.0), lost]) is not None  # nothing came after it
+    long = [cycle(0, 100, 1.0), lost, cycle(200, 2000, 0.5)]
+    assert cycles_lost(long) is None
+    found = cycles_lost([cycle(0, 100, 1.0), lost, cycle(200, 250, 0.5)])
+    assert "1 of 3 cycles, 40% of the rounds" in found.seen
+    assert cycles_lost([cycle(0, 100, 1.0)]) is None
+
+
+def test_chosen_settings_are_told_and_kept(tmp_path):
+    clients = client_data(*regression(sizes=(40, 80)))
+    problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
+    result = ss.solve(problem, clients, ss.SoftmaxSGM(tolerance=0.2), rounds=1500)
+    assert illnesses(result) == [], result.explain()
+    assert result.chosen["rounds"] == "1,500"
+    assert result.chosen["rows for a gradient"] == "all of a client's"
+    assert result.chosen["reports"] == "exact"
+    told = result.explain()
+    assert "Chosen: rounds: 1,500; rows for a gradient: all of a client's" in told
+    assert told.count("  Cycle ") == len(result.cycles) > 1
+    assert "was hardly improving" in told or "was no longer improving" in told
+    result.save(tmp_path / "it")
+    assert ss.Result.load(tmp_path / "it").chosen == result.chosen
+    drawn = ss.solve(problem, clients, ss.SoftmaxSGM(tolerance=0.2), rounds=200, batch_size=16, value_batch_size=8)
+    assert drawn.chosen["rows for a gradient"] == "16 of each client's"
+    assert drawn.chosen["rows for a report"] == "8 of each client's"
+    by_hand = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.2)
+    assert ss.solve(problem, clients, by_hand, rounds=20).chosen == {}
+
+
+def test_few_chosen_rounds_are_still_improving():
+    task = breast_cancer(20)
+    result = ss.solve(task.problem, task.train, ss.SoftmaxSGM(tolerance=0.1), rounds=300)
+    assert illnesses(result) == ["still improving"]
+
+
+def test_the_batch_that_ends_the_noise():
+    """Rows of ±5 around 0: the finding names how many rows are enough, and with so many it is gone."""
+    noise = np.random.default_rng(0).choice([-5.0, 5.0], 20_000)
+    noise -= noise.reshape(2, 10_000).mean(axis=1).repeat(10_000)
+    clients = ss.ClientData.from_arrays({"z": noise.astype(np.float32)}, client=np.repeat([0, 1], 10_000))
+    problem = ss.Problem(
+        lambda w, b: (w - 1) ** 2 + 0 * b["z"][0],
+        lambda w, b: jnp.average(b["z"], weights=b["weight"]) + w,
+        jnp.float32(0.5),
+    )
+    rule = ss.SoftmaxSGM(alpha=50.0, step_size=0.01, tolerance=0.1)
+    small = ss.solve(problem, clients, rule, rounds=400, batch_size=2)
+    found = next(one for one in small.diagnosis if one.illness == "batch too small for the threshold")
+    rows = int(re.search(r"value_batch_size from 2 to about ([\d,]+)", found.change)[1].replace(",", ""))
+    assert 500 < rows < 10_000
+    enough, few = (
+        ss.solve(problem, clients, rule, rounds=400, batch_size=2, value_batch_size=size) for size in (rows, rows // 40)
+    )
+    assert "batch too small for the threshold" not in illnesses(enough)
+    assert "batch too small for the threshold" in illnesses(few)
