@@ -119,6 +119,9 @@ def test_the_best_constant_for_neyman_pearson(tolerance):
     if tolerance == 2.0:  # every answer is feasible, but five rounds are not enough for anything
         assert "no better than a constant" in [finding.illness for finding in told.diagnosis]
         assert f"has F = {found.objective:.4g}" in told.explain()
+        problem = problem_of_kind("neyman-pearson", 3, (4,)).problem
+        again = ss.add_baselines(told, problem, labelled((0.3, 0.6)), unconstrained=False)
+        assert again.diagnosis == told.diagnosis  # nothing is said twice
 
 
 def test_the_best_constant_for_parity():
