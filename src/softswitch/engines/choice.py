@@ -32,7 +32,7 @@ CYCLES = 40
 """The first cycle takes this part of the rounds, and every later one √2 times as many as the one before,"""
 SHORTEST_CYCLE = 40
 """but none fewer than this."""
-FIRST_WAY, SMALLEST_FIRST_STEP, LARGEST_FIRST_STEP = 5.0, 0.01, 0.1
+FIRST_WAY, SMALLEST_FIRST_STEP, LARGEST_FIRST_STEP = 2.5, 0.01, 0.1
 """How far a parameter can go in the first cycle, and the steps that this may come to, in units of the start."""
 SHARPNESS = 0.3
 """α, in units of the change from round to round."""

@@ -3,7 +3,7 @@
 After a cycle its last iterate, the average of the feasible ones in its second half and the best by its reports are
 judged on all training data. The best of them and of what there was before is where the next cycle begins. A cycle that
 gained much is followed by one with twice its step, one that gained nothing by one with a third of it; each has √2 times
-the rounds of the one before. Where reports are noisy, the threshold moves by how far the cycle ended off the tolerance.
+the rounds of the one before. Where reports are noisy, the threshold moves by how far they were off at its end.
 """
 
 from __future__ import annotations
@@ -34,11 +34,9 @@ GAIN, LARGE_GAIN = 1e-3, 0.2
 """A gain is a fall of F by this share of itself, a large one by that; likewise of G while it is above the tolerance."""
 NOTHING, NOTHING_OF_START, CYCLES_OF_NOTHING, FEWEST_CYCLES = 3e-4, 2e-5, 3, 5
 """A run may end where its last cycles together gained less than these shares of F and of F at the start."""
-CORRECTED, CORRECTED_DOWN, ROOM = 0.7, 1.3, 0.02
-"""The share of what a noisy cycle ended off its aim that the threshold moves by, up and down; and how far the aim is
-below the tolerance, as a share of it and of what a cycle is off."""
-SELDOM = 0.02
-"""A switch that comes out one way in fewer rounds than this share says nothing of where the threshold should be."""
+ROOM, TAIL = 0.02, 0.1
+"""Where reports are noisy: how far below the tolerance to aim, as a share of it and of what reports are off by; and
+over which last part of a cycle that is measured."""
 MOST_DIVERGED = 6
 """So many cycles in a row that are not finite end the run."""
 
@@ -99,15 +97,19 @@ class Cycles:
 
     @property
     def hopeless(self) -> bool:
-        """Whether there is nothing to begin from, or nothing stays finite."""
+        """Whether there is nothing to begin from, or nothing stays finite and nothing was found."""
+        return not _finite(self._start) or (self._diverges and self.best.words == self._start.words)
+
+    @property
+    def _diverges(self) -> bool:
         last = self.past[-MOST_DIVERGED:]
-        return not _finite(self._start) or (len(last) == MOST_DIVERGED and all(cycle.diverged for cycle in last))
+        return len(last) == MOST_DIVERGED and all(cycle.diverged for cycle in last)
 
     @property
     def over(self) -> bool:
         """Whether all rounds are run, or nothing more is gained."""
         choice, done = self._choice, self.done
-        if done >= choice.rounds or self.hopeless:
+        if done >= choice.rounds or self.hopeless or self._diverges:
             return done > 0
         if not (choice.may_end and choice.exact) or len(self.past) < FEWEST_CYCLES or not self._feasible(self.best):
             return False
@@ -160,15 +162,10 @@ class Cycles:
         """
         begin = self.done
         diverged, tolerance = int(state.diverged_at) >= 0, float(self._asked.tolerance)
-        found = [] if diverged else [self._judged(*one) for one in self._candidates(state, begin, done)]
+        candidates = self._candidates(state, begin, done)
+        found = [self._judged(*one) for name, one in candidates.items() if not (diverged and name == "last")]
         better = [one for one in found if _finite(one) and one.rank(tolerance) < self.best.rank(tolerance)]
-        shift = 0.0
-        if found and not self._choice.exact:
-            off = tolerance - found[0].constraint
-            off -= ROOM * (abs(tolerance) + abs(off))
-            acts = SELDOM < float(np.mean(history.feasible)) < 1 - SELDOM
-            shift = CORRECTED_DOWN * off if off < 0 else CORRECTED * off if acts else 0.0
-        self._shift = shift if math.isfinite(shift) else 0.0
+        self._shift = 0.0 if diverged or self._choice.exact else self._off(state.params, history)
         before = self.best
         self.best = min([self.best, *better], key=lambda one: one.rank(tolerance))
         self._factor = MUCH_SMALLER if diverged else _factor(before, self.best, tolerance)
@@ -194,6 +191,13 @@ class Cycles:
             params=self.best.params, best=BestSeen(self.best.params, score), diverged_at=jnp.int32(-1)
         )
 
+    def _off(self, last: Params, history: History) -> float:
+        """How far the threshold is off where it should be: reports at a cycle's end lie off what is true there."""
+        tolerance, tail = float(self._asked.tolerance), history.criterion[-max(3, round(TAIL * len(history))) :]
+        bias = float(np.median(tail)) - self._judged(last, "").constraint
+        aim = tolerance + bias - ROOM * (abs(tolerance) + abs(bias)) - float(self.rule.switch_at)
+        return aim if math.isfinite(aim) else 0.0
+
     def journal(self) -> tuple[Params, str]:
         """What a checkpoint keeps of the cycles so far."""
         told = {
@@ -214,8 +218,8 @@ class Cycles:
         if numbers is not None:
             self.rule = _with_numbers(self.rule, numbers)
 
-    def _candidates(self, state: State, begin: int, done: int) -> list[tuple[Params, str]]:
-        """The iterates that may be the answer; the first is where the cycle ended."""
+    def _candidates(self, state: State, begin: int, done: int) -> dict[str, tuple[Params, str]]:
+        """The iterates that may be the answer."""
         wanted = self._request.settings.answer
         within = f"of rounds {begin} to {done - 1}"
         every = {"last": (state.params, f"last iterate {within}")}
@@ -228,7 +232,7 @@ class Cycles:
             every["best"] = (state.best.params, f"best feasible iterate by its reports {within}")
         elif np.isfinite(state.least_violating.score):
             every["best"] = (state.least_violating.params, f"iterate with the smallest criterion {within}")
-        return [every[name] for name in ("last", "average", "best") if name in every and wanted in ("auto", name)]
+        return {name: one for name, one in every.items() if wanted in ("auto", name)}
 
     def _judged(self, params: Params, words: str) -> Found:
         judged = self._request.oracle.judge(params)

@@ -21,7 +21,6 @@ import numpy as np
 from softswitch.clients.oracle import Judged
 from softswitch.engines.choice import LONG_CYCLE, LONG_MOMENTUM, MOMENTUM, SHORTEST_CYCLE, first_choice
 from softswitch.engines.cycles import (
-    CORRECTED,
     GAIN,
     LARGE_GAIN,
     LARGER,
@@ -44,8 +43,9 @@ logger = logging.getLogger("softswitch.flower")
 FIRST_LOCAL = 1e-3
 """The clients' step before it is known how long a direction is, a share of the server's; and what it is multiplied by
 after a round that is void because directions were not finite, or absurd."""
-STUCK, FREE = 0.02, 0.98
-"""A threshold is corrected where the share of feasible rounds was between these."""
+CORRECTED, STUCK, FREE = 0.7, 0.02, 0.98
+"""A threshold moves by this share of what a cycle ended off the tolerance, if the share of feasible rounds was between
+these."""
 
 
 class _Told(NamedTuple):
