@@ -2,8 +2,9 @@
 
 After a cycle its last iterate, the average of the feasible ones in its second half and the best by its reports are
 judged on all training data. The best of them and of what there was before is where the next cycle begins. A cycle that
-gained much is followed by one with twice its step, one that gained nothing by one with a third of it; each has √2 times
-the rounds of the one before. Where reports are noisy, the threshold moves by how far they were off at its end.
+gained much, or the second in a row that gained, is followed by one with twice its step, one that gained nothing by one
+with a third of it; each has √2 times the rounds of the one before. Where reports are noisy, the threshold moves by how
+far they were off at its end.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ from softswitch.results.one_cycle import Cycle
 
 LONGER = math.sqrt(2)
 LARGER, SMALLER, MUCH_SMALLER = 2.0, 0.3, 0.1
-"""What the next step is multiplied by: after a large gain, without one, and after a value that was not finite."""
+"""What the next step is multiplied by: after a large gain or two in a row, without one, and after a value that was not
+finite."""
 GAIN, LARGE_GAIN = 1e-3, 0.2
 """A gain is a fall of F by this share of itself, a large one by that; likewise of G while it is above the tolerance."""
 NOTHING, NOTHING_OF_START, CYCLES_OF_NOTHING, FEWEST_CYCLES = 3e-4, 2e-5, 3, 5
 """A run may end where its last cycles together gained less than these shares of F and of F at the start."""
-ROOM, TAIL = 0.02, 0.1
-"""Where reports are noisy: how far below the tolerance to aim, as a share of it and of what reports are off by; and
-over which last part of a cycle that is measured."""
+ROOM, ROOM_FOR_NOISE, TAIL = 1e-3, 0.2, 0.1
+"""Where reports are noisy: how far below the tolerance to aim, as shares of it and of what reports are off by; and over
+which last part of a cycle that is measured."""
 MOST_DIVERGED = 6
 """So many cycles in a row that are not finite end the run."""
 
@@ -168,7 +170,8 @@ class Cycles:
         self._shift = 0.0 if diverged or self._choice.exact else self._off(state.params, history)
         before = self.best
         self.best = min([self.best, *better], key=lambda one: one.rank(tolerance))
-        self._factor = MUCH_SMALLER if diverged else _factor(before, self.best, tolerance)
+        again = bool(self.past) and self._factor >= 1
+        self._factor = MUCH_SMALLER if diverged else _factor(before, self.best, tolerance, again=again)
         step: Any = self.rule.step_size
         self.past.append(
             Cycle(
@@ -195,7 +198,7 @@ class Cycles:
         """How far the threshold is off where it should be: reports at a cycle's end lie off what is true there."""
         tolerance, tail = float(self._asked.tolerance), history.criterion[-max(3, round(TAIL * len(history))) :]
         bias = float(np.median(tail)) - self._judged(last, "").constraint
-        aim = tolerance + bias - ROOM * (abs(tolerance) + abs(bias)) - float(self.rule.switch_at)
+        aim = tolerance + bias - ROOM * abs(tolerance) - ROOM_FOR_NOISE * abs(bias) - float(self.rule.switch_at)
         return aim if math.isfinite(aim) else 0.0
 
     def journal(self) -> tuple[Params, str]:
@@ -284,8 +287,8 @@ def _finite(found: Found) -> bool:
     return math.isfinite(found.objective) and math.isfinite(found.constraint)
 
 
-def _factor(before: Found, after: Found, tolerance: float) -> float:
-    """What the next step is multiplied by."""
+def _factor(before: Found, after: Found, tolerance: float, *, again: bool) -> float:
+    """What the next step is multiplied by; ``again``: the cycle before this one gained as well."""
     above, still_above = (max(0.0, found.constraint - tolerance) for found in (before, after))
     if above > 0:
         gain = (above - still_above) / above
@@ -293,7 +296,9 @@ def _factor(before: Found, after: Found, tolerance: float) -> float:
         gain = (before.objective - after.objective) / max(abs(after.objective), 1e-300)
     if gain > LARGE_GAIN and (above == 0 or still_above > 0):
         return LARGER
-    return 1.0 if gain > GAIN else SMALLER
+    if gain <= GAIN:
+        return SMALLER
+    return LARGER if again and above == 0 else 1.0
 
 
 def _numbers(rule: Rule) -> list[float] | None:
