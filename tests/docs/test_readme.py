@@ -29,7 +29,7 @@ def test_readme_runs_as_printed(capsys):
 
 
 def test_choosing_runs_as_printed(capsys):
-    assert run_programs("docs/choosing.md") == 2
+    assert run_programs("docs/choosing.md") == 3
     printed = capsys.readouterr().out
     page = (ROOT / "docs/choosing.md").read_text()
     rounds, rows = re.search(r"asks for ([\d,]+) rounds with ([\d,]+) rows", page).groups()

@@ -176,6 +176,7 @@ def test_what_is_chosen_where_there_is_work_for_few_rows_only(monkeypatch):
     some = shown(asked(large, rounds=400)[0], large)
     assert (some["batch_size"], some["value_batch_size"]) == (None, None)
     rows = int(large.sizes.sum())
+    monkeypatch.setattr(choice, "FEWEST_ROWS", (64, 256))
     monkeypatch.setattr(choice, "WORK", choice.LEAST_PARAMETERS * choice.FEWEST_ROUNDS * int(2.5 * rows))
     request, _ = asked(large)
     told = shown(request, large)

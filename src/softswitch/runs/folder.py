@@ -21,6 +21,7 @@ from safetensors.numpy import load_file, save
 
 from softswitch.results.certificate import Certificate
 from softswitch.results.history import History
+from softswitch.results.one_cycle import Cycle
 from softswitch.results.result import Result
 from softswitch.results.saving import read_history, write_history
 from softswitch.results.status import EARLIER
@@ -171,6 +172,11 @@ class Run:
         flat = {f"{section}.{name}": value for section, part in told.items() for name, value in part.items()}
         data = self.about.get("data", {}).get("sha256")
         return flat if data is None else flat | {"data.sha256": data[:12]}
+
+    @property
+    def cycles(self) -> list[Cycle]:
+        """What a run that chose for itself went through."""
+        return [Cycle.from_dict(told) for told in self.about.get("cycles", ())]
 
     @cached_property
     def history(self) -> History:

@@ -88,6 +88,7 @@ def _told(run: Run) -> dict[str, Any]:
             **_oldest(about.get("oldest_report")),
         },
         "beside": _beside(run),
+        "cycles": [str(cycle) for cycle in run.cycles],
         "clients": _clients(run),
         "groups": _groups(run),
         "settings": settings.read_text(encoding="utf-8") if settings.exists() else "",
