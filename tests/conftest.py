@@ -1,6 +1,9 @@
 """Shapes in type hints are checked in every test; float64 where a test asks for it."""
 
+import gc
+import itertools
 import os
+from pathlib import Path
 
 # Tests compile hundreds of small programs and run each for a moment: this nearly halves the time to compile.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false".strip()
@@ -40,3 +43,18 @@ def x64_alone():
     with jax.enable_x64(True):
         yield
     jax.clear_caches()
+
+
+TESTS = itertools.count(1)
+MOST_MAPS = 30_000
+"""A compiled program holds some twenty memory maps, and a process may have 65,530: beyond that the compiler crashes."""
+
+
+@pytest.fixture(autouse=True)
+def few_programs():
+    """Let go of compiled programs where there are very many."""
+    yield
+    maps = Path("/proc/self/maps")
+    if next(TESTS) % 10 == 0 and maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()

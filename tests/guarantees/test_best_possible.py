@@ -41,7 +41,7 @@ def check(seeds):
 
 
 def test_it_is_at_or_below_the_optimum_and_near_it(x64):
-    assert check(range(40)).max() < 1e-6
+    assert check(range(24)).max() < 1e-6
 
 
 @pytest.mark.slow
@@ -50,7 +50,7 @@ def test_it_is_so_in_all_of_500_random_problems(x64):
 
 
 def test_single_precision_is_allowed_for():
-    for seed in range(40, 55):
+    for seed in range(40, 48):
         drawn = draw(seed)
         w, (best, _) = drawn.optimum()
         bound = ss.lower_bound(drawn.problem, drawn.clients, jnp.asarray(w, jnp.float32), drawn.tolerance)
