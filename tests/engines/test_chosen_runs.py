@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from compilations import COMPILATIONS
 from problems import LEVEL, NumpyTwin, client_data, least_squares, mean, regression, softplus_level, two_constraints
 from softswitch.engines import compiled, solve
 from softswitch.engines.cycles import Cycles
@@ -90,20 +91,6 @@ def test_the_same_seed_gives_the_same_bits_whatever_the_chunks(monkeypatch, clie
     assert not np.array_equal(one.history.criterion, chosen(clients, seed=5, **options).history.criterion)
     monkeypatch.setattr(compiled, "CHUNK_ROUNDS", 7)
     same_bits(one, chosen(clients, seed=4, **options))
-
-
-class Compilations:
-    """Counts how often XLA compiles anything."""
-
-    def __init__(self):
-        self.count = 0
-        jax.monitoring.register_event_duration_secs_listener(self._listen)
-
-    def _listen(self, event, duration, **_):
-        self.count += event == "/jax/core/compile/backend_compile_duration"
-
-
-COMPILATIONS = Compilations()
 
 
 def test_another_number_compiles_nothing(clients):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from compilations import COMPILATIONS
 from problems import client_data, least_squares, mean, regression, softplus_level, two_constraints
 from softswitch.clients import slices
 from softswitch.clients.losses import Losses
@@ -30,20 +31,6 @@ def solve(clients, rule=RULE, problem=PROBLEM, **options):
 def same_params(one, other):
     np.testing.assert_array_equal(one.params, other.params)
     np.testing.assert_array_equal(one.last, other.last)
-
-
-class Compilations:
-    """Counts how often XLA compiles anything."""
-
-    def __init__(self):
-        self.count = 0
-        jax.monitoring.register_event_duration_secs_listener(self._listen)
-
-    def _listen(self, event, duration, **_):
-        self.count += event == "/jax/core/compile/backend_compile_duration"
-
-
-COMPILATIONS = Compilations()
 
 
 def test_rounds_beyond_the_last_are_not_in_the_program(clients):

@@ -9,6 +9,7 @@ import optax
 import pytest
 
 import softswitch as ss
+from compilations import COMPILATIONS
 from softswitch.method.change import Change, no_change
 from softswitch.method.describing import describe_rule, rule_described
 from softswitch.method.steps import FallingStep, NormalizedAdam
@@ -181,20 +182,6 @@ def test_their_numbers_are_leaves():
     assert jax.tree.structure(dataclasses.replace(CHOSEN, optimizer=optax.adam)) != structure
     rebuilt = jax.tree.unflatten(structure, leaves)
     assert rebuilt == CHOSEN
-
-
-class Compilations:
-    """Counts how often XLA compiles anything."""
-
-    def __init__(self):
-        self.count = 0
-        jax.monitoring.register_event_duration_secs_listener(self._listen)
-
-    def _listen(self, event, duration, **_):
-        self.count += event == "/jax/core/compile/backend_compile_duration"
-
-
-COMPILATIONS = Compilations()
 
 
 def test_another_number_of_theirs_compiles_nothing():

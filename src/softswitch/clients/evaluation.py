@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from softswitch.clients.client_data import ClientData, Rows
 from softswitch.clients.losses import Losses
+from softswitch.clients.oracle import Judged
 from softswitch.clients.sampling import whole
 from softswitch.clients.slices import map_slices, slice_size
 from softswitch.problem.means import mean_over
@@ -122,6 +123,13 @@ def pooled_value(way: WayThrough, rows: Rows, params: Params, losses: Losses) ->
     """A pooled constraint on all clients' data put together, compiled."""
     statistics = way.each(lambda batch: losses.statistics(params, batch), rows, float_dtype(params))
     return losses.pool(jnp.tensordot(rows.sizes.astype(statistics.dtype), statistics, axes=1))
+
+
+def judged(way: WayThrough, rows: Rows, params: Params, losses: Losses) -> Judged:
+    """How good parameters are at every client by all of its rows; a pooled constraint also on all rows put together."""
+    objective, constraint = compiled_values(way, rows, params, losses)
+    pooled = np.asarray(pooled_value(way, rows, params, losses)) if losses.pools else None
+    return Judged(np.asarray(objective), np.asarray(constraint), pooled)
 
 
 def way_through(clients: ClientData, weights_ignored_by: tuple[str, ...]) -> WayThrough:

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, Key, UInt32
 
 from softswitch.clients.client_data import Rows
-from softswitch.clients.evaluation import WayThrough, compiled_values, pooled_value, values
+from softswitch.clients.evaluation import WayThrough, judged, values
 from softswitch.clients.losses import Loss, Losses
 from softswitch.clients.oracle import STATIC, Judged, Oracle
 from softswitch.clients.sampling import Batching, choose_clients, whole, words_to_choose
@@ -290,11 +289,7 @@ class GradientOracle(Oracle):
     def judge(self, params: Params) -> Judged:
         """f_i and g_i on all rows, and a pooled constraint on all rows put together; None for a plain one."""
         assert self.way is not None
-        objective, constraint = compiled_values(self.way, self.rows, params, self.losses)
-        pooled = None
-        if self.pools:
-            pooled = np.asarray(pooled_value(self.way, self.rows, params, self.losses))
-        return Judged(np.asarray(objective), np.asarray(constraint), pooled)
+        return judged(self.way, self.rows, params, self.losses)
 
     def batch(self, batching: Batching, client: Array, drawn: Array, dtype: Any) -> Batch:
         """One participant's batch."""

@@ -174,7 +174,7 @@ def finish(
         vanished=vanished,
         culprit=_culprit(request, state, seed) if diverged_at >= 0 else None,
         cycles=() if cycles is None or diverged_at >= 0 else tuple(cycles.past),
-        start=request.oracle.judge(request.start),
+        start=request.oracle.judge(request.start) if cycles is None else cycles.start.judged,
         chosen={} if cycles is None or request.choice is None else request.choice.told(request.oracle),
     )
 

@@ -158,7 +158,6 @@ def sweep(
         "eval_every": eval_every,
         "record_clients": record_clients,
         "memory": memory,
-        "seconds": None,
     }
 
     data = (problem, clients, held_out)
@@ -204,7 +203,6 @@ def sweep_federation(
         "eval_every": eval_every,
         "record_clients": record_clients,
         "memory": memory,
-        "seconds": None,
     }
     each: list[tuple[Any, tuple[int, ...]]] = [(federation, numbers)]
     if isinstance(federation, Sequence):

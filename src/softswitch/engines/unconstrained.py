@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softswitch.clients.client_data import ClientData
-from softswitch.clients.evaluation import compiled_values, pooled_value, way_through, widths_by_size
+from softswitch.clients.evaluation import judged, way_through, widths_by_size
 from softswitch.clients.losses import Losses
 from softswitch.clients.oracle import Judged
 from softswitch.engines.choice import first_choice
@@ -81,13 +81,7 @@ Judge = Callable[[Params], Judged]
 def _judge(problem: Problem, clients: ClientData) -> Judge:
     """What judges parameters by all rows of the clients."""
     losses, way = Losses.of(problem), way_through(clients, _ignoring(problem, clients))
-
-    def judge(params: Params) -> Judged:
-        objective, constraint = compiled_values(way, clients.rows, params, losses)
-        pooled = np.asarray(pooled_value(way, clients.rows, params, losses)) if losses.pools else None
-        return Judged(np.asarray(objective), np.asarray(constraint), pooled)
-
-    return judge
+    return lambda params: judged(way, clients.rows, params, losses)
 
 
 def _ignoring(problem: Problem, clients: ClientData) -> tuple[str, ...]:
@@ -188,13 +182,13 @@ def best_constant(judge: Judge, constants: Callable[[float], Params], rule: Rule
     """The constant prediction with the smallest F among those that are feasible; else the one nearest to it."""
 
     def rank(odds: float) -> tuple[tuple[float, float], Judged]:
-        judged = judge(constants(odds))
-        pooled = rule.switches_on == "pooled" and judged.pooled is not None
-        level = judged.pooled.max() if pooled and judged.pooled is not None else judged.constraint.max()
+        of_all = judge(constants(odds))
+        pooled = of_all.pooled if rule.switches_on == "pooled" else None
+        level = of_all.constraint.max() if pooled is None else pooled.max()
         above = max(0.0, float(level) - rule.tolerance)
-        objective = float(judged.objective.max())
+        objective = float(of_all.objective.max())
         usable = math.isfinite(above) and not math.isnan(objective)
-        return ((above, objective) if usable else (math.inf, math.inf)), judged
+        return ((above, objective) if usable else (math.inf, math.inf)), of_all
 
     apart = 2 * LARGEST_ODDS / (GRID - 1)
     best, centre = min(((rank(odds), odds) for odds in np.linspace(-LARGEST_ODDS, LARGEST_ODDS, GRID)), key=_by_rank)

@@ -47,13 +47,11 @@ class Trained:
         folder: the run's.
         result: of the rounds; its client values are those of the model.
         certificate: on held-out rows; None where there are none, or the run diverged.
-        asked: the method as the settings ask for it, without what was chosen.
     """
 
     folder: Path
     result: Result
     certificate: Certificate | None
-    asked: Rule
 
 
 def train(
@@ -213,4 +211,4 @@ def _run(
         told = by_group(result.params, ready.held_out)
         about = about | {"groups": {others[row.pop("group")]: row for row in told}}
     write_result(folder, result, about=about, clients=rows, certificate=certificate)
-    return Trained(folder, result, certificate, rule)
+    return Trained(folder, result, certificate)

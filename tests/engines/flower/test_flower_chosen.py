@@ -22,16 +22,7 @@ from softswitch.tasks.neyman_pearson import breast_cancer
 
 RULE = ss.SoftmaxSGM(tolerance=0.1)
 MANY = 4
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    """Without Flower's lines of every round."""
-    logger = logging.getLogger("flwr")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    yield
-    logger.setLevel(before)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def run(grid, rounds=100, rule=RULE, **settings):
@@ -345,9 +336,13 @@ def test_batches_that_clients_choose():
         batches_of(0, "same", None, 20, 1)
 
 
-@pytest.mark.parametrize("kind", ["jax", "numpy", "torch", "loader"])
+ONCE, DRAWN = [("auto", None, True), (32, None, True)], [(32, True, False)]
+BY_KIND = {"jax": ONCE + DRAWN, "numpy": ONCE + DRAWN, "torch": ONCE + DRAWN, "loader": ONCE}
+"""A loader draws by itself: it cannot be told to draw with replacement."""
+
+
 @pytest.mark.parametrize(
-    ("batch_size", "replace", "all_once"), [("auto", None, True), (32, None, True), (32, True, False)]
+    ("kind", "batch_size", "replace", "all_once"), [(kind, *how) for kind, hows in BY_KIND.items() for how in hows]
 )
 def test_a_client_with_few_rows_takes_each_once(kind, batch_size, replace, all_once):
     x = np.arange(10, dtype=np.float32)[:, None]
@@ -370,8 +365,6 @@ def test_a_client_with_few_rows_takes_each_once(kind, batch_size, replace, all_o
         module = torch.nn.Linear(1, 1, bias=False)
         rows = TensorDataset(torch.from_numpy(x))
         if kind == "loader":
-            if not all_once:
-                pytest.skip("a loader draws by itself")
             rows = DataLoader(rows, batch_size=32, shuffle=True)
         client = fl.TorchClient(module, lambda m, b: m(b[0]).mean(), lambda m, b: m(b[0]).mean(), rows, **options)
         params = {"weight": np.ones((1, 1), np.float32)}

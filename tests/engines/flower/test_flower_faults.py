@@ -15,6 +15,7 @@ from softswitch.results.history import Fate
 
 RULE = ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1)
 MANY = 4
+pytestmark = pytest.mark.usefixtures("quiet")
 IN_REPORT = {
     **dict.fromkeys(LOST, Fate.NO_REPORT),
     **dict.fromkeys(BAD_REPORTS, Fate.BAD_REPORT),
@@ -29,16 +30,6 @@ IN_UPDATE = {
 
 
 REASONS = {"NaN": "holds NaN", "absurd size": "4,000,128 bytes", "silent": "no answer within 0.02 s", "gone": "error 5"}
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    """Without Flower's lines of every round."""
-    logger = logging.getLogger("flwr")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    yield
-    logger.setLevel(before)
 
 
 def run(grid, rounds=1, rule=RULE, **settings):

@@ -14,6 +14,7 @@ import jax
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 
+from softswitch.engines.between_cycles import with_numbers
 from softswitch.engines.choice import SMOOTHING, first_choice
 from softswitch.engines.completing import as_in_paper, chooses
 from softswitch.engines.flower import wire
@@ -22,7 +23,7 @@ from softswitch.engines.flower.reading import Reader
 from softswitch.engines.flower.remote import RemoteClients
 from softswitch.engines.flower.remote_cycles import RemoteCycles
 from softswitch.engines.flower.roster import Roster
-from softswitch.engines.flower.run_state import RunState, with_numbers
+from softswitch.engines.flower.run_state import RunState
 from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.method.memory import Memory
 from softswitch.method.round import check_optimizer

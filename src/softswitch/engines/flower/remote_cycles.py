@@ -19,24 +19,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.clients.oracle import Judged
-from softswitch.engines.choice import LONG_CYCLE, LONG_MOMENTUM, MOMENTUM, SHORTEST_CYCLE, first_choice
-from softswitch.engines.cycles import (
-    GAIN,
-    LARGE_GAIN,
-    LARGER,
-    LONGER,
-    MOST_DIVERGED,
+from softswitch.engines.between_cycles import (
     MUCH_SMALLER,
-    SMALLER,
     Found,
+    candidates,
+    diverges,
+    momentum_of,
+    next_factor,
+    next_length,
+    next_threshold,
+    rounds_done,
+    with_numbers,
 )
+from softswitch.engines.choice import MOMENTUM, SHORTEST_CYCLE, first_choice
 from softswitch.engines.flower.remote import RemoteClients
-from softswitch.engines.flower.run_state import RunState, with_numbers
+from softswitch.engines.flower.run_state import RunState
 from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.method.round import State, first_to_average
 from softswitch.method.rules import Rule
 from softswitch.method.steps import FallingStep
-from softswitch.problem.parameters import Params, float_dtype
+from softswitch.problem.parameters import Params
 from softswitch.results.one_cycle import Cycle
 
 logger = logging.getLogger("softswitch.flower")
@@ -73,13 +75,8 @@ class _Told(NamedTuple):
         """F and G over some clients; NaN over none."""
         if not clients.any():
             return Found(self.params, math.nan, math.nan, self.words)
-        constraint = self.constraint[clients]
-        level = constraint.max()
-        if criterion == "mean":
-            level = np.mean(constraint, where=~np.isneginf(constraint))
-        elif criterion == "pooled" and self.pooled is not None:
-            level = self.pooled.max()
-        return Found(self.params, float(self.objective[clients].max()), float(level), self.words)
+        some = Judged(self.objective[clients], self.constraint[clients], self.pooled)
+        return Found.of(self.params, self.words, some, criterion)
 
 
 class RemoteCycles:
@@ -106,7 +103,7 @@ class RemoteCycles:
     @property
     def done(self) -> int:
         """How many rounds the cycles that are over took."""
-        return self.past[-1].end if self.past else 0
+        return rounds_done(self.past)
 
     @property
     def over(self) -> bool:
@@ -116,8 +113,7 @@ class RemoteCycles:
     @property
     def hopeless(self) -> bool:
         """Whether nothing stays finite."""
-        last = self.past[-MOST_DIVERGED:]
-        return len(last) == MOST_DIVERGED and all(cycle.diverged for cycle in last)
+        return diverges(self.past)
 
     def look_at_start(self) -> None:
         """Ask all clients how good the start is."""
@@ -129,10 +125,8 @@ class RemoteCycles:
     def begin(self) -> None:
         """Choose the next cycle, and have the run begin it at the best answer so far."""
         choice, run, done = self._choice, self._run, self.done
-        length = round(choice.first_cycle * LONGER ** len(self.past))
-        if choice.rounds - done - length < length * LONGER / 2:
-            length = choice.rounds - done
-        self._momentum = LONG_MOMENTUM if length >= LONG_CYCLE and len(self.past) % 2 else MOMENTUM
+        length = next_length(choice, self.past)
+        self._momentum = momentum_of(length, self.past)
         first = choice.first_step * math.sqrt(max(1.0, SHORTEST_CYCLE / length))
         if self.past:
             first = self.past[-1].step_size * self._factor
@@ -163,7 +157,7 @@ class RemoteCycles:
         before, self._best = self._best, self._best_of(found)
         both = self._best.known & before.widened(len(self._best.objective)).known
         old, new = (told.widened(len(both)).over(both, self._asked.switches_on) for told in (before, self._best))
-        self._factor = MUCH_SMALLER if diverged else _factor(old, new, tolerance) if found else 1.0
+        self._factor = MUCH_SMALLER if diverged else next_factor(old, new, tolerance) if found else 1.0
         self._shift = 0.0
         if found and not self._exact and STUCK < run.share_since(begin) < FREE:
             shift = CORRECTED * (tolerance - found[0].over(found[0].known, self._asked.switches_on).constraint)
@@ -232,18 +226,8 @@ class RemoteCycles:
         """The iterates that may be the answer; the first is where the cycle ended. None where no round counted."""
         if not np.isfinite(state.least_violating.score):
             return []
-        wanted, done = self._settings.answer, self._run.done
-        within = f"of rounds {begin} to {done - 1}"
-        every = {"last": (state.params, f"last iterate {within}")}
-        if many := int(state.average.rounds):
-            mean = jax.tree.map(lambda m, w: m.astype(w.dtype), state.average.mean(), state.params)
-            first = max(begin, self._run.averaging_from)
-            every["average"] = (mean, f"mean of the {many} feasible iterates from round {first} on")
-        if np.isfinite(state.best.score):
-            every["best"] = (state.best.params, f"best feasible iterate by its reports {within}")
-        else:
-            every["best"] = (state.least_violating.params, f"iterate with the smallest criterion {within}")
-        return [every[name] for name in ("last", "average", "best") if name in every and wanted in ("auto", name)]
+        every = candidates(state, begin, self._run.done, self._run.averaging_from, self._settings.answer)
+        return list(every.values())
 
     def _best_of(self, found: Sequence[_Told]) -> _Told:
         """The best of these and of what there was, over the clients that told of all of them.
@@ -268,15 +252,8 @@ class RemoteCycles:
     def _next_threshold(self) -> float:
         tolerance = float(self._asked.tolerance)
         start = self._start_constraint if math.isfinite(self._start_constraint) else tolerance
-        # What is reported and what is judged later may differ by rounding.
-        scale = max(abs(tolerance), 0.01 * min(abs(start), 1e6))
-        rounding = 64 * float(jnp.finfo(float_dtype(self._best.params)).eps) * scale
-        if not self.past:
-            return tolerance - rounding
-        room = max(abs(tolerance), 0.1 * min(abs(start - tolerance), 1e6))
-        moved = self.past[-1].threshold + self._shift
         # Never above the tolerance: there are too few cycles to come back from answers that violate it.
-        return min(max(moved, tolerance - room), tolerance - rounding)
+        return next_threshold(tolerance, start, self.past, self._shift, self._best.params, above=False)
 
     def _local_share(self) -> float:
         """What the clients' step is multiplied by, so that a local path is as long as the server's step."""
@@ -296,17 +273,3 @@ class RemoteCycles:
         first = step.first / (self._settings.local_steps * self._size)
         run.rule = replace(run.rule, local_step_size=replace(local, first=first))
         logger.info("a direction has length %.3g, so clients step by %.3g", self._size, first)
-
-
-def _factor(before: Found, after: Found, tolerance: float) -> float:
-    """What the next step is multiplied by: more after a large gain, less without one."""
-    above, still_above = (max(0.0, found.constraint - tolerance) for found in (before, after))
-    if not all(map(math.isfinite, (before.objective, after.objective, above, still_above))):
-        return 1.0
-    if above > 0:
-        gain = (above - still_above) / above
-    else:
-        gain = (before.objective - after.objective) / max(abs(after.objective), 1e-300)
-    if gain > LARGE_GAIN and (above == 0 or still_above > 0):
-        return LARGER
-    return 1.0 if gain > GAIN else SMALLER

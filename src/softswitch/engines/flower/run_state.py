@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from jax import tree_util
 
 from softswitch.clients.evaluation import Overview
 from softswitch.clients.sampling import choose_clients, words_to_choose
+from softswitch.engines.between_cycles import numbers_of
 from softswitch.engines.flower.entries import entry, joined, no_reports, with_memory
 from softswitch.engines.flower.reading import put_together
 from softswitch.engines.flower.strategy_settings import StrategySettings
@@ -149,7 +150,7 @@ class RunState:
     @property
     def numbers(self) -> list[float]:
         """The rule's numbers, for a journal."""
-        return [float(leaf) for leaf in jax.tree.leaves(self.rule)]
+        return numbers_of(self.rule)
 
     @property
     def rejected(self) -> bool:
@@ -318,14 +319,6 @@ class RunState:
             for name, part in direction.items():
                 total[name] += weights[place] * part
         return tree_util.tree_map(lambda leaf, w: jnp.asarray(leaf, w.dtype), total, self.state.params)
-
-
-def with_numbers(rule: Rule, numbers: Sequence[float]) -> Rule:
-    """A rule with the numbers that a journal has kept."""
-    leaves, structure = jax.tree.flatten(rule)
-    typed = [type(leaf)(number) for leaf, number in zip(leaves, numbers, strict=True)]
-    made: Rule = jax.tree.unflatten(structure, typed)
-    return made
 
 
 def _as_told(remembered: Remembered, done: int, objective: np.ndarray, constraint: np.ndarray) -> Remembered:
