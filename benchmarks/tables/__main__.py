@@ -48,11 +48,11 @@ def main() -> None:
             new = made if isinstance(made, list) else [made]
             console.print(printed(new))
             rows += new
+            found[name] = rows
+            if asked.save:
+                asked.save.write_text(json.dumps(found, indent=2), encoding="utf-8")
         if len(makers) > 1:
             console.print(printed(rows))
-        found[name] = rows
-        if asked.save:
-            asked.save.write_text(json.dumps(found, indent=2), encoding="utf-8")
 
     if asked.references:
         each("references", results.references, [partial(results.reference_row, case) for case in cases])

@@ -8,6 +8,7 @@ from scipy import optimize
 import softswitch as ss
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.engines import unconstrained
+from softswitch.engines.compiled import run_chunk
 from softswitch.results.baseline import CONSTANT, FOR_THE_MEAN, FOR_THE_WORST, START
 from softswitch.tables.kinds import problem_of_kind
 from softswitch.tasks.networks import constant_network, network, scores
@@ -56,19 +57,32 @@ def test_it_takes_at_most_a_quarter_of_the_work(options, sizes, monkeypatch):
     clients = client_data(*regression(sizes=sizes))
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
     result = ss.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, step_size=0.05, tolerance=0.2), **options)
-    work, plain = [], unconstrained.solve
+    work, plain = [], unconstrained.run
 
     def counting(*given, **settings):
         found = plain(*given, **settings)
         work.append(rows(found))
         return found
 
-    monkeypatch.setattr(unconstrained, "solve", counting)
+    monkeypatch.setattr(unconstrained, "run", counting)
     told = ss.add_baselines(result, problem, clients)
     assert len(work) == 4
     assert 0.1 * rows(result) < sum(work) <= 0.25 * rows(result)
     assert named(told)[FOR_THE_WORST].objective <= result.worst_objective
     assert named(told)[FOR_THE_MEAN].mean_objective <= result.as_baseline.mean_objective
+
+
+def test_a_run_that_chose_for_itself_compiles_nothing_more_for_them():
+    """The program of its rounds serves both models: they differ in numbers only."""
+    clients = client_data(*regression(sizes=(400, 900)))
+    problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
+    kept = {"held_out": clients, "record_clients": True}
+    result = ss.solve(problem, clients, ss.SoftmaxSGM(tolerance=0.2), rounds=300, **kept)
+    before = run_chunk._cache_size()
+    told = ss.add_baselines(result, problem, clients, held_out=clients)
+    assert run_chunk._cache_size() == before
+    assert named(told)[FOR_THE_WORST].objective < result.worst_objective
+    assert named(told)[FOR_THE_MEAN].mean_objective < result.as_baseline.mean_objective
 
 
 def rows(result):

@@ -16,7 +16,7 @@ from softswitch.clients.client_data import ClientData, Rows
 from softswitch.clients.losses import Losses
 from softswitch.clients.oracle import Judged
 from softswitch.clients.sampling import whole
-from softswitch.clients.slices import map_slices, slice_size
+from softswitch.clients.slices import map_slices, slice_of_whole_data, slice_size
 from softswitch.problem.means import mean_over
 from softswitch.problem.parameters import Batch, Params, checked_params, float_dtype
 from softswitch.problem.problem import Problem
@@ -26,6 +26,8 @@ MAX_WIDTHS = 64
 """With functions that ignore row weights each distinct client size is a program of its own: how many are allowed."""
 FEW_ROWS = 1 << 14
 """Up to so many rows, pads included, all clients go together: a single program is worth more than the work it saves."""
+AtOnce = Callable[[int, int], int]
+"""From how many clients there are, and the bytes of each: how many go side by side."""
 
 
 class Overview(NamedTuple):
@@ -76,31 +78,40 @@ class WayThrough:
     widths: tuple[int, ...] = field(metadata={"static": True})
     row_bytes: int = field(metadata={"static": True})
 
-    def each(self, function: Callable[[Batch], Any], rows: Rows, dtype: Any) -> Any:
-        """A function of every client's whole data, in the clients' order."""
+    def each(
+        self,
+        function: Callable[[Batch], Any],
+        rows: Rows,
+        dtype: Any,
+        at_once: AtOnce = slice_of_whole_data,
+    ) -> Any:
+        """A function of every client's whole data, in the clients' order; ``at_once`` says how many side by side."""
         parts = []
         for clients, width in zip(self.groups, self.widths, strict=True):
 
             def one(client: Array, width: int = width) -> Any:
                 return function(rows.take(*whole(rows, client, width, dtype)))
 
-            parts.append(map_slices(one, clients, slice_size(len(clients), width * self.row_bytes)))
+            parts.append(map_slices(one, clients, at_once(len(clients), width * self.row_bytes)))
         return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[self.order], *parts)
 
 
 def values(
-    way: WayThrough, rows: Rows, params: Params, losses: Losses
+    way: WayThrough, rows: Rows, params: Params, losses: Losses, at_once: AtOnce = slice_size
 ) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
-    """f_i and g_i of every client. Within a program use this: a compiled function there costs a copy of the data."""
+    """f_i and g_i of every client. Within a program use this: a compiled function there costs a copy of the data.
+
+    In a program of many rounds the rows are put side by side once for all of them, where slices are large enough.
+    """
 
     def both(batch: Batch) -> tuple[Array, Array]:
         return losses.objective(params, batch), losses.constraints(params, batch)
 
-    found: tuple[Array, Array] = way.each(both, rows, float_dtype(params))
+    found: tuple[Array, Array] = way.each(both, rows, float_dtype(params), at_once)
     return found
 
 
-compiled_values = partial(jax.jit, static_argnames="losses")(values)
+compiled_values = jax.jit(partial(values, at_once=slice_of_whole_data), static_argnames="losses")
 """The same, compiled once for a data set's shape, whatever is trained on it and how."""
 
 

@@ -80,6 +80,11 @@ class GradientOracle(Oracle):
         return self.losses.pools
 
     @property
+    def reports_all(self) -> bool:  # type: ignore[override]
+        """Whether reports are of all rows of all clients."""
+        return self.by_size
+
+    @property
     def rows_a_report(self) -> int | None:
         """How many rows a client draws for its report; None: all of them."""
         return None if self.report_batching.draws is None else self.report_batching.width

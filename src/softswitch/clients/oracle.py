@@ -40,6 +40,7 @@ class Oracle(ABC):
         participants: m, how many clients take part in a round.
         constraints: how many constraints a client has.
         local_steps: E, how many steps a client takes in a round.
+        reports_all: whether every report is of all data of all clients, in their order.
         pools: whether reports hold the constraint on all participants' data put together.
         steadied_by: the name of the setting that makes reports less noisy, for advice.
         rows_a_report: how many rows a report rests on; None where it is all of them, or no rows.
@@ -48,6 +49,7 @@ class Oracle(ABC):
     participants: int
     constraints: int = 1
     local_steps: int = 1
+    reports_all: bool = False
     pools: bool = False
     steadied_by: ClassVar[str] = "value_batch_size"
 

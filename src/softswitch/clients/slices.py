@@ -13,9 +13,19 @@ SLICE_BYTES = 256 * 2**20
 """How much the clients of one slice may hold together: batches, activations' share, local iterates."""
 
 
+CACHE_BYTES = 8 * 2**20
+"""The same where whole data are gone through on a processor: what its cache holds is not fetched from memory twice."""
+
+
 def slice_size(clients: int, bytes_a_client: int) -> int:
     """How many clients fit side by side."""
     return max(1, min(clients, SLICE_BYTES // max(1, bytes_a_client)))
+
+
+def slice_of_whole_data(clients: int, bytes_a_client: int) -> int:
+    """How many clients' whole data go side by side."""
+    at_most = min(SLICE_BYTES, CACHE_BYTES) if jax.default_backend() == "cpu" else SLICE_BYTES
+    return max(1, min(clients, at_most // max(1, bytes_a_client)))
 
 
 def map_slices(function: Callable[[Any], Any], clients: Any, size: int) -> Any:

@@ -25,6 +25,7 @@ from softswitch.method.memory import (
     turn,
     with_turns,
 )
+from softswitch.method.messages import Reports
 from softswitch.method.rules import Rule
 from softswitch.method.weighting import maximum
 from softswitch.problem.domains import Domain
@@ -106,7 +107,9 @@ def play(
     after = round.advance(
         state, rule, parts.domain, k, span.averaging_from, reports, decision, rule_state, direction, remembered
     )
-    full, held_out = _look_at_all(oracle, span, state.params, k) if program.looks else (Overview.nothing(), None)
+    full, held_out = Overview.nothing(), None
+    if program.looks:
+        full, held_out = _look_at_all(oracle, span, state.params, k, reports)
     told = RecordedClients(draws.clients, reports.objective, reports.constraint, reports.metrics)
     record = Record(
         maximum(reports.objective, reports.mask),
@@ -125,12 +128,15 @@ def play(
     return after, record
 
 
-def _look_at_all(oracle: Oracle, span: Span, params: Any, k: Array) -> tuple[Overview, Overview | None]:
+def _look_at_all(
+    oracle: Oracle, span: Span, params: Any, k: Array, reports: Reports
+) -> tuple[Overview, Overview | None]:
     """The worst and the mean client on all training and held-out data, in the rounds that look; NaN in the others."""
 
     def look() -> tuple[Overview, Overview | None]:
         held_out = oracle.evaluate_held_out(params)
-        return overview(*oracle.evaluate(params)), None if held_out is None else overview(*held_out)
+        of_all = (reports.objective, reports.constraint) if oracle.reports_all else oracle.evaluate(params)
+        return overview(*of_all), None if held_out is None else overview(*held_out)
 
     return lax.cond(
         k % span.eval_every == 0,

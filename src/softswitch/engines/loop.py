@@ -130,8 +130,11 @@ class _RunCheckpoints:
         """Where the run stands, made ready for as many rounds as are asked for now."""
         request = self._request
         parts, program, key = request.parts(self._rule), request.program(length), jax.random.key(0)
-        shape = jax.eval_shape(lambda: compiled.chunk(parts, program, request.span(0), key, state))[1]
-        there = self._checkpoints.latest(self._identity, (state, shape), self._cycles and state.params)
+
+        def like() -> tuple[State, Any]:
+            return state, jax.eval_shape(lambda: compiled.chunk(parts, program, request.span(0), key, state))[1]
+
+        there = self._checkpoints.latest(self._identity, like, self._cycles and state.params)
         if there is None:
             return None
         if self._cycles is not None:

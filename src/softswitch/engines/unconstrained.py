@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,10 +13,13 @@ from softswitch.clients.client_data import ClientData
 from softswitch.clients.evaluation import judged, way_through, widths_by_size
 from softswitch.clients.losses import Losses
 from softswitch.clients.oracle import Judged
-from softswitch.engines.choice import first_choice
-from softswitch.engines.solve import solve
-from softswitch.method.rules import AverageSGM, Rule, SoftmaxSGM
-from softswitch.method.steps import FallingStep, NormalizedAdam
+from softswitch.clients.taking_part import BatchSize, TakingPart
+from softswitch.engines.choice import MOMENTUM, Choice, choose
+from softswitch.engines.completing import completed
+from softswitch.engines.loop import run
+from softswitch.engines.request import RunSettings, request
+from softswitch.method.rules import Rule, SoftmaxSGM
+from softswitch.method.steps import FallingStep
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.results.baseline import CONSTANT, FOR_THE_MEAN, FOR_THE_WORST, Baseline, no_better
@@ -29,6 +32,10 @@ PART = 1 / 8
 """Each of the two models without the constraint takes at most this part of the run's work,"""
 WANTED_ROUNDS, FEWEST_ROUNDS, FEWEST_ROWS = 300, 20, 8
 """in about so many rounds where all rows are too many; never fewer, with so many rows a client at least."""
+ROUNDS_AS_IN_RUN = 75
+"""Where rounds are as those of the run, whose program they then share, there are so many of them at least."""
+FOR_ALL_ALIKE = 1e-30
+"""An α so small that all clients weigh the same."""
 STEPS = (1.0, 0.3, 0.1)
 """The model for the mean client takes its rounds in so many parts, with these steps."""
 LARGEST_ODDS, GRID, ZOOMS = 16.0, 17, 9
@@ -42,6 +49,7 @@ def add_baselines(
     *,
     constants: Callable[[float], Params] | None = None,
     unconstrained: bool = True,
+    held_out: ClientData | None = None,
 ) -> Result:
     """The same result with more models beside its answer, and what they say of it in the diagnosis.
 
@@ -52,7 +60,8 @@ def add_baselines(
         constants: the parameters that predict one and the same log-odds for every row, from that number; the best of
             them is put beside the answer.
         unconstrained: also train from the answer on without the constraint, for the worst client and for the mean one,
-            each with at most an eighth of the work of the run. ``result.price`` is then what the constraint costs.
+            each with about an eighth of the work of the run. ``result.price`` is then what the constraint costs.
+        held_out: the rows that the run looked at beside, where it had such: what was compiled for it then serves again.
     """
     checks.expect("result", result, Result)
     judge = _judge(problem, clients)
@@ -62,12 +71,9 @@ def add_baselines(
     if unconstrained and np.isfinite(result.worst_objective):
         budget = _budget(result, problem, clients)
         if budget is not None:
-            more.append(
-                Baseline.of(FOR_THE_WORST, judge(_for_the_worst(result, problem, clients, budget)), result.rule)
-            )
-            more.append(
-                Baseline.of(FOR_THE_MEAN, judge(_for_the_mean(result, problem, clients, budget, judge)), result.rule)
-            )
+            free = _Unconstrained(result, problem, clients, budget, held_out)
+            more.append(Baseline.of(FOR_THE_WORST, judge(free.for_the_worst()), result.rule))
+            more.append(Baseline.of(FOR_THE_MEAN, judge(free.for_the_mean()), result.rule))
     names = {one.name for one in more}
     beside = (*(one for one in result.baselines if one.name not in names), *more)
     known = {finding.illness for finding in result.diagnosis}
@@ -95,18 +101,13 @@ class _Budget(NamedTuple):
 
     Attributes:
         rounds: how many.
-        rows: how many rows a client draws; None: all.
+        rows: how many rows a client draws; None: all; "auto": as many as a run chooses.
         participation: the share of clients in a round.
     """
 
     rounds: int
-    rows: int | None
+    rows: BatchSize
     participation: float
-
-    @property
-    def how(self) -> dict[str, Any]:
-        """As ``solve`` takes it."""
-        return {"batch_size": self.rows, "value_batch_size": self.rows, "participation": self.participation}
 
 
 def _budget(result: Result, problem: Problem, clients: ClientData) -> _Budget | None:
@@ -114,7 +115,10 @@ def _budget(result: Result, problem: Problem, clients: ClientData) -> _Budget | 
     history, many, largest = result.history, len(clients), int(clients.sizes.max())
     if not len(history):
         return None
-    spent = PART * float(history.value_evaluations[-1] + 3 * history.gradient_evaluations[-1])
+    spent = float(history.value_evaluations[-1] + 3 * history.gradient_evaluations[-1])
+    if result.cycles and _rows_a_round(problem, clients) <= 1.01 * spent / len(history):
+        return _Budget(min(len(history), max(ROUNDS_AS_IN_RUN, int(PART * len(history)))), "auto", 1.0)
+    spent *= PART
     all_rows, alike = int(widths_by_size(clients).sum()), int(clients.sizes.min()) == largest
     whole = alike or not _ignoring(problem, clients)  # functions that ignore weights cannot be given padded batches
     if whole and spent >= 4 * all_rows * WANTED_ROUNDS:
@@ -129,53 +133,69 @@ def _budget(result: Result, problem: Problem, clients: ClientData) -> _Budget | 
     return _Budget(rounds, None if whole and rows >= largest else min(rows, largest), taking_part / many)
 
 
-def _from_answer(params: Params, problem: Problem) -> Problem:
-    return replace(problem, start=params)
-
-
-def _for_the_worst(result: Result, problem: Problem, clients: ClientData, budget: _Budget) -> Params:
-    """Smallest F without the constraint, as far as the budget goes; never larger than the answer's."""
-    rule = SoftmaxSGM(tolerance=NO_BOUND)
-    free = solve(
-        _from_answer(result.params, problem),
-        clients,
-        rule,
-        rounds=budget.rounds,
-        **budget.how,
-        seed=result.seed,
-        eval_every=0,
-        progress=False,
+def _rows_a_round(problem: Problem, clients: ClientData) -> float:
+    """What a round costs where everything is chosen: rows, those for a gradient counted three times."""
+    how = choose(problem, clients, TakingPart(batch_size="auto", value_batch_size="auto"), None, None)[1]
+    for_report, for_update = (
+        float(len(clients) * rows) if isinstance(rows, int) else float(clients.sizes.sum())
+        for rows in (how.value_batch_size, how.batch_size)
     )
-    return free.params
+    return for_report + 3 * for_update
 
 
-def _for_the_mean(result: Result, problem: Problem, clients: ClientData, budget: _Budget, judge: Judge) -> Params:
-    """The same for the mean client: some runs one after the other, each from the best so far, with smaller steps."""
-    rounds = max(1, budget.rounds // len(STEPS))
-    best, least = result.params, result.as_baseline.mean_objective
-    first = first_choice(best, budget.rounds, may_end=False, exact=False).first_step
-    for part in STEPS:
-        rule = AverageSGM(
-            tolerance=NO_BOUND,
-            threshold=NO_BOUND,
-            step_size=FallingStep(first=part * first, rounds=rounds),
-            optimizer=NormalizedAdam(),
-        )
-        free = solve(
-            _from_answer(best, problem),
-            clients,
-            rule,
-            rounds=rounds,
-            **budget.how,
-            answer="last",
-            seed=result.seed,
-            eval_every=0,
-            progress=False,
-        )
-        mean = free.as_baseline.mean_objective
-        if mean < least:
-            best, least = free.params, mean
-    return best
+class _Unconstrained:
+    """Models that are trained from the answer on, without the constraint, as far as the budget goes."""
+
+    def __init__(
+        self,
+        result: Result,
+        problem: Problem,
+        clients: ClientData,
+        budget: _Budget,
+        held_out: ClientData | None,
+    ) -> None:
+        self._result, self._problem, self._clients = result, problem, clients
+        self._held_out = held_out if budget.rows == "auto" else None
+        how = TakingPart(batch_size=budget.rows, value_batch_size=budget.rows, participation=budget.participation)
+        told = {
+            "rounds": budget.rounds,
+            "seconds": None,
+            "average_last": None,
+            "answer": "auto",
+            "eval_every": None if budget.rows == "auto" else 0,
+            "record_clients": budget.rows == "auto" and result.history.per_client is not None,
+            "memory": "auto",
+        }
+        self._rule = SoftmaxSGM(tolerance=NO_BOUND)
+        _, self._how, self._settings, self._choice = completed(problem, clients, (self._rule,), how, told)
+
+    def for_the_worst(self) -> Params:
+        """Smallest F, never larger than the answer's."""
+        return self._run(self._result.params, self._rule, self._settings, self._choice).params
+
+    def for_the_mean(self) -> Params:
+        """Smallest mean of all clients: some runs one after the other, each from the best so far, with smaller steps.
+
+        All are of the program of the other model: its rule weighs all clients alike where its α is next to nothing.
+        """
+        rounds = max(1, self._settings.rounds // len(STEPS))
+        settings = replace(self._settings, rounds=rounds, answer="last")
+        best, least = self._result.params, self._result.as_baseline.mean_objective
+        alike = replace(self._rule, alpha=FOR_ALL_ALIKE, alpha_scale="change")
+        assert self._choice is not None
+        for part in STEPS:
+            step = FallingStep(first=part * self._choice.first_step, rounds=rounds)
+            rule = self._choice.rule(alike, step, MOMENTUM, NO_BOUND)
+            found = self._run(best, rule, settings, None)
+            mean = found.as_baseline.mean_objective
+            if mean < least:
+                best, least = found.params, mean
+        return best
+
+    def _run(self, start: Params, rule: Rule, settings: RunSettings, choice: Choice | None) -> Result:
+        problem = replace(self._problem, start=start)
+        asked = request(problem, self._clients, (rule,), self._how, settings, held_out=self._held_out, choice=choice)
+        return run(asked, rule, self._result.seed, ())
 
 
 def best_constant(judge: Judge, constants: Callable[[float], Params], rule: Rule) -> Judged:

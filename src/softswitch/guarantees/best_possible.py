@@ -42,7 +42,9 @@ KEPT = 0.2
 POOR = 1e-3
 """One that is a larger share is tried to be made smaller from other weights too."""
 ENOUGH = 1e-7
-"""A gap that is a smaller share of F than this is not made smaller."""
+"""A gap that is a smaller share of F than this is not made smaller,"""
+NEAR_MINIMUM = 1e-2
+"""and minima are found to this part of such a gap."""
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what runs away is seen by its values
@@ -279,12 +281,12 @@ class _Ascent:
             best, held = tried, max(1e-10, held / 30)
 
     def _try(self, made: Proposal) -> _Tried:
-        lagrangian, weights = self.lagrangian, made.weights
-        minimum = smallest(lagrangian, weights, self.domain, made.point, self.scale, self.length)
+        lagrangian, weights, near = self.lagrangian, made.weights, NEAR_MINIMUM * self.enough
+        minimum = smallest(lagrangian, weights, self.domain, made.point, self.scale, self.length, near=near)
         while not minimum.bounded and isinstance(self.domain, Ball) and weights.ball < 1e6 * self.scale:
             pull = float(np.linalg.norm(minimum.gradient)) / self.domain.radius
             weights = weights._replace(ball=max(pull, 10 * weights.ball, 1e-6 * self.scale))
-            minimum = smallest(lagrangian, weights, self.domain, self.answer, self.scale, self.length)
+            minimum = smallest(lagrangian, weights, self.domain, self.answer, self.scale, self.length, near=near)
         noise = lagrangian.rounding * made.steepness
         tried = _Tried(weights, minimum, noise=noise, rounding=lagrangian.rounding * minimum.size)
         return replace(tried, floor=floor(lagrangian, minimum, weights, self.domain, noise, self.reach(tried)))

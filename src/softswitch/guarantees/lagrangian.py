@@ -19,7 +19,7 @@ from softswitch.clients.client_data import ClientData, Rows
 from softswitch.clients.evaluation import FEW_ROWS, compiled_values, pooled_value, way_through
 from softswitch.clients.losses import Losses
 from softswitch.clients.sampling import whole
-from softswitch.clients.slices import map_slices, slice_size
+from softswitch.clients.slices import map_slices, slice_of_whole_data
 from softswitch.problem.domains import Ball
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
@@ -28,6 +28,8 @@ BLOCK = 16
 """So many clients in one call, where not all of them are wanted."""
 SMALL = 16
 """Clients with at most this part of the largest one's rows are padded to that, the others to the largest."""
+MERGED = 0.1
+"""but not where there are only so few of them for each of the others: then all are padded to the largest."""
 DIRECTIONS = 8
 """So many columns of a Hessian side by side."""
 
@@ -206,7 +208,7 @@ class Lagrangian:
             return _Part(every, alive * weights.objective[every], alive[:, None] * constraint[every])
 
         def slices(places: int, width: int) -> tuple[int, int]:
-            return width, slice_size(places, width * self._way.row_bytes)
+            return width, slice_of_whole_data(places, width * self._way.row_bytes)
 
         if pooled or self._few:
             parts = tuple(part(group, len(group)) for group, _ in self._groups)
@@ -226,6 +228,8 @@ def _few_widths(sizes: np.ndarray) -> list[tuple[np.ndarray, int]]:
     """Clients by one of two widths, for fewer programs to compile; those of weight 0 are passed over anyway."""
     largest = int(sizes.max())
     small = sizes <= largest // SMALL
+    if small.sum() <= MERGED * (~small).sum():
+        small = np.zeros_like(small)
     groups = [(np.flatnonzero(small), largest // SMALL), (np.flatnonzero(~small), largest)]
     return [(group, width) for group, width in groups if len(group)]
 
@@ -286,7 +290,10 @@ def _hessian(params: Params, some: _Some, rows: Rows, losses: Losses) -> jax.Arr
     def column(unit: jax.Array) -> jax.Array:
         return jax.jvp(gradient, (flat,), (unit,))[1]
 
-    return map_slices(column, jnp.eye(flat.size, dtype=flat.dtype), DIRECTIONS)
+    # Slices of one size: a smaller one at the end would be compiled by itself.
+    slices = -(-flat.size // DIRECTIONS)
+    at_once = -(-flat.size // slices)
+    return map_slices(column, jnp.eye(slices * at_once, flat.size, dtype=flat.dtype), at_once)[: flat.size]
 
 
 @partial(jax.jit, static_argnames="losses")

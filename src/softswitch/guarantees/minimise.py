@@ -74,6 +74,7 @@ def smallest(
     reach: float,
     *,
     steps: int = NEWTON_STEPS,
+    near: float = 0.0,
 ) -> Minimum:
     """Minimise the Lagrangian of these weights over the box, or over everything.
 
@@ -85,8 +86,9 @@ def smallest(
         scale: how large values are that matter,
         reach: and how large parameters.
         steps: of Newton's method at a time; with 0 it is only looked at the start.
+        near: what is above the minimum by less than this share of the scale will do.
     """
-    search = _Search(lagrangian, weights, domain if isinstance(domain, Box) else None, scale, reach)
+    search = _Search(lagrangian, weights, domain if isinstance(domain, Box) else None, scale, reach, near)
     try:
         search.look(search.inside(start))
         if not steps:
@@ -109,8 +111,11 @@ def smallest(
 class _Search:
     """A search under way; ``point`` is the best that it has looked at, by the value and near the minimum the slope."""
 
-    def __init__(self, lagrangian: Lagrangian, weights: Weights, box: Box | None, scale: float, reach: float) -> None:
+    def __init__(
+        self, lagrangian: Lagrangian, weights: Weights, box: Box | None, scale: float, reach: float, near: float
+    ) -> None:
         self.lagrangian, self.weights, self.box, self.scale = lagrangian, weights, box, scale
+        self.enough = scale * max(1e-13, 1e-3 * lagrangian.eps, near)
         self.dense = lagrangian.size <= MOST_DENSE
         self.point = self.gradient = np.empty(0)
         self.value, self.size, self.first = math.inf, 0.0, math.nan
@@ -163,7 +168,6 @@ class _Search:
 
     def newton(self, steps: int) -> bool:
         """Newton's method, damped; whether it came to an end at the minimum."""
-        enough = self.scale * max(1e-13, 1e-3 * self.lagrangian.eps)
         for _ in range(steps):
             here, gradient = self.point, self.gradient
             self.curve()
@@ -173,7 +177,7 @@ class _Search:
             gain = float(-gradient @ step)
             if not math.isfinite(gain) or gain < 0:
                 return False
-            if gain <= enough:
+            if gain <= self.enough:
                 return True
             length = 1.0
             while self.look(self.inside(here + length * step)) and self.point is here:

@@ -119,14 +119,23 @@ def server_optimizer(rule: Rule, k: Any) -> optax.GradientTransformationExtraArg
 
 
 def check_optimizer(rule: Rule, params: Params) -> None:
-    """Raise where the rule's optimiser asks for more than a server knows."""
-    made = rule.server_optimizer(rule.step_size_at(0))
-    if not isinstance(made, optax.GradientTransformation):
-        raise TypeError(f"optimizer must be a function from a step size to an optax transformation, but makes {made!r}")
+    """Raise where the rule's optimiser asks for more than a server knows. Nothing is computed."""
+    made: list[Any] = []
+
+    def update(k: Array, params: Params) -> Any:
+        made.append(rule.server_optimizer(rule.step_size_at(k)))
+        optimizer = optax.with_extra_args_support(made[0])
+        return optimizer.update(params, optimizer.init(params), params, value=jnp.zeros((), float_dtype(params)))
+
     try:
-        optimizer = server_optimizer(rule, 0)
-        optimizer.update(params, optimizer.init(params), params, value=jnp.zeros((), float_dtype(params)))
-    except TypeError as error:
+        jax.eval_shape(update, jnp.int32(0), params)
+    except (TypeError, AttributeError) as error:
+        if made and not isinstance(made[0], optax.GradientTransformation):
+            raise TypeError(
+                f"optimizer must be a function from a step size to an optax transformation, but makes {made[0]!r}"
+            ) from error
+        if isinstance(error, AttributeError):
+            raise
         raise ValueError(
             "optimizer must be content with a direction, the parameters and a value, but "
             f"{rule.server_optimizer!r} is not: {error}. A server cannot evaluate functions for it, as a line search "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -131,12 +131,14 @@ class Checkpoints:
         self._last = time.monotonic()
         return file
 
-    def latest(self, request: Mapping[str, str], like: tuple[Any, Any], best: Any = None) -> Standing | None:
-        """The newest that is sound, in the shape of ``like`` (a state and a record); None where there is none.
+    def latest(
+        self, request: Mapping[str, str], like: Callable[[], tuple[Any, Any]], best: Any = None
+    ) -> Standing | None:
+        """The newest that is sound, in the shape of what ``like`` gives; None where there is none.
 
         Args:
             request: what is asked for.
-            like: a state and a record.
+            like: gives a state and a record; it is not asked where there is no checkpoint.
             best: parameters, where a run's best answer so far is kept; else None.
 
         Raises:
@@ -144,7 +146,7 @@ class Checkpoints:
         """
         for file, told, arrays in self._sound():
             _refuse_other(file, json.loads(told["request"]), request)
-            state, record, found = shaped(arrays, (*like, best))
+            state, record, found = shaped(arrays, (*like(), best))
             return Standing(
                 state,
                 record,

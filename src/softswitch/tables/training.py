@@ -200,7 +200,7 @@ def _run(
     )
     if result.status.code is not StatusCode.DIVERGED:
         constants = partial(constant_network, ready.problem.start)
-        result = add_baselines(result, ready.problem, ready.train, constants=constants)
+        result = add_baselines(result, ready.problem, ready.train, constants=constants, held_out=ready.held_out)
     certificate = None
     if ready.held_out is not None and result.status.code is not StatusCode.DIVERGED:
         certificate = certify(result, ready.problem, ready.held_out, config.run.confidence)

@@ -148,7 +148,7 @@ class Course:
         kept, cycles = self.settings.checkpoints, self.cycles
         there = None
         if kept is not None:
-            there = kept.latest(self.identity, self.run.like(), cycles and self.run.state.params)
+            there = kept.latest(self.identity, self.run.like, cycles and self.run.state.params)
         if there is None:
             return False
         self.run.go_on(there, in_cycles=cycles is not None)
