@@ -11,18 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from softswitch.cli import app
-from softswitch.paper import (
-    EXPERIMENTS,
-    Claim,
-    Scale,
-    alpha_tradeoff,
-    error_budget,
-    fair_frontier,
-    fair_noniid,
-    np_sweeps,
-    tuning,
-)
-from softswitch.paper.np_study import FULL, STUDY
+from softswitch.paper import EXPERIMENTS, Claim, Scale, tuning
+from softswitch.paper.fair import fair_frontier, fair_noniid
+from softswitch.paper.neyman_pearson import alpha_tradeoff, error_budget, np_sweeps
+from softswitch.paper.neyman_pearson.np_study import FULL, STUDY
 from softswitch.paper.study import Point, answers, gradient_evaluations, lasts, paired
 from softswitch.runs.folder import find_runs
 from softswitch.runs.report import write_report

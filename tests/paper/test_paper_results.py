@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from softswitch.paper import adult_study
 from softswitch.paper.experiment import Scale
-from softswitch.paper.np_study import AVERAGE, FULL, PARTIAL, SOFTMAX, STUDY, TOLERANCE, softmax
+from softswitch.paper.fair import adult_study
+from softswitch.paper.neyman_pearson.np_study import AVERAGE, FULL, PARTIAL, SOFTMAX, STUDY, TOLERANCE, softmax
 from softswitch.paper.study import averages, lasts, mean
 
 SCALE = Scale(seeds=5)

@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 
 import softswitch as ss
 from softswitch.cli import app
-from softswitch.paper import alpha_scale, safe_rl_comparison
-from softswitch.paper.safe_rl_comparison import Paired
-from softswitch.paper.safe_rl_study import PRIMARY
+from softswitch.paper import alpha_scale
+from softswitch.paper.safe_rl import safe_rl_comparison
+from softswitch.paper.safe_rl.safe_rl_comparison import Paired
+from softswitch.paper.safe_rl.safe_rl_study import PRIMARY
 from softswitch.tasks.safe_rl import cartpole, policy_file, policy_training
 from softswitch.tasks.safe_rl.advantages import advantages
 from softswitch.tasks.safe_rl.cartpole import PLANETS

@@ -2,26 +2,11 @@
 
 from functools import partial
 
-from softswitch.paper import (
-    adult_study,
-    alpha_scale,
-    alpha_tradeoff,
-    comparison,
-    error_budget,
-    fair_comparison,
-    fair_frontier,
-    fair_noniid,
-    fair_sweeps,
-    np_noniid,
-    np_study,
-    np_sweeps,
-    safe_rl_alpha,
-    safe_rl_clients,
-    safe_rl_comparison,
-    sgm_comparison,
-    tuning,
-)
+from softswitch.paper import alpha_scale, comparison, tuning
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Scale, Written, regenerate
+from softswitch.paper.fair import adult_study, fair_comparison, fair_frontier, fair_noniid, fair_sweeps
+from softswitch.paper.neyman_pearson import alpha_tradeoff, error_budget, np_noniid, np_study, np_sweeps, sgm_comparison
+from softswitch.paper.safe_rl import safe_rl_alpha, safe_rl_clients, safe_rl_comparison
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment

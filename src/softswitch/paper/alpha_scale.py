@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from softswitch.paper import adult_study, fair_noniid, np_study, safe_rl_study
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
+from softswitch.paper.fair import adult_study, fair_noniid
+from softswitch.paper.neyman_pearson import np_study
+from softswitch.paper.safe_rl import safe_rl_study
 from softswitch.paper.study import Point, averages, lasts
 from softswitch.support.plotting import BLUE, GREY, VERMILLION, dots, legend, panels
 

@@ -20,7 +20,7 @@ from softswitch.engines.sweep import sweep
 from softswitch.guarantees.pilot import estimate_constants
 from softswitch.method.rules import SoftmaxSGM
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.paper.np_study import CLIENTS, STUDY
+from softswitch.paper.neyman_pearson.np_study import CLIENTS, STUDY
 from softswitch.problem.domains import Ball
 from softswitch.problem.parameters import Batch
 from softswitch.problem.problem import Problem

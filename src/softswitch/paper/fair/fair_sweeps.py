@@ -9,8 +9,8 @@ import numpy as np
 import optax
 from matplotlib.figure import Figure
 
-from softswitch.paper.adult_study import FULL, SOFTMAX, STUDY, TOLERANCE, softmax
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
+from softswitch.paper.fair.adult_study import FULL, SOFTMAX, STUDY, TOLERANCE, softmax
 from softswitch.paper.study import Point, StudyTask, answer_rows, averages, curve_rows, lasts, mean
 from softswitch.problem.words import CRITERIA
 from softswitch.results.result import Result

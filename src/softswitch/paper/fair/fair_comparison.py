@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from softswitch.paper.adult_study import STUDY, TOLERANCE
 from softswitch.paper.comparison import Found, compare
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
+from softswitch.paper.fair.adult_study import STUDY, TOLERANCE
 from softswitch.paper.study import StudyTask, Way, lasts, mean, reached
 from softswitch.results.result import Result
 from softswitch.support.plotting import METHODS

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.paper.np_study import AVERAGE, CLIENTS, STUDY, TOLERANCE
+from softswitch.paper.neyman_pearson.np_study import AVERAGE, CLIENTS, STUDY, TOLERANCE
 from softswitch.paper.study import Point, Way, answer_rows, answers, mean
 from softswitch.support.plotting import METHODS, legend, panels, tolerance
 

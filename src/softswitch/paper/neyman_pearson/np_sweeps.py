@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.paper.np_study import SOFTMAX, STUDY, TOLERANCE, softmax
+from softswitch.paper.neyman_pearson.np_study import SOFTMAX, STUDY, TOLERANCE, softmax
 from softswitch.paper.study import Point, Way, answer_rows, averages, curve_rows, gradient_evaluations, mean
 from softswitch.results.result import Result
 from softswitch.support.plotting import BLUE, VERMILLION, band, dots, ladder, legend, log_values, panels, tolerance

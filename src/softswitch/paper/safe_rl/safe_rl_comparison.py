@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.paper.safe_rl_study import (
+from softswitch.paper.safe_rl.safe_rl_study import (
     ALPHA,
     CRPO,
     DRAWN,

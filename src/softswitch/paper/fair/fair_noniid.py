@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from softswitch.method.rules import AverageSGM, Penalty
-from softswitch.paper.adult_study import COMMON, FULL, STEP, STUDY, TOLERANCE, softmax
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
+from softswitch.paper.fair.adult_study import COMMON, FULL, STEP, STUDY, TOLERANCE, softmax
 from softswitch.paper.study import Point, answer_rows, lasts, mean, paired, reached, said
 from softswitch.support.plotting import BLUE, GREEN, GREY, VERMILLION, legend, panels, tolerance
 from softswitch.tasks.paper_settings import steps

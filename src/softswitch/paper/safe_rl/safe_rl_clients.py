@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch.paper.safe_rl_study import ALPHA, CRPO, LAST, PRIMARY, SOFTMAX, runs
+from softswitch.paper.safe_rl.safe_rl_study import ALPHA, CRPO, LAST, PRIMARY, SOFTMAX, runs
 from softswitch.results.result import Result
 from softswitch.support.plotting import BLUE, VERMILLION, legend, panels
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from softswitch.paper.adult_study import FULL, SOFTMAX, STUDY
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
+from softswitch.paper.fair.adult_study import FULL, SOFTMAX, STUDY
 from softswitch.paper.study import StudyTask
 from softswitch.support.plotting import BLUE, GREEN, VERMILLION, panels
 from softswitch.tasks.fair_classification import accuracy_and_gap

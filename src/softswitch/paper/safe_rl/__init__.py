@@ -1,0 +1,1 @@
+"""Safe reinforcement learning: carts on three planets."""
