@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import softswitch as ss
 from compilations import COMPILATIONS
 from problems import LEVEL, NumpyTwin, client_data, least_squares, mean, regression, softplus_level, two_constraints
 from softswitch.engines import compiled, solve
+from softswitch.engines.between_cycles import numbers_of, with_numbers
 from softswitch.engines.cycles import Cycles
 from softswitch.method.steps import FallingStep
 from softswitch.rules import Reports
@@ -40,7 +42,7 @@ def check_cycles(result):
         worse = max(0, after.constraint - tolerance) > max(0, before.constraint - tolerance)
         assert not worse
         if before.constraint <= tolerance:
-            assert after.objective <= before.objective
+            assert after.aim <= before.aim
         assert (after.answer == before.answer) == (not after.better)
         factor = after.step_size / before.step_size
         assert min(abs(factor / known - 1) for known in (2, 1, 0.3, 0.1)) < 1e-6
@@ -293,6 +295,35 @@ def test_other_rules_without_a_step_size(clients, rule):
     assert result.cycles[-1].constraint == pytest.approx(by, rel=1e-5)
     assert by <= 0.1, "its own criterion is met on all data"
     assert result.worst_objective < ss.evaluate(PROBLEM, clients, PROBLEM.start)[0].max()
+
+
+def test_a_rule_for_the_mean_is_judged_by_the_mean():
+    """f = (w − c)² for c = 1, 1, −2 without a constraint that matters: 0 for the mean, −1/2 for the worst client."""
+    three = ss.ClientData.from_arrays({"c": np.array([1.0, 1.0, -2.0], np.float32)}, client=["a", "b", "c"])
+    problem = ss.Problem(lambda w, b: (w - b["c"][0]) ** 2, lambda w, b: -1 + 0 * w, jnp.float32(2.0))
+    found = {rule: float(chosen(three, rule(tolerance=0.0), problem).params) for rule in (ss.AverageSGM, ss.HardSGM)}
+    assert found[ss.AverageSGM] == pytest.approx(0.0, abs=1e-3)
+    assert found[ss.HardSGM] == pytest.approx(-0.5, abs=1e-3)
+
+
+def test_a_multiplier_goes_on_from_cycle_to_cycle(clients):
+    """It moves by η_d(mean g − ε) in every round, whatever cycle that is in."""
+    rule = ss.PrimalDual(tolerance=0.1, multiplier=1.0, dual_step_size=0.01)
+    result = chosen(clients, rule, batch_size=None, record_clients=True)
+    assert len(result.cycles) > 1
+    reported = result.history.per_client.constraint[:, :, 0].mean(axis=1)
+    multiplier = 1.0
+    for mean_constraint in reported:
+        multiplier = max(0.0, multiplier + 0.01 * (mean_constraint - 0.1))
+    np.testing.assert_allclose(result.state.rule, multiplier, rtol=1e-5)
+
+
+def test_numbers_of_any_shape_are_kept_in_a_journal():
+    rule = ss.SoftmaxSGM(tolerance=0.1, alpha=3.0, step_size=FallingStep(first=np.float32([0.1, 0.2]), rounds=7))
+    kept = json.loads(json.dumps(numbers_of(rule)))
+    again = with_numbers(dataclasses.replace(rule, alpha=1.0, step_size=FallingStep(first=np.zeros(2), rounds=1)), kept)
+    np.testing.assert_array_equal(again.step_size.first, rule.step_size.first)
+    assert (again.alpha, again.step_size.rounds) == (3.0, 7)
 
 
 @jax.tree_util.register_dataclass

@@ -118,6 +118,14 @@ def test_ties_share_and_matrices_are_one_set():
     np.testing.assert_allclose(softmax_weights(values, 0.7, only_first[:, None])[0], softmax_weights(values[0], 0.7))
 
 
+def test_the_largest_up_to_rounding():
+    """A maximum may be computed to another last digit than the value that it is compared with."""
+    values = np.array([12.96, 1.0, np.nextafter(12.96, 13), np.inf])
+    np.testing.assert_array_equal(hardmax_weights(values, np.array([True, True, True, False])), [0.5, 0, 0.5, 0])
+    np.testing.assert_array_equal(hardmax_weights(np.array([1.0, 1.0 + 1e-9, 0.5])), [0, 1, 0])
+    np.testing.assert_array_equal(hardmax_weights(np.array([-3.0, -1e-20, -2.0])), [0, 1, 0])
+
+
 def test_nobody_in_the_mask():
     values, nobody = np.array([1.0, np.nan]), np.array([False, False])
     np.testing.assert_array_equal(softmax_weights(values, 5.0, nobody), [0, 0])

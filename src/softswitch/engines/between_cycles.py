@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,7 @@ class Found(NamedTuple):
         objective: F.
         constraint: G.
         words: which iterate it is.
+        aim: what the rule makes small: F, or the clients' mean.
         judged: how good it is at every client, where that is still known.
     """
 
@@ -42,17 +43,21 @@ class Found(NamedTuple):
     objective: float
     constraint: float
     words: str
+    aim: float
     judged: Judged | None = None
 
     @classmethod
-    def of(cls, params: Params, words: str, judged: Judged, criterion: str) -> Found:
+    def of(cls, params: Params, words: str, judged: Judged, rule: Rule) -> Found:
         """F and G of what every client told; G by the rule's criterion."""
         level = judged.constraint.max()
-        if criterion == "mean":
+        if rule.switches_on == "mean":
             level = np.mean(judged.constraint, where=~np.isneginf(judged.constraint))
-        elif criterion == "pooled" and judged.pooled is not None:
+        elif rule.switches_on == "pooled" and judged.pooled is not None:
             level = judged.pooled.max()
-        return cls(params, float(judged.objective.max()), float(level), words, judged)
+        worst = aim = float(judged.objective.max())
+        if rule.aims_at == "mean":
+            aim = float(np.mean(judged.objective, where=~np.isneginf(judged.objective)))
+        return cls(params, worst, float(level), words, aim, judged)
 
     @property
     def finite(self) -> bool:
@@ -60,9 +65,9 @@ class Found(NamedTuple):
         return math.isfinite(self.objective) and math.isfinite(self.constraint)
 
     def rank(self, tolerance: float) -> tuple[float, float]:
-        """The smaller the better: how far above the tolerance, then the objective."""
+        """The smaller the better: how far above the tolerance, then what the rule makes small."""
         above = max(0.0, self.constraint - tolerance)
-        return (above, self.objective if above == 0 else 0.0)
+        return (above, self.aim if above == 0 else 0.0)
 
 
 def rounds_done(past: Sequence[Cycle]) -> int:
@@ -92,10 +97,7 @@ def next_factor(before: Found, after: Found, tolerance: float, *, again: bool = 
     if not (before.finite and after.finite):
         return 1.0
     above, still_above = (max(0.0, found.constraint - tolerance) for found in (before, after))
-    if above > 0:
-        gain = (above - still_above) / above
-    else:
-        gain = (before.objective - after.objective) / max(abs(after.objective), 1e-300)
+    gain = (above - still_above) / above if above > 0 else (before.aim - after.aim) / max(abs(after.aim), 1e-300)
     if gain > LARGE_GAIN and (above == 0 or still_above > 0):
         return LARGER
     if gain <= GAIN:
@@ -150,14 +152,17 @@ def candidates(
     return {name: one for name, one in every.items() if wanted in ("auto", name)}
 
 
-def numbers_of(rule: Rule) -> list[float]:
-    """The rule's numbers, for a journal."""
-    return [float(leaf) for leaf in jax.tree.leaves(rule)]
+def numbers_of(rule: Rule) -> list[Any]:
+    """The rule's numbers, for a journal; an array is a list of its own."""
+    return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(rule)]
 
 
-def with_numbers(rule: Rule, numbers: Sequence[float]) -> Rule:
+def with_numbers(rule: Rule, numbers: Sequence[Any]) -> Rule:
     """A rule with the numbers that a journal has kept."""
     leaves, structure = jax.tree.flatten(rule)
-    typed = [type(leaf)(number) for leaf, number in zip(leaves, numbers, strict=True)]
+    typed = [
+        np.asarray(number, leaf.dtype) if hasattr(leaf, "dtype") else type(leaf)(number)
+        for leaf, number in zip(leaves, numbers, strict=True)
+    ]
     made: Rule = jax.tree.unflatten(structure, typed)
     return made

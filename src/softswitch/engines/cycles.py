@@ -98,8 +98,8 @@ class Cycles:
         before = self.past[-1 - CYCLES_OF_NOTHING]
         if before.constraint > self._asked.tolerance:
             return False
-        little = NOTHING * abs(self.best.objective) + NOTHING_OF_START * abs(self.start.objective)
-        return before.objective - self.best.objective <= little
+        little = NOTHING * abs(self.best.aim) + NOTHING_OF_START * abs(self.start.aim)
+        return before.aim - self.best.aim <= little
 
     @property
     def template(self) -> Rule:
@@ -110,8 +110,12 @@ class Cycles:
         """The traced numbers of a chunk within the present cycle."""
         return of_run._replace(last=self.end, averaging_from=self.averaging_from)
 
-    def begin(self) -> State:
-        """Choose the next cycle; the state to begin it with."""
+    def begin(self, after: State | None = None) -> State:
+        """Choose the next cycle; the state to begin it with.
+
+        Args:
+            after: the state that the cycle before left, if there was one.
+        """
         choice, done = self._choice, self.done
         length = next_length(choice, self.past)
         first = self.past[-1].step_size * self._factor if self.past else choice.first_step
@@ -132,7 +136,7 @@ class Cycles:
             self.rule = replace(self.rule, local_step_size=replace(step, first=first / by_clients))
         self.end = done + length
         self.averaging_from = done + first_to_average(length, self._request.settings.average_last)
-        return state
+        return state if after is None or not self._asked.goes_on else state._replace(rule=after.rule)
 
     def close(self, state: State, done: int, history: History) -> State:
         """Judge what the cycle that ends here found, and keep it where it is better; the state it leaves.
@@ -169,6 +173,7 @@ class Cycles:
                 answer=self.best.words,
                 better=bool(better),
                 diverged=diverged,
+                aim=self.best.aim,
             )
         )
         if diverged and self.hopeless:
@@ -189,7 +194,7 @@ class Cycles:
         """What a checkpoint keeps of the cycles so far."""
         told = {
             "past": [cycle.to_dict() for cycle in self.past],
-            "best": [self.best.objective, self.best.constraint, self.best.words],
+            "best": [self.best.objective, self.best.constraint, self.best.words, self.best.aim],
             "next": [self._factor, self._shift, self._momentum],
             "now": [self.end, self.averaging_from, numbers_of(self.rule)],
         }
@@ -205,7 +210,7 @@ class Cycles:
         self.rule = with_numbers(self.rule, numbers)
 
     def _judged(self, params: Params, words: str) -> Found:
-        return Found.of(params, words, self._request.oracle.judge(params), self._asked.switches_on)
+        return Found.of(params, words, self._request.oracle.judge(params), self._asked)
 
     def _feasible(self, found: Found) -> bool:
         return found.constraint <= self._asked.tolerance

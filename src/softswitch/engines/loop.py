@@ -90,7 +90,7 @@ def _in_next_cycle(
     """The state to go on with: where a cycle has ended, it is closed and the next one begins, if it may."""
     if cycles.ended(state, done):
         state = cycles.close(state, done, _since(request, records, done, cycles.done))
-    return cycles.begin() if begins and done == cycles.done and not cycles.over else state
+    return cycles.begin(state) if begins and done == cycles.done and not cycles.over else state
 
 
 def _since(request: Request, records: Sequence[Record], done: int, first: int) -> History:

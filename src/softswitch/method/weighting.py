@@ -59,9 +59,14 @@ def spread(values: Array, mask: Array | None = None) -> Array:
 
 
 def hardmax_weights(values: Array, mask: Array | None = None) -> Array:
-    """The limit of the softmax weights as α → ∞: equal weights on the largest entries, 0 elsewhere."""
+    """The limit of the softmax weights as α → ∞: equal weights on the largest entries, 0 elsewhere.
+
+    Entries that differ by rounding only are equally large. A compiler may compute a value twice, once for the maximum
+    and once to compare with it, and not to the same last digit: without this nobody might be the largest.
+    """
     xp, mask, gaps = _masked(values, mask)
-    largest = xp.logical_and(mask, gaps == 0)
+    rounding = 8 * xp.finfo(values.dtype).eps * xp.max(xp.where(mask, xp.abs(values), xp.zeros_like(values)))
+    largest = xp.logical_and(mask, xp.logical_and(xp.isfinite(gaps), gaps >= -rounding))
     return _normalised(xp, xp.astype(largest, values.dtype))
 
 

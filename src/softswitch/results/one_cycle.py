@@ -23,6 +23,7 @@ class Cycle:
         answer: which iterate that is, in words.
         better: whether this cycle found it.
         diverged: whether something was not finite in its last round.
+        aim: what the rule makes small, of that answer: F, or the clients' mean.
     """
 
     begin: int
@@ -35,6 +36,7 @@ class Cycle:
     answer: str
     better: bool
     diverged: bool = False
+    aim: float = math.nan
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: what is not finite is None there."""

@@ -71,12 +71,12 @@ class _Told(NamedTuple):
         constraint = np.pad(self.constraint, ((0, more), (0, 0)), constant_values=np.nan)
         return self._replace(objective=objective, constraint=constraint)
 
-    def over(self, clients: np.ndarray, criterion: str) -> Found:
+    def over(self, clients: np.ndarray, rule: Rule) -> Found:
         """F and G over some clients; NaN over none."""
         if not clients.any():
-            return Found(self.params, math.nan, math.nan, self.words)
+            return Found(self.params, math.nan, math.nan, self.words, math.nan)
         some = Judged(self.objective[clients], self.constraint[clients], self.pooled)
-        return Found.of(self.params, self.words, some, criterion)
+        return Found.of(self.params, self.words, some, rule)
 
 
 class RemoteCycles:
@@ -118,7 +118,7 @@ class RemoteCycles:
     def look_at_start(self) -> None:
         """Ask all clients how good the start is."""
         self._best = self._told(self._run.state.params, "the start")
-        start = self._best.over(self._best.known, self._asked.switches_on)
+        start = self._best.over(self._best.known, self._asked)
         self._start_constraint = start.constraint
         logger.info("at the start F is %.4g and G is %.4g", start.objective, start.constraint)
 
@@ -156,13 +156,13 @@ class RemoteCycles:
         found = [] if diverged else [self._told(*one) for one in self._candidates(run.state, begin)]
         before, self._best = self._best, self._best_of(found)
         both = self._best.known & before.widened(len(self._best.objective)).known
-        old, new = (told.widened(len(both)).over(both, self._asked.switches_on) for told in (before, self._best))
+        old, new = (told.widened(len(both)).over(both, self._asked) for told in (before, self._best))
         self._factor = MUCH_SMALLER if diverged else next_factor(old, new, tolerance) if found else 1.0
         self._shift = 0.0
         if found and not self._exact and STUCK < run.share_since(begin) < FREE:
-            shift = CORRECTED * (tolerance - found[0].over(found[0].known, self._asked.switches_on).constraint)
+            shift = CORRECTED * (tolerance - found[0].over(found[0].known, self._asked).constraint)
             self._shift = shift if math.isfinite(shift) else 0.0
-        best, step = self._best.over(self._best.known, self._asked.switches_on), run.rule.step_size
+        best, step = self._best.over(self._best.known, self._asked), run.rule.step_size
         assert isinstance(step, FallingStep)
         cycle = Cycle(
             begin=begin,
@@ -175,6 +175,7 @@ class RemoteCycles:
             answer=best.words,
             better=self._best is not before,
             diverged=diverged,
+            aim=best.aim,
         )
         self.past.append(cycle)
         logger.info("%s", cycle)
@@ -245,8 +246,8 @@ class RemoteCycles:
             everyone, told, common = [before, *everyone], [self._best, *told], common & before.known
         elif not common.any():
             return told[-1]
-        tolerance, criterion = float(self._asked.tolerance), self._asked.switches_on
-        ranks = [one.over(common, criterion).rank(tolerance) for one in everyone]
+        tolerance = float(self._asked.tolerance)
+        ranks = [one.over(common, self._asked).rank(tolerance) for one in everyone]
         return told[min(range(len(told)), key=lambda i: (not np.isfinite(ranks[i]).all(), ranks[i]))]
 
     def _next_threshold(self) -> float:

@@ -185,11 +185,10 @@ class RunState:
         memory = self.state.memory
         if memory is not None and memory.sums is None:
             memory = _as_told(memory, self.done, *told)
-        self.state, self.rule, self.averaging_from = (
-            _start(params, rule, self.constraints, memory),
-            rule,
-            averaging_from,
-        )
+        state = _start(params, rule, self.constraints, memory)
+        if self.done and rule.goes_on:
+            state = state._replace(rule=self.state.rule)
+        self.state, self.rule, self.averaging_from = state, rule, averaging_from
 
     def settle(self, params: Params, score: float) -> None:
         """End a cycle with its answer."""

@@ -70,6 +70,12 @@ class Rule(ABC):
     own_criterion: ClassVar[str] = "mean"
     """The criterion of a rule that is given none."""
 
+    aims_at: ClassVar[str] = "mean"
+    """What its steps make small: the ``"mean"`` of the clients' objectives, or their ``"max"``."""
+
+    goes_on: ClassVar[bool] = False
+    """Whether what it remembers is worth keeping where a run begins anew from its best answer so far."""
+
     switches: ClassVar[bool] = True
     """Whether the local loss is either f_i or a mix of client i's constraints, never both at once."""
 

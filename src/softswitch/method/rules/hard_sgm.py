@@ -23,6 +23,7 @@ class HardSGM(Rule):
     """
 
     own_criterion: ClassVar[str] = "max"
+    aims_at: ClassVar[str] = "max"
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Give all weight to the worst client, and switch on the criterion."""

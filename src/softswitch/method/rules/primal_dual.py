@@ -31,6 +31,7 @@ class PrimalDual(Rule):
 
     multiplier: float
     dual_step_size: float
+    goes_on: ClassVar[bool] = True
     switches: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

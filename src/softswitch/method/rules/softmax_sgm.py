@@ -52,6 +52,7 @@ class SoftmaxSGM(Rule):
     constraint_alpha: float | None = None
     alpha_scale: str = "raw"
     own_criterion: ClassVar[str] = "softmax"
+    aims_at: ClassVar[str] = "max"
 
     def __post_init__(self) -> None:
         super().__post_init__()
