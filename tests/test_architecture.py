@@ -25,7 +25,7 @@ FOLDERS = (
     "cli",
 )
 """From the lowest to the highest."""
-DOORS = ("__init__", "flower", "rules", "theory", "trackers")
+DOORS = ("__init__", "__main__", "flower", "rules", "theory", "trackers")
 """Public names and where they live, nothing else: they may import from anywhere, and nobody imports them."""
 
 
@@ -131,7 +131,7 @@ def test_the_map_shows_every_folder_in_order():
 
 def test_public_names_are_listed_once():
     """What static tools read is what is imported when it is first used."""
-    for module in map(import_module, ("softswitch", *(f"softswitch.{door}" for door in DOORS[1:]))):
+    for module in map(import_module, ("softswitch", *(f"softswitch.{door}" for door in DOORS[2:]))):
         with open(module.__file__, encoding="utf-8") as source:
             named = {line.split(" as ")[1].strip() for line in source if " as " in line and "import" in line}
         assert named == set(module.__all__)

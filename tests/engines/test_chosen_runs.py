@@ -318,6 +318,17 @@ def test_a_multiplier_goes_on_from_cycle_to_cycle(clients):
     np.testing.assert_allclose(result.state.rule, multiplier, rtol=1e-5)
 
 
+def test_an_answer_within_the_tolerance_is_feasible_whatever_the_switch_saw(clients):
+    """The threshold is below all that g = log(1 + e^…) − c can be, so that no round passes; the answer still meets ε."""
+    never = ss.SoftmaxSGM(tolerance=0.1, threshold=-10.0)
+    result = chosen(clients, never)
+    assert not result.history.feasible.any()
+    assert result.worst_constraint <= 0.1
+    assert result.status.ok
+    assert "0 of 100 rounds were feasible, and all 6 clients are within the tolerance 0.1" in str(result.status)
+    assert "never" not in "".join(finding.illness for finding in result.diagnosis)
+
+
 def test_numbers_of_any_shape_are_kept_in_a_journal():
     rule = ss.SoftmaxSGM(tolerance=0.1, alpha=3.0, step_size=FallingStep(first=np.float32([0.1, 0.2]), rounds=7))
     kept = json.loads(json.dumps(numbers_of(rule)))

@@ -77,8 +77,9 @@ def solve(
         rule: the method and its settings, such as ``SoftmaxSGM(tolerance=0.1)``, or with the paper's settings
             ``SoftmaxSGM(alpha=100, step_size=0.5, tolerance=0.1)``.
         rounds: K. Left out: until nothing more is gained, over Flower 300; with a step size 1000.
-        seconds: end after the first rounds that end so late. How many there were is in the result; the same seed gives
-            the same answer for the same number of rounds.
+        seconds: end after the first rounds that end so late. How many there were is in the result. With a step size the
+            same seed gives the same answer for that many ``rounds``; a run that chooses for itself plans its last cycle
+            by the rounds it is given, so that one that the clock ended had other plans.
         local_steps: E, gradient steps a client takes in a round.
         participation: r = m/n in (0, 1], the share of clients drawn for each round.
         batch_size: B_g, rows a client draws for a gradient; None: all of its rows. Left out: all where that is cheap;

@@ -25,7 +25,8 @@ class StatusCode(StrEnum):
     VIOLATED = "answer-violates"
     """All rounds run and some passed the switch, but the answer violates the tolerance at some client."""
     NO_FEASIBLE_ROUND = "no-feasible-round"
-    """No round passed the switch: there is no feasible average."""
+    """No round passed the switch: there is no feasible average. (A run that chose for itself judges its answer on all
+    data: where that meets the tolerance, it is feasible all the same.)"""
     DIVERGED = "diverged"
     """A report or a step was not finite."""
     STOPPED = "stopped"
@@ -72,11 +73,12 @@ def status_of(ending: Ending, judged: Judged) -> Status:
         return _stopped(ending, judged)
     if ending.history.void.all():
         return _nothing_counted(ending)
-    if not ending.history.feasible_rounds:
+    by_pooled = judged.pooled is not None and ending.rule.switches_on == "pooled"
+    at_answer = _by_pooled(ending, judged, judged.pooled) if by_pooled else _by_client(ending, judged)
+    # The answer of a run in cycles was judged on all data, whatever its reports were; else it needs a feasible round.
+    if not ending.history.feasible_rounds and not (ending.cycles and at_answer.ok):
         return _never_feasible(ending, judged)
-    if judged.pooled is not None and ending.rule.switches_on == "pooled":
-        return _by_pooled(ending, judged, judged.pooled)
-    return _by_client(ending, judged)
+    return at_answer
 
 
 class _AtAnswer:
@@ -164,7 +166,7 @@ def _passed(ending: Ending) -> str:
     return f"{ending.history.feasible_rounds} of {len(ending.history)} rounds were feasible"
 
 
-def _by_pooled(ending: Ending, judged: Judged, pooled: np.ndarray) -> Status:
+def _by_pooled(ending: Ending, judged: Judged, pooled: Any) -> Status:
     """A rule that switches on the constraint of all data put together is held to that one."""
     there, level, tolerance = _AtAnswer(ending, judged), float(pooled.max()), ending.rule.tolerance
     within = level <= tolerance
