@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from softswitch.guarantees.best_possible import lower_bound as lower_bound
     from softswitch.guarantees.best_possible import with_lower_bound as with_lower_bound
     from softswitch.guarantees.certify import certify as certify
+    from softswitch.guarantees.client_gaps import heterogeneity as heterogeneity
     from softswitch.guarantees.pilot import estimate_constants as estimate_constants
     from softswitch.guarantees.plan import Plan as Plan
     from softswitch.guarantees.plan_search import plan as plan
     from softswitch.guarantees.theorems import Constants as Constants
     from softswitch.guarantees.theorems import alpha_window as alpha_window
-    from softswitch.guarantees.theorems import heterogeneity as heterogeneity
     from softswitch.method.memory import Memory as Memory
     from softswitch.method.rules import AverageSGM as AverageSGM
     from softswitch.method.rules import HardSGM as HardSGM
@@ -99,7 +99,7 @@ _PLACES = {
     "certify": "guarantees.certify",
     "estimate_constants": "guarantees.pilot",
     "evaluate": "clients.evaluation",
-    "heterogeneity": "guarantees.theorems",
+    "heterogeneity": "guarantees.client_gaps",
     "load": "tables.model",
     "lower_bound": "guarantees.best_possible",
     "mean_over": "problem.means",

@@ -212,3 +212,122 @@ def test_bad_wishes():
         ss.plan(CONSTANTS, clients=5, samples=10)
     with pytest.raises(ValueError, match="epsilon must be a finite number and > 0, but is 0"):
         ss.plan(CONSTANTS, clients=5, epsilon=0)
+
+
+def test_slaters_condition_replaces_the_assumption_on_the_share_of_feasible_rounds():
+    """DL = 2, ν = 0.2: κ >= 0.2/(2.2 + ε); the promise on G has ln(1/2 + (2 + ε)/0.4) in it."""
+    known = replace(CONSTANTS, heterogeneity=0.3)
+    planned = ss.plan(known, clients=20, participation=0.5, epsilon=1.0, slater=0.2)
+    assert planned.met
+    epsilon, unit = planned.bound.epsilon, 0.3 / (np.log(2) * 20)
+    assert planned.switch_share == pytest.approx(0.2 / (2.2 + epsilon))
+    assert planned.constraint == pytest.approx(epsilon + 4 * unit * np.log(0.5 + (2 + epsilon) / 0.4))
+    assert 0.999 < planned.constraint <= 1.0, "all of the wish is used"
+    assert "which Slater's condition assures" in planned.advice
+    assert json.loads(json.dumps(planned.to_dict()))["slater"] == 0.2
+    closer = ss.plan(known, clients=20, participation=0.5, epsilon=1.0, slater=2.0)
+    assert closer.samples < planned.samples
+    assert ss.plan(known, clients=20, participation=0.5, epsilon=1.0, slater=1e-9, switch_share=0.05).met
+    assert not ss.plan(known, clients=20, participation=0.5, epsilon=1.0, slater=1e-9).met
+    with pytest.raises(ValueError, match="slater must be a finite number and > 0, but is 0"):
+        ss.plan(known, clients=20, epsilon=1.0, slater=0)
+
+
+def test_what_is_promised_whatever_the_share_of_feasible_rounds():
+    known = replace(CONSTANTS, heterogeneity=0.3)
+    planned = ss.plan(known, clients=20, participation=0.5, epsilon=1.0)
+    sure = planned.bound.epsilon + 4 * 0.3 * np.log(planned.setting.rounds / 2) / (np.log(2) * 20)
+    assert f"Whatever κ is, and it is 1/K at least, {sure:.4g}." in planned.advice
+
+
+@pytest.mark.parametrize(("gap", "shape"), [("half-normal", ()), ("exponential", ()), ("beta", (1.0, 1.0))])
+def test_a_plan_with_another_gap_meets_its_wish_and_no_less_would(gap, shape):
+    known = replace(CONSTANTS, heterogeneity=0.02, gap=gap, gap_shape=shape)
+    planned = ss.plan(known, clients=200, participation=0.1, epsilon=0.3)
+    assert planned.met
+    assert planned.constraint == planned.bound.epsilon == bound(known, planned.setting).epsilon <= 0.3
+    fewer = replace(planned.setting, rounds=planned.setting.rounds * 49 // 50)
+    assert bound(known, fewer).epsilon > 0.3 * (1 - 1e-3)
+    assert "whatever κ is." in planned.advice
+    assert planned.to_dict()["constants"]["gap"] == gap
+
+
+def test_a_plan_that_only_a_stretch_of_rounds_meets():
+    """With few of many clients the general error grows with ln K for long: ε falls, and rises again."""
+    known = Constants(0.05, 1.0, heterogeneity=1.0, gap="exponential")
+    errors = {k: bound(known, Setting(10**5, 1000, k)).epsilon for k in (50, 500, 5000, 50_000, 500_000)}
+    least = min(errors, key=errors.get)
+    assert least == 5000
+    planned = ss.plan(known, clients=10**5, participation=0.01, epsilon=1.0001 * errors[5000])
+    assert planned.met
+    assert 4000 < planned.setting.rounds <= 5000
+    assert planned.smallest <= errors[5000] * 1.0001
+    refused = ss.plan(known, clients=10**5, participation=0.01, epsilon=0.97 * planned.smallest)
+    assert not refused.met
+
+
+def test_another_gap_is_refused_with_a_way_out():
+    known = Constants(2.0, 1.0, heterogeneity=0.3, gap="half-normal")
+    refused = ss.plan(known, clients=20, participation=0.5, epsilon=0.2)
+    assert not refused.met
+    # 2σQ(1 − r) at most: 0.6·0.6745 = 0.4047 at r = 0.5.
+    assert refused.smallest == pytest.approx(0.6 * 0.6744898, rel=1e-5)
+    enough = int(refused.advice.split("draw at least ")[1].split()[0])
+    assert ss.plan(known, clients=20, participation=enough / 20, epsilon=0.2).met
+    assert not ss.plan(known, clients=20, participation=(enough - 1) / 20, epsilon=0.2).met
+
+
+def test_the_general_bound_is_told_where_it_promises_more_of_a_uniform_gap():
+    """σ(1 − r) is the most that 10 of 20 clients can miss, so 2σ(1 − r) = 0.3; Theorem 3 has 0.5593 at κ >= ½."""
+    known = Constants(2.0, 1.0, heterogeneity=0.3)
+    refused = ss.plan(known, clients=20, participation=0.5, epsilon=0.4)
+    assert "The paper's general bound (gap: beta, of 1 and 1) gets to ε = 0.3 here" in refused.advice
+    general = replace(known, gap="beta", gap_shape=(1, 1))
+    assert ss.plan(general, clients=20, participation=0.5, epsilon=0.4).met
+    assert "general bound" not in ss.plan(known, clients=10**5, participation=0.5, epsilon=0.1).advice
+
+
+def test_settings_that_break_the_rules_of_thumb_are_warned_of():
+    """σ_g/L = 0.5: one row is enough. σ_g = 20: 400 rows a round. E² > K."""
+    assert ss.plan(CONSTANTS, clients=20, epsilon=0.5).warnings == ()
+    noisy = replace(CONSTANTS, gradient_noise=20.0)
+    (noise,) = ss.plan(noisy, clients=20, epsilon=0.5).warnings
+    assert "B_g·E = 32 rows" in noise
+    assert "(σ_g/L)² = 400" in noise
+    assert "σ̄² = 12.5" in noise
+    assert ss.plan(noisy, clients=20, epsilon=0.5, batch_size=400).warnings == ()
+    planned = ss.plan(CONSTANTS, clients=20, epsilon=5.0, local_steps=50)
+    (drift,) = planned.warnings
+    rounds = planned.setting.rounds
+    assert rounds < 2500
+    assert f"E = 50 local steps are more than √K = {np.sqrt(rounds):.4g}" in drift
+    assert f"by {1 + 50 / np.sqrt(6 * rounds):.3g}." in drift
+    assert f"Warning: {drift[:40]}" in str(planned)
+    assert planned.to_dict()["warnings"] == [drift]
+
+
+def test_local_steps_and_gradient_rows_are_chosen():
+    noisy = replace(CONSTANTS, gradient_noise=20.0)
+    fixed = ss.plan(noisy, clients=20, epsilon=0.5)
+    both = ss.plan(noisy, clients=20, epsilon=0.5, local_steps=None, batch_size=None)
+    rows = ss.plan(noisy, clients=20, epsilon=0.5, local_steps=4, batch_size=None)
+    steps = ss.plan(noisy, clients=20, epsilon=0.5, local_steps=None)
+    assert both.setting.local_steps == 1
+    assert both.setting.batch_size % 400 == 0
+    assert rows.setting.local_steps == 4
+    assert rows.setting.batch_size * 4 >= 400
+    assert steps.setting.batch_size == 32
+    assert 32 * steps.setting.local_steps >= 400
+    assert steps.setting.local_steps**2 <= steps.setting.rounds
+    for planned in (both, rows, steps):
+        assert planned.met
+        assert planned.warnings == ()
+    assert both.samples < min(rows.samples, fixed.samples)
+    # Cheaper than the same with half or twice as many rows a gradient.
+    for size in (both.setting.batch_size // 2, both.setting.batch_size * 2):
+        assert ss.plan(noisy, clients=20, epsilon=0.5, batch_size=size).samples >= both.samples
+    budget = ss.plan(noisy, clients=20, samples=10**7, local_steps=None, batch_size=None)
+    assert budget.samples <= 10**7
+    assert budget.bound.epsilon < ss.plan(noisy, clients=20, samples=10**7).bound.epsilon
+    with pytest.raises(ValueError, match="samples must be at least"):
+        ss.plan(noisy, clients=20, samples=100, local_steps=None, batch_size=None)

@@ -246,3 +246,118 @@ def test_at_a_large_product_a_run_stays_up_to_a_step_away(begin):
 def test_bad_input(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_slaters_condition_bounds_the_share_of_feasible_rounds():
+    """D = 4, L = 2: DL = 8. ν = 2 and ε = 2 by quiet constants: κ >= 2/(2 + 8 + 2) = 1/6; ν = 0 leaves 1/K."""
+    quiet, setting = Constants(4.0, 2.0), Setting(20, 20, 64)  # 2DL/√K = 2
+    assert theory.bound(quiet, setting).epsilon == pytest.approx(2.0)
+    assert theory.least_switch_share(quiet, setting, 2.0) == pytest.approx(1 / 6)
+    assert theory.least_switch_share(quiet, setting, 0.0) == pytest.approx(1 / 64)
+    assert theory.least_switch_share(quiet, setting, 0.1) == pytest.approx(1 / 64), "0.1/10.1 is less"
+    # The paper: ln(1/(2κ)) <= ln min(K/2, 1/2 + (DL + ε)/(2ν)) = ln min(32, 1/2 + 10/4) = ln 3
+    assert math.log(1 / (2 * theory.least_switch_share(quiet, setting, 2.0))) == pytest.approx(math.log(3))
+    with pytest.raises(ValueError, match="slater must be a finite number and >= 0, but is -1"):
+        theory.least_switch_share(quiet, setting, -1)
+
+
+def test_the_share_of_feasible_rounds_is_kept_by_a_run():
+    """Subgradient steps by hand on f = −w, g = w − ½ over [−1, 1] (D = 2, L = 1, ν = 3/2 at w = −1)."""
+    for rounds in (25, 100, 400):
+        known, setting = Constants(2.0, 1.0), Setting(1, 1, rounds)
+        promise = theory.bound(known, setting)
+        for start in (-1.0, 0.0, 1.0):
+            w, feasible = start, 0
+            for _ in range(rounds):
+                bit = w - 0.5 <= promise.threshold
+                feasible += bit
+                w = min(1.0, max(-1.0, w + (promise.step_size if bit else -promise.step_size)))
+            assert feasible / rounds >= theory.least_switch_share(known, setting, 1.5)
+
+
+def test_rules_of_thumb_for_local_steps_and_gradient_rows():
+    """σ_g = 8, L = 2: (σ_g/L)² = 16 rows; B_g·E = 4·2 gives σ̄² = 64/(8·4) = 2. √90 = 9.49."""
+    assert theory.fewest_gradient_rows(CONSTANTS) == 16
+    assert theory.effective_variance(CONSTANTS, replace(SETTING, local_steps=2)) == pytest.approx(2.0)
+    assert theory.effective_variance(CONSTANTS, replace(SETTING, local_steps=4)) == pytest.approx(1.0)
+    assert theory.fewest_gradient_rows(replace(CONSTANTS, gradient_noise=0.0)) == 1
+    assert theory.fewest_gradient_rows(replace(CONSTANTS, gradient_noise=8.1)) == 17  # 4.05² = 16.4
+    assert [theory.most_local_steps(k) for k in (1, 90, 100)] == [1, 9, 10]
+
+
+@pytest.mark.parametrize("gap", QUANTILES)
+def test_the_papers_bounds_on_quantiles_hold(gap):
+    """Against SciPy's inverse functions over all levels; chi-square and beta over many shapes."""
+    shapes = {
+        "chi-square": [(k,) for k in (1, 2, 3, 10, 200)],
+        "beta": [(a, b) for a in (0.3, 1, 2, 9) for b in (0.2, 0.5, 1, 1.5, 8)],
+    }.get(gap, [()])
+    levels = [1e-6, 1e-4, *np.linspace(0.01, 0.99, 33), 0.999, 1 - 1e-6]
+    inverse = {
+        "chi-square": lambda p, k: 2 * special.gammaincinv(k / 2, p),
+        "beta": lambda p, a, b: special.betaincinv(a, b, p),
+    }.get(gap, QUANTILES[gap][1])
+    for shape in shapes:
+        for level in levels:
+            exact = inverse(level, *shape)
+            assert theory.gap_quantile(level, gap, shape) == pytest.approx(exact, rel=1e-8, abs=1e-300)
+            assert exact <= theory.quantile_bound(level, gap, shape) * (1 + 1e-9)
+
+
+def test_bounds_on_quantiles_by_hand():
+    """At ρ = ½ the odds are 1: √(π/2), 1, π/2, 8k/e; beta(2, 1): C = (2·½)^½ = 1, and ρ^½."""
+    at_half = {
+        ("half-normal", ()): 1.2533141,
+        ("exponential", ()): 1.0,
+        ("half-cauchy", ()): 1.5707963,
+        ("chi-square", (4,)): 11.7721421,
+        ("beta", (2, 1)): 0.7071068,
+        ("uniform", ()): 0.5,
+    }
+    for (gap, shape), expected in at_half.items():
+        assert theory.quantile_bound(0.5, gap, shape) == pytest.approx(expected, rel=1e-7)
+
+
+def test_theorem_3_with_another_gap_by_hand():
+    """n = 100, m = 30, K = 50, δ = 0.1: ρ = ln(8·50/0.1)/(100·|ln 0.7|) = 8.29404964/35.6674944 = 0.23253805."""
+    setting = Setting(100, 30, 50, delta=0.1)
+    known = replace(CONSTANTS, heterogeneity=0.5, gap="exponential")
+    found = theory.bound(known, setting)
+    assert found.sampling == pytest.approx(2 * 0.5 * -math.log1p(-0.23253805), rel=1e-6)
+    same = theory.bound(replace(known, gap="uniform"), setting)
+    assert (found.optimization, found.estimation) == (same.optimization, same.estimation)
+    assert theory.constraint_bound(known, setting, 0.001) == found.epsilon, "no κ in it"
+    # A uniform gap as beta(1, 1): 2σρ, against 4σ ln(320)/(n|ln(1−r)|) of the theorem. K < 128/δ = 1280 decides.
+    beta = replace(known, gap="beta", gap_shape=(1, 1))
+    assert theory.bound(beta, setting).sampling == pytest.approx(0.23253805, rel=1e-6)
+    for rounds, smaller in ((1279, True), (1281, False)):
+        many = Setting(10**6, 1000, rounds, delta=0.1)
+        assert (
+            theory.bound(beta, many).sampling < theory.bound(replace(known, gap="uniform"), many).sampling
+        ) is smaller
+
+
+@pytest.mark.parametrize(("gap", "shape"), [("uniform", ()), ("half-normal", ()), ("beta", (2.0, 3.0))])
+def test_the_general_sampling_error_in_simulation(gap, shape):
+    """Random vectors of clients with their own σ: the mean over rounds exceeds it in at most a share δ of 300 runs."""
+    generator = np.random.default_rng(5)
+    setting = Setting(30, 6, 20, delta=0.2)
+    for _ in range(3):
+        values = generator.gamma(1.0, size=30)
+        promised = theory.sampling_error(ss.heterogeneity(values, gap, shape), setting, gap, shape)
+        drawn = generator.permuted(np.broadcast_to(values, (300 * 20, 30)), axis=1)[:, :6]
+        means = (values.max() - drawn.max(axis=1)).reshape(300, 20).mean(axis=1)
+        assert np.mean(means > promised) <= 0.2
+        assert means.max() > promised / 20, "the bound is loose, but not by orders of magnitude"
+
+
+@pytest.mark.parametrize(("gap", "shape"), [(gap, QUANTILES[gap][0]) for gap in QUANTILES])
+def test_heterogeneity_by_other_gaps_is_the_smallest_scale_of_its_definition(gap, shape):
+    generator = np.random.default_rng(1)
+    for _ in range(20):
+        x = np.round(generator.exponential(size=7), 1)  # with ties
+        sigma = ss.heterogeneity(x, gap, shape)
+        family = theory.GAPS[gap](*shape)
+        gaps = np.unique(x.max() - x)[1:]
+        assert all(exceeds(x, t) <= family.sf(t / sigma) + 1e-9 for t in gaps)
+        assert any(exceeds(x, t) > family.sf(t / (sigma * (1 - 1e-5))) + 1e-12 for t in gaps), "a smaller σ must fail"

@@ -14,7 +14,8 @@ from softswitch.clients.client_data import ClientData, Rows
 from softswitch.clients.evaluation import evaluate
 from softswitch.clients.losses import Losses
 from softswitch.clients.sampling import Batching, batching
-from softswitch.guarantees.theorems import Constants, heterogeneity
+from softswitch.guarantees.client_gaps import checked_gap, heterogeneity
+from softswitch.guarantees.theorems import Constants
 from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
@@ -33,6 +34,8 @@ def estimate_constants(
     pilots: int = 64,
     batch_size: int = 32,
     seed: int = 0,
+    gap: str = "uniform",
+    gap_shape: tuple[float, ...] = (),
 ) -> Constants:
     """Estimate D, L, σ_g, σ_ζ and σ at points spread over Θ.
 
@@ -52,7 +55,10 @@ def estimate_constants(
         pilots: how many batches at each point and client.
         batch_size: rows of a pilot batch.
         seed: of points and batches.
+        gap: the distribution by whose scale σ is measured: ``softswitch.theory.GAPS``.
+        gap_shape: its shape parameters.
     """
+    gap_shape = checked_gap(gap, gap_shape)
     theta = problem.domain if domain is None else domain
     if not isinstance(theta, Ball | Box):
         raise ValueError(f"domain must be a Ball or a Box: the theorems need a bounded Θ; but is {theta!r}")
@@ -80,10 +86,16 @@ def estimate_constants(
         gradient_noise = max(gradient_noise, *(subgaussian_norm(g) for g in _columns(gradients)))
         objective, constraint = evaluate(problem, clients, params)
         columns = (column[~np.isneginf(column)] for column in (objective, *constraint.T))
-        spread = max(spread, *(heterogeneity(column) for column in columns if len(column)))
+        spread = max(spread, *(heterogeneity(c, gap, gap_shape) for c in columns if len(c)))
     scale = float(np.sqrt(size))
     return Constants(
-        float(theta.diameter(problem.start)), lipschitz, scale * gradient_noise, scale * value_noise, spread
+        diameter=float(theta.diameter(problem.start)),
+        lipschitz=lipschitz,
+        gradient_noise=scale * gradient_noise,
+        value_noise=scale * value_noise,
+        heterogeneity=spread,
+        gap=gap,
+        gap_shape=gap_shape,
     )
 
 

@@ -34,12 +34,15 @@ class Plan:
         constants: what was assumed of the problem.
         setting: n, m, K, E, B_g, B_ζ, δ.
         bound: the theorem's errors, steps and smallest α for them.
-        switch_share: the smallest share of feasible rounds, κ, that the promise on the constraint reckons with.
+        switch_share: the smallest share of feasible rounds, κ, that the promise on the constraint reckons with: what
+            was given, or what Slater's condition assures, where that is more.
         wanted: the ε that was asked for; None where a budget was given.
         met: whether the promise is at most what was asked for.
         smallest: the smallest ε that any number of rows reaches, in the rounds allowed and at this participation.
         advice: in words: which error dominates, what lowers it most cheaply; or why the wish cannot be met.
         remedies: what more rounds, larger batches or more clients would give, cheapest gain first.
+        warnings: where E or B_g are such that the error of optimization loses its rate DL/√K.
+        slater: ν, by how much some w meets all constraints, where it was given.
     """
 
     constants: Constants
@@ -51,6 +54,8 @@ class Plan:
     smallest: float
     advice: str
     remedies: tuple[Remedy, ...]
+    warnings: tuple[str, ...] = ()
+    slater: float | None = None
 
     @property
     def constraint(self) -> float:
@@ -109,10 +114,12 @@ class Plan:
                 "constraint": self.constraint,
             },
             "switch_share": self.switch_share,
+            "slater": self.slater,
             "value_samples": self.value_samples,
             "gradient_samples": self.gradient_samples,
             "advice": self.advice,
             "remedies": [asdict(remedy) for remedy in self.remedies],
+            "warnings": list(self.warnings),
         }
 
     def table(self) -> Table:
@@ -147,4 +154,4 @@ class Plan:
         return table
 
     def __str__(self) -> str:
-        return as_text(self.table(), self.advice, width=100)
+        return as_text(self.table(), self.advice, *(f"Warning: {warning}" for warning in self.warnings), width=100)

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scipy import optimize
 
-from softswitch.guarantees.plan import Plan, Remedy
-from softswitch.guarantees.theorems import Constants, Setting, bound, constraint_bound
+from softswitch.guarantees.plan import Plan
+from softswitch.guarantees.plan_advice import by_general_bound, on_constraint, remedies_for, warnings_for, why_not
+from softswitch.guarantees.plan_reach import (
+    MOST_ROUNDS,
+    MOST_ROWS,
+    LeastSwitchShare,
+    beyond_epsilon,
+    first_number,
+    grows_with_rounds,
+    left_for_epsilon,
+    smallest_error,
+)
+from softswitch.guarantees.theorems import Constants, Setting, bound, fewest_gradient_rows
 from softswitch.support import checks
 
 if TYPE_CHECKING:  # it would import JAX, which a plan does not need
     from softswitch.method.memory import Memory
 
-MOST_ROUNDS = MOST_ROWS = 10**15
-"""A plan of more rounds, or of more rows a report, is as good as none."""
+USUAL_SWITCH_SHARE = 0.05
+"""κ to reckon with where nothing is said of it."""
+DOUBLINGS = 10
+"""Rows of a gradient that are chosen: the fewest that the theory allows, and up to so many times twice that."""
 
 
 def plan(
@@ -24,66 +37,93 @@ def plan(
     *,
     clients: int,
     participation: float = 1.0,
-    local_steps: int = 1,
-    batch_size: int = 32,
+    local_steps: int | None = 1,
+    batch_size: int | None = 32,
     delta: float = 0.05,
     epsilon: float | None = None,
     samples: int | None = None,
     rounds: int | None = None,
-    switch_share: float = 0.05,
+    switch_share: float | None = None,
+    slater: float | None = None,
     memory: Memory | None = None,
 ) -> Plan:
     """Plan a run that reaches ε with probability 1 − δ, or the best run within a budget.
 
     With some clients a round, what Theorem 3 promises of the constraint also depends on κ, the share of feasible
     rounds, which is only known afterwards: G(w̄) <= ε + 4σ ln(1/(2κ))/(|ln(1−r)|n). A wish is met where both F(w̄) − F*
-    and, for every κ from ``switch_share`` on, G(w̄) are promised to be at most that.
+    and, for every κ from ``switch_share`` on, G(w̄) are promised to be at most that. Where the constants have another
+    ``gap`` than the uniform one the general sampling error is used, which grows with ln K and has no κ in it.
 
     Args:
         constants: what is known of the problem; ``estimate_constants`` measures it.
         clients: n.
         participation: m/n.
-        local_steps: E.
-        batch_size: B_g.
+        local_steps: E; None: chosen, from 1 up to √K.
+        batch_size: B_g; None: chosen, such that B_g·E >= (σ_g/L)². With both left open E is 1: the theorems promise
+            less for the same rows B_g·E in more steps.
         delta: δ.
         epsilon: the wish. The plan is the cheapest K and B_ζ, in rows evaluated, whose promise is at most ε.
         samples: instead of a wish a budget of rows, K·m·(B_ζ + E·B_g). The plan is the K and B_ζ of the smallest ε.
         rounds: at most so many rounds.
-        switch_share: the smallest κ to reckon with. Every client in every round: it does not matter.
+        switch_share: the smallest κ to reckon with; None: 0.05, or what ``slater`` assures. Every client in every
+            round: it does not matter.
+        slater: ν > 0 where some w in Θ has G(w) <= −ν: then κ >= ν/(ν + DL + ε) (``least_switch_share``), and nothing
+            need be assumed of κ.
         memory: where the server remembers its clients: then few clients a round cost staleness, which falls with the
             number of rounds, instead of the sampling error, which does not. For exact reports or plain means of them
             (``smoothing=0``) and plain SGD; the derivation is ours.
 
     Returns:
         A ``Plan``. Where the wish cannot be met its ``met`` is False, ``advice`` says why, and what it plans is a tenth
-        above the smallest ε that can be had.
+        above the smallest ε that can be had. Its ``warnings`` say where E > √K or B_g·E < (σ_g/L)².
     """
     if (epsilon is None) == (samples is None):
         raise ValueError(f"give either epsilon or samples, but epsilon is {epsilon!r} and samples is {samples!r}")
     clients = checks.whole_number("clients", clients, at_least=1)
     participation = checks.real_number("participation", participation, above=0, at_most=1)
     limit = MOST_ROUNDS if rounds is None else checks.whole_number("rounds", rounds, at_least=1)
-    template = Setting(
-        clients=clients,
-        participants=max(1, round(participation * clients)),
-        rounds=1,
-        local_steps=local_steps,
-        batch_size=batch_size,
-        value_batch_size=1,
-        delta=delta,
-        longest_wait=_longest_wait(memory, clients, max(1, round(participation * clients))),
-    )
-    share = checks.real_number("switch_share", switch_share, above=0, at_most=1)
-    beyond = _beyond(constants, template, share)
-    # What is left when rows a report are no object, in as many rounds as there may be.
-    smallest = bound(replace(constants, value_noise=0.0), replace(template, rounds=limit)).epsilon + beyond
-    if samples is not None:
-        budget = checks.whole_number("samples", samples, at_least=1)
+    nu = 0.0 if slater is None else checks.real_number("slater", slater, above=0)
+    usual = USUAL_SWITCH_SHARE if slater is None else 0.0
+    given = usual if switch_share is None else checks.real_number("switch_share", switch_share, above=0, at_most=1)
+    wish = None if epsilon is None else checks.real_number("epsilon", epsilon, above=0)
+    budget = None if samples is None else checks.whole_number("samples", samples, at_least=1)
+    participants = max(1, round(participation * clients))
+    wait = _longest_wait(memory, clients, participants)
+    found: list[Plan] = []
+    for steps, size in _gradient_rows(constants, local_steps, batch_size):
+        template = Setting(clients, participants, 1, steps, size, 1, delta, wait)
+        if budget is not None and len(found) and budget < participants * (steps * size + 1):
+            continue  # a choice beyond the budget; the first is refused with the reason
+        found.append(_planned(constants, template, wish, budget, limit, LeastSwitchShare(given, nu)))
+    best = min(found, key=lambda p: (not p.met, bool(p.warnings), p.samples if budget is None else p.bound.epsilon))
+    return best if slater is None else replace(best, slater=nu)
+
+
+def _gradient_rows(constants: Constants, local_steps: int | None, batch_size: int | None) -> list[tuple[int, int]]:
+    """The pairs of E and B_g to choose from."""
+    if local_steps is not None and batch_size is not None:
+        return [(local_steps, batch_size)]
+    needed = fewest_gradient_rows(constants)
+    factors = [2**i for i in range(DOUBLINGS + 1)]
+    if batch_size is None:
+        steps = 1 if local_steps is None else checks.whole_number("local_steps", local_steps, at_least=1)
+        return [(steps, -(-needed // steps) * factor) for factor in factors]
+    size = checks.whole_number("batch_size", batch_size, at_least=1)
+    return [(steps, size) for steps in sorted({1, *(-(-needed // size) * factor for factor in factors)})]
+
+
+def _planned(
+    constants: Constants, template: Setting, wish: float | None, budget: int | None, limit: int, share: LeastSwitchShare
+) -> Plan:
+    """The plan for one E and B_g."""
+    floor = smallest_error(constants, template, limit)
+    smallest = floor + beyond_epsilon(constants, template, share.at(constants, floor))
+    if wish is None:
+        assert budget is not None
         setting = _best_within(constants, template, budget, limit)
         return _finished(constants, setting, share, None, True, smallest, limit)
-    wish = checks.real_number("epsilon", epsilon, above=0)
-    found = _cheapest(constants, template, wish - beyond, limit)
-    best = 1.1 * smallest - beyond
+    found = _cheapest(constants, template, left_for_epsilon(constants, template, wish, share), limit)
+    best = left_for_epsilon(constants, template, 1.1 * smallest, share)
     setting = found or _cheapest(constants, template, best, limit) or replace(template, rounds=limit)
     return _finished(constants, setting, share, wish, found is not None, smallest, limit)
 
@@ -104,11 +144,6 @@ def _longest_wait(memory: Memory | None, clients: int, participants: int) -> int
     return memory.longest_wait(clients, participants)
 
 
-def _beyond(constants: Constants, setting: Setting, switch_share: float) -> float:
-    """How far the promise on the constraint lies above ε at the smallest κ; the same for all rounds and batches."""
-    return max(0.0, constraint_bound(constants, setting, switch_share) - bound(constants, setting).epsilon)
-
-
 def _cheapest(constants: Constants, template: Setting, wish: float, limit: int) -> Setting | None:
     """The setting with the fewest rows whose ε is at most the wish; None where there is none."""
 
@@ -121,7 +156,7 @@ def _cheapest(constants: Constants, template: Setting, wish: float, limit: int) 
             return setting
         if left <= 0:
             return None
-        size = _first(lambda b: bound(constants, replace(setting, value_batch_size=b)).epsilon <= wish, MOST_ROWS)
+        size = first_number(lambda b: bound(constants, replace(setting, value_batch_size=b)).epsilon <= wish, MOST_ROWS)
         return None if size is None else replace(setting, value_batch_size=size)
 
     def cost(rounds: int) -> float:
@@ -130,7 +165,9 @@ def _cheapest(constants: Constants, template: Setting, wish: float, limit: int) 
             return math.inf
         return float(rounds) * (setting.value_batch_size + setting.local_steps * setting.batch_size)
 
-    fewest = _first(lambda k: with_rounds(k) is not None, limit)
+    # Where sampling grows with K, ε falls and rises again: a finer ladder, so that no stretch of it is stepped over.
+    growth = 1.1 if grows_with_rounds(constants, template) else 2.0
+    fewest = first_number(lambda k: with_rounds(k) is not None, limit, growth)
     if fewest is None:
         return None
     # More rounds than the fewest leave more room for the estimation error: look for the cheapest in between.
@@ -141,7 +178,7 @@ def _cheapest(constants: Constants, template: Setting, wish: float, limit: int) 
     assert best is not None
     # With that batch, perhaps fewer rounds do.
     size = best.value_batch_size
-    enough = _first(
+    enough = first_number(
         lambda k: bound(constants, replace(template, rounds=k, value_batch_size=size)).epsilon <= wish, rounds
     )
     return best if enough is None else with_rounds(enough) or best
@@ -174,97 +211,36 @@ def _best_within(constants: Constants, template: Setting, budget: int, limit: in
     return best
 
 
-def _first(holds: Any, limit: int) -> int | None:
-    """The smallest number in [1, limit] at which ``holds``, which once true stays true; None if never."""
-    high = 1
-    while not holds(high):
-        if high >= limit:
-            return None
-        high = min(2 * high, limit)
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
-
-
 def _finished(
     constants: Constants,
     setting: Setting,
-    switch_share: float,
+    share: LeastSwitchShare,
     wish: float | None,
     met: bool,
     smallest: float,
     limit: int,
 ) -> Plan:
-    promise = bound(constants, setting)
-    remedies, best = _remedies(constants, setting)
+    promise, switch_share = bound(constants, setting), share.of(constants, setting)
+    remedies, best = remedies_for(constants, setting)
     if not met and wish is not None:
-        advice = _why_not(constants, setting, switch_share, wish, smallest, limit)
+        advice = why_not(constants, setting, switch_share, wish, smallest, limit)
     else:
-        share = getattr(promise, promise.dominant) / promise.epsilon
-        advice = f"The error of {promise.dominant} dominates ({share:.0%} of ε = {promise.epsilon:.4g})."
+        part = getattr(promise, promise.dominant) / promise.epsilon
+        advice = f"The error of {promise.dominant} dominates ({part:.0%} of ε = {promise.epsilon:.4g})."
         if best is not None:
             advice += f" It is lowered most cheaply by {best.change}: ε = {best.epsilon:.4g} for {best.samples:,} rows."
         if setting.participants < setting.clients:
-            most = constraint_bound(constants, setting, switch_share)
-            advice += f" The constraint is promised to be at most {most:.4g} where κ >= {switch_share:g}."
-    return Plan(constants, setting, promise, switch_share, wish, met, smallest, advice, remedies)
-
-
-def _remedies(constants: Constants, setting: Setting) -> tuple[tuple[Remedy, ...], Remedy | None]:
-    """More rounds, larger batches, more clients: each twofold, ordered by how much ε falls for each further row.
-
-    Beside them, the one that lowers the dominant error most for each further row.
-    """
-    now, spent = bound(constants, setting), _rows(setting)
-    more = min(setting.clients, 2 * setting.participants)
-    changes = {
-        "twice the rounds": replace(setting, rounds=2 * setting.rounds),
-        "twice the rows a report": replace(setting, value_batch_size=2 * setting.value_batch_size),
-        "twice the rows a gradient": replace(setting, batch_size=2 * setting.batch_size),
-    }
-    if setting.longest_wait is None:
-        changes[f"drawing {more} clients a round"] = replace(setting, participants=more)
-    found = []
-    for change, new in changes.items():
-        after, rows = bound(constants, new), _rows(new)
-        if after.epsilon < now.epsilon:
-            gain = (now.epsilon - after.epsilon) / (rows - spent)
-            on_dominant = (getattr(now, now.dominant) - getattr(after, now.dominant)) / (rows - spent)
-            found.append((gain, on_dominant, Remedy(change, after.epsilon, rows)))
-    ordered = tuple(remedy for _, _, remedy in sorted(found, key=lambda entry: -entry[0]))
-    best = max(found, key=lambda entry: entry[1], default=None)
-    return ordered, best[2] if best is not None and best[1] > 0 else None
-
-
-def _rows(setting: Setting) -> int:
-    each = setting.value_batch_size + setting.local_steps * setting.batch_size
-    return setting.rounds * setting.participants * each
-
-
-def _why_not(
-    constants: Constants, setting: Setting, switch_share: float, wish: float, smallest: float, limit: int
-) -> str:
-    m, n = setting.participants, setting.clients
-
-    def of_sampling(participants: int) -> float:
-        some = replace(setting, participants=participants)
-        return bound(constants, some).sampling + _beyond(constants, some, switch_share)
-
-    sampling = of_sampling(m)
-    in_rounds = f"in {limit:,} rounds" if limit < MOST_ROUNDS else "in any number of rounds and rows that could be run"
-    if sampling < wish or setting.longest_wait is not None:
-        allow = " Allow more rounds." if limit < MOST_ROUNDS else ""
-        return f"ε = {wish:g} cannot be met {in_rounds}: ε = {smallest:.4g} is left with the largest batches.{allow}"
-    enough = _first(lambda k: of_sampling(k) < wish, n)
-    text = (
-        f"ε = {wish:g} cannot be met with {m} of {n} clients a round: the error of sampling clients alone is "
-        f"{sampling:.4g} (κ >= {switch_share:g}), and no number of rounds or rows lowers it. The smallest reachable ε "
-        f"is just above {smallest:.4g}; for {wish:g} draw at least {enough} clients a round"
+            advice += on_constraint(constants, setting, switch_share, share.slater > 0)
+            advice += by_general_bound(constants, setting, lambda other: bound(other, setting).epsilon, promise.epsilon)
+    return Plan(
+        constants,
+        setting,
+        promise,
+        switch_share,
+        wish,
+        met,
+        smallest,
+        advice,
+        remedies,
+        warnings_for(constants, setting),
     )
-    with_more = replace(setting, participants=enough or n, rounds=limit)
-    left = bound(replace(constants, value_noise=0.0), with_more).epsilon + _beyond(constants, with_more, switch_share)
-    if left > wish:
-        text += f", and allow more than {limit:,} rounds"
-    return f"{text}."

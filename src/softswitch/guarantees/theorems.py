@@ -7,12 +7,11 @@ logarithms are natural.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-import numpy as np
-from scipy import optimize, stats
+from scipy import optimize
 
+from softswitch.guarantees.client_gaps import checked_gap, gap_quantile
 from softswitch.support import checks
 
 
@@ -26,6 +25,9 @@ class Constants:
         gradient_noise: σ_g, the sub-Gaussian size of one row's gradient around its client's mean.
         value_noise: σ_ζ, the same for one row's value of f or g.
         heterogeneity: σ, how far clients lie below the worst: see ``heterogeneity``. Partial participation only.
+        gap: the distribution of Z, where σZ dominates how far a random client lies below the worst: "uniform" as in
+            Theorem 3, or another of ``GAPS``. σ is measured by it: ``heterogeneity(values, gap, gap_shape)``.
+        gap_shape: its shape parameters: (k,) for chi-square, (a, b) for beta.
     """
 
     diameter: float
@@ -33,8 +35,11 @@ class Constants:
     gradient_noise: float = 0.0
     value_noise: float = 0.0
     heterogeneity: float = 0.0
+    gap: str = "uniform"
+    gap_shape: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "gap_shape", checked_gap(self.gap, self.gap_shape))
         for name in ("diameter", "lipschitz"):
             object.__setattr__(self, name, checks.real_number(name, getattr(self, name), above=0))
         for name in ("gradient_noise", "value_noise", "heterogeneity"):
@@ -154,6 +159,11 @@ def theorem_3(constants: Constants, setting: Setting) -> Bound:
     As Theorem 2, with estimation 4σ_ζ√(2 ln(24Km/δ)/B_ζ), sampling 4σ ln(32/δ)/(|ln(1−r)|n) (0 at r = 1) and
     α >= 2 ln(m)/ε'. The paper's proof gives smaller constants than its statement; this is the statement.
 
+    Where the gap is not uniform, sampling is 2·``sampling_error`` at δ/8: the general bound in the place that the
+    theorem's proof has for it. (The proof needs the mean of F(w_k) − F(w_k; I_k) over the feasible rounds, and that of
+    G, to be at most half the sampling error, each with probability 1 − δ/8.) It grows with ln K, has no κ in it, and
+    where K < 128/δ it is smaller than the theorem's own also for a uniform gap, which is ``gap="beta"`` of (1, 1).
+
     Where the server remembers its clients there is no sampling error, but one of staleness: 6·T·η·L² (``staleness``;
     the derivation is in docs/memory.md, not in the paper), and α >= 2 ln(n)/ε'.
     """
@@ -162,22 +172,57 @@ def theorem_3(constants: Constants, setting: Setting) -> Bound:
         step = constants.diameter / (constants.lipschitz * math.sqrt(8 * setting.rounds))
         stale = 6 * staleness(constants.lipschitz, step, setting.longest_wait)
         return _local_steps(3, constants, setting, estimation, stale, setting.clients)
-    unit = _sampling_unit(constants, setting)
-    sampling = 4 * unit * math.log(32 / setting.delta)
+    if constants.gap == "uniform":
+        sampling = 4 * _sampling_unit(constants, setting) * math.log(32 / setting.delta)
+    else:
+        eighth = replace(setting, delta=setting.delta / 8)
+        sampling = 2 * sampling_error(constants.heterogeneity, eighth, constants.gap, constants.gap_shape)
     return _local_steps(3, constants, setting, estimation, sampling, setting.participants)
 
 
 def constraint_bound(constants: Constants, setting: Setting, switch_share: float) -> float:
     """What G(w̄) is at most, once κ, the share of feasible rounds, is known.
 
-    Full participation, or a server that remembers: ε. Partial: ε + 4σ ln(1/(2κ))/(|ln(1−r)|n) by the theorem's
-    statement, with 2σ for 4σ by its proof. The logarithm is negative for κ > ½, and the statement's bound then the
-    smaller of the two: the larger holds.
+    Full participation, a server that remembers, or a gap that is not uniform: ε. Partial participation:
+    ε + 4σ ln(1/(2κ))/(|ln(1−r)|n) by the theorem's statement, with 2σ for 4σ by its proof. The logarithm is negative
+    for κ > ½, and the statement's bound then the smaller of the two: the larger holds.
     """
     kappa = checks.real_number("switch_share", switch_share, above=0, at_most=1)
     unit = _sampling_unit(constants, setting)
     beyond = unit * math.log(1 / (2 * kappa))
     return bound(constants, setting).epsilon + max(4 * beyond, 2 * beyond)
+
+
+def least_switch_share(constants: Constants, setting: Setting, slater: float) -> float:
+    """What κ, the share of feasible rounds, is at least, where some w in Θ has G(w) <= −ν: Slater's condition.
+
+    κ >= max{1/K, ν/(ν + DL + ε)}, from 1/κ <= 1 + (F(w) − F(w̄) + ε)/ν and F(w) − F(w̄) <= DL. With probability 1 − δ
+    where w is the optimum, as the paper has it (then the constraint is slack there), and 1 − 2δ together with the
+    theorem's promise for any other w. DL is a worst case: on data it is often no better than 1/K.
+
+    Args:
+        constants: D, L and what ε needs.
+        setting: K and what ε needs.
+        slater: ν > 0, by how much some w meets all constraints; 0: not known, which leaves 1/K.
+    """
+    nu = checks.real_number("slater", slater, at_least=0)
+    epsilon = bound(constants, setting).epsilon
+    return max(1 / setting.rounds, nu / (nu + constants.diameter * constants.lipschitz + epsilon))
+
+
+def effective_variance(constants: Constants, setting: Setting) -> float:
+    """σ̄² = σ_g²/(B_g·E·L²): ε' keeps its rate DL/√K where it is at most about 1, so where B_g·E >= (σ_g/L)²."""
+    return _effective_noise(constants, setting, setting.local_steps) ** 2
+
+
+def fewest_gradient_rows(constants: Constants) -> int:
+    """The smallest B_g·E, rows of a client's gradients in a round, with σ̄² <= 1: (σ_g/L)², rounded up."""
+    return max(1, math.ceil((constants.gradient_noise / constants.lipschitz) ** 2 - 1e-9))
+
+
+def most_local_steps(rounds: int) -> int:
+    """√K, rounded down: with E ≲ √K local steps ε' keeps its rate, since E enters it as 1 + E/√(6K)."""
+    return math.isqrt(checks.whole_number("rounds", rounds, at_least=1))
 
 
 def staleness(lipschitz: float, step_size: float, longest_wait: int) -> float:
@@ -204,17 +249,6 @@ def general_threshold(error: float, threshold: float, switch_share: float) -> tu
     return constraint - (threshold - error / 2) / kappa, constraint
 
 
-GAPS = {
-    "uniform": stats.uniform,
-    "half-normal": stats.halfnorm,
-    "exponential": stats.expon,
-    "half-cauchy": stats.halfcauchy,
-    "chi-square": stats.chi2,
-    "beta": stats.beta,
-}
-"""Distributions that may dominate the gap of a random client to the worst; chi-square has one shape, beta two."""
-
-
 def sampling_error(
     heterogeneity: float,
     setting: Setting,
@@ -231,16 +265,12 @@ def sampling_error(
         gap: the distribution of Z; see ``GAPS``.
         shape: its shape parameters: (k,) for chi-square, (a, b) for beta.
     """
-    checks.one_of("gap", gap, tuple(GAPS))
-    scale = checks.real_number("heterogeneity", heterogeneity, at_least=0)
-    family = GAPS[gap]
-    if len(shape) != family.numargs or not all(number > 0 for number in shape):
-        raise ValueError(f"shape must have {family.numargs} positive numbers for gap={gap!r}, but is {shape!r}")
+    scale, shape = checks.real_number("heterogeneity", heterogeneity, at_least=0), checked_gap(gap, shape)
     r = setting.participants / setting.clients
     if r == 1:
         return 0.0
     level = math.log(setting.rounds / setting.delta) / (setting.clients * abs(math.log1p(-r)))
-    return scale * float(family(*shape).ppf(min(1 - r, level)))
+    return scale * gap_quantile(min(1 - r, level), gap, shape)
 
 
 def tail_bound(clients: int, participants: int, below: float) -> float:
@@ -259,22 +289,6 @@ def tail_bound(clients: int, participants: int, below: float) -> float:
     if participants == clients or below * clients > clients - participants + 1e-9:  # P(U < t) > 1 − r, up to rounding
         return 0.0
     return math.exp(-clients * abs(math.log1p(-r)) * below)
-
-
-def heterogeneity(values: Any) -> float:
-    """σ of a vector of client values: the smallest with (1/n)#{i: max x − x_i >= t} <= (1 − t/σ)_+ for all t.
-
-    In order statistics x_(1) <= … <= x_(n):  σ = max over i < n of (x_(n) − x_(i))/(1 − i/n). (The paper prints
-    1 − (i−1)/n, which is off by one: x = (0, 1) needs σ = 2.)
-    """
-    ordered = np.sort(np.asarray(values, dtype=float).ravel())
-    n = len(ordered)
-    if n == 0 or not np.isfinite(ordered).all():
-        raise ValueError(f"values must be finite numbers, at least one, but is {values!r}")
-    if n == 1:
-        return 0.0
-    ranks = np.arange(1, n)
-    return float(((ordered[-1] - ordered[:-1]) / (1 - ranks / n)).max())
 
 
 @dataclass(frozen=True)
@@ -328,9 +342,9 @@ def _estimation(constants: Constants, setting: Setting, events: float) -> float:
 
 
 def _sampling_unit(constants: Constants, setting: Setting) -> float:
-    """σ/(|ln(1−r)|n); 0 at r = 1, and where the server remembers its clients."""
+    """σ/(|ln(1−r)|n); 0 at r = 1, where the server remembers its clients, and where the gap is not uniform."""
     n, m = setting.clients, setting.participants
-    if m == n or setting.longest_wait is not None:
+    if m == n or setting.longest_wait is not None or constants.gap != "uniform":
         return 0.0
     return constants.heterogeneity / (abs(math.log1p(-m / n)) * n)
 

@@ -22,6 +22,7 @@ from softswitch.paper.study import (
     paired,
     reached,
 )
+from softswitch.paper.violations import fewer_violations, met_early, violation_rows
 from softswitch.results.result import Result
 from softswitch.support.plotting import METHODS, band, legend, log_values, panels, tolerance
 
@@ -42,7 +43,7 @@ def compare(study: Study, scale: Scale, beside: Beside | None = None) -> Outcome
     """Softmax SGM, penalty and primal-dual, the baselines also at the best of their grid."""
     title = f"{study.title}: the worst client (tuned: the best of the baseline's grid)"
     figure, axes = panels(len(study.ways(scale)), 5 if beside else 4, title, width=3.7)
-    tables: dict[str, list[Row]] = {"curves": [], "answers": [], "settings": []}
+    tables: dict[str, list[Row]] = {"curves": [], "answers": [], "settings": [], "violations": []}
     claims: list[Claim] = []
     for row, way in zip(axes, study.ways(scale), strict=True):
         rules = {**study.rules, **tuned(study, way, scale)}
@@ -50,6 +51,7 @@ def compare(study: Study, scale: Scale, beside: Beside | None = None) -> Outcome
         for label, results in found.items():
             _draw(row, label, results)
             tables["curves"] += curve_rows(results, way=way.name, method=label)
+            tables["violations"] += violation_rows(results, way=way.name, method=label)
             tables["settings"].append({"way": way.name, "method": label, "rule": str(results[0].rule)})
             points = {"average": averages(results), "last": lasts(results, study.tasks(scale.seeds))}
             for iterate, own in points.items():
@@ -107,4 +109,9 @@ def _claims(study: Study, found: Found, way: Way, scale: Scale) -> list[Claim]:
         higher, margin = paired(best, own, "worst_objective")
         told += f"{reached(best)}, F higher by {higher:.3f} ± {margin:.3f} (95%, paired)"
         claims.append(Claim(statement, meets and higher > margin, told))
-    return claims
+    others = [label for label in found if label != "Softmax SGM"]
+    return [
+        *claims,
+        met_early(way.name, found["Softmax SGM"]),
+        *fewer_violations(way.name, found, "Softmax SGM", others),
+    ]

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
+from softswitch.paper.neyman_pearson.np_speed import course_rows, courses, speed_claims
 from softswitch.paper.neyman_pearson.np_study import SOFTMAX, STUDY, TOLERANCE, softmax
 from softswitch.paper.study import Point, Way, answer_rows, averages, curve_rows, gradient_evaluations, mean
 from softswitch.results.result import Result
@@ -67,7 +68,8 @@ def local_steps(scale: Scale) -> Outcome:
 def participation(scale: Scale) -> Outcome:
     """m/n, with five local steps; the quick version has one point, and compiles nothing for it."""
     shares, steps = scale.pick((SHARES, 5), ((1.0,), 1))
-    swept = _swept({r: Way(f"m/n = {r:g}", steps, r) for r in shares}, scale)
+    ways = {r: Way(f"m/n = {r:g}", steps, r) for r in shares}
+    swept = _swept(ways, scale)
     points = _points(swept)
     least, most = points[shares[0]], points[shares[-1]]
     comparable = len(points) > 1
@@ -83,7 +85,12 @@ def participation(scale: Scale) -> Outcome:
             _said(points, "violating", "m/n", "clients violating: "),
         ),
     ]
-    return _one_sweep(f"Softmax SGM: share of clients m/n (E = {steps})", swept, "m/n", claims if comparable else [])
+    title = f"Softmax SGM: share of clients m/n (E = {steps})"
+    if not comparable:
+        return _one_sweep(title, swept, "m/n", [])
+    on_the_way = {r: courses(way, scale, swept[r]) for r, way in ways.items()}
+    outcome = _one_sweep(title, swept, "m/n", [*claims, *speed_claims(on_the_way)])
+    return Outcome(outcome.figure, {**outcome.tables, "courses": course_rows(on_the_way, "m/n")}, outcome.claims)
 
 
 def _swept(values: Mapping[float, Way], scale: Scale) -> Swept:

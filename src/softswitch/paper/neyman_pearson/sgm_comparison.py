@@ -9,6 +9,7 @@ import numpy as np
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.neyman_pearson.np_study import AVERAGE, CLIENTS, PARTIAL, SOFTMAX, STUDY, TOLERANCE
 from softswitch.paper.study import Point, Way, answer_rows, averages, curve_rows, mean
+from softswitch.paper.violations import fewer_violations, violation_rows
 from softswitch.results.result import Result
 from softswitch.support.plotting import METHODS, band, legend, log_values, panels, tolerance
 
@@ -21,6 +22,7 @@ def run(scale: Scale) -> Outcome:
     figure, axes = panels(len(STUDY.ways(scale)), 3, title, width=4.6)
     curves: list[Row] = []
     ends: list[Row] = []
+    broken: list[Row] = []
     claims: list[Claim] = []
     for row, way in zip(axes, STUDY.ways(scale), strict=True):
         found = STUDY.runs(RULES, way, scale, evaluations=scale.pick(100, 10))
@@ -29,15 +31,16 @@ def run(scale: Scale) -> Outcome:
             _draw(row, method, found[method], at[method], side)
             curves += curve_rows(found[method], way=way.name, method=method)
             ends += answer_rows(at[method], way=way.name, method=method)
+            broken += violation_rows(found[method], way=way.name, method=method)
         for panel, name in zip(row[:2], "FG", strict=True):
             panel.set(title=f"{name}(wₖ)  ({way.name})", xlabel="round")
             log_values(panel)
         row[2].set(title="g of each client at the answer", xlabel="client, worst first", xticks=[1, 5, 10, 15, 20])
         for panel in row[1:]:
             tolerance(panel, TOLERANCE)
-        claims += _claims(at, way)
+        claims += [*_claims(at, way), *fewer_violations(way.name, found, "Softmax SGM", ["Average SGM"])]
     legend(figure, axes[0, :2], columns=5)
-    return Outcome(figure, {"curves": curves, "answers": ends}, tuple(claims))
+    return Outcome(figure, {"curves": curves, "answers": ends, "violations": broken}, tuple(claims))
 
 
 def _draw(row: Any, method: str, results: tuple[Result, ...], points: list[Point], side: float) -> None:

@@ -1,0 +1,99 @@
+"""Extreme values against closed forms, tables and simulation."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+import softswitch as ss
+from softswitch import theory
+
+# The largest of n standard normals, on average: Harter's tables of order statistics.
+NORMAL = {2: 0.56419, 3: 0.84628, 5: 1.16296, 10: 1.53875, 20: 1.86748, 100: 2.50759}
+
+
+@pytest.mark.parametrize("n", NORMAL)
+def test_the_gap_of_normal_noise_is_that_of_the_tables(n):
+    assert theory.expected_gap("normal", n) == pytest.approx(NORMAL[n], abs=1e-5)
+    assert theory.expected_gap("normal", n, scale=3.0) == pytest.approx(3 * NORMAL[n], abs=1e-4)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 1000, 10**6])
+def test_gaps_in_closed_form(n):
+    """Exponential: 1 + 1/2 + … + 1/n, less the mean 1. Uniform: n/(n + 1) − 1/2. Beta(1, 2): its maximum by hand."""
+    assert theory.expected_gap("exponential", n) == pytest.approx(special.digamma(n + 1) + np.euler_gamma - 1, rel=1e-7)
+    assert theory.expected_gap("uniform", n) == pytest.approx(n / (n + 1) - 0.5, rel=1e-9)
+    # P(e > x) = (1 − x)²: E max = 1 − ∫(1 − (1 − x)²)ⁿ dx = 1 − ½B(½, n + 1), and the mean is 1/3.
+    expected = 1 - special.beta(0.5, n + 1) / 2 - 1 / 3
+    assert theory.expected_gap("beta", n, shape=(1, 2)) == pytest.approx(expected, rel=1e-7, abs=1e-12)
+    assert theory.expected_gap("cauchy", n) == (0 if n == 1 else math.inf)
+
+
+def test_normal_gaps_grow_without_end_and_below_the_papers_root():
+    """E[F − f_i]/(σ√(2 ln n)) → 1 from below, slowly."""
+    ratios = [theory.expected_gap("normal", n) / math.sqrt(2 * math.log(n)) for n in (20, 10**3, 10**6, 10**9)]
+    assert ratios == sorted(ratios)
+    assert ratios[0] == pytest.approx(1 / 1.31, abs=0.005)
+    assert ratios[2] == pytest.approx(1 / 1.08, abs=0.005)
+    assert 0.94 < ratios[3] < 1
+    bounded = [theory.expected_gap("beta", n, shape=(2, 2)) for n in (20, 10**3, 10**6)]
+    assert bounded == sorted(bounded)
+    assert bounded[-1] < 0.5, "M less the mean, for every n"
+
+
+@pytest.mark.parametrize(
+    ("noise", "shape", "kind"),
+    [
+        ("normal", (), "Gumbel"),
+        ("exponential", (), "Gumbel"),
+        ("cauchy", (), "Fréchet"),
+        ("uniform", (), "Weibull"),
+        ("beta", (2.0, 3.0), "Weibull"),
+    ],
+)
+def test_maxima_in_simulation(noise, shape, kind):
+    """4000 maxima over 50,000 clients each: drawn at once, as Q(V^(1/n)) with V uniform."""
+    n, draws = 50_000, 4000
+    found = theory.extreme_value_limit(noise, n, shape)
+    assert found.kind == kind
+    uniform = np.random.default_rng(7).uniform(size=draws)
+    family = {"normal": stats.norm, "exponential": stats.expon, "cauchy": stats.cauchy, "uniform": stats.uniform}
+    above = -np.expm1(np.log(uniform) / n)
+    largest = family[noise].isf(above) if noise in family else stats.beta(*shape).isf(above)
+    distance = stats.kstest((largest - found.location) / found.scale, found.limit.cdf).statistic
+    # Normal maxima converge like 1/ln n; all others are there.
+    assert distance < (0.06 if noise == "normal" else 1.63 / math.sqrt(draws))
+    wrong = (largest - found.location) / (1.3 * found.scale)
+    assert stats.kstest(wrong, found.limit.cdf).statistic > (0.03 if noise == "normal" else 1.63 / math.sqrt(draws))
+
+
+def test_bounded_noise_is_dominated_by_one_gap_for_every_number_of_clients():
+    """e = 0.7·beta(2, 3): F − f_i is at most 0.7·(1 − e_i), beta(3, 2) times 0.7, drawn clients all together."""
+    generator = np.random.default_rng(3)
+    for n in (2, 10, 500):
+        noise = 0.7 * generator.beta(2, 3, size=(40_000 // n, n))
+        gaps = (noise.max(axis=1, keepdims=True) - noise).ravel()
+        for t in np.linspace(0.05, 0.65, 7):
+            dominating = stats.beta(3, 2).sf(t / 0.7)
+            assert np.mean(gaps >= t) <= dominating + 4 * math.sqrt(dominating * (1 - dominating) / len(gaps))
+    many = 0.7 * generator.beta(2, 3, size=20_000)
+    assert ss.heterogeneity(many, "beta", (3, 2)) == pytest.approx(0.7, rel=0.05)
+    assert ss.heterogeneity(many) > 0.8, "a uniform gap needs more"
+
+
+def test_geometric_noise_has_no_limit():
+    """A limit needs P(e > x)/P(e >= x) → 1; for geometric noise it is 1 − p at every x, and maxima never settle."""
+    geometric = stats.geom(0.5)
+    x = np.arange(1, 40)
+    np.testing.assert_allclose(geometric.sf(x) / geometric.sf(x - 1), 0.5)
+    # The chance that the maximum is just the 1 − 1/n quantile goes up and down with n for ever.
+    chances = [geometric.cdf(k) ** n - geometric.cdf(k - 1) ** n for n in (2**20, 2**20.5) for k in [20]]
+    assert abs(chances[0] - chances[1]) > 0.01
+
+
+def test_bad_noise():
+    with pytest.raises(ValueError, match="noise must be one of 'normal'"):
+        theory.expected_gap("half-normal", 5)
+    with pytest.raises(ValueError, match="shape must have 2 positive numbers for noise='beta'"):
+        theory.extreme_value_limit("beta", 5)
