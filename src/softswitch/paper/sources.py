@@ -14,8 +14,6 @@ from typing import Any
 
 PACKAGE = __name__.split(".")[0]
 HERE = f"{PACKAGE}.paper"
-BESIDE = tuple(f"{HERE}.{stem}" for stem in ("batch", "durations", "inventory", "outputs", "sources", "workers"))
-"""They run experiments, write down and list what comes out, and change nothing in it."""
 
 
 def digest(run: Callable[..., Any]) -> str:
@@ -73,7 +71,7 @@ def _imported(name: str) -> set[str]:
             found |= known or {str(node.module)}
             if known != inner:
                 found.add(str(node.module))
-    return found - {PACKAGE, HERE, *BESIDE}
+    return found - {PACKAGE, HERE}
 
 
 @cache
