@@ -15,29 +15,22 @@ from typing import Any
 
 from softswitch.paper import EXPERIMENTS
 from softswitch.paper.durations import record
-from softswitch.paper.inventory import BESIDE, ITEMS, Item, Verdict
+from softswitch.paper.inventory import BESIDE, ITEMS, Item, Standing
 from softswitch.paper.outputs import told
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "reproduction.md"
+TEMPLATE = DOCS / "templates" / "reproduction.md"
 Told = Mapping[str, Mapping[str, Any]]
-
-HEAD = """# The paper, item by item
-
-Everything that the paper states and shows, in its order and with its numbers: what it says in our words, where it is in the library, by which command it is
-reproduced, whether it held, and under which reading where the paper leaves one open. `make gallery` writes this page from what the experiments of that run found;
-the [gallery](gallery.md) has their figures and says what to make of them. An item is *held in part* where some of its claims held and others did not; all of them are listed.
-*Checked by tests* is what the test suite recomputes by hand, exactly or by many draws; *used in proofs only* has nothing to compute.
-"""
 
 
 def page(found: Told, items: tuple[Item, ...] = ITEMS) -> str:
     """The page; ``found``: what each experiment's outputs tell, by name."""
-    verdicts = {item.label: item.verdict(found) for item in items}
+    verdicts = {item.label: item.standing(found) for item in items}
     counts = Counter(verdicts.values())
-    summary = "\n".join(f"| {verdict} | {counts[verdict]} |" for verdict in Verdict if counts[verdict])
-    parts = [HEAD, _made_with(found), f"| verdict | items |\n|---|---|\n{summary}\n"]
-    failed = [item for item in items if verdicts[item.label] in (Verdict.FAILED, Verdict.PARTLY)]
+    summary = "\n".join(f"| {verdict} | {counts[verdict]} |" for verdict in Standing if counts[verdict])
+    parts = [f"| verdict | items |\n|---|---|\n{summary}\n"]
+    failed = [item for item in items if verdicts[item.label] in (Standing.FAILED, Standing.PARTLY)]
     if failed:
         lines = [f"- [{item.number}](#{anchor(item)}): {item.says} — **{verdicts[item.label]}**" for item in failed]
         parts.append("\n".join(["## What did not hold, or not all of it\n", *lines, ""]))
@@ -46,13 +39,14 @@ def page(found: Told, items: tuple[Item, ...] = ITEMS) -> str:
         parts += [entry(item, found) for item in own]
     beside = ", ".join(f"[{name}](gallery.md#{name})" for name in BESIDE)
     parts.append(f"## Besides\n\nExperiments on questions that the paper does not raise: {beside}.\n")
-    return "\n".join(parts)
+    text = TEMPLATE.read_text(encoding="utf-8").replace("{{made with}}", _made_with(found))
+    return text.replace("{{items}}\n", "\n".join(parts))
 
 
 def _made_with(found: Told) -> str:
     """Which run the page is from."""
     quick = " in quick versions, whose claims need not hold" if any(one["quick"] for one in found.values()) else ""
-    return f"From {len(found)} of {len(EXPERIMENTS)} experiments{quick}.\n"
+    return f"This page is from {len(found)} of {len(EXPERIMENTS)} experiments{quick}."
 
 
 def anchor(item: Item) -> str:
@@ -62,7 +56,10 @@ def anchor(item: Item) -> str:
 
 def entry(item: Item, found: Told) -> str:
     """One item: what it says, where, by which command, and what came out."""
-    lines = [f"### {item.number} {{ #{anchor(item)} }}\n", f"{_sentence(item.says)} **{item.verdict(found)}**.\n"]
+    lines = [
+        f"### {item.number} {{ #{anchor(item)} }}\n",
+        f"{_sentence(item.says)} **{_sentence(item.standing(found))}**\n",
+    ]
     if item.where:
         lines.append(f"- Where: {', '.join(map(_linked, item.where))}")
     for name in dict.fromkeys(put.experiment for put in item.put):
@@ -75,7 +72,7 @@ def entry(item: Item, found: Told) -> str:
     if item.note:
         lines.append(f"- {item.note}")
     for claim in item.claims(found):
-        held = Verdict.HELD if claim["held"] else Verdict.FAILED
+        held = Standing.HELD if claim["held"] else Standing.FAILED
         lines.append(f"- **{held}**: {claim['statement']} — {claim['measured']}")
     return "\n".join(lines) + "\n"
 
