@@ -40,9 +40,11 @@ bench: $(VENV)/.dev
 figures: $(VENV)/.run
 	$(BIN)/python docs/figures.py
 
+# Can be interrupted: called again, it goes on.
 gallery: $(VENV)/.dev
 	$(BIN)/softswitch paper all --out results
 	$(BIN)/python docs/gallery.py results
+	$(BIN)/python docs/reproduction.py results
 
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

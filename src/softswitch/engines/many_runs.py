@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from softswitch.engines.request import Request
 from softswitch.method.rules import Rule
 from softswitch.results.result import Result
 from softswitch.runs.watching import Chunk, ProgressBar
+from softswitch.support.cores import threads
 
 THREAD_SETTINGS: tuple[tuple[Any, str], ...] = (
     (jax.enable_x64, "jax_enable_x64"),
@@ -69,7 +69,7 @@ def _one_by_one(shares: Sequence[Share], rules: Sequence[Rule], bar: ProgressBar
             return run(share.request, rules[r], seed, (watch,))
 
     settings = [(enter, getattr(jax.config, name)) for enter, name in THREAD_SETTINGS]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(threads()) as pool:
         waiting = [[pool.submit(one, r, s) for s in range(len(runs))] for r in range(len(rules))]
         try:
             return tuple(tuple(future.result() for future in row) for row in waiting)

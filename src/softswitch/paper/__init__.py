@@ -3,7 +3,7 @@
 from functools import partial
 
 from softswitch.paper import alpha_scale, comparison, tuning
-from softswitch.paper.experiment import Claim, Experiment, Outcome, Scale, Written, regenerate
+from softswitch.paper.experiment import Claim, Experiment, Outcome, Scale
 from softswitch.paper.fair import adult_study, fair_comparison, fair_frontier, fair_noniid, fair_sweeps
 from softswitch.paper.neyman_pearson import alpha_tradeoff, error_budget, np_noniid, np_study, np_sweeps, sgm_comparison
 from softswitch.paper.safe_rl import safe_rl_alpha, safe_rl_clients, safe_rl_comparison
@@ -15,11 +15,13 @@ EXPERIMENTS: dict[str, Experiment] = {
             "np-comparison",
             "Softmax SGM, penalty and primal-dual against gradient evaluations",
             partial(comparison.compare, np_study.STUDY),
+            together="np tuning",
         ),
         Experiment(
             "np-tuning",
             "final F and G of each method over its grid: how wide is the good region?",
             partial(tuning.run, np_study.STUDY),
+            together="np tuning",
         ),
         np_sweeps.ALPHA,
         np_sweeps.STEPS_EXPERIMENT,
@@ -33,6 +35,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "fair-tuning",
             "Adult: final F and G of each method over its grid",
             partial(tuning.run, adult_study.STUDY),
+            together="fair tuning",
         ),
         fair_sweeps.CRITERION,
         fair_sweeps.ALPHA,
@@ -46,4 +49,4 @@ EXPERIMENTS: dict[str, Experiment] = {
     )
 }
 
-__all__ = ["EXPERIMENTS", "Claim", "Experiment", "Outcome", "Scale", "Written", "regenerate"]
+__all__ = ["EXPERIMENTS", "Claim", "Experiment", "Outcome", "Scale"]

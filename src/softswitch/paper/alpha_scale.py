@@ -184,4 +184,6 @@ def _claims(serving: dict[str, list[set[float]]]) -> list[Claim]:
     return claims
 
 
-EXPERIMENT = Experiment("alpha-scale", "one α for all tasks? α per unit and α per spread of the reports", run, seeds=3)
+EXPERIMENT = Experiment(
+    "alpha-scale", "one α for all tasks? α per unit and α per spread of the reports", run, seeds=3, together="safe-rl"
+)

@@ -1,25 +1,17 @@
-"""What an experiment is, what comes out of it, and how that is written down."""
+"""What an experiment is, and what comes out of it."""
 
 from __future__ import annotations
 
-import csv
-import json
 import re
-import shutil
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from softswitch.results.result import Result
-from softswitch.runs.folder import write_result
 
 Row = dict[str, Any]
 QUICK_SEEDS = 2
@@ -98,6 +90,7 @@ class Experiment:
         run: runs it.
         extra: the extra of the package that it needs, if any.
         seeds: how many seeds the full version has.
+        together: experiments with the same word here share runs, and so a process; none: it shares no runs.
     """
 
     name: str
@@ -105,6 +98,11 @@ class Experiment:
     run: Callable[[Scale], Outcome]
     extra: str = ""
     seeds: int = 5
+    together: str = ""
+
+    def scale(self, seeds: int | None = None, quick: bool = False, progress: bool | None = None) -> Scale:
+        """How much to run: with so many seeds, or its own number of them."""
+        return Scale(seeds or (QUICK_SEEDS if quick else self.seeds), quick, progress)
 
     @property
     def missing(self) -> str:
@@ -113,72 +111,3 @@ class Experiment:
         if needed is None or find_spec(needed) is not None:
             return ""
         return f"{self.name} needs {needed}: pip install 'softswitch[{self.extra}]'"
-
-
-@dataclass(frozen=True)
-class Written:
-    """An experiment that was run and written down; ``seconds`` is what its runs took."""
-
-    experiment: Experiment
-    outcome: Outcome
-    files: tuple[Path, ...]
-    seeds: int
-    seconds: float
-
-
-def regenerate(
-    experiments: Iterable[Experiment], out: Path, *, seeds: int | None = None, quick: bool = False
-) -> Iterator[Written]:
-    """Run experiments one after another, and write each into ``out/<name>/``; by default with its own number of seeds.
-
-    An experiment's figure is drawn while the next ones run: drawing is Python's work, the rest mostly XLA's.
-    """
-    waiting: deque[Future[Written]] = deque()
-    with ThreadPoolExecutor(1) as writer:
-        for experiment in experiments:
-            scale = Scale(seeds or (QUICK_SEEDS if quick else experiment.seeds), quick)
-            began = time.perf_counter()
-            outcome = experiment.run(scale)
-            seconds = time.perf_counter() - began
-            waiting.append(writer.submit(write, experiment, scale, outcome, seconds, out))
-            while waiting and waiting[0].done():
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-
-def write(experiment: Experiment, scale: Scale, outcome: Outcome, seconds: float, out: Path) -> Written:
-    """Write figure (PNG, SVG), numbers (CSV), claims (JSON) and every run's folder into ``out/<name>/``."""
-    folder = out / experiment.name
-    folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / f"{experiment.name}.{kind}" for kind in ("png", "svg")]
-    for file in files:
-        outcome.figure.savefig(file, dpi=150)
-        outcome.figure.set_layout_engine("none")  # laid out once, not once a file
-    for name, rows in outcome.tables.items():
-        files.append(folder / f"{name}.csv")
-        _write_table(files[-1], rows)
-    files.append(folder / "claims.json")
-    told = {
-        "experiment": experiment.name,
-        "shows": experiment.shows,
-        "seeds": scale.seeds,
-        "quick": scale.quick,
-        "seconds": round(seconds, 1),
-        "claims": [{"statement": c.statement, "held": bool(c.held), "measured": c.measured} for c in outcome.claims],
-    }
-    files[-1].write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    quick = " --quick" if scale.quick else ""
-    command = f"softswitch paper {experiment.name} --seeds {scale.seeds}{quick}"
-    shutil.rmtree(folder / "runs", ignore_errors=True)  # of an earlier call with more seeds, say
-    for name, result in scale.runs.items():
-        write_result(folder / "runs" / name, result, about={"command": command})
-    return Written(experiment, outcome, tuple(files), scale.seeds, seconds)
-
-
-def _write_table(file: Path, rows: Sequence[Row]) -> None:
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    with file.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, columns)
-        writer.writeheader()
-        writer.writerows(rows)

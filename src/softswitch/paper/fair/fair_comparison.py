@@ -68,5 +68,9 @@ def _claims(found: Found, way: Way, own: Sequence[StudyTask]) -> list[Claim]:
 
 
 EXPERIMENT = Experiment(
-    "fair-comparison", "Adult with parity: Softmax SGM, penalty, primal-dual; accuracy too", run, extra="fairness"
+    "fair-comparison",
+    "Adult with parity: Softmax SGM, penalty, primal-dual; accuracy too",
+    run,
+    extra="fairness",
+    together="fair tuning",
 )

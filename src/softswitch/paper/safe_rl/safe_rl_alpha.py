@@ -55,5 +55,9 @@ def _switch_share(result: Result) -> float:
 
 
 EXPERIMENT = Experiment(
-    "safe-rl-alpha", "safe RL over α: fewer violations, then a collapse into short episodes", run, seeds=3
+    "safe-rl-alpha",
+    "safe RL over α: fewer violations, then a collapse into short episodes",
+    run,
+    seeds=3,
+    together="safe-rl",
 )

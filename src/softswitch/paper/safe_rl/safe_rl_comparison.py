@@ -174,5 +174,9 @@ def _claims(setting: CartSetting, counts: Paired, returns: Paired) -> list[Claim
 
 
 EXPERIMENT = Experiment(
-    "safe-rl", "safe RL: worst-client return and violations, Softmax SGM and Parallel CRPO", run, seeds=10
+    "safe-rl",
+    "safe RL: worst-client return and violations, Softmax SGM and Parallel CRPO",
+    run,
+    seeds=10,
+    together="safe-rl",
 )

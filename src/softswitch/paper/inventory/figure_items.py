@@ -1,0 +1,119 @@
+"""Figures and tables."""
+
+from __future__ import annotations
+
+from softswitch.paper.inventory.item import Item, Put
+
+DRAWN = "batches of 32 drawn by class, γ = η, “local epochs” as local steps"
+EXACT = "the theorems' own: γ = η/E, projection onto the domain, the average of the feasible iterates"
+MODEL = "Adam on the server, the criterion from pooled sums unless said otherwise, “local epochs” as local steps"
+CARTS = "α = 0.05, thresholds λ = −5 and λ = 0, budgets spread evenly or drawn"
+THEORY = "softswitch.theory."
+TASKS = "softswitch.tasks."
+FIGURES = "Figures"
+TABLES = "Tables"
+
+FIGURE_ITEMS: tuple[Item, ...] = (
+    Item(
+        FIGURES,
+        "Figure 1",
+        "fig:NP_classification_main",
+        "Neyman–Pearson: F and G against gradient evaluations, beside penalty and primal-dual",
+        (TASKS + "neyman_pearson.breast_cancer",),
+        (Put("np-comparison"),),
+        reading=DRAWN,
+    ),
+    Item(
+        FIGURES,
+        "Figure 2",
+        "fig:alpha_sensitivity",
+        "Neyman–Pearson: what α does",
+        ("softswitch.SoftmaxSGM",),
+        (Put("alpha-sensitivity"),),
+        reading=DRAWN,
+    ),
+    Item(
+        FIGURES,
+        "Figure 3",
+        "fig:fair_classification",
+        "Adult with demographic parity: F and G, beside penalty and primal-dual",
+        (TASKS + "fair_classification.adult",),
+        (Put("fair-comparison"),),
+        reading=MODEL,
+    ),
+    Item(
+        FIGURES,
+        "Figure 4",
+        "fig:federated_safe_rl",
+        "ten carts on three planets: worst return and violations, beside Parallel CRPO",
+        (TASKS + "safe_rl.cartpole",),
+        (Put("safe-rl"),),
+        reading=CARTS,
+    ),
+    Item(
+        FIGURES,
+        "Figure 5",
+        "fig:alpha_tradeoff",
+        "cobweb plot of the three regimes of αη",
+        (THEORY + "limit_cycle",),
+        (Put("alpha-tradeoff"),),
+    ),
+    Item(
+        FIGURES,
+        "Figure 6",
+        "fig:fed_settings",
+        "Neyman–Pearson over local epochs E and participation m/n",
+        ("softswitch.solve",),
+        (Put("local-steps"), Put("participation")),
+        reading=DRAWN,
+    ),
+    Item(
+        FIGURES,
+        "Figure 7",
+        "fig:sgm_comparison",
+        "Neyman–Pearson: worst and mean client, Softmax SGM beside average SGM",
+        ("softswitch.AverageSGM",),
+        (Put("sgm-comparison"),),
+        reading=DRAWN,
+    ),
+    Item(
+        TABLES,
+        "Table 1",
+        "tab:oracle_complexity",
+        "complexities beside those of Lan and Zhou",
+        ("softswitch.plan",),
+        (Put("error-budget", "with λ = 0"), Put("error-budget", "fewer rows a report cost more")),
+        ("guarantees/test_plan.py::test_plan_is_the_inverse_of_the_bound",),
+        EXACT,
+        "Our side of the table. The other method is not implemented here.",
+    ),
+    Item(
+        TABLES,
+        "Table 2",
+        "tab:detail_NP",
+        "settings of the Neyman–Pearson experiment",
+        (TASKS + "paper_settings", "softswitch.paper.neyman_pearson.np_study"),
+        tests=("tasks/test_neyman_pearson.py::test_data_as_described",),
+        reading=DRAWN,
+    ),
+    Item(
+        TABLES,
+        "Table 3",
+        "tab:detail_fairness",
+        "settings of the experiment on Adult",
+        ("softswitch.paper.fair.adult_study",),
+        (Put("fair-optimizer"),),
+        ("tasks/test_adult.py::test_size_features_parameters_and_shares",),
+        MODEL,
+        "The step of 0.001 makes sense for Adam only.",
+    ),
+    Item(
+        TABLES,
+        "Table 4",
+        "tab:fed_safe_rl_results",
+        "306.6 rounds in violation against 379.2 of Parallel CRPO, and a worst return of 69.7 against 61.0",
+        ("softswitch.paper.safe_rl.safe_rl_comparison",),
+        (Put("safe-rl"),),
+        reading=CARTS,
+    ),
+)

@@ -1,0 +1,71 @@
+"""Experiments of a moment, for tests of what runs them. Each writes a line into the file that LOG names."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from softswitch.paper.experiment import Claim, Experiment, Outcome
+
+
+def note(what):
+    with Path(os.environ["LOG"]).open("a") as log:
+        log.write(f"{what} {os.getpid()}\n")
+
+
+def outcome(rows=({"x": 1},)):
+    return Outcome(Figure(), {"numbers": rows}, (Claim("it is so", True, "1"), Claim("or so", False, "2")))
+
+
+def first(scale):
+    note("first")
+    return outcome([{"seed": seed} for seed in range(scale.seeds)])
+
+
+def second(scale):
+    note("second")
+    return outcome()
+
+
+def bad(scale):
+    note("bad")
+    raise ArithmeticError("two and two make five")
+
+
+def killed(scale):
+    note("killed")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def after(scale):
+    note("after")
+    return outcome()
+
+
+class SlowRows(list):
+    """Rows that take a minute to be written, once: in the midst of an experiment's folder."""
+
+    def __iter__(self):
+        for row in super().__iter__():
+            note("writing")
+            time.sleep(float(os.environ.get("WRITING", "0")))
+            yield row
+
+
+def slow(scale):
+    return outcome(SlowRows([{"x": 1}]))
+
+
+EXPERIMENTS = {
+    experiment.name: experiment
+    for experiment in (
+        Experiment("first", "the first", first),
+        Experiment("second", "another", second),
+        Experiment("bad", "fails", bad),
+        Experiment("killed", "ends its process", killed, together="a process"),
+        Experiment("after", "in the same process", after, together="a process"),
+        Experiment("slow", "takes its time to be written", slow),
+    )
+}
