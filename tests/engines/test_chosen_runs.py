@@ -319,7 +319,7 @@ def test_a_multiplier_goes_on_from_cycle_to_cycle(clients):
 
 
 def test_an_answer_within_the_tolerance_is_feasible_whatever_the_switch_saw(clients):
-    """The threshold is below all that g = log(1 + e^…) − c can be, so that no round passes; the answer still meets ε."""
+    """The threshold is below all that g can be, so that no round passes; the answer still meets the tolerance."""
     never = ss.SoftmaxSGM(tolerance=0.1, threshold=-10.0)
     result = chosen(clients, never)
     assert not result.history.feasible.any()
