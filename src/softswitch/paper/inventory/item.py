@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Verdict(StrEnum):
+class Reproduced(StrEnum):
     """How an item stands after a run."""
 
     HELD = "held"
@@ -62,19 +62,19 @@ class Item:
         """The claims of those experiments that were run; ``told``: their outputs, by name."""
         return [claim for put in self.put if put.experiment in told for claim in put.claims(told)]
 
-    def standing(self, told: Mapping[str, Mapping[str, Any]]) -> Verdict:
+    def standing(self, told: Mapping[str, Mapping[str, Any]]) -> Reproduced:
         """From the claims where an experiment puts it to the test, and else from what there is."""
         if self.put:
             return judged([bool(claim["held"]) for claim in self.claims(told)])
         if self.tests:
-            return Verdict.TESTED
-        return Verdict.OPEN if self.where else Verdict.PROOF
+            return Reproduced.TESTED
+        return Reproduced.OPEN if self.where else Reproduced.PROOF
 
 
-def judged(held: Sequence[bool]) -> Verdict:
+def judged(held: Sequence[bool]) -> Reproduced:
     """All of them, some, none; or there are none."""
     if not held:
-        return Verdict.NOT_RUN
+        return Reproduced.NOT_RUN
     if all(held):
-        return Verdict.HELD
-    return Verdict.PARTLY if any(held) else Verdict.FAILED
+        return Reproduced.HELD
+    return Reproduced.PARTLY if any(held) else Reproduced.FAILED
