@@ -7,7 +7,7 @@ import pytest
 
 from softswitch.guarantees.theorems import Constants
 from softswitch.paper.neyman_pearson import error_budget
-from softswitch.paper.neyman_pearson.np_speed import Convergence, speed_claims
+from softswitch.paper.neyman_pearson.np_speed import AnswerCourse, speed_claims
 from softswitch.paper.violations import fewer_violations, met_early, violation_rows, violations
 
 
@@ -52,7 +52,7 @@ def test_claims_on_violations_can_fail():
 
 def course(constraint, objective=(0.5, 0.4, 0.3), per_round=10):
     rounds = np.array([100, 400, 1000])
-    return Convergence(rounds, per_round * rounds, np.array(objective), np.array(constraint))
+    return AnswerCourse(rounds, per_round * rounds, np.array(objective), np.array(constraint))
 
 
 def test_met_means_for_good():

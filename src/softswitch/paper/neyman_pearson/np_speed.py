@@ -19,7 +19,7 @@ is the beginning of the longer one."""
 
 
 @dataclass(frozen=True)
-class Convergence:
+class AnswerCourse:
     """A seed's answer w̄ as it stood after some rounds; infinite where it did not come to something."""
 
     rounds: np.ndarray
@@ -34,12 +34,12 @@ class Convergence:
         return float(getattr(self, cost)[np.argmax(stays)]) if stays.any() else float("inf")
 
 
-def courses(way: Way, scale: Scale, whole: Sequence[Result]) -> list[Convergence]:
+def courses(way: Way, scale: Scale, whole: Sequence[Result]) -> list[AnswerCourse]:
     """One a seed: shorter runs, and the whole one at the end."""
     quiet = Scale(scale.seeds, scale.quick, scale.progress)
     runs = [STUDY.runs({"": SOFTMAX}, way, quiet, rounds=rounds)[""] for rounds in ON_THE_WAY]
     return [
-        Convergence(
+        AnswerCourse(
             np.array([len(r.history) for r in seed]),
             np.array([r.history.gradient_evaluations[-1] for r in seed]),
             np.array([r.worst_objective for r in seed]),
@@ -49,7 +49,7 @@ def courses(way: Way, scale: Scale, whole: Sequence[Result]) -> list[Convergence
     ]
 
 
-def course_rows(found: Mapping[float, Sequence[Convergence]], symbol: str) -> list[Row]:
+def course_rows(found: Mapping[float, Sequence[AnswerCourse]], symbol: str) -> list[Row]:
     """A row a share of clients, seed and number of rounds."""
     return [
         {symbol: value, "seed": seed, "rounds": k, "gradient_evaluations": spent, "F": f, "G": g}
@@ -59,7 +59,7 @@ def course_rows(found: Mapping[float, Sequence[Convergence]], symbol: str) -> li
     ]
 
 
-def speed_claims(found: Mapping[float, Sequence[Convergence]]) -> list[Claim]:
+def speed_claims(found: Mapping[float, Sequence[AnswerCourse]]) -> list[Claim]:
     """More clients bring the answer to feasibility sooner, in rounds and in gradients; and F at equal rounds."""
     shares = list(found)
     claims = []
@@ -91,7 +91,7 @@ def speed_claims(found: Mapping[float, Sequence[Convergence]]) -> list[Claim]:
     return claims
 
 
-def _at(course: Convergence, rounds: int) -> float:
+def _at(course: AnswerCourse, rounds: int) -> float:
     return float(course.objective[list(course.rounds).index(rounds)])
 
 
