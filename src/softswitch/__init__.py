@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from softswitch.problem.domains import Box as Box
     from softswitch.problem.domains import Domain as Domain
     from softswitch.problem.means import mean_over as mean_over
+    from softswitch.problem.means import share_over as share_over
     from softswitch.problem.pooled import PooledConstraint as PooledConstraint
     from softswitch.problem.problem import Problem as Problem
     from softswitch.results.baseline import Baseline as Baseline
@@ -104,6 +105,7 @@ _PLACES = {
     "lower_bound": "guarantees.best_possible",
     "mean_over": "problem.means",
     "plan": "guarantees.plan_search",
+    "share_over": "problem.means",
     "softmax_mean": "method.weighting",
     "softmax_weights": "method.weighting",
     "solve": "engines.solve",
