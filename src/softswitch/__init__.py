@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from softswitch.runs.watching import Chunk as Chunk
     from softswitch.tables.estimators import NeymanPearsonClassifier as NeymanPearsonClassifier
     from softswitch.tables.estimators import ParityClassifier as ParityClassifier
+    from softswitch.tables.estimators import RateClassifier as RateClassifier
     from softswitch.tables.model import load as load
 
 _PLACES = {
@@ -89,6 +90,7 @@ _PLACES = {
     "PooledConstraint": "problem.pooled",
     "PrimalDual": "method.rules",
     "Problem": "problem.problem",
+    "RateClassifier": "tables.estimators",
     "Result": "results.result",
     "SoftmaxSGM": "method.rules",
     "Status": "results.status",

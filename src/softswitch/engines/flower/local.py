@@ -99,7 +99,7 @@ class LocalOracle(Protocol):
 
     One whose constraint is pooled may also tell ``statistics``, how many additive statistics it reports: a server that
     remembers must know it beforehand. One that descends on something else in place of its constraint, because that one
-    moves in jumps, may tell ``stands_in = True``: the switch then takes a constraint that is the tolerance itself as met.
+    moves in jumps, may tell ``stands_in = True``: the switch then takes one that is the tolerance itself as met.
     """
 
     name: str

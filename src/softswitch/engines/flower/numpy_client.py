@@ -111,7 +111,7 @@ class NumpyClient:
         )
 
     def _gradient(self, params: Arrays, batch: Arrays, loss: LocalLoss) -> Arrays:
-        """Of a·f + <b, g> + c·Σ max(0, g − ε), with a stand-in's gradient for g's; what has weight 0 is not computed."""
+        """Of a·f + <b, g> + c·Σ max(0, g − ε), with its stand-in's gradient for g's; weights of 0 cost nothing."""
         total = {name: np.zeros_like(value) for name, value in params.items()}
         if loss.objective:
             gradient = self._objective(params, batch)[1]
