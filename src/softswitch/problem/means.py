@@ -5,6 +5,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+STEPS_DOWN = 4
+"""Rates are rounded down by so many steps of their precision."""
+
 
 def mean_over(values: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> Float[Array, ""]:
     """Σ weights·values / Σ weights; −∞, the maximum over nothing, where all weights are 0.
@@ -43,9 +46,10 @@ def share_over(events: Bool[Array, "*rows"], weights: Float[Array, "*rows"]) -> 
 def in_units(weights: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
     """The weights in units of the largest: ones and zeros where all that count weigh the same."""
     largest = weights.max(initial=0)
-    return weights / jnp.where(largest > 0, largest, 1)
+    parts = weights / jnp.where(largest > 0, largest, 1)
+    return jnp.where((weights == largest) & (largest > 0), 1, parts)  # a compiler may divide by way of 1/largest
 
 
 def rounded_down(value: Float[Array, ""]) -> Float[Array, ""]:
-    """One step of the number's precision nearer to 0."""
-    return jnp.where(value > 0, jnp.nextafter(value, jnp.zeros_like(value)), value)
+    """Lower by a few steps of the number's precision: more than a quotient of whole numbers is rounded up by."""
+    return value * (1 - STEPS_DOWN * jnp.finfo(value.dtype).eps)

@@ -26,17 +26,18 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array, Bool, Float
 
-from softswitch.problem.means import in_units, mean_over, share_over
+from softswitch.problem.means import in_units, mean_over, rounded_down, share_over
 from softswitch.problem.parameters import Batch, Params
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.support import checks
 from softswitch.tasks.fairness import gap_of_sums, sums_by_group
 
 Score = Callable[[Params, Batch], Any]
+RATE_TEMPERATURE, GAP_TEMPERATURE, FAR = 0.3, 0.1, 0.01
+"""How smooth the stand-ins' steps are, in log-odds, and how much rows far from the threshold count beside them: what
+came out best on public tables (``python -m benchmarks.rates stand-ins``)."""
 MOST_PRODUCTS = 2.0**31
 """Whole numbers below this are multiplied exactly."""
-CERTAINTY = 4
-"""A gap is rounded down by so many steps of its precision: more than it can have been rounded up by."""
 
 
 class Rate(NamedTuple):
@@ -99,8 +100,17 @@ def _wrong_among(score: Score, label: int | None) -> Rate:
 
 
 def nearly_wrong(margin: Float[Array, " rows"]) -> Float[Array, " rows"]:
-    """What stands in for "decided wrongly", by how far a row's score is on the right side."""
-    return jax.nn.sigmoid(-margin)
+    """What stands in for "decided wrongly", by how far a row's score is on the right side.
+
+    A step made smooth, so that the rows about the threshold count most: those far on the wrong side are lost, and to
+    win them back costs more than others. A little logistic loss keeps them from being lost for good.
+    """
+    return jax.nn.sigmoid(-margin / RATE_TEMPERATURE) + FAR * jax.nn.softplus(-margin)
+
+
+def nearly_positive(score: Float[Array, " rows"]) -> Float[Array, " rows"]:
+    """What stands in for "decided positive" where two groups are compared."""
+    return jax.nn.sigmoid(score / GAP_TEMPERATURE) + FAR * jax.nn.sigmoid(score)
 
 
 @dataclass(frozen=True)
@@ -125,13 +135,14 @@ def _gap(score: Score, label: int | None) -> Rate:
         return _exact_gap(decided(score(params, batch)), _weights(batch, label), batch["group"] == 1)
 
     def stand_in(params: Params, batch: Batch) -> Array:
-        """The gap of mean probabilities, in the direction of the decisions' gap: theirs may be the other way."""
+        """A smooth gap with the sign of the decisions' gap: its own may be the other way."""
         values, weights, protected = score(params, batch), _weights(batch, label), batch["group"] == 1
         parts = weights * protected, weights * ~protected
         ahead, behind = (share_over(decided(values), part) for part in parts)
-        chances = [_mean(jax.nn.sigmoid(values), part) for part in parts]
+        smooth = [_mean(nearly_positive(values), part) for part in parts]
         known = (parts[0].sum() > 0) & (parts[1].sum() > 0)
-        return jnp.where(known, stop_gradient(jnp.sign(ahead - behind)) * (chances[0] - chances[1]), -jnp.inf)
+        sign = stop_gradient(jnp.sign(jnp.where(known, ahead - behind, 0)))
+        return jnp.where(known, sign * (smooth[0] - smooth[1]), -jnp.inf)
 
     return Rate(_ExactGap(statistics, gap_of_sums, exact), stand_in)
 
@@ -166,7 +177,6 @@ def _exact_gap(
         for number, size in zip(many, reversed(sizes), strict=True)
     )
     apart = jnp.abs(first - second).astype(rows.dtype) / pairs
-    down = 1 - CERTAINTY * jnp.finfo(rows.dtype).eps
-    exact = jnp.where(apart < 1, apart * down, apart)
+    exact = jnp.where(apart < 1, rounded_down(apart), apart)
     plain = jnp.abs(many[0] / jnp.where(known, sizes[0], 1) - many[1] / jnp.where(known, sizes[1], 1))
     return jnp.where(known, jnp.where(counted, exact, plain), -jnp.inf)
