@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from softswitch.problem.domains import Box as Box
     from softswitch.problem.domains import Domain as Domain
     from softswitch.problem.means import mean_over as mean_over
+    from softswitch.problem.means import share_over as share_over
     from softswitch.problem.pooled import PooledConstraint as PooledConstraint
     from softswitch.problem.problem import Problem as Problem
     from softswitch.results.baseline import Baseline as Baseline
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from softswitch.runs.watching import Chunk as Chunk
     from softswitch.tables.estimators import NeymanPearsonClassifier as NeymanPearsonClassifier
     from softswitch.tables.estimators import ParityClassifier as ParityClassifier
+    from softswitch.tables.estimators import RateClassifier as RateClassifier
     from softswitch.tables.model import load as load
 
 _PLACES = {
@@ -88,6 +90,7 @@ _PLACES = {
     "PooledConstraint": "problem.pooled",
     "PrimalDual": "method.rules",
     "Problem": "problem.problem",
+    "RateClassifier": "tables.estimators",
     "Result": "results.result",
     "SoftmaxSGM": "method.rules",
     "Status": "results.status",
@@ -104,6 +107,7 @@ _PLACES = {
     "lower_bound": "guarantees.best_possible",
     "mean_over": "problem.means",
     "plan": "guarantees.plan_search",
+    "share_over": "problem.means",
     "softmax_mean": "method.weighting",
     "softmax_weights": "method.weighting",
     "solve": "engines.solve",

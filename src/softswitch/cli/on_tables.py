@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.tree import Tree
 
 from softswitch.cli.refusing import or_refuse
-from softswitch.tables.settings import AUTO, SECTIONS, TASKS, Config, DataSection, TaskSection, write_config
+from softswitch.tables.settings import AUTO, RATES, SECTIONS, TASKS, Config, DataSection, TaskSection, write_config
 
 if TYPE_CHECKING:
     from softswitch.method.rules import Rule
@@ -28,7 +28,9 @@ def init(
     label: Annotated[str, typer.Option(help="The column to predict.")] = "label",
     client: Annotated[str, typer.Option(help="The column that says whose row it is.")] = "client",
     kind: Annotated[str, typer.Option(help=f"What must hold at every client: {', '.join(TASKS)}.")] = TASKS[0],
-    at_most: Annotated[float, typer.Option(help="Its bound.")] = 0.1,
+    at_most: Annotated[
+        float | None, typer.Option(help="Its bound; by default 0.05 for a rate and 0.1 for a loss or a probability.")
+    ] = None,
     sensitive: Annotated[str | None, typer.Option(help="The column with the group, where there are groups.")] = None,
     protected: Annotated[str | None, typer.Option(help="The protected group's value.")] = None,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("softswitch.toml"),
@@ -39,7 +41,8 @@ def init(
         raise typer.BadParameter(f"{out} is there already; give another --out, or --force")
     if kind not in TASKS:
         raise typer.BadParameter(f"--kind must be one of {', '.join(TASKS)}, but is {kind!r}")
-    task = TaskSection(kind=kind, at_most=at_most, sensitive=sensitive, protected=protected)
+    bound = (0.05 if kind in RATES else 0.1) if at_most is None else at_most
+    task = TaskSection(kind=kind, at_most=bound, sensitive=sensitive, protected=protected)
     or_refuse(lambda: out.write_text(write_config(Config(DataSection(data, label, client), task)), encoding="utf-8"))
     Console().print(f"Wrote {out}. Next: softswitch train {out}", highlight=False, markup=False)
 

@@ -80,6 +80,11 @@ class GradientOracle(Oracle):
         return self.losses.pools
 
     @property
+    def stands_in(self) -> bool:  # type: ignore[override]
+        """Whether the constraint has a stand-in to descend on."""
+        return self.losses.stands_in
+
+    @property
     def reports_all(self) -> bool:  # type: ignore[override]
         """Whether reports are of all rows of all clients."""
         return self.by_size

@@ -21,22 +21,22 @@ Loss = Callable[[Params, Batch, LocalLoss, Any], Array]
 
 @dataclass(frozen=True)
 class Losses:
-    """The objective and the constraint of a problem. Equal, and compiled once, for the same two functions."""
+    """A problem's objective, constraint and its stand-in. Equal, and compiled once, for the same functions."""
 
     objective_function: Callable[..., Any]
     constraint_function: Callable[..., Any]
+    stand_in_function: Callable[..., Any] | None = None
 
     @classmethod
     def of(cls, problem: Problem) -> Losses:
         """Those of a problem."""
-        return cls(problem.objective, problem.constraint)
+        return cls(problem.objective, problem.constraint, problem.constraint_stand_in)
 
     @property
     def random(self) -> bool:
-        """Whether either of them takes a random key."""
-        constraint = self.constraint_function
-        random = constraint.random if isinstance(constraint, PooledConstraint) else takes_key(constraint)
-        return takes_key(self.objective_function) or random
+        """Whether any of them takes a random key."""
+        every = (self.objective_function, self.constraint_function, self.stand_in_function)
+        return any(_takes_key(function) for function in every if function is not None)
 
     @property
     def pools(self) -> bool:
@@ -51,6 +51,17 @@ class Losses:
     def constraints(self, params: Params, batch: Batch, key: Any = None) -> Float[Array, " c"]:
         """g as a vector, also where the user's function gives a scalar."""
         return jnp.atleast_1d(call(self.constraint_function, params, batch, key))
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether something else is descended on in place of the constraint, which moves in jumps."""
+        return self.stand_in_function is not None
+
+    def descended(self, params: Params, batch: Batch, key: Any = None) -> Float[Array, " c"]:
+        """What is descended on where the constraint is to fall: g itself, or its stand-in."""
+        if self.stand_in_function is None:
+            return self.constraints(params, batch, key)
+        return jnp.atleast_1d(call(self.stand_in_function, params, batch, key))
 
     def both(self, params: Params, batch: Batch) -> Float[Array, " functions"]:
         """f and then g, side by side."""
@@ -74,12 +85,23 @@ class Losses:
         return self.objective(params, batch, key)
 
     def constraint_loss(self, params: Params, batch: Batch, mix: LocalLoss, key: Any) -> Array:
-        """<b_i, g_i>: what they descend on otherwise."""
-        return jnp.dot(mix.constraint, self.constraints(params, batch, key))
+        """<b_i, g_i>: what they descend on otherwise; with a stand-in s_i for the constraint <b_i, s_i>."""
+        return jnp.dot(mix.constraint, self.descended(params, batch, key))
 
     def mixed_loss(self, params: Params, batch: Batch, mix: LocalLoss, key: Any) -> Array:
-        """a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε)."""
-        violation = self.constraints(params, batch, key)
-        excess = jnp.maximum(violation - mix.tolerance, 0).sum()
+        """a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε); with a stand-in s_i for the constraint <b_i, s_i> + c·Σ s_i.
+
+        The last sum is then over the constraints that are above ε by g_i itself.
+        """
         objective = mix.objective * self.objective(params, batch, key)
-        return objective + jnp.dot(mix.constraint, violation) + mix.penalty * excess
+        descended = self.descended(params, batch, key)
+        if self.stands_in:
+            above = self.constraints(params, batch) > mix.tolerance
+            excess = jnp.where(above, descended, 0).sum()
+        else:
+            excess = jnp.maximum(descended - mix.tolerance, 0).sum()
+        return objective + jnp.dot(mix.constraint, descended) + mix.penalty * excess
+
+
+def _takes_key(function: Callable[..., Any]) -> bool:
+    return function.random if isinstance(function, PooledConstraint) else takes_key(function)

@@ -42,6 +42,7 @@ class Oracle(ABC):
         local_steps: E, how many steps a client takes in a round.
         reports_all: whether every report is of all data of all clients, in their order.
         pools: whether reports hold the constraint on all participants' data put together.
+        stands_in: whether the constraint moves in jumps, and something else is descended on in its place.
         steadied_by: the name of the setting that makes reports less noisy, for advice.
         rows_a_report: how many rows a report rests on; None where it is all of them, or no rows.
     """
@@ -51,6 +52,7 @@ class Oracle(ABC):
     local_steps: int = 1
     reports_all: bool = False
     pools: bool = False
+    stands_in: bool = False
     steadied_by: ClassVar[str] = "value_batch_size"
 
     @property

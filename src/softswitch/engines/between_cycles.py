@@ -106,7 +106,14 @@ def next_factor(before: Found, after: Found, tolerance: float, *, again: bool = 
 
 
 def next_threshold(
-    tolerance: float, start: float, past: Sequence[Cycle], shift: float, params: Params, *, above: bool
+    tolerance: float,
+    start: float,
+    past: Sequence[Cycle],
+    shift: float,
+    params: Params,
+    *,
+    above: bool,
+    jumps: bool = False,
 ) -> float:
     """λ of the next cycle: the tolerance at first, then the last one's, moved.
 
@@ -117,9 +124,10 @@ def next_threshold(
         shift: how far λ is to move.
         params: an iterate, for its precision: what is reported and what is judged later may differ by rounding.
         above: whether λ may be above the tolerance.
+        jumps: whether the constraint moves in jumps, as rates do: one that is the tolerance itself then meets it.
     """
     scale = max(abs(tolerance), 0.01 * min(abs(start), 1e6))
-    rounding = 64 * float(jnp.finfo(float_dtype(params)).eps) * scale
+    rounding = 0.0 if jumps else 64 * float(jnp.finfo(float_dtype(params)).eps) * scale
     if not past:
         return tolerance - rounding
     room = max(abs(tolerance), 0.1 * min(abs(start - tolerance), 1e6))

@@ -128,6 +128,7 @@ class Cycles:
             self._shift,
             self.best.params,
             above=not choice.exact,
+            jumps=self._request.oracle.stands_in,
         )
         state, self.rule = self._cold(done), choice.rule(self._asked, step, self._momentum, threshold)
         if self._request.oracle.local_steps > 1 and self._asked.local_step_size is None:

@@ -113,7 +113,8 @@ def solve(
             itself, for the diagnosis: by gradients of at most as many rows as the run took, where ten steps on all
             of its rows can be had for that.
         lower_bound: bound the best possible from below, for ``result.gap``, by at most an eighth of the rows that the
-            run took. By default where the rule has no step size and the model at most 500 parameters.
+            run took. By default where the rule has no step size and the model at most 500 parameters. There is none
+            where the constraint has a stand-in.
         progress: show a progress bar; by default on a terminal only.
         engine: "compiled": whole stretches of rounds as one program. "grid" and "ray" speak to every client in Flower's
             messages, in this process or under its Ray simulation: slower, for a look at what a deployment will do.
@@ -174,7 +175,10 @@ def solve(
                 {} if checkpoints is None else asked.identity(rule if choice is None else choice.template(rule), seed),
             )
     if lower_bound is None:
-        lower_bound = choice is not None and engine == "compiled" and size_of(problem.start) <= MOST_PARAMETERS
+        smooth = problem.constraint_stand_in is None
+        lower_bound = (
+            choice is not None and smooth and engine == "compiled" and size_of(problem.start) <= MOST_PARAMETERS
+        )
     if lower_bound and result.status.code not in (StatusCode.DIVERGED, StatusCode.STOPPED):
         result = _with_gap(result, problem, clients)
     never = result.status.code is StatusCode.NO_FEASIBLE_ROUND and result.status.client is not None

@@ -61,7 +61,8 @@ def lower_bound(
     """Bound from below what any parameters within the tolerance can reach, on all training data.
 
     It is a promise where the problem is said to be convex (``Problem(…, convex=True)``) and nothing speaks against it;
-    else an estimate. Without a ball or a box as the domain it also takes for granted what ``assumed`` says.
+    else an estimate. Without a ball or a box as the domain it also takes for granted what ``assumed`` says. Where the
+    constraint has a stand-in there is no bound, and ``why`` says so.
 
     Args:
         problem: objective, constraint, perhaps a domain.
@@ -89,6 +90,9 @@ def lower_bound(
     meets = not values.excess > 0 and _lies_in(problem.domain, params)
     if not math.isfinite(values.worst) or np.isnan(values.constraint).any():
         return _nothing(lagrangian, clients, values.worst, meets, "the answer's values are not finite")
+    if problem.constraint_stand_in is not None:
+        why = "the constraint moves in jumps (it has a stand-in), and the smallest Lagrangian cannot be searched for"
+        return _nothing(lagrangian, clients, values.worst, meets, why)
     search = _Ascent(lagrangian, problem, answer, start, values, meets=meets, enough=enough)
     search.run()
     lagrangian.allowed = allowed

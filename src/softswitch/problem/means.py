@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
+
+STEPS_DOWN = 4
+"""Rates are rounded down by so many steps of their precision."""
 
 
 def mean_over(values: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> Float[Array, ""]:
@@ -23,3 +26,30 @@ def mean_over(values: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> 
     known = total > 0
     mean = (weights * values).sum() / jnp.where(known, total, 1)
     return jnp.where(known, mean, -jnp.inf)
+
+
+def share_over(events: Bool[Array, "*rows"], weights: Float[Array, "*rows"]) -> Float[Array, ""]:
+    """The share of the rows with an event, by weight: a rate, of misses say; −∞ where all weights are 0.
+
+    As ``mean_over`` of zeros and ones, but exact where rows weigh the same: k events among n rows give k/n, rounded
+    down. So 5 of 100 are not above 0.05, which single precision else makes 0.0500000007.
+    """
+    if events.shape != weights.shape:
+        raise ValueError(f"events and weights must have the same shape, but have {events.shape} and {weights.shape}")
+    rows = in_units(weights)
+    total, happened = rows.sum(), jnp.where(events, rows, 0).sum()
+    known = total > 0
+    share = happened / jnp.where(known, total, 1)
+    return jnp.where(known, jnp.where(happened < total, rounded_down(share), share), -jnp.inf)
+
+
+def in_units(weights: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
+    """The weights in units of the largest: ones and zeros where all that count weigh the same."""
+    largest = weights.max(initial=0)
+    parts = weights / jnp.where(largest > 0, largest, 1)
+    return jnp.where((weights == largest) & (largest > 0), 1, parts)  # a compiler may divide by way of 1/largest
+
+
+def rounded_down(value: Float[Array, ""]) -> Float[Array, ""]:
+    """Lower by a few steps of the number's precision: more than a quotient of whole numbers is rounded up by."""
+    return value * (1 - STEPS_DOWN * jnp.finfo(value.dtype).eps)

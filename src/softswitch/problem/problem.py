@@ -30,6 +30,11 @@ class Problem:
         domain: Θ to project onto after every server step: ``Ball``, ``Box``, anything with a ``project``, or None.
         convex: True where f, g and Θ are convex, which makes a promise of the bound on the best possible; False where
             they are not; None where that is not said. Nothing else depends on it.
+        constraint_stand_in: ``(params, batch) -> scalar or vector``, of the constraint's shape: what is descended on
+            where the constraint is to fall, in place of it. For a constraint that moves in jumps, such as a rate of
+            wrong decisions, whose gradient is 0 almost everywhere: a smooth function that falls where the rate falls.
+            Everything else reads the constraint itself: the switch, weights, reports, judging, certificates. See
+            ``softswitch.tasks.rates`` for ready ones, and ``share_over`` to write your own.
 
     A batch is a dict of arrays with the data's columns, one row a sample, and the row weights under ``"weight"``. They
     are non-negative and sum to 1, and make Σ weight·loss an unbiased estimate of the client's mean loss, so write
@@ -49,12 +54,20 @@ class Problem:
     start: Params
     domain: Domain | None = None
     convex: bool | None = None
+    constraint_stand_in: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         if self.convex not in (True, False, None):
             raise TypeError(f"convex must be True, False or None, but is {self.convex!r}")
         checks.function("objective", self.objective, "(params, batch) -> scalar")
         checks.function("constraint", self.constraint, "(params, batch) -> scalar or vector")
+        if self.constraint_stand_in is not None:
+            checks.function("constraint_stand_in", self.constraint_stand_in, "(params, batch) -> scalar or vector")
+            if self.convex is not None:
+                raise ValueError(
+                    "convex must be left out where there is a constraint_stand_in: the constraint moves in jumps, and "
+                    "there is no bound on the best possible to promise"
+                )
         object.__setattr__(self, "start", checked_start("start", self.start))
         check_domain(self.domain, self.start)
 
@@ -68,21 +81,16 @@ class Problem:
                 f"objective must return one number (a scalar) for a batch, but returns an array of shape {shape}; "
                 "average over the rows: jnp.average(loss, weights=batch['weight'])"
             )
-        constraint = _closed(self.constraint, params, batch, "constraint")
-        shape = _single_output(constraint, "constraint", "a scalar or a vector").shape
-        if len(shape) > 1 or shape == (0,):
-            raise ValueError(
-                "constraint must return a scalar, or a vector with one entry a constraint, "
-                f"but returns an array of shape {shape}"
-            )
+        constraint, many = _traced_constraint(self.constraint, params, batch, "constraint")
         if isinstance(self.constraint, PooledConstraint):
             _checked_statistics(self.constraint, params, batch)
-        ignoring = [
-            name
-            for name, function in (("objective", objective), ("constraint", constraint))
-            if _ignores_weight(function, params, batch)
-        ]
-        return Traced(constraints=1 if shape == () else shape[0], ignore_weight=tuple(ignoring))
+        functions = {"objective": objective, "constraint": constraint}
+        if self.constraint_stand_in is not None:
+            stand_in, stood_for = _traced_constraint(self.constraint_stand_in, params, batch, "constraint_stand_in")
+            check_stand_in(stood_for, many)
+            functions["constraint_stand_in"] = stand_in
+        ignoring = [name for name, function in functions.items() if _ignores_weight(function, params, batch)]
+        return Traced(constraints=many, ignore_weight=tuple(ignoring))
 
 
 @dataclass(frozen=True)
@@ -91,11 +99,32 @@ class Traced:
 
     Attributes:
         constraints: how many constraints a client has.
-        ignore_weight: which of "objective" and "constraint" never read ``batch["weight"]``.
+        ignore_weight: which of "objective", "constraint" and "constraint_stand_in" never read ``batch["weight"]``.
     """
 
     constraints: int
     ignore_weight: tuple[str, ...]
+
+
+def check_stand_in(values: int, constraints: int) -> None:
+    """Raise unless a stand-in gives one value for each constraint."""
+    if values != constraints:
+        raise ValueError(
+            "constraint_stand_in must return as many values as the constraint, one for each, but returns "
+            f"{values} where the constraint returns {constraints}"
+        )
+
+
+def _traced_constraint(function: Callable[..., Any], params: Params, batch: Batch, name: str) -> tuple[Any, int]:
+    """A constraint's program, or its stand-in's, and how many constraints it has."""
+    closed = _closed(function, params, batch, name)
+    shape = _single_output(closed, name, "a scalar or a vector").shape
+    if len(shape) > 1 or shape == (0,):
+        raise ValueError(
+            f"{name} must return a scalar, or a vector with one entry a constraint, "
+            f"but returns an array of shape {shape}"
+        )
+    return closed, 1 if shape == () else shape[0]
 
 
 def _checked_statistics(constraint: PooledConstraint, params: Params, batch: Batch) -> None:

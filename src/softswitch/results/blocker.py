@@ -28,7 +28,7 @@ class Alone(NamedTuple):
     """How far a client's constraint can be brought down with no regard to any other.
 
     Attributes:
-        smallest: the smallest value found of its largest constraint.
+        smallest: the smallest value found of its largest constraint, of the constraint itself where it has a stand-in.
         settled: whether the search ended at a minimum, and not for want of steps.
     """
 
@@ -45,6 +45,8 @@ def smallest_alone(
 ) -> Alone | None:
     """Minimise one client's largest constraint on all of its rows, from ``params``, by L-BFGS within the domain.
 
+    With a stand-in for the constraint that one is minimised, and the smallest constraint on the way is told.
+
     It is a look aside, and does not cost more than the run that led to it: gradients are taken of at most
     ``row_gradients`` rows in all, in at most ``MOST_STEPS`` steps. None where that is not enough for a look.
     """
@@ -60,25 +62,30 @@ def smallest_alone(
         if len(values) == steps:
             raise _Enough
         here = rebuild(jnp.asarray(point, flat.dtype))
-        value, gradient = _descend(here, clients.rows, jnp.int32(index), domain, losses, size)
-        values.append(float(value))
-        return values[-1], np.asarray(ravel_pytree(gradient)[0], dtype=float)
+        (value, true), gradient = _descend(here, clients.rows, jnp.int32(index), domain, losses, size)
+        values.append(float(true))
+        return float(value), np.asarray(ravel_pytree(gradient)[0], dtype=float)
 
     try:
         found = optimize.minimize(step, np.asarray(flat, dtype=float), jac=True, method="L-BFGS-B")
     except _Enough:
         return Alone(min(values), settled=False)
-    return Alone(float(found.fun), bool(found.success))
+    return Alone(min(values) if losses.stands_in else float(found.fun), bool(found.success))
 
 
 @partial(jax.jit, static_argnames=("losses", "size"))
 def _descend(
     params: Params, rows: Rows, client: jax.Array, domain: Domain | None, losses: Losses, size: int
-) -> tuple[jax.Array, Params]:
-    """The client's largest constraint on all of its rows, and its gradient. The rows are arguments: no copy is made."""
+) -> tuple[tuple[jax.Array, jax.Array], Params]:
+    """What falls in place of the client's constraint on all of its rows, the constraint, and the first one's gradient.
 
-    def violation(params: Params) -> jax.Array:
+    The rows are arguments: no copy is made.
+    """
+
+    def violation(params: Params) -> tuple[jax.Array, jax.Array]:
         here = params if domain is None else domain.project(params)
-        return losses.constraints(here, rows.take(*whole(rows, client, size, float_dtype(here)))).max()
+        batch = rows.take(*whole(rows, client, size, float_dtype(here)))
+        descended = losses.descended(here, batch).max()
+        return descended, losses.constraints(here, batch).max() if losses.stands_in else descended
 
-    return jax.value_and_grad(violation)(params)
+    return jax.value_and_grad(violation, has_aux=True)(params)

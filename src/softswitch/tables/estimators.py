@@ -20,12 +20,14 @@ from softswitch.guarantees.certify import certify
 from softswitch.method.rules import SoftmaxSGM
 from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
-from softswitch.tables.kinds import problem_of_kind
+from softswitch.support import checks
+from softswitch.tables.kinds import GROUPED, problem_of_kind
+from softswitch.tables.settings import RATES
 from softswitch.tasks.networks import constant_network, scores
 
 
 class FederatedClassifier(ClassifierMixin, BaseEstimator):
-    """What both classifiers share; use one of them.
+    """What the classifiers share; use one of them.
 
     A logistic regression, or a network with hidden layers, by Softmax SGM. Features are standardised within.
     """
@@ -45,12 +47,13 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
             X: features.
             y: labels of two classes; the one that sorts last is the positive one.
             clients: whose row it is, one label a row; by default all rows are one client's.
-            sensitive_features: for parity: the group of each row, of two values; the one that sorts last is protected.
+            sensitive_features: for gaps between groups: the group of each row, of two values; the one that sorts last
+                is protected.
         """
         X, y = validate_data(self, X, y, dtype=float, ensure_min_samples=2)  # noqa: N806
         owner = np.zeros(len(y), int) if clients is None else _one_a_row("clients", clients, len(y))
         columns = {"y": self._labels(y)}
-        if self._kind != "neyman-pearson":
+        if self._kind in GROUPED:
             columns["group"] = self._groups(sensitive_features, len(y))
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
@@ -133,6 +136,79 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"sensitive_features must have two values, but has {len(values)}: {values[:5].tolist()}")
         self.groups_ = values
         return group.astype(np.int32)
+
+
+class RateClassifier(FederatedClassifier):
+    """No client's rate of wrong or unequal decisions above a bound, and otherwise the best for the worst client.
+
+    Parameters:
+        kind: which rate: "miss-rate", "false-alarm-rate", "error-rate", or the gap between two groups' decisions,
+            "decision-parity", or between their hit rates, "decision-opportunity".
+        at_most: the largest rate that any client may have: 0.05 is 5%.
+        alpha: how sharply weights lean to the worst client; None: chosen.
+        step_size: of the server; None: chosen during training. Give it, and whatever else is left out is as in the
+            paper.
+        rounds: K; None: until nothing more is gained.
+        seconds: end after so many; None: never for that.
+        local_steps: E.
+        participation: the share of clients in a round.
+        batch_size: rows a client draws; None: all it has; "auto": chosen.
+        hidden: widths of hidden layers; () is logistic regression.
+        held_out: the share of each client's rows to keep for the certificate; 0: none, and no certificate.
+        confidence: of the certificate.
+        random_state: of all random choices.
+
+    Attributes:
+        groups_: the two groups' values, where there are groups; the second is protected.
+        classes_: the two classes.
+        params_: the model's parameters.
+        status_: how training ended; ``status_.ok`` where every client keeps the bound on its training rows.
+        worst_objective_: the worst client's objective on its training rows: the logistic loss of negative rows for
+            misses, of positive rows for false alarms, of all rows for the others.
+        worst_constraint_: the worst client's rate.
+        certificate_: what held-out rows say; None without any.
+        result_: all of it.
+        n_features_in_: how many features.
+        feature_names_in_: their names, where they have any.
+    """
+
+    _bound = "at_most"
+
+    def __init__(
+        self,
+        kind: str = "miss-rate",
+        at_most: float = 0.05,
+        *,
+        alpha: float | None = None,
+        step_size: float | None = None,
+        rounds: int | None = None,
+        seconds: float | None = None,
+        local_steps: int = 1,
+        participation: float = 1.0,
+        batch_size: int | str | None = "auto",
+        hidden: tuple[int, ...] = (),
+        held_out: float = 0.0,
+        confidence: float = 0.95,
+        random_state: Any = 0,
+    ) -> None:
+        self.kind = kind
+        self.at_most = at_most
+        self.alpha = alpha
+        self.step_size = step_size
+        self.rounds = rounds
+        self.seconds = seconds
+        self.local_steps = local_steps
+        self.participation = participation
+        self.batch_size = batch_size
+        self.hidden = hidden
+        self.held_out = held_out
+        self.confidence = confidence
+        self.random_state = random_state
+
+    @property
+    def _kind(self) -> str:  # type: ignore[override]
+        checks.one_of("kind", self.kind, RATES)
+        return self.kind
 
 
 class NeymanPearsonClassifier(FederatedClassifier):

@@ -10,11 +10,20 @@ import jax.numpy as jnp
 
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
+from softswitch.tasks import rates
 from softswitch.tasks.fairness import bounded_group_loss, demographic_parity, equal_opportunity
-from softswitch.tasks.networks import Network, false_alarms, misses, network, objective, probability
+from softswitch.tasks.networks import Network, false_alarms, misses, network, objective, probability, row_scores
 
-GROUPED = ("demographic-parity", "equal-opportunity", "group-loss")
+GROUPED = ("decision-parity", "decision-opportunity", "demographic-parity", "equal-opportunity", "group-loss")
 """Tasks that need to know each row's group."""
+
+
+class OwnFunctions(NamedTuple):
+    """A user's own functions of ``(params, batch)``, as ``Problem`` takes them."""
+
+    objective: Callable[..., Any]
+    constraint: Callable[..., Any]
+    constraint_stand_in: Callable[..., Any] | None = None
 
 
 class KindOfProblem(NamedTuple):
@@ -36,20 +45,32 @@ def problem_of_kind(
     hidden: tuple[int, ...] = (),
     *,
     seed: int = 0,
-    own: tuple[Callable[..., Any], Callable[..., Any]] | None = None,
+    own: OwnFunctions | None = None,
 ) -> KindOfProblem:
-    """The problem of a kind for so many features; for the kind "own" with one's own objective and constraint."""
+    """The problem of a kind for so many features; for the kind "own" with one's own functions."""
     start = first_network(features, hidden, seed)
     if kind == "own":
         assert own is not None
-        return KindOfProblem(Problem(*own, start), None)
+        return KindOfProblem(
+            Problem(own.objective, own.constraint, start, constraint_stand_in=own.constraint_stand_in), None
+        )
+    decisions: dict[str, tuple[Any, rates.Rate, Any]] = {
+        "miss-rate": (false_alarms, rates.miss_rate(row_scores), "y"),
+        "false-alarm-rate": (misses, rates.false_alarm_rate(row_scores), "y"),
+        "error-rate": (objective, rates.error_rate(row_scores), "y"),
+        "decision-parity": (objective, rates.decision_parity(row_scores), "group"),
+        "decision-opportunity": (objective, rates.decision_opportunity(row_scores), ("group", "y")),
+    }
+    if kind in decisions:
+        small, rate, strata = decisions[kind]
+        return KindOfProblem(Problem(small, rate.constraint, start, constraint_stand_in=rate.stand_in), strata)
     made: dict[str, tuple[Any, Any, Any]] = {
         "neyman-pearson": (false_alarms, misses, "y"),
         "demographic-parity": (objective, demographic_parity(probability), "group"),
         "equal-opportunity": (objective, equal_opportunity(probability), ("group", "y")),
         "group-loss": (objective, bounded_group_loss(probability, 0.0), "group"),
     }
-    checks.one_of("kind", kind, (*made, "own"))
+    checks.one_of("kind", kind, (*decisions, *made, "own"))
     small, bounded, strata = made[kind]
     # Of these with logistic regression. The others are differences, or cross-entropies cut off at tiny probabilities.
     convex = True if kind == "neyman-pearson" and not hidden else None

@@ -18,6 +18,7 @@ from softswitch.support.files import write_json
 from softswitch.tables.encoding import Encoding
 from softswitch.tables.kinds import first_network
 from softswitch.tasks.networks import Network, scores
+from softswitch.tasks.rates import decided
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,11 +41,14 @@ class Model:
 
     def probability(self, table: pd.DataFrame) -> np.ndarray:
         """Each row's probability of the positive class."""
-        return np.asarray(jax.nn.sigmoid(scores(self.params, jnp.asarray(self.encoding.encode(table)))))
+        return np.asarray(jax.nn.sigmoid(self._scores(table)))
 
     def predict(self, table: pd.DataFrame) -> np.ndarray:
-        """Each row's class: the positive one from a probability of one half on."""
-        return np.array(self.classes, dtype=object)[(self.probability(table) >= 0.5).astype(int)]
+        """Each row's class: the positive one where its probability is above one half, as rates count decisions."""
+        return np.array(self.classes, dtype=object)[np.asarray(decided(self._scores(table))).astype(int)]
+
+    def _scores(self, table: pd.DataFrame) -> jax.Array:
+        return scores(self.params, jnp.asarray(self.encoding.encode(table)))
 
     def __repr__(self) -> str:
         return f"Model({self.label!r} from {len(self.encoding.columns)} columns; {self.run.about['status']['code']})"

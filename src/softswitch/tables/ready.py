@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from softswitch.clients.client_data import ClientData
 from softswitch.clients.splits import hold_out
 from softswitch.problem.problem import Problem
 from softswitch.tables.encoding import Encoding
-from softswitch.tables.kinds import GROUPED, problem_of_kind
+from softswitch.tables.kinds import GROUPED, OwnFunctions, problem_of_kind
 from softswitch.tables.own_functions import function_named
 from softswitch.tables.settings import Config, DataSection
 from softswitch.tables.table import column, is_value, read_table
@@ -98,13 +97,14 @@ def _features(table: pd.DataFrame, data: DataSection) -> list[str]:
     return [name for name in table.columns if name not in (data.label, data.client, *data.ignore)]
 
 
-def _own_functions(config: Config, folder: Path) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _own_functions(config: Config, folder: Path) -> OwnFunctions:
     named = {"task.objective": config.task.objective, "task.constraint": config.task.constraint}
     for setting, where in named.items():
         if where is None:
             raise ValueError(f"task.kind 'own' needs {setting} as 'module:function'")
-    first, second = (function_named(where or "", setting, folder) for setting, where in named.items())
-    return first, second
+    if config.task.constraint_stand_in is not None:
+        named["task.constraint_stand_in"] = config.task.constraint_stand_in
+    return OwnFunctions(*(function_named(where or "", setting, folder) for setting, where in named.items()))
 
 
 def _digest(file: Path) -> str:

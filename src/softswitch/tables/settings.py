@@ -12,7 +12,9 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from softswitch.problem.words import ALPHA_SCALES, ANSWERS, CRITERIA
 
-TASKS = ("neyman-pearson", "demographic-parity", "equal-opportunity", "group-loss", "own")
+RATES = ("miss-rate", "false-alarm-rate", "error-rate", "decision-parity", "decision-opportunity")
+"""Kinds whose constraint is a rate of decisions, or a gap between two of them."""
+TASKS = (*RATES, "neyman-pearson", "demographic-parity", "equal-opportunity", "group-loss", "own")
 METHODS = ("softmax", "average", "hard", "penalty", "primal-dual")
 OPTIMIZERS = ("sgd", "adam")
 MEMORIES = ("on", "off")
@@ -49,11 +51,14 @@ class TaskSection:
     """What is to be small, and what must hold at every client."""
 
     kind: str = says(f"What must hold: {', '.join(TASKS)}.", "neyman-pearson", one_of=TASKS)
-    at_most: float = says("The constraint's bound, the tolerance: a loss, or a gap of probabilities.", 0.1)
+    at_most: float = says("The constraint's bound, the tolerance: a rate (0.05 is 5%), a gap, or a loss.", 0.1)
     sensitive: str | None = says("For parity, opportunity and group loss: the column with the group.", None)
     protected: str | int | float | bool | None = says("The value of that column that is the protected group.", None)
     objective: str | None = says("For kind 'own': 'module:function' of (params, batch), to be small.", None)
     constraint: str | None = says("For kind 'own': 'module:function' of (params, batch), at most at_most.", None)
+    constraint_stand_in: str | None = says(
+        "For kind 'own' with a constraint that moves in jumps: a smooth 'module:function' to descend on instead.", None
+    )
 
 
 @dataclass(frozen=True)

@@ -117,8 +117,10 @@ def resume(
         raise ValueError(f"{run.folder} was not made by softswitch train, and cannot be resumed")
     config, base = read_config(run.folder / CONFIG), run.folder / run.about["base"]
     if config.task.kind == "own" and not trust:
+        named = (config.task.objective, config.task.constraint, config.task.constraint_stand_in)
+        functions = " and ".join(name for name in named if name is not None)
         raise ValueError(
-            f"{run.folder} wants to import {config.task.objective} and {config.task.constraint} from {base.resolve()}, "
+            f"{run.folder} wants to import {functions} from {base.resolve()}, "
             "which can do anything on this machine; if you trust whoever wrote them: --trust (trust=True)"
         )
     longer = _longer(config, rounds, seconds)

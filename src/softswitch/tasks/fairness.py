@@ -64,17 +64,17 @@ def _checked(predict: Any) -> Predict:
 @lru_cache
 def _demographic_parity(predict: Predict) -> PooledConstraint:
     def statistics(params: Params, batch: Batch) -> Array:
-        return _sums(predict(params, batch), batch["weight"], batch)
+        return sums_by_group(predict(params, batch), batch["weight"], batch)
 
-    return PooledConstraint(statistics, _gap)
+    return PooledConstraint(statistics, gap_of_sums)
 
 
 @lru_cache
 def _equal_opportunity(predict: Predict) -> PooledConstraint:
     def statistics(params: Params, batch: Batch) -> Array:
-        return _sums(predict(params, batch), batch["weight"] * (batch["y"] == 1), batch)
+        return sums_by_group(predict(params, batch), batch["weight"] * (batch["y"] == 1), batch)
 
-    return PooledConstraint(statistics, _gap)
+    return PooledConstraint(statistics, gap_of_sums)
 
 
 @lru_cache
@@ -82,10 +82,12 @@ def _equalized_odds(predict: Predict) -> PooledConstraint:
     def statistics(params: Params, batch: Batch) -> Array:
         positive = predict(params, batch)
         deserving = batch["y"] == 1
-        return jnp.concatenate([_sums(positive, batch["weight"] * rows, batch) for rows in (deserving, ~deserving)])
+        return jnp.concatenate(
+            [sums_by_group(positive, batch["weight"] * rows, batch) for rows in (deserving, ~deserving)]
+        )
 
     def value(statistics: Float[Array, " eight"]) -> Float[Array, " two"]:
-        return jnp.stack([_gap(statistics[:4]), _gap(statistics[4:])])
+        return jnp.stack([gap_of_sums(statistics[:4]), gap_of_sums(statistics[4:])])
 
     return PooledConstraint(statistics, value)
 
@@ -93,7 +95,7 @@ def _equalized_odds(predict: Predict) -> PooledConstraint:
 @lru_cache
 def _bounded_group_loss(predict: Predict, level: float) -> PooledConstraint:
     def statistics(params: Params, batch: Batch) -> Array:
-        return _sums(cross_entropy(predict(params, batch), batch["y"]), batch["weight"], batch)
+        return sums_by_group(cross_entropy(predict(params, batch), batch["y"]), batch["weight"], batch)
 
     def value(statistics: Float[Array, " four"]) -> Float[Array, " two"]:
         means, known = _means(statistics)
@@ -102,7 +104,7 @@ def _bounded_group_loss(predict: Predict, level: float) -> PooledConstraint:
     return PooledConstraint(statistics, value)
 
 
-def _sums(values: Array, weights: Float[Array, " rows"], batch: Batch) -> Float[Array, " four"]:
+def sums_by_group(values: Array, weights: Float[Array, " rows"], batch: Batch) -> Float[Array, " four"]:
     """Σ weights·values and Σ weights over the protected group, then over the rest."""
     if values.shape != weights.shape:
         raise ValueError(
@@ -122,7 +124,7 @@ def _means(statistics: Float[Array, " four"]) -> tuple[Float[Array, " two"], Boo
     return sums / jnp.where(counts > 0, counts, 1), counts > 0
 
 
-def _gap(statistics: Float[Array, " four"]) -> Float[Array, ""]:
+def gap_of_sums(statistics: Float[Array, " four"]) -> Float[Array, ""]:
     """|mean of the protected group − mean of the rest|; −∞ where there is no such group."""
     means, known = _means(statistics)
     return jnp.where(known.all(), jnp.abs(means[0] - means[1]), -jnp.inf)

@@ -46,6 +46,11 @@ def scores(params: Network, x: Float[Array, "rows features"]) -> Float[Array, " 
     return (x @ last["w"] + last["b"])[:, 0]
 
 
+def row_scores(params: Network, batch: Batch) -> Float[Array, " rows"]:
+    """Every row's log odds of the positive class."""
+    return scores(params, batch["x"])
+
+
 def probability(params: Network, batch: Batch) -> Float[Array, " rows"]:
     """π: every row's probability of the positive class."""
     return jax.nn.sigmoid(scores(params, batch["x"]))

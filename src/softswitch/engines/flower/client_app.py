@@ -73,6 +73,7 @@ def _hello(client: LocalOracle, message: Message, context: Context) -> Message:
         "gradient_rows": int(client.gradient_rows),
         "constraints": int(client.constraints),
         "statistics": int(getattr(client, "statistics", 0)),
+        "stands_in": bool(getattr(client, "stands_in", False)),
     }
     return wire.answer(message, **{wire.ABOUT: ConfigRecord(about)})
 

@@ -76,6 +76,7 @@ class JaxClient:
         self.value_rows = first.report_batching.width
         self.gradient_rows = first.update_batching.width
         self.constraints = first.constraints
+        self.stands_in = first.stands_in
         told = jax.eval_shape(_report, first, problem.start, np.zeros(3, np.uint32))[2]
         self.statistics = 0 if told is None else int(told.shape[0])
 

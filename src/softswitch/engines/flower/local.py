@@ -98,7 +98,8 @@ class LocalOracle(Protocol):
         constraints: how many constraints it has.
 
     One whose constraint is pooled may also tell ``statistics``, how many additive statistics it reports: a server that
-    remembers must know it beforehand.
+    remembers must know it beforehand. One that descends on something else in place of its constraint, because that one
+    moves in jumps, may tell ``stands_in = True``: the switch then takes one that is the tolerance itself as met.
     """
 
     name: str

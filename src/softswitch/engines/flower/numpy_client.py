@@ -12,6 +12,7 @@ from softswitch.engines.flower.local import BatchSize, Task, ValueBatchSize, bat
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.intervals import Range, intervals_by_rows
 from softswitch.method.messages import LocalLoss
+from softswitch.problem.problem import check_stand_in
 from softswitch.results.certificate import Interval
 from softswitch.support import checks
 
@@ -33,6 +34,8 @@ class NumpyClient:
         replace: draw rows with replacement, or without. Left out: with, but where it has no more rows than a batch, it
             takes each of them once.
         held_out: rows it does not train on, for the certificate.
+        constraint_stand_in: ``(params, batch) -> (value, gradient)``: its gradient is followed in place of the
+            constraint's, which may then be None; see ``Problem``.
     """
 
     def __init__(
@@ -47,10 +50,14 @@ class NumpyClient:
         value_batch_size: ValueBatchSize = "same",
         replace: bool | None = None,
         held_out: Mapping[str, Any] | None = None,
+        constraint_stand_in: Function | None = None,
     ) -> None:
         checks.function("objective", objective, "(params, batch) -> (value, gradient)")
         checks.function("constraint", constraint, "(params, batch) -> (value, gradient)")
-        self._objective, self._constraint = objective, constraint
+        if constraint_stand_in is not None:
+            checks.function("constraint_stand_in", constraint_stand_in, "(params, batch) -> (value, gradient)")
+        self._objective, self._constraint, self._stand_in = objective, constraint, constraint_stand_in
+        self.stands_in = constraint_stand_in is not None
         self._data, self.rows = _columns("data", data)
         self._held_out: Arrays | None = None
         self.held_out_rows = 0
@@ -63,6 +70,9 @@ class NumpyClient:
         self.name = str(name)
         self.value_rows, self.gradient_rows = (self.rows if size is None else size for size in self._batches)
         self.constraints = len(self._values(first, self._data)) - 1
+        if constraint_stand_in is not None:
+            stood_for = np.atleast_1d(np.asarray(constraint_stand_in(first, self._data)[0])).size
+            check_stand_in(stood_for, self.constraints)
 
     def report(self, params: Arrays, task: Task) -> Values:
         """f_i and g_i on a batch."""
@@ -101,7 +111,7 @@ class NumpyClient:
         )
 
     def _gradient(self, params: Arrays, batch: Arrays, loss: LocalLoss) -> Arrays:
-        """Of a·f + <b, g> + c·Σ max(0, g − ε); what has weight 0 is not computed."""
+        """Of a·f + <b, g> + c·Σ max(0, g − ε), with its stand-in's gradient for g's; weights of 0 cost nothing."""
         total = {name: np.zeros_like(value) for name, value in params.items()}
         if loss.objective:
             gradient = self._objective(params, batch)[1]
@@ -109,6 +119,8 @@ class NumpyClient:
         mix = np.asarray(loss.constraint)
         if loss.penalty or mix.any():
             value, gradient = self._constraint(params, batch)
+            if self._stand_in is not None:
+                gradient = self._stand_in(params, batch)[1]
             price = mix + float(loss.penalty) * (np.atleast_1d(value) > float(loss.tolerance))
             rows = {name: np.reshape(gradient[name], (len(price), *part.shape)) for name, part in total.items()}
             total = {name: part + np.tensordot(price, rows[name], axes=1) for name, part in total.items()}

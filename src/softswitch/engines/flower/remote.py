@@ -53,6 +53,11 @@ class RemoteClients:
         """How many rows a client trains on."""
         return self._roster.rows(index)
 
+    @property
+    def stands_in(self) -> bool:
+        """Whether the constraint moves in jumps, and clients descend on something else in its place."""
+        return self._roster.stands_in
+
     def cost(self, rows_held: Any) -> tuple[Any, Any]:
         """How many rows a round evaluates values on, and how many it evaluates gradients on."""
         return rows_held[:, 0], self._local_steps * rows_held[:, 1]

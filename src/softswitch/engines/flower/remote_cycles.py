@@ -254,7 +254,8 @@ class RemoteCycles:
         tolerance = float(self._asked.tolerance)
         start = self._start_constraint if math.isfinite(self._start_constraint) else tolerance
         # Never above the tolerance: there are too few cycles to come back from answers that violate it.
-        return next_threshold(tolerance, start, self.past, self._shift, self._best.params, above=False)
+        jumps = self._clients.stands_in
+        return next_threshold(tolerance, start, self.past, self._shift, self._best.params, above=False, jumps=jumps)
 
     def _local_share(self) -> float:
         """What the clients' step is multiplied by, so that a local path is as long as the server's step."""

@@ -36,6 +36,7 @@ class Client:
     gradient_rows: int
     constraints: int
     statistics: int = 0
+    stands_in: bool = False
 
 
 class Roster:
@@ -85,6 +86,12 @@ class Roster:
     def tells_all(self) -> bool:
         """Whether all clients met so far report on all of their rows."""
         return all(client is None or client.value_rows >= client.rows for client in self.clients)
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether all clients met so far descend on something else in place of their constraints."""
+        met = [client for client in self.clients if client is not None]
+        return bool(met) and all(client.stands_in for client in met)
 
     def cost(self, index: int) -> tuple[int, int]:
         """On how many rows it computes a report, and on how many a gradient."""
@@ -174,7 +181,9 @@ def _introduced(answer: Message | Lost) -> Client:
     if not constraints:
         raise wire.Unacceptable("it has no constraint")
     counted = wire.whole(about, "statistics", MOST_STATISTICS) if "statistics" in about else 0
-    return Client(wire.word(about, "name"), constraints=constraints, statistics=counted, **rows)
+    stands_in = about.get("stands_in") is True
+    name = wire.word(about, "name")
+    return Client(name, constraints=constraints, statistics=counted, stands_in=stands_in, **rows)
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:

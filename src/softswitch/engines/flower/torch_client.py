@@ -16,6 +16,7 @@ from softswitch.engines.flower.local import Batches, BatchSize, Task, ValueBatch
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.intervals import Range, intervals_by_rows
 from softswitch.method.messages import LocalLoss
+from softswitch.problem.problem import check_stand_in
 from softswitch.results.certificate import Interval
 from softswitch.support import checks
 
@@ -45,6 +46,8 @@ class TorchClient:
             every round; by default plain gradient steps, the paper's. The direction is (w_k − w_{k,E})/(γE).
         held_out: a ``Dataset`` of rows it does not train on, for the certificate.
         device: where to compute.
+        constraint_stand_in: ``(module, batch) -> scalar or vector``, of the constraint's shape: what is descended on in
+            place of the constraint, where that one moves in jumps; see ``Problem``.
     """
 
     def __init__(
@@ -61,11 +64,15 @@ class TorchClient:
         optimizer: Optimizer | None = None,
         held_out: Dataset | None = None,
         device: str | torch.device = "cpu",
+        constraint_stand_in: Function | None = None,
     ) -> None:
         checks.function("objective", objective, "(module, batch) -> scalar")
         checks.function("constraint", constraint, "(module, batch) -> scalar or vector")
         self._module = module.to(device)
-        self._objective, self._constraint = objective, constraint
+        if constraint_stand_in is not None:
+            checks.function("constraint_stand_in", constraint_stand_in, "(module, batch) -> scalar or vector")
+        self._objective, self._constraint, self._stand_in = objective, constraint, constraint_stand_in
+        self.stands_in = constraint_stand_in is not None
         self._loader = data if isinstance(data, DataLoader) else None
         self._rows: Dataset = data.dataset if isinstance(data, DataLoader) else data
         self._collate: Callable[[list[Any]], Any] = default_collate
@@ -83,7 +90,12 @@ class TorchClient:
             self._batches = Batches(*2 * (None if own is None else min(own, self.rows),))
         self._replace = replace is not False
         self.value_rows, self.gradient_rows = (self.rows if size is None else size for size in self._batches)
-        self.constraints = len(self._values(self._take(self._rows, np.arange(1)))[1:])
+        first = self._take(self._rows, np.arange(1))
+        self.constraints = len(self._values(first)[1:])
+        if constraint_stand_in is not None:
+            with torch.no_grad():
+                stood_for = torch.atleast_1d(constraint_stand_in(self._module, first)).numel()
+            check_stand_in(stood_for, self.constraints)
 
     def report(self, params: Arrays, task: Task) -> Values:
         """f_i and g_i on a batch."""
@@ -148,16 +160,24 @@ class TorchClient:
         return np.concatenate([np.atleast_1d(part.cpu().numpy()).astype(float) for part in (objective, constraint)])
 
     def _local_loss(self, batch: Any, loss: LocalLoss) -> torch.Tensor:
-        """a·f + <b, g> + c·Σ max(0, g − ε); what has weight 0 is not computed."""
+        """a·f + <b, g> + c·Σ max(0, g − ε), with a stand-in in place of g; what has weight 0 is not computed."""
         parts = []
         if loss.objective:
             parts.append(float(loss.objective) * self._objective(self._module, batch))
         mix = torch.as_tensor(np.asarray(loss.constraint, np.float32))
         if loss.penalty or mix.any():
-            violation = torch.atleast_1d(self._constraint(self._module, batch))
-            parts.append((mix.to(violation) * violation).sum())
-            parts.append(float(loss.penalty) * torch.relu(violation - float(loss.tolerance)).sum())
+            descended = torch.atleast_1d((self._stand_in or self._constraint)(self._module, batch))
+            parts.append((mix.to(descended) * descended).sum())
+            parts.append(float(loss.penalty) * self._excess(batch, descended, float(loss.tolerance)))
         return torch.stack(parts).sum()
+
+    def _excess(self, batch: Any, descended: torch.Tensor, tolerance: float) -> torch.Tensor:
+        """Σ max(0, g − ε); with a stand-in the sum of it over the constraints that are above ε."""
+        if self._stand_in is None:
+            return torch.relu(descended - tolerance).sum()
+        with torch.no_grad():
+            above = torch.atleast_1d(self._constraint(self._module, batch)) > tolerance
+        return torch.where(above, descended, torch.zeros_like(descended)).sum()
 
     def _drawn(self, task: Task, purpose: int) -> Iterator[Any]:
         """Batches without end, from the run's seed, the client's name and the round alone."""

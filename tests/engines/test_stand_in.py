@@ -1,0 +1,205 @@
+"""A constraint with a stand-in: the switch, weights and verdicts read the one, directions follow the other."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import reference
+import softswitch as ss
+import softswitch.flower as fl
+from problems import NumpyTwin, client_data, least_squares, mean, regression, watched
+from softswitch.clients.taking_part import TakingPart, gradient_oracle
+from softswitch.engines.between_cycles import next_threshold
+from softswitch.method.messages import LocalLoss
+from softswitch.results.blocker import smallest_alone
+
+ROUNDS, ETA, TOLERANCE = 60, 0.2, 0.7
+LAM = TOLERANCE / (1 + 1 / 10)
+BOUNDS = (0.2, 0.1)
+
+
+def rates(w, batch):
+    """The shares of rows above two bounds."""
+    return jnp.stack(
+        [ss.share_over(batch[name] @ w > bound, batch["weight"]) for name, bound in zip("ch", BOUNDS, strict=True)]
+    )
+
+
+def smooth(w, batch):
+    above = [jax.nn.sigmoid(batch[name] @ w - bound) for name, bound in zip("ch", BOUNDS, strict=True)]
+    return 4 * jnp.stack([mean(one, batch) for one in above])
+
+
+class RateTwin(NumpyTwin):
+    """The same in NumPy: g is the rates, the "gradient of g" that of the stand-in."""
+
+    def g(self, w, rows):
+        return np.array([np.mean(self.data[name][rows] @ w > bound) for name, bound in zip("ch", BOUNDS, strict=True)])
+
+    def grad_g(self, w, rows):
+        found = []
+        for name, bound in zip("ch", BOUNDS, strict=True):
+            x = self.data[name][rows]
+            chance = 1 / (1 + np.exp(-(x @ w - bound)))
+            found.append(((chance * (1 - chance))[:, None] * x).mean(axis=0))
+        return 4 * np.array(found)
+
+
+PROBLEM = ss.Problem(least_squares, rates, jnp.zeros(4), constraint_stand_in=smooth)
+COMMON = {"step_size": ETA, "tolerance": TOLERANCE}
+CASES = {
+    "softmax": (ss.SoftmaxSGM(alpha=20.0, **COMMON), lambda: reference.SoftmaxSGM(20.0, LAM), 1),
+    "softmax, three local steps": (ss.SoftmaxSGM(alpha=20.0, **COMMON), lambda: reference.SoftmaxSGM(20.0, LAM), 3),
+    "penalty": (ss.Penalty(penalty=2.5, **COMMON), lambda: reference.Penalty(2.5, TOLERANCE, LAM), 1),
+}
+
+
+@pytest.fixture(scope="module")
+def clients():
+    return client_data(*regression())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_course_as_a_numpy_loop(name, x64, monkeypatch):
+    rule, theirs, local_steps = CASES[name]
+    problem = ss.Problem(least_squares, rates, jnp.zeros(4), constraint_stand_in=smooth)
+    data, owner = regression()
+    clients = client_data(data, owner)
+    how = {"batch_size": 8, "local_steps": local_steps, "replace": True}
+    oracle = gradient_oracle(problem, clients, TakingPart(**how))
+    key = jax.random.key(3)
+    drawn = jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k)))(jnp.arange(ROUNDS))
+    draws = [reference.Draws(*(np.asarray(x) for x in one)) for one in zip(*drawn[:3], strict=True)]
+    expected = reference.run(RateTwin(data, 2), theirs(), np.zeros(4), draws, ETA, ETA / local_steps, local_steps)
+    iterates, result = watched(monkeypatch, problem, clients, rule, rounds=ROUNDS, seed=3, **how)
+    np.testing.assert_allclose(iterates, expected.iterates, rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(result.history.feasible, expected.feasible)
+    assert 2 < sum(expected.feasible) < ROUNDS - 2, "both kinds of rounds must have been taken"
+
+
+def test_the_grid_takes_the_same_course(clients):
+    rule = ss.SoftmaxSGM(alpha=20.0, **COMMON)
+    own, theirs = (
+        ss.solve(PROBLEM, clients, rule, rounds=12, batch_size=None, engine=engine) for engine in ("compiled", "grid")
+    )
+    np.testing.assert_allclose(theirs.last, own.last, atol=1e-6)
+    np.testing.assert_allclose(theirs.client_constraint, own.client_constraint, atol=1e-7)
+    np.testing.assert_array_equal(theirs.history.feasible, own.history.feasible)
+    assert 0 < own.history.feasible_rounds < 12
+
+
+def numpy_client(**options):
+    data = {name: column[:9] for name, column in regression()[0].items()}
+    twin = RateTwin(data, 2)
+
+    def objective(params, batch):
+        rows = np.arange(len(batch["b"]))
+        return twin.f(params["w"], rows), {"w": twin.grad_f(params["w"], rows)}
+
+    def constraint(params, batch):
+        return twin.g(params["w"], np.arange(len(batch["b"]))), None
+
+    def stand_in(params, batch):
+        return np.zeros(2), {"w": twin.grad_g(params["w"], np.arange(len(batch["b"])))}
+
+    options = {"constraint_stand_in": stand_in} | options
+    return fl.NumpyClient(objective, constraint, data, {"w": np.zeros(4)}, name="a", batch_size=None, **options), data
+
+
+def torch_client(**options):
+    torch = pytest.importorskip("torch")
+    data = {name: column[:9] for name, column in regression()[0].items()}
+    module = torch.nn.Linear(4, 1, bias=False, dtype=torch.float64)
+    names = ("a", "b", "c", "h")
+
+    def objective(module, batch):
+        return 0.5 * ((module(batch[0])[:, 0] - batch[1]) ** 2).mean()
+
+    def constraint(module, batch):
+        above = [module(batch[place])[:, 0] > bound for place, bound in zip((2, 3), BOUNDS, strict=True)]
+        return torch.stack([one.double().mean() for one in above])
+
+    def stand_in(module, batch):
+        scores = [module(batch[place])[:, 0] - bound for place, bound in zip((2, 3), BOUNDS, strict=True)]
+        return 4 * torch.stack([torch.sigmoid(score).mean() for score in scores])
+
+    rows = torch.utils.data.TensorDataset(*(torch.from_numpy(data[name]) for name in names))
+    options = {"constraint_stand_in": stand_in} | options
+    return fl.TorchClient(module, objective, constraint, rows, name="a", batch_size=None, **options), data
+
+
+@pytest.mark.parametrize(("make", "name", "shape"), [(numpy_client, "w", (4,)), (torch_client, "weight", (1, 4))])
+def test_clients_of_other_kinds_follow_their_stand_in(make, name, shape):
+    client, data = make()
+    assert client.stands_in
+    assert client.constraints == 2
+    w, twin, rows = np.array([0.5, -0.2, 0.3, 0.4]), RateTwin(data, 2), np.arange(9)
+    params = {name: w.reshape(shape)}
+    from softswitch.engines.flower.local import Task
+
+    task = Task(round=0, seed=0, local_steps=1, step_size=0.1, switches=False)
+    assert client.judge(params).constraint == pytest.approx(twin.g(w, rows))
+    limit = float(twin.g(w, rows).mean())  # one constraint is above, the other is not
+    loss = LocalLoss(0.7, np.array([0.2, 0.3]), 1.5, limit)
+    above = twin.g(w, rows) > limit
+    assert above.sum() == 1
+    expected = 0.7 * twin.grad_f(w, rows) + (np.array([0.2, 0.3]) + 1.5 * above) @ twin.grad_g(w, rows)
+    np.testing.assert_allclose(client.update(params, task, loss)[name].ravel(), expected, rtol=1e-6)
+
+
+def test_a_stand_in_of_another_number_of_constraints(clients):
+    problem = ss.Problem(least_squares, rates, jnp.zeros(4), constraint_stand_in=lambda w, b: smooth(w, b)[0])
+    with pytest.raises(ValueError, match=r"constraint_stand_in must return as many values .* 1 where .* returns 2"):
+        ss.solve(problem, clients, ss.SoftmaxSGM(tolerance=0.5))
+    with pytest.raises(ValueError, match="as many values"):
+        numpy_client(constraint_stand_in=lambda params, batch: (0.0, {"w": np.zeros(4)}))
+    with pytest.raises(ValueError, match="as many values"):
+        torch_client(constraint_stand_in=lambda module, batch: module(batch[0]).mean())
+    with pytest.raises(TypeError, match="constraint_stand_in must be a function"):
+        ss.Problem(least_squares, rates, jnp.zeros(4), constraint_stand_in=0.5)
+    with pytest.raises(ValueError, match="convex must be left out"):
+        ss.Problem(least_squares, rates, jnp.zeros(4), convex=True, constraint_stand_in=smooth)
+
+
+def test_there_is_no_bound_and_it_says_why(clients):
+    found = ss.lower_bound(PROBLEM, clients, PROBLEM.start, TOLERANCE)
+    assert found.value == -np.inf
+    assert "moves in jumps" in str(found)
+    with pytest.raises(ValueError, match="constants cannot be measured"):
+        ss.estimate_constants(PROBLEM, clients, domain=ss.Ball(1.0))
+
+
+def test_a_run_that_chooses_for_itself(clients):
+    result = ss.solve(PROBLEM, clients, ss.SoftmaxSGM(tolerance=0.5), rounds=300)
+    assert result.gap is None
+    assert result.status.ok
+    rate = ss.evaluate(PROBLEM, clients, result.params)[1].max()
+    assert result.worst_constraint == rate <= 0.5
+    start = ss.evaluate(PROBLEM, clients, PROBLEM.start)[0].max()
+    assert result.worst_objective < 0.95 * start
+
+
+def test_who_blocks_is_looked_at_by_its_true_rate(clients):
+    bias = ss.Problem(
+        least_squares, lambda w, b: rates(w, b)[0], jnp.zeros(4), constraint_stand_in=lambda w, b: smooth(w, b)[0]
+    )
+    away = jnp.full(4, 2.0)
+    alone = smallest_alone(bias, clients, 0, away, 10**6)
+    start = ss.evaluate(bias, clients, away)[1][0, 0]
+    assert alone.smallest < start
+    sizes = int(clients.sizes[0])
+    assert alone.smallest * sizes == pytest.approx(round(alone.smallest * sizes), abs=1e-4), "a share of its rows"
+
+
+def test_another_stand_in_is_another_run(clients, tmp_path):
+    rule, options = ss.SoftmaxSGM(alpha=20.0, **COMMON), {"rounds": 4, "batch_size": 8}
+    ss.solve(PROBLEM, clients, rule, checkpoints=ss.Checkpoints(tmp_path), **options)
+    other = ss.Problem(least_squares, rates, jnp.zeros(4), constraint_stand_in=lambda w, b: 2 * smooth(w, b))
+    with pytest.raises(ValueError, match="is of another request"):
+        ss.solve(other, clients, rule, checkpoints=ss.Checkpoints(tmp_path), **options)
+
+
+def test_the_threshold_of_jumps_is_the_tolerance_itself():
+    assert next_threshold(0.05, 1.0, [], 0.0, jnp.zeros(2), above=False, jumps=True) == 0.05
+    assert next_threshold(0.05, 1.0, [], 0.0, jnp.zeros(2), above=False) < 0.05

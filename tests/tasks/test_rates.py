@@ -1,0 +1,164 @@
+"""Rates of decisions, by hand: exact at the tolerance, −∞ without rows, and kept by training."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softswitch as ss
+from softswitch.problem.means import share_over
+from softswitch.tables.kinds import problem_of_kind
+from softswitch.tables.settings import RATES
+from softswitch.tasks import rates
+
+
+def given_scores(params, batch):
+    return batch["score"] * params
+
+
+def batch_of(score, y, group=None, weight=None):
+    rows = len(score)
+    weight = np.full(rows, 1 / rows) if weight is None else np.asarray(weight)
+    columns = {"score": score, "y": y, "weight": weight, "group": np.zeros(rows) if group is None else group}
+    return {name: jnp.asarray(column, jnp.float32) for name, column in columns.items()}
+
+
+def value(rate, batch):
+    return float(rate.constraint(jnp.float32(1), batch))
+
+
+SCORES, LABELS = [2.0, -1.0, 0.0, -3.0, 0.5], [1, 1, 1, 0, 0]
+"""Two of three positives are missed, the one at the threshold too; one of two negatives is a false alarm."""
+
+
+def test_rates_by_hand():
+    batch = batch_of(SCORES, LABELS)
+    assert value(rates.miss_rate(given_scores), batch) == pytest.approx(2 / 3)
+    assert value(rates.false_alarm_rate(given_scores), batch) == pytest.approx(1 / 2)
+    assert value(rates.error_rate(given_scores), batch) == pytest.approx(3 / 5)
+
+
+def test_gaps_by_hand():
+    batch = batch_of([1.0, -1.0, 1.0, 1.0, -1.0, -1.0], [1, 1, 0, 1, 1, 0], group=[1, 1, 1, 0, 0, 0])
+    assert value(rates.decision_parity(given_scores), batch) == pytest.approx(2 / 3 - 1 / 3)
+    assert value(rates.decision_opportunity(given_scores), batch) == 0
+    weighted = batch_of([1.0, -1.0, 1.0, -1.0], [1, 1, 1, 1], group=[1, 1, 0, 0], weight=[0.3, 0.1, 0.2, 0.4])
+    assert value(rates.decision_parity(given_scores), weighted) == pytest.approx(0.75 - 1 / 3, abs=1e-6)
+
+
+@pytest.mark.parametrize("make", [rates.miss_rate, rates.decision_opportunity])
+def test_without_such_rows_there_is_no_rate(make):
+    batch = batch_of([1.0, -1.0], [0, 0], group=[0, 1])
+    rate = make(given_scores)
+    assert value(rate, batch) == -np.inf
+    assert float(rate.stand_in(jnp.float32(1), batch)) == -np.inf
+    assert float(jax.grad(rate.stand_in)(jnp.float32(1), batch)) == 0
+
+
+@pytest.mark.parametrize(("many", "rows", "tolerance"), [(5, 100, 0.05), (1, 20, 0.05), (3, 30, 0.1), (7, 70, 0.1)])
+def test_a_rate_that_is_the_tolerance_meets_it(many, rows, tolerance):
+    weights = jnp.full(rows, 1 / rows, jnp.float32)
+    share = float(share_over(jnp.arange(rows) < many, weights))
+    assert share <= tolerance
+    assert share == pytest.approx(tolerance, rel=1e-6)
+    assert float(share_over(jnp.arange(rows) < many + 1, weights)) > tolerance
+
+
+@pytest.mark.parametrize("rows", [20, 100, 1000])
+def test_every_count_is_on_its_side_of_every_bound(rows):
+    """k/n in single precision, compared as Python numbers, as every engine and user does."""
+    counts = jnp.arange(rows + 1)
+    shares = np.asarray(
+        jax.vmap(lambda k: share_over(jnp.arange(rows) < k, jnp.full(rows, 1 / rows, jnp.float32)))(counts), float
+    )
+    for bound in range(1, rows, max(1, rows // 20)):
+        np.testing.assert_array_equal(shares <= bound / rows, np.arange(rows + 1) <= bound)
+    assert shares[0] == 0
+    assert shares[-1] == 1
+
+
+def test_gaps_are_exact_too():
+    """11 of 20 against 50 of 100 is 0.05; 12 of 20 is more. In plain single precision the first is 0.05000001."""
+    rate = rates.decision_parity(given_scores)
+    for many, met in ((11, True), (12, False)):
+        score = np.concatenate([np.where(np.arange(20) < many, 1, -1), np.where(np.arange(100) < 50, 1, -1)])
+        found = value(rate, batch_of(score, np.ones(120), group=np.arange(120) < 20))
+        assert (found <= 0.05) == met
+
+
+def test_the_stand_in_of_a_gap_has_the_sign_of_the_decisions():
+    """Decisions favour group 1, by a hair; smooth probabilities favour group 0. What falls must be group 1's."""
+    batch = batch_of([0.01, 0.01, -0.001, 9.0], [1, 1, 1, 1], group=[1, 1, 0, 0])
+    gradient = jax.grad(lambda score: rates.decision_parity(given_scores).stand_in(1.0, batch | {"score": score}))
+    moves = gradient(batch["score"])
+    assert (moves[:2] > 0).all()
+    assert moves[2] < 0
+
+
+@pytest.fixture(scope="module")
+def branches():
+    """20 and 40 positives a client, so that 0.05 is one miss, or two."""
+    generator = np.random.default_rng(1)
+    y = np.concatenate([np.repeat([1, 0], [20, 30]), np.repeat([1, 0], [40, 30])])
+    x = generator.normal(size=(len(y), 2)) + 1.5 * y[:, None]
+    return {"x": x.astype(np.float32), "y": y, "group": generator.integers(0, 2, len(y))}, np.repeat([0, 1], [50, 70])
+
+
+def by_hand(columns, owner, params):
+    """Each client's rates of each kind, from the parameters of a logistic regression."""
+    score = columns["x"] @ np.asarray(params[0]["w"])[:, 0] + float(params[0]["b"][0])
+    found = []
+    for client in (0, 1):
+        mine = owner == client
+        positive, decided, group = columns["y"][mine] == 1, score[mine] > 0, columns["group"][mine] == 1
+        found.append(
+            {
+                "miss-rate": np.mean(~decided[positive]),
+                "false-alarm-rate": np.mean(decided[~positive]),
+                "error-rate": np.mean(decided != positive),
+                "decision-parity": abs(decided[group].mean() - decided[~group].mean()),
+                "decision-opportunity": abs(decided[group & positive].mean() - decided[~group & positive].mean()),
+            }
+        )
+    return found
+
+
+@pytest.mark.parametrize("kind", RATES)
+def test_every_kind_by_hand(branches, kind):
+    columns, owner = branches
+    problem = problem_of_kind(kind, 2).problem
+    params = [{"w": jnp.array([[0.8], [0.5]]), "b": jnp.array([-1.0])}]
+    for client, expected in enumerate(by_hand(columns, owner, params)):
+        batch = {name: jnp.asarray(column[owner == client]) for name, column in columns.items()}
+        batch["weight"] = jnp.full(len(batch["y"]), 1 / len(batch["y"]))
+        assert float(problem.constraint(params, batch)) == pytest.approx(expected[kind], abs=1e-6)
+        assert expected[kind] > 0
+        moves = jax.tree.leaves(jax.grad(problem.constraint_stand_in)(params, batch))
+        assert all(np.isfinite(leaf).all() and np.abs(leaf).max() > 0 for leaf in moves)
+
+
+@pytest.mark.parametrize("kind", ["miss-rate", "decision-opportunity"])
+def test_training_keeps_the_bound(branches, kind):
+    columns, owner = branches
+    made = problem_of_kind(kind, 2)
+    clients = ss.ClientData.from_arrays(columns, owner, strata=made.strata)
+    result = ss.solve(made.problem, clients, ss.SoftmaxSGM(tolerance=0.05), rounds=400, batch_size=None)
+    assert result.status.ok
+    assert result.worst_constraint <= 0.05
+    true = [rates[kind] for rates in by_hand(columns, owner, result.params)]
+    np.testing.assert_allclose(result.client_constraint[:, 0], true, atol=1e-6)
+    if kind == "miss-rate":
+        assert max(true) == 0.05, "the one miss of twenty that is allowed is made use of"
+
+
+def test_pooled_decisions(branches):
+    columns, owner = branches
+    problem = problem_of_kind("decision-parity", 2).problem
+    clients = ss.ClientData.from_arrays(columns, owner, strata="group")
+    rule = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.05, criterion="pooled")
+    result = ss.solve(problem, clients, rule, rounds=3, batch_size=None)
+    score = columns["x"] @ np.asarray(result.params[0]["w"])[:, 0] + float(result.params[0]["b"][0])
+    decided, group = score > 0, columns["group"] == 1
+    assert float(result.pooled_constraint[0]) == pytest.approx(
+        abs(decided[group].mean() - decided[~group].mean()), abs=1e-5
+    )
