@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from softswitch.problem.domains import Domain, check_domain
 from softswitch.problem.parameters import WEIGHT, Batch, Params, checked_start
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.problem.randomness import call, takes_key
+from softswitch.problem.ranges import Range, checked_range, checked_ranges
 from softswitch.support import checks
 
 
@@ -30,6 +31,10 @@ class Problem:
         domain: Θ to project onto after every server step: ``Ball``, ``Box``, anything with a ``project``, or None.
         convex: True where f, g and Θ are convex, which makes a promise of the bound on the best possible; False where
             they are not; None where that is not said. Nothing else depends on it.
+        objective_range: (low, high) if f on a single row lies between them, {low, high} if it is one of the two; None
+            if that is not said. For certificates only: it makes promises of their limits.
+        constraint_range: likewise of g; one for all constraints, or one each. Of a gap between groups (see
+            ``PooledConstraint``) it is the range of the values whose means are compared.
 
     A batch is a dict of arrays with the data's columns, one row a sample, and the row weights under ``"weight"``. They
     are non-negative and sum to 1, and make Σ weight·loss an unbiased estimate of the client's mean loss, so write
@@ -49,8 +54,12 @@ class Problem:
     start: Params
     domain: Domain | None = None
     convex: bool | None = None
+    objective_range: Range | None = None
+    constraint_range: Range | Sequence[Range | None] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "objective_range", checked_range("objective_range", self.objective_range))
+        object.__setattr__(self, "constraint_range", checked_ranges(self.constraint_range))
         if self.convex not in (True, False, None):
             raise TypeError(f"convex must be True, False or None, but is {self.convex!r}")
         checks.function("objective", self.objective, "(params, batch) -> scalar")

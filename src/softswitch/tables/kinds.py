@@ -9,8 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from softswitch.problem.problem import Problem
+from softswitch.problem.ranges import Range
 from softswitch.support import checks
-from softswitch.tasks.fairness import bounded_group_loss, demographic_parity, equal_opportunity
+from softswitch.tasks.fairness import (
+    bounded_group_loss,
+    cross_entropy_range,
+    demographic_parity,
+    equal_opportunity,
+)
 from softswitch.tasks.networks import Network, false_alarms, misses, network, objective, probability
 
 GROUPED = ("demographic-parity", "equal-opportunity", "group-loss")
@@ -51,6 +57,12 @@ def problem_of_kind(
     }
     checks.one_of("kind", kind, (*made, "own"))
     small, bounded, strata = made[kind]
+    # Of the values whose means are compared, or of a loss that is cut off. The logistic loss has no range.
+    ranges: dict[str, Range] = {
+        "demographic-parity": (0.0, 1.0),
+        "equal-opportunity": (0.0, 1.0),
+        "group-loss": cross_entropy_range(),
+    }
     # Of these with logistic regression. The others are differences, or cross-entropies cut off at tiny probabilities.
     convex = True if kind == "neyman-pearson" and not hidden else None
-    return KindOfProblem(Problem(small, bounded, start, convex=convex), strata)
+    return KindOfProblem(Problem(small, bounded, start, convex=convex, constraint_range=ranges.get(kind)), strata)
