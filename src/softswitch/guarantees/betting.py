@@ -23,6 +23,7 @@ from scipy.optimize import brentq
 
 CUT = 0.75  # of the largest share that leaves no debt
 BELOW_ONE = math.nextafter(1.0, 0.0)
+AT_ONCE = 1 << 15  # factors that fit into a processor's cache
 BLOCKS = 2048  # of factors whose product is looked at: after each of them the capital may be called in
 
 
@@ -47,16 +48,26 @@ class Bets:
 
     def log_capital(self, mean: float) -> float:
         """The logarithm of the largest capital, from bets with someone who says that the mean is this or more."""
-        if mean >= 1:
-            return math.inf if self.estimate < 1 else 0.0
-        shares = np.minimum(self._shares, CUT / (1 - mean))
-        factors = 1 - shares * (self._values - mean)
-        course = np.cumsum(np.log(np.multiply.reduce(factors, axis=1)))
-        return max(0.0, float(course.max()))
+        return float(self._log_capitals(np.array([mean]))[0])
+
+    def _log_capitals(self, means: np.ndarray) -> np.ndarray:
+        inside = np.minimum(means, BELOW_ONE)[:, None, None]
+        factors = np.minimum(self._shares, CUT / (1 - inside))
+        factors *= inside - self._values
+        factors += 1
+        course = np.cumsum(np.log(np.multiply.reduce(factors, axis=2)), axis=1)
+        found = np.maximum(0.0, course.max(axis=1))
+        return found if self.estimate == 1 else np.where(means >= 1, math.inf, found)
 
     def p_value(self, mean: float) -> float:
         """Of "the mean is this or more"."""
         return math.exp(-self.log_capital(mean))
+
+    def p_values(self, means: np.ndarray) -> np.ndarray:
+        """Of many of them, a few at a time."""
+        at_once = max(1, AT_ONCE // self.rows)
+        parts = [means[i : i + at_once] for i in range(0, len(means), at_once)]
+        return np.exp(-np.concatenate([self._log_capitals(part) for part in parts]))
 
     def upper(self, error: float) -> float:
         """The mean is at most this, but for a chance of ``error``."""
@@ -83,18 +94,17 @@ def smallest(function: Callable[[float], float], low: float, high: float) -> flo
 def more_rows(rows: int, mean: float, deviation: float, bound: float, error: float) -> int | None:
     """About how many more values, of the same mean and deviation, show that the mean is within the bound, or above.
 
-    They are taken to be 0 or one other number, which has the most skew with this mean and deviation. All are in [0, 1].
+    They are taken to be 0 or one other number, as of losses that are mostly small. All are in [0, 1].
     """
-    if mean > bound:
-        return more_rows(rows, 1 - mean, deviation, 1 - bound, error)
     wanted = math.log(1 / error)
     variance = max(deviation**2, 1e-12)
     other = min(mean + variance / mean, 1.0) if mean > 0 else 1.0
     chance = mean / other
+    sign, room = (1, 1 - bound) if mean <= bound else (-1, bound)
 
     def decides(count: int) -> bool:
         seen = (0.25 + variance * count / 2) / (1 + count / 2)
-        share = min(math.sqrt(2 * wanted / (count * seen)), CUT / max(1 - bound, 1e-12))
+        share = sign * min(math.sqrt(2 * wanted / (count * seen)), CUT / max(room, 1e-12))
         growth = (1 - chance) * math.log1p(share * bound) + chance * math.log1p(-share * (other - bound))
         return count * growth >= wanted
 

@@ -25,6 +25,10 @@ class Rate:
         """Of "the rate is this or more"."""
         return float(chance_of_so_few(self.count, self.rows, mean))
 
+    def p_values(self, means: np.ndarray) -> np.ndarray:
+        """Of many of them."""
+        return chance_of_so_few(self.count, self.rows, means)
+
     def upper(self, error: float) -> float:
         """The rate is at most this, but for a chance of ``error``."""
         return upper_rate(self.count, self.rows, error)

@@ -20,7 +20,7 @@ from softswitch.clients.losses import Losses
 from softswitch.clients.slices import map_slices
 from softswitch.guarantees.intervals import (
     RESAMPLES,
-    Levels,
+    ErrorLevels,
     concerned,
     gap_interval,
     looks_like_a_mean,
@@ -38,7 +38,7 @@ from softswitch.results.result import Result
 from softswitch.support import checks
 
 BLOCK_ROWS = 1 << 22  # of resamples at once
-OTHER_PARAMS = 5  # to try at most, where rows do not differ
+OTHER_PARAMS = 20  # to try at most, where rows do not differ
 
 
 def certify(
@@ -79,7 +79,7 @@ def certify(
             raise ValueError("tolerance must be given where result is not a Result")
         tolerance = result.rule.tolerance
     error = 1 - checks.probability("confidence", confidence)
-    levels = Levels(error / len(held_out.names), error, checks.real_number("tolerance", tolerance))
+    levels = ErrorLevels(error / len(held_out.names), error, checks.real_number("tolerance", tolerance))
     params = checked_params("params", params)
     constraints = problem.trace(held_out.batch_shapes(1, float_dtype(params)), params).constraints
     ranges = known_ranges(problem, objective_range, constraint_range, constraints)
@@ -100,7 +100,7 @@ def known_ranges(problem: Problem, objective_range: Any, constraint_range: Any, 
 
 
 def intervals_of(
-    params: Params, problem: Problem, held_out: ClientData, levels: Levels, ranges: Sequence[Range | None]
+    params: Params, problem: Problem, held_out: ClientData, levels: ErrorLevels, ranges: Sequence[Range | None]
 ) -> list[list[Interval]]:
     """Every client's intervals of f and then g, at the levels given."""
     values = _values(problem, held_out, params)
@@ -151,12 +151,12 @@ def _are_means(
     columns = {key: np.asarray(column)[chosen] for key, column in data.rows.columns.items()}
     part = ClientData.from_arrays(columns, client=np.repeat(np.arange(len(kept)), [len(rows) for rows in kept]))
     answers: list[bool | None] = [None] * values.shape[1]
-    losses = Losses.of(problem)
+    losses, other = Losses.of(problem), params
     for attempt in range(1 + OTHER_PARAMS):
         if attempt:
-            params = _others(params, generator)
-            values, by_row = _values(problem, data, params), np.asarray(_row_values(data.rows, params, losses), float)
-        partial = _values(problem, part, params)
+            other = _others(params, generator, keep=attempt % 2)
+            values, by_row = _values(problem, data, other), np.asarray(_row_values(data.rows, other, losses), float)
+        partial = _values(problem, part, other)
         checked = ((values, _by_client(data, by_row)), (partial, _by_client(part, by_row[chosen])))
         for j, answer in enumerate(answers):
             if answer is None:
@@ -171,12 +171,13 @@ def _are_means(
     return [bool(answer) for answer in answers]
 
 
-def _others(params: Params, generator: np.random.Generator) -> Params:
-    """Parameters nearby: each number is moved by as much as they differ from each other, or are large."""
+def _others(params: Params, generator: np.random.Generator, keep: int) -> Params:
+    """Random parameters as large as these; around them (``keep`` is 1) or around 0."""
 
     def moved(leaf: Any) -> Any:
-        size = float(np.abs(np.asarray(leaf)).mean()) or 1.0
-        return jnp.asarray(leaf + size * generator.standard_normal(np.shape(leaf)), jnp.asarray(leaf).dtype)
+        here = np.asarray(leaf)
+        size = float(np.abs(here).mean()) or 1.0
+        return jnp.asarray(keep * here + size * generator.standard_normal(here.shape), here.dtype)
 
     return jax.tree.map(moved, params)
 
@@ -210,7 +211,7 @@ def _groups(
 
 
 def _resampled(
-    data: ClientData, client: int, function: int, value: float, params: Params, losses: Losses, levels: Levels
+    data: ClientData, client: int, function: int, value: float, params: Params, losses: Losses, levels: ErrorLevels
 ) -> Interval:
     """An approximate interval for what is not a mean over rows, from its values on resamples of them."""
     size = int(data.sizes[client])

@@ -13,7 +13,6 @@ so each may have the whole error probability. For |θ − φ| > d one of two is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -29,6 +28,10 @@ class OneSide(Protocol):
 
     def p_value(self, mean: float) -> float:
         """Of "the mean is this or more"."""
+        ...
+
+    def p_values(self, means: np.ndarray) -> np.ndarray:
+        """Of many of them."""
         ...
 
     def upper(self, error: float) -> float:
@@ -88,16 +91,12 @@ def p_within(first: Excess, second: Excess, bound: float) -> float:
 def _cells(side: OneSide, least: float) -> tuple[np.ndarray, np.ndarray]:
     """How far each cell of means goes beyond the estimate, and the largest p-value in it.
 
-    The first cell is all that lies below the estimate, the last what is beyond the limit at the least chance.
+    The first cell is all that lies below the estimate, the last what even a quarter of the least chance rules out.
     """
-    starts = np.linspace(side.estimate, max(side.upper(least), side.estimate), CELLS)
-    chances = _each(side.p_value, starts[1:])
+    starts = np.linspace(side.estimate, max(side.upper(least / 4), side.estimate), CELLS)
+    chances = side.p_values(starts[1:])
     stops = np.concatenate([starts, [1.0]]) - side.estimate
     return stops, np.concatenate([[1.0, 1.0], chances])
-
-
-def _each(function: Callable[[float], float], points: np.ndarray) -> np.ndarray:
-    return np.array([function(float(point)) for point in points])
 
 
 def _product(error: float) -> float:

@@ -33,7 +33,7 @@ from softswitch.results.certificate import Interval, Method
 RESAMPLES = 400  # for functions that are not a mean over rows
 
 
-class Levels(NamedTuple):
+class ErrorLevels(NamedTuple):
     """At what intervals aim.
 
     Attributes:
@@ -47,7 +47,7 @@ class Levels(NamedTuple):
     tolerance: float
 
     @classmethod
-    def one(cls, error: float) -> Levels:
+    def one(cls, error: float) -> ErrorLevels:
         """A single error probability, and no tolerance to decide about."""
         return cls(error, error, math.nan)
 
@@ -76,7 +76,7 @@ def looks_like_a_mean(evidence: Iterable[tuple[np.ndarray, float]]) -> bool | No
     return all(answers) if answers else None
 
 
-def mean_interval(rows: np.ndarray, levels: Levels, bounds: Range | None) -> Interval:
+def mean_interval(rows: np.ndarray, levels: ErrorLevels, bounds: Range | None) -> Interval:
     """Where the mean of the distribution lies from which ``rows`` were drawn."""
     if bounds is None:
         return _student(rows, levels)
@@ -102,7 +102,7 @@ def mean_interval(rows: np.ndarray, levels: Levels, bounds: Range | None) -> Int
     )
 
 
-def gap_interval(first: np.ndarray, second: np.ndarray, levels: Levels, bounds: Range) -> Interval:
+def gap_interval(first: np.ndarray, second: np.ndarray, levels: ErrorLevels, bounds: Range) -> Interval:
     """Where the gap between two groups' means lies; ``bounds`` is the range of their values, not of the gap."""
     low, high = ends(bounds)
     span = high - low
@@ -148,7 +148,7 @@ def _deviation(rows: np.ndarray) -> float:
     return float(rows.std(ddof=1)) if len(rows) > 1 else math.inf
 
 
-def _student(rows: np.ndarray, levels: Levels) -> Interval:
+def _student(rows: np.ndarray, levels: ErrorLevels) -> Interval:
     """Approximate limits of a mean, by Student's t. Rows that are all equal tell nothing of how far others lie."""
     n, estimate, deviation = len(rows), float(rows.mean()), _deviation(rows)
     if n < 2 or not deviation > 0:
@@ -160,7 +160,7 @@ def _student(rows: np.ndarray, levels: Levels) -> Interval:
     return _around(estimate, margins, n, deviation, within, above)
 
 
-def resampled_interval(resampled: np.ndarray, value: float, size: int, levels: Levels) -> Interval:
+def resampled_interval(resampled: np.ndarray, value: float, size: int, levels: ErrorLevels) -> Interval:
     """An approximate interval for what is not a mean over rows: normal, with the bootstrap's standard error.
 
     Where a resample in a hundred has no value, or all have the same, the rows are too few to say anything.
@@ -197,7 +197,7 @@ def unknown(rows: int = 0) -> Interval:
 
 
 def intervals_by_rows(
-    value: Callable[[np.ndarray], np.ndarray], size: int, levels: Levels, ranges: Sequence[Range | None]
+    value: Callable[[np.ndarray], np.ndarray], size: int, levels: ErrorLevels, ranges: Sequence[Range | None]
 ) -> list[Interval]:
     """An interval for each function of one client's rows, where they can be computed on any choice of rows.
 

@@ -30,7 +30,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from softswitch.guarantees import betting, binomial
-from softswitch.guarantees.intervals import Levels, unknown
+from softswitch.guarantees.intervals import ErrorLevels, unknown
 from softswitch.problem.ranges import Range, ends
 from softswitch.results.certificate import Certificate, ClientCertificate, Interval, Method, Verdict
 
@@ -38,7 +38,7 @@ from softswitch.results.certificate import Certificate, ClientCertificate, Inter
 def certificate_of(
     clients: Sequence[tuple[Any, Sequence[Interval] | None]],
     confidence: float,
-    levels: Levels,
+    levels: ErrorLevels,
     ranges: Sequence[Range | None],
 ) -> Certificate:
     """What the intervals say of all clients.
@@ -81,7 +81,7 @@ def first_that_hold(p_values: Sequence[float | None], error: float) -> list[bool
     return [p is not None and p <= largest for p in p_values]
 
 
-def _completed(intervals: Sequence[Interval], levels: Levels) -> tuple[Interval, ...]:
+def _completed(intervals: Sequence[Interval], levels: ErrorLevels) -> tuple[Interval, ...]:
     """With p-values, also where whoever made an interval told only its ends: then they are those of its level or 1."""
     told = []
     for interval in intervals:

@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.local import LocalOracle, Refused, Task
-from softswitch.guarantees.intervals import Levels
+from softswitch.guarantees.intervals import ErrorLevels
 from softswitch.method.messages import LocalLoss
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval, Method
@@ -125,7 +125,7 @@ def _certify(client: LocalOracle, message: Message, context: Context) -> Message
     error = wire.numbers(settings, "error")[0]
     told: dict[str, Any] = {}
     if "alone" in settings and "levels" in inspect.signature(client.certify).parameters:
-        told["levels"] = Levels(error, *(wire.numbers(settings, name)[0] for name in ("alone", "tolerance")))
+        told["levels"] = ErrorLevels(error, *(wire.numbers(settings, name)[0] for name in ("alone", "tolerance")))
     intervals = client.certify(wire.from_record(params), error, _ranges(settings), **told)
     return wire.answer(message, **{wire.INTERVALS: intervals_record(intervals)})
 

@@ -20,7 +20,7 @@ from softswitch.engines.flower.flat_params import flat, unflat
 from softswitch.engines.flower.local import BatchSize, Task, ValueBatchSize, batches_of
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.certify import intervals_of, known_ranges
-from softswitch.guarantees.intervals import Levels
+from softswitch.guarantees.intervals import ErrorLevels
 from softswitch.method.messages import Decision, LocalLoss
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
@@ -101,13 +101,13 @@ class JaxClient:
         return _values(*_judge(self._oracle(1), self._tree(params)))
 
     def certify(
-        self, params: Arrays, error: float, ranges: Sequence[Range | None], *, levels: Levels | None = None
+        self, params: Arrays, error: float, ranges: Sequence[Range | None], *, levels: ErrorLevels | None = None
     ) -> list[Interval]:
         """Intervals from the rows held out, as ``softswitch.certify`` makes them, by ranges given or the problem's."""
         assert self._held_out is not None
         own = known_ranges(self._problem, None, None, len(ranges) - 1)
         known = [mine if given is None else given for given, mine in zip(ranges, own, strict=True)]
-        at = Levels.one(error) if levels is None else levels
+        at = ErrorLevels.one(error) if levels is None else levels
         return intervals_of(self._tree(params), self._problem, self._held_out, at, known)[0]
 
     def _oracle(self, local_steps: int) -> GradientOracle:

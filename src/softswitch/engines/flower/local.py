@@ -123,7 +123,7 @@ class LocalOracle(Protocol):
     def certify(self, params: Arrays, error: float, ranges: Sequence[Range | None]) -> list[Interval]:
         """Where f_i and g_i lie, from the rows held out; ``error`` is that of each side of each interval.
 
-        One that also takes ``levels`` (of the type ``Levels``) is told at which error probabilities else a limit is
+        One that also takes ``levels`` (of the type ``ErrorLevels``) is told at which other error probability a limit is
         wanted, and the tolerance, so that its intervals can have p-values. Without them its verdict may need more rows.
         """
         ...

@@ -17,7 +17,7 @@ from softswitch.engines.flower.exchange import Lost, exchange
 from softswitch.engines.flower.reading import put_together
 from softswitch.engines.flower.roster import Roster
 from softswitch.engines.flower.strategy_settings import StrategySettings
-from softswitch.guarantees.intervals import Levels
+from softswitch.guarantees.intervals import ErrorLevels
 from softswitch.guarantees.step_up import certificate_of
 from softswitch.problem.parameters import Params
 from softswitch.problem.ranges import Range, checked_range, each_range, ends, has_two_values
@@ -102,7 +102,7 @@ class RemoteClients:
         if not any(held_out):
             return None
         who = np.flatnonzero(held_out).tolist()
-        levels = Levels(error / len(who), error, tolerance)
+        levels = ErrorLevels(error / len(who), error, tolerance)
         settings = ConfigRecord(
             {
                 "error": levels.joint,

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from softswitch.engines.flower.local import Batches, BatchSize, Task, ValueBatchSize, batches_of, drawn
 from softswitch.engines.flower.wire import Arrays, Values
-from softswitch.guarantees.intervals import Levels, intervals_by_rows
+from softswitch.guarantees.intervals import ErrorLevels, intervals_by_rows
 from softswitch.method.messages import LocalLoss
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
@@ -121,13 +121,13 @@ class TorchClient:
         return _told(self._values(self._take(self._rows, np.arange(self.rows))))
 
     def certify(
-        self, params: Arrays, error: float, ranges: Sequence[Range | None], *, levels: Levels | None = None
+        self, params: Arrays, error: float, ranges: Sequence[Range | None], *, levels: ErrorLevels | None = None
     ) -> list[Interval]:
         """Intervals from the rows held out."""
         assert self._held_out is not None
         held_out = self._held_out
         self._load(params)
-        at = levels or Levels.one(error)
+        at = levels or ErrorLevels.one(error)
         return intervals_by_rows(lambda rows: self._values(self._take(held_out, rows)), self.held_out_rows, at, ranges)
 
     def _trained(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
