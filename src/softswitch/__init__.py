@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from softswitch.engines.unconstrained import add_baselines as add_baselines
     from softswitch.guarantees.best_possible import lower_bound as lower_bound
     from softswitch.guarantees.best_possible import with_lower_bound as with_lower_bound
+    from softswitch.guarantees.binomial import rows_to_certify as rows_to_certify
     from softswitch.guarantees.certify import certify as certify
     from softswitch.guarantees.client_gaps import heterogeneity as heterogeneity
     from softswitch.guarantees.pilot import estimate_constants as estimate_constants
@@ -107,6 +108,7 @@ _PLACES = {
     "lower_bound": "guarantees.best_possible",
     "mean_over": "problem.means",
     "plan": "guarantees.plan_search",
+    "rows_to_certify": "guarantees.binomial",
     "share_over": "problem.means",
     "softmax_mean": "method.weighting",
     "softmax_weights": "method.weighting",

@@ -1,7 +1,6 @@
 """certify(): which clients meet their constraints, and with what certainty, from rows not trained on.
 
-How a bound is made of rows stands in ``intervals.py``. All statements hold together with the confidence asked for: its
-error probability is divided by their number (Bonferroni).
+How a limit is made of rows stands in ``intervals.py``, and what is said of all clients together in ``step_up.py``.
 """
 
 from __future__ import annotations
@@ -21,24 +20,25 @@ from softswitch.clients.losses import Losses
 from softswitch.clients.slices import map_slices
 from softswitch.guarantees.intervals import (
     RESAMPLES,
-    Range,
-    checked_range,
-    client_certificate,
+    ErrorLevels,
     concerned,
-    each_range,
+    gap_interval,
     looks_like_a_mean,
     mean_interval,
-    nothing_known,
     resampled_interval,
     unknown,
 )
-from softswitch.problem.parameters import WEIGHT, Params, float_dtype
+from softswitch.guarantees.step_up import certificate_of
+from softswitch.problem.parameters import WEIGHT, Params, checked_params, float_dtype
+from softswitch.problem.pooled import PooledConstraint
 from softswitch.problem.problem import Problem
+from softswitch.problem.ranges import Range, checked_range, each_range
 from softswitch.results.certificate import Certificate, Interval
 from softswitch.results.result import Result
 from softswitch.support import checks
 
 BLOCK_ROWS = 1 << 22  # of resamples at once
+OTHER_PARAMS = 20  # to try at most, where rows do not differ
 
 
 def certify(
@@ -51,7 +51,11 @@ def certify(
     objective_range: Range | None = None,
     constraint_range: Range | Sequence[Range] | None = None,
 ) -> Certificate:
-    """Bound every client's objective and constraint from held-out rows, all bounds valid together.
+    """Bound every client's objective and constraint from held-out rows, and say which clients meet the tolerance.
+
+    What is promised of all clients together stands at ``Certificate``. Limits are promises where a row's values have a
+    known range, here or in the problem: exact binomial ones where a row has one of two values, else by betting; of a
+    gap between groups (``PooledConstraint(…, gaps=True)``) from both groups' means.
 
     A function counts as a mean over rows if the mean of its values on single rows is its value on all of them, and on a
     random half of them, at every client whose rows differ. A row on which it is −∞ or NaN (a loss of another class,
@@ -62,42 +66,63 @@ def certify(
         result: what ``solve`` returned, or parameters.
         problem: the objective and constraint.
         held_out: rows that played no part in training; the clients may be others than those trained on.
-        confidence: the probability with which all bounds hold together.
+        confidence: the probability with which each kind of statement is true of all clients.
         tolerance: what g_i may be at most; by default the result's rule's.
-        objective_range: the range [low, high] of the objective on a single row, if it has one.
-        constraint_range: the range of the constraint on a single row; one for all constraints, or one each.
+        objective_range: (low, high), between which the objective on a single row lies, or {low, high}, of which it is
+            one; by default the problem's.
+        constraint_range: likewise of the constraint; one for all constraints, or one each. Of a gap between groups it
+            is the range of the values whose means are compared.
     """
     params = result.params if isinstance(result, Result) else result
     if tolerance is None:
         if not isinstance(result, Result):
             raise ValueError("tolerance must be given where result is not a Result")
         tolerance = result.rule.tolerance
-    limit = checks.real_number("tolerance", tolerance)
     error = 1 - checks.probability("confidence", confidence)
+    levels = ErrorLevels(error / len(held_out.names), error, checks.real_number("tolerance", tolerance))
+    params = checked_params("params", params)
+    constraints = problem.trace(held_out.batch_shapes(1, float_dtype(params)), params).constraints
+    ranges = known_ranges(problem, objective_range, constraint_range, constraints)
+    found: list[tuple[Any, Sequence[Interval] | None]] = list(
+        zip(held_out.names, intervals_of(params, problem, held_out, levels, ranges), strict=True)
+    )
+    known = set(map(str, held_out.names))  # a number in one table may be text in another
+    trained_on = result.names if isinstance(result, Result) else ()
+    found += [(name, None) for name in trained_on if str(name) not in known]
+    return certificate_of(found, confidence, levels, ranges)
+
+
+def known_ranges(problem: Problem, objective_range: Any, constraint_range: Any, constraints: int) -> list[Range | None]:
+    """The ranges of f and then g: those given, else the problem's own."""
+    objective = problem.objective_range if objective_range is None else objective_range
+    constraint = problem.constraint_range if constraint_range is None else constraint_range
+    return [checked_range("objective_range", objective), *each_range(constraint, constraints)]
+
+
+def intervals_of(
+    params: Params, problem: Problem, held_out: ClientData, levels: ErrorLevels, ranges: Sequence[Range | None]
+) -> list[list[Interval]]:
+    """Every client's intervals of f and then g, at the levels given."""
     values = _values(problem, held_out, params)
-    functions = values.shape[1]
-    ranges = [checked_range("objective_range", objective_range), *each_range(constraint_range, functions - 1)]
     losses = Losses.of(problem)
     by_row = np.asarray(_row_values(held_out.rows, params, losses), dtype=float)
     means = _are_means(problem, held_out, params, values, by_row)
-    # Two sides of every function of every client.
-    each = error / (2 * values.size)
+    groups = _groups(problem, held_out, params, values, ranges)
     found = []
-    for i, (name, own) in enumerate(zip(held_out.names, _by_client(held_out, by_row), strict=True)):
+    for i, own in enumerate(_by_client(held_out, by_row)):
         intervals = []
-        for j in range(functions):
+        for j, bounds in enumerate(ranges):
             rows = concerned(own[:, j])
             if not math.isfinite(values[i, j]):
                 intervals.append(unknown(len(rows)))
+            elif j in groups and bounds is not None:
+                intervals.append(gap_interval(*groups[j][i], levels, bounds))
             elif means[j] and len(rows):
-                intervals.append(mean_interval(rows, each, ranges[j]))
+                intervals.append(mean_interval(rows, levels, bounds))
             else:
-                intervals.append(_resampled(held_out, i, j, float(values[i, j]), params, losses, each))
-        found.append(client_certificate(name, intervals, limit, each, ranges))
-    known = set(map(str, held_out.names))  # a number in one table may be text in another
-    trained_on = result.names if isinstance(result, Result) else ()
-    found += [nothing_known(name, functions - 1) for name in trained_on if str(name) not in known]
-    return Certificate(limit, confidence, tuple(found))
+                intervals.append(_resampled(held_out, i, j, float(values[i, j]), params, losses, levels))
+        found.append(intervals)
+    return found
 
 
 def _values(problem: Problem, data: ClientData, params: Params) -> np.ndarray:
@@ -113,7 +138,11 @@ def _by_client(data: ClientData, by_row: np.ndarray) -> list[np.ndarray]:
 def _are_means(
     problem: Problem, data: ClientData, params: Params, values: np.ndarray, by_row: np.ndarray
 ) -> list[bool]:
-    """Which functions are means over rows: they are so at every client, on all of its rows and on a random part."""
+    """Which functions are means over rows: they are so at every client, on all of its rows and on a random part.
+
+    Rows that all have the same value (nobody was missed) are no evidence. But whether a function is a mean does not
+    depend on the parameters, so it is then tried at others, at which rows differ.
+    """
     generator = np.random.default_rng(0)
     kept = [np.sort(generator.permutation(size)[: (size + 1) // 2]) for size in data.sizes]
     chosen = np.concatenate(
@@ -121,17 +150,68 @@ def _are_means(
     )
     columns = {key: np.asarray(column)[chosen] for key, column in data.rows.columns.items()}
     part = ClientData.from_arrays(columns, client=np.repeat(np.arange(len(kept)), [len(rows) for rows in kept]))
-    checked = ((values, _by_client(data, by_row)), (_values(problem, part, params), _by_client(part, by_row[chosen])))
-    return [
-        looks_like_a_mean(
-            (own[:, j], total) for totals, rows in checked for total, own in zip(totals[:, j], rows, strict=True)
+    answers: list[bool | None] = [None] * values.shape[1]
+    losses, other = Losses.of(problem), params
+    for attempt in range(1 + OTHER_PARAMS):
+        if attempt:
+            other = _others(params, generator, keep=attempt % 2)
+            values, by_row = _values(problem, data, other), np.asarray(_row_values(data.rows, other, losses), float)
+        partial = _values(problem, part, other)
+        checked = ((values, _by_client(data, by_row)), (partial, _by_client(part, by_row[chosen])))
+        for j, answer in enumerate(answers):
+            if answer is None:
+                answers[j] = looks_like_a_mean(
+                    (own[:, j], total)
+                    for totals, rows in checked
+                    for total, own in zip(totals[:, j], rows, strict=True)
+                )
+        # What no single row has, such as a gap between groups, is no mean at any parameters.
+        if all(answer is not None or len(concerned(by_row[:, j])) == 0 for j, answer in enumerate(answers)):
+            break
+    return [bool(answer) for answer in answers]
+
+
+def _others(params: Params, generator: np.random.Generator, keep: int) -> Params:
+    """Random parameters as large as these; around them (``keep`` is 1) or around 0."""
+
+    def moved(leaf: Any) -> Any:
+        here = np.asarray(leaf)
+        size = float(np.abs(here).mean()) or 1.0
+        return jnp.asarray(keep * here + size * generator.standard_normal(here.shape), here.dtype)
+
+    return jax.tree.map(moved, params)
+
+
+def _groups(
+    problem: Problem, data: ClientData, params: Params, values: np.ndarray, ranges: Sequence[Range | None]
+) -> dict[int, list[tuple[np.ndarray, np.ndarray]]]:
+    """By constraint declared to be a gap: both groups' values at every client; only where that gives its value."""
+    losses = Losses.of(problem)
+    if not isinstance(problem.constraint, PooledConstraint) or not problem.constraint.gaps:
+        return {}
+    found = {}
+    told = np.asarray(_row_statistics(data.rows, params, losses), dtype=float)
+    if told.shape[1] != 4 * (len(ranges) - 1):
+        raise ValueError(f"{len(ranges) - 1} gaps must have four statistics each, but there are {told.shape[1]}")
+    by_client = _by_client(data, told)
+    for j in range(1, len(ranges)):
+        first = 4 * (j - 1)
+        parts = [
+            [own[own[:, k + 1] > 0, k] / own[own[:, k + 1] > 0, k + 1] for k in (first, first + 2)] for own in by_client
+        ]
+        agrees = all(
+            np.isclose(abs(a.mean() - b.mean()), value, rtol=1e-3, atol=1e-4)
+            for (a, b), value in zip(parts, values[:, j], strict=True)
+            if np.isfinite(value) and len(a) and len(b)
         )
-        for j in range(values.shape[1])
-    ]
+        enough = all(len(a) and len(b) for (a, b), value in zip(parts, values[:, j], strict=True) if np.isfinite(value))
+        if agrees and enough:
+            found[j] = [(a, b) for a, b in parts]
+    return found
 
 
 def _resampled(
-    data: ClientData, client: int, function: int, value: float, params: Params, losses: Losses, error: float
+    data: ClientData, client: int, function: int, value: float, params: Params, losses: Losses, levels: ErrorLevels
 ) -> Interval:
     """An approximate interval for what is not a mean over rows, from its values on resamples of them."""
     size = int(data.sizes[client])
@@ -144,7 +224,7 @@ def _resampled(
     for _ in range(math.ceil(RESAMPLES / block)):
         picks = first + generator.integers(size, size=(block, width), dtype=np.int32)
         found.append(np.asarray(_on_batches(data.rows, jnp.asarray(picks), weights, params, losses))[:, function])
-    return resampled_interval(np.concatenate(found).astype(float), value, size, error)
+    return resampled_interval(np.concatenate(found).astype(float), value, size, levels)
 
 
 @partial(jax.jit, static_argnames="losses")
@@ -154,6 +234,19 @@ def _row_values(rows: Rows, params: Params, losses: Losses) -> jax.Array:
 
     def value(row: dict[str, Any]) -> jax.Array:
         return losses.both(params, {**{key: x[None] for key, x in row.items()}, WEIGHT: one})
+
+    return map_slices(value, rows.columns, 1 << 16)
+
+
+@partial(jax.jit, static_argnames="losses")
+def _row_statistics(rows: Rows, params: Params, losses: Losses) -> jax.Array:
+    """The additive statistics of every single row."""
+    one = jnp.ones(1, float_dtype(params))
+
+    def value(row: dict[str, Any]) -> jax.Array:
+        told = losses.statistics(params, {**{key: x[None] for key, x in row.items()}, WEIGHT: one})
+        assert told is not None
+        return told
 
     return map_slices(value, rows.columns, 1 << 16)
 

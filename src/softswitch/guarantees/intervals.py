@@ -1,29 +1,60 @@
-"""Where the truth lies, from a client's rows: intervals, and what they say of a constraint.
+"""Where the truth lies, from a client's rows: intervals, each side with an error probability of its own.
 
-A bound on a client's mean holds where its values on single rows are independent draws and lie in a known range
-[low, high]. With n rows, mean x̄, sample variance s² and error probability p, the truth is at most x̄ + width, and
-likewise at least x̄ − width, where width is the smaller of
+A bound on a client's mean is a promise where its values on single rows are independent draws from a known range. Which
+bound is taken is settled by what is said of the range, before any row is looked at, and never by which is the smaller:
 
-    Hoeffding:            (high − low)·√(ln(1/p)/(2n))
-    empirical Bernstein:  √(2s² ln(2/p)/n) + 7(high − low)·ln(2/p)/(3(n − 1))        (Maurer and Pontil, 2009)
+    {low, high}, one of two values (wrong or right):    exact binomial limits       ``binomial.py``
+    [low, high], anything between:                      limits by betting           ``betting.py``
+    a gap between two groups' means of such values:     limits from both means      ``gap.py``
 
-each at p/2, so that both may be looked at. Without a range, or for a function that is not a mean over rows (a parity
-gap), there is no such promise: the bound is then x̄ ± z·(standard error) and is labelled approximate.
+A mean over the rows of one class or group is a mean over a random number of rows. Given which rows belong to it, those
+rows are independent draws from that class, as many as there are: the limits are right whatever that number is, and so
+on the whole.
+
+Without a range, or for a function that is neither a mean over rows nor declared to be a gap of two, there is no such
+promise: the bound is then x̄ ± z·(standard error) and is labelled approximate.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-from softswitch.results.certificate import ClientCertificate, Interval, Verdict
+from softswitch.guarantees.betting import Bets
+from softswitch.guarantees.binomial import Rate
+from softswitch.guarantees.gap import Excess, OneSide, absolute_lower, absolute_upper, p_above, p_within
+from softswitch.problem.ranges import Range, ends, has_two_values
+from softswitch.results.certificate import Interval, Method
 
-Range = tuple[float, float]
 RESAMPLES = 400  # for functions that are not a mean over rows
+
+
+class ErrorLevels(NamedTuple):
+    """At what intervals aim.
+
+    Attributes:
+        joint: the error probability of each limit, such that those of all clients hold together.
+        alone: the error probability of a limit that is said of one client alone, or of the worst.
+        tolerance: what the constraint may be at most.
+    """
+
+    joint: float
+    alone: float
+    tolerance: float
+
+    @classmethod
+    def one(cls, error: float) -> ErrorLevels:
+        """A single error probability, and no tolerance to decide about."""
+        return cls(error, error, math.nan)
+
+    @property
+    def middle(self) -> float:
+        """Between both error probabilities: what bets aim at that are used for both."""
+        return math.sqrt(self.joint * self.alone)
 
 
 def concerned(by_row: np.ndarray) -> np.ndarray:
@@ -31,60 +62,133 @@ def concerned(by_row: np.ndarray) -> np.ndarray:
     return by_row[~(np.isnan(by_row) | np.isneginf(by_row))]
 
 
-def looks_like_a_mean(evidence: Iterable[tuple[np.ndarray, float]]) -> bool:
+def looks_like_a_mean(evidence: Iterable[tuple[np.ndarray, float]]) -> bool | None:
     """Whether a function's values on single rows have its value on all of them as their mean, in all the evidence.
 
     Rows that all have the same value are no evidence: there almost any function looks like a mean. Without evidence the
-    answer is no.
+    answer is None.
     """
     answers = []
     for by_row, total in evidence:
         valid = concerned(by_row)
         if len(valid) > 1 and np.ptp(valid) > 0:
             answers.append(np.isclose(valid.mean(), total, rtol=1e-4, atol=1e-5 * np.abs(valid).max()))
-    return bool(answers) and all(answers)
+    return all(answers) if answers else None
 
 
-def mean_interval(rows: np.ndarray, error: float, bounds: Range | None) -> Interval:
-    """Where the mean of the distribution lies from which ``rows`` were drawn; ``error`` is that of each side."""
-    estimate, deviation = float(rows.mean()), float(rows.std(ddof=1)) if len(rows) > 1 else math.inf
-    if bounds is not None:
-        low, high = bounds
-        slack = 1e-6 * max(high - low, abs(low), abs(high))  # float32
-        if rows.min() < low - slack or rows.max() > high + slack:
-            raise ValueError(f"values from {rows.min():.6g} to {rows.max():.6g} lie outside their range {bounds!r}")
-    margin = width(len(rows), deviation, error, bounds)
-    lower, upper = estimate - margin, estimate + margin
-    if bounds is not None:
-        lower, upper = max(lower, bounds[0]), min(upper, bounds[1])
-    return Interval(estimate, lower, upper, len(rows), deviation, approximate=bounds is None)
-
-
-def width(n: int, deviation: float, error: float, bounds: Range | None) -> float:
-    """How far the truth may be from the estimate, on either side."""
+def mean_interval(rows: np.ndarray, levels: ErrorLevels, bounds: Range | None) -> Interval:
+    """Where the mean of the distribution lies from which ``rows`` were drawn."""
     if bounds is None:
-        # Rows that are all equal tell nothing of how far others lie.
-        return -float(stdtrit(n - 1, error)) * deviation / math.sqrt(n) if n > 1 and deviation > 0 else math.inf
-    span, half = bounds[1] - bounds[0], error / 2
-    hoeffding = span * math.sqrt(math.log(1 / half) / (2 * n))
-    if n < 2:
-        return hoeffding
-    log = math.log(2 / half)
-    bernstein = math.sqrt(2 * deviation**2 * log / n) + 7 * span * log / (3 * (n - 1))
-    return min(hoeffding, bernstein)
+        return _student(rows, levels)
+    low, high = ends(bounds)
+    above, below = _sides(rows, bounds, levels.middle)
+
+    def at_most(error: float) -> float:
+        return low + (high - low) * above.upper(error)
+
+    share = (levels.tolerance - low) / (high - low)
+    estimate = float(rows.mean())
+    return Interval(
+        estimate,
+        min(high - (high - low) * below.upper(levels.joint), estimate),
+        max(at_most(levels.joint), estimate),
+        len(rows),
+        _deviation(rows),
+        approximate=False,
+        alone=max(at_most(levels.alone), estimate),
+        meets_at=0.0 if share >= 1 else above.p_value(share) if share > 0 else 1.0,
+        violates_at=0.0 if share < 0 else below.p_value(1 - share) if share < 1 else 1.0,
+        method=Method.BINOMIAL if has_two_values(bounds) else Method.BETTING,
+    )
 
 
-def resampled_interval(resampled: np.ndarray, value: float, size: int, error: float) -> Interval:
+def gap_interval(first: np.ndarray, second: np.ndarray, levels: ErrorLevels, bounds: Range) -> Interval:
+    """Where the gap between two groups' means lies; ``bounds`` is the range of their values, not of the gap."""
+    low, high = ends(bounds)
+    span = high - low
+    (first_above, first_below), (second_above, second_below) = (
+        _sides(rows, bounds, levels.middle) for rows in (first, second)
+    )
+    excess = Excess(first_above, second_below, levels.joint), Excess(second_above, first_below, levels.joint)
+    bound = levels.tolerance / span
+    rows = len(first) + len(second)
+    estimate = abs(float(first.mean()) - float(second.mean()))
+    spread = math.sqrt(sum(_deviation(own) ** 2 / len(own) for own in (first, second)))
+    return Interval(
+        estimate,
+        min(span * absolute_lower(*excess, levels.joint), estimate),
+        max(span * absolute_upper(*excess, levels.joint), estimate),
+        rows,
+        spread * math.sqrt(rows),
+        approximate=False,
+        alone=max(span * absolute_upper(*excess, levels.alone), estimate),
+        meets_at=p_above(*excess, bound),
+        violates_at=p_within(*excess, bound),
+        method=Method.GAP,
+    )
+
+
+def _sides(rows: np.ndarray, bounds: Range, error: float) -> tuple[OneSide, OneSide]:
+    """What is known of a mean from above, and of its distance from the upper end; both in units of the range."""
+    low, high = ends(bounds)
+    slack = 1e-6 * max(high - low, abs(low), abs(high))  # float32
+    if rows.min() < low - slack or rows.max() > high + slack:
+        raise ValueError(f"values from {rows.min():.6g} to {rows.max():.6g} lie outside their range ({low}, {high})")
+    scaled = np.clip((rows - low) / (high - low), 0, 1)
+    if not has_two_values(bounds):
+        return Bets(scaled, error), Bets(1 - scaled, error)
+    count = round(float(scaled.sum()))
+    between = np.abs(scaled - np.round(scaled)) > 1e-5
+    if between.any():
+        raise ValueError(f"every row must have one of the values {{{low}, {high}}}, but one has {rows[between][0]:.6g}")
+    return Rate(count, len(rows)), Rate(len(rows) - count, len(rows))
+
+
+def _deviation(rows: np.ndarray) -> float:
+    return float(rows.std(ddof=1)) if len(rows) > 1 else math.inf
+
+
+def _student(rows: np.ndarray, levels: ErrorLevels) -> Interval:
+    """Approximate limits of a mean, by Student's t. Rows that are all equal tell nothing of how far others lie."""
+    n, estimate, deviation = len(rows), float(rows.mean()), _deviation(rows)
+    if n < 2 or not deviation > 0:
+        return Interval(estimate, -math.inf, math.inf, n, deviation, approximate=True)
+    spread = deviation / math.sqrt(n)
+    distance = (levels.tolerance - estimate) / spread
+    margins = [-float(stdtrit(n - 1, error)) * spread for error in (levels.joint, levels.alone)]
+    within, above = float(stdtr(n - 1, -distance)), float(stdtr(n - 1, distance))
+    return _around(estimate, margins, n, deviation, within, above)
+
+
+def resampled_interval(resampled: np.ndarray, value: float, size: int, levels: ErrorLevels) -> Interval:
     """An approximate interval for what is not a mean over rows: normal, with the bootstrap's standard error.
 
     Where a resample in a hundred has no value, or all have the same, the rows are too few to say anything.
     """
     finite = resampled[np.isfinite(resampled)]
-    known = len(finite) >= 0.99 * len(resampled)
-    spread = float(finite.std(ddof=1)) if known else 0.0
-    margin = -float(ndtri(error)) * spread if spread > 0 else math.inf
-    deviation = spread * math.sqrt(size) if spread > 0 else math.inf
-    return Interval(value, value - margin, value + margin, size, deviation, approximate=True)
+    spread = float(finite.std(ddof=1)) if len(finite) >= 0.99 * len(resampled) else 0.0
+    if not spread > 0:
+        return Interval(value, -math.inf, math.inf, size, math.inf, approximate=True)
+    distance = (levels.tolerance - value) / spread
+    margins = [-float(ndtri(error)) * spread for error in (levels.joint, levels.alone)]
+    return _around(value, margins, size, spread * math.sqrt(size), float(ndtr(-distance)), float(ndtr(distance)))
+
+
+def _around(
+    value: float, margins: Sequence[float], rows: int, deviation: float, meets_at: float, violates_at: float
+) -> Interval:
+    joint, alone = margins
+    return Interval(
+        value,
+        value - joint,
+        value + joint,
+        rows,
+        deviation,
+        approximate=True,
+        alone=value + alone,
+        meets_at=1.0 if math.isnan(meets_at) else meets_at,
+        violates_at=1.0 if math.isnan(violates_at) else violates_at,
+    )
 
 
 def unknown(rows: int = 0) -> Interval:
@@ -93,14 +197,14 @@ def unknown(rows: int = 0) -> Interval:
 
 
 def intervals_by_rows(
-    value: Callable[[np.ndarray], np.ndarray], size: int, error: float, ranges: Sequence[Range | None]
+    value: Callable[[np.ndarray], np.ndarray], size: int, levels: ErrorLevels, ranges: Sequence[Range | None]
 ) -> list[Interval]:
     """An interval for each function of one client's rows, where they can be computed on any choice of rows.
 
     Args:
         value: f and then g on the rows of the given indices.
         size: how many rows there are.
-        error: the probability of each interval's either side to be wrong.
+        levels: the error probabilities, and the tolerance.
         ranges: of each function on a single row.
     """
     everything = np.arange(size)
@@ -115,81 +219,9 @@ def intervals_by_rows(
         if not math.isfinite(totals[j]):
             found.append(unknown(len(rows)))
         elif looks_like_a_mean([(by_row[:, j], totals[j]), (by_row[half, j], partial[j])]):
-            found.append(mean_interval(rows, error, bounds))
+            found.append(mean_interval(rows, levels, bounds))
         else:
             if resampled is None:
                 resampled = np.stack([value(generator.integers(size, size=size)) for _ in range(RESAMPLES)])
-            found.append(resampled_interval(resampled[:, j], float(totals[j]), size, error))
+            found.append(resampled_interval(resampled[:, j], float(totals[j]), size, levels))
     return found
-
-
-def client_certificate(
-    name: Any, intervals: Sequence[Interval], limit: float, error: float, ranges: Sequence[Range | None]
-) -> ClientCertificate:
-    """What the intervals of f and then g say of a client."""
-    objective, *constraints = intervals
-    verdict, needed = verdict_on(constraints, limit, error, ranges[1:])
-    return ClientCertificate(name, objective, tuple(constraints), verdict, needed)
-
-
-def nothing_known(name: Any, constraints: int) -> ClientCertificate:
-    """What is said of a client without any row to look at."""
-    return ClientCertificate(name, unknown(), (unknown(),) * constraints, Verdict.UNKNOWN)
-
-
-def verdict_on(
-    intervals: Sequence[Interval], limit: float, error: float, ranges: Sequence[Range | None]
-) -> tuple[Verdict, int | None]:
-    """The verdict on a client's constraints, and how many more rows would probably decide an open one."""
-    if any(interval.lower > limit for interval in intervals):
-        return Verdict.VIOLATES, None
-    if all(interval.upper <= limit for interval in intervals):
-        return Verdict.MEETS, None
-    if any(math.isnan(interval.estimate) for interval in intervals):
-        return Verdict.UNKNOWN, None
-    needed = 0
-    for interval, bounds in zip(intervals, ranges, strict=True):
-        if interval.upper <= limit:
-            continue
-        margin = abs(limit - interval.estimate)
-        more = rows_needed(interval, margin, error, None if interval.approximate else bounds)
-        if more is None:
-            return Verdict.UNCLEAR, None
-        needed = max(needed, more)
-    return Verdict.UNCLEAR, needed
-
-
-def rows_needed(interval: Interval, margin: float, error: float, bounds: Range | None) -> int | None:
-    """How many more rows, with the same mean and scatter, make the width smaller than the margin."""
-    deviation = interval.deviation
-    if not margin > 0 or interval.rows < 1 or (bounds is None and not 0 < deviation < math.inf):
-        return None
-    low, high = interval.rows, 2 * interval.rows
-    while width(high, deviation, error, bounds) >= margin:
-        low, high = high, 2 * high
-        if high > 10**12:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if width(middle, deviation, error, bounds) < margin else (middle, high)
-    return high - interval.rows
-
-
-def each_range(ranges: Any, count: int) -> list[Range | None]:
-    """One range a constraint."""
-    if ranges is None or (len(ranges) == 2 and all(np.ndim(end) == 0 and end is not None for end in ranges)):
-        return [checked_range("constraint_range", ranges)] * count
-    if len(ranges) != count:
-        raise ValueError(
-            f"constraint_range must be one range, or one for each of {count} constraints, but is {ranges!r}"
-        )
-    return [checked_range("constraint_range", interval) for interval in ranges]
-
-
-def checked_range(name: str, interval: Any) -> Range | None:
-    """A range as two floats, or None; raise where it is neither."""
-    if interval is None:
-        return None
-    if np.shape(interval) != (2,) or not interval[0] < interval[1]:
-        raise ValueError(f"{name} must be (low, high) with low < high, but is {interval!r}")
-    return float(interval[0]), float(interval[1])

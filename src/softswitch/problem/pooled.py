@@ -24,10 +24,14 @@ class PooledConstraint:
             It may take a random ``key``, as the functions of a ``Problem``.
         value: ``(vector) -> scalar or vector``, the constraint as a function of the summed statistics. It must not
             change when all statistics are multiplied by one number: a ratio of sums, say.
+        gaps: whether each constraint is the gap between two groups' means, |a/b − c/d| of four statistics a, b, c, d in
+            their order: the sum of a group's values and how many they are, then those of the other group. A certificate
+            can then promise something of it, by the range of the values (``Problem.constraint_range``).
     """
 
     statistics: Callable[..., Any]
     value: Callable[[Any], Any]
+    gaps: bool = False
 
     def __post_init__(self) -> None:
         checks.function("statistics", self.statistics, "(params, batch) -> vector of additive statistics")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from softswitch.problem.domains import Domain, check_domain
 from softswitch.problem.parameters import WEIGHT, Batch, Params, checked_start
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.problem.randomness import call, takes_key
+from softswitch.problem.ranges import Range, checked_range, checked_ranges
 from softswitch.support import checks
 
 
@@ -35,6 +36,10 @@ class Problem:
             wrong decisions, whose gradient is 0 almost everywhere: a smooth function that falls where the rate falls.
             Everything else reads the constraint itself: the switch, weights, reports, judging, certificates. See
             ``softswitch.tasks.rates`` for ready ones, and ``share_over`` to write your own.
+        objective_range: (low, high) if f on a single row lies between them, {low, high} if it is one of the two; None
+            if that is not said. For certificates only: it makes promises of their limits.
+        constraint_range: likewise of g; one for all constraints, or one each. Of a gap between groups (see
+            ``PooledConstraint``) it is the range of the values whose means are compared.
 
     A batch is a dict of arrays with the data's columns, one row a sample, and the row weights under ``"weight"``. They
     are non-negative and sum to 1, and make Σ weight·loss an unbiased estimate of the client's mean loss, so write
@@ -55,8 +60,12 @@ class Problem:
     domain: Domain | None = None
     convex: bool | None = None
     constraint_stand_in: Callable[..., Any] | None = None
+    objective_range: Range | None = None
+    constraint_range: Range | Sequence[Range | None] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "objective_range", checked_range("objective_range", self.objective_range))
+        object.__setattr__(self, "constraint_range", checked_ranges(self.constraint_range))
         if self.convex not in (True, False, None):
             raise TypeError(f"convex must be True, False or None, but is {self.convex!r}")
         checks.function("objective", self.objective, "(params, batch) -> scalar")

@@ -27,17 +27,37 @@ class Verdict(StrEnum):
     """One of its constraints is above the tolerance, with the confidence asked for."""
 
 
+class Method(StrEnum):
+    """How an interval was made."""
+
+    BINOMIAL = "binomial"
+    """Exact limits of a rate: every row counts or does not."""
+    BETTING = "betting"
+    """Of a mean of values in a known range."""
+    GAP = "gap"
+    """Of the difference of two groups' means."""
+    NORMAL = "normal"
+    """An approximation."""
+
+
 @dataclass(frozen=True)
 class Interval:
-    """A mean and where the truth lies.
+    """A function's value at a client, and where the truth lies.
+
+    Each side is a statement of its own: with the certificate's confidence all clients' upper limits of a function hold
+    together, and so do all their lower limits. Both sides together have twice the error probability.
 
     Attributes:
         estimate: on the held-out rows.
         lower: the truth is at least this,
-        upper: and at most this, together with all other intervals of the certificate.
+        upper: and at most this; together with the same limits of all other clients.
         rows: how many rows it rests on.
         deviation: the standard deviation of one row.
         approximate: whether it is a normal approximation instead of a promise.
+        alone: the truth is at most this, said of this client alone.
+        meets_at: a p-value: the smallest error probability at which the truth is said to be within the tolerance,
+        violates_at: and at which it is said to be above.
+        method: how it was made.
     """
 
     estimate: float
@@ -46,6 +66,10 @@ class Interval:
     rows: int
     deviation: float
     approximate: bool
+    alone: float = math.nan
+    meets_at: float = 1.0
+    violates_at: float = 1.0
+    method: Method = Method.NORMAL
 
 
 @dataclass(frozen=True)
@@ -72,9 +96,18 @@ class ClientCertificate:
 class Certificate:
     """Which clients meet the tolerance, with what certainty.
 
+    Each of these holds with a probability of at least the confidence, however many clients there are:
+
+    - no client is said to meet that does not; so if all are said to meet, all do,
+    - no client is said to violate that meets,
+    - the worst client's constraint is at most ``worst_constraint``; likewise its objective,
+    - every client's constraint is at most its own limit (``upper``); likewise every objective, and every lower limit.
+
+    Each by itself: two of them together have twice the error probability.
+
     Attributes:
         tolerance: what g_i may be at most.
-        confidence: the probability with which all statements hold together.
+        confidence: the probability with which each kind of statement is true of all clients.
         clients: one certificate a client, also of those of whom nothing is known.
     """
 
@@ -93,24 +126,34 @@ class Certificate:
 
     @property
     def approximate(self) -> bool:
-        """Whether any interval is a normal approximation instead of a promise."""
-        return any(i.approximate for client in self.clients for i in (client.objective, *client.constraints))
+        """Whether any constraint's interval is a normal approximation instead of a promise."""
+        return any(interval.approximate for client in self.clients for interval in client.constraints)
+
+    @property
+    def approximate_objective(self) -> bool:
+        """Whether any objective's interval is one."""
+        return any(client.objective.approximate for client in self.clients)
 
     @property
     def worst_objective(self) -> float:
-        """An upper bound on F, the worst client's objective."""
-        return _largest(client.objective.upper for client in self.clients)
+        """An upper bound on F, the worst client's objective.
+
+        It is the largest of the limits that are said of clients alone: for F to be above, that of the worst client
+        would have to be wrong. So it is smaller than the largest of those that hold of all clients.
+        """
+        return _largest(_alone(client.objective) for client in self.clients)
 
     @property
     def worst_constraint(self) -> float:
-        """An upper bound on G, the largest constraint of any client."""
-        return _largest(interval.upper for client in self.clients for interval in client.constraints)
+        """An upper bound on G, the largest constraint of any client; within the tolerance where all clients meet."""
+        return _largest(_alone(interval) for client in self.clients for interval in client.constraints)
 
     def to_dict(self) -> dict[str, Any]:
         """The certificate as plain numbers and words, for JSON: what is not finite is None."""
         plain = {
             "verdict": str(self.verdict),
             "approximate": self.approximate,
+            "approximate_objective": self.approximate_objective,
             "worst_objective": self.worst_objective,
             "worst_constraint": self.worst_constraint,
             **asdict(self),
@@ -122,23 +165,40 @@ class Certificate:
         """The certificate as a table for the terminal, the largest upper bound first."""
         title = f"Constraint <= {self.tolerance:g} with confidence {self.confidence:g}: {self.verdict}"
         table = Table("client", "rows", "objective at most", "constraint", "constraint at most", "verdict", title=title)
-        if self.approximate:
-            table.caption = "Approximate bounds: no range of the losses is known, or they are not means over rows."
+        table.caption = "\n".join(self.notes)
         for client in sorted(self.clients, key=lambda c: -max(i.upper for i in c.constraints)):
             worst = max(client.constraints, key=lambda interval: interval.upper)
             more = f" ({client.rows_needed:,} more rows)" if client.rows_needed else ""
             table.add_row(
                 escape(str(client.client)),
                 f"{worst.rows:,}",
-                f"{client.objective.upper:.4g}",
+                f"{'≈ ' if client.objective.approximate else ''}{client.objective.upper:.4g}",
                 f"{worst.estimate:.4g}",
-                f"{worst.upper:.4g}",
+                f"{'≈ ' if worst.approximate else ''}{worst.upper:.4g}",
                 f"{client.verdict}{more}",
             )
         return table
 
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the table should know."""
+        said = [
+            f"The worst client's constraint is at most {self.worst_constraint:.4g}, the worst objective "
+            f"{self.worst_objective:.4g}. The table's limits hold of all clients at once, and are wider."
+        ]
+        beyond = (max(i.upper for i in c.constraints) for c in self.clients if c.verdict is Verdict.MEETS)
+        if any(upper > self.tolerance for upper in beyond):
+            said.append("A client may meet although that limit is above the bound: fewer statements, smaller limits.")
+        if self.approximate or self.approximate_objective:
+            said.append("≈ Approximate bounds: no range of the losses is known, or they are not means over rows.")
+        return said
+
     def __str__(self) -> str:
         return as_text(self.table(), width=110)
+
+
+def _alone(interval: Interval) -> float:
+    return interval.upper if math.isnan(interval.alone) else interval.alone
 
 
 def _largest(bounds: Iterable[float]) -> float:

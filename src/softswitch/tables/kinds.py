@@ -9,9 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from softswitch.problem.problem import Problem
+from softswitch.problem.ranges import ZERO_ONE, Range
 from softswitch.support import checks
 from softswitch.tasks import rates
-from softswitch.tasks.fairness import bounded_group_loss, demographic_parity, equal_opportunity
+from softswitch.tasks.fairness import (
+    bounded_group_loss,
+    cross_entropy_range,
+    demographic_parity,
+    equal_opportunity,
+)
 from softswitch.tasks.networks import Network, false_alarms, misses, network, objective, probability, row_scores
 
 GROUPED = ("decision-parity", "decision-opportunity", "demographic-parity", "equal-opportunity", "group-loss")
@@ -63,7 +69,8 @@ def problem_of_kind(
     }
     if kind in decisions:
         small, rate, strata = decisions[kind]
-        return KindOfProblem(Problem(small, rate.constraint, start, constraint_stand_in=rate.stand_in), strata)
+        stated = Problem(small, rate.constraint, start, constraint_stand_in=rate.stand_in, constraint_range=ZERO_ONE)
+        return KindOfProblem(stated, strata)
     made: dict[str, tuple[Any, Any, Any]] = {
         "neyman-pearson": (false_alarms, misses, "y"),
         "demographic-parity": (objective, demographic_parity(probability), "group"),
@@ -72,6 +79,12 @@ def problem_of_kind(
     }
     checks.one_of("kind", kind, (*decisions, *made, "own"))
     small, bounded, strata = made[kind]
+    # Of the values whose means are compared, or of a loss that is cut off. The logistic loss has no range.
+    ranges: dict[str, Range] = {
+        "demographic-parity": (0.0, 1.0),
+        "equal-opportunity": (0.0, 1.0),
+        "group-loss": cross_entropy_range(),
+    }
     # Of these with logistic regression. The others are differences, or cross-entropies cut off at tiny probabilities.
     convex = True if kind == "neyman-pearson" and not hidden else None
-    return KindOfProblem(Problem(small, bounded, start, convex=convex), strata)
+    return KindOfProblem(Problem(small, bounded, start, convex=convex, constraint_range=ranges.get(kind)), strata)

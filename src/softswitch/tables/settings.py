@@ -117,7 +117,7 @@ class RunSection:
     )
     seed: int = says("Of all random choices.", 0)
     confidence: float = says(
-        "Of the certificate: the probability with which all of its statements hold together.", 0.95
+        "Of the certificate: the probability with which no client is wrongly said to meet the bound.", 0.95
     )
     folder: str = says("Where run folders are made, from this file's folder.", "runs")
 

@@ -78,7 +78,8 @@ def adult(
         for part, owner in zip((training, ~training), owners, strict=True)
     ]
     gap = demographic_parity(probability) if constraint is None else constraint
-    return Adult(Problem(objective, gap, network(x.shape[1], hidden, seed=seed)), *data)
+    bounds = (0.0, 1.0) if gap.gaps else None  # of probabilities
+    return Adult(Problem(objective, gap, network(x.shape[1], hidden, seed=seed), constraint_range=bounds), *data)
 
 
 @lru_cache(maxsize=1)

@@ -14,6 +14,7 @@ The constraints are made once for a ``predict``: the same function gives the sam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -55,6 +56,12 @@ def cross_entropy(probability: Array, label: Array) -> Array:
     return -jnp.where(label == 1, jnp.log(probability), jnp.log1p(-probability))
 
 
+def cross_entropy_range(level: float = 0.0) -> tuple[float, float]:
+    """From where to where ``cross_entropy`` of float32 probabilities goes, minus ``level``."""
+    smallest = float(jnp.finfo(jnp.float32).eps)
+    return -level, -math.log(smallest) - level
+
+
 def _checked(predict: Any) -> Predict:
     checks.function("predict", predict, "(params, batch) -> one probability a row")
     function: Predict = predict
@@ -66,7 +73,7 @@ def _demographic_parity(predict: Predict) -> PooledConstraint:
     def statistics(params: Params, batch: Batch) -> Array:
         return sums_by_group(predict(params, batch), batch["weight"], batch)
 
-    return PooledConstraint(statistics, gap_of_sums)
+    return PooledConstraint(statistics, gap_of_sums, gaps=True)
 
 
 @lru_cache
@@ -74,7 +81,7 @@ def _equal_opportunity(predict: Predict) -> PooledConstraint:
     def statistics(params: Params, batch: Batch) -> Array:
         return sums_by_group(predict(params, batch), batch["weight"] * (batch["y"] == 1), batch)
 
-    return PooledConstraint(statistics, gap_of_sums)
+    return PooledConstraint(statistics, gap_of_sums, gaps=True)
 
 
 @lru_cache
@@ -89,7 +96,7 @@ def _equalized_odds(predict: Predict) -> PooledConstraint:
     def value(statistics: Float[Array, " eight"]) -> Float[Array, " two"]:
         return jnp.stack([gap_of_sums(statistics[:4]), gap_of_sums(statistics[4:])])
 
-    return PooledConstraint(statistics, value)
+    return PooledConstraint(statistics, value, gaps=True)
 
 
 @lru_cache

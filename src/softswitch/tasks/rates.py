@@ -17,7 +17,7 @@ up to some 40,000 rows a client.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -117,7 +117,7 @@ def nearly_positive(score: Float[Array, " rows"]) -> Float[Array, " rows"]:
 class _ExactGap(PooledConstraint):
     """A gap of one client by whole numbers, and of many put together by their statistics."""
 
-    exact: Callable[[Params, Batch], Any]
+    exact: Callable[[Params, Batch], Any] = field(kw_only=True)
 
     def __call__(self, params: Params, batch: Batch, key: Any = None) -> Any:
         return self.exact(params, batch)
@@ -144,7 +144,7 @@ def _gap(score: Score, label: int | None) -> Rate:
         sign = stop_gradient(jnp.sign(jnp.where(known, ahead - behind, 0)))
         return jnp.where(known, sign * (smooth[0] - smooth[1]), -jnp.inf)
 
-    return Rate(_ExactGap(statistics, gap_of_sums, exact), stand_in)
+    return Rate(_ExactGap(statistics, gap_of_sums, gaps=True, exact=exact), stand_in)
 
 
 def _weights(batch: Batch, label: int | None) -> Float[Array, " rows"]:

@@ -19,7 +19,7 @@ import softswitch.flower as fl
 from flower_clients import FEATURES, quadratics, zeros
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.flat_params import flat, unflat
-from softswitch.guarantees.intervals import mean_interval
+from softswitch.guarantees.intervals import ErrorLevels, mean_interval
 from softswitch.results.history import Fate
 from softswitch.rules import LocalLoss
 from softswitch.runs.folder import find_runs, open_run
@@ -390,7 +390,7 @@ def test_server_app_writes_the_same_folder_with_certificate_and_report(tmp_path,
     assert run.clients["rows"] == [8, 8, 8]
     assert [one["client"] for one in run.certificate["clients"]] == ["site 0", "site 1", "site 2"]
     apart = np.asarray(run.params["['w']"]) - held_out["x"]
-    wanted = mean_interval(0.5 * np.square(apart).sum(axis=1), 0.05 / (2 * 3 * 2), None)  # two sides, sites, functions
+    wanted = mean_interval(0.5 * np.square(apart).sum(axis=1), ErrorLevels(0.05 / 3, 0.05, 0.0), None)  # three sites
     found = run.certificate["clients"][0]["objective"]
     assert found["rows"] == 200
     np.testing.assert_allclose([found["lower"], found["upper"]], [wanted.lower, wanted.upper], rtol=1e-5)
@@ -444,7 +444,7 @@ def test_certificates_of_clients_are_those_of_certify(cancer):
         alone = ss.ClientData.from_list([own], names=[name])
         wanted = ss.certify(params, cancer.problem, alone, 0.9, tolerance=0.3, constraint_range=(0.0, 50.0)).clients[0]
         client = fl.JaxClient(cancer.problem, own, name=str(name), batch_size=None, held_out=own)
-        error = 0.1 / 4
+        error = 0.1
         found = client.certify(flat(params), error, [None, (0.0, 50.0)])
         np.testing.assert_allclose(found[1].upper, wanted.constraints[0].upper, rtol=1e-6)
         x, y = (torch.from_numpy(own[key]) for key in ("x", "y"))

@@ -395,6 +395,10 @@ GOOD = {"estimate": [0.1], "lower": [0.0], "upper": [0.2], "rows": [9], "deviati
         {"estimate": [0.5]},
         {"rows": [9, 9]},
         {"rows": 9},
+        {"meets_at": [1.5]},
+        {"violates_at": [float("nan")]},
+        {"alone": [0.3]},
+        {"method": [17]},
     ],
 )
 def test_intervals_that_cannot_be_are_rejected(change):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -13,9 +14,10 @@ from flwr.clientapp import ClientApp
 
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.local import LocalOracle, Refused, Task
-from softswitch.guarantees.intervals import Range
+from softswitch.guarantees.intervals import ErrorLevels
 from softswitch.method.messages import LocalLoss
-from softswitch.results.certificate import Interval
+from softswitch.problem.ranges import Range
+from softswitch.results.certificate import Interval, Method
 
 Factory = Callable[[Context], LocalOracle]
 Handler = Callable[[LocalOracle, Message, Context], Message]
@@ -122,7 +124,10 @@ def _certify(client: LocalOracle, message: Message, context: Context) -> Message
     if not client.held_out_rows:
         raise Refused("it holds no rows out")
     error = wire.numbers(settings, "error")[0]
-    intervals = client.certify(wire.from_record(params), error, _ranges(settings))
+    told: dict[str, Any] = {}
+    if "alone" in settings and "levels" in inspect.signature(client.certify).parameters:
+        told["levels"] = ErrorLevels(error, *(wire.numbers(settings, name)[0] for name in ("alone", "tolerance")))
+    intervals = client.certify(wire.from_record(params), error, _ranges(settings), **told)
     return wire.answer(message, **{wire.INTERVALS: intervals_record(intervals)})
 
 
@@ -169,11 +174,15 @@ def clipped(direction: wire.Arrays, limit: float) -> wire.Arrays:
 def intervals_record(intervals: Sequence[Interval]) -> MetricRecord:
     """Intervals, to be sent."""
     rows = [asdict(interval) for interval in intervals]
-    kinds = {"rows": int, "approximate": int}
+    kinds: dict[str, Callable[[Any], int | float]] = {"rows": int, "approximate": int, "method": list(Method).index}
     return MetricRecord({name: [kinds.get(name, float)(row[name]) for row in rows] for name in rows[0]})
 
 
 def _ranges(settings: ConfigRecord) -> list[Range | None]:
     """The ranges of f and g, where they are known: two lists of numbers, NaN for none."""
-    pairs = zip(wire.numbers(settings, "low"), wire.numbers(settings, "high"), strict=True)
-    return [None if math.isnan(low) else (low, high) for low, high in pairs]
+    low, high = wire.numbers(settings, "low"), wire.numbers(settings, "high")
+    two = wire.numbers(settings, "two_values") if "two_values" in settings else [0.0] * len(low)
+    return [
+        None if math.isnan(ends[0]) else frozenset(ends[:2]) if ends[2] else ends[:2]
+        for ends in zip(low, high, two, strict=True)
+    ]

@@ -19,11 +19,12 @@ from softswitch.engines.choice import size_of
 from softswitch.engines.flower.flat_params import flat, unflat
 from softswitch.engines.flower.local import BatchSize, Task, ValueBatchSize, batches_of
 from softswitch.engines.flower.wire import Arrays, Values
-from softswitch.guarantees.certify import certify
-from softswitch.guarantees.intervals import Range
+from softswitch.guarantees.certify import intervals_of, known_ranges
+from softswitch.guarantees.intervals import ErrorLevels
 from softswitch.method.messages import Decision, LocalLoss
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
+from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
 
 
@@ -100,21 +101,15 @@ class JaxClient:
         """f_i and g_i on all rows."""
         return _values(*_judge(self._oracle(1), self._tree(params)))
 
-    def certify(self, params: Arrays, error: float, ranges: Sequence[Range | None]) -> list[Interval]:
-        """Intervals from the rows held out, as ``softswitch.certify`` makes them."""
+    def certify(
+        self, params: Arrays, error: float, ranges: Sequence[Range | None], *, levels: ErrorLevels | None = None
+    ) -> list[Interval]:
+        """Intervals from the rows held out, as ``softswitch.certify`` makes them, by ranges given or the problem's."""
         assert self._held_out is not None
-        objective_range, *constraint_ranges = ranges
-        confidence = 1 - 2 * len(ranges) * error
-        made = certify(
-            self._tree(params),
-            self._problem,
-            self._held_out,
-            confidence,
-            tolerance=0.0,
-            objective_range=objective_range,
-            constraint_range=constraint_ranges,  # type: ignore[arg-type]
-        ).clients[0]
-        return [made.objective, *made.constraints]
+        own = known_ranges(self._problem, None, None, len(ranges) - 1)
+        known = [mine if given is None else given for given, mine in zip(ranges, own, strict=True)]
+        at = ErrorLevels.one(error) if levels is None else levels
+        return intervals_of(self._tree(params), self._problem, self._held_out, at, known)[0]
 
     def _oracle(self, local_steps: int) -> GradientOracle:
         if local_steps not in self._oracles:

@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from softswitch.engines.flower.wire import Arrays, Values
-from softswitch.guarantees.intervals import Range
 from softswitch.method.messages import LocalLoss
+from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
 from softswitch.support import checks
 
@@ -122,5 +122,9 @@ class LocalOracle(Protocol):
         ...
 
     def certify(self, params: Arrays, error: float, ranges: Sequence[Range | None]) -> list[Interval]:
-        """Where f_i and g_i lie, from the rows held out; ``error`` is that of each side of each interval."""
+        """Where f_i and g_i lie, from the rows held out; ``error`` is that of each side of each interval.
+
+        One that also takes ``levels`` (of the type ``ErrorLevels``) is told at which other error probability a limit is
+        wanted, and the tolerance, so that its intervals can have p-values. Without them its verdict may need more rows.
+        """
         ...

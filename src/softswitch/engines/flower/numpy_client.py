@@ -10,9 +10,10 @@ import numpy as np
 
 from softswitch.engines.flower.local import BatchSize, Task, ValueBatchSize, batches_of, drawn
 from softswitch.engines.flower.wire import Arrays, Values
-from softswitch.guarantees.intervals import Range, intervals_by_rows
+from softswitch.guarantees.intervals import ErrorLevels, intervals_by_rows
 from softswitch.method.messages import LocalLoss
 from softswitch.problem.problem import check_stand_in
+from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
 from softswitch.support import checks
 
@@ -94,7 +95,9 @@ class NumpyClient:
         values = self._values(params, self._data)
         return Values(float(values[0]), values[1:].tolist())
 
-    def certify(self, params: Arrays, error: float, ranges: Sequence[Range | None]) -> list[Interval]:
+    def certify(
+        self, params: Arrays, error: float, ranges: Sequence[Range | None], *, levels: ErrorLevels | None = None
+    ) -> list[Interval]:
         """Intervals from the rows held out."""
         assert self._held_out is not None
         held_out = self._held_out
@@ -102,7 +105,7 @@ class NumpyClient:
         def value(rows: np.ndarray) -> np.ndarray:
             return self._values(params, {key: column[rows] for key, column in held_out.items()})
 
-        return intervals_by_rows(value, self.held_out_rows, error, ranges)
+        return intervals_by_rows(value, self.held_out_rows, levels or ErrorLevels.one(error), ranges)
 
     def _values(self, params: Arrays, batch: Arrays) -> np.ndarray:
         """f and then g."""

@@ -17,9 +17,11 @@ from softswitch.engines.flower.exchange import Lost, exchange
 from softswitch.engines.flower.reading import put_together
 from softswitch.engines.flower.roster import Roster
 from softswitch.engines.flower.strategy_settings import StrategySettings
-from softswitch.guarantees.intervals import Range, checked_range, client_certificate, each_range, nothing_known
+from softswitch.guarantees.intervals import ErrorLevels
+from softswitch.guarantees.step_up import certificate_of
 from softswitch.problem.parameters import Params
-from softswitch.results.certificate import Certificate, Interval
+from softswitch.problem.ranges import Range, checked_range, each_range, ends, has_two_values
+from softswitch.results.certificate import Certificate, Interval, Method
 from softswitch.support import checks
 
 logger = logging.getLogger("softswitch.flower")
@@ -105,12 +107,15 @@ class RemoteClients:
         if not any(held_out):
             return None
         who = np.flatnonzero(held_out).tolist()
-        each = error / (2 * len(who) * functions)
+        levels = ErrorLevels(error / len(who), error, tolerance)
         settings = ConfigRecord(
             {
-                "error": each,
-                "low": [math.nan if bounds is None else bounds[0] for bounds in ranges],
-                "high": [math.nan if bounds is None else bounds[1] for bounds in ranges],
+                "error": levels.joint,
+                "alone": levels.alone,
+                "tolerance": levels.tolerance,
+                "low": [math.nan if bounds is None else ends(bounds)[0] for bounds in ranges],
+                "high": [math.nan if bounds is None else ends(bounds)[1] for bounds in ranges],
+                "two_values": [float(has_two_values(bounds)) for bounds in ranges],
             }
         )
         content = RecordDict({wire.PARAMS: wire.to_record(params), wire.SETTINGS: settings})
@@ -120,13 +125,8 @@ class RemoteClients:
             found[index] = checked_intervals(answer.content, functions)
 
         self._ask_all(wire.CERTIFY, content, take, who)
-        certificates = [
-            client_certificate(name, found[i], tolerance, each, ranges)
-            if i in found
-            else nothing_known(name, functions - 1)
-            for i, name in enumerate(self._roster.names)
-        ]
-        return Certificate(tolerance, confidence, tuple(certificates))
+        told = [(name, found.get(i)) for i, name in enumerate(self._roster.names)]
+        return certificate_of(told, confidence, levels, ranges)
 
     def _ask_all(
         self,
@@ -170,8 +170,12 @@ def checked_intervals(content: RecordDict, functions: int) -> list[Interval]:
     told = content.get(wire.INTERVALS)
     if not isinstance(told, MetricRecord):
         raise wire.Unacceptable("there are no intervals")
-    names = ("estimate", "lower", "upper", "rows", "deviation", "approximate")
-    columns = {name: wire.numbers(told, name) for name in names}
+    plain = {"alone": math.nan, "meets_at": 1.0, "violates_at": 1.0, "method": float(list(Method).index(Method.NORMAL))}
+    names = ("estimate", "lower", "upper", "rows", "deviation", "approximate", *plain)
+    columns = {
+        name: [plain[name]] * functions if name in plain and name not in told else wire.numbers(told, name)
+        for name in names
+    }
     if {len(column) for column in columns.values()} != {functions}:
         raise wire.Unacceptable(f"there are not {functions} intervals")
     found = []
@@ -181,11 +185,25 @@ def checked_intervals(content: RecordDict, functions: int) -> list[Interval]:
         inside = math.isnan(row["estimate"]) or row["lower"] <= row["estimate"] <= row["upper"]
         counted = row["rows"] == math.floor(row["rows"]) if 0 <= row["rows"] < 2**53 else False
         endless = math.isinf(row["lower"]) and math.isinf(row["upper"])
+        chances = all(0 <= row[name] <= 1 for name in ("meets_at", "violates_at"))
+        alone = math.isnan(row["alone"]) or row["alone"] <= row["upper"]
+        made = row["method"] in range(len(Method))
+        if not (chances and alone and made):
+            raise wire.Unacceptable(f"{row} is not an interval")
         if not (ordered and inside and counted and row["deviation"] >= 0 and (row["rows"] >= 1 or endless)):
             raise wire.Unacceptable(f"{row} is not an interval")
         found.append(
             Interval(
-                row["estimate"], row["lower"], row["upper"], int(row["rows"]), row["deviation"], row["approximate"] != 0
+                row["estimate"],
+                row["lower"],
+                row["upper"],
+                int(row["rows"]),
+                row["deviation"],
+                approximate=row["approximate"] != 0,
+                alone=row["alone"],
+                meets_at=row["meets_at"],
+                violates_at=row["violates_at"],
+                method=list(Method)[int(row["method"])],
             )
         )
     return found

@@ -19,8 +19,8 @@ from rich.console import Console
 from softswitch.engines.flower.flat_params import flat, initial_arrays
 from softswitch.engines.flower.strategy import SwitchingStrategy
 from softswitch.engines.flower.strategy_settings import StrategySettings, with_changes
-from softswitch.guarantees.intervals import Range, checked_range, each_range
 from softswitch.method.rules import Rule
+from softswitch.problem.ranges import Range, checked_range, checked_ranges
 from softswitch.results.certificate import Certificate
 from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
@@ -84,8 +84,7 @@ def server_app(
     if confidence is not None:
         checks.probability("confidence", confidence)
     checked_range("objective_range", objective_range)
-    single = constraint_range is None or all(isinstance(end, int | float) for end in constraint_range)
-    each_range(constraint_range, 1 if single else len(constraint_range))
+    checked_ranges(constraint_range)
     chosen = with_changes(settings, changes)
     if chosen.checkpoints is not None:
         raise ValueError("checkpoints are kept in the run's folder; use SwitchingStrategy to keep them elsewhere")

@@ -14,9 +14,10 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from softswitch.engines.flower.local import Batches, BatchSize, Task, ValueBatchSize, batches_of, drawn
 from softswitch.engines.flower.wire import Arrays, Values
-from softswitch.guarantees.intervals import Range, intervals_by_rows
+from softswitch.guarantees.intervals import ErrorLevels, intervals_by_rows
 from softswitch.method.messages import LocalLoss
 from softswitch.problem.problem import check_stand_in
+from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
 from softswitch.support import checks
 
@@ -131,14 +132,15 @@ class TorchClient:
         self._load(params)
         return _told(self._values(self._take(self._rows, np.arange(self.rows))))
 
-    def certify(self, params: Arrays, error: float, ranges: Sequence[Range | None]) -> list[Interval]:
+    def certify(
+        self, params: Arrays, error: float, ranges: Sequence[Range | None], *, levels: ErrorLevels | None = None
+    ) -> list[Interval]:
         """Intervals from the rows held out."""
         assert self._held_out is not None
         held_out = self._held_out
         self._load(params)
-        return intervals_by_rows(
-            lambda rows: self._values(self._take(held_out, rows)), self.held_out_rows, error, ranges
-        )
+        at = levels or ErrorLevels.one(error)
+        return intervals_by_rows(lambda rows: self._values(self._take(held_out, rows)), self.held_out_rows, at, ranges)
 
     def _trained(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         return ((name, weight) for name, weight in self._module.named_parameters() if weight.requires_grad)
