@@ -173,7 +173,7 @@ def test_killed_interrupted_and_gone_on_with(tmp_path, log):
     assert program.returncode == 0
     assert "Kept, from the same code and settings: first, second" in said
     assert "3 of 6 claims held" in said
-    assert sorted(log()) == ["second", "writing", "writing"], "what was finished is not run again"
+    assert (log().count("first"), log().count("second")) == (0, 1), "what was finished is not run again"
     assert json.loads((out / "first" / "claims.json").read_text()) == whole
     assert sorted(path.name for path in out.iterdir()) == ["first", "second", "slow"]
 
