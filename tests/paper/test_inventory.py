@@ -10,7 +10,7 @@ import pytest
 
 from softswitch.paper import EXPERIMENTS
 from softswitch.paper.batch import Batch
-from softswitch.paper.inventory import BESIDE, ITEMS, LABELS, Item, Put, Standing
+from softswitch.paper.inventory import BESIDE, ITEMS, LABELS, Item, Put, Judgement
 from softswitch.paper.outputs import told
 
 ROOT = Path(__file__).parents[2]
@@ -95,10 +95,10 @@ ITEM = Item("Figures", "Figure 0", "fig:none", "a figure", put=(Put("np-comparis
 @pytest.mark.parametrize(
     ("held", "verdict"),
     [
-        ((True, True), Standing.HELD),
-        ((True, False), Standing.PARTLY),
-        ((False, False), Standing.FAILED),
-        ((), Standing.NOT_RUN),
+        ((True, True), Judgement.HELD),
+        ((True, False), Judgement.PARTLY),
+        ((False, False), Judgement.FAILED),
+        ((), Judgement.NOT_RUN),
     ],
 )
 def test_an_item_is_judged_by_its_claims(held, verdict):
@@ -114,9 +114,9 @@ def test_a_claim_that_failed_is_said_so_on_the_page():
 
 
 def test_what_no_experiment_puts_to_the_test():
-    assert Item("k", "n", "l", "s", ("softswitch.solve",), tests=("a::b",)).standing({}) is Standing.TESTED
-    assert Item("k", "n", "l", "s", ("softswitch.solve",)).standing({}) is Standing.OPEN
-    assert Item("k", "n", "l", "s").standing({}) is Standing.PROOF
+    assert Item("k", "n", "l", "s", ("softswitch.solve",), tests=("a::b",)).standing({}) is Judgement.TESTED
+    assert Item("k", "n", "l", "s", ("softswitch.solve",)).standing({}) is Judgement.OPEN
+    assert Item("k", "n", "l", "s").standing({}) is Judgement.PROOF
 
 
 def test_a_page_of_shorter_versions_or_other_words_is_refused(monkeypatch):
