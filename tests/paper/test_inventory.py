@@ -10,7 +10,7 @@ import pytest
 
 from softswitch.paper import EXPERIMENTS
 from softswitch.paper.batch import Batch
-from softswitch.paper.inventory import BESIDE, ITEMS, LABELS, Item, Put, Judgement
+from softswitch.paper.inventory import BESIDE, ITEMS, LABELS, Item, Judgement, Put
 from softswitch.paper.outputs import told
 
 ROOT = Path(__file__).parents[2]
