@@ -15,7 +15,7 @@ from typing import Any
 
 from softswitch.paper import EXPERIMENTS
 from softswitch.paper.durations import record
-from softswitch.paper.inventory import BESIDE, ITEMS, Item, Reproduced
+from softswitch.paper.inventory import BESIDE, ITEMS, Item, Judgement
 from softswitch.paper.outputs import told
 
 DOCS = Path(__file__).parent
@@ -28,9 +28,9 @@ def page(found: Told, items: tuple[Item, ...] = ITEMS) -> str:
     """The page; ``found``: what each experiment's outputs tell, by name."""
     verdicts = {item.label: item.standing(found) for item in items}
     counts = Counter(verdicts.values())
-    summary = "\n".join(f"| {verdict} | {counts[verdict]} |" for verdict in Reproduced if counts[verdict])
+    summary = "\n".join(f"| {verdict} | {counts[verdict]} |" for verdict in Judgement if counts[verdict])
     parts = [f"| verdict | items |\n|---|---|\n{summary}\n"]
-    failed = [item for item in items if verdicts[item.label] in (Reproduced.FAILED, Reproduced.PARTLY)]
+    failed = [item for item in items if verdicts[item.label] in (Judgement.FAILED, Judgement.PARTLY)]
     if failed:
         lines = [f"- [{item.number}](#{anchor(item)}): {item.says} — **{verdicts[item.label]}**" for item in failed]
         parts.append("\n".join(["## What did not hold, or not all of it\n", *lines, ""]))
@@ -72,7 +72,7 @@ def entry(item: Item, found: Told) -> str:
     if item.note:
         lines.append(f"- {item.note}")
     for claim in item.claims(found):
-        held = Reproduced.HELD if claim["held"] else Reproduced.FAILED
+        held = Judgement.HELD if claim["held"] else Judgement.FAILED
         lines.append(f"- **{held}**: {claim['statement']} — {claim['measured']}")
     return "\n".join(lines) + "\n"
 

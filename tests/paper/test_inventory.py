@@ -10,7 +10,7 @@ import pytest
 
 from softswitch.paper import EXPERIMENTS
 from softswitch.paper.batch import Batch
-from softswitch.paper.inventory import BESIDE, ITEMS, LABELS, Item, Put, Reproduced
+from softswitch.paper.inventory import BESIDE, ITEMS, LABELS, Item, Judgement, Put
 from softswitch.paper.outputs import told
 
 ROOT = Path(__file__).parents[2]
@@ -95,10 +95,10 @@ ITEM = Item("Figures", "Figure 0", "fig:none", "a figure", put=(Put("np-comparis
 @pytest.mark.parametrize(
     ("held", "verdict"),
     [
-        ((True, True), Reproduced.HELD),
-        ((True, False), Reproduced.PARTLY),
-        ((False, False), Reproduced.FAILED),
-        ((), Reproduced.NOT_RUN),
+        ((True, True), Judgement.HELD),
+        ((True, False), Judgement.PARTLY),
+        ((False, False), Judgement.FAILED),
+        ((), Judgement.NOT_RUN),
     ],
 )
 def test_an_item_is_judged_by_its_claims(held, verdict):
@@ -114,9 +114,9 @@ def test_a_claim_that_failed_is_said_so_on_the_page():
 
 
 def test_what_no_experiment_puts_to_the_test():
-    assert Item("k", "n", "l", "s", ("softswitch.solve",), tests=("a::b",)).standing({}) is Reproduced.TESTED
-    assert Item("k", "n", "l", "s", ("softswitch.solve",)).standing({}) is Reproduced.OPEN
-    assert Item("k", "n", "l", "s").standing({}) is Reproduced.PROOF
+    assert Item("k", "n", "l", "s", ("softswitch.solve",), tests=("a::b",)).standing({}) is Judgement.TESTED
+    assert Item("k", "n", "l", "s", ("softswitch.solve",)).standing({}) is Judgement.OPEN
+    assert Item("k", "n", "l", "s").standing({}) is Judgement.PROOF
 
 
 def test_a_page_of_shorter_versions_or_other_words_is_refused(monkeypatch):

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Reproduced(StrEnum):
+class Judgement(StrEnum):
     """How an item stands after a run."""
 
     HELD = "held"
@@ -62,19 +62,19 @@ class Item:
         """The claims of those experiments that were run; ``told``: their outputs, by name."""
         return [claim for put in self.put if put.experiment in told for claim in put.claims(told)]
 
-    def standing(self, told: Mapping[str, Mapping[str, Any]]) -> Reproduced:
+    def standing(self, told: Mapping[str, Mapping[str, Any]]) -> Judgement:
         """From the claims where an experiment puts it to the test, and else from what there is."""
         if self.put:
             return judged([bool(claim["held"]) for claim in self.claims(told)])
         if self.tests:
-            return Reproduced.TESTED
-        return Reproduced.OPEN if self.where else Reproduced.PROOF
+            return Judgement.TESTED
+        return Judgement.OPEN if self.where else Judgement.PROOF
 
 
-def judged(held: Sequence[bool]) -> Reproduced:
+def judged(held: Sequence[bool]) -> Judgement:
     """All of them, some, none; or there are none."""
     if not held:
-        return Reproduced.NOT_RUN
+        return Judgement.NOT_RUN
     if all(held):
-        return Reproduced.HELD
-    return Reproduced.PARTLY if any(held) else Reproduced.FAILED
+        return Judgement.HELD
+    return Judgement.PARTLY if any(held) else Judgement.FAILED
