@@ -66,6 +66,12 @@ def test_python_runs_as_printed(capsys, monkeypatch, tmp_path):
     assert list((tmp_path / "my-run").iterdir())
 
 
+def test_rates_run_as_printed(capsys):
+    assert run_programs("docs/rates.md") == 2
+    first, kept, second = capsys.readouterr().out.splitlines()
+    assert (first.startswith("feasible"), kept, second.startswith("feasible")) == (True, "True", True)
+
+
 def test_memory_runs_as_printed(capsys):
     assert run_programs("docs/memory.md") == 1
     plain, remembers = map(int, capsys.readouterr().out.splitlines()[0].split())

@@ -24,19 +24,22 @@ warnings.simplefilter("ignore")
 from sklearn.utils.estimator_checks import check_estimator
 import softswitch as ss
 
-found = check_estimator(ss.NeymanPearsonClassifier(), on_fail=None)
+import sys
+
+found = check_estimator(getattr(ss, sys.argv[1])(), on_fail=None)
 print(json.dumps([[one["check_name"], one["status"], str(one["exception"])] for one in found]))
 """
 
 
 @pytest.mark.slow
-def test_scikit_learns_own_checks():
+@pytest.mark.parametrize("name", ["NeymanPearsonClassifier", "RateClassifier"])
+def test_scikit_learns_own_checks(name):
     """In a process of its own, where XLA optimises less: many small programs are compiled.
 
     ParityClassifier has the same base; its fit needs groups, which these checks do not hand in.
     """
     flags = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
-    done = subprocess.run([sys.executable, "-c", CHECKS], capture_output=True, text=True, env=flags, check=False)
+    done = subprocess.run([sys.executable, "-c", CHECKS, name], capture_output=True, text=True, env=flags, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     outcome = json.loads(done.stdout.splitlines()[-1])
     failed = [one for one in outcome if one[1] not in ("passed", "skipped")]
@@ -105,6 +108,21 @@ def test_a_grid_search_over_alpha_in_a_pipeline(cases):
     assert search.best_params_["neymanpearsonclassifier__alpha"] in (1.0, 50.0)
     assert set(search.predict(frame)) == {"malignant", "benign"}
     assert search.best_estimator_[-1].result_.names == ("north", "south", "west")
+
+
+def test_a_rate_that_predictions_keep(cases):
+    """What is bounded is the share of wrong decisions that ``predict`` makes."""
+    frame, malignant, hospital = cases
+    model = ss.RateClassifier("miss-rate", 0.05, rounds=400).fit(frame, malignant, clients=hospital)
+    assert model.status_.ok
+    missed = [np.mean(model.predict(frame)[(hospital == one) & (malignant == 1)] == 0) for one in np.unique(hospital)]
+    assert max(missed) == pytest.approx(model.worst_constraint_, abs=1e-6)
+    assert max(missed) <= 0.05
+    assert model.score(frame, malignant) > 0.8
+    with pytest.raises(ValueError, match="kind must be one of miss-rate"):
+        ss.RateClassifier("group-loss").fit(frame, malignant)
+    with pytest.raises(ValueError, match="sensitive_features must be given"):
+        ss.RateClassifier("decision-parity").fit(frame, malignant)
 
 
 def test_parity():

@@ -120,7 +120,7 @@ def test_defaults():
             r"model.hidden must be a list of whole numbers, but is \[64, 'x'\]",
         ),
         ({"data": DATA, "model": {"hidden": 64}}, "model.hidden must be a list of whole numbers, but is 64"),
-        ({"data": DATA, "task": {"kind": "parity"}}, "task.kind must be one of neyman-pearson, .*, but is 'parity'"),
+        ({"data": DATA, "task": {"kind": "parity"}}, "task.kind must be one of miss-rate, .*, but is 'parity'"),
         ({"data": DATA, "method": {"alpha": "big"}}, "method.alpha must be a number or \"auto\", but is 'big'"),
         (
             {"data": DATA, "method": {"memory": "of"}},

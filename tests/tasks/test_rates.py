@@ -132,9 +132,11 @@ def test_every_kind_by_hand(branches, kind):
         batch = {name: jnp.asarray(column[owner == client]) for name, column in columns.items()}
         batch["weight"] = jnp.full(len(batch["y"]), 1 / len(batch["y"]))
         assert float(problem.constraint(params, batch)) == pytest.approx(expected[kind], abs=1e-6)
-        assert expected[kind] > 0
         moves = jax.tree.leaves(jax.grad(problem.constraint_stand_in)(params, batch))
-        assert all(np.isfinite(leaf).all() and np.abs(leaf).max() > 0 for leaf in moves)
+        assert all(np.isfinite(leaf).all() for leaf in moves)
+        if expected[kind] > 0:
+            assert all(np.abs(leaf).max() > 0 for leaf in moves)
+    assert max(one[kind] for one in by_hand(columns, owner, params)) > 0
 
 
 @pytest.mark.parametrize("kind", ["miss-rate", "decision-opportunity"])

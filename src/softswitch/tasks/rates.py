@@ -33,7 +33,7 @@ from softswitch.support import checks
 from softswitch.tasks.fairness import gap_of_sums, sums_by_group
 
 Score = Callable[[Params, Batch], Any]
-RATE_TEMPERATURE, GAP_TEMPERATURE, FAR = 0.3, 0.1, 0.01
+RATE_TEMPERATURE, GAP_TEMPERATURE, FAR = 0.3, 0.1, 0.001
 """How smooth the stand-ins' steps are, in log-odds, and how much rows far from the threshold count beside them: what
 came out best on public tables (``python -m benchmarks.rates stand-ins``)."""
 MOST_PRODUCTS = 2.0**31
