@@ -97,7 +97,7 @@ def test_false_meets_of_rates(rows, rate, above):
 def test_false_meets_of_gaps(kind):
     """Groups of different sizes whose means are as far apart as the bound, in either direction."""
     generator = np.random.default_rng(7)
-    sizes, draws = ((4, 3) if kind == "tiny" else (60, 35)), DRAWS
+    sizes, draws = {"rates": (600, 350), "betting": (60, 35), "tiny": (4, 3)}[kind], DRAWS
     bounds = (0.0, 1.0) if kind == "betting" else frozenset((0.0, 1.0))
     false = {"meets": 0, "violates": 0}
     for draw in range(draws):
