@@ -29,9 +29,9 @@ def follow(page, folder):
 def test_the_tutorial(tmp_path):
     printed = follow("tutorial.md", tmp_path)
     assert printed.count("feasible: ") >= 2
-    assert "Constraint <= 0.2 with confidence 0.95" in printed
+    assert "Constraint <= 0.05 with confidence 0.95" in printed
     first, second = find_runs(tmp_path / "runs")
-    assert (first.about["tolerance"], second.about["tolerance"]) == (0.2, 0.3)
+    assert (first.about["tolerance"], second.about["tolerance"]) == (0.05, 0.1)
     assert first.about["clients"] == 4
     assert second.about["worst_objective"] < first.about["worst_objective"], "the page says what a looser bound gains"
     assert (first.folder / "report.html").stat().st_size > 1e6

@@ -119,7 +119,7 @@ def test_a_rate_that_predictions_keep(cases):
     assert max(missed) == pytest.approx(model.worst_constraint_, abs=1e-6)
     assert max(missed) <= 0.05
     assert model.score(frame, malignant) > 0.8
-    with pytest.raises(ValueError, match="kind must be one of miss-rate"):
+    with pytest.raises(ValueError, match="kind must be one of 'miss-rate'"):
         ss.RateClassifier("group-loss").fit(frame, malignant)
     with pytest.raises(ValueError, match="sensitive_features must be given"):
         ss.RateClassifier("decision-parity").fit(frame, malignant)

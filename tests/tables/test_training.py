@@ -379,7 +379,7 @@ def test_init_writes_what_train_reads(home, tmp_path):
     assert "is there already" in invoke("init", "--out", file, code=2)
     for kind, bound in ((), 0.05), (("--kind", "group-loss"), 0.1):
         invoke("init", *kind, "--out", file, "--force")
-        task = read_config(file).task
+        task = training.read_config(file).task
         assert (task.kind, task.at_most) == (kind[1] if kind else "miss-rate", bound)
     assert "must be one of" in invoke("init", "--kind", "fair", "--out", tmp_path / "x.toml", code=2)
 

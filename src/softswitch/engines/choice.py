@@ -22,8 +22,9 @@ WORK = 2**35
 LEAST_PARAMETERS = 64
 """A row of fewer parameters costs as much as one of so many."""
 FEWEST_ROUNDS, FEWEST_FOR_NETWORKS, MOST_ROUNDS = 300, 1500, 20_000
-NETWORK = 512
-"""A model of more parameters is taken for a network: more rounds, on fewer rows each."""
+NETWORK, FOR_EACH = 512, 6
+"""A model of more parameters is taken for a network: more rounds, on fewer rows each. So many of its parameters cost a
+row as much as one of a linear model: they are multiplied with many rows at once."""
 FEWEST_ROWS, MOST_ROWS = (256, 1024), (2048, 8192)
 """Rows of a batch for a gradient and for a report, where it is not all of them: more brings little."""
 DRAWN = 2.5
@@ -105,9 +106,9 @@ def choose(
     problem: Problem, clients: ClientData, how: TakingPart, rounds: int | None, memory: Any
 ) -> tuple[Choice, TakingPart, Memory | None]:
     """Choose what is left out, by the sizes of model and data and the start alone."""
-    parameters = max(LEAST_PARAMETERS, size_of(problem.start))
+    parameters = _costing(size_of(problem.start))
     m, largest = participants_of(how, clients), int(clients.sizes.max())
-    fewest = FEWEST_ROUNDS if parameters <= NETWORK else FEWEST_FOR_NETWORKS
+    fewest = FEWEST_ROUNDS if size_of(problem.start) <= NETWORK else FEWEST_FOR_NETWORKS
     a_round = WORK / parameters / (fewest if rounds is None else min(max(rounds, fewest), MOST_ROUNDS))
     steps = how.local_steps
     for_report: Any = how.value_batch_size
@@ -153,6 +154,11 @@ def first_choice(start: Any, rounds: int, *, may_end: bool, exact: bool) -> Choi
 def size_of(params: Any) -> int:
     """How many numbers parameters are."""
     return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(params))
+
+
+def _costing(parameters: int) -> int:
+    """What a row of a model of so many parameters costs, in parameters of a linear model."""
+    return max(LEAST_PARAMETERS, parameters if parameters <= NETWORK else parameters // FOR_EACH)
 
 
 def _all_or(rows: float, fewest: int, most: int, largest: int) -> int | None:
