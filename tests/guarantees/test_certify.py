@@ -242,8 +242,9 @@ def missed(w, batch):
 
 def sites(positives, clients, wrong=0):
     """Clients with as many positive rows, of which the first client gets some wrong, and others of no concern."""
-    owner = np.repeat(np.arange(clients), positives + 5)
-    concerned = np.tile(np.arange(positives + 5) < positives, clients).astype(np.float32)
+    each = np.broadcast_to(positives, clients)
+    owner = np.repeat(np.arange(clients), each + 5)
+    concerned = np.concatenate([np.arange(many + 5) < many for many in each]).astype(np.float32)
     x = np.stack([np.ones(len(owner)), np.linspace(-0.5, 0.5, len(owner))], axis=1).astype(np.float32)
     x[:wrong, 0] = -1
     return ss.ClientData.from_arrays({"x": x, "p": concerned}, client=owner)
@@ -264,6 +265,9 @@ def test_every_client_is_certified_without_a_price_for_their_number():
     with_one = ss.certify(problem.start, problem, sites(59, 20, wrong=30), tolerance=0.05)
     assert [client.verdict for client in with_one.clients[:2]] == [Verdict.VIOLATES, Verdict.UNCLEAR]
     assert with_one.clients[1].rows_needed == ss.rows_to_certify(0.05, 2, each=True) - 59
+    mixed = ss.certify(problem.start, problem, sites([60, 60, 40], 3), tolerance=0.05)
+    assert [client.rows_needed for client in mixed.clients] == [0, 0, 19]
+    assert str(mixed).count("waits for others") == 2
     enough = ss.certify(problem.start, problem, sites(72, 20, wrong=30), tolerance=0.05)
     assert {client.verdict for client in enough.clients[1:]} == {Verdict.MEETS}
 

@@ -121,13 +121,13 @@ def _rows_needed(
     """How many more rows would probably decide an open client, if the others are what they look like.
 
     Where v of n clients are above the tolerance, Hochberg's procedure decides those below at (1 − confidence)/(v + 1),
-    and those above at (1 − confidence)/(n − v + 1).
+    and those above at (1 − confidence)/(n − v + 1). One that is within the former waits for the others only: 0.
     """
     known = list(zip(constraints, ranges, strict=True))
     if not _above(constraints, tolerance):
         meets, _ = levels
         needed = [rows_needed(one, tolerance, meets, bounds) for one, bounds in known if one.meets_at > meets]
-        return None if None in needed else max([1, *(more for more in needed if more is not None)])
+        return None if None in needed else max((more for more in needed if more is not None), default=0)
     violates = levels[1] / len(known)
     found = [rows_needed(one, tolerance, violates, bounds) for one, bounds in known if one.estimate > tolerance]
     return min((more for more in found if more is not None), default=None)

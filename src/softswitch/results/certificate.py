@@ -82,7 +82,8 @@ class ClientCertificate:
         constraints: g_i, one interval a constraint.
         verdict: on its constraints.
         rows_needed: where it cannot be told: how many more rows would probably decide, counting those that the
-            constraint concerns; None where the rows at hand do not say.
+            constraint concerns; 0 where its own are enough, once the others' are; None where the rows at hand do not
+            say.
     """
 
     client: Any
@@ -168,7 +169,9 @@ class Certificate:
         table.caption = "\n".join(self.notes)
         for client in sorted(self.clients, key=lambda c: -max(i.upper for i in c.constraints)):
             worst = max(client.constraints, key=lambda interval: interval.upper)
-            more = f" ({client.rows_needed:,} more rows)" if client.rows_needed else ""
+            more = "" if client.rows_needed is None else f" ({client.rows_needed:,} more rows)"
+            if client.rows_needed == 0:
+                more = " (waits for others)"
             table.add_row(
                 escape(str(client.client)),
                 f"{worst.rows:,}",
