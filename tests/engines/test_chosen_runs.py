@@ -326,7 +326,6 @@ def test_an_answer_within_the_tolerance_is_feasible_whatever_the_switch_saw(clie
     assert result.worst_constraint <= 0.1
     assert result.status.ok
     assert "0 of 100 rounds were feasible, and all 6 clients are within the tolerance 0.1" in str(result.status)
-    assert "never" not in "".join(finding.illness for finding in result.diagnosis)
 
 
 def test_numbers_of_any_shape_are_kept_in_a_journal():

@@ -8,7 +8,7 @@ from scipy import stats
 
 from softswitch.guarantees import betting, binomial
 from softswitch.guarantees.betting import Bets
-from softswitch.guarantees.binomial import Rate, chance_of_so_few, rows_to_certify, upper_rate
+from softswitch.guarantees.binomial import CountedRate, chance_of_so_few, rows_to_certify, upper_rate
 from softswitch.guarantees.gap import Excess
 from softswitch.guarantees.intervals import ErrorLevels, gap_interval, mean_interval
 from softswitch.guarantees.step_up import first_that_hold
@@ -113,7 +113,7 @@ def test_false_meets_of_gaps(kind):
 
 
 def test_a_gap_is_narrower_than_two_limits_at_half_the_error():
-    first, second = Rate(30, 300), Rate(300 - 36, 300)  # the second from below: what does not count
+    first, second = CountedRate(30, 300), CountedRate(300 - 36, 300)  # the second from below: what does not count
     error = 0.0025
     together = Excess(first, second, error).upper(error)
     split = first.upper(error / 2) - (1 - second.upper(error / 2))

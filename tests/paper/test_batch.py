@@ -121,7 +121,18 @@ def start(out, writing):
     path = os.pathsep.join([str(HERE), *sys.path])
     environment = {**os.environ, "PYTHONPATH": path, "WRITING": str(writing)}
     command = [sys.executable, "-c", PROGRAM, "paper", "all", "--quick", "--out", str(out), "--jobs", "2"]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+    def heeding_ctrl_c():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # tests may be run by what ignores it, and hands that down
+
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heeding_ctrl_c,
+    )
 
 
 def until(condition, seconds=300):
@@ -200,7 +211,7 @@ def test_the_command_tells_of_failures_and_of_what_it_kept(tmp_path, log, monkey
     assert log().count("first") == 2
 
 
-def test_ctrl_c_that_a_run_took_for_its_end_is_noticed(tmp_path, log, monkeypatch):
+def test_ctrl_c_that_a_run_took_for_its_end_is_noticed(tmp_path, log, monkeypatch, request):
     """solve() makes a result of what it has; that is not the experiment's."""
 
     def swallows(scale):
@@ -210,6 +221,8 @@ def test_ctrl_c_that_a_run_took_for_its_end_is_noticed(tmp_path, log, monkeypatc
             return small_experiments.outcome()
         raise AssertionError("it was not interrupted")
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     one = small_experiments.Experiment("first", "the first", swallows)
     monkeypatch.setitem(SMALL, "first", one)
     with pytest.raises(KeyboardInterrupt):

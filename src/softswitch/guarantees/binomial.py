@@ -15,7 +15,7 @@ from scipy.special import betainc, betaincinv
 from softswitch.support import checks
 
 
-class Rate:
+class CountedRate:
     """What is known of a rate from above, by how many of so many rows count."""
 
     def __init__(self, count: int, rows: int) -> None:

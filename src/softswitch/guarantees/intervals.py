@@ -25,7 +25,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from softswitch.guarantees.betting import Bets
-from softswitch.guarantees.binomial import Rate
+from softswitch.guarantees.binomial import CountedRate
 from softswitch.guarantees.gap import Excess, OneSide, absolute_lower, absolute_upper, p_above, p_within
 from softswitch.problem.ranges import Range, ends, has_two_values
 from softswitch.results.certificate import Interval, Method
@@ -141,7 +141,7 @@ def _sides(rows: np.ndarray, bounds: Range, error: float) -> tuple[OneSide, OneS
     between = np.abs(scaled - np.round(scaled)) > 1e-5
     if between.any():
         raise ValueError(f"every row must have one of the values {{{low}, {high}}}, but one has {rows[between][0]:.6g}")
-    return Rate(count, len(rows)), Rate(len(rows) - count, len(rows))
+    return CountedRate(count, len(rows)), CountedRate(len(rows) - count, len(rows))
 
 
 def _deviation(rows: np.ndarray) -> float:
