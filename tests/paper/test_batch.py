@@ -105,6 +105,8 @@ def test_the_digest_changes_with_a_file(monkeypatch):
 
 
 PROGRAM = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs the tests may ignore it, and hand that down
 from functools import partial
 import softswitch.paper, softswitch.paper.batch as batch
 import small_experiments
@@ -121,18 +123,7 @@ def start(out, writing):
     path = os.pathsep.join([str(HERE), *sys.path])
     environment = {**os.environ, "PYTHONPATH": path, "WRITING": str(writing)}
     command = [sys.executable, "-c", PROGRAM, "paper", "all", "--quick", "--out", str(out), "--jobs", "2"]
-
-    def heeding_ctrl_c():
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # tests may be run by what ignores it, and hands that down
-
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=heeding_ctrl_c,
-    )
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
 def until(condition, seconds=300):
