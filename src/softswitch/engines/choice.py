@@ -29,8 +29,9 @@ FEWEST_ROWS, MOST_ROWS = (256, 1024), (2048, 8192)
 """Rows of a batch for a gradient and for a report, where it is not all of them: more brings little."""
 DRAWN = 2.5
 """A row that is drawn costs as much as so many that are read in order."""
-CYCLES = 40
-"""The first cycle takes this part of the rounds, and every later one √2 times as many as the one before,"""
+CYCLES, CYCLES_OF_LAYERS = 40, 8
+"""The first cycle takes this part of the rounds, for models of several layers that part, and every later one √2 times
+as many as the one before,"""
 SHORTEST_CYCLE = 40
 """but none fewer than this."""
 FIRST_WAY, SMALLEST_FIRST_STEP, LARGEST_FIRST_STEP = 2.5, 0.01, 0.1
@@ -143,7 +144,7 @@ def choose(
 
 def first_choice(start: Any, rounds: int, *, may_end: bool, exact: bool) -> Choice:
     """The first cycle of a run of so many rounds: its step by its length, by the start, smaller for many parameters."""
-    cycle = max(SHORTEST_CYCLE, rounds // CYCLES)
+    cycle = max(SHORTEST_CYCLE, rounds // (CYCLES_OF_LAYERS if has_layers(start) else CYCLES))
     largest = max(float(np.abs(np.asarray(leaf)).max(initial=0)) for leaf in jax.tree.leaves(start))
     step = min(max(2 * FIRST_WAY / cycle, SMALLEST_FIRST_STEP), LARGEST_FIRST_STEP) * max(1.0, largest)
     step *= math.sqrt(LEAST_PARAMETERS / max(LEAST_PARAMETERS, size_of(start)))
@@ -154,6 +155,11 @@ def first_choice(start: Any, rounds: int, *, may_end: bool, exact: bool) -> Choi
 def size_of(params: Any) -> int:
     """How many numbers parameters are."""
     return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(params))
+
+
+def has_layers(params: Any) -> bool:
+    """Whether parameters hold several matrices: a network's layers. Its way down is long, and not straight."""
+    return sum(np.ndim(leaf) >= 2 for leaf in jax.tree.leaves(params)) >= 2
 
 
 def _costing(parameters: int) -> int:
