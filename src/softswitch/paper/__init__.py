@@ -5,7 +5,16 @@ from functools import partial
 from softswitch.paper import alpha_scale, comparison, tuning
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Scale, Written, regenerate
 from softswitch.paper.fair import adult_study, fair_comparison, fair_frontier, fair_noniid, fair_sweeps
-from softswitch.paper.neyman_pearson import alpha_tradeoff, error_budget, np_noniid, np_study, np_sweeps, sgm_comparison
+from softswitch.paper.neyman_pearson import (
+    alpha_tradeoff,
+    error_budget,
+    np_noniid,
+    np_readings,
+    np_study,
+    np_sweeps,
+    sgm_comparison,
+    step_readings,
+)
 from softswitch.paper.safe_rl import safe_rl_alpha, safe_rl_clients, safe_rl_comparison
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -21,8 +30,11 @@ EXPERIMENTS: dict[str, Experiment] = {
             "final F and G of each method over its grid: how wide is the good region?",
             partial(tuning.run, np_study.STUDY),
         ),
+        np_readings.EXPERIMENT,
+        np_readings.PARTIAL_EXPERIMENT,
         np_sweeps.ALPHA,
         np_sweeps.STEPS_EXPERIMENT,
+        step_readings.EXPERIMENT,
         np_sweeps.PARTICIPATION,
         sgm_comparison.EXPERIMENT,
         np_noniid.EXPERIMENT,

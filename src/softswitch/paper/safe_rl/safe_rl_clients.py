@@ -71,5 +71,5 @@ def _claims(names: tuple[str, ...], measured: dict[str, list[dict[str, np.ndarra
 
 
 EXPERIMENT = Experiment(
-    "safe-rl-clients", "safe RL: return and constraint of every client, planet by planet", run, seeds=3
+    "safe-rl-clients", "safe RL: return and constraint of every client, planet by planet", run, seeds=10
 )

@@ -1,0 +1,93 @@
+"""Neyman–Pearson under every reading of the paper, with every method tuned on equal terms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from softswitch.method.rules import Penalty, PrimalDual
+from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
+from softswitch.paper.neyman_pearson.np_study import COMMON, FULL, PARTIAL, STUDY, softmax
+from softswitch.paper.readings import Contender, Contest, Reading
+from softswitch.paper.study import averages, lasts
+from softswitch.support.plotting import panels
+from softswitch.tasks.paper_settings import steps
+
+STEPS = (0.1, 0.2, 0.3, 0.5, 1.0, 1.5)
+"""The paper's own choice of step sizes, here for every method."""
+ALPHAS = (10.0, 30.0, 100.0, 1000.0, 6400.0, 64000.0)
+PENALTIES = (2.5, 4.0, 5.5, 7.5, 10.0, 15.0)
+MULTIPLIERS = ((2.5, 0.01), (4.0, 0.01), (6.0, 0.01), (10.0, 0.01), (2.5, 0.1), (6.0, 0.1))
+"""μ₀ and η_d."""
+WHOLE, DRAWN = {"batch_size": None}, {"batch_size": STUDY.batch_size}
+FULL_READINGS = (Reading("all 22–23 rows", FULL, WHOLE), Reading("32 drawn by class", FULL, DRAWN))
+PARTIAL_READINGS = (
+    Reading("all rows, γ = η/E", PARTIAL, WHOLE, divided=True),
+    Reading("all rows, γ = η", PARTIAL, WHOLE),
+    Reading("32 drawn, γ = η/E", PARTIAL, DRAWN, divided=True),
+    Reading("32 drawn, γ = η", PARTIAL, DRAWN),
+)
+CONTENDERS = (
+    Contender("Softmax SGM", "Softmax SGM", lasts),
+    Contender("Softmax SGM, w̄", "Softmax SGM", lambda results, _: averages(results)),
+    Contender("Penalty", "Penalty", lasts),
+    Contender("Primal-dual", "Primal-dual", lasts),
+)
+
+
+def contest(step_sizes: Sequence[float] = STEPS, values: slice = slice(None)) -> Contest:
+    """The three methods with six values of their own and six step sizes each, or with some of them."""
+    return Contest(
+        study=STUDY,
+        paper=STUDY.rules,
+        grids={
+            "Softmax SGM": {f"α = {a:g}, η = {s:g}": softmax(a, s) for a in ALPHAS[values] for s in step_sizes},
+            "Penalty": {
+                f"ρ = {rho:g}, η = {s:g}": Penalty(penalty=rho, **steps(s), **COMMON)
+                for rho in PENALTIES[values]
+                for s in step_sizes
+            },
+            "Primal-dual": {
+                f"μ₀ = {mu:g}, η_d = {dual:g}, η = {s:g}": PrimalDual(
+                    multiplier=mu, dual_step_size=dual, **steps(s), **COMMON
+                )
+                for mu, dual in MULTIPLIERS[values]
+                for s in step_sizes
+            },
+        },
+        contenders=CONTENDERS,
+        tuning_seeds=10,
+    )
+
+
+def run(readings: tuple[Reading, ...], scale: Scale) -> Outcome:
+    """Every method under every reading; the quick version has the drawn batches and two settings a method."""
+    readings = scale.pick(readings, FULL_READINGS[1:])
+    methods = scale.pick(contest(), contest(STEPS[3:4], slice(3, 5)))
+    way = readings[0].way
+    title = f"{way.name}: the worst client, mean over fresh seeds and 95% interval\n○ the paper's setting   ● tuned"
+    figure, axes = panels(len(readings), 2, title, width=3.6, height=1.9)
+    tried: list[Row] = []
+    answers: list[Row] = []
+    claims: list[Claim] = []
+    for pair, reading in zip(axes, readings, strict=True):
+        chosen, rows = methods.tune(reading, scale)
+        entries = methods.judge(reading, chosen, scale)
+        methods.draw(pair, reading, entries)
+        tried, answers = tried + rows, answers + methods.rows(reading, entries)
+        claims += methods.claims(reading, entries)
+    return Outcome(figure, {"tuning": tried, "answers": answers}, tuple(claims))
+
+
+EXPERIMENT = Experiment(
+    "np-readings",
+    "E = 1, all clients: whole local data and drawn batches, every method tuned on equal terms",
+    partial(run, FULL_READINGS),
+    seeds=20,
+)
+PARTIAL_EXPERIMENT = Experiment(
+    "np-readings-partial",
+    "E = 5, half of the clients: whole and drawn, γ = η/E and γ = η, every method tuned on equal terms",
+    partial(run, PARTIAL_READINGS),
+    seeds=20,
+)
