@@ -118,7 +118,7 @@ class Contest:
         few = replace(scale, seeds=min(self.tuning_seeds, scale.seeds))
         rules = {f"{m}: {words}": reading.of(rule) for m, grid in self.grids.items() for words, rule in grid.items()}
         found = self._runs(rules, reading, few, first=FIRST_TUNING_SEED, keep=False)
-        own = self.study.tasks(few.seeds, first=FIRST_TUNING_SEED, **self.variant)
+        own = self.study.tasks(few.seeds, FIRST_TUNING_SEED, **self.variant)
         chosen: dict[str, tuple[str, bool]] = {}
         rows: list[Row] = []
         for contender in self.contenders:

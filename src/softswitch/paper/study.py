@@ -107,7 +107,7 @@ class Study:
         """Both ways to take part; the quick version shows the first."""
         return (self.full,) if scale.quick else (self.full, self.partial)
 
-    def tasks(self, seeds: int, *, first: int = 0, **variant: Any) -> list[StudyTask]:
+    def tasks(self, seeds: int, first: int = 0, /, **variant: Any) -> list[StudyTask]:
         """One task a seed, from the seed ``first`` on, each made once."""
         found = []
         for seed in range(first, first + seeds):
@@ -134,7 +134,7 @@ class Study:
         ``evaluations`` says how often a run looks at all data, test rows included; 0: never, and then tasks whose
         clients differ in size share their programs. Runs are written down unless ``keep`` says otherwise.
         """
-        own = self.tasks(scale.seeds, first=first, **(variant or {}))
+        own = self.tasks(scale.seeds, first, **(variant or {}))
         rounds = self.quick_rounds if scale.quick else self.rounds
         settings = RUN | {
             "rounds": rounds,

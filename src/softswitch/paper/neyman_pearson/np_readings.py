@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TypeVar
 
 from softswitch.method.rules import Penalty, PrimalDual
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
@@ -34,24 +35,24 @@ CONTENDERS = (
     Contender("Primal-dual", "Primal-dual", lasts),
 )
 
+Value = TypeVar("Value")
 
-def contest(step_sizes: Sequence[float] = STEPS, values: slice = slice(None)) -> Contest:
+
+def contest(step_sizes: Sequence[float] = STEPS, places: Sequence[int] = range(6)) -> Contest:
     """The three methods with six values of their own and six step sizes each, or with some of them."""
     return Contest(
         study=STUDY,
         paper=STUDY.rules,
         grids={
-            "Softmax SGM": {f"α = {a:g}, η = {s:g}": softmax(a, s) for a in ALPHAS[values] for s in step_sizes},
+            "Softmax SGM": {f"α = {a:g}, η = {s:g}": softmax(a, s) for a in _of(ALPHAS, places) for s in step_sizes},
             "Penalty": {
                 f"ρ = {rho:g}, η = {s:g}": Penalty(penalty=rho, **steps(s), **COMMON)
-                for rho in PENALTIES[values]
+                for rho in _of(PENALTIES, places)
                 for s in step_sizes
             },
             "Primal-dual": {
-                f"μ₀ = {mu:g}, η_d = {dual:g}, η = {s:g}": PrimalDual(
-                    multiplier=mu, dual_step_size=dual, **steps(s), **COMMON
-                )
-                for mu, dual in MULTIPLIERS[values]
+                f"μ₀ = {mu:g}, η_d = {dual:g}, η = {s:g}": _primal_dual(mu, dual, s)
+                for mu, dual in _of(MULTIPLIERS, places)
                 for s in step_sizes
             },
         },
@@ -60,10 +61,18 @@ def contest(step_sizes: Sequence[float] = STEPS, values: slice = slice(None)) ->
     )
 
 
+def _of(values: Sequence[Value], places: Sequence[int]) -> list[Value]:
+    return [values[place] for place in places]
+
+
+def _primal_dual(multiplier: float, dual_step: float, step: float) -> PrimalDual:
+    return PrimalDual(multiplier=multiplier, dual_step_size=dual_step, **steps(step), **COMMON)
+
+
 def run(readings: tuple[Reading, ...], scale: Scale) -> Outcome:
     """Every method under every reading; the quick version has the drawn batches and two settings a method."""
     readings = scale.pick(readings, FULL_READINGS[1:])
-    methods = scale.pick(contest(), contest(STEPS[3:4], slice(3, 5)))
+    methods = scale.pick(contest(), contest(STEPS[3:4], (3, 4)))
     way = readings[0].way
     title = f"{way.name}: the worst client, mean over fresh seeds and 95% interval\n○ the paper's setting   ● tuned"
     figure, axes = panels(len(readings), 2, title, width=3.6, height=1.9)
