@@ -4,7 +4,15 @@ from functools import partial
 
 from softswitch.paper import alpha_scale, comparison, tuning
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Scale, Written, regenerate
-from softswitch.paper.fair import adult_study, fair_comparison, fair_frontier, fair_noniid, fair_sweeps
+from softswitch.paper.fair import (
+    adult_study,
+    fair_comparison,
+    fair_frontier,
+    fair_noniid,
+    fair_readings,
+    fair_sweeps,
+    occupation_readings,
+)
 from softswitch.paper.neyman_pearson import (
     alpha_tradeoff,
     error_budget,
@@ -46,10 +54,13 @@ EXPERIMENTS: dict[str, Experiment] = {
             "Adult: final F and G of each method over its grid",
             partial(tuning.run, adult_study.STUDY),
         ),
+        fair_readings.EXPERIMENT,
+        fair_readings.PASSES_EXPERIMENT,
         fair_sweeps.CRITERION,
         fair_sweeps.ALPHA,
         fair_sweeps.OPTIMIZER,
         fair_noniid.EXPERIMENT,
+        occupation_readings.EXPERIMENT,
         fair_frontier.EXPERIMENT,
         safe_rl_comparison.EXPERIMENT,
         safe_rl_alpha.EXPERIMENT,

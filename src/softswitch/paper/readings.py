@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from softswitch.method.rules import Rule
-from softswitch.paper.experiment import Claim, Row, Scale
+from softswitch.paper.experiment import Claim, Outcome, Row, Scale
 from softswitch.paper.study import Point, Study, StudyTask, Way, answer_rows, half_interval, mean, paired
 from softswitch.results.result import Result
-from softswitch.support.plotting import METHODS
+from softswitch.support.plotting import METHODS, panels
 
 FIRST_TUNING_SEED = 100
 """Settings are chosen on the seeds from here on, and judged on those from 0 on."""
@@ -31,7 +31,7 @@ def steps_of_passes(passes: int, rows: int, batch_size: int | None) -> int:
     return passes * (1 if batch_size is None else ceil(rows / batch_size))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Reading:
     """One way to fill in what the paper leaves open.
 
@@ -55,11 +55,19 @@ class Reading:
 
 @dataclass(frozen=True)
 class Contender:
-    """A method, and which of its iterates is judged."""
+    """A method, and what of it is judged.
+
+    Attributes:
+        name: for figures and claims.
+        method: which method it is.
+        look: takes the points from the runs: which iterate, and held against the tolerance by which constraint.
+        judged_by: that constraint, where there are several; contenders are compared within one.
+    """
 
     name: str
     method: str
     look: Look
+    judged_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,9 @@ class Entry:
     met: bool = True
 
 
+Chosen = Mapping[str, tuple[str, bool]]
+"""Each contender's setting, and whether it met the tolerance on the seeds that it was chosen on."""
+Tuned = tuple[Chosen, list[Row]]
 Entries = dict[tuple[str, str], Entry]
 """By contender and by PAPER or TUNED."""
 
@@ -87,12 +98,11 @@ class Contest:
 
     Attributes:
         study: the task.
-        paper: every method at the paper's setting.
+        paper: methods at the paper's setting: the first contender's at least.
         grids: the settings to choose from, by method and words; as many for each method.
-        contenders: what is judged; the first is compared with those of other methods.
+        contenders: what is judged; the first of each constraint is compared with those of other methods.
         tuning_seeds: on how many seeds settings are chosen.
         variant: of the task.
-        constraint: which number of a point is held against the tolerance.
     """
 
     study: Study
@@ -101,20 +111,20 @@ class Contest:
     contenders: tuple[Contender, ...]
     tuning_seeds: int
     variant: Mapping[str, Any] = field(default_factory=dict)
-    constraint: str = "worst_constraint"
+    _tuned: dict[Any, Tuned] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         sizes = {method: len(grid) for method, grid in self.grids.items()}
         if len(set(sizes.values())) != 1:
             raise ValueError(f"every method needs a grid of the same size, but the sizes are {sizes}")
 
-    @property
-    def rivals(self) -> tuple[Contender, ...]:
-        """The contenders of other methods than the first's."""
-        return tuple(one for one in self.contenders if one.method != self.contenders[0].method)
+    def tune(self, reading: Reading, scale: Scale) -> Tuned:
+        """Each contender's setting; and every setting's means, as a table. Done once a reading."""
+        if (reading.name, scale) not in self._tuned:
+            self._tuned[reading.name, scale] = self._tune(reading, scale)
+        return self._tuned[reading.name, scale]
 
-    def tune(self, reading: Reading, scale: Scale) -> tuple[dict[str, tuple[str, bool]], list[Row]]:
-        """Each contender's setting, with whether it met the tolerance; and every setting's means, as a table."""
+    def _tune(self, reading: Reading, scale: Scale) -> Tuned:
         few = replace(scale, seeds=min(self.tuning_seeds, scale.seeds))
         rules = {f"{m}: {words}": reading.of(rule) for m, grid in self.grids.items() for words, rule in grid.items()}
         found = self._runs(rules, reading, few, first=FIRST_TUNING_SEED, keep=False)
@@ -126,26 +136,25 @@ class Contest:
                 words: contender.look(found[f"{contender.method}: {words}"], own)
                 for words in self.grids[contender.method]
             }
-            chosen[contender.name] = best(tried, self.constraint)
+            chosen[contender.name] = best(tried)
             for words, points in tried.items():
-                levels = {"F": mean(points, "worst_objective"), "G": mean(points, self.constraint)}
+                levels = {"F": mean(points, "worst_objective"), "G": mean(points, "worst_constraint")}
                 rows.append({"reading": reading.name, "method": contender.name, "setting": words, **levels})
         return chosen, rows
 
-    def judge(self, reading: Reading, chosen: Mapping[str, tuple[str, bool]], scale: Scale) -> Entries:
+    def judge(self, reading: Reading, chosen: Chosen, scale: Scale) -> Entries:
         """Every contender at the paper's setting and at its own best, on seeds that it was not tuned on."""
-        method = {one.name: one.method for one in self.contenders}
         rules = {f"{m}, {PAPER}": reading.of(rule) for m, rule in self.paper.items()}
-        rules |= {
-            f"{method[name]}: {words}": reading.of(self.grids[method[name]][words])
-            for name, (words, _) in chosen.items()
-        }
+        for one in self.contenders:
+            words, _ = chosen[one.name]
+            rules[f"{one.method}: {words}"] = reading.of(self.grids[one.method][words])
         found = self._runs(rules, reading, scale)
         own = self.study.tasks(scale.seeds, **self.variant)
         entries: Entries = {}
         for one in self.contenders:
             words, met = chosen[one.name]
-            entries[one.name, PAPER] = Entry(PAPER, one.look(found[f"{one.method}, {PAPER}"], own))
+            if one.method in self.paper:
+                entries[one.name, PAPER] = Entry(PAPER, one.look(found[f"{one.method}, {PAPER}"], own))
             entries[one.name, TUNED] = Entry(words, one.look(found[f"{one.method}: {words}"], own), met)
         return entries
 
@@ -160,57 +169,54 @@ class Contest:
 
     def claims(self, reading: Reading, entries: Entries) -> list[Claim]:
         """The first contender against the others: at the paper's settings, and against tuned ones untuned and tuned."""
-        first, limit = self.contenders[0], self.study.tolerance
-        own = entries[first.name, PAPER]
-        others = {one.name: entries[one.name, PAPER] for one in self.rivals}
-        found = [
-            Claim(
-                f"{reading.name}: at the paper's settings {first.name} meets G <= {limit:g} and the others do not",
-                self._meets(own) and not any(self._meets(other) for other in others.values()),
-                "; ".join(f"{name} {self.told(one)}" for name, one in {first.name: own, **others}.items()),
-            )
-        ]
-        for kind, how in ((PAPER, "at the paper's setting"), (TUNED, "tuned")):
-            for other in self.rivals:
-                statement = (
-                    f"{reading.name}: {first.name} {how} meets G with a lower F than {other.name}, tuned (or it cannot)"
+        found: list[Claim] = []
+        for judged_by in dict.fromkeys(one.judged_by for one in self.contenders):
+            first, *rest = (one for one in self.contenders if one.judged_by == judged_by)
+            rivals = [one for one in rest if one.method != first.method]
+            where = f"{reading.name}, {judged_by}" if judged_by else reading.name
+            shown = {one.method: entries[one.name, PAPER] for one in (first, *rivals) if one.method in self.paper}
+            meeting = [method for method, entry in shown.items() if self._meets(entry)]
+            if len(shown) > 1:
+                found.append(
+                    Claim(
+                        f"{where}: at the paper's settings {first.method} meets G <= {self.study.tolerance:g} and the "
+                        "others do not",
+                        meeting == [first.method],
+                        "; ".join(f"{method} {told(entry)}" for method, entry in shown.items()),
+                    )
                 )
-                found.append(self._lower(statement, entries[first.name, kind], entries[other.name, TUNED]))
+            for kind, how in ((PAPER, "at the paper's setting"), (TUNED, "tuned")):
+                for other in rivals:
+                    statement = f"{where}: {first.method} {how} meets G with a lower F than {other.method} tuned"
+                    found.append(self._lower(statement, entries[first.name, kind], entries[other.name, TUNED]))
         return found
 
     def _lower(self, statement: str, own: Entry, other: Entry) -> Claim:
-        told = f"{own.setting}: {self.told(own)}; {other.setting}: {self.told(other)}"
         higher, margin = paired(other.points, own.points, "worst_objective")
-        told += f"; the second F is higher by {higher:.3f} ± {margin:.3f} (95%, paired)"
+        measured = (
+            f"{own.setting}: {told(own)}; against {other.setting}: {told(other)}; the latter's F is higher by "
+            f"{higher:.3f} ± {margin:.3f} (95%, paired)"
+        )
         if not other.met:
-            return Claim(statement, self._meets(own), f"{told}; nothing on the second's grid meets G")
-        return Claim(statement, self._meets(own) and higher > margin, told)
+            return Claim(f"{statement} (or it cannot)", self._meets(own), f"{measured}; nothing on its grid meets G")
+        return Claim(statement, self._meets(own) and higher > margin, measured)
 
     def _meets(self, entry: Entry) -> bool:
-        return meets([getattr(point, self.constraint) for point in entry.points], self.study.tolerance)
-
-    def told(self, entry: Entry) -> str:
-        """F and G as means over seeds with 95% intervals."""
-        f, g = ([getattr(point, name) for point in entry.points] for name in ("worst_objective", self.constraint))
-        return f"F {interval(f)}, G {interval(g)}"
+        return meets([point.worst_constraint for point in entry.points], self.study.tolerance)
 
     def rows(self, reading: Reading, entries: Entries) -> list[Row]:
         """A row a contender, setting and seed."""
         return [
-            row | {"judged_constraint": getattr(point, self.constraint)}
+            row
             for (name, kind), entry in entries.items()
-            for row, point in zip(
-                answer_rows(entry.points, reading=reading.name, method=name, kind=kind, setting=entry.setting),
-                entry.points,
-                strict=True,
-            )
+            for row in answer_rows(entry.points, reading=reading.name, method=name, kind=kind, setting=entry.setting)
         ]
 
     def draw(self, pair: Any, reading: Reading, entries: Entries) -> None:
         """F and G with 95% intervals in two panels side by side: hollow at the paper's setting, filled where tuned."""
         names = [one.name for one in self.contenders]
         method = {one.name: one.method for one in self.contenders}
-        for panel, number, word in zip(pair, ("worst_objective", self.constraint), "FG", strict=True):
+        for panel, number, word in zip(pair, ("worst_objective", "worst_constraint"), "FG", strict=True):
             for (name, kind), entry in entries.items():
                 values = [getattr(point, number) for point in entry.points]
                 place = names.index(name) + (-0.14 if kind == PAPER else 0.14)
@@ -231,16 +237,16 @@ class Contest:
         pair[1].axvline(self.study.tolerance, color="black", linestyle="--", linewidth=1)
 
 
-def best(tried: Mapping[str, list[Point]], constraint: str) -> tuple[str, bool]:
+def best(tried: Mapping[str, list[Point]]) -> tuple[str, bool]:
     """The setting with the smallest F among those that meet the tolerance, by means over seeds, and True.
 
     Where none meets it: the one with the smallest G, and False.
     """
     limit = next(iter(tried.values()))[0].tolerance
-    meeting = [words for words in tried if mean(tried[words], constraint) <= limit]
+    meeting = [words for words in tried if mean(tried[words], "worst_constraint") <= limit]
     if meeting:
         return min(meeting, key=lambda words: mean(tried[words], "worst_objective")), True
-    return min(tried, key=lambda words: mean(tried[words], constraint)), False
+    return min(tried, key=lambda words: mean(tried[words], "worst_constraint")), False
 
 
 def meets(values: Sequence[float], limit: float) -> bool:
@@ -253,3 +259,31 @@ def interval(values: Sequence[float]) -> str:
     """A mean over seeds and half its 95% interval."""
     spread = half_interval(values)
     return f"{np.mean(values):.3f}" + (f" ± {spread:.3f}" if np.isfinite(spread) else "")
+
+
+def told(entry: Entry) -> str:
+    """F and G as means over seeds with 95% intervals."""
+    f, g = ([getattr(point, name) for point in entry.points] for name in ("worst_objective", "worst_constraint"))
+    return f"F {interval(f)}, G {interval(g)}"
+
+
+def contested(
+    contest: Contest, readings: Mapping[Reading, Reading] | Sequence[Reading], title: str, scale: Scale
+) -> Outcome:
+    """Tune and judge under every reading: a row of two panels each, tables of both, and the claims.
+
+    Where tuning under a reading takes too long, a mapping says under which other one settings are chosen.
+    """
+    chosen_under = readings if isinstance(readings, Mapping) else {reading: reading for reading in readings}
+    shown = f"{title}\nworst client, mean over fresh seeds, 95% interval\n○ the paper's setting   ● tuned"
+    figure, axes = panels(len(readings), 2, shown, width=3.6, height=0.8 + 0.3 * len(contest.contenders))
+    tried: list[Row] = []
+    answers: list[Row] = []
+    claims: list[Claim] = []
+    for pair, (reading, other) in zip(axes, chosen_under.items(), strict=True):
+        chosen, rows = contest.tune(other, scale)
+        entries = contest.judge(reading, chosen, scale)
+        contest.draw(pair, reading, entries)
+        tried, answers = tried + rows, answers + contest.rows(reading, entries)
+        claims += contest.claims(reading, entries)
+    return Outcome(figure, {"tuning": tried, "answers": answers}, tuple(claims))

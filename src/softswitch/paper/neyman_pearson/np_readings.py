@@ -7,11 +7,10 @@ from functools import partial
 from typing import TypeVar
 
 from softswitch.method.rules import Penalty, PrimalDual
-from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
+from softswitch.paper.experiment import Experiment, Outcome, Scale
 from softswitch.paper.neyman_pearson.np_study import COMMON, FULL, PARTIAL, STUDY, softmax
-from softswitch.paper.readings import Contender, Contest, Reading
+from softswitch.paper.readings import Contender, Contest, Reading, contested
 from softswitch.paper.study import averages, lasts
-from softswitch.support.plotting import panels
 from softswitch.tasks.paper_settings import steps
 
 STEPS = (0.1, 0.2, 0.3, 0.5, 1.0, 1.5)
@@ -73,19 +72,7 @@ def run(readings: tuple[Reading, ...], scale: Scale) -> Outcome:
     """Every method under every reading; the quick version has the drawn batches and two settings a method."""
     readings = scale.pick(readings, FULL_READINGS[1:])
     methods = scale.pick(contest(), contest(STEPS[3:4], (3, 4)))
-    way = readings[0].way
-    title = f"{way.name}: the worst client, mean over fresh seeds and 95% interval\n○ the paper's setting   ● tuned"
-    figure, axes = panels(len(readings), 2, title, width=3.6, height=1.9)
-    tried: list[Row] = []
-    answers: list[Row] = []
-    claims: list[Claim] = []
-    for pair, reading in zip(axes, readings, strict=True):
-        chosen, rows = methods.tune(reading, scale)
-        entries = methods.judge(reading, chosen, scale)
-        methods.draw(pair, reading, entries)
-        tried, answers = tried + rows, answers + methods.rows(reading, entries)
-        claims += methods.claims(reading, entries)
-    return Outcome(figure, {"tuning": tried, "answers": answers}, tuple(claims))
+    return contested(methods, readings, f"Neyman–Pearson, {readings[0].way.name}", scale)
 
 
 EXPERIMENT = Experiment(
