@@ -104,7 +104,7 @@ class Experiment:
     shows: str
     run: Callable[[Scale], Outcome]
     extra: str = ""
-    seeds: int = 5
+    seeds: int = 10
 
     @property
     def missing(self) -> str:

@@ -15,9 +15,9 @@ from softswitch.tasks.paper_settings import steps
 
 STEPS = (0.1, 0.2, 0.3, 0.5, 1.0, 1.5)
 """The paper's own choice of step sizes, here for every method."""
-ALPHAS = (10.0, 30.0, 100.0, 1000.0, 6400.0, 64000.0)
-PENALTIES = (2.5, 4.0, 5.5, 7.5, 10.0, 15.0)
-MULTIPLIERS = ((2.5, 0.01), (4.0, 0.01), (6.0, 0.01), (10.0, 0.01), (2.5, 0.1), (6.0, 0.1))
+ALPHAS = (10.0, 30.0, 100.0, 300.0, 1000.0, 6400.0, 64000.0)
+PENALTIES = (2.5, 4.0, 6.0, 10.0, 15.0, 30.0, 60.0)
+MULTIPLIERS = ((2.5, 0.01), (4.0, 0.01), (6.0, 0.01), (10.0, 0.01), (16.0, 0.01), (2.5, 0.1), (6.0, 0.1))
 """μ₀ and η_d."""
 WHOLE, DRAWN = {"batch_size": None}, {"batch_size": STUDY.batch_size}
 FULL_READINGS = (Reading("all 22–23 rows", FULL, WHOLE), Reading("32 drawn by class", FULL, DRAWN))
@@ -37,8 +37,8 @@ CONTENDERS = (
 Value = TypeVar("Value")
 
 
-def contest(step_sizes: Sequence[float] = STEPS, places: Sequence[int] = range(6)) -> Contest:
-    """The three methods with six values of their own and six step sizes each, or with some of them."""
+def contest(step_sizes: Sequence[float] = STEPS, places: Sequence[int] = range(7)) -> Contest:
+    """The three methods with seven values of their own and six step sizes each, or with some of them."""
     return Contest(
         study=STUDY,
         paper=STUDY.rules,
