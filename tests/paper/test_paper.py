@@ -50,7 +50,17 @@ def test_list_and_refusal():
 SAFE_RL = [name for name in EXPERIMENTS if name.startswith("safe-rl")]  # these share their runs
 
 
-SLOW = ("alpha-scale", "fair-comparison", "fair-noniid", "fair-frontier", "fair-optimizer", "fair-criterion")
+SLOW = (
+    "alpha-scale",
+    "fair-comparison",
+    "fair-noniid",
+    "fair-noniid-readings",
+    "fair-passes",
+    "fair-readings",
+    "fair-frontier",
+    "fair-optimizer",
+    "fair-criterion",
+)
 ALONE = [
     pytest.param([name], marks=[pytest.mark.slow] if name in SLOW else [], id=name)
     for name in EXPERIMENTS

@@ -97,7 +97,7 @@ class Experiment:
     shows: str
     run: Callable[[Scale], Outcome]
     extra: str = ""
-    seeds: int = 5
+    seeds: int = 10
     together: str = ""
 
     def scale(self, seeds: int | None = None, quick: bool = False, progress: bool | None = None) -> Scale:

@@ -107,10 +107,10 @@ class Study:
         """Both ways to take part; the quick version shows the first."""
         return (self.full,) if scale.quick else (self.full, self.partial)
 
-    def tasks(self, seeds: int, **variant: Any) -> list[StudyTask]:
-        """One task a seed, each made once."""
+    def tasks(self, seeds: int, first: int = 0, /, **variant: Any) -> list[StudyTask]:
+        """One task a seed, from the seed ``first`` on, each made once."""
         found = []
-        for seed in range(seeds):
+        for seed in range(first, first + seeds):
             key = (seed, *sorted(variant.items()))
             if key not in self._made:
                 self._made[key] = self.task(seed, **variant)
@@ -125,14 +125,16 @@ class Study:
         *,
         variant: Mapping[str, Any] | None = None,
         evaluations: int = 0,
+        first: int = 0,
+        keep: bool = True,
         **options: Any,
     ) -> dict[str, tuple[Result, ...]]:
-        """Every rule with every seed, each seed on its own task.
+        """Every rule with every seed, from the seed ``first`` on, each seed on its own task.
 
         ``evaluations`` says how often a run looks at all data, test rows included; 0: never, and then tasks whose
-        clients differ in size share their programs.
+        clients differ in size share their programs. Runs are written down unless ``keep`` says otherwise.
         """
-        own = self.tasks(scale.seeds, **(variant or {}))
+        own = self.tasks(scale.seeds, first, **(variant or {}))
         rounds = self.quick_rounds if scale.quick else self.rounds
         settings = RUN | {
             "rounds": rounds,
@@ -147,10 +149,10 @@ class Study:
             [task.problem for task in own],
             [task.train for task in own],
             rules,
-            seeds=scale.seeds,
+            seeds=range(first, first + scale.seeds),
             **settings | options,
         )
-        for label, results in found:
+        for label, results in found if keep else ():
             scale.keep(" ".join([label, way.name, *map(str, (variant or {}).values())]), results)
         return dict(found)
 

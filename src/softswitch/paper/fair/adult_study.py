@@ -33,6 +33,16 @@ SOFTMAX = softmax(1.0, criterion="pooled")
 """The paper's server recomputes the gap from pooled group sums."""
 
 
+def penalty(weight: float, step: float = STEP) -> Penalty:
+    """The penalty method with another ρ or step."""
+    return Penalty(penalty=weight, **steps(step), **COMMON)
+
+
+def primal_dual(multiplier: float, dual_step: float, step: float = STEP) -> PrimalDual:
+    """The primal-dual method with another μ₀, η_d or step."""
+    return PrimalDual(multiplier=multiplier, dual_step_size=dual_step, **steps(step), **COMMON)
+
+
 def _task(seed: int, by: str | None = None, strata: str | None = None, hidden: tuple[int, ...] = (64,)) -> Adult:
     return adult(CLIENTS, seed=seed, by=by, strata=strata, hidden=hidden)
 
@@ -42,8 +52,8 @@ STUDY = Study(
     task=_task,
     rules={
         "Softmax SGM": SOFTMAX,
-        "Penalty": Penalty(penalty=10.0, **steps(STEP), **COMMON),
-        "Primal-dual": PrimalDual(multiplier=10.0, dual_step_size=0.01, **steps(STEP), **COMMON),
+        "Penalty": penalty(10.0),
+        "Primal-dual": primal_dual(10.0, 0.01),
     },
     full=FULL,
     partial=PARTIAL,
@@ -53,12 +63,12 @@ STUDY = Study(
     batch_size=128,
     grids={
         "Softmax SGM": Grid("α", (0.1, 1, 10, 100), 1, lambda alpha, _, step: softmax(alpha, step, criterion="pooled")),
-        "Penalty": Grid("ρ", (0.1, 1, 10, 100), 10, lambda rho, _, step: Penalty(penalty=rho, **steps(step), **COMMON)),
+        "Penalty": Grid("ρ", (0.1, 1, 10, 100), 10, lambda rho, _, step: penalty(rho, step)),
         "Primal-dual": Grid(
             "μ₀",
             (0.1, 1, 10, 100),
             10,
-            lambda mu, dual, step: PrimalDual(multiplier=mu, dual_step_size=dual, **steps(step), **COMMON),
+            primal_dual,
             "η_d",
             (0.01, 0.1, 1.0),
         ),

@@ -6,6 +6,7 @@ import numpy as np
 
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.safe_rl.safe_rl_study import ALPHA, CRPO, LAST, PRIMARY, SOFTMAX, runs
+from softswitch.paper.study import half_interval
 from softswitch.results.result import Result
 from softswitch.support.plotting import BLUE, VERMILLION, legend, panels
 
@@ -67,6 +68,45 @@ def _claims(names: tuple[str, ...], measured: dict[str, list[dict[str, np.ndarra
             mean[SOFTMAX].max() < mean[CRPO].max(),
             f"{names[worst[SOFTMAX]]} {mean[SOFTMAX].max():.1f} against {names[worst[CRPO]]} {mean[CRPO].max():.1f}",
         ),
+        Claim(
+            "with Softmax SGM no cart is above its budget on average, with Parallel CRPO some are",
+            not (mean[SOFTMAX] > 0).any() and bool((mean[CRPO] > 0).any()),
+            "; ".join(f"{method}: {_above(names, values)}" for method, values in mean.items()),
+        ),
+        *planet_claims(names, {method: np.array([own["return"] for own in runs]) for method, runs in measured.items()}),
+    ]
+
+
+def _above(names: tuple[str, ...], constraint: np.ndarray) -> str:
+    return ", ".join(f"{names[c]} +{constraint[c]:.1f}" for c in np.flatnonzero(constraint > 0)) or "none"
+
+
+def planet_claims(names: tuple[str, ...], returns: dict[str, np.ndarray]) -> list[Claim]:
+    """Who gains and who pays: returns (seeds × carts) planet by planet, and in how many seeds all of it is lost."""
+    planets = list(dict.fromkeys(name.split()[0] for name in names))
+    own = {planet: [name.split()[0] == planet for name in names] for planet in planets}
+    levels = {m: {p: values[:, own[p]].mean(axis=1) for p in planets} for m, values in returns.items()}
+    gains = {p: levels[SOFTMAX][p] - levels[CRPO][p] for p in planets}
+    poorest = min(planets, key=lambda p: levels[CRPO][p].mean())
+    said = {
+        p: f"{p} {levels[CRPO][p].mean():.0f} → {levels[SOFTMAX][p].mean():.0f}, "
+        f"{gains[p].mean():+.0f} ± {half_interval(gains[p]):.0f} (95%, paired)"
+        for p in planets
+    }
+    seeds = len(returns[CRPO])
+    halved = int((returns[SOFTMAX].mean(axis=1) < returns[CRPO].mean(axis=1) / 2).sum())
+    return [
+        Claim(
+            "the planet with the smallest return gains from Softmax SGM",
+            bool(gains[poorest].mean() > half_interval(gains[poorest])),
+            said[poorest],
+        ),
+        Claim(
+            "no planet loses return by it, beyond the 95% interval",
+            not any(gains[p].mean() < -half_interval(gains[p]) for p in planets),
+            "; ".join(said[p] for p in planets if p != poorest)
+            + f"; all carts' mean return is less than half of Parallel CRPO's in {halved} of {seeds} seeds",
+        ),
     ]
 
 
@@ -74,6 +114,6 @@ EXPERIMENT = Experiment(
     "safe-rl-clients",
     "safe RL: return and constraint of every client, planet by planet",
     run,
-    seeds=3,
+    seeds=10,
     together="safe-rl",
 )
