@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from softswitch.engines.sweep import sweep as sweep
     from softswitch.engines.sweep import sweep_federation as sweep_federation
     from softswitch.engines.unconstrained import add_baselines as add_baselines
-    from softswitch.guarantees.best_possible import lower_bound as lower_bound
-    from softswitch.guarantees.best_possible import with_lower_bound as with_lower_bound
-    from softswitch.guarantees.binomial import rows_to_certify as rows_to_certify
-    from softswitch.guarantees.certify import certify as certify
-    from softswitch.guarantees.client_gaps import heterogeneity as heterogeneity
-    from softswitch.guarantees.pilot import estimate_constants as estimate_constants
-    from softswitch.guarantees.plan import Plan as Plan
-    from softswitch.guarantees.plan_search import plan as plan
-    from softswitch.guarantees.theorems import Constants as Constants
-    from softswitch.guarantees.theorems import alpha_window as alpha_window
+    from softswitch.guarantees.optimality.best_possible import lower_bound as lower_bound
+    from softswitch.guarantees.optimality.best_possible import with_lower_bound as with_lower_bound
+    from softswitch.guarantees.theory.client_gaps import heterogeneity as heterogeneity
+    from softswitch.guarantees.theory.pilot import estimate_constants as estimate_constants
+    from softswitch.guarantees.theory.plan import Plan as Plan
+    from softswitch.guarantees.theory.plan_search import plan as plan
+    from softswitch.guarantees.theory.theorems import Constants as Constants
+    from softswitch.guarantees.theory.two_clients import alpha_window as alpha_window
+    from softswitch.guarantees.unseen_rows.binomial import rows_to_certify as rows_to_certify
+    from softswitch.guarantees.unseen_rows.certify import certify as certify
     from softswitch.method.memory import Memory as Memory
     from softswitch.method.rules import AverageSGM as AverageSGM
     from softswitch.method.rules import HardSGM as HardSGM
@@ -74,7 +74,7 @@ _PLACES = {
     "Chunk": "runs.watching",
     "ClientData": "clients.client_data",
     "ClientHistory": "results.history",
-    "Constants": "guarantees.theorems",
+    "Constants": "guarantees.theory.theorems",
     "Domain": "problem.domains",
     "Fate": "results.history",
     "Federation": "clients.federation",
@@ -87,7 +87,7 @@ _PLACES = {
     "ParityClassifier": "tables.estimators",
     "Oracle": "clients.oracle",
     "Penalty": "method.rules",
-    "Plan": "guarantees.plan",
+    "Plan": "guarantees.theory.plan",
     "PooledConstraint": "problem.pooled",
     "PrimalDual": "method.rules",
     "Problem": "problem.problem",
@@ -99,16 +99,16 @@ _PLACES = {
     "Sweep": "engines.sweep",
     "Verdict": "results.certificate",
     "add_baselines": "engines.unconstrained",
-    "alpha_window": "guarantees.theorems",
-    "certify": "guarantees.certify",
-    "estimate_constants": "guarantees.pilot",
+    "alpha_window": "guarantees.theory.two_clients",
+    "certify": "guarantees.unseen_rows.certify",
+    "estimate_constants": "guarantees.theory.pilot",
     "evaluate": "clients.evaluation",
-    "heterogeneity": "guarantees.client_gaps",
+    "heterogeneity": "guarantees.theory.client_gaps",
     "load": "tables.model",
-    "lower_bound": "guarantees.best_possible",
+    "lower_bound": "guarantees.optimality.best_possible",
     "mean_over": "problem.means",
-    "plan": "guarantees.plan_search",
-    "rows_to_certify": "guarantees.binomial",
+    "plan": "guarantees.theory.plan_search",
+    "rows_to_certify": "guarantees.unseen_rows.binomial",
     "share_over": "problem.means",
     "softmax_mean": "method.weighting",
     "softmax_weights": "method.weighting",
@@ -119,7 +119,7 @@ _PLACES = {
     "split_iid": "clients.splits",
     "sweep": "engines.sweep",
     "sweep_federation": "engines.sweep",
-    "with_lower_bound": "guarantees.best_possible",
+    "with_lower_bound": "guarantees.optimality.best_possible",
 }
 """Where each name lives."""
 

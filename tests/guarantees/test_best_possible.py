@@ -10,7 +10,7 @@ import pytest
 
 import softswitch as ss
 from convex_problems import draw
-from softswitch.guarantees.lagrangian import Lagrangian, Weights
+from softswitch.guarantees.optimality.lagrangian import Lagrangian, Weights
 from softswitch.tables.kinds import problem_of_kind
 from softswitch.tasks.fairness import demographic_parity
 from softswitch.tasks.networks import network, probability
@@ -268,7 +268,7 @@ def test_ready_made_problems_say_whether_they_are_convex():
 def test_slices_change_nothing(x64, monkeypatch):
     """Many rows: clients of weight 0 are passed over, and the rest goes through in slices."""
     import softswitch.clients.slices
-    import softswitch.guarantees.lagrangian as module
+    import softswitch.guarantees.optimality.lagrangian as module
 
     problem, clients = logistic(5)
     weights = Weights(np.array([0.5, 0, 0.5, 0, 0]), np.array([[0.0], [0.3], [0], [0], [0]]))

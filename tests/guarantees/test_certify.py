@@ -10,7 +10,7 @@ from scipy import stats
 
 import softswitch as ss
 from softswitch.clients.splits import hold_out
-from softswitch.guarantees.intervals import ErrorLevels, mean_interval
+from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, mean_interval
 from softswitch.problem.means import mean_over
 from softswitch.results.certificate import Verdict
 from softswitch.tables.kinds import problem_of_kind

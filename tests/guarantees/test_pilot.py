@@ -7,7 +7,7 @@ from benchmarks.promise import NOISE, constraint, linear_clients, objective, wor
 from scipy import integrate
 
 import softswitch as ss
-from softswitch.guarantees.pilot import subgaussian_norm
+from softswitch.guarantees.theory.pilot import subgaussian_norm
 
 
 def test_subgaussian_norm_of_known_distributions():

@@ -49,8 +49,8 @@ def plan(
 
     Ends with exit code 1 where the wish cannot be met.
     """
-    from softswitch.guarantees import plan_search
-    from softswitch.guarantees.theorems import Constants
+    from softswitch.guarantees.theory import plan_search
+    from softswitch.guarantees.theory.theorems import Constants
 
     try:
         known = Constants(diameter, lipschitz, gradient_noise, value_noise, heterogeneity, gap, tuple(gap_shape or ()))

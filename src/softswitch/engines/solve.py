@@ -16,7 +16,7 @@ from softswitch.engines.completing import completed, completed_for
 from softswitch.engines.loop import run
 from softswitch.engines.request import Request, request, request_of
 from softswitch.engines.warm_start import WarmStart
-from softswitch.guarantees.best_possible import with_lower_bound
+from softswitch.guarantees.optimality.best_possible import with_lower_bound
 from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule
 from softswitch.problem.problem import Problem

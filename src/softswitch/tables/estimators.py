@@ -16,7 +16,7 @@ from softswitch.clients.client_data import ClientData
 from softswitch.clients.splits import hold_out
 from softswitch.engines.solve import solve
 from softswitch.engines.unconstrained import add_baselines
-from softswitch.guarantees.certify import certify
+from softswitch.guarantees.unseen_rows.certify import certify
 from softswitch.method.rules import SoftmaxSGM
 from softswitch.problem.problem import Problem
 from softswitch.results.result import Result

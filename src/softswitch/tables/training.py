@@ -17,7 +17,7 @@ from softswitch.engines.completing import completed
 from softswitch.engines.request import request
 from softswitch.engines.solve import solve
 from softswitch.engines.unconstrained import add_baselines
-from softswitch.guarantees.certify import certify
+from softswitch.guarantees.unseen_rows.certify import certify
 from softswitch.method.rules import Rule
 from softswitch.results.certificate import Certificate
 from softswitch.results.result import Result

@@ -19,7 +19,7 @@ import softswitch.flower as fl
 from flower_clients import FEATURES, quadratics, zeros
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.flat_params import flat, unflat
-from softswitch.guarantees.intervals import ErrorLevels, mean_interval
+from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, mean_interval
 from softswitch.results.history import Fate
 from softswitch.rules import LocalLoss
 from softswitch.runs.folder import find_runs, open_run

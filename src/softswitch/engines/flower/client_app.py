@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.local import LocalOracle, Refused, Task
-from softswitch.guarantees.intervals import ErrorLevels
+from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
 from softswitch.method.messages import LocalLoss
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval, Method

@@ -19,8 +19,8 @@ from softswitch.engines.choice import size_of
 from softswitch.engines.flower.flat_params import flat, unflat
 from softswitch.engines.flower.local import BatchSize, Task, ValueBatchSize, batches_of
 from softswitch.engines.flower.wire import Arrays, Values
-from softswitch.guarantees.certify import intervals_of, known_ranges
-from softswitch.guarantees.intervals import ErrorLevels
+from softswitch.guarantees.unseen_rows.certify import intervals_of, known_ranges
+from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
 from softswitch.method.messages import Decision, LocalLoss
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem

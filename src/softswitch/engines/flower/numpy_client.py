@@ -10,7 +10,7 @@ import numpy as np
 
 from softswitch.engines.flower.local import BatchSize, Task, ValueBatchSize, batches_of, drawn
 from softswitch.engines.flower.wire import Arrays, Values
-from softswitch.guarantees.intervals import ErrorLevels, intervals_by_rows
+from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, intervals_by_rows
 from softswitch.method.messages import LocalLoss
 from softswitch.problem.problem import check_stand_in
 from softswitch.problem.ranges import Range

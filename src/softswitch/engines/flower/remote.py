@@ -17,8 +17,8 @@ from softswitch.engines.flower.exchange import Lost, exchange
 from softswitch.engines.flower.reading import put_together
 from softswitch.engines.flower.roster import Roster
 from softswitch.engines.flower.strategy_settings import StrategySettings
-from softswitch.guarantees.intervals import ErrorLevels
-from softswitch.guarantees.step_up import certificate_of
+from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
+from softswitch.guarantees.unseen_rows.step_up import certificate_of
 from softswitch.problem.parameters import Params
 from softswitch.problem.ranges import Range, checked_range, each_range, ends, has_two_values
 from softswitch.results.certificate import Certificate, Interval, Method

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from softswitch.engines.flower.local import Batches, BatchSize, Task, ValueBatchSize, batches_of, drawn
 from softswitch.engines.flower.wire import Arrays, Values
-from softswitch.guarantees.intervals import ErrorLevels, intervals_by_rows
+from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, intervals_by_rows
 from softswitch.method.messages import LocalLoss
 from softswitch.problem.problem import check_stand_in
 from softswitch.problem.ranges import Range

@@ -17,7 +17,7 @@ THEORY_ITEMS: tuple[Item, ...] = (
         "Assumption 4.1",
         "assumption:convexity",
         "every f_i and g_i is convex",
-        ("softswitch.guarantees.convexity",),
+        ("softswitch.guarantees.optimality.convexity",),
         tests=("guarantees/test_best_possible.py::test_convexity_that_is_refuted_is_no_promise",),
     ),
     Item(

@@ -9,7 +9,7 @@ import numpy as np
 
 from softswitch.clients.client_data import ClientData
 from softswitch.engines.solve import solve
-from softswitch.guarantees.theorems import limit_cycle
+from softswitch.guarantees.theory.two_clients import limit_cycle
 from softswitch.method.rules import SoftmaxSGM
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.problem.parameters import Batch, Params

@@ -19,8 +19,8 @@ from scipy import optimize, stats
 
 from softswitch.clients.client_data import ClientData
 from softswitch.engines.sweep import sweep
-from softswitch.guarantees.pilot import estimate_constants
-from softswitch.guarantees.theorems import Constants, Setting, bound
+from softswitch.guarantees.theory.pilot import estimate_constants
+from softswitch.guarantees.theory.theorems import Constants, Setting, bound
 from softswitch.method.rules import SoftmaxSGM
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.neyman_pearson.np_study import CLIENTS, STUDY

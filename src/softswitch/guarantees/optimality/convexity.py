@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from softswitch.guarantees.lagrangian import Lagrangian, NoRowsLeft
+from softswitch.guarantees.optimality.lagrangian import Lagrangian, NoRowsLeft
 
 SEGMENTS = 6
 """Random segments through the answer, beside those to the start and to the Lagrangian's minimum."""

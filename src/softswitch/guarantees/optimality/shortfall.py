@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from softswitch.guarantees.lagrangian import Lagrangian, NoRowsLeft, Weights
-from softswitch.guarantees.minimise import Minimum
+from softswitch.guarantees.optimality.lagrangian import Lagrangian, NoRowsLeft, Weights
+from softswitch.guarantees.optimality.minimise import Minimum
 from softswitch.problem.domains import Ball, Box, Domain
 
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import linalg, optimize
 
-from softswitch.guarantees.lagrangian import Lagrangian, Weights
-from softswitch.guarantees.minimise import Minimum
+from softswitch.guarantees.optimality.lagrangian import Lagrangian, Weights
+from softswitch.guarantees.optimality.minimise import Minimum
 
 MOST_FUNCTIONS = 400
 """So many objectives, and as many constraints, are looked at together: those that are largest."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import linalg, optimize
 
-from softswitch.guarantees.lagrangian import Lagrangian, Looked, NoRowsLeft, Weights
+from softswitch.guarantees.optimality.lagrangian import Lagrangian, Looked, NoRowsLeft, Weights
 from softswitch.problem.domains import Box, Domain
 
 MOST_DENSE = 500

@@ -17,11 +17,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from softswitch.clients.client_data import ClientData
-from softswitch.guarantees.convexity import refutation
-from softswitch.guarantees.lagrangian import Lagrangian, NoRowsLeft, Weights
-from softswitch.guarantees.minimise import Minimum, smallest
-from softswitch.guarantees.multipliers import PointValues, Proposal, first_weights, next_weights
-from softswitch.guarantees.shortfall import NO_FLOOR, Floor, bends_down, checked_floor, floor
+from softswitch.guarantees.optimality.convexity import refutation
+from softswitch.guarantees.optimality.lagrangian import Lagrangian, NoRowsLeft, Weights
+from softswitch.guarantees.optimality.minimise import Minimum, smallest
+from softswitch.guarantees.optimality.multipliers import PointValues, Proposal, first_weights, next_weights
+from softswitch.guarantees.optimality.shortfall import NO_FLOOR, Floor, bends_down, checked_floor, floor
 from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params, checked_params
 from softswitch.problem.problem import Problem

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from scipy import optimize
 
-from softswitch.guarantees.theorems import Constants, Setting, bound, constraint_bound, least_switch_share
+from softswitch.guarantees.theory.theorems import Constants, Setting, bound, constraint_bound, least_switch_share
 
 MOST_ROUNDS = MOST_ROWS = 10**15
 """A plan of more rounds, or of more rows a report, is as good as none."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from softswitch.guarantees.theorems import Bound, Constants, Setting, constraint_bound
+from softswitch.guarantees.theory.theorems import Bound, Constants, Setting, constraint_bound
 from softswitch.support.text import as_text
 
 

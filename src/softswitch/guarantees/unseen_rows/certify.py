@@ -18,7 +18,7 @@ from softswitch.clients.client_data import ClientData, Rows
 from softswitch.clients.evaluation import evaluate
 from softswitch.clients.losses import Losses
 from softswitch.clients.slices import map_slices
-from softswitch.guarantees.intervals import (
+from softswitch.guarantees.unseen_rows.intervals import (
     RESAMPLES,
     ErrorLevels,
     concerned,
@@ -28,7 +28,7 @@ from softswitch.guarantees.intervals import (
     resampled_interval,
     unknown,
 )
-from softswitch.guarantees.step_up import certificate_of
+from softswitch.guarantees.unseen_rows.step_up import certificate_of
 from softswitch.problem.parameters import WEIGHT, Params, checked_params, float_dtype
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.problem.problem import Problem

@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from softswitch.guarantees import betting, binomial
-from softswitch.guarantees.intervals import ErrorLevels, unknown
+from softswitch.guarantees.unseen_rows import betting, binomial
+from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, unknown
 from softswitch.problem.ranges import Range, ends
 from softswitch.results.certificate import Certificate, ClientCertificate, Interval, Method, Verdict
 

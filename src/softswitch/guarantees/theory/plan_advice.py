@@ -6,15 +6,15 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from softswitch.guarantees.plan import Remedy
-from softswitch.guarantees.plan_reach import (
+from softswitch.guarantees.theory.plan import Remedy
+from softswitch.guarantees.theory.plan_reach import (
     MOST_ROUNDS,
     beyond_epsilon,
     first_number,
     grows_with_rounds,
     smallest_error,
 )
-from softswitch.guarantees.theorems import (
+from softswitch.guarantees.theory.theorems import (
     Constants,
     Setting,
     bound,

@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING
 
 from scipy import optimize
 
-from softswitch.guarantees.plan import Plan
-from softswitch.guarantees.plan_advice import by_general_bound, on_constraint, remedies_for, warnings_for, why_not
-from softswitch.guarantees.plan_reach import (
+from softswitch.guarantees.theory.plan import Plan
+from softswitch.guarantees.theory.plan_advice import (
+    by_general_bound,
+    on_constraint,
+    remedies_for,
+    warnings_for,
+    why_not,
+)
+from softswitch.guarantees.theory.plan_reach import (
     MOST_ROUNDS,
     MOST_ROWS,
     LeastSwitchShare,
@@ -20,7 +26,7 @@ from softswitch.guarantees.plan_reach import (
     left_for_epsilon,
     smallest_error,
 )
-from softswitch.guarantees.theorems import Constants, Setting, bound, fewest_gradient_rows
+from softswitch.guarantees.theory.theorems import Constants, Setting, bound, fewest_gradient_rows
 from softswitch.support import checks
 
 if TYPE_CHECKING:  # it would import JAX, which a plan does not need

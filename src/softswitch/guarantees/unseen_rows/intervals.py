@@ -24,9 +24,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-from softswitch.guarantees.betting import Bets
-from softswitch.guarantees.binomial import CountedRate
-from softswitch.guarantees.gap import Excess, OneSide, absolute_lower, absolute_upper, p_above, p_within
+from softswitch.guarantees.unseen_rows.betting import Bets
+from softswitch.guarantees.unseen_rows.binomial import CountedRate
+from softswitch.guarantees.unseen_rows.gap import Excess, OneSide, absolute_lower, absolute_upper, p_above, p_within
 from softswitch.problem.ranges import Range, ends, has_two_values
 from softswitch.results.certificate import Interval, Method
 

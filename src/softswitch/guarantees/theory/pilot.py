@@ -14,8 +14,8 @@ from softswitch.clients.client_data import ClientData, Rows
 from softswitch.clients.evaluation import evaluate
 from softswitch.clients.losses import Losses
 from softswitch.clients.sampling import Batching, batching
-from softswitch.guarantees.client_gaps import checked_gap, heterogeneity
-from softswitch.guarantees.theorems import Constants
+from softswitch.guarantees.theory.client_gaps import checked_gap, heterogeneity
+from softswitch.guarantees.theory.theorems import Constants
 from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem

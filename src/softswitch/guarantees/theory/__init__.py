@@ -1,0 +1,1 @@
+"""The theorems as functions, their constants measured, and plans by them."""
