@@ -185,5 +185,5 @@ def _claims(serving: dict[str, list[set[float]]]) -> list[Claim]:
 
 
 EXPERIMENT = Experiment(
-    "alpha-scale", "one α for all tasks? α per unit and α per spread of the reports", run, seeds=3, together="safe-rl"
+    "alpha-scale", "one α for all tasks? α per unit and α per spread of the reports", run, together="safe-rl"
 )

@@ -58,6 +58,5 @@ EXPERIMENT = Experiment(
     "safe-rl-alpha",
     "safe RL over α: fewer violations, then a collapse into short episodes",
     run,
-    seeds=3,
     together="safe-rl",
 )

@@ -114,6 +114,5 @@ EXPERIMENT = Experiment(
     "safe-rl-clients",
     "safe RL: return and constraint of every client, planet by planet",
     run,
-    seeds=10,
     together="safe-rl",
 )
