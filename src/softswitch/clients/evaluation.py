@@ -143,6 +143,21 @@ def judged(way: WayThrough, rows: Rows, params: Params, losses: Losses) -> Judge
     return Judged(np.asarray(objective), np.asarray(constraint), pooled)
 
 
+Judge = Callable[[Params], Judged]
+
+
+def judge_of(problem: Problem, clients: ClientData) -> Judge:
+    """What judges parameters by all rows of the clients."""
+    losses, way = Losses.of(problem), way_through(clients, ignoring_weights(problem, clients))
+    return lambda params: judged(way, clients.rows, params, losses)
+
+
+def ignoring_weights(problem: Problem, clients: ClientData) -> tuple[str, ...]:
+    """The functions that do not read the rows' weights."""
+    batch = clients.batch_shapes(int(clients.sizes.max()), float_dtype(problem.start))
+    return problem.trace(batch).ignore_weight
+
+
 def way_through(clients: ClientData, weights_ignored_by: tuple[str, ...]) -> WayThrough:
     """Group the clients by size.
 

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from softswitch.clients.client_data import ClientData
-from softswitch.clients.evaluation import judged, way_through, widths_by_size
-from softswitch.clients.losses import Losses
+from softswitch.clients.evaluation import Judge, ignoring_weights, judge_of, widths_by_size
 from softswitch.clients.oracle import Judged
 from softswitch.clients.taking_part import BatchSize, TakingPart
 from softswitch.engines.choice import MOMENTUM, Choice, choose
@@ -20,7 +19,7 @@ from softswitch.engines.loop import run
 from softswitch.engines.request import RunSettings, request
 from softswitch.method.rules import Rule, SoftmaxSGM
 from softswitch.method.steps import FallingStep
-from softswitch.problem.parameters import Params, float_dtype
+from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
 from softswitch.results.baseline import CONSTANT, FOR_THE_MEAN, FOR_THE_WORST, Baseline, no_better
 from softswitch.results.result import Result
@@ -64,7 +63,7 @@ def add_baselines(
         held_out: the rows that the run looked at beside, where it had such: what was compiled for it then serves again.
     """
     checks.expect("result", result, Result)
-    judge = _judge(problem, clients)
+    judge = judge_of(problem, clients)
     more = []
     if constants is not None:
         more.append(Baseline.of(CONSTANT, best_constant(judge, constants, result.rule), result.rule))
@@ -79,21 +78,6 @@ def add_baselines(
     known = {finding.illness for finding in result.diagnosis}
     found = [finding for finding in no_better(result.as_baseline, beside) if finding.illness not in known]
     return replace(result, baselines=beside, diagnosis=(*result.diagnosis, *found))
-
-
-Judge = Callable[[Params], Judged]
-
-
-def _judge(problem: Problem, clients: ClientData) -> Judge:
-    """What judges parameters by all rows of the clients."""
-    losses, way = Losses.of(problem), way_through(clients, _ignoring(problem, clients))
-    return lambda params: judged(way, clients.rows, params, losses)
-
-
-def _ignoring(problem: Problem, clients: ClientData) -> tuple[str, ...]:
-    """The functions that do not read the rows' weights."""
-    batch = clients.batch_shapes(int(clients.sizes.max()), float_dtype(problem.start))
-    return problem.trace(batch).ignore_weight
 
 
 class _Budget(NamedTuple):
@@ -120,7 +104,9 @@ def _budget(result: Result, problem: Problem, clients: ClientData) -> _Budget | 
         return _Budget(min(len(history), max(ROUNDS_AS_IN_RUN, int(PART * len(history)))), "auto", 1.0)
     spent *= PART
     all_rows, alike = int(widths_by_size(clients).sum()), int(clients.sizes.min()) == largest
-    whole = alike or not _ignoring(problem, clients)  # functions that ignore weights cannot be given padded batches
+    whole = alike or not ignoring_weights(
+        problem, clients
+    )  # functions that ignore weights cannot be given padded batches
     if whole and spent >= 4 * all_rows * WANTED_ROUNDS:
         return _Budget(min(int(spent / (4 * all_rows)), len(history)), None, 1.0)
     fewest = max(FEWEST_ROWS, len(clients.strata))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -110,11 +110,35 @@ class Certificate:
         tolerance: what g_i may be at most.
         confidence: the probability with which each kind of statement is true of all clients.
         clients: one certificate a client, also of those of whom nothing is known.
+        tests: how many models were tested on these rows in a fixed order, this one the last that passed.
     """
 
     tolerance: float
     confidence: float
     clients: tuple[ClientCertificate, ...]
+    tests: int = 1
+
+    def after_tests(self, tests: int) -> Certificate:
+        """The certificate of the last of several models that passed, tested one after the other on the same rows.
+
+        What is promised of it is that all clients are within the tolerance, for that was tested. Limits of its own
+        would be of the one that was picked, and are not told: every client's is the tolerance.
+        """
+        if tests == 1 or self.verdict is not Verdict.MEETS:
+            return self
+
+        def tested(interval: Interval) -> Interval:
+            return replace(interval, lower=-math.inf, upper=self.tolerance, alone=self.tolerance)
+
+        clients = tuple(
+            replace(
+                client,
+                objective=replace(client.objective, approximate=True),
+                constraints=tuple(map(tested, client.constraints)),
+            )
+            for client in self.clients
+        )
+        return replace(self, clients=clients, tests=tests)
 
     @property
     def verdict(self) -> Verdict:
@@ -192,6 +216,11 @@ class Certificate:
         beyond = (max(i.upper for i in c.constraints) for c in self.clients if c.verdict is Verdict.MEETS)
         if any(upper > self.tolerance for upper in beyond):
             said.append("A client may meet although that limit is above the bound: fewer statements, smaller limits.")
+        if self.tests > 1:
+            said.append(
+                f"{self.tests} models were tested on these rows in a fixed order, and this is the last that passed: "
+                "its limit is what was tested, the bound."
+            )
         if self.approximate or self.approximate_objective:
             said.append("≈ Approximate bounds: no range of the losses is known, or they are not means over rows.")
         return said

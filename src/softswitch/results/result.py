@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from softswitch.results.history import History
 from softswitch.results.improvement import quality
 from softswitch.results.lower_bound import LowerBound
 from softswitch.results.one_cycle import Cycle
-from softswitch.results.status import Status, StatusCode
+from softswitch.results.status import Status, StatusCode, status_of_model
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +80,30 @@ class Result:
 
     chosen: dict[str, str] = field(default_factory=dict)
     baselines: tuple[Baseline, ...] = ()
+
+    def with_model(self, params: Params, selected: str, judged: Judged) -> Result:
+        """The same run with another model as its answer: one chosen afterwards, by other rows.
+
+        Args:
+            params: the model.
+            selected: what it is, in words.
+            judged: its values at every client, on all training data.
+        """
+        objective = float(judged.objective.max())
+        bound = self.lower_bound
+        if bound is not None:
+            meets = bool(judged.constraint.max() <= self.rule.tolerance)
+            bound = replace(bound, objective=objective, meets=meets)
+        return replace(
+            self,
+            params=params,
+            selected=selected,
+            status=status_of_model(self.names, self.rule.tolerance, judged),
+            client_objective=judged.objective,
+            client_constraint=judged.constraint,
+            pooled_constraint=judged.pooled,
+            lower_bound=bound,
+        )
 
     @property
     def worst_objective(self) -> float:

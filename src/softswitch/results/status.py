@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -81,11 +82,20 @@ def status_of(ending: Ending, judged: Judged) -> Status:
     return at_answer
 
 
+def status_of_model(names: Sequence[Any], tolerance: float, judged: Judged) -> Status:
+    """Say how a model stands that was chosen after its run, from how good it is at every client."""
+    there, many = _AtAnswer(names, tolerance, judged), len(names)
+    if there.all_within:
+        message = f"all {many} clients are within the tolerance {tolerance:g} on training rows; {there}"
+        return Status(StatusCode.FEASIBLE, message, None, there.client)
+    above = f"{there.violating} of {many} clients {'is' if there.violating == 1 else 'are'} above the tolerance"
+    return Status(StatusCode.VIOLATED, f"{above} {tolerance:g} on training rows: {there}", None, there.client)
+
+
 class _AtAnswer:
     """What the answer's constraint is at the clients."""
 
-    def __init__(self, ending: Ending, judged: Judged) -> None:
-        names, tolerance = ending.names, ending.rule.tolerance
+    def __init__(self, names: Sequence[Any], tolerance: float, judged: Judged) -> None:
         self.worst = judged.constraint.max(axis=1)
         self.client = names[int(np.argmax(np.where(np.isnan(self.worst), -np.inf, self.worst)))]
         self.largest = float("nan") if np.isnan(self.worst).all() else float(np.nanmax(self.worst))
@@ -126,7 +136,7 @@ def _diverged(ending: Ending) -> Status:
 
 
 def _stopped(ending: Ending, judged: Judged) -> Status:
-    history, there = ending.history, _AtAnswer(ending, judged)
+    history, there = ending.history, _AtAnswer(ending.names, ending.rule.tolerance, judged)
     message = f"ended after {len(history)} rounds, {history.feasible_rounds} of them feasible; {there}"
     return Status(StatusCode.STOPPED, message, len(history), there.client, _smallest(ending))
 
@@ -148,7 +158,7 @@ def _nothing_counted(ending: Ending) -> Status:
 
 
 def _never_feasible(ending: Ending, judged: Judged) -> Status:
-    there, when = _AtAnswer(ending, judged), smallest_criterion(ending.history)
+    there, when = _AtAnswer(ending.names, ending.rule.tolerance, judged), smallest_criterion(ending.history)
     blocks = f"client {there.client!r} blocks with a constraint of {there.largest:.4g} on its data"
     if there.all_within:
         blocks = (
@@ -168,7 +178,11 @@ def _passed(ending: Ending) -> str:
 
 def _by_pooled(ending: Ending, judged: Judged, pooled: Any) -> Status:
     """A rule that switches on the constraint of all data put together is held to that one."""
-    there, level, tolerance = _AtAnswer(ending, judged), float(pooled.max()), ending.rule.tolerance
+    there, level, tolerance = (
+        _AtAnswer(ending.names, ending.rule.tolerance, judged),
+        float(pooled.max()),
+        ending.rule.tolerance,
+    )
     within = level <= tolerance
     met = within and not there.unknown
     message = (
@@ -180,7 +194,11 @@ def _by_pooled(ending: Ending, judged: Judged, pooled: Any) -> Status:
 
 
 def _by_client(ending: Ending, judged: Judged) -> Status:
-    there, many, tolerance = _AtAnswer(ending, judged), len(ending.names), ending.rule.tolerance
+    there, many, tolerance = (
+        _AtAnswer(ending.names, ending.rule.tolerance, judged),
+        len(ending.names),
+        ending.rule.tolerance,
+    )
     if there.all_within:
         message = f"{_passed(ending)}, and all {many} clients are within the tolerance {tolerance:g}; {there}"
         return Status(StatusCode.FEASIBLE, message, None, there.client, _smallest(ending))

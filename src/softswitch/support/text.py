@@ -17,6 +17,12 @@ def as_text(*parts: RenderableType, width: int = 120) -> str:
     return capture.get()
 
 
+def few_of(words: Sequence[str], most: int = 5) -> str:
+    """The first few of them, and how many more there are."""
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
+
+
 def mean_and_spread(values: Sequence[float] | np.ndarray) -> str:
     """Mean ± standard deviation, for a table."""
     spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""

@@ -38,6 +38,12 @@ def constant_network(like: Network, odds: float) -> Network:
     return [*hidden, {**last, "b": jnp.full_like(last["b"], odds)}]
 
 
+def moved_network(params: Network, scale: float, offset: float) -> Network:
+    """The network whose scores are ``scale`` times these, and ``offset`` more."""
+    *hidden, last = params
+    return [*hidden, {"w": scale * last["w"], "b": scale * last["b"] + offset}]
+
+
 def scores(params: Network, x: Float[Array, "rows features"]) -> Float[Array, " rows"]:
     """The network's output: the log odds of the positive class."""
     *hidden, last = params

@@ -1,44 +1,24 @@
 """certify(): which clients meet their constraints, and with what certainty, from rows not trained on.
 
-How a limit is made of rows stands in ``intervals.py``, and what is said of all clients together in ``step_up.py``.
+What functions are on rows is in ``row_values.py``, how a limit is made of them in ``intervals.py``, and what is said
+of all clients together in ``step_up.py``.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from softswitch.clients.client_data import ClientData, Rows
-from softswitch.clients.evaluation import evaluate
-from softswitch.clients.losses import Losses
-from softswitch.clients.slices import map_slices
-from softswitch.guarantees.unseen_rows.intervals import (
-    RESAMPLES,
-    ErrorLevels,
-    concerned,
-    gap_interval,
-    looks_like_a_mean,
-    mean_interval,
-    resampled_interval,
-    unknown,
-)
+from softswitch.clients.client_data import ClientData
+from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
+from softswitch.guarantees.unseen_rows.row_values import RowValues
 from softswitch.guarantees.unseen_rows.step_up import certificate_of
-from softswitch.problem.parameters import WEIGHT, Params, checked_params, float_dtype
-from softswitch.problem.pooled import PooledConstraint
+from softswitch.problem.parameters import Params, checked_params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range, checked_range, each_range
 from softswitch.results.certificate import Certificate, Interval
 from softswitch.results.result import Result
 from softswitch.support import checks
-
-BLOCK_ROWS = 1 << 22  # of resamples at once
-OTHER_PARAMS = 20  # to try at most, where rows do not differ
 
 
 def certify(
@@ -103,159 +83,7 @@ def intervals_of(
     params: Params, problem: Problem, held_out: ClientData, levels: ErrorLevels, ranges: Sequence[Range | None]
 ) -> list[list[Interval]]:
     """Every client's intervals of f and then g, at the levels given."""
-    values = _values(problem, held_out, params)
-    losses = Losses.of(problem)
-    by_row = np.asarray(_row_values(held_out.rows, params, losses), dtype=float)
-    means = _are_means(problem, held_out, params, values, by_row)
-    groups = _groups(problem, held_out, params, values, ranges)
-    found = []
-    for i, own in enumerate(_by_client(held_out, by_row)):
-        intervals = []
-        for j, bounds in enumerate(ranges):
-            rows = concerned(own[:, j])
-            if not math.isfinite(values[i, j]):
-                intervals.append(unknown(len(rows)))
-            elif j in groups and bounds is not None:
-                intervals.append(gap_interval(*groups[j][i], levels, bounds))
-            elif means[j] and len(rows):
-                intervals.append(mean_interval(rows, levels, bounds))
-            else:
-                intervals.append(_resampled(held_out, i, j, float(values[i, j]), params, losses, levels))
-        found.append(intervals)
-    return found
-
-
-def _values(problem: Problem, data: ClientData, params: Params) -> np.ndarray:
-    """f and g of every client on all of its rows, side by side."""
-    objective, constraint = evaluate(problem, data, params)
-    return np.concatenate([objective[:, None], constraint], axis=1)
-
-
-def _by_client(data: ClientData, by_row: np.ndarray) -> list[np.ndarray]:
-    return np.split(by_row, np.cumsum(data.sizes)[:-1])
-
-
-def _are_means(
-    problem: Problem, data: ClientData, params: Params, values: np.ndarray, by_row: np.ndarray
-) -> list[bool]:
-    """Which functions are means over rows: they are so at every client, on all of its rows and on a random part.
-
-    Rows that all have the same value (nobody was missed) are no evidence. But whether a function is a mean does not
-    depend on the parameters, so it is then tried at others, at which rows differ.
-    """
-    generator = np.random.default_rng(0)
-    kept = [np.sort(generator.permutation(size)[: (size + 1) // 2]) for size in data.sizes]
-    chosen = np.concatenate(
-        [first + rows for first, rows in zip(np.cumsum(data.sizes) - data.sizes, kept, strict=True)]
-    )
-    columns = {key: np.asarray(column)[chosen] for key, column in data.rows.columns.items()}
-    part = ClientData.from_arrays(columns, client=np.repeat(np.arange(len(kept)), [len(rows) for rows in kept]))
-    answers: list[bool | None] = [None] * values.shape[1]
-    losses, other = Losses.of(problem), params
-    for attempt in range(1 + OTHER_PARAMS):
-        if attempt:
-            other = _others(params, generator, keep=attempt % 2)
-            values, by_row = _values(problem, data, other), np.asarray(_row_values(data.rows, other, losses), float)
-        partial = _values(problem, part, other)
-        checked = ((values, _by_client(data, by_row)), (partial, _by_client(part, by_row[chosen])))
-        for j, answer in enumerate(answers):
-            if answer is None:
-                answers[j] = looks_like_a_mean(
-                    (own[:, j], total)
-                    for totals, rows in checked
-                    for total, own in zip(totals[:, j], rows, strict=True)
-                )
-        # What no single row has, such as a gap between groups, is no mean at any parameters.
-        if all(answer is not None or len(concerned(by_row[:, j])) == 0 for j, answer in enumerate(answers)):
-            break
-    return [bool(answer) for answer in answers]
-
-
-def _others(params: Params, generator: np.random.Generator, keep: int) -> Params:
-    """Random parameters as large as these; around them (``keep`` is 1) or around 0."""
-
-    def moved(leaf: Any) -> Any:
-        here = np.asarray(leaf)
-        size = float(np.abs(here).mean()) or 1.0
-        return jnp.asarray(keep * here + size * generator.standard_normal(here.shape), here.dtype)
-
-    return jax.tree.map(moved, params)
-
-
-def _groups(
-    problem: Problem, data: ClientData, params: Params, values: np.ndarray, ranges: Sequence[Range | None]
-) -> dict[int, list[tuple[np.ndarray, np.ndarray]]]:
-    """By constraint declared to be a gap: both groups' values at every client; only where that gives its value."""
-    losses = Losses.of(problem)
-    if not isinstance(problem.constraint, PooledConstraint) or not problem.constraint.gaps:
-        return {}
-    found = {}
-    told = np.asarray(_row_statistics(data.rows, params, losses), dtype=float)
-    if told.shape[1] != 4 * (len(ranges) - 1):
-        raise ValueError(f"{len(ranges) - 1} gaps must have four statistics each, but there are {told.shape[1]}")
-    by_client = _by_client(data, told)
-    for j in range(1, len(ranges)):
-        first = 4 * (j - 1)
-        parts = [
-            [own[own[:, k + 1] > 0, k] / own[own[:, k + 1] > 0, k + 1] for k in (first, first + 2)] for own in by_client
-        ]
-        agrees = all(
-            np.isclose(abs(a.mean() - b.mean()), value, rtol=1e-3, atol=1e-4)
-            for (a, b), value in zip(parts, values[:, j], strict=True)
-            if np.isfinite(value) and len(a) and len(b)
-        )
-        enough = all(len(a) and len(b) for (a, b), value in zip(parts, values[:, j], strict=True) if np.isfinite(value))
-        if agrees and enough:
-            found[j] = [(a, b) for a, b in parts]
-    return found
-
-
-def _resampled(
-    data: ClientData, client: int, function: int, value: float, params: Params, losses: Losses, levels: ErrorLevels
-) -> Interval:
-    """An approximate interval for what is not a mean over rows, from its values on resamples of them."""
-    size = int(data.sizes[client])
-    first = int(data.rows.offsets[client, 0])
-    width = 1 << (size - 1).bit_length()  # few widths, few programs
-    weights = jnp.asarray((np.arange(width) < size) / size, float_dtype(params))
-    generator = np.random.default_rng(client)
-    block = max(1, min(RESAMPLES, BLOCK_ROWS // width))
-    found = []
-    for _ in range(math.ceil(RESAMPLES / block)):
-        picks = first + generator.integers(size, size=(block, width), dtype=np.int32)
-        found.append(np.asarray(_on_batches(data.rows, jnp.asarray(picks), weights, params, losses))[:, function])
-    return resampled_interval(np.concatenate(found).astype(float), value, size, levels)
-
-
-@partial(jax.jit, static_argnames="losses")
-def _row_values(rows: Rows, params: Params, losses: Losses) -> jax.Array:
-    """f and g on every single row."""
-    one = jnp.ones(1, float_dtype(params))
-
-    def value(row: dict[str, Any]) -> jax.Array:
-        return losses.both(params, {**{key: x[None] for key, x in row.items()}, WEIGHT: one})
-
-    return map_slices(value, rows.columns, 1 << 16)
-
-
-@partial(jax.jit, static_argnames="losses")
-def _row_statistics(rows: Rows, params: Params, losses: Losses) -> jax.Array:
-    """The additive statistics of every single row."""
-    one = jnp.ones(1, float_dtype(params))
-
-    def value(row: dict[str, Any]) -> jax.Array:
-        told = losses.statistics(params, {**{key: x[None] for key, x in row.items()}, WEIGHT: one})
-        assert told is not None
-        return told
-
-    return map_slices(value, rows.columns, 1 << 16)
-
-
-@partial(jax.jit, static_argnames="losses")
-def _on_batches(rows: Rows, picks: jax.Array, weights: jax.Array, params: Params, losses: Losses) -> jax.Array:
-    """f and g on batches of the picked rows."""
-
-    def value(indices: jax.Array) -> jax.Array:
-        return losses.both(params, rows.take(indices, weights))
-
-    return jax.lax.map(value, picks, batch_size=64)
+    rows = RowValues(problem, held_out, params)
+    return [
+        [rows.interval(client, j, levels, bounds) for j, bounds in enumerate(ranges)] for client in range(len(held_out))
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from softswitch.runs.folder import Run
+from softswitch.support.text import few_of
 
 GOOD, UNSURE, BAD = "good", "unsure", "bad"
 
@@ -39,9 +40,8 @@ def on_training(run: Run) -> str:
     if not violating:
         return f"{begin}On their training rows all {clients} clients meet the bound {bound}."
     are = "client is" if len(violating) == 1 else "clients are"
-    return (
-        f"{begin}On their training rows {len(violating)} of {clients} {are} above the bound {bound}: {some(violating)}."
-    )
+    which = f"{len(violating)} of {clients} {are} above the bound {bound}: {few_of(violating)}"
+    return f"{begin}On their training rows {which}."
 
 
 def on_held_out(certificate: dict[str, Any]) -> str:
@@ -57,17 +57,11 @@ def on_held_out(certificate: dict[str, Any]) -> str:
     said = [f"{len(by_verdict['meets'])} of {len(every)} clients meet it"]
     if by_verdict["violates"]:
         names = by_verdict["violates"]
-        said.append(f"{len(names)} {'violates' if len(names) == 1 else 'violate'} it ({some(names)})")
+        said.append(f"{len(names)} {'violates' if len(names) == 1 else 'violate'} it ({few_of(names)})")
     if by_verdict["cannot tell"]:
         names = by_verdict["cannot tell"]
-        said.append(f"for {len(names)} there are too few rows to tell ({some(names)})")
+        said.append(f"for {len(names)} there are too few rows to tell ({few_of(names)})")
     if by_verdict["unknown"]:
         names = by_verdict["unknown"]
-        said.append(f"of {len(names)} nothing is known, since no row of theirs is held out ({some(names)})")
+        said.append(f"of {len(names)} nothing is known, since no row of theirs is held out ({few_of(names)})")
     return f"On held-out rows {', '.join(said)}, {sure}."
-
-
-def some(names: list[str], most: int = 5) -> str:
-    """Some names, and how many more."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
