@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from softswitch.tables.ready import ReadyTable
     from softswitch.tables.training import Trained
 
+NO_ANSWER_CODE = 3
 RunFolder = Annotated[Path, typer.Argument(help="The folder of a run.")]
 
 
@@ -52,7 +53,8 @@ def train(
 ) -> None:
     """Train by a file of settings, certify on held-out rows, and write a run folder.
 
-    Ends with exit code 1 where the answer does not meet the constraint at every client.
+    Ends with exit code 1 where the model does not meet the constraint at every client on its training rows, and with 3
+    where it does, but there is no answer at this confidence: it is not certified for unseen rows.
     """
     from softswitch.tables import training
 
@@ -78,13 +80,16 @@ def predict(
     run: RunFolder,
     data: Annotated[Path, typer.Argument(help="A table with the columns of the training data.")],
     out: Annotated[Path | None, typer.Option(help="The CSV to write; by default beside the table.")] = None,
+    uncertified: Annotated[
+        bool, typer.Option("--uncertified", help="Predict though the model was to be certified, and is not.")
+    ] = False,
 ) -> None:
     """Predict a table's rows by a run's model: a copy of the table with two more columns."""
     from softswitch.tables.model import load
     from softswitch.tables.table import read_table
 
     def work() -> tuple[Path, int]:
-        model, table = load(run), read_table(data)
+        model, table = load(run, uncertified=uncertified), read_table(data)
         file = out or data.with_name(re.sub(r"\.(csv(\.\w+)?|parquet|pq)$", "", data.name) + "-predicted.csv")
         if file.exists():
             raise ValueError(f"{file} is there already; give another --out")
@@ -112,11 +117,11 @@ def _tree(config: Config, ready: ReadyTable, rule: Rule) -> Tree:
         if AUTO in told.values():
             branch.add(f"{AUTO}: {', '.join(name for name, value in told.items() if value == AUTO)}")
     found = tree.add("[bold]found in the table")
-    held = 0 if ready.held_out is None else int(ready.held_out.sizes.sum())
+    held, choosing = (0 if part is None else int(part.sizes.sum()) for part in (ready.held_out, ready.choosing))
     found.add(
         escape(f"{len(ready.train)} clients, {ready.train.sizes.min()} to {ready.train.sizes.max()} training rows")
     )
-    found.add(f"{int(ready.train.sizes.sum()):,} rows to train on, {held:,} held out")
+    found.add(f"{int(ready.train.sizes.sum()):,} rows to train on, {choosing:,} to choose by, {held:,} to certify with")
     found.add(f"{len(ready.encoding.features)} features from {len(ready.encoding.columns)} columns")
     found.add(
         escape(
@@ -124,15 +129,38 @@ def _tree(config: Config, ready: ReadyTable, rule: Rule) -> Tree:
         )
     )
     found.add(escape(f"method: {rule}"))
+    if ready.parts is not None:
+        from softswitch.guarantees.unseen_rows.beforehand import reach
+
+        could = reach(ready.problem, ready.parts.certify, config.task.at_most, config.run.confidence)
+        tree.add("[bold]what can be certified").add(escape(str(could)))
     return tree
+
+
+def _aim_in_words(aim: dict[str, Any]) -> str:
+    """Certified or not, and how the model was chosen."""
+    said = [aim["words"]]
+    if "model" in aim:
+        said.append(f"Of {aim['looked_at']} models looked at, the one chosen is {aim['model']}.")
+    looks = aim["earlier_looks"]
+    if looks:
+        said.append(
+            f"The same rows have certified {looks} other model{'s' * (looks > 1)} beside this run. Each promise is of "
+            "one model by itself: who tries many and keeps the best needs new rows."
+        )
+    return "\n".join(said)
 
 
 def _tell(console: Console, trained: Trained) -> None:
     if trained.certificate is not None:
         console.print(trained.certificate.table())
     console.print(trained.result.explain(), highlight=False, markup=False)
+    if trained.aim is not None:
+        console.print(f"\n{_aim_in_words(trained.aim)}", highlight=False, markup=False)
     console.print(f"Run: {trained.folder}", highlight=False, markup=False, soft_wrap=True)
     if trained.result.status.code == "stopped":
         console.print(f"To go on: softswitch resume {trained.folder}", highlight=False, markup=False, soft_wrap=True)
     if not trained.result.status.ok:
         raise typer.Exit(1)
+    if not trained.answered:
+        raise typer.Exit(NO_ANSWER_CODE)

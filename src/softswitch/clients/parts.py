@@ -31,8 +31,8 @@ class Parts(NamedTuple):
         client: Any,
         *,
         alike: tuple[str, ...] = (),
-        choose: float = 0.15,
-        certify: float = 0.25,
+        choosing: float = 0.15,
+        held_out: float = 0.25,
         strata: Any | None = None,
         seed: int = 0,
     ) -> Parts:
@@ -42,12 +42,12 @@ class Parts(NamedTuple):
             data: the columns.
             client: one label a sample.
             alike: names of columns with few values (labels, groups) of which every part has the same shares.
-            choose: the share of each client's rows to choose by,
-            certify: and to certify with.
+            choosing: the share of each client's rows to choose by,
+            held_out: and to certify with.
             strata: as for ``ClientData.from_arrays``; a column's name, or several.
             seed: of the choice of rows.
         """
-        masks = part_masks(client, *(data[name] for name in alike), choose=choose, certify=certify, seed=seed)
+        masks = part_masks(client, *(data[name] for name in alike), choosing=choosing, held_out=held_out, seed=seed)
         owner, found = np.asarray(client), []
         for name, mask in zip(cls._fields, masks, strict=True):
             if not mask.any():
@@ -58,28 +58,45 @@ class Parts(NamedTuple):
 
 
 def part_masks(
-    client: Any, *columns: Any, choose: float, certify: float, seed: int = 0
+    client: Any, *columns: Any, choosing: float, held_out: float, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Which rows are to learn from, to choose by and to certify with: shares of each client's rows of each kind.
 
     Args:
         client: whose row it is.
         columns: what else to keep the proportions of: labels, groups.
-        choose: the share to choose by, 0 or more,
-        certify: and to certify with; together below 1.
+        choosing: the share to choose by, 0 or more,
+        held_out: and to certify with; together below 1.
         seed: of the choice.
     """
-    for name, share in (("choose", choose), ("certify", certify)):
+    for name, share in (("choosing", choosing), ("held_out", held_out)):
         if not 0 <= share < 1:
             raise ValueError(f"{name} must be a share >= 0 and < 1, but is {share!r}")
-    if not choose + certify < 1:
-        raise ValueError(f"choose and certify must leave rows to learn from, but together are {choose + certify:g}")
+    if not choosing + held_out < 1:
+        raise ValueError(
+            f"choosing and held_out must leave rows to learn from, but together are {choosing + held_out:g}"
+        )
     owner = np.asarray(client)
-    last = hold_out(owner, *columns, share=certify, seed=seed)
+    last = hold_out(owner, *columns, share=held_out, seed=seed)
     rest = np.flatnonzero(~last)
     chosen = hold_out(
-        owner[rest], *(np.asarray(column)[rest] for column in columns), share=choose / (1 - certify), seed=seed
+        owner[rest], *(np.asarray(column)[rest] for column in columns), share=choosing / (1 - held_out), seed=seed
     )
     second = np.zeros_like(last)
     second[rest[chosen]] = True
     return ~(last | second), second, last
+
+
+def sample_of(data: ClientData, most: int, seed: int = 0) -> ClientData:
+    """At most so many rows of each client, at random; the data themselves where no client has more."""
+    if int(data.sizes.max()) <= most:
+        return data
+    generator = np.random.default_rng(seed)
+    picks = [
+        first + np.sort(generator.choice(size, min(size, most), replace=False))
+        for first, size in zip(np.cumsum(data.sizes) - data.sizes, data.sizes, strict=True)
+    ]
+    rows = np.concatenate(picks)
+    owner = np.repeat(np.arange(len(picks)), [len(own) for own in picks])
+    columns = {key: np.asarray(column)[rows] for key, column in data.rows.columns.items()}
+    return ClientData(columns, owner, None, data.names)

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from softswitch.clients.client_data import ClientData
-from softswitch.guarantees.unseen_rows.chances import Foreseen, foresee
+from softswitch.guarantees.unseen_rows.chances import Foreseen, Seen, foresee
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
 from softswitch.guarantees.unseen_rows.row_values import RowValues
 from softswitch.problem.domains import Ball
@@ -77,7 +77,8 @@ class Candidate:
         way: how that was trained.
         scale: of its scores,
         offset: and what is added to them.
-        foreseen: on the rows to choose by.
+        foreseen: what other rows say of it.
+        tolerance: what its constraint may be at most.
     """
 
     params: Params
@@ -86,12 +87,23 @@ class Candidate:
     scale: float
     offset: float
     foreseen: Foreseen
+    tolerance: float
 
     @property
-    def rank(self) -> tuple[float, float]:
-        """The smaller, the better: likely enough comes first, then the objective; else the likelier."""
-        objective, chance = self.foreseen.objective, self.foreseen.chance
-        return (0.0, objective) if chance >= LIKELY else (1.0 - chance, objective)
+    def above(self) -> float:
+        """By how much it is above the tolerance on the rows that it learnt from; 0 where it keeps it."""
+        return max(0.0, self.foreseen.learnt - self.tolerance)
+
+    @property
+    def rank(self) -> tuple[float, float, float, float]:
+        """The smaller, the better.
+
+        Those that keep the tolerance on the rows they learnt from come first; then those that are likely enough, or the
+        likelier; where nothing can be certified, those that keep it on the rows to choose by; then the objective.
+        """
+        told = self.foreseen
+        likely = 1.0 if told.chance >= LIKELY else told.chance
+        return self.above, -likely, 0.0 if likely else max(0.0, told.constraint - self.tolerance), told.objective
 
     def __str__(self) -> str:
         moved = []
@@ -108,6 +120,7 @@ class Chooser:
 
     Attributes:
         problem: objective and constraint.
+        learnt_from: rows that were learnt from, or a sample.
         rows: to choose by.
         kept: clients' labels, and how many rows each has to certify.
         levels: of the certificate.
@@ -116,6 +129,7 @@ class Chooser:
     """
 
     problem: Problem
+    learnt_from: ClientData
     rows: ClientData
     kept: dict[str, int]
     levels: ErrorLevels
@@ -129,8 +143,10 @@ class Chooser:
         return [self._foreseen(move(like.params, 0.0, offset), kinds) for offset in CONSTANTS]
 
     def _foreseen(self, params: Params, kinds: tuple[bool, ...]) -> Foreseen:
-        rows = RowValues(self.problem, self.rows, params, kinds=kinds)
-        return foresee(rows, self.rows, self.kept, self.levels, self.ranges)
+        chosen_by, learnt_from = (
+            Seen(data, RowValues(self.problem, data, params, kinds=kinds)) for data in (self.rows, self.learnt_from)
+        )
+        return foresee(chosen_by, learnt_from, self.kept, self.levels, self.ranges)
 
     def of(self, result: Result, way: Way, kinds: tuple[bool, ...]) -> Iterator[Candidate]:
         """All models that a run gives; ``kinds``: which functions are means over rows."""
@@ -138,7 +154,8 @@ class Chooser:
 
             def moved(scale: float, offset: float, own: Params = params) -> Candidate:
                 there = own if self.move is None else self.move(own, scale, offset)
-                return Candidate(there, result, way, scale, offset, self._foreseen(there, kinds))
+                told = self._foreseen(there, kinds)
+                return Candidate(there, result, way, scale, offset, told, self.levels.tolerance)
 
             yield from (moved(1.0, 0.0),) if self.move is None else _around(moved)
 
@@ -158,7 +175,7 @@ def _around(moved: Callable[[float, float], Candidate]) -> Iterator[Candidate]:
     return iter(found)
 
 
-def _rank(candidate: Candidate) -> tuple[float, float]:
+def _rank(candidate: Candidate) -> tuple[float, ...]:
     return candidate.rank
 
 

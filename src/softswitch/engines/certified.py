@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.clients.evaluation import judge_of
-from softswitch.clients.parts import Parts
+from softswitch.clients.evaluation import Judge, judge_of
+from softswitch.clients.parts import Parts, sample_of
 from softswitch.engines.candidates import Candidate, Chooser, Move, Way, problem_of, rule_of, ways
 from softswitch.engines.solve import solve
 from softswitch.guarantees.unseen_rows.beforehand import Reach, reach
@@ -33,6 +33,8 @@ SAFER = (2 / 3, 1 / 3)
 """How far on the way from the chosen model to the safest like it the models lie that are tested before,"""
 RISKIER = (0.6, 0.3)
 """and the chances of those that are tested after it."""
+SAMPLE = 2000
+"""Models are compared by at most so many rows of a client of each part."""
 ENDED = (StatusCode.DIVERGED, StatusCode.STOPPED)
 
 
@@ -103,8 +105,74 @@ def solve_certified(
         checkpoints: a folder to keep the runs' standings in, and to go on from; several are made beside it.
         options: more for ``solve``.
     """
+    ready = prepare(
+        problem, parts, rule, confidence=confidence, move=move, rounds=rounds, checkpoints=checkpoints, **options
+    )
+    if not ready.path:
+        return Certified(ready.first, None, (), ready.looked_at, ready.reach)
+    tested: list[tuple[Candidate, Certificate]] = []
+    for candidate in ready.path:
+        of_model = replace(ready.first, params=candidate.params)
+        seen = certify(of_model, problem, parts.certify, confidence, tolerance=rule.tolerance)
+        if not is_answer(seen) and tested:
+            break
+        tested.append((candidate, seen))
+        if not is_answer(seen):
+            break
+    model, certificate = tested[-1]
+    return Certified(
+        ready.result_of(model),
+        certificate.after_tests(len(tested)),
+        tuple(candidate for candidate, _ in tested),
+        ready.looked_at,
+        ready.reach,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Models trained and compared, before any row that certifies is looked at.
+
+    Attributes:
+        first: the first run.
+        path: what to test, from the safest on; empty where training was stopped or diverged.
+        best: the model of the path that is the best choice by itself.
+        looked_at: how many models were compared.
+        reach: what the rows to certify could show at best.
+        learnt_from: judges by all rows that were learnt from.
+    """
+
+    first: Result
+    path: tuple[Candidate, ...]
+    best: Candidate | None
+    looked_at: int
+    reach: Reach
+    learnt_from: Judge
+
+    def result_of(self, model: Candidate) -> Result:
+        """The result of the model's run with the model as its answer, judged by the tolerance asked for."""
+        run = replace(model.result, rule=replace(model.result.rule, tolerance=model.tolerance))
+        said = f"model chosen for unseen rows ({model})"
+        return replace(
+            run.with_model(model.params, said, self.learnt_from(model.params)), baselines=self.first.baselines
+        )
+
+
+def prepare(
+    problem: Problem,
+    parts: Parts,
+    rule: Rule,
+    *,
+    confidence: float = 0.95,
+    move: Move | None = None,
+    rounds: int | None = None,
+    checkpoints: Path | None = None,
+    **options: Any,
+) -> Prepared:
+    """Train models on the rows to learn from, and compare them by those to choose by; as ``solve_certified``."""
     checks.expect("parts", parts, Parts)
     said = reach(problem, parts.certify, rule.tolerance, confidence)
+    judge = judge_of(problem, parts.learn)
 
     def run(way: Way, of: Problem, own_rounds: int | None) -> Result:
         kept = checkpoints if way == Way() or checkpoints is None else checkpoints.with_name(_beside(checkpoints, way))
@@ -113,7 +181,7 @@ def solve_certified(
 
     first = run(Way(), problem, rounds)
     if first.status.code in ENDED:
-        return Certified(first, None, (), 0, said)
+        return Prepared(first, (), None, 0, said, judge)
     chooser = _chooser(problem, parts, rule.tolerance, confidence, move)
     kinds = tuple(map(bool, RowValues(problem, parts.choose, first.params).means))
     found = list(chooser.of(first, Way(), kinds))
@@ -121,23 +189,12 @@ def solve_certified(
     for way in ways(first, problem, found):
         other = run(way, problem_of(way, problem, first), shorter)
         if other.status.code is StatusCode.STOPPED:
-            return Certified(first, None, (), len(found), said)
+            return Prepared(first, (), None, len(found), said, judge)
         if other.status.code is not StatusCode.DIVERGED:
             found += chooser.of(other, way, kinds)
-    path = _in_order(found, _trivial(chooser, first, kinds))
-    tested: list[tuple[Candidate, Certificate]] = []
-    for candidate in path:
-        of_model = replace(first, params=candidate.params)
-        seen = certify(of_model, problem, parts.certify, confidence, tolerance=rule.tolerance)
-        if not is_answer(seen) and tested:
-            break
-        tested.append((candidate, seen))
-        if not is_answer(seen):
-            break
-    model, certificate = tested[-1]
-    certificate = certificate.after_tests(len(tested))
-    result = _with_model(model, problem, parts, rule)
-    return Certified(result, certificate, tuple(candidate for candidate, _ in tested), len(found), said)
+    path, best = _in_order(found, _trivial(chooser, first, kinds))
+    keeping = [one for one in path if judge(one.params).constraint.max() <= rule.tolerance] or path
+    return Prepared(first, tuple(keeping), best, len(found), said, judge)
 
 
 def _beside(folder: Path, way: Way) -> str:
@@ -150,7 +207,9 @@ def _chooser(problem: Problem, parts: Parts, tolerance: float, confidence: float
     shapes = parts.certify.batch_shapes(1, float_dtype(problem.start))
     ranges = known_ranges(problem, None, None, problem.trace(shapes).constraints)
     kept = {str(name): int(size) for name, size in zip(parts.certify.names, parts.certify.sizes, strict=True)}
-    return Chooser(problem, parts.choose, kept, levels, tuple(ranges), move)
+    return Chooser(
+        problem, sample_of(parts.learn, SAMPLE), sample_of(parts.choose, SAMPLE), kept, levels, tuple(ranges), move
+    )
 
 
 def _trivial(chooser: Chooser, first: Result, kinds: tuple[bool, ...]) -> float:
@@ -162,9 +221,10 @@ def _trivial(chooser: Chooser, first: Result, kinds: tuple[bool, ...]) -> float:
     return min((told.objective for told in constants if told.constraint <= tolerance), default=np.inf)
 
 
-def _in_order(found: list[Candidate], trivial: float) -> list[Candidate]:
-    """What to test, from the safest on: models better than a constant, about the best of them."""
-    useful = [candidate for candidate in found if candidate.foreseen.objective < trivial] or found
+def _in_order(found: list[Candidate], trivial: float) -> tuple[list[Candidate], Candidate]:
+    """What to test, from the safest on: models better than a constant, about the best of them; and that one."""
+    keeping = [candidate for candidate in found if not candidate.above] or found
+    useful = [candidate for candidate in keeping if candidate.foreseen.objective < trivial] or keeping
     best = min(useful, key=lambda candidate: candidate.rank)
     alike = [
         one
@@ -185,15 +245,8 @@ def _in_order(found: list[Candidate], trivial: float) -> list[Candidate]:
         bolder = [one for one in useful if one.foreseen.chance >= least and one.foreseen.objective < last.objective]
         if bolder:
             path.append(min(bolder, key=lambda one: one.foreseen.objective))
-    return list(dict.fromkeys(path))
+    return list(dict.fromkeys(path)), best
 
 
 def _nearest(found: list[Candidate], objective: float) -> Candidate:
     return min(found, key=lambda one: abs(one.foreseen.objective - objective))
-
-
-def _with_model(model: Candidate, problem: Problem, parts: Parts, rule: Rule) -> Result:
-    """The run's result, with the model's parameters and its values on the rows that were learnt from."""
-    result = replace(model.result, rule=replace(model.result.rule, tolerance=rule.tolerance))
-    judged = judge_of(problem, parts.learn)(model.params)
-    return result.with_model(model.params, f"model chosen for unseen rows ({model})", judged)

@@ -29,14 +29,15 @@ def ending(certificate: Certificate) -> str:
     if meeting:
         said.append(f"{meeting} of {many} clients meet it.")
     in_the_way = {
-        Verdict.VIOLATES: "violate it",
-        Verdict.UNCLEAR: "have too few rows to tell",
-        Verdict.UNKNOWN: "have no row that tells anything",
+        Verdict.VIOLATES: ("violates", "violate", "it"),
+        Verdict.UNCLEAR: ("has", "have", "too few rows to tell"),
+        Verdict.UNKNOWN: ("has", "have", "no row that tells anything"),
     }
-    for verdict, what in in_the_way.items():
+    for verdict, words in in_the_way.items():
         named = [_named(client) for client in certificate.clients if client.verdict is verdict]
         if named:
-            said.append(f"{len(named)} {what}: {few_of(named)}.")
+            one, several, what = words
+            said.append(f"{len(named)} {one if len(named) == 1 else several} {what}: {few_of(named)}.")
     if math.isfinite(certificate.worst_constraint):
         about = "about " if certificate.approximate else ""
         said.append(

@@ -31,6 +31,7 @@ class Model:
         label: the column that it predicts.
         classes: the negative and the positive value of it.
         params: the network.
+        uncertified: whether it predicts though it was to be certified, and is not.
     """
 
     run: Run
@@ -38,6 +39,13 @@ class Model:
     label: str
     classes: tuple[Any, Any]
     params: Network
+    uncertified: bool = False
+
+    @property
+    def answered(self) -> bool:
+        """Whether it is certified, or was never to be."""
+        aim = self.run.about.get("aim")
+        return aim is None or bool(aim["answered"])
 
     def probability(self, table: pd.DataFrame) -> np.ndarray:
         """Each row's probability of the positive class."""
@@ -48,6 +56,11 @@ class Model:
         return np.array(self.classes, dtype=object)[np.asarray(decided(self._scores(table))).astype(int)]
 
     def _scores(self, table: pd.DataFrame) -> jax.Array:
+        if not self.answered and not self.uncertified:
+            raise ValueError(
+                f"{self.run.folder} has no certified model. {self.run.about['aim']['words']} To predict all the same: "
+                "softswitch predict --uncertified, or load(folder, uncertified=True)"
+            )
         return scores(self.params, jnp.asarray(self.encoding.encode(table)))
 
     def __repr__(self) -> str:
@@ -62,8 +75,13 @@ def write_encoding(
     write_json(folder / ENCODING, told)
 
 
-def load(folder: str | Path) -> Model:
-    """The model of a run: ``softswitch.load("runs/…").predict(table)``."""
+def load(folder: str | Path, *, uncertified: bool = False) -> Model:
+    """The model of a run: ``softswitch.load("runs/…").predict(table)``.
+
+    Args:
+        folder: the run's.
+        uncertified: predict also where the model was to be certified, and is not.
+    """
     run = open_run(folder)
     if not (run.folder / ENCODING).exists() or not (run.folder / PARAMS).exists():
         what = "was not finished: softswitch resume" if not run.finished else "was not made by softswitch train:"
@@ -72,4 +90,4 @@ def load(folder: str | Path) -> Model:
     encoding = Encoding.from_dict(told["columns"])
     like = first_network(len(encoding.features), tuple(told["hidden"]), 0)
     params = jax.tree.map(jnp.asarray, shaped(run.params, like))
-    return Model(run, encoding, told["label"], tuple(told["classes"]), params)
+    return Model(run, encoding, told["label"], tuple(told["classes"]), params, uncertified)

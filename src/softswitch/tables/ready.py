@@ -11,25 +11,45 @@ import numpy as np
 import pandas as pd
 
 from softswitch.clients.client_data import ClientData
-from softswitch.clients.splits import hold_out
+from softswitch.clients.parts import Parts, part_masks
 from softswitch.problem.problem import Problem
 from softswitch.tables.encoding import Encoding
 from softswitch.tables.kinds import GROUPED, OwnFunctions, problem_of_kind
 from softswitch.tables.own_functions import function_named
-from softswitch.tables.settings import Config, DataSection
+from softswitch.tables.settings import AIMS, Config, DataSection
 from softswitch.tables.table import column, is_value, read_table
+
+CERTIFIED = AIMS[0]
 
 
 @dataclass(frozen=True, eq=False)
 class ReadyTable:
-    """A table made ready: the clients' rows, and how they were made."""
+    """A table made ready: the clients' rows, and how they were made.
+
+    Attributes:
+        problem: objective, constraint and start.
+        train: the rows to learn from.
+        choosing: those that a model for unseen rows is chosen by; None where that is not the aim.
+        held_out: those kept for the certificate; None without any.
+        encoding: how columns become features.
+        classes: the label's negative and positive value.
+        fingerprint: of the file.
+    """
 
     problem: Problem
     train: ClientData
+    choosing: ClientData | None
     held_out: ClientData | None
     encoding: Encoding
     classes: tuple[Any, Any]
     fingerprint: str
+
+    @property
+    def parts(self) -> Parts | None:
+        """The three parts, where a certified model is the aim."""
+        if self.choosing is None or self.held_out is None:
+            return None
+        return Parts(self.train, self.choosing, self.held_out)
 
 
 def make_ready(config: Config, folder: Path) -> ReadyTable:
@@ -51,22 +71,23 @@ def make_ready(config: Config, folder: Path) -> ReadyTable:
             raise ValueError(f"task.kind {task.kind!r} needs task.sensitive and task.protected: a column and its value")
         group = column(table, task.sensitive, "task.sensitive")
         columns["group"] = is_value(group, task.protected, "task.protected").astype(np.int32)
-    apart = hold_out(client, *columns.values(), share=data.held_out, seed=config.run.seed)
-    encoding = Encoding.fit(table[~apart], _features(table, data))
+    share = data.choosing if config.run.aim == CERTIFIED and data.held_out > 0 else 0.0
+    masks = part_masks(client, *columns.values(), choosing=share, held_out=data.held_out, seed=config.run.seed)
+    encoding = Encoding.fit(table[masks[0]], _features(table, data))
     columns["x"] = encoding.encode(table)
     functions = _own_functions(config, folder) if task.kind == "own" else None
     made = problem_of_kind(task.kind, len(encoding.features), config.model.hidden, seed=config.run.seed, own=functions)
     owner = client.astype(str).to_numpy() if client.dtype == object else client.to_numpy()
-    train, held = (
+    train, choosing, held = (
         ClientData.from_arrays(
             {name: values[part] for name, values in columns.items()}, owner[part], strata=made.strata
         )
         if part.any()
         else None
-        for part in (~apart, apart)
+        for part in masks
     )
     assert train is not None
-    return ReadyTable(made.problem, train, held, encoding, classes, _digest(file))
+    return ReadyTable(made.problem, train, choosing, held, encoding, classes, _digest(file))
 
 
 def _classes(label: pd.Series, positive: Any) -> tuple[Any, Any]:

@@ -18,6 +18,7 @@ TASKS = (*RATES, "neyman-pearson", "demographic-parity", "equal-opportunity", "g
 METHODS = ("softmax", "average", "hard", "penalty", "primal-dual")
 OPTIMIZERS = ("sgd", "adam")
 MEMORIES = ("on", "off")
+AIMS = ("certified", "bare")
 ALL = "all"
 AUTO = "auto"
 """What a setting is that the library chooses; as in the paper, where a step size is given."""
@@ -44,6 +45,7 @@ class DataSection:
     features: tuple[str, ...] = says("Columns to learn from; empty: all but label, client and those ignored.", [])
     ignore: tuple[str, ...] = says("Columns to leave out.", [])
     held_out: float = says("The share of each client's rows that is kept for the certificate.", 0.25)
+    choosing: float = says("The share that the model for unseen rows is chosen by, where run.aim is certified.", 0.15)
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,11 @@ class RunSection:
         one_of=ANSWERS,
     )
     seed: int = says("Of all random choices.", 0)
+    aim: str = says(
+        "certified: choose a model for unseen rows, no answer where it cannot be certified; bare: the method alone.",
+        AIMS[0],
+        one_of=AIMS,
+    )
     confidence: float = says(
         "Of the certificate: the probability with which no client is wrongly said to meet the bound.", 0.95
     )

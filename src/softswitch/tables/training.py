@@ -12,7 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from softswitch.clients.client_data import ClientData
 from softswitch.clients.taking_part import TakingPart
+from softswitch.engines.certified import Certified, solve_certified
 from softswitch.engines.completing import completed
 from softswitch.engines.request import request
 from softswitch.engines.solve import solve
@@ -20,20 +22,31 @@ from softswitch.engines.unconstrained import add_baselines
 from softswitch.guarantees.unseen_rows.certify import certify
 from softswitch.method.rules import Rule
 from softswitch.results.certificate import Certificate
+from softswitch.results.promised import ending, is_answer
 from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
 from softswitch.runs.checkpoints import Checkpoints
-from softswitch.runs.folder import ABOUT, CHECKPOINTS, CONFIG, FORMAT, new_folder, open_run, versions, write_result
+from softswitch.runs.folder import (
+    ABOUT,
+    CHECKPOINTS,
+    CONFIG,
+    FORMAT,
+    find_runs,
+    new_folder,
+    open_run,
+    versions,
+    write_result,
+)
 from softswitch.runs.watching import Callback
 from softswitch.support import checks
 from softswitch.support.files import write_atomically, write_json
 from softswitch.tables.kinds import GROUPED
 from softswitch.tables.model import write_encoding
-from softswitch.tables.ready import ReadyTable, make_ready
+from softswitch.tables.ready import CERTIFIED, ReadyTable, make_ready
 from softswitch.tables.rule_choice import memory_by, rule_by
 from softswitch.tables.settings import ALL, Config, given, read_config, write_config
 from softswitch.tasks.group_metrics import by_group
-from softswitch.tasks.networks import constant_network
+from softswitch.tasks.networks import constant_network, moved_network
 
 KEPT = ("started", "settings", "base", "data", "command")
 """What a resumed run keeps of what it is about."""
@@ -47,11 +60,19 @@ class Trained:
         folder: the run's.
         result: of the rounds; its client values are those of the model.
         certificate: on held-out rows; None where there are none, or the run diverged.
+        aim: where a certified model was the aim: whether there is one ("answered"), what is to be said of it
+            ("words"), and how it was chosen; else None.
     """
 
     folder: Path
     result: Result
     certificate: Certificate | None
+    aim: dict[str, Any] | None = None
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is an answer: a certified model, where that was the aim."""
+        return self.aim is None or bool(self.aim["answered"])
 
 
 def train(
@@ -123,6 +144,8 @@ def resume(
             f"{run.folder} wants to import {functions} from {base.resolve()}, "
             "which can do anything on this machine; if you trust whoever wrote them: --trust (trust=True)"
         )
+    if "run.aim" not in run.settings:  # a run of before there was a choice
+        config = replace(config, run=replace(config.run, aim="bare"))
     longer = _longer(config, rounds, seconds)
     ready = make_ready(longer, base)
     if ready.fingerprint != run.about["data"]["sha256"]:
@@ -174,7 +197,7 @@ def _check(config: Config, ready: ReadyTable, rule: Rule) -> None:
     told = _length_and_answer(config) | {"eval_every": None}
     filled = completed(ready.problem, ready.train, (rule,), TakingPart(**_taking_part(config)), told)
     how, settings, choice = filled.how, filled.settings, filled.choice
-    request(ready.problem, ready.train, filled.rules, how, settings, held_out=ready.held_out, choice=choice)
+    request(ready.problem, ready.train, filled.rules, how, settings, held_out=_beside(ready), choice=choice)
     checks.seed("run.seed", config.run.seed)
     checks.probability("run.confidence", config.run.confidence)
 
@@ -188,24 +211,37 @@ def _run(
     callbacks: Sequence[Callback],
     progress: bool | None,
 ) -> Trained:
-    result = solve(
-        ready.problem,
-        ready.train,
-        rule,
+    options = {
         **_taking_part(config),
         **_length_and_answer(config),
-        held_out=ready.held_out,
-        seed=config.run.seed,
-        callbacks=callbacks,
-        checkpoints=Checkpoints(folder / CHECKPOINTS),
-        progress=progress,
-    )
-    if result.status.code is not StatusCode.DIVERGED:
+        "held_out": _beside(ready),
+        "seed": config.run.seed,
+        "callbacks": callbacks,
+        "progress": progress,
+    }
+    found: Certified | None = None
+    if ready.parts is None:
+        result = solve(ready.problem, ready.train, rule, checkpoints=Checkpoints(folder / CHECKPOINTS), **options)
+    else:
+        found = solve_certified(
+            ready.problem,
+            ready.parts,
+            rule,
+            confidence=config.run.confidence,
+            move=None if config.task.kind == "own" else moved_network,
+            checkpoints=folder / CHECKPOINTS,
+            **options,
+        )
+        result = found.result
+    diverged = result.status.code is StatusCode.DIVERGED
+    if not diverged:
         constants = partial(constant_network, ready.problem.start)
-        result = add_baselines(result, ready.problem, ready.train, constants=constants, held_out=ready.held_out)
-    certificate = None
-    if ready.held_out is not None and result.status.code is not StatusCode.DIVERGED:
+        result = add_baselines(result, ready.problem, ready.train, constants=constants, held_out=_beside(ready))
+    certificate = None if found is None else found.certificate
+    if found is None and ready.held_out is not None and not diverged:
         certificate = certify(result, ready.problem, ready.held_out, config.run.confidence)
+    if config.run.aim == CERTIFIED and ready.held_out is not None:
+        about = about | {"aim": _aim(certificate, found, _earlier_looks(folder, config, about))}
     write_encoding(folder, ready.encoding, config.data.label, ready.classes, config.model.hidden)
     rows = {"rows": ready.train.sizes.tolist()}
     if config.task.kind in GROUPED and ready.held_out is not None and find_spec("fairlearn") is not None:
@@ -213,4 +249,34 @@ def _run(
         told = by_group(result.params, ready.held_out)
         about = about | {"groups": {others[row.pop("group")]: row for row in told}}
     write_result(folder, result, about=about, clients=rows, certificate=certificate)
-    return Trained(folder, result, certificate)
+    return Trained(folder, result, certificate, about.get("aim"))
+
+
+def _beside(ready: ReadyTable) -> ClientData | None:
+    """The rows that are looked at while training: never those of a certificate that is the aim."""
+    return ready.held_out if ready.parts is None else ready.choosing
+
+
+def _aim(certificate: Certificate | None, found: Certified | None, looks: int) -> dict[str, Any]:
+    """What came of training for a certificate, for the run's folder."""
+    words = "Nothing was certified: training did not come to its end." if certificate is None else ending(certificate)
+    told: dict[str, Any] = {"answered": is_answer(certificate), "words": words, "earlier_looks": looks}
+    if found is None or found.model is None:
+        return told
+    return told | {
+        "reach": str(found.reach),
+        "model": str(found.model),
+        "chance": found.model.foreseen.chance,
+        "looked_at": found.looked_at,
+        "tested": [str(candidate) for candidate in found.tested],
+    }
+
+
+def _earlier_looks(folder: Path, config: Config, about: dict[str, Any]) -> int:
+    """How many models the same rows have certified before, by the runs beside this one; and this one, where it did."""
+    data, many = about["data"]["sha256"], 0
+    for run in find_runs(folder.parent):
+        same = run.about.get("data", {}).get("sha256") == data and run.certificate is not None
+        split = {"data.held_out": config.data.held_out, "run.seed": config.run.seed}
+        many += same and all(run.settings.get(name) == value for name, value in split.items())
+    return many
