@@ -31,8 +31,8 @@ SHORTER = 4
 FEWEST_ROUNDS = 200
 SAFER = (2 / 3, 1 / 3)
 """How far on the way from the chosen model to the safest like it the models lie that are tested before,"""
-RISKIER = (0.6, 0.3)
-"""and the chances of those that are tested after it."""
+RISKIER = (0.75, 0.5, 0.25)
+"""and the chances of those that are tested after it, in parts of its own."""
 SAMPLE = 2000
 """Models are compared by at most so many rows of a client of each part."""
 ENDED = (StatusCode.DIVERGED, StatusCode.STOPPED)
@@ -242,7 +242,8 @@ def _in_order(found: list[Candidate], trivial: float) -> tuple[list[Candidate], 
     path.append(best)
     for least in RISKIER:
         last = path[-1].foreseen
-        bolder = [one for one in useful if one.foreseen.chance >= least and one.foreseen.objective < last.objective]
+        enough = least * best.foreseen.chance
+        bolder = [one for one in useful if one.foreseen.chance >= enough and one.foreseen.objective < last.objective]
         if bolder:
             path.append(min(bolder, key=lambda one: one.foreseen.objective))
     return list(dict.fromkeys(path)), best

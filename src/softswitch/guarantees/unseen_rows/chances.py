@@ -149,7 +149,7 @@ def _most_errors(rows: int, bound: float, error: float) -> int:
 
 
 def _by_normal(value: float, error: float, later: float, levels: ErrorLevels, factor: float) -> float:
-    """Of a mean, by its standard error and what that will be later; it passes ``factor`` of the latter from the bound."""
+    """Of a mean, by its standard error and what that will be later; it passes at ``factor`` of that from the bound."""
     if not 0 < error < math.inf:
         return float(value <= levels.tolerance)
     return float(ndtr((levels.tolerance + factor * later - value) / math.hypot(error, later)))
