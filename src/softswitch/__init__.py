@@ -12,9 +12,12 @@ if TYPE_CHECKING:
     from softswitch.clients.evaluation import evaluate as evaluate
     from softswitch.clients.federation import Federation as Federation
     from softswitch.clients.oracle import Oracle as Oracle
+    from softswitch.clients.parts import Parts as Parts
     from softswitch.clients.splits import split_by_column as split_by_column
     from softswitch.clients.splits import split_dirichlet as split_dirichlet
     from softswitch.clients.splits import split_iid as split_iid
+    from softswitch.engines.certified import Certified as Certified
+    from softswitch.engines.certified import solve_certified as solve_certified
     from softswitch.engines.solve import solve as solve
     from softswitch.engines.solve import solve_federation as solve_federation
     from softswitch.engines.sweep import Sweep as Sweep
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from softswitch.guarantees.theory.plan_search import plan as plan
     from softswitch.guarantees.theory.theorems import Constants as Constants
     from softswitch.guarantees.theory.two_clients import alpha_window as alpha_window
+    from softswitch.guarantees.unseen_rows.beforehand import Reach as Reach
+    from softswitch.guarantees.unseen_rows.beforehand import reach as reach
     from softswitch.guarantees.unseen_rows.binomial import rows_to_certify as rows_to_certify
     from softswitch.guarantees.unseen_rows.certify import certify as certify
     from softswitch.method.memory import Memory as Memory
@@ -70,6 +75,7 @@ _PLACES = {
     "Baseline": "results.baseline",
     "Box": "problem.domains",
     "Certificate": "results.certificate",
+    "Certified": "engines.certified",
     "Checkpoints": "runs.checkpoints",
     "Chunk": "runs.watching",
     "ClientData": "clients.client_data",
@@ -86,12 +92,14 @@ _PLACES = {
     "NeymanPearsonClassifier": "tables.estimators",
     "ParityClassifier": "tables.estimators",
     "Oracle": "clients.oracle",
+    "Parts": "clients.parts",
     "Penalty": "method.rules",
     "Plan": "guarantees.theory.plan",
     "PooledConstraint": "problem.pooled",
     "PrimalDual": "method.rules",
     "Problem": "problem.problem",
     "RateClassifier": "tables.estimators",
+    "Reach": "guarantees.unseen_rows.beforehand",
     "Result": "results.result",
     "SoftmaxSGM": "method.rules",
     "Status": "results.status",
@@ -108,11 +116,13 @@ _PLACES = {
     "lower_bound": "guarantees.optimality.best_possible",
     "mean_over": "problem.means",
     "plan": "guarantees.theory.plan_search",
+    "reach": "guarantees.unseen_rows.beforehand",
     "rows_to_certify": "guarantees.unseen_rows.binomial",
     "share_over": "problem.means",
     "softmax_mean": "method.weighting",
     "softmax_weights": "method.weighting",
     "solve": "engines.solve",
+    "solve_certified": "engines.certified",
     "solve_federation": "engines.solve",
     "split_by_column": "clients.splits",
     "split_dirichlet": "clients.splits",

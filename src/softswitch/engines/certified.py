@@ -10,7 +10,7 @@ import numpy as np
 
 from softswitch.clients.evaluation import Judge, judge_of
 from softswitch.clients.parts import Parts, sample_of
-from softswitch.engines.candidates import Candidate, Chooser, Move, HowTrained, problem_of, rule_of, ways
+from softswitch.engines.candidates import Candidate, Chooser, HowTrained, Move, problem_of, rule_of, ways
 from softswitch.engines.solve import solve
 from softswitch.guarantees.unseen_rows.beforehand import Reach, reach
 from softswitch.guarantees.unseen_rows.certify import certify, known_ranges
