@@ -33,7 +33,7 @@ SAFER = (2 / 3, 1 / 3)
 """How far on the way from the chosen model to the safest like it the models lie that are tested before,"""
 RISKIER = (0.75, 0.5, 0.25)
 """and the chances of those that are tested after it, in parts of its own."""
-SAMPLE = 2000
+SAMPLE = 1000
 """Models are compared by at most so many rows of a client of each part."""
 ENDED = (StatusCode.DIVERGED, StatusCode.STOPPED)
 
@@ -81,6 +81,7 @@ def solve_certified(
     confidence: float = 0.95,
     move: Move | None = None,
     rounds: int | None = None,
+    seconds: float | None = None,
     checkpoints: Path | None = None,
     **options: Any,
 ) -> Certified:
@@ -101,19 +102,28 @@ def solve_certified(
         confidence: with which.
         move: ``(params, scale, offset) -> params`` whose scores are scaled and moved, where a model has such:
             decision thresholds are then chosen too.
-        rounds: as for ``solve``.
+        rounds: of the first run, as for ``solve``; others have a quarter of them.
+        seconds: for all runs together.
         checkpoints: a folder to keep the runs' standings in, and to go on from; several are made beside it.
         options: more for ``solve``.
     """
     ready = prepare(
-        problem, parts, rule, confidence=confidence, move=move, rounds=rounds, checkpoints=checkpoints, **options
+        problem,
+        parts,
+        rule,
+        confidence=confidence,
+        move=move,
+        rounds=rounds,
+        seconds=seconds,
+        checkpoints=checkpoints,
+        **options,
     )
     if not ready.path:
         return Certified(ready.first, None, (), ready.looked_at, ready.reach)
     tested: list[tuple[Candidate, Certificate]] = []
     for candidate in ready.path:
         of_model = replace(ready.first, params=candidate.params)
-        seen = certify(of_model, problem, parts.certify, confidence, tolerance=rule.tolerance)
+        seen = certify(of_model, problem, parts.certify, confidence, tolerance=rule.tolerance, kinds=ready.kinds)
         if not is_answer(seen) and tested:
             break
         tested.append((candidate, seen))
@@ -140,6 +150,7 @@ class Prepared:
         looked_at: how many models were compared.
         reach: what the rows to certify could show at best.
         learnt_from: judges by all rows that were learnt from.
+        kinds: what objective and constraints are.
     """
 
     first: Result
@@ -148,6 +159,7 @@ class Prepared:
     looked_at: int
     reach: Reach
     learnt_from: Judge
+    kinds: tuple[Kind, ...] = ()
 
     def result_of(self, model: Candidate) -> Result:
         """The result of the model's run with the model as its answer, judged by the tolerance asked for."""
@@ -166,6 +178,7 @@ def prepare(
     confidence: float = 0.95,
     move: Move | None = None,
     rounds: int | None = None,
+    seconds: float | None = None,
     checkpoints: Path | None = None,
     **options: Any,
 ) -> Prepared:
@@ -174,31 +187,35 @@ def prepare(
     said = reach(problem, parts.certify, rule.tolerance, confidence)
     judge = judge_of(problem, parts.learn)
 
-    def run(way: HowTrained, of: Problem, own_rounds: int | None) -> Result:
+    def run(way: HowTrained, of: Problem, own_rounds: int | None, own_seconds: float | None) -> Result:
         kept = (
             checkpoints
             if way == HowTrained() or checkpoints is None
             else checkpoints.with_name(_beside(checkpoints, way))
         )
         told = options | {"checkpoints": None if kept is None else Checkpoints(kept)}
-        return solve(of, parts.learn, rule_of(way, rule), rounds=own_rounds, **told)
+        return solve(of, parts.learn, rule_of(way, rule), rounds=own_rounds, seconds=own_seconds, **told)
 
-    first = run(HowTrained(), problem, rounds)
+    first = run(HowTrained(), problem, rounds, seconds)
     if first.status.code in ENDED:
         return Prepared(first, (), None, 0, said, judge)
     chooser = _chooser(problem, parts, rule.tolerance, confidence, move)
     kinds = RowValues(problem, parts.choose, first.params).kinds
     found = list(chooser.of(first, HowTrained(), kinds))
-    shorter = max(FEWEST_ROUNDS, len(first.history) // SHORTER) if rounds is None else rounds
+    shorter = max(min(FEWEST_ROUNDS, len(first.history)), len(first.history) // SHORTER)
+    left = None if seconds is None else seconds - first.seconds
     for way in ways(first, problem, found):
-        other = run(way, problem_of(way, problem, first), shorter)
+        if left is not None and left <= 0:
+            break
+        other = run(way, problem_of(way, problem, first), shorter, left)
+        left = None if left is None else left - other.seconds
         if other.status.code is StatusCode.STOPPED:
             return Prepared(first, (), None, len(found), said, judge)
         if other.status.code is not StatusCode.DIVERGED:
             found += chooser.of(other, way, kinds)
     path, best = _in_order(found, _trivial(chooser, first, kinds))
     keeping = [one for one in path if judge(one.params).constraint.max() <= rule.tolerance] or path
-    return Prepared(first, tuple(keeping), best, len(found), said, judge)
+    return Prepared(first, tuple(keeping), best, len(found), said, judge, kinds)
 
 
 def _beside(folder: Path, way: HowTrained) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from softswitch.clients.client_data import ClientData
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
-from softswitch.guarantees.unseen_rows.row_values import RowValues
+from softswitch.guarantees.unseen_rows.row_values import Kind, RowValues
 from softswitch.guarantees.unseen_rows.step_up import certificate_of
 from softswitch.problem.parameters import Params, checked_params, float_dtype
 from softswitch.problem.problem import Problem
@@ -30,6 +30,7 @@ def certify(
     tolerance: float | None = None,
     objective_range: Range | None = None,
     constraint_range: Range | Sequence[Range] | None = None,
+    kinds: Sequence[Kind] | None = None,
 ) -> Certificate:
     """Bound every client's objective and constraint from held-out rows, and say which clients meet the tolerance.
 
@@ -52,6 +53,7 @@ def certify(
             one; by default the problem's.
         constraint_range: likewise of the constraint; one for all constraints, or one each. Of a gap between groups it
             is the range of the values whose means are compared.
+        kinds: what objective and constraints are, mean, gap or other, where that was found out before, on other rows.
     """
     params = result.params if isinstance(result, Result) else result
     if tolerance is None:
@@ -64,7 +66,7 @@ def certify(
     constraints = problem.trace(held_out.batch_shapes(1, float_dtype(params)), params).constraints
     ranges = known_ranges(problem, objective_range, constraint_range, constraints)
     found: list[tuple[Any, Sequence[Interval] | None]] = list(
-        zip(held_out.names, intervals_of(params, problem, held_out, levels, ranges), strict=True)
+        zip(held_out.names, intervals_of(params, problem, held_out, levels, ranges, kinds), strict=True)
     )
     known = set(map(str, held_out.names))  # a number in one table may be text in another
     trained_on = result.names if isinstance(result, Result) else ()
@@ -80,10 +82,15 @@ def known_ranges(problem: Problem, objective_range: Any, constraint_range: Any, 
 
 
 def intervals_of(
-    params: Params, problem: Problem, held_out: ClientData, levels: ErrorLevels, ranges: Sequence[Range | None]
+    params: Params,
+    problem: Problem,
+    held_out: ClientData,
+    levels: ErrorLevels,
+    ranges: Sequence[Range | None],
+    kinds: Sequence[Kind] | None = None,
 ) -> list[list[Interval]]:
     """Every client's intervals of f and then g, at the levels given."""
-    rows = RowValues(problem, held_out, params)
+    rows = RowValues(problem, held_out, params, kinds=kinds)
     return [
         [rows.interval(client, j, levels, bounds) for j, bounds in enumerate(ranges)] for client in range(len(held_out))
     ]
