@@ -24,9 +24,7 @@ class Fewest(NamedTuple):
     bound: float
 
 
-def fewest_false_alarms(
-    x: np.ndarray, y: np.ndarray, client: np.ndarray, tolerance: float, seconds: float
-) -> Fewest:
+def fewest_false_alarms(x: np.ndarray, y: np.ndarray, client: np.ndarray, tolerance: float, seconds: float) -> Fewest:
     """Minimise the worst client's false-alarm rate over all linear scores with a threshold, misses bounded at each.
 
     Unknown are the weights, the threshold, one 0 or 1 for each row (wrong or right) and the largest rate.
@@ -54,7 +52,9 @@ def fewest_false_alarms(
         LinearConstraint(_padded(coo_array(np.array(missed)), width, 1), -np.inf, np.array(allowed)),
         # each client's false-alarm rate is at most the last unknown
         LinearConstraint(
-            hstack([_padded(coo_array(np.array(alarms)), width, 0), coo_array(-np.ones((len(alarms), 1)))]), -np.inf, 0.0
+            hstack([_padded(coo_array(np.array(alarms)), width, 0), coo_array(-np.ones((len(alarms), 1)))]),
+            -np.inf,
+            0.0,
         ),
     ]
     unknowns = width + rows + 1
