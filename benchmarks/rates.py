@@ -284,7 +284,10 @@ def _by_reduction(case: Case, columns: dict[str, np.ndarray], client: np.ndarray
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         method.fit(columns["x"], columns["y"], **told)
-    chances: np.ndarray = method._pmf_predict(columns["x"])[:, 1]
+    found = method._pmf_predict(columns["x"])
+    if case.kind == "error-rate":  # each classifier's decisions, to be drawn by these weights
+        return np.asarray(found[method.weights_.index].dot(method.weights_), dtype=float)
+    chances: np.ndarray = found[:, 1]
     return chances
 
 
