@@ -11,6 +11,8 @@ import softswitch.flower as fl
 from problems import NumpyTwin, client_data, least_squares, mean, regression, watched
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
 from softswitch.engines.between_cycles import next_threshold
+from softswitch.engines.choice import FARTHER
+from softswitch.engines.cycles import Cycles
 from softswitch.method.messages import LocalLoss
 from softswitch.results.blocker import smallest_alone
 
@@ -203,3 +205,91 @@ def test_another_stand_in_is_another_run(clients, tmp_path):
 def test_the_threshold_of_jumps_is_the_tolerance_itself():
     assert next_threshold(0.05, 1.0, [], 0.0, jnp.zeros(2), above=False, jumps=True) == 0.05
     assert next_threshold(0.05, 1.0, [], 0.0, jnp.zeros(2), above=False) < 0.05
+
+
+SEEDED = {"rounds": 40, "batch_size": 8, "participation": 0.5}
+RULES = {
+    "softmax": ss.SoftmaxSGM(alpha=20.0, **COMMON),
+    "penalty": ss.Penalty(penalty=2.5, **COMMON),
+}
+
+
+def test_a_sweep_is_solve_bit_for_bit(clients):
+    """One by one, and where the settings choose themselves; side by side up to rounding, decisions included."""
+    for together in (False, True):
+        table = ss.sweep(PROBLEM, clients, RULES, seeds=[3, 8], together=together, **SEEDED)
+        for label, results in table:
+            for seed, result in zip((3, 8), results, strict=True):
+                alone = ss.solve(PROBLEM, clients, RULES[label], seed=seed, **SEEDED)
+                assert 0 < alone.history.feasible_rounds < 40
+                if not together:
+                    np.testing.assert_array_equal(result.params, alone.params)
+                    np.testing.assert_array_equal(result.history.criterion, alone.history.criterion)
+                np.testing.assert_allclose(result.params, alone.params, rtol=1e-3, atol=1e-5)
+                np.testing.assert_array_equal(result.client_constraint, alone.client_constraint)
+
+
+def test_a_sweep_of_runs_that_choose_for_themselves(clients):
+    rules = {str(tolerance): ss.SoftmaxSGM(tolerance=tolerance) for tolerance in (0.5, 0.7)}
+    for label, (result,) in ss.sweep(PROBLEM, clients, rules, seeds=[4], rounds=90):
+        alone = ss.solve(PROBLEM, clients, rules[label], seed=4, rounds=90)
+        np.testing.assert_array_equal(result.params, alone.params)
+        assert [str(cycle) for cycle in result.cycles] == [str(cycle) for cycle in alone.cycles]
+
+
+def test_a_server_that_remembers_switches_by_the_true_rate(clients):
+    """With everyone and all rows memory changes nothing; with a third the switch sees every client's last rate."""
+    rule, rounds = ss.SoftmaxSGM(alpha=20.0, criterion="max", **COMMON), {"rounds": 40, "batch_size": None}
+    own, same = (ss.solve(PROBLEM, clients, rule, memory=memory, **rounds) for memory in (None, ss.Memory()))
+    np.testing.assert_allclose(same.last, own.last, atol=1e-6)
+    np.testing.assert_array_equal(same.history.feasible, own.history.feasible)
+    few = ss.solve(PROBLEM, clients, rule, memory=ss.Memory(), participation=0.34, record_clients=True, **rounds)
+    heard = np.full((len(clients), 2), -np.inf)
+    told = few.history.per_client
+    for k, (who, rate) in enumerate(zip(told.clients, told.constraint, strict=True)):
+        heard[who] = rate
+        assert few.history.criterion[k] == pytest.approx(heard.max(), abs=1e-6)
+    assert 0 < few.history.feasible_rounds < 40
+
+
+def test_a_warm_start_goes_on_as_if_there_had_been_no_break(clients):
+    rule = ss.SoftmaxSGM(alpha=20.0, **COMMON)
+    whole = ss.solve(PROBLEM, clients, rule, rounds=24, batch_size=None)
+    half = ss.solve(PROBLEM, clients, rule, rounds=12, batch_size=None)
+    rest = ss.solve(PROBLEM, clients, rule, rounds=12, batch_size=None, warm_start=half)
+    np.testing.assert_array_equal(rest.last, whole.last)
+    np.testing.assert_array_equal(rest.history.feasible, whole.history.feasible[12:])
+    assert 0 < rest.history.feasible_rounds < 12
+
+
+def test_a_warm_start_of_a_run_that_chooses_for_itself_stays_where_it_was(clients):
+    """Its second cycle does not begin at the start again: that would be another run."""
+    rule = ss.SoftmaxSGM(tolerance=0.5)
+    first = ss.solve(PROBLEM, clients, rule, rounds=300)
+    later = ss.solve(PROBLEM, clients, rule, rounds=90, warm_start=first)
+    assert later.status.ok
+    assert later.worst_objective <= first.worst_objective
+    steps = [cycle.step_size for cycle in later.cycles[:2]]
+    assert steps[1] > steps[0] / FARTHER
+
+
+def test_the_second_cycle_begins_at_the_start_and_the_better_goes_on(clients, monkeypatch):
+    begun = []
+    plain = Cycles._cold
+
+    def watching(self, origin, done):
+        begun.append(origin.words)
+        return plain(self, origin, done)
+
+    monkeypatch.setattr(Cycles, "_cold", watching)
+    result = ss.solve(PROBLEM, clients, ss.SoftmaxSGM(tolerance=0.5), rounds=300)
+    assert begun[:2] == ["the start", "the start"]
+    assert begun[2] == result.cycles[1].answer
+    steps = [cycle.step_size for cycle in result.cycles[:3]]
+    assert steps[1] == pytest.approx(steps[0] / FARTHER)
+    if not result.cycles[1].better:
+        assert steps[2] == pytest.approx(steps[0])
+    begun.clear()
+    smooth_one = ss.Problem(least_squares, smooth, jnp.zeros(4))
+    ss.solve(smooth_one, clients, ss.SoftmaxSGM(tolerance=0.5), rounds=300, lower_bound=False)
+    assert begun[1] != "the start"

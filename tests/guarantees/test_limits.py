@@ -39,6 +39,19 @@ def test_rates_are_covered_by_enumeration(rows):
             assert stats.binom.pmf(counts, rows, rate)[limits < rate].sum() <= error * (1 + 1e-9)
 
 
+def test_what_is_said_of_counted_rows_is_exact():
+    """Every count of n zeros and ones: p-values of both sides are binomial tails of n rows, not one more or less."""
+    for rows, tolerance in ((7, 0.3), (40, 0.05)):
+        levels = ErrorLevels(ERROR / 4, ERROR, tolerance)
+        for count in range(rows + 1):
+            found = mean_interval((np.arange(rows) < count).astype(float), levels, frozenset((0.0, 1.0)))
+            assert CountedRate(count, rows).p_value(tolerance) == pytest.approx(stats.binom.cdf(count, rows, tolerance))
+            assert found.meets_at == pytest.approx(stats.binom.cdf(count, rows, tolerance))
+            assert found.violates_at == pytest.approx(stats.binom.sf(count - 1, rows, tolerance))
+            exact = stats.binomtest(count, rows).proportion_ci(1 - 2 * levels.joint, method="exact")
+            assert (found.lower, found.upper) == pytest.approx((exact.low, exact.high), abs=1e-9)
+
+
 def every_p_value(values, chances, rows):
     """One p-value for each sequence of values, at their true mean, and how likely the sequence is."""
     mean = float(np.dot(values, chances))
@@ -66,6 +79,35 @@ def test_betting_is_covered_by_enumeration(values, chances, rows):
     last_of_its_kind = np.append(told[1:] > told[:-1], True)
     assert (cumulative <= told + 1e-9)[last_of_its_kind].all()
     assert told.min() < 0.9, "there is something to be wrong about"
+
+
+@pytest.mark.parametrize("rows", [1, 2, 9])
+def test_no_bet_looks_at_the_value_it_is_made_on(rows):
+    """Given what came before, the capital is a straight line in the present value; a bet that peeks bends it."""
+    last = np.random.default_rng(rows).permutation(rows)[-1]
+    mean = 0.97  # all values are below, so that the capital is largest at the end
+
+    def capital(present):
+        values = np.linspace(0.3, 0.5, rows)
+        values[last] = present
+        return np.exp(Bets(values, 0.05).log_capital(mean))
+
+    ends, middle = [capital(0.1), capital(0.6)], capital(0.35)
+    assert middle == pytest.approx(np.mean(ends), rel=1e-12)
+    assert ends[0] > ends[1] > 1, "there is something to bend"
+
+
+@pytest.mark.parametrize(("low", "chance"), [(0.0, 0.3), (0.2, 0.6)])
+def test_the_capital_is_fair_at_the_true_mean(low, chance):
+    """The mean of the last capital over all outcomes is 1: no bet knows anything of what comes."""
+    rows, total = 8, 0.0
+    mean = low * (1 - chance) + chance
+    for picks in product((False, True), repeat=rows):
+        dealt = np.where(picks, 1.0, low)
+        shares = np.minimum(betting.shares(dealt, 0.8), betting.CUT / (1 - mean))
+        likely = np.prod(np.where(picks, chance, 1 - chance))
+        total += likely * np.prod(1 - shares * (dealt - mean))
+    assert total == pytest.approx(1, rel=1e-12)
 
 
 SHAPES = {

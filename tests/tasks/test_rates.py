@@ -86,6 +86,42 @@ def test_gaps_are_exact_too():
         assert (found <= 0.05) == met
 
 
+def pulled(score, label, make=rates.miss_rate, weight=None):
+    """How strongly each row's score is pulled up (> 0) or down by the stand-in."""
+    batch = batch_of(score, label, weight=weight)
+    gradient = jax.grad(lambda values: make(given_scores).stand_in(jnp.float32(1), batch | {"score": values}))
+    return -np.asarray(gradient(batch["score"]))
+
+
+def test_the_way_back_is_that_of_the_nearest_wrong_row():
+    """Whatever lies elsewhere, and at whatever scale."""
+    for scale in (1e-3, 1.0, 1e3):
+        score = scale * np.array([5.0, 0.01, -0.02, -3.0, -4.0, 2.0])
+        np.testing.assert_allclose(pulled(score, [1, 1, 1, 1, 1, 0]), [0, 0, 1, 0, 0, 0], atol=1e-5)
+        np.testing.assert_allclose(
+            pulled(-score, [0, 0, 0, 0, 0, 1], rates.false_alarm_rate), [0, 0, -1, 0, 0, 0], atol=1e-5
+        )
+    both = pulled([3.0, -0.5, 0.1, -3.0], [1, 1, 0, 0], rates.error_rate)
+    np.testing.assert_allclose(both, [0, 0, -1, 0], atol=1e-5)
+
+
+def test_rows_about_as_near_count_too_and_weights_do():
+    moves = pulled([-1.0, -1.0, -1.01, -9.0], [1, 1, 1, 1], weight=[0.1, 0.2, 0.1, 0.6])
+    assert moves[1] == pytest.approx(2 * moves[0])
+    assert 0.9 * moves[0] < moves[2] < moves[0]
+    assert moves[3] < 1e-3 * moves[0]
+    assert moves.sum() == pytest.approx(1)
+
+
+def test_where_all_scores_are_equal_all_wrong_rows_are_pulled_alike():
+    np.testing.assert_allclose(pulled([0.0, 0.0, 0.0], [1, 1, 0]), [0.5, 0.5, 0])
+
+
+def test_where_no_row_is_wrong_those_are_pulled_that_would_be_the_first():
+    """A batch may lack the wrong rows that its client has."""
+    np.testing.assert_allclose(pulled([0.1, 4.0, 7.0, -1.0], [1, 1, 1, 0]), [1, 0, 0, 0], atol=1e-4)
+
+
 def test_the_stand_in_of_a_gap_has_the_sign_of_the_decisions():
     """Decisions favour group 1, by a hair; smooth probabilities favour group 0. What falls must be group 1's."""
     batch = batch_of([0.01, 0.01, -0.001, 9.0], [1, 1, 1, 1], group=[1, 1, 0, 0])

@@ -36,8 +36,11 @@ SHORTEST_CYCLE = 40
 """but none fewer than this."""
 FIRST_WAY, SMALLEST_FIRST_STEP, LARGEST_FIRST_STEP = 2.5, 0.01, 0.1
 """How far a parameter can go in the first cycle, and the steps that this may come to, in units of the start."""
-SHARPNESS = 0.3
-"""α, in units of the change from round to round."""
+FARTHER = 8.0
+"""How many times as far that is where the constraint moves in jumps."""
+SHARPNESS, SHARPNESS_OF_JUMPS = 0.3, 10.0
+"""α, in units of the change from round to round; and that of a constraint that moves in jumps, whose changes are as
+large as what clients differ by: clients that keep the bound are then to have no say in how it is kept."""
 MOMENTUM, LONG_MOMENTUM, LONG_CYCLE = 0.9, 0.99, 1000
 """Of the server optimiser; every second cycle of so many rounds has the larger one."""
 SMOOTHING = 0.8
@@ -55,6 +58,7 @@ class Choice:
         first_step: the step it begins with.
         exact: whether reports have no noise: every client tells of all its rows in every round.
         chosen_for: the rounds that were asked for when this was chosen; None: none. A run may be made longer later.
+        jumps: whether the constraint moves in jumps, as rates do, and has a stand-in.
     """
 
     rounds: int
@@ -63,6 +67,7 @@ class Choice:
     first_step: float
     exact: bool
     chosen_for: int | None = None
+    jumps: bool = False
 
     def rule(
         self,
@@ -83,6 +88,8 @@ class Choice:
         if isinstance(asked, SoftmaxSGM):
             if asked.alpha is None:
                 chosen |= {"alpha": SHARPNESS, "alpha_scale": "change"}
+                if self.jumps:
+                    chosen["constraint_alpha"] = SHARPNESS_OF_JUMPS
             if asked.criterion is None:
                 chosen["criterion"] = "max"
         return replace(asked, **chosen)
@@ -139,17 +146,19 @@ def choose(
     if memory == "auto":
         memory = None if everyone and for_report is None else Memory(smoothing=0.0 if for_report is None else SMOOTHING)
     exact = everyone and for_report is None
-    return first_choice(problem.start, most, may_end=rounds is None, exact=exact), taken, memory
+    jumps = problem.constraint_stand_in is not None
+    return first_choice(problem.start, most, may_end=rounds is None, exact=exact, jumps=jumps), taken, memory
 
 
-def first_choice(start: Any, rounds: int, *, may_end: bool, exact: bool) -> Choice:
+def first_choice(start: Any, rounds: int, *, may_end: bool, exact: bool, jumps: bool = False) -> Choice:
     """The first cycle of a run of so many rounds: its step by its length, by the start, smaller for many parameters."""
     cycle = max(SHORTEST_CYCLE, rounds // (CYCLES_OF_LAYERS if has_layers(start) else CYCLES))
     largest = max(float(np.abs(np.asarray(leaf)).max(initial=0)) for leaf in jax.tree.leaves(start))
     step = min(max(2 * FIRST_WAY / cycle, SMALLEST_FIRST_STEP), LARGEST_FIRST_STEP) * max(1.0, largest)
     step *= math.sqrt(LEAST_PARAMETERS / max(LEAST_PARAMETERS, size_of(start)))
+    step *= FARTHER if jumps else 1.0
     asked = None if may_end else rounds
-    return Choice(rounds=rounds, may_end=may_end, first_cycle=cycle, first_step=step, exact=exact, chosen_for=asked)
+    return Choice(rounds, may_end, first_cycle=cycle, first_step=step, exact=exact, chosen_for=asked, jumps=jumps)
 
 
 def size_of(params: Any) -> int:

@@ -84,7 +84,11 @@ def completed_for(
     _checked(told)
     length, begun_with = (
         first_choice(
-            federation.start, ROUNDS_OF_A_FEDERATION if asked is None else asked, may_end=asked is None, exact=False
+            federation.start,
+            ROUNDS_OF_A_FEDERATION if asked is None else asked,
+            may_end=asked is None,
+            exact=False,
+            jumps=federation.oracle.stands_in,
         )
         for asked in (told["rounds"], _rounds_begun_with(told["rounds"], checkpoints))
     )

@@ -4,7 +4,9 @@ After a cycle its last iterate, the average of the feasible ones in its second h
 judged on all training data. The best of them and of what there was before is where the next cycle begins. A cycle that
 gained much, or the second in a row that gained, is followed by one with twice its step, one that gained nothing by one
 with a third of it; each has √2 times the rounds of the one before. Where reports are noisy, the threshold moves by how
-far they were off at its end.
+far they were off at its end. Where the constraint moves in jumps there are many places that small steps do not lead
+away from, and large ones miss some: the first cycle has a far larger step, the second begins at the start as well, with
+the usual one, and the better of both goes on.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from softswitch.engines.between_cycles import (
     rounds_done,
     with_numbers,
 )
-from softswitch.engines.choice import MOMENTUM, Choice
+from softswitch.engines.choice import FARTHER, MOMENTUM, Choice
 from softswitch.engines.request import Request
 from softswitch.method.round import BestSeen, State, first_to_average
 from softswitch.method.rules import Rule
@@ -46,6 +48,10 @@ NOTHING, NOTHING_OF_START, CYCLES_OF_NOTHING, FEWEST_CYCLES = 3e-4, 2e-5, 3, 5
 ROOM, ROOM_FOR_NOISE, TAIL = 1e-3, 0.2, 0.1
 """Where reports are noisy: how far below the tolerance to aim, as shares of it and of what reports are off by; and over
 which last part of a cycle that is measured."""
+
+
+NEAR_STEP = 1 / FARTHER
+"""What the step of a second cycle that begins at the start is multiplied by."""
 
 
 class Cycles:
@@ -128,9 +134,10 @@ class Cycles:
             self._shift,
             self.best.params,
             above=not choice.exact,
-            jumps=self._request.oracle.stands_in,
+            jumps=choice.jumps,
         )
-        state, self.rule = self._cold(done), choice.rule(self._asked, step, self._momentum, threshold)
+        origin = self.start if self._begins_anew else self.best
+        state, self.rule = self._cold(origin, done), choice.rule(self._asked, step, self._momentum, threshold)
         if self._request.oracle.local_steps > 1 and self._asked.local_step_size is None:
             size = float(compiled.direction_size(self._request.parts(self.rule), self._key, jnp.int32(done), state))
             by_clients = self._request.oracle.local_steps * (size if size > 0 else 1.0)
@@ -160,7 +167,10 @@ class Cycles:
         before = self.best
         self.best = min([self.best, *better], key=lambda one: one.rank(tolerance))
         again = bool(self.past) and self._factor >= 1
+        second = self._begins_anew
         self._factor = MUCH_SMALLER if diverged else next_factor(before, self.best, tolerance, again=again)
+        if second and self.best is before:
+            self._factor = 1 / NEAR_STEP
         step: Any = self.rule.step_size
         self.past.append(
             Cycle(
@@ -177,6 +187,8 @@ class Cycles:
                 aim=self.best.aim,
             )
         )
+        if self._begins_anew:
+            self._factor = NEAR_STEP
         if diverged and self.hopeless:
             return state
         score = jnp.asarray(self.best.objective if self._feasible(self.best) else jnp.inf, state.best.score.dtype)
@@ -216,12 +228,17 @@ class Cycles:
     def _feasible(self, found: Found) -> bool:
         return found.constraint <= self._asked.tolerance
 
-    def _cold(self, done: int) -> State:
-        """A state that begins at the best answer so far, and remembers how good that is at every client."""
-        state = (self._later if self.past else self._first)._replace(params=self.best.params)
+    @property
+    def _begins_anew(self) -> bool:
+        """Whether the present cycle is the second of a run whose constraint moves in jumps: it begins at the start."""
+        return self._choice.jumps and len(self.past) == 1 and self._request.warm_start is None
+
+    def _cold(self, origin: Found, done: int) -> State:
+        """A state that begins at an answer, the best so far, and remembers how good that is at every client."""
+        state = (self._later if self.past else self._first)._replace(params=origin.params)
         if state.memory is None or state.memory.sums is not None:
             return state
-        judged = self.best.judged or self._request.oracle.judge(self.best.params)
+        judged = origin.judged or self._request.oracle.judge(origin.params)
         memory = state.memory
         return state._replace(
             memory=memory._replace(

@@ -1,8 +1,8 @@
 """Rates of decisions: misses, false alarms, errors, and gaps between two groups' decisions.
 
 A row is decided positive where its score is above 0, its probability above one half. A rate of such decisions moves in
-jumps and has no gradient, so each comes with a smooth stand-in to descend on; the switch, reports, verdicts and
-certificates read the rate itself:
+jumps and has no gradient, so each comes with a stand-in to descend on; the switch, reports, verdicts and certificates
+read the rate itself:
 
     rate = miss_rate(score)
     Problem(objective, rate.constraint, start, constraint_stand_in=rate.stand_in)
@@ -26,16 +26,18 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array, Bool, Float
 
-from softswitch.problem.means import in_units, mean_over, rounded_down, share_over
+from softswitch.problem.means import in_units, rounded_down, share_over
 from softswitch.problem.parameters import Batch, Params
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.support import checks
 from softswitch.tasks.fairness import gap_of_sums, sums_by_group
 
 Score = Callable[[Params, Batch], Any]
-RATE_TEMPERATURE, GAP_TEMPERATURE, FAR = 0.3, 0.1, 0.001
-"""How smooth the stand-ins' steps are, in log-odds, and how much rows far from the threshold count beside them: what
-came out best on public tables (``python -m benchmarks.rates stand-ins``)."""
+REACH = 0.1
+"""How far beyond the first wrong row others still count, as a share of how far wrong rows lie off on average."""
+GAP_TEMPERATURE, FAR = 0.1, 0.001
+"""How smooth the step is that stands for a decision in a gap, in log-odds, and how much rows far from the threshold
+count beside it. All three came out best on public tables (``python -m benchmarks.rates stand-ins``)."""
 MOST_PRODUCTS = 2.0**31
 """Whole numbers below this are multiplied exactly."""
 
@@ -87,25 +89,43 @@ def _checked(score: Any) -> Score:
 def _wrong_among(score: Score, label: int | None) -> Rate:
     """The rate of wrong decisions among the rows of a class, or among all."""
 
+    def wrongly(values: Array, batch: Batch) -> Array:
+        return decided(values) != (batch["y"] == 1)
+
     def constraint(params: Params, batch: Batch) -> Array:
-        wrong = decided(score(params, batch)) != (batch["y"] == 1)
-        return share_over(wrong, _weights(batch, label))
+        return share_over(wrongly(score(params, batch), batch), _weights(batch, label))
 
     def stand_in(params: Params, batch: Batch) -> Array:
         values = score(params, batch)
-        weights = _weights(batch, label)
-        return mean_over(nearly_wrong(jnp.where(batch["y"] == 1, values, -values)), weights)
+        margin = jnp.where(batch["y"] == 1, values, -values)
+        return first_to_mend(margin, wrongly(values, batch), _weights(batch, label))
 
     return Rate(constraint, stand_in)
 
 
-def nearly_wrong(margin: Float[Array, " rows"]) -> Float[Array, " rows"]:
-    """What stands in for "decided wrongly", by how far a row's score is on the right side.
+def first_to_mend(
+    margin: Float[Array, " rows"], wrong: Bool[Array, " rows"], weights: Float[Array, " rows"]
+) -> Float[Array, ""]:
+    """How far off the wrong rows are that lie nearest to the threshold; what stands in for a rate of wrong decisions.
 
-    A step made smooth, so that the rows about the threshold count most: those far on the wrong side are lost, and to
-    win them back costs more than others. A little logistic loss keeps them from being lost for good.
+    Where a rate is just above its bound, it comes back by the nearest wrong row alone: the bound's edge is where that
+    row's score is 0, and the way back across it is that row's gradient. A smooth step over all rows points elsewhere,
+    and a run that goes to and fro across the edge then comes to rest at a wrong place. Rows about as near as the first
+    count too, in units of how far wrong rows are off, so that the scale of the scores does not matter. Where no row is
+    wrong, those count that would be the first.
+
+    Args:
+        margin: how far each row's score is on the right side.
+        wrong: which rows are decided wrongly.
+        weights: of the rows; those of weight 0 do not count.
     """
-    return jax.nn.sigmoid(-margin / RATE_TEMPERATURE) + FAR * jax.nn.softplus(-margin)
+    known = weights.sum() > 0
+    rows = jnp.where((wrong & (weights > 0)).any(), weights * wrong, weights)
+    off = jnp.abs(stop_gradient(margin))
+    nearest = jnp.where(rows > 0, off, jnp.inf).min(initial=jnp.inf)
+    reach = REACH * _mean(off, rows)
+    beyond = jnp.where(rows > 0, off - nearest, 0) / jnp.where(reach > 0, reach, 1)
+    return jnp.where(known, -_mean(margin, rows * jnp.exp(-beyond)), -jnp.inf)
 
 
 def nearly_positive(score: Float[Array, " rows"]) -> Float[Array, " rows"]:

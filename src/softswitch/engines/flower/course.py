@@ -70,8 +70,7 @@ class Course:
         params = _first_params(initial_arrays)
         check_domain(settings.domain, params)
         chosen = chooses([rule])
-        template = first_choice(params, rounds, may_end=False, exact=False).template(rule) if chosen else rule
-        check_optimizer(template, params)
+        check_optimizer(self._template(rule, params, rounds, jumps=False) if chosen else rule, params)
         self._asked = rule
         self.grid = PromptGrid(grid, settings.update_timeout)
         self.roster = Roster(settings.report_timeout, settings.names, settings.constraints)
@@ -84,7 +83,10 @@ class Course:
         self.settings = settings = replace(settings, memory=self._memory(settings, chosen))
         self.clients = RemoteClients(self.grid, self.roster, settings)
         statistics = self._statistics()
-        method = template if chosen else as_in_paper(rule, len(self.roster.names))
+        jumps = self.roster.stands_in
+        method = (
+            self._template(rule, params, rounds, jumps=jumps) if chosen else as_in_paper(rule, len(self.roster.names))
+        )
         self.run = RunState(method, params, constraints, statistics, rounds, settings)
         self.cycles = RemoteCycles(rule, rounds, self.run, self.clients, settings, exact) if chosen else None
         self.reader = Reader(self.roster, wire.shapes(params), constraints, statistics, self.run.dtype, settings)
@@ -119,6 +121,11 @@ class Course:
         if not self._go_on() and self.cycles is not None:
             self.cycles.look_at_start()
             self.cycles.begin()
+
+    @staticmethod
+    def _template(rule: Rule, params: Any, rounds: int, *, jumps: bool) -> Rule:
+        """The method of a run that chooses for itself, before anything else is known of the clients."""
+        return first_choice(params, rounds, may_end=False, exact=False, jumps=jumps).template(rule)
 
     def _everyone(self, settings: StrategySettings) -> bool:
         """Whether all clients that are connected take part in every round."""

@@ -17,7 +17,7 @@ from softswitch.clients.sampling import whole
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
 from softswitch.engines.choice import size_of
 from softswitch.engines.flower.flat_params import flat, unflat
-from softswitch.engines.flower.local import BatchSize, Task, ValueBatchSize, batches_of
+from softswitch.engines.flower.local import BatchSize, Task, ValueBatchSize, batches_of, given_or_own
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.unseen_rows.certify import intervals_of, known_ranges
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
@@ -107,7 +107,7 @@ class JaxClient:
         """Intervals from the rows held out, as ``softswitch.certify`` makes them, by ranges given or the problem's."""
         assert self._held_out is not None
         own = known_ranges(self._problem, None, None, len(ranges) - 1)
-        known = [mine if given is None else given for given, mine in zip(ranges, own, strict=True)]
+        known = given_or_own(ranges, own)
         at = ErrorLevels.one(error) if levels is None else levels
         return intervals_of(self._tree(params), self._problem, self._held_out, at, known)[0]
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from softswitch.engines.flower.local import BatchSize, Task, ValueBatchSize, batches_of, drawn
+from softswitch.engines.flower.local import (
+    BatchSize,
+    Task,
+    ValueBatchSize,
+    batches_of,
+    drawn,
+    function_ranges,
+    given_or_own,
+    others,
+)
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, intervals_by_rows
 from softswitch.method.messages import LocalLoss
@@ -37,6 +47,9 @@ class NumpyClient:
         held_out: rows it does not train on, for the certificate.
         constraint_stand_in: ``(params, batch) -> (value, gradient)``: its gradient is followed in place of the
             constraint's, which may then be None; see ``Problem``.
+        objective_range: (low, high) if the objective on a single row lies between them, {low, high} if it is one of the
+            two; for the certificate, where the server says nothing of it.
+        constraint_range: likewise of the constraint, {0, 1} for a rate; one for all constraints, or one each.
     """
 
     def __init__(
@@ -52,6 +65,8 @@ class NumpyClient:
         replace: bool | None = None,
         held_out: Mapping[str, Any] | None = None,
         constraint_stand_in: Function | None = None,
+        objective_range: Range | None = None,
+        constraint_range: Range | Sequence[Range | None] | None = None,
     ) -> None:
         checks.function("objective", objective, "(params, batch) -> (value, gradient)")
         checks.function("constraint", constraint, "(params, batch) -> (value, gradient)")
@@ -74,6 +89,7 @@ class NumpyClient:
         if constraint_stand_in is not None:
             stood_for = np.atleast_1d(np.asarray(constraint_stand_in(first, self._data)[0])).size
             check_stand_in(stood_for, self.constraints)
+        self._ranges = function_ranges(objective_range, constraint_range, self.constraints)
 
     def report(self, params: Arrays, task: Task) -> Values:
         """f_i and g_i on a batch."""
@@ -102,10 +118,16 @@ class NumpyClient:
         assert self._held_out is not None
         held_out = self._held_out
 
-        def value(rows: np.ndarray) -> np.ndarray:
-            return self._values(params, {key: column[rows] for key, column in held_out.items()})
+        def at(there: Arrays, rows: np.ndarray) -> np.ndarray:
+            return self._values(there, {key: column[rows] for key, column in held_out.items()})
 
-        return intervals_by_rows(value, self.held_out_rows, levels or ErrorLevels.one(error), ranges)
+        def elsewhere(attempt: int) -> Callable[[np.ndarray], np.ndarray]:
+            return partial(at, others(params, attempt))
+
+        known = given_or_own(ranges, self._ranges)
+        return intervals_by_rows(
+            partial(at, params), self.held_out_rows, levels or ErrorLevels.one(error), known, elsewhere
+        )
 
     def _values(self, params: Arrays, batch: Arrays) -> np.ndarray:
         """f and then g."""

@@ -91,7 +91,7 @@ class RemoteCycles:
         self, asked: Rule, rounds: int, run: RunState, clients: RemoteClients, settings: StrategySettings, exact: bool
     ) -> None:
         self._asked, self._run, self._clients, self._settings = asked, run, clients, settings
-        self._choice = first_choice(run.state.params, rounds, may_end=False, exact=exact)
+        self._choice = first_choice(run.state.params, rounds, may_end=False, exact=exact, jumps=clients.stands_in)
         self.past: list[Cycle] = []
         self.end = 0
         self._factor, self._shift, self._momentum = 1.0, 0.0, MOMENTUM
@@ -254,7 +254,7 @@ class RemoteCycles:
         tolerance = float(self._asked.tolerance)
         start = self._start_constraint if math.isfinite(self._start_constraint) else tolerance
         # Never above the tolerance: there are too few cycles to come back from answers that violate it.
-        jumps = self._clients.stands_in
+        jumps = self._choice.jumps
         return next_threshold(tolerance, start, self.past, self._shift, self._best.params, above=False, jumps=jumps)
 
     def _local_share(self) -> float:

@@ -12,7 +12,17 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
-from softswitch.engines.flower.local import Batches, BatchSize, Task, ValueBatchSize, batches_of, drawn
+from softswitch.engines.flower.local import (
+    Batches,
+    BatchSize,
+    Task,
+    ValueBatchSize,
+    batches_of,
+    drawn,
+    function_ranges,
+    given_or_own,
+    others,
+)
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, intervals_by_rows
 from softswitch.method.messages import LocalLoss
@@ -49,6 +59,9 @@ class TorchClient:
         device: where to compute.
         constraint_stand_in: ``(module, batch) -> scalar or vector``, of the constraint's shape: what is descended on in
             place of the constraint, where that one moves in jumps; see ``Problem``.
+        objective_range: (low, high) if the objective on a single row lies between them, {low, high} if it is one of the
+            two; for the certificate, where the server says nothing of it.
+        constraint_range: likewise of the constraint, {0, 1} for a rate; one for all constraints, or one each.
     """
 
     def __init__(
@@ -66,6 +79,8 @@ class TorchClient:
         held_out: Dataset | None = None,
         device: str | torch.device = "cpu",
         constraint_stand_in: Function | None = None,
+        objective_range: Range | None = None,
+        constraint_range: Range | Sequence[Range | None] | None = None,
     ) -> None:
         checks.function("objective", objective, "(module, batch) -> scalar")
         checks.function("constraint", constraint, "(module, batch) -> scalar or vector")
@@ -97,6 +112,7 @@ class TorchClient:
             with torch.no_grad():
                 stood_for = torch.atleast_1d(constraint_stand_in(self._module, first)).numel()
             check_stand_in(stood_for, self.constraints)
+        self._ranges = function_ranges(objective_range, constraint_range, self.constraints)
 
     def report(self, params: Arrays, task: Task) -> Values:
         """f_i and g_i on a batch."""
@@ -138,9 +154,17 @@ class TorchClient:
         """Intervals from the rows held out."""
         assert self._held_out is not None
         held_out = self._held_out
+
+        def value(rows: np.ndarray) -> np.ndarray:
+            return self._values(self._take(held_out, rows))
+
+        def elsewhere(attempt: int) -> Callable[[np.ndarray], np.ndarray]:
+            self._load(others(params, attempt))
+            return value
+
         self._load(params)
-        at = levels or ErrorLevels.one(error)
-        return intervals_by_rows(lambda rows: self._values(self._take(held_out, rows)), self.held_out_rows, at, ranges)
+        at, known = levels or ErrorLevels.one(error), given_or_own(ranges, self._ranges)
+        return intervals_by_rows(value, self.held_out_rows, at, known, elsewhere)
 
     def _trained(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         return ((name, weight) for name, weight in self._module.named_parameters() if weight.requires_grad)

@@ -38,11 +38,7 @@ class Bets:
     def __init__(self, values: np.ndarray, error: float) -> None:
         self.rows = len(values)
         dealt = values[np.random.default_rng(self.rows).permutation(self.rows)]
-        seen = np.arange(1, self.rows + 1)
-        means = (0.5 + np.cumsum(dealt)) / (seen + 1)
-        variance = (0.25 + np.cumsum(np.square(dealt - means))) / (seen + 1)
-        before = np.concatenate([[0.25], variance[:-1]])
-        self._shares = self._padded(np.sqrt(2 * math.log(1 / error) / (self.rows * before)), 0.0)
+        self._shares = self._padded(shares(dealt, error), 0.0)
         self._values = self._padded(dealt, 0.0)
         self.estimate = float(values.mean())
 
@@ -79,6 +75,15 @@ class Bets:
         width = min(32, max(1, math.ceil(self.rows / BLOCKS)))
         missing = -self.rows % width
         return np.concatenate([column, np.full(missing, pad)]).reshape(-1, width)
+
+
+def shares(dealt: np.ndarray, error: float) -> np.ndarray:
+    """What share of the capital is staked on each value, by those before it alone; to be cut off at the largest."""
+    seen = np.arange(1, len(dealt) + 1)
+    means = (0.5 + np.cumsum(dealt)) / (seen + 1)
+    variance = (0.25 + np.cumsum(np.square(dealt - means))) / (seen + 1)
+    before = np.concatenate([[0.25], variance[:-1]])
+    return np.sqrt(2 * math.log(1 / error) / (len(dealt) * before))
 
 
 def smallest(function: Callable[[float], float], low: float, high: float) -> float:

@@ -31,6 +31,7 @@ from softswitch.problem.ranges import Range, ends, has_two_values
 from softswitch.results.certificate import Interval, Method
 
 RESAMPLES = 400  # for functions that are not a mean over rows
+OTHER_PARAMS = 20  # to try at most, where rows do not differ
 
 
 class ErrorLevels(NamedTuple):
@@ -74,6 +75,12 @@ def looks_like_a_mean(evidence: Iterable[tuple[np.ndarray, float]]) -> bool | No
         if len(valid) > 1 and np.ptp(valid) > 0:
             answers.append(np.isclose(valid.mean(), total, rtol=1e-4, atol=1e-5 * np.abs(valid).max()))
     return all(answers) if answers else None
+
+
+def moved(values: np.ndarray, generator: np.random.Generator, attempt: int) -> np.ndarray:
+    """Random parameters as large as these; around them in every second attempt, around 0 in the others."""
+    size = float(np.abs(values).mean()) or 1.0
+    return np.asarray(attempt % 2 * values + size * generator.standard_normal(values.shape), values.dtype)
 
 
 def mean_interval(rows: np.ndarray, levels: ErrorLevels, bounds: Range | None) -> Interval:
@@ -196,21 +203,30 @@ def unknown(rows: int = 0) -> Interval:
     return Interval(math.nan, -math.inf, math.inf, rows, math.inf, approximate=True)
 
 
+Values = Callable[[np.ndarray], np.ndarray]
+"""f and then g on the rows of the given indices."""
+
+
 def intervals_by_rows(
-    value: Callable[[np.ndarray], np.ndarray], size: int, levels: ErrorLevels, ranges: Sequence[Range | None]
+    value: Values,
+    size: int,
+    levels: ErrorLevels,
+    ranges: Sequence[Range | None],
+    elsewhere: Callable[[int], Values] | None = None,
 ) -> list[Interval]:
     """An interval for each function of one client's rows, where they can be computed on any choice of rows.
 
     Args:
-        value: f and then g on the rows of the given indices.
+        value: the functions at the parameters.
         size: how many rows there are.
         levels: the error probabilities, and the tolerance.
         ranges: of each function on a single row.
+        elsewhere: gives the functions at other parameters, for the first attempt, the second and so on: to see whether
+            they are means over rows where these rows do not differ.
     """
     everything = np.arange(size)
-    half = np.sort(np.random.default_rng(0).permutation(size)[: (size + 1) // 2])
-    by_row = np.stack([np.asarray(value(everything[i : i + 1]), dtype=float) for i in everything])
-    totals, partial = (np.asarray(value(rows), dtype=float) for rows in (everything, half))
+    by_row, totals = _by_row(value, everything), np.asarray(value(everything), dtype=float)
+    means = _are_means(value, by_row, totals, elsewhere)
     generator = np.random.default_rng(1)
     resampled: np.ndarray | None = None
     found = []
@@ -218,10 +234,35 @@ def intervals_by_rows(
         rows = concerned(by_row[:, j])
         if not math.isfinite(totals[j]):
             found.append(unknown(len(rows)))
-        elif looks_like_a_mean([(by_row[:, j], totals[j]), (by_row[half, j], partial[j])]):
+        elif means[j]:
             found.append(mean_interval(rows, levels, bounds))
         else:
             if resampled is None:
                 resampled = np.stack([value(generator.integers(size, size=size)) for _ in range(RESAMPLES)])
             found.append(resampled_interval(resampled[:, j], float(totals[j]), size, levels))
     return found
+
+
+def _by_row(value: Values, rows: np.ndarray) -> np.ndarray:
+    return np.stack([np.asarray(value(rows[i : i + 1]), dtype=float) for i in range(len(rows))])
+
+
+def _are_means(
+    value: Values, by_row: np.ndarray, totals: np.ndarray, elsewhere: Callable[[int], Values] | None
+) -> list[bool]:
+    """Which functions are means over rows: they are so on all rows and on a random half; see ``looks_like_a_mean``."""
+    everything = np.arange(len(by_row))
+    half = np.sort(np.random.default_rng(0).permutation(len(by_row))[: (len(by_row) + 1) // 2])
+    answers: list[bool | None] = [None] * len(totals)
+    for attempt in range(1 + (0 if elsewhere is None else OTHER_PARAMS)):
+        if attempt and elsewhere is not None:
+            value = elsewhere(attempt)
+            by_row, totals = _by_row(value, everything), np.asarray(value(everything), dtype=float)
+        partial = np.asarray(value(half), dtype=float)
+        for j, answer in enumerate(answers):
+            if answer is None:
+                answers[j] = looks_like_a_mean([(by_row[:, j], totals[j]), (by_row[half, j], partial[j])])
+        # What no single row has is no mean at any parameters.
+        if all(answer is not None or not len(concerned(by_row[:, j])) for j, answer in enumerate(answers)):
+            break
+    return [bool(answer) for answer in answers]

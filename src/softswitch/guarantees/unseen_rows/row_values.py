@@ -22,12 +22,14 @@ from softswitch.clients.evaluation import evaluate
 from softswitch.clients.losses import Losses
 from softswitch.clients.slices import map_slices
 from softswitch.guarantees.unseen_rows.intervals import (
+    OTHER_PARAMS,
     RESAMPLES,
     ErrorLevels,
     concerned,
     gap_interval,
     looks_like_a_mean,
     mean_interval,
+    moved,
     resampled_interval,
     unknown,
 )
@@ -38,7 +40,6 @@ from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
 
 BLOCK_ROWS = 1 << 22  # of resamples at once
-OTHER_PARAMS = 20  # to try at most, where rows do not differ
 
 
 class Kind(StrEnum):
@@ -195,7 +196,7 @@ def _are_means(
     losses, other = Losses.of(problem), params
     for attempt in range(1 + OTHER_PARAMS):
         if attempt:
-            other = _others(params, generator, keep=attempt % 2)
+            other = jax.tree.map(lambda w, at=attempt: jnp.asarray(moved(np.asarray(w), generator, at)), params)
             values, by_row = _values(problem, data, other), np.asarray(_row_values(data.rows, other, losses), float)
         partial = _values(problem, part, other)
         checked = ((values, _by_client(data, by_row)), (partial, _by_client(part, by_row[chosen])))
@@ -210,17 +211,6 @@ def _are_means(
         if all(answer is not None or len(concerned(by_row[:, j])) == 0 for j, answer in enumerate(answers)):
             break
     return [bool(answer) for answer in answers]
-
-
-def _others(params: Params, generator: np.random.Generator, keep: int) -> Params:
-    """Random parameters as large as these; around them (``keep`` is 1) or around 0."""
-
-    def moved(leaf: Any) -> Any:
-        here = np.asarray(leaf)
-        size = float(np.abs(here).mean()) or 1.0
-        return jnp.asarray(keep * here + size * generator.standard_normal(here.shape), here.dtype)
-
-    return jax.tree.map(moved, params)
 
 
 @partial(jax.jit, static_argnames="losses")
