@@ -12,9 +12,13 @@ if TYPE_CHECKING:
     from softswitch.clients.evaluation import evaluate as evaluate
     from softswitch.clients.federation import Federation as Federation
     from softswitch.clients.oracle import Oracle as Oracle
+    from softswitch.clients.parts import Parts as Parts
     from softswitch.clients.splits import split_by_column as split_by_column
     from softswitch.clients.splits import split_dirichlet as split_dirichlet
     from softswitch.clients.splits import split_iid as split_iid
+    from softswitch.engines.certified import Certified as Certified
+    from softswitch.engines.certified import solve_certified as solve_certified
+    from softswitch.engines.frontier import frontier as frontier
     from softswitch.engines.solve import solve as solve
     from softswitch.engines.solve import solve_federation as solve_federation
     from softswitch.engines.sweep import Sweep as Sweep
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from softswitch.guarantees.theory.plan_search import plan as plan
     from softswitch.guarantees.theory.theorems import Constants as Constants
     from softswitch.guarantees.theory.two_clients import alpha_window as alpha_window
+    from softswitch.guarantees.unseen_rows.beforehand import reach as reach
     from softswitch.guarantees.unseen_rows.binomial import rows_to_certify as rows_to_certify
     from softswitch.guarantees.unseen_rows.certify import certify as certify
     from softswitch.method.memory import Memory as Memory
@@ -46,6 +51,7 @@ if TYPE_CHECKING:
     from softswitch.problem.means import share_over as share_over
     from softswitch.problem.pooled import PooledConstraint as PooledConstraint
     from softswitch.problem.problem import Problem as Problem
+    from softswitch.results.along_bounds.cost_of_bounds import Frontier as Frontier
     from softswitch.results.baseline import Baseline as Baseline
     from softswitch.results.certificate import Certificate as Certificate
     from softswitch.results.certificate import Verdict as Verdict
@@ -70,6 +76,7 @@ _PLACES = {
     "Baseline": "results.baseline",
     "Box": "problem.domains",
     "Certificate": "results.certificate",
+    "Certified": "engines.certified",
     "Checkpoints": "runs.checkpoints",
     "Chunk": "runs.watching",
     "ClientData": "clients.client_data",
@@ -79,6 +86,7 @@ _PLACES = {
     "Fate": "results.history",
     "Federation": "clients.federation",
     "Finding": "results.finding",
+    "Frontier": "results.along_bounds.cost_of_bounds",
     "HardSGM": "method.rules",
     "History": "results.history",
     "LowerBound": "results.lower_bound",
@@ -86,6 +94,7 @@ _PLACES = {
     "NeymanPearsonClassifier": "tables.estimators",
     "ParityClassifier": "tables.estimators",
     "Oracle": "clients.oracle",
+    "Parts": "clients.parts",
     "Penalty": "method.rules",
     "Plan": "guarantees.theory.plan",
     "PooledConstraint": "problem.pooled",
@@ -103,16 +112,19 @@ _PLACES = {
     "certify": "guarantees.unseen_rows.certify",
     "estimate_constants": "guarantees.theory.pilot",
     "evaluate": "clients.evaluation",
+    "frontier": "engines.frontier",
     "heterogeneity": "guarantees.theory.client_gaps",
     "load": "tables.model",
     "lower_bound": "guarantees.optimality.best_possible",
     "mean_over": "problem.means",
     "plan": "guarantees.theory.plan_search",
+    "reach": "guarantees.unseen_rows.beforehand",
     "rows_to_certify": "guarantees.unseen_rows.binomial",
     "share_over": "problem.means",
     "softmax_mean": "method.weighting",
     "softmax_weights": "method.weighting",
     "solve": "engines.solve",
+    "solve_certified": "engines.certified",
     "solve_federation": "engines.solve",
     "split_by_column": "clients.splits",
     "split_dirichlet": "clients.splits",

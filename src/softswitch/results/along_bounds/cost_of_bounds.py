@@ -1,0 +1,250 @@
+"""What the constraint costs: F and more against the bound, and how far down it is certified."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from softswitch.results.along_bounds.frontier_figure import drawn
+from softswitch.results.along_bounds.frontier_point import (
+    NUMBERS,
+    FrontierPoint,
+    Outcome,
+    SmallestConstraint,
+    finite,
+    number,
+)
+from softswitch.support.text import as_text, few_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LIKE = 1e-6
+HARDLY, TINY = 1e-3, 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class Frontier:
+    """Models trained for several bounds, from the loosest to the tightest.
+
+    All points that are "certified" are so together: the chance that the constraint of any of their models is above its
+    bound at any client is at most 1 − confidence.
+
+    Attributes:
+        points: one a bound, the loosest first.
+        smallest: the smallest constraint that was reached on the rows learnt from.
+        confidence: of the certificates.
+        clients: how many there are.
+        shares: whether the constraint is a share or a gap between shares, told in per cent.
+        approximate: whether the certificates are approximations, since no range of the constraint is known.
+        reach: what the rows to certify could show at best at the tightest bound, in words.
+        asked: the bound that the question began with, where there is one.
+    """
+
+    points: tuple[FrontierPoint, ...]
+    smallest: SmallestConstraint
+    confidence: float
+    clients: int
+    shares: bool = False
+    approximate: bool = False
+    reach: str = ""
+    asked: float | None = None
+
+    @property
+    def certified(self) -> tuple[FrontierPoint, ...]:
+        """Those whose models keep their bounds on rows that nobody has seen."""
+        return tuple(point for point in self.points if point.outcome is Outcome.CERTIFIED)
+
+    @property
+    def smallest_certified(self) -> float | None:
+        """The smallest bound that is certified; None where none is."""
+        return min((point.bound for point in self.certified), default=None)
+
+    def named(self, bound: float) -> str:
+        """A bound as a reader has it."""
+        return f"{100 * bound:.4g}%" if self.shares else f"{bound:.4g}"
+
+    @property
+    def words(self) -> list[str]:
+        """What it comes to, sentence by sentence."""
+        return [said for said in (self._cost(), *self._certainty(), self._care(), self._least()) if said]
+
+    def _cost(self) -> str:
+        """What a tighter bound costs: the one asked for, or the smallest certified, beside one about twice as large."""
+        reached = [point for point in self.points if point.reached]
+        if len(reached) < 2:
+            return ""
+        wanted = self.smallest_certified if self.asked is None else self.asked
+        tight = next((point for point in reached[1:] if point.bound == wanted), reached[1])
+        looser = [point for point in reached if point.bound > tight.bound]
+        loose = min(looser, key=lambda point: abs(math.log(point.bound / (2 * tight.bound))) if tight.bound else 0.0)
+        half = tight.bound > 0 and abs(loose.bound / tight.bound - 2) < LIKE
+        said = f"{'Halving' if half else 'Lowering'} the bound from {self.named(loose.bound)} to "
+        more = tight.objective - loose.objective
+        costs = f"{more:.3g}" if more > HARDLY * max(abs(loose.objective), HARDLY) else "nothing"
+        said += f"{self.named(tight.bound)} costs the worst client {costs}: on the rows learnt from its objective F is "
+        said += f"{_told(loose.objective)} with the one and {_told(tight.objective)} with the other."
+        if loose.for_a_certificate is not tight.for_a_certificate:
+            return said
+        moved = [
+            f"{name} {loose.measures[name]:.3g} and {tight.measures[name]:.3g}"
+            for name in loose.measures
+            if name in tight.measures
+        ]
+        return f"{said} On rows not trained on: {'; '.join(moved)}." if moved else said
+
+    def _certainty(self) -> list[str]:
+        least, sure = self.smallest_certified, f"with {100 * self.confidence:.4g}% confidence"
+        sure = f"approximately, {sure}" if self.approximate else sure
+        where = f"at all {self.clients} clients" if self.clients > 1 else "at the client"
+        many = len(self.certified)
+        if least is None:
+            said = [f"No bound is certified {sure}."]
+        else:
+            together = f", together with the {many - 1} looser before it" if many > 1 else ""
+            said = [f"The smallest bound certified is {self.named(least)}{together}, {sure}, {where}."]
+        for point in self.points:
+            if point.outcome is Outcome.FAILED:
+                named = f" In the way: {few_of(point.in_the_way)}." if point.in_the_way else ""
+                said.append(f"{self.named(point.bound)} was tested next, and is not certified.{named}")
+        why = {
+            Outcome.LATER: "not tested after that",
+            Outcome.TOO_FEW: "beyond what these rows could certify, whatever the model is",
+            Outcome.NOT_REACHED: "not reached on the rows learnt from",
+        }
+        for outcome, words in why.items():
+            those = [self.named(point.bound) for point in self.points if point.outcome is outcome]
+            if those:
+                said.append(f"{', '.join(those)} {'is' if len(those) == 1 else 'are'} {words}.")
+        return said
+
+    def _care(self) -> str:
+        """What it costs to be certified, beyond what the bound does."""
+        if not self.certified:
+            return ""
+        point = self.certified[-1]
+        more = point.chosen_objective - point.objective
+        if more <= HARDLY * max(abs(point.objective), HARDLY):
+            return ""
+        return (
+            f"To be certified a model has to be more careful than its bound says: at {self.named(point.bound)} its F is "
+            f"{_told(point.chosen_objective)} on the rows learnt from, where {_told(point.objective)} would keep the "
+            "bound. More rows to certify with make that less."
+        )
+
+    def _least(self) -> str:
+        least = self.smallest
+        if not math.isfinite(least.constraint):
+            return ""
+        at = f"with F = {least.objective:.3g}"
+        also = "; a constant prediction has it too" if least.by_a_constant else ""
+        return f"The smallest constraint reached on the rows learnt from is {self.named(least.constraint)}, {at}{also}."
+
+    @property
+    def heads(self) -> list[str]:
+        """What the table's columns are."""
+        return [
+            "bound",
+            "least F",
+            "G",
+            "model's F",
+            "F, other rows",
+            *self._measure_names(),
+            "constant's F",
+            "model is",
+        ]
+
+    def cells(self, point: FrontierPoint) -> list[str]:
+        """A line of the table."""
+        approximate = self.approximate and point.outcome is Outcome.CERTIFIED
+        return [
+            self.named(point.bound),
+            _told(point.objective),
+            self.named(point.constraint) if math.isfinite(point.constraint) else "–",
+            _told(point.chosen_objective),
+            _told(point.other_objective),
+            *(_told(point.measures.get(name, math.nan)) for name in self._measure_names()),
+            _told(point.constant),
+            f"≈ {point.outcome}" if approximate else str(point.outcome),
+        ]
+
+    @property
+    def notes(self) -> str:
+        """How to read the table."""
+        measured = "; likewise what else is measured" if self._measure_names() else ""
+        return (
+            "F: the worst client's objective. Least F: the smallest found on the rows learnt from that keeps the bound, "
+            "and that model's largest constraint G. The model beside it is chosen for unseen rows: its F on the rows "
+            f"learnt from, and on other rows, that it was chosen by and not trained on{measured}. Constant: the best "
+            "prediction that is the same for every row and keeps the bound."
+        )
+
+    def table(self) -> Table:
+        """One line a bound, for the terminal."""
+        table = Table(title=f"What the bound costs; certified all together with confidence {self.confidence:g}")
+        for head in self.heads:
+            table.add_column(head, justify="left" if head == self.heads[-1] else "right")
+        for point in self.points:
+            table.add_row(*self.cells(point))
+        table.caption = self.notes
+        return table
+
+    def _measure_names(self) -> list[str]:
+        return list(dict.fromkeys(name for point in self.points for name in point.measures))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain numbers and words, for JSON: what is not finite is None. Models are not in it."""
+        return {
+            "confidence": self.confidence,
+            "clients": self.clients,
+            "shares": self.shares,
+            "approximate": self.approximate,
+            "reach": self.reach,
+            "asked": self.asked,
+            "smallest_certified": self.smallest_certified,
+            "smallest": {name: finite(value) for name, value in asdict(self.smallest).items()},
+            "points": [point.to_dict() for point in self.points],
+            "words": self.words,
+        }
+
+    @classmethod
+    def from_dict(cls, told: dict[str, Any]) -> Frontier:
+        """From ``to_dict``; what was not finite is NaN."""
+        return cls(
+            points=tuple(FrontierPoint.from_dict(point) for point in told["points"]),
+            smallest=SmallestConstraint(**{name: number(value) for name, value in told["smallest"].items()}),
+            **{name: told[name] for name in ("confidence", "clients", "shares", "approximate", "reach", "asked")},
+        )
+
+    def to_csv(self) -> str:
+        """One line a bound, in plain numbers; what is not finite is empty."""
+        names = self._measure_names()
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        plain = ("bound", *NUMBERS)
+        writer.writerow([*plain, *names, "outcome", "model"])
+        for point in self.points:
+            told = point.to_dict()
+            cells = [*(told[name] for name in plain), *(finite(point.measures.get(name, math.nan)) for name in names)]
+            writer.writerow([*("" if cell is None else cell for cell in cells), str(point.outcome), point.model])
+        return stream.getvalue()
+
+    def figure(self) -> Figure:
+        """F and the measures against the bound; ``figure.savefig("frontier.png")``."""
+        return drawn(self.points, self.smallest, shares=self.shares)
+
+    def __str__(self) -> str:
+        return "\n".join([as_text(self.table()), *self.words])
+
+
+def _told(value: float) -> str:
+    if not math.isfinite(value):
+        return "–"
+    if 0 < value < TINY:
+        return f"< {TINY:g}"
+    return f"{value:.4f}" if abs(value) < 1 else f"{value:.4g}"
