@@ -46,7 +46,7 @@ def frontier(
         say(f"{intended.reach}\n")
 
     def watch(point: FrontierPoint) -> None:
-        kept = f"F at least {point.objective:.4f}" if point.reached else f"not reached, G is {point.constraint:.4g}"
+        kept = f"least F {point.objective:.4f}" if point.reached else f"not reached, G is {point.constraint:.4g}"
         say(f"trained for {point.bound:g}: {kept}")
 
     found = or_refuse(lambda: frontier_by(settings, at_most or (), run, before=before, watch=watch))

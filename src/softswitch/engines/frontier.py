@@ -117,9 +117,9 @@ def frontier(
     )
 
 
-def checked_bounds(name: str, bounds: Sequence[float]) -> list[float]:
+def checked_bounds(name: str, bounds: Any) -> list[float]:
     """From the loosest to the tightest, or raise."""
-    if isinstance(bounds, str) or np.ndim(bounds) != 1 or not len(bounds):
+    if np.ndim(bounds) != 1 or not len(bounds):
         raise ValueError(f"{name} must be one or more numbers >= 0, but is {bounds!r}")
     found = sorted((checks.real_number(name, bound, at_least=0) for bound in bounds), reverse=True)
     if len(set(found)) < len(found):

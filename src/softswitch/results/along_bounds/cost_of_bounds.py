@@ -106,7 +106,8 @@ class Frontier:
         if least is None:
             said = [f"No bound is certified {sure}."]
         else:
-            together = f", together with the {many - 1} looser before it" if many > 1 else ""
+            before = "one" if many == 2 else str(many - 1)
+            together = f", together with the {before} looser before it" if many > 1 else ""
             said = [f"The smallest bound certified is {self.named(least)}{together}, {sure}, {where}."]
         for point in self.points:
             if point.outcome is Outcome.FAILED:
@@ -132,9 +133,9 @@ class Frontier:
         if more <= HARDLY * max(abs(point.objective), HARDLY):
             return ""
         return (
-            f"To be certified a model has to be more careful than its bound says: at {self.named(point.bound)} its F is "
-            f"{_told(point.chosen_objective)} on the rows learnt from, where {_told(point.objective)} would keep the "
-            "bound. More rows to certify with make that less."
+            f"To be certified a model has to be more careful than its bound says: at {self.named(point.bound)} its F "
+            f"is {_told(point.chosen_objective)} on the rows learnt from, where {_told(point.objective)} would keep "
+            "the bound. More rows to certify with make that less."
         )
 
     def _least(self) -> str:
@@ -146,51 +147,44 @@ class Frontier:
         return f"The smallest constraint reached on the rows learnt from is {self.named(least.constraint)}, {at}{also}."
 
     @property
-    def heads(self) -> list[str]:
-        """What the table's columns are."""
-        return [
-            "bound",
-            "least F",
-            "G",
-            "model's F",
-            "F, other rows",
-            *self._measure_names(),
-            "constant's F",
-            "model is",
-        ]
+    def columns(self) -> dict[str, list[str]]:
+        """The table's columns by what stands above them."""
+        points = self.points
+        return {
+            "bound": [self.named(point.bound) for point in points],
+            "the model is": [self._outcome(point) for point in points],
+            "least F": [_told(point.objective) for point in points],
+            "its G": [self.named(point.constraint) if math.isfinite(point.constraint) else "–" for point in points],
+            "model's F": [_told(point.chosen_objective) for point in points],
+            "F, other rows": [_told(point.other_objective) for point in points],
+            **{name: [_told(p.measures.get(name, math.nan)) for p in points] for name in self._measure_names()},
+            "constant's F": [_told(point.constant) for point in points],
+        }
 
-    def cells(self, point: FrontierPoint) -> list[str]:
-        """A line of the table."""
-        approximate = self.approximate and point.outcome is Outcome.CERTIFIED
-        return [
-            self.named(point.bound),
-            _told(point.objective),
-            self.named(point.constraint) if math.isfinite(point.constraint) else "–",
-            _told(point.chosen_objective),
-            _told(point.other_objective),
-            *(_told(point.measures.get(name, math.nan)) for name in self._measure_names()),
-            _told(point.constant),
-            f"≈ {point.outcome}" if approximate else str(point.outcome),
-        ]
+    def _outcome(self, point: FrontierPoint) -> str:
+        about = "≈ " if self.approximate and point.outcome is Outcome.CERTIFIED else ""
+        return f"{about}{point.outcome}"
 
     @property
     def notes(self) -> str:
-        """How to read the table."""
+        """How to read the columns."""
         measured = "; likewise what else is measured" if self._measure_names() else ""
         return (
-            "F: the worst client's objective. Least F: the smallest found on the rows learnt from that keeps the bound, "
-            "and that model's largest constraint G. The model beside it is chosen for unseen rows: its F on the rows "
-            f"learnt from, and on other rows, that it was chosen by and not trained on{measured}. Constant: the best "
-            "prediction that is the same for every row and keeps the bound."
+            "F: the worst client's objective. Least F: the smallest found on the rows learnt from that keeps the "
+            "bound. The model is the one chosen for unseen rows; F on other rows is by those that it was chosen by, "
+            f"not trained on{measured}. Constant: the best prediction that is the same for every row and keeps the "
+            "bound."
         )
 
     def table(self) -> Table:
         """One line a bound, for the terminal."""
         table = Table(title=f"What the bound costs; certified all together with confidence {self.confidence:g}")
-        for head in self.heads:
-            table.add_column(head, justify="left" if head == self.heads[-1] else "right")
-        for point in self.points:
-            table.add_row(*self.cells(point))
+        shown = {name: cells for name, cells in self.columns.items() if name not in ("its G", "model's F")}
+        for name in shown:
+            last = name == "the model is"
+            table.add_column(name, justify="left" if last else "right", no_wrap=last)
+        for cells in zip(*shown.values(), strict=True):
+            table.add_row(*cells)
         table.caption = self.notes
         return table
 
@@ -246,5 +240,5 @@ def _told(value: float) -> str:
     if not math.isfinite(value):
         return "–"
     if 0 < value < TINY:
-        return f"< {TINY:g}"
+        return f"<{TINY:g}"
     return f"{value:.4f}" if abs(value) < 1 else f"{value:.4g}"

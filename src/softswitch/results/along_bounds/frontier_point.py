@@ -86,10 +86,11 @@ class FrontierPoint:
     @classmethod
     def from_dict(cls, told: dict[str, Any]) -> FrontierPoint:
         """From ``to_dict``; what was not finite is NaN."""
+        numbers: dict[str, Any] = {name: number(told[name]) for name in NUMBERS}
         return cls(
             bound=float(told["bound"]),
             outcome=Outcome(told["outcome"]),
-            **{name: number(told[name]) for name in NUMBERS},
+            **numbers,
             measures={name: number(value) for name, value in told["measures"].items()},
             model=told["model"],
             in_the_way=tuple(told["in_the_way"]),

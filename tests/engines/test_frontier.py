@@ -1,0 +1,208 @@
+"""What the constraint costs: models along several bounds, certified in a fixed order."""
+
+import json
+import math
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softswitch as ss
+from softswitch.engines import frontier as engine
+from softswitch.guarantees.unseen_rows.certify import certify
+from softswitch.problem.ranges import ZERO_ONE
+from softswitch.results.along_bounds.frontier_point import FrontierPoint, Outcome, SmallestConstraint
+from softswitch.tasks.rates import miss_rate
+
+BOUNDS = (0.05, 0.4, 0.2)
+ROUNDS = 150
+
+
+def score(w, batch):
+    return batch["x"] @ w[:-1] + w[-1]
+
+
+def false_alarms(w, batch):
+    weights = batch["weight"] * (batch["y"] == 0)
+    return ss.mean_over(jnp.logaddexp(0, score(w, batch)), weights)
+
+
+def moved(w, scale, offset):
+    return scale * w + offset * jnp.zeros_like(w).at[-1].set(1.0)
+
+
+RATE = miss_rate(score)
+PROBLEM = ss.Problem(
+    false_alarms,
+    RATE.constraint,
+    jnp.zeros(3),
+    domain=ss.Ball(20.0),  # so that no smaller ones are tried, each a program of its own
+    constraint_stand_in=RATE.stand_in,
+    constraint_range=ZERO_ONE,
+)
+
+
+def three_parts(rows=900, clients=2, seed=0):
+    generator = np.random.default_rng(seed)
+    y = generator.integers(0, 2, rows)
+    x = generator.normal(size=(rows, 2)) + 1.1 * (2 * y[:, None] - 1) * np.array([1.0, 0.3])
+    return ss.Parts.from_arrays(
+        {"x": x.astype(np.float32), "y": y}, np.arange(rows) % clients, alike=("y",), strata="y"
+    )
+
+
+@pytest.fixture(scope="module")
+def parts():
+    return three_parts()
+
+
+@pytest.fixture(scope="module")
+def found(parts):
+    share = {
+        "decided positive": lambda w, data: float((np.asarray(data.rows.columns["x"]) @ w[:-1] + w[-1] > 0).mean())
+    }
+    return ss.frontier(PROBLEM, parts, BOUNDS, move=moved, measures=share, rounds=ROUNDS, progress=False)
+
+
+def test_from_the_loosest_on_a_tighter_bound_costs_more(found, parts):
+    assert [point.bound for point in found.points] == [0.4, 0.2, 0.05]
+    costs = [point.objective for point in found.points]
+    assert costs == sorted(costs)
+    assert costs[-1] > costs[0] + 0.05
+    for point in found.points:
+        assert point.constraint <= point.bound
+        assert point.objective <= point.chosen_objective + 1e-6
+        # What is told of the model is what it does.
+        objective, constraint = ss.evaluate(PROBLEM, parts.choose, point.result.params)
+        assert (point.other_objective, point.other_constraint) == pytest.approx((objective.max(), constraint.max()))
+        assert 0 < point.measures["decided positive"] < 1
+        assert point.constant == pytest.approx(math.log(2), rel=1e-2)  # all decided positive, by a hair
+    assert found.shares
+    assert not found.approximate
+
+
+def test_those_certified_are_and_the_first_look_is_theirs(found, parts):
+    outcomes = [point.outcome for point in found.points]
+    assert outcomes[0] is Outcome.CERTIFIED
+    assert outcomes[-1] is Outcome.TOO_FEW  # 59 positives a client would be needed, without a miss
+    assert ss.reach(PROBLEM, parts.certify, 0.05).too_small
+    for point in found.points:
+        if point.outcome is Outcome.CERTIFIED:
+            seen = certify(point.result, PROBLEM, parts.certify, 0.95, tolerance=point.bound)
+            assert seen.verdict is ss.Verdict.MEETS
+            assert point.certificate.verdict is ss.Verdict.MEETS
+    assert found.smallest_certified == min(point.bound for point in found.certified)
+
+
+def test_nothing_behind_the_first_that_is_not_certified(found, parts, monkeypatch):
+    """Whatever the rows would say of it: it is not even asked."""
+    fresh = [replace(point, outcome=Outcome.LATER, certificate=None) for point in found.points]
+    good = certify(found.points[0].result, PROBLEM, parts.certify, 0.95, tolerance=0.4)
+    assert good.verdict is ss.Verdict.MEETS
+    bad = replace(good, clients=(replace(good.clients[0], verdict=ss.Verdict.UNCLEAR), *good.clients[1:]))
+    asked = []
+
+    def fake(result, problem, held_out, confidence, *, tolerance):
+        asked.append((tolerance, confidence))
+        assert held_out is parts.certify
+        return bad if tolerance == 0.2 else good
+
+    monkeypatch.setattr(engine, "certify", fake)
+    points = engine._tested(fresh, PROBLEM, parts, 0.9)
+    assert asked == [(0.4, 0.9), (0.2, 0.9)]  # each at the full confidence
+    assert [point.outcome for point in points] == [Outcome.CERTIFIED, Outcome.FAILED, Outcome.LATER]
+    assert points[1].in_the_way == (str(good.clients[0].client),)
+    assert points[2].certificate is None
+    # What is known to be out of reach is left out of the order, and stops nothing.
+    asked.clear()
+    skipped = [fresh[0], replace(fresh[1], outcome=Outcome.NOT_REACHED), fresh[2]]
+    points = engine._tested(skipped, PROBLEM, parts, 0.9)
+    assert [tolerance for tolerance, _ in asked] == [0.4, 0.05]
+    assert points[2].outcome is Outcome.CERTIFIED
+    assert points[2].certificate.tests == 2
+
+
+def test_the_smallest_constraint_and_whether_a_constant_has_it(found, parts):
+    assert found.smallest.constraint == 0  # decide all positive, and miss none
+    assert found.smallest.by_a_constant
+    # Where no constants can be had, a run looks for it that does nothing but lower the constraint.
+    unknown = replace(PROBLEM, constraint_range=None)
+    alone = ss.frontier(unknown, parts, [0.4], rounds=ROUNDS, progress=False)
+    assert alone.smallest.constraint < 0.5 * alone.points[0].constraint
+    assert alone.smallest.objective > alone.points[0].objective
+    assert not alone.smallest.by_a_constant
+    assert math.isnan(alone.points[0].constant)
+    assert alone.approximate
+    assert "≈ certified" in str(alone)
+
+
+def test_written_down_and_read_again(found):
+    told = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    again = ss.Frontier.from_dict(told)
+    assert again.to_dict() == found.to_dict()
+    header, *lines = found.to_csv().splitlines()
+    assert header.startswith("bound,objective,constraint,")
+    assert [float(line.split(",")[0]) for line in lines] == [0.4, 0.2, 0.05]
+    text = str(found)
+    for words in ("40%", "certified", "too few rows", found.words[0]):
+        assert words in text
+
+
+def point(bound, objective, outcome, constraint=None, **more):
+    at = bound if constraint is None else constraint
+    return FrontierPoint(bound, outcome, objective, at, objective, objective, at, **more)
+
+
+def test_in_a_users_words():
+    least = SmallestConstraint(0.01, 0.9, 0.5)
+    points = (
+        point(0.2, 0.1, Outcome.CERTIFIED, measures={"accuracy": 0.95}),
+        point(0.1, 0.2, Outcome.CERTIFIED, measures={"accuracy": 0.9}),
+        point(0.05, 0.45, Outcome.FAILED, in_the_way=("north",)),
+        point(0.03, 0.5, Outcome.LATER),
+        point(0.02, 0.6, Outcome.TOO_FEW),
+        point(0.001, 0.9, Outcome.NOT_REACHED, constraint=0.01),
+    )
+    frontier = ss.Frontier(points, least, 0.95, 4, shares=True)
+    assert frontier.words == [
+        "Halving the bound from 20% to 10% costs the worst client 0.1: on the rows learnt from its objective F is "
+        "0.1000 with the one and 0.2000 with the other. On rows not trained on: accuracy 0.95 and 0.9.",
+        "The smallest bound certified is 10%, together with the one looser before it, with 95% confidence, at all 4 "
+        "clients.",
+        "5% was tested next, and is not certified. In the way: north.",
+        "3% is not tested after that.",
+        "2% is beyond what these rows could certify, whatever the model is.",
+        "0.1% is not reached on the rows learnt from.",
+        "The smallest constraint reached on the rows learnt from is 1%, with F = 0.9.",
+    ]
+    asked = replace(frontier, asked=0.05, shares=False).words[0]
+    assert asked.startswith("Halving the bound from 0.1 to 0.05 costs the worst client 0.25: ")
+    none = replace(frontier, points=points[2:3])
+    assert none.smallest_certified is None
+    assert none.words[0] == "No bound is certified with 95% confidence."
+    frontier.figure()  # also with a bound that was not reached, and marks of every kind
+
+
+@pytest.mark.parametrize(
+    ("bounds", "said"),
+    [
+        ([], "bounds must be one or more numbers"),
+        (0.1, "bounds must be one or more numbers"),
+        ([0.1, -0.2], "bounds must be a finite number and >= 0, but is -0.2"),
+        ([0.1, math.nan], "bounds must be a finite number"),
+        ([0.1, 0.2, 0.1], "bounds must not have a number twice"),
+    ],
+)
+def test_bounds_that_are_none(bounds, said, parts):
+    with pytest.raises(ValueError, match=said):
+        ss.frontier(PROBLEM, parts, bounds)
+
+
+def test_other_bad_input(parts):
+    with pytest.raises(TypeError, match="parts must be a Parts"):
+        ss.frontier(PROBLEM, parts.learn, [0.1])
+    with pytest.raises(ValueError, match="confidence must be"):
+        ss.frontier(PROBLEM, parts, [0.1], confidence=1.0)
+    with pytest.raises(TypeError, match=r"measures\['accuracy'\] must be a function"):
+        ss.frontier(PROBLEM, parts, [0.1], measures={"accuracy": 0.9})
