@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 
 import softswitch as ss
 from softswitch.engines import frontier as engine
+from softswitch.engines.candidates import Candidate, Way
 from softswitch.guarantees.unseen_rows.certify import certify
+from softswitch.guarantees.unseen_rows.chances import Foreseen
 from softswitch.problem.ranges import ZERO_ONE
 from softswitch.results.along_bounds.frontier_point import FrontierPoint, Outcome, SmallestConstraint
 from softswitch.tasks.rates import miss_rate
@@ -121,6 +124,55 @@ def test_nothing_behind_the_first_that_is_not_certified(found, parts, monkeypatc
     assert [tolerance for tolerance, _ in asked] == [0.4, 0.05]
     assert points[2].outcome is Outcome.CERTIFIED
     assert points[2].certificate.tests == 2
+
+
+def test_stopping_ends_with_the_bounds_that_are_trained(parts):
+    rounds_seen = []
+
+    def stop(chunk):
+        rounds_seen.append(chunk)
+        return len(rounds_seen) > most
+
+    options = {"move": moved, "rounds": ROUNDS, "progress": False, "callbacks": [stop]}
+    most = 0
+    with pytest.raises(ValueError, match="no bound has a model"):
+        ss.frontier(PROBLEM, parts, [0.4, 0.2], **options)
+    # In a later run, among those for the second bound: the first bound's model is there, and tested.
+    most, rounds_seen[:] = 10**9, []
+    ss.frontier(PROBLEM, parts, [0.4], **options)
+    most, rounds_seen[:] = len(rounds_seen), []
+    (only,) = ss.frontier(PROBLEM, parts, [0.4, 0.2], **options).points
+    assert (only.bound, only.outcome) == (0.4, Outcome.CERTIFIED)
+
+
+def candidate(objective, chance, bound=0.1, learnt=0.0):
+    foreseen = Foreseen(objective, 0.0, learnt, chance)
+    return Candidate(jnp.full(3, objective), None, Way(), 1.0, 0.0, foreseen, bound)
+
+
+def trained(bound, objective, chance, learnt=0.0):
+    """A bound's model whose F on the rows learnt from is what it is on the others."""
+    judge = SimpleNamespace(learnt_from=lambda params: SimpleNamespace(objective=np.asarray(params)))
+    return engine._Trained(bound, judge, candidate(objective, chance, bound, learnt))
+
+
+def test_a_tighter_bounds_model_serves_the_looser_where_it_is_better():
+    def objectives(*each):
+        return [one.model.foreseen.objective for one in engine._shared(each)]
+
+    assert objectives(trained(0.4, 0.3, 0.95), trained(0.2, 0.2, 0.92), trained(0.1, 0.1, 0.9)) == [0.1, 0.1, 0.1]
+    assert objectives(trained(0.4, 0.1, 0.95), trained(0.2, 0.2, 0.95)) == [0.1, 0.2]  # as it should be
+    assert objectives(trained(0.4, 0.3, 0.8), trained(0.2, 0.2, 0.5)) == [0.3, 0.2]  # less likely to be certified
+    assert objectives(trained(0.4, 0.3, 0.8), trained(0.2, 0.2, 0.8, learnt=0.25)) == [0.3, 0.2]  # above its own bound
+    (loose, _) = engine._shared([trained(0.4, 0.3, 0.9), trained(0.2, 0.2, 0.9)])
+    assert loose.bound == loose.model.tolerance == 0.4
+
+
+def test_not_the_likeliest_model_but_the_best_that_is_nearly_as_likely():
+    path = [candidate(0.6, 0.8), candidate(0.4, 0.65), candidate(0.3, 0.55)]
+    assert engine._bold(path, path[0]) is path[1]
+    hopeless = [candidate(0.6, 0.0), candidate(0.1, 0.0)]
+    assert engine._bold(hopeless, hopeless[0]) is hopeless[0]
 
 
 def test_the_smallest_constraint_and_whether_a_constant_has_it(found, parts):

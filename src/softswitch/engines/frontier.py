@@ -66,7 +66,8 @@ def frontier(
     there are: the first such in the order would have to pass, and before any later one is tested it must.
 
     A bound that no model keeps on the rows learnt from, or that so few rows can certify for no model, is known for that
-    without a look at what models say of these rows; it is left out of the order.
+    without a look at what models say of these rows; it is left out of the order. So is one whose training diverged, and
+    those that were not yet trained when training was stopped (Ctrl-C): they have no point.
 
     Args:
         problem: objective, constraint, start; with ``constraint_range`` for a promise instead of an approximation.
@@ -91,10 +92,10 @@ def frontier(
     for own in rules:
         warm = replace(problem, start=trained[-1].ready.first.params) if trained else problem
         ready = prepare(warm, parts, own, confidence=confidence, move=move, rounds=rounds, **options)
-        if ready.first.status.code is StatusCode.STOPPED:
-            break
         if ready.best is None:
-            continue
+            if ready.first.status.code is StatusCode.DIVERGED:
+                continue
+            break  # stopped: what there is so far is what is tested
         model = _bold(ready.path, ready.best)
         trained.append(_Trained(float(own.tolerance), ready, model))
         look.at(ready.first.params, ready.best.params, model.params)

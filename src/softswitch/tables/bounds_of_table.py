@@ -140,7 +140,13 @@ def frontier_by(
     }
     looks = earlier_looks(folder, config, about)
     for point in found.points:
-        _write_model(folder / name_of(point.bound), point, found, config, ready, about | {"looks": looks})
+        aim = {
+            "answered": point.outcome is Outcome.CERTIFIED,
+            "words": _ending(point, found),
+            "earlier_looks": looks,
+            "reach": found.reach,
+        }
+        _write_model(folder / name_of(point.bound), point, config, ready, about | {"aim": aim})
     kept = {"settings": str(path.resolve()), "earlier_looks": looks}
     kept["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
     kept["models"] = {f"{point.bound:g}": name_of(point.bound) for point in found.points}
@@ -223,9 +229,7 @@ def _host(run: str | Path, config: Config, ready: ReadyTable) -> Run:
     return host
 
 
-def _write_model(
-    folder: Path, point: FrontierPoint, found: Frontier, config: Config, ready: ReadyTable, about: dict[str, Any]
-) -> None:
+def _write_model(folder: Path, point: FrontierPoint, config: Config, ready: ReadyTable, about: dict[str, Any]) -> None:
     """The chosen model of a bound as a run's folder, so that it can be looked at, and used where it is certified."""
     assert point.result is not None
     folder.mkdir(parents=True, exist_ok=True)
@@ -234,14 +238,8 @@ def _write_model(
     write_encoding(folder, ready.encoding, config.data.label, ready.classes, config.model.hidden)
     constants = partial(constant_network, ready.problem.start)
     result = add_baselines(point.result, ready.problem, ready.train, constants=constants, unconstrained=False)
-    aim = {
-        "answered": point.outcome is Outcome.CERTIFIED,
-        "words": _ending(point, found),
-        "earlier_looks": about.pop("looks"),
-        "reach": found.reach,
-    }
     rows = {"rows": ready.train.sizes.tolist()}
-    write_result(folder, result, about=about | {"aim": aim}, clients=rows, certificate=point.certificate)
+    write_result(folder, result, about=about, clients=rows, certificate=point.certificate)
 
 
 def _ending(point: FrontierPoint, found: Frontier) -> str:
