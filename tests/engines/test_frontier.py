@@ -98,32 +98,89 @@ def test_those_certified_are_and_the_first_look_is_theirs(found, parts):
     assert found.smallest_certified == min(point.bound for point in found.certified)
 
 
-def test_nothing_behind_the_first_that_is_not_certified(found, parts, monkeypatch):
+def candidate(objective, chance, bound=0.1):
+    foreseen = Foreseen(objective, 0.0, 0.0, chance)
+    return Candidate(jnp.full(3, objective), None, Way(), 1.0, 0.0, foreseen, bound)
+
+
+def trained(bound, path, best, result=None):
+    """A bound with models as (objective, chance), the best choice among them by its place."""
+    models = [candidate(objective, chance, bound) for objective, chance in path]
+    return engine._Trained(bound, SimpleNamespace(path=models, first=result), models[best])
+
+
+def test_claims_from_the_likeliest_on():
+    loose = trained(0.4, [(0.6, 0.95), (0.5, 0.9), (0.3, 0.5), (0.1, 0.4)], best=1)
+    tight = trained(0.1, [(0.7, 0.6), (0.4, 0.2)], best=0)
+    hopeless = trained(0.05, [(0.7, 0.0), (0.4, 0.0)], best=1)
+    claims = engine._claims([loose, tight, hopeless])
+    assert [(one.bound, model.foreseen.objective) for one, model in claims] == [
+        (0.4, 0.6),
+        (0.4, 0.5),
+        (0.1, 0.7),
+        (0.4, 0.3),  # at least half as likely as the best choice; those less likely are left out
+        (0.05, 0.4),
+    ]
+
+
+def test_nothing_behind_the_first_that_does_not_pass(found, parts, monkeypatch):
     """Whatever the rows would say of it: it is not even asked."""
-    fresh = [replace(point, outcome=Outcome.LATER, certificate=None) for point in found.points]
-    good = certify(found.points[0].result, PROBLEM, parts.certify, 0.95, tolerance=0.4)
+    own = found.points[0].result
+    good = certify(own, PROBLEM, parts.certify, 0.95, tolerance=0.4)
     assert good.verdict is ss.Verdict.MEETS
     bad = replace(good, clients=(replace(good.clients[0], verdict=ss.Verdict.UNCLEAR), *good.clients[1:]))
+    loose = trained(0.4, [(0.6, 0.95), (0.3, 0.7)], best=0, result=own)
+    tight = trained(0.2, [(0.5, 0.9), (0.2, 0.8)], best=0, result=own)
+    tightest = trained(0.1, [(0.7, 0.75)], best=0, result=own)
     asked = []
 
     def fake(result, problem, held_out, confidence, *, tolerance):
-        asked.append((tolerance, confidence))
+        asked.append((tolerance, round(float(result.params[0]), 2), confidence))
         assert held_out is parts.certify
-        return bad if tolerance == 0.2 else good
+        return bad if tolerance == failing else good
 
     monkeypatch.setattr(engine, "certify", fake)
-    points = engine._tested(fresh, PROBLEM, parts, 0.9)
-    assert asked == [(0.4, 0.9), (0.2, 0.9)]  # each at the full confidence
-    assert [point.outcome for point in points] == [Outcome.CERTIFIED, Outcome.FAILED, Outcome.LATER]
-    assert points[1].in_the_way == (str(good.clients[0].client),)
-    assert points[2].certificate is None
-    # What is known to be out of reach is left out of the order, and stops nothing.
+    every = [loose, tight, tightest]
+    order = [(0.4, 0.6, 0.9), (0.2, 0.5, 0.9), (0.2, 0.2, 0.9), (0.1, 0.7, 0.9), (0.4, 0.3, 0.9)]  # the full confidence
+    failing = 0.1
+    tested = engine._tested(engine._claims(every), PROBLEM, parts, 0.9)
+    assert asked == order[:4]
+    assert [claim.passed for claim in tested] == [True, True, True, False]
+    # The best of what passed for a bound, or for a tighter one; what did not pass serves none.
+    chosen = [engine._settled(one, tested).model.foreseen.objective for one in every]
+    assert chosen == [0.2, 0.2, 0.7]
+    assert engine._settled(loose, tested).model.tolerance == 0.4
     asked.clear()
-    skipped = [fresh[0], replace(fresh[1], outcome=Outcome.NOT_REACHED), fresh[2]]
-    points = engine._tested(skipped, PROBLEM, parts, 0.9)
-    assert [tolerance for tolerance, _ in asked] == [0.4, 0.05]
-    assert points[2].outcome is Outcome.CERTIFIED
-    assert points[2].certificate.tests == 2
+    failing = 0.2
+    tested = engine._tested(engine._claims(every), PROBLEM, parts, 0.9)
+    assert asked == order[:2]
+    assert [engine._settled(one, tested).model.foreseen.objective for one in every] == [0.6, 0.5, 0.7]
+
+
+def test_outcomes_follow_from_the_tests(found, parts, monkeypatch):
+    """On real models: what failed, what was not tested, and whose certificate it is."""
+    certified = [point for point in found.points if point.certificate is not None]
+    assert len(found.tested) <= found.claims
+    assert all(passed for _, passed in found.tested[:-1])
+    for point in certified:
+        assert point.certificate.tolerance == point.bound
+
+    def fake(result, problem, held_out, confidence, *, tolerance):
+        seen = certify(result, problem, held_out, confidence, tolerance=tolerance)
+        verdict = ss.Verdict.MEETS if tolerance == 0.4 else ss.Verdict.UNCLEAR
+        return replace(seen, clients=tuple(replace(one, verdict=verdict) for one in seen.clients))
+
+    monkeypatch.setattr(engine, "certify", fake)
+    again = ss.frontier(PROBLEM, parts, [0.4, 0.2, 0.19], move=moved, rounds=ROUNDS, progress=False)
+    bounds = [bound for bound, passed in again.tested if not passed]
+    assert len(bounds) == 1
+    assert again.tested[-1][1] is False
+    outcomes = {point.bound: point.outcome for point in again.points}
+    assert outcomes.pop(bounds[0]) is Outcome.FAILED
+    assert outcomes.pop(0.4) is Outcome.CERTIFIED
+    assert list(outcomes.values()) == [Outcome.LATER]
+    failed = next(point for point in again.points if point.outcome is Outcome.FAILED)
+    assert failed.in_the_way == ("0", "1")
 
 
 def test_stopping_ends_with_the_bounds_that_are_trained(parts):
@@ -143,36 +200,6 @@ def test_stopping_ends_with_the_bounds_that_are_trained(parts):
     most, rounds_seen[:] = len(rounds_seen), []
     (only,) = ss.frontier(PROBLEM, parts, [0.4, 0.2], **options).points
     assert (only.bound, only.outcome) == (0.4, Outcome.CERTIFIED)
-
-
-def candidate(objective, chance, bound=0.1, learnt=0.0):
-    foreseen = Foreseen(objective, 0.0, learnt, chance)
-    return Candidate(jnp.full(3, objective), None, Way(), 1.0, 0.0, foreseen, bound)
-
-
-def trained(bound, objective, chance, learnt=0.0):
-    """A bound's model whose F on the rows learnt from is what it is on the others."""
-    judge = SimpleNamespace(learnt_from=lambda params: SimpleNamespace(objective=np.asarray(params)))
-    return engine._Trained(bound, judge, candidate(objective, chance, bound, learnt))
-
-
-def test_a_tighter_bounds_model_serves_the_looser_where_it_is_better():
-    def objectives(*each):
-        return [one.model.foreseen.objective for one in engine._shared(each)]
-
-    assert objectives(trained(0.4, 0.3, 0.95), trained(0.2, 0.2, 0.92), trained(0.1, 0.1, 0.9)) == [0.1, 0.1, 0.1]
-    assert objectives(trained(0.4, 0.1, 0.95), trained(0.2, 0.2, 0.95)) == [0.1, 0.2]  # as it should be
-    assert objectives(trained(0.4, 0.3, 0.8), trained(0.2, 0.2, 0.5)) == [0.3, 0.2]  # less likely to be certified
-    assert objectives(trained(0.4, 0.3, 0.8), trained(0.2, 0.2, 0.8, learnt=0.25)) == [0.3, 0.2]  # above its own bound
-    (loose, _) = engine._shared([trained(0.4, 0.3, 0.9), trained(0.2, 0.2, 0.9)])
-    assert loose.bound == loose.model.tolerance == 0.4
-
-
-def test_not_the_likeliest_model_but_the_best_that_is_nearly_as_likely():
-    path = [candidate(0.6, 0.8), candidate(0.4, 0.65), candidate(0.3, 0.55)]
-    assert engine._bold(path, path[0]) is path[1]
-    hopeless = [candidate(0.6, 0.0), candidate(0.1, 0.0)]
-    assert engine._bold(hopeless, hopeless[0]) is hopeless[0]
 
 
 def test_the_smallest_constraint_and_whether_a_constant_has_it(found, parts):
@@ -216,21 +243,23 @@ def test_in_a_users_words():
         point(0.02, 0.6, Outcome.TOO_FEW),
         point(0.001, 0.9, Outcome.NOT_REACHED, constraint=0.01),
     )
-    frontier = ss.Frontier(points, least, 0.95, 4, shares=True)
+    tested = ((0.2, True), (0.1, True), (0.05, False))
+    frontier = ss.Frontier(points, least, 0.95, 4, shares=True, claims=9, tested=tested)
     assert frontier.words == [
         "Halving the bound from 20% to 10% costs the worst client 0.1: on the rows learnt from its objective F is "
         "0.1000 with the one and 0.2000 with the other. On rows not trained on: accuracy 0.95 and 0.9.",
         "The smallest bound certified is 10%, together with the one looser before it, with 95% confidence, at all 4 "
         "clients.",
-        "5% was tested next, and is not certified. In the way: north.",
-        "3% is not tested after that.",
+        "3 of 9 models were tested, from the likeliest on: the last, for 5%, did not pass, which ends the tests.",
+        "5% is not certified. In the way: north.",
+        "3% is not tested.",
         "2% is beyond what these rows could certify, whatever the model is.",
         "0.1% is not reached on the rows learnt from.",
         "The smallest constraint reached on the rows learnt from is 1%, with F = 0.9.",
     ]
     asked = replace(frontier, asked=0.05, shares=False).words[0]
     assert asked.startswith("Halving the bound from 0.1 to 0.05 costs the worst client 0.25: ")
-    none = replace(frontier, points=points[2:3])
+    none = replace(frontier, points=points[2:3], claims=0, tested=())
     assert none.smallest_certified is None
     assert none.words[0] == "No bound is certified with 95% confidence."
     frontier.figure()  # also with a bound that was not reached, and marks of every kind

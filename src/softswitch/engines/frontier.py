@@ -14,7 +14,7 @@ from softswitch.clients.client_data import ClientData
 from softswitch.clients.evaluation import Judge, judge_of
 from softswitch.clients.oracle import Judged
 from softswitch.clients.parts import Parts
-from softswitch.engines.candidates import LIKELY, Candidate, Move
+from softswitch.engines.candidates import Candidate, Move
 from softswitch.engines.certified import Prepared, prepare
 from softswitch.engines.completing import default_alpha
 from softswitch.engines.solve import solve
@@ -27,7 +27,7 @@ from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import ends
 from softswitch.results.along_bounds.cost_of_bounds import Frontier
 from softswitch.results.along_bounds.frontier_point import FrontierPoint, Outcome, SmallestConstraint
-from softswitch.results.certificate import Verdict
+from softswitch.results.certificate import Certificate, Verdict
 from softswitch.results.promised import is_answer
 from softswitch.results.status import StatusCode
 from softswitch.support import checks
@@ -35,8 +35,8 @@ from softswitch.support import checks
 Measure = Callable[[Params, ClientData], float]
 """From parameters and clients' rows to a number: an accuracy, say."""
 
-NEARLY = 0.75
-"""A model is as likely to be certified as the likeliest, or nearly, where its chance is at least so much of that."""
+BOLDEST = 0.5
+"""Models are tested whose chance to be certified is at least so much of the best choice's."""
 
 
 def frontier(
@@ -52,18 +52,19 @@ def frontier(
     watch: Callable[[FrontierPoint], None] | None = None,
     **options: Any,
 ) -> Frontier:
-    """What the constraint costs: train a model for each of several bounds, and certify them from the loosest on.
+    """What the constraint costs: train models for each of several bounds, and certify them in a fixed order.
 
-    Each bound's models are trained on the rows to learn from, beginning at the one of the bound before, and one of them
-    is chosen by the rows to choose by: the one with the smallest F there that is nearly as likely to be certified as
-    the likeliest. Where a tighter bound has led to a better model, it serves the looser one too.
-    Only when all are settled are the rows that certify looked at: one bound after the other, from the loosest, each at
-    the full confidence, until one is not certified. Those behind it are not tested.
+    Each bound's models are trained on the rows to learn from, beginning at those of the bound before, and compared by
+    the rows to choose by. Several of them are claims to be tested, "this model keeps this bound at every client": the
+    best choice, more careful ones and bolder ones. Only when all of that is settled are the rows that certify looked
+    at: one claim after the other, from the likeliest on, each at the full confidence, until one does not pass. A
+    bound's model is then the one with the smallest F on the rows to choose by, among those that passed for it or for a
+    tighter one.
 
     **What is promised.** Let δ = 1 − confidence. The models, their bounds and the order do not depend on the rows that
     certify, and a model whose constraint is above its bound at any client passes with a chance of at most δ. So the
     chance that any of the models called certified is above its bound at any client is at most δ, however many bounds
-    there are: the first such in the order would have to pass, and before any later one is tested it must.
+    and models there are: the first such in the order would have to pass, and before any later one is tested it must.
 
     A bound that no model keeps on the rows learnt from, or that so few rows can certify for no model, is known for that
     without a look at what models say of these rows; it is left out of the order. So is one whose training diverged, and
@@ -96,17 +97,21 @@ def frontier(
             if ready.first.status.code is StatusCode.DIVERGED:
                 continue
             break  # stopped: what there is so far is what is tested
-        model = _bold(ready.path, ready.best)
-        trained.append(_Trained(float(own.tolerance), ready, model))
-        look.at(ready.first.params, ready.best.params, model.params)
+        trained.append(_Trained(float(own.tolerance), ready, ready.best))
+        look.at(ready.first.params, *(model.params for model in ready.path))
         if watch is not None:
             watch(look.point(trained[-1], own))
     if not trained:
         raise ValueError("no bound has a model: training diverged or was stopped before there was one")
-    trained = _shared(trained)
-    points = [look.point(one, rule_at(one.bound)) for one in trained]
     smallest = look.smallest(rule_at(0.0), trained[-1].ready.first.params, ordered[-1], rounds, options)
-    points = _tested(points, problem, parts, confidence)
+    points = [look.point(one, rule_at(one.bound)) for one in trained]
+    testable = [one for one, point in zip(trained, points, strict=True) if point.outcome is Outcome.LATER]
+    claims = _claims(testable)
+    tested = _tested(claims, problem, parts, confidence)
+    points = [
+        look.point(_settled(one, tested), rule_at(one.bound), tested) if one in testable else point
+        for one, point in zip(trained, points, strict=True)
+    ]
     return Frontier(
         points=tuple(points),
         smallest=smallest,
@@ -115,6 +120,8 @@ def frontier(
         shares=all(of_row is not None and ends(of_row) == (0.0, 1.0) for of_row in look.ranges),
         approximate=any(of_row is None for of_row in look.ranges),
         reach=str(trained[-1].ready.reach),
+        claims=len(claims),
+        tested=tuple((claim.bound, claim.passed) for claim in tested),
     )
 
 
@@ -140,41 +147,59 @@ def _rule_at(rule: Rule | None, bound: float) -> Any:
 
 
 class _Trained(NamedTuple):
-    """A bound, its runs, and the model that was chosen for it."""
+    """A bound, its runs, and the model that is chosen for it."""
 
     bound: float
     ready: Prepared
     model: Candidate
 
 
-def _bold(path: Sequence[Candidate], best: Candidate) -> Candidate:
-    """The smallest objective among the models that are nearly as likely to be certified as the best choice.
+class _Tested(NamedTuple):
+    """A claim, that a model keeps a bound at every client, and what came of its test."""
 
-    The likeliest model is often next to useless: where rows are few, it predicts the same for nearly all of them.
-    """
-    enough = NEARLY * best.foreseen.chance
-    likely = [one for one in path if one.foreseen.chance >= enough] if enough else []
-    return min(likely, key=lambda one: one.foreseen.objective, default=best)
+    bound: float
+    model: Candidate
+    certificate: Certificate
 
-
-def _shared(trained: Sequence[_Trained]) -> list[_Trained]:
-    """A tighter bound's model serves the looser one where it is better there, and no less likely to be certified.
-
-    Better on the rows learnt from and on those to choose by. It is likelier to be certified for a looser bound than for
-    its own.
-    """
-    kept = list(trained)
-    for i in reversed(range(len(kept) - 1)):
-        own, tighter = kept[i].model.foreseen, kept[i + 1].model
-        likely = tighter.foreseen.chance >= min(LIKELY, own.chance)
-        better = tighter.foreseen.objective <= own.objective and not tighter.above
-        if likely and better and _learnt(kept[i + 1], tighter) <= _learnt(kept[i], kept[i].model):
-            kept[i] = kept[i]._replace(model=replace(tighter, tolerance=kept[i].bound))
-    return kept
+    @property
+    def passed(self) -> bool:
+        return is_answer(self.certificate)
 
 
-def _learnt(one: _Trained, model: Candidate) -> float:
-    return float(one.ready.learnt_from(model.params).objective.max())
+def _claims(trained: Sequence[_Trained]) -> list[tuple[_Trained, Candidate]]:
+    """What is to be tested, from the likeliest on; of equally likely ones looser bounds and safer models first."""
+    found = []
+    for one in trained:
+        enough = BOLDEST * one.model.foreseen.chance
+        likely = [model for model in one.ready.path if model.foreseen.chance >= enough] if enough else [one.model]
+        found += [(one, model) for model in likely]
+    return sorted(found, key=lambda claim: -claim[1].foreseen.chance)
+
+
+def _tested(
+    claims: Sequence[tuple[_Trained, Candidate]], problem: Problem, parts: Parts, confidence: float
+) -> list[_Tested]:
+    """The only look at the rows that certify: every claim that was tested; all but perhaps the last have passed."""
+    found: list[_Tested] = []
+
+    def passes(claim: tuple[_Trained, Candidate]) -> bool:
+        one, model = claim
+        of_model = replace(one.ready.first, params=model.params)
+        seen = certify(of_model, problem, parts.certify, confidence, tolerance=one.bound)
+        found.append(_Tested(one.bound, model, seen.after_tests(1 + len(found))))
+        return found[-1].passed
+
+    tested_in_order(claims, passes)
+    return found
+
+
+def _settled(one: _Trained, tested: Sequence[_Tested]) -> _Trained:
+    """The bound with the best of the models that passed for it, or for a tighter one and so for it too."""
+    passed = [claim.model for claim in tested if claim.passed and claim.bound <= one.bound]
+    if not passed:
+        return one
+    best = min(passed, key=lambda model: model.foreseen.objective)
+    return one._replace(model=replace(best, tolerance=one.bound))
 
 
 class _Look:
@@ -200,20 +225,15 @@ class _Look:
         keeping = [one for one in known if one[0] <= bound]
         return min(keeping, key=lambda one: one[1]) if keeping else min(known, default=(math.nan, math.nan))
 
-    def point(self, one: _Trained, rule: Rule) -> FrontierPoint:
+    def point(self, one: _Trained, rule: Rule, tested: Sequence[_Tested] = ()) -> FrontierPoint:
+        """All that is told of a bound and the model that is chosen for it; ``tested``: what came of the tests."""
         params = one.model.params
-        learnt, others = self._on_learnt(params), self._on_others(params)
-        constant = self._constant(rule)
+        learnt, others, constant = self._on_learnt(params), self._on_others(params), self._constant(rule)
         keeps = constant is not None and float(constant.constraint.max()) <= one.bound
-        reached = float(learnt.constraint.max()) <= one.bound
         constraint, objective = self.least(one.bound)
-        absent = set(map(str, self._parts.learn.names)) - set(map(str, self._parts.certify.names))
-        outcome = Outcome.LATER if reached else Outcome.NOT_REACHED
-        if reached and (one.ready.reach.too_small or absent):
-            outcome = Outcome.TOO_FEW
-        return FrontierPoint(
+        told = FrontierPoint(
             bound=one.bound,
-            outcome=outcome,
+            outcome=self._foregone(one, float(learnt.constraint.max())),
             objective=objective,
             constraint=constraint,
             chosen_objective=float(learnt.objective.max()),
@@ -224,6 +244,23 @@ class _Look:
             model=str(one.model),
             result=one.ready.result_of(one.model),
         )
+        for claim in tested:
+            if claim.passed and claim.bound <= one.bound and claim.model.params is params:
+                certificate = replace(claim.certificate, tolerance=one.bound)
+                return replace(told, outcome=Outcome.CERTIFIED, certificate=certificate)
+        for claim in tested:
+            if not claim.passed and claim.bound == one.bound:
+                seen = claim.certificate
+                named = tuple(str(own.client) for own in seen.clients if own.verdict is not Verdict.MEETS)
+                return replace(told, outcome=Outcome.FAILED, certificate=seen, in_the_way=named)
+        return told
+
+    def _foregone(self, one: _Trained, constraint: float) -> Outcome:
+        """What can be said before any test: that none would be of use, or none so far."""
+        absent = set(map(str, self._parts.learn.names)) - set(map(str, self._parts.certify.names))
+        if not constraint <= one.bound:
+            return Outcome.NOT_REACHED
+        return Outcome.TOO_FEW if one.ready.reach.too_small or absent else Outcome.LATER
 
     def _constant(self, rule: Rule) -> Judged | None:
         """The constant prediction with the smallest F that keeps the bound; else the nearest to it."""
@@ -259,24 +296,3 @@ class _Look:
 def _pair(judged: Judged) -> tuple[float, float]:
     """The worst client's constraint and objective."""
     return float(judged.constraint.max()), float(judged.objective.max())
-
-
-def _tested(points: Sequence[FrontierPoint], problem: Problem, parts: Parts, confidence: float) -> list[FrontierPoint]:
-    """The points with their verdicts: the only look at the rows that certify."""
-    order = [i for i, point in enumerate(points) if point.outcome is Outcome.LATER]
-    found = list(points)
-
-    def passes(i: int) -> bool:
-        point, tests = found[i], 1 + order.index(i)
-        seen = certify(point.result, problem, parts.certify, confidence, tolerance=point.bound)
-        sure = is_answer(seen)
-        found[i] = replace(
-            point,
-            outcome=Outcome.CERTIFIED if sure else Outcome.FAILED,
-            in_the_way=tuple(str(one.client) for one in seen.clients if one.verdict is not Verdict.MEETS),
-            certificate=seen.after_tests(tests),
-        )
-        return sure
-
-    tested_in_order(order, passes)
-    return found

@@ -247,7 +247,7 @@ def _ending(point: FrontierPoint, found: Frontier) -> str:
     if point.certificate is not None:
         return ending(point.certificate)
     why = {
-        Outcome.LATER: "it was not tested, since a looser bound was not certified before it",
+        Outcome.LATER: "it was not tested, since tests end with the first that does not pass",
         Outcome.TOO_FEW: "no model could be certified for it by these rows",
         Outcome.NOT_REACHED: "it is not kept on the rows learnt from",
     }

@@ -11,7 +11,7 @@ later to be tested, or to pass, j itself must pass. That has a chance of at most
 
 So no test need be stricter for there being many, whatever they have in common: the same rows, like models. The price is
 paid by the order: a claim behind one that did not pass is not tested, be it as true as it may. So those most likely to
-pass stand in front: the loosest bounds.
+pass stand in front.
 """
 
 from __future__ import annotations

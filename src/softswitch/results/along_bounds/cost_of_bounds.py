@@ -44,6 +44,8 @@ class Frontier:
         approximate: whether the certificates are approximations, since no range of the constraint is known.
         reach: what the rows to certify could show at best at the tightest bound, in words.
         asked: the bound that the question began with, where there is one.
+        claims: how many models were to be tested, several a bound.
+        tested: those that were, in their order: the bound, and whether it passed.
     """
 
     points: tuple[FrontierPoint, ...]
@@ -54,6 +56,8 @@ class Frontier:
     approximate: bool = False
     reach: str = ""
     asked: float | None = None
+    claims: int = 0
+    tested: tuple[tuple[float, bool], ...] = ()
 
     @property
     def certified(self) -> tuple[FrontierPoint, ...]:
@@ -86,10 +90,10 @@ class Frontier:
         half = tight.bound > 0 and abs(loose.bound / tight.bound - 2) < LIKE
         said = f"{'Halving' if half else 'Lowering'} the bound from {self.named(loose.bound)} to "
         more = tight.objective - loose.objective
-        costs = f"{more:.3g}" if more > HARDLY * max(abs(loose.objective), HARDLY) else "nothing"
+        costs = f"{more:.3g}" if more > max(HARDLY * abs(loose.objective), TINY) else "next to nothing"
         said += f"{self.named(tight.bound)} costs the worst client {costs}: on the rows learnt from its objective F is "
         said += f"{_told(loose.objective)} with the one and {_told(tight.objective)} with the other."
-        if loose.for_a_certificate is not tight.for_a_certificate:
+        if loose.outcome is not tight.outcome:
             return said
         moved = [
             f"{name} {loose.measures[name]:.3g} and {tight.measures[name]:.3g}"
@@ -109,12 +113,17 @@ class Frontier:
             before = "one" if many == 2 else str(many - 1)
             together = f", together with the {before} looser before it" if many > 1 else ""
             said = [f"The smallest bound certified is {self.named(least)}{together}, {sure}, {where}."]
+        if self.tested:
+            (last, passed), many = self.tested[-1], len(self.tested)
+            named = f"{many} of {self.claims} models" if self.claims > 1 else "One model"
+            ended = "all passed" if passed else f"the last, for {self.named(last)}, did not pass, which ends the tests"
+            said.append(f"{named} {'was' if many == 1 else 'were'} tested, from the likeliest on: {ended}.")
         for point in self.points:
             if point.outcome is Outcome.FAILED:
                 named = f" In the way: {few_of(point.in_the_way)}." if point.in_the_way else ""
-                said.append(f"{self.named(point.bound)} was tested next, and is not certified.{named}")
+                said.append(f"{self.named(point.bound)} is not certified.{named}")
         why = {
-            Outcome.LATER: "not tested after that",
+            Outcome.LATER: "not tested",
             Outcome.TOO_FEW: "beyond what these rows could certify, whatever the model is",
             Outcome.NOT_REACHED: "not reached on the rows learnt from",
         }
@@ -130,7 +139,7 @@ class Frontier:
             return ""
         point = self.certified[-1]
         more = point.chosen_objective - point.objective
-        if more <= HARDLY * max(abs(point.objective), HARDLY):
+        if more <= max(HARDLY * abs(point.objective), TINY):
             return ""
         return (
             f"To be certified a model has to be more careful than its bound says: at {self.named(point.bound)} its F "
@@ -200,6 +209,8 @@ class Frontier:
             "approximate": self.approximate,
             "reach": self.reach,
             "asked": self.asked,
+            "claims": self.claims,
+            "tested": [list(one) for one in self.tested],
             "smallest_certified": self.smallest_certified,
             "smallest": {name: finite(value) for name, value in asdict(self.smallest).items()},
             "points": [point.to_dict() for point in self.points],
@@ -212,7 +223,11 @@ class Frontier:
         return cls(
             points=tuple(FrontierPoint.from_dict(point) for point in told["points"]),
             smallest=SmallestConstraint(**{name: number(value) for name, value in told["smallest"].items()}),
-            **{name: told[name] for name in ("confidence", "clients", "shares", "approximate", "reach", "asked")},
+            **{
+                name: told[name]
+                for name in ("confidence", "clients", "shares", "approximate", "reach", "asked", "claims")
+            },
+            tested=tuple((float(bound), bool(passed)) for bound, passed in told["tested"]),
         )
 
     def to_csv(self) -> str:

@@ -21,7 +21,7 @@ class Outcome(StrEnum):
     FAILED = "not certified"
     """It was tested, and that cannot be said."""
     LATER = "not tested"
-    """A looser bound was not certified before it."""
+    """Tests end with the first model that does not pass, and its own would have come later."""
     TOO_FEW = "too few rows"
     """No model could be certified for it by these rows, which is known before any is looked at."""
     NOT_REACHED = "not reached"
