@@ -20,7 +20,7 @@ from scipy.stats import binom
 
 import softswitch as ss
 from softswitch.problem.ranges import ZERO_ONE
-from softswitch.results.along_bounds.frontier_point import Outcome
+from softswitch.results.along_bounds.frontier_point import BoundOutcome
 from softswitch.tasks.rates import miss_rate
 
 MEANS = np.array([[1.2, 0.4], [1.0, 0.9], [0.8, 1.2]])
@@ -95,7 +95,7 @@ def main() -> None:
             truth = [true_misses(np.asarray(p.result.params)) > p.bound for p in found.certified if p.result]
             claims += bool(found.certified)
             wrong += any(truth)
-            failed += any(point.outcome is Outcome.FAILED for point in found.points)
+            failed += any(point.outcome is BoundOutcome.FAILED for point in found.points)
             smallest.append(math.inf if found.smallest_certified is None else found.smallest_certified)
         print(
             f"{rows} rows a client, {asked.draws} draws: {claims} certify a bound, {wrong} of them any wrongly (at "

@@ -15,7 +15,7 @@ from softswitch.engines.candidates import Candidate, Way
 from softswitch.guarantees.unseen_rows.certify import certify
 from softswitch.guarantees.unseen_rows.chances import Foreseen
 from softswitch.problem.ranges import ZERO_ONE
-from softswitch.results.along_bounds.frontier_point import FrontierPoint, Outcome, SmallestConstraint
+from softswitch.results.along_bounds.frontier_point import BoundOutcome, FrontierPoint, SmallestConstraint
 from softswitch.tasks.rates import miss_rate
 
 BOUNDS = (0.05, 0.4, 0.2)
@@ -87,11 +87,11 @@ def test_from_the_loosest_on_a_tighter_bound_costs_more(found, parts):
 
 def test_those_certified_are_and_the_first_look_is_theirs(found, parts):
     outcomes = [point.outcome for point in found.points]
-    assert outcomes[0] is Outcome.CERTIFIED
-    assert outcomes[-1] is Outcome.TOO_FEW  # 59 positives a client would be needed, without a miss
+    assert outcomes[0] is BoundOutcome.CERTIFIED
+    assert outcomes[-1] is BoundOutcome.TOO_FEW  # 59 positives a client would be needed, without a miss
     assert ss.reach(PROBLEM, parts.certify, 0.05).too_small
     for point in found.points:
-        if point.outcome is Outcome.CERTIFIED:
+        if point.outcome is BoundOutcome.CERTIFIED:
             seen = certify(point.result, PROBLEM, parts.certify, 0.95, tolerance=point.bound)
             assert seen.verdict is ss.Verdict.MEETS
             assert point.certificate.verdict is ss.Verdict.MEETS
@@ -176,10 +176,10 @@ def test_outcomes_follow_from_the_tests(found, parts, monkeypatch):
     assert len(bounds) == 1
     assert again.tested[-1][1] is False
     outcomes = {point.bound: point.outcome for point in again.points}
-    assert outcomes.pop(bounds[0]) is Outcome.FAILED
-    assert outcomes.pop(0.4) is Outcome.CERTIFIED
-    assert list(outcomes.values()) == [Outcome.LATER]
-    failed = next(point for point in again.points if point.outcome is Outcome.FAILED)
+    assert outcomes.pop(bounds[0]) is BoundOutcome.FAILED
+    assert outcomes.pop(0.4) is BoundOutcome.CERTIFIED
+    assert list(outcomes.values()) == [BoundOutcome.LATER]
+    failed = next(point for point in again.points if point.outcome is BoundOutcome.FAILED)
     assert failed.in_the_way == ("0", "1")
 
 
@@ -199,7 +199,7 @@ def test_stopping_ends_with_the_bounds_that_are_trained(parts):
     ss.frontier(PROBLEM, parts, [0.4], **options)
     most, rounds_seen[:] = len(rounds_seen), []
     (only,) = ss.frontier(PROBLEM, parts, [0.4, 0.2], **options).points
-    assert (only.bound, only.outcome) == (0.4, Outcome.CERTIFIED)
+    assert (only.bound, only.outcome) == (0.4, BoundOutcome.CERTIFIED)
 
 
 def test_the_smallest_constraint_and_whether_a_constant_has_it(found, parts):
@@ -236,12 +236,12 @@ def point(bound, objective, outcome, constraint=None, **more):
 def test_in_a_users_words():
     least = SmallestConstraint(0.01, 0.9, 0.5)
     points = (
-        point(0.2, 0.1, Outcome.CERTIFIED, measures={"accuracy": 0.95}),
-        point(0.1, 0.2, Outcome.CERTIFIED, measures={"accuracy": 0.9}),
-        point(0.05, 0.45, Outcome.FAILED, in_the_way=("north",)),
-        point(0.03, 0.5, Outcome.LATER),
-        point(0.02, 0.6, Outcome.TOO_FEW),
-        point(0.001, 0.9, Outcome.NOT_REACHED, constraint=0.01),
+        point(0.2, 0.1, BoundOutcome.CERTIFIED, measures={"accuracy": 0.95}),
+        point(0.1, 0.2, BoundOutcome.CERTIFIED, measures={"accuracy": 0.9}),
+        point(0.05, 0.45, BoundOutcome.FAILED, in_the_way=("north",)),
+        point(0.03, 0.5, BoundOutcome.LATER),
+        point(0.02, 0.6, BoundOutcome.TOO_FEW),
+        point(0.001, 0.9, BoundOutcome.NOT_REACHED, constraint=0.01),
     )
     tested = ((0.2, True), (0.1, True), (0.05, False))
     frontier = ss.Frontier(points, least, 0.95, 4, shares=True, claims=9, tested=tested)

@@ -26,7 +26,7 @@ from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import ends
 from softswitch.results.along_bounds.cost_of_bounds import Frontier
-from softswitch.results.along_bounds.frontier_point import FrontierPoint, Outcome, SmallestConstraint
+from softswitch.results.along_bounds.frontier_point import BoundOutcome, FrontierPoint, SmallestConstraint
 from softswitch.results.certificate import Certificate, Verdict
 from softswitch.results.promised import is_answer
 from softswitch.results.status import StatusCode
@@ -105,7 +105,7 @@ def frontier(
         raise ValueError("no bound has a model: training diverged or was stopped before there was one")
     smallest = look.smallest(rule_at(0.0), trained[-1].ready.first.params, ordered[-1], rounds, options)
     points = [look.point(one, rule_at(one.bound)) for one in trained]
-    testable = [one for one, point in zip(trained, points, strict=True) if point.outcome is Outcome.LATER]
+    testable = [one for one, point in zip(trained, points, strict=True) if point.outcome is BoundOutcome.LATER]
     claims = _claims(testable)
     tested = _tested(claims, problem, parts, confidence)
     points = [
@@ -247,20 +247,20 @@ class _Look:
         for claim in tested:
             if claim.passed and claim.bound <= one.bound and claim.model.params is params:
                 certificate = replace(claim.certificate, tolerance=one.bound)
-                return replace(told, outcome=Outcome.CERTIFIED, certificate=certificate)
+                return replace(told, outcome=BoundOutcome.CERTIFIED, certificate=certificate)
         for claim in tested:
             if not claim.passed and claim.bound == one.bound:
                 seen = claim.certificate
                 named = tuple(str(own.client) for own in seen.clients if own.verdict is not Verdict.MEETS)
-                return replace(told, outcome=Outcome.FAILED, certificate=seen, in_the_way=named)
+                return replace(told, outcome=BoundOutcome.FAILED, certificate=seen, in_the_way=named)
         return told
 
-    def _foregone(self, one: _Trained, constraint: float) -> Outcome:
+    def _foregone(self, one: _Trained, constraint: float) -> BoundOutcome:
         """What can be said before any test: that none would be of use, or none so far."""
         absent = set(map(str, self._parts.learn.names)) - set(map(str, self._parts.certify.names))
         if not constraint <= one.bound:
-            return Outcome.NOT_REACHED
-        return Outcome.TOO_FEW if one.ready.reach.too_small or absent else Outcome.LATER
+            return BoundOutcome.NOT_REACHED
+        return BoundOutcome.TOO_FEW if one.ready.reach.too_small or absent else BoundOutcome.LATER
 
     def _constant(self, rule: Rule) -> Judged | None:
         """The constant prediction with the smallest F that keeps the bound; else the nearest to it."""

@@ -24,7 +24,7 @@ from softswitch.guarantees.unseen_rows.certify import known_ranges
 from softswitch.problem.parameters import float_dtype
 from softswitch.problem.ranges import ends
 from softswitch.results.along_bounds.cost_of_bounds import Frontier
-from softswitch.results.along_bounds.frontier_point import FrontierPoint, Outcome
+from softswitch.results.along_bounds.frontier_point import BoundOutcome, FrontierPoint
 from softswitch.results.promised import NO_ANSWER, ending
 from softswitch.runs.folder import CONFIG, Run, new_folder, open_run, versions, write_result
 from softswitch.runs.frontier_files import FRONTIER, has_frontier, write_frontier
@@ -141,7 +141,7 @@ def frontier_by(
     looks = earlier_looks(folder, config, about)
     for point in found.points:
         aim = {
-            "answered": point.outcome is Outcome.CERTIFIED,
+            "answered": point.outcome is BoundOutcome.CERTIFIED,
             "words": _ending(point, found),
             "earlier_looks": looks,
             "reach": found.reach,
@@ -247,9 +247,9 @@ def _ending(point: FrontierPoint, found: Frontier) -> str:
     if point.certificate is not None:
         return ending(point.certificate)
     why = {
-        Outcome.LATER: "it was not tested, since tests end with the first that does not pass",
-        Outcome.TOO_FEW: "no model could be certified for it by these rows",
-        Outcome.NOT_REACHED: "it is not kept on the rows learnt from",
+        BoundOutcome.LATER: "it was not tested, since tests end with the first that does not pass",
+        BoundOutcome.TOO_FEW: "no model could be certified for it by these rows",
+        BoundOutcome.NOT_REACHED: "it is not kept on the rows learnt from",
     }
     sure = f"{NO_ANSWER.capitalize()} ({found.confidence:.4g})"
     return f"{sure}: nothing can be said of the bound {point.bound:g} on unseen rows, for {why[point.outcome]}."

@@ -13,8 +13,8 @@ from rich.table import Table
 from softswitch.results.along_bounds.frontier_figure import drawn
 from softswitch.results.along_bounds.frontier_point import (
     NUMBERS,
+    BoundOutcome,
     FrontierPoint,
-    Outcome,
     SmallestConstraint,
     finite,
     number,
@@ -62,7 +62,7 @@ class Frontier:
     @property
     def certified(self) -> tuple[FrontierPoint, ...]:
         """Those whose models keep their bounds on rows that nobody has seen."""
-        return tuple(point for point in self.points if point.outcome is Outcome.CERTIFIED)
+        return tuple(point for point in self.points if point.outcome is BoundOutcome.CERTIFIED)
 
     @property
     def smallest_certified(self) -> float | None:
@@ -119,13 +119,13 @@ class Frontier:
             ended = "all passed" if passed else f"the last, for {self.named(last)}, did not pass, which ends the tests"
             said.append(f"{named} {'was' if many == 1 else 'were'} tested, from the likeliest on: {ended}.")
         for point in self.points:
-            if point.outcome is Outcome.FAILED:
+            if point.outcome is BoundOutcome.FAILED:
                 named = f" In the way: {few_of(point.in_the_way)}." if point.in_the_way else ""
                 said.append(f"{self.named(point.bound)} is not certified.{named}")
         why = {
-            Outcome.LATER: "not tested",
-            Outcome.TOO_FEW: "beyond what these rows could certify, whatever the model is",
-            Outcome.NOT_REACHED: "not reached on the rows learnt from",
+            BoundOutcome.LATER: "not tested",
+            BoundOutcome.TOO_FEW: "beyond what these rows could certify, whatever the model is",
+            BoundOutcome.NOT_REACHED: "not reached on the rows learnt from",
         }
         for outcome, words in why.items():
             those = [self.named(point.bound) for point in self.points if point.outcome is outcome]
@@ -171,7 +171,7 @@ class Frontier:
         }
 
     def _outcome(self, point: FrontierPoint) -> str:
-        about = "≈ " if self.approximate and point.outcome is Outcome.CERTIFIED else ""
+        about = "≈ " if self.approximate and point.outcome is BoundOutcome.CERTIFIED else ""
         return f"{about}{point.outcome}"
 
     @property

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from softswitch.results.along_bounds.frontier_point import FrontierPoint, Outcome, SmallestConstraint
+from softswitch.results.along_bounds.frontier_point import BoundOutcome, FrontierPoint, SmallestConstraint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +48,7 @@ def drawn(points: Sequence[FrontierPoint], smallest: SmallestConstraint, *, shar
 def _marks(axes: Axes, points: Sequence[FrontierPoint], values: Sequence[float], colour: str, label: str) -> None:
     """A mark at each bound, filled where the model is certified; joined where models were chosen for the same end."""
     for i, (point, value) in enumerate(zip(points, values, strict=True)):
-        face = colour if point.outcome is Outcome.CERTIFIED else "white"
+        face = colour if point.outcome is BoundOutcome.CERTIFIED else "white"
         axes.plot([point.bound], [value], "o", markersize=6, color=colour, markerfacecolor=face, zorder=3)
         if i and points[i - 1].for_a_certificate is point.for_a_certificate:
             axes.plot([points[i - 1].bound, point.bound], values[i - 1 : i + 1], "--", color=colour, linewidth=1.2)

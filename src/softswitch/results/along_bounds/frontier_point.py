@@ -13,7 +13,7 @@ from softswitch.results.result import Result
 NUMBERS = ("objective", "constraint", "chosen_objective", "other_objective", "other_constraint", "constant")
 
 
-class Outcome(StrEnum):
+class BoundOutcome(StrEnum):
     """What came of a bound."""
 
     CERTIFIED = "certified"
@@ -49,7 +49,7 @@ class FrontierPoint:
     """
 
     bound: float
-    outcome: Outcome
+    outcome: BoundOutcome
     objective: float
     constraint: float
     chosen_objective: float
@@ -70,7 +70,7 @@ class FrontierPoint:
     @property
     def for_a_certificate(self) -> bool:
         """Whether the model was chosen so that it could be certified, for which it may have to be very careful."""
-        return self.outcome in (Outcome.CERTIFIED, Outcome.FAILED, Outcome.LATER)
+        return self.outcome in (BoundOutcome.CERTIFIED, BoundOutcome.FAILED, BoundOutcome.LATER)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain numbers and words, for JSON: what is not finite is None."""
@@ -89,7 +89,7 @@ class FrontierPoint:
         numbers: dict[str, Any] = {name: number(told[name]) for name in NUMBERS}
         return cls(
             bound=float(told["bound"]),
-            outcome=Outcome(told["outcome"]),
+            outcome=BoundOutcome(told["outcome"]),
             **numbers,
             measures={name: number(value) for name, value in told["measures"].items()},
             model=told["model"],

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from softswitch.results.along_bounds.cost_of_bounds import Frontier
-from softswitch.results.along_bounds.frontier_point import FrontierPoint, Outcome, finite
+from softswitch.results.along_bounds.frontier_point import BoundOutcome, FrontierPoint, finite
 from softswitch.runs.frontier_files import read_frontier
 
 
@@ -85,7 +85,7 @@ def _marks(
         marks = {
             "color": colour,
             "size": 9,
-            "symbol": ["circle" if points[i].outcome is Outcome.CERTIFIED else "circle-open" for i in own],
+            "symbol": ["circle" if points[i].outcome is BoundOutcome.CERTIFIED else "circle-open" for i in own],
         }
         text = [str(points[i].outcome) for i in own]
         line = _line(bounds, seen, name, colour, axis, mode="lines+markers", dash="dash")
