@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 from rich.console import Console
 from rich.table import Table
 
@@ -45,6 +46,7 @@ def main() -> None:
         rows: list[dict[str, Any]] = []
         for make in makers:
             made = make()
+            jax.clear_caches()  # a process may hold only so many compiled programs
             new = made if isinstance(made, list) else [made]
             console.print(printed(new))
             rows += new

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from softswitch.guarantees.theory.plan_search import plan as plan
     from softswitch.guarantees.theory.theorems import Constants as Constants
     from softswitch.guarantees.theory.two_clients import alpha_window as alpha_window
+    from softswitch.guarantees.unseen_rows.beforehand import Reach as Reach
     from softswitch.guarantees.unseen_rows.beforehand import reach as reach
     from softswitch.guarantees.unseen_rows.binomial import rows_to_certify as rows_to_certify
     from softswitch.guarantees.unseen_rows.certify import certify as certify
@@ -101,6 +102,7 @@ _PLACES = {
     "PrimalDual": "method.rules",
     "Problem": "problem.problem",
     "RateClassifier": "tables.estimators",
+    "Reach": "guarantees.unseen_rows.beforehand",
     "Result": "results.result",
     "SoftmaxSGM": "method.rules",
     "Status": "results.status",

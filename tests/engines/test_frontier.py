@@ -11,7 +11,7 @@ import pytest
 
 import softswitch as ss
 from softswitch.engines import frontier as engine
-from softswitch.engines.candidates import Candidate, Way
+from softswitch.engines.candidates import Candidate, HowTrained
 from softswitch.guarantees.unseen_rows.certify import certify
 from softswitch.guarantees.unseen_rows.chances import Foreseen
 from softswitch.problem.ranges import ZERO_ONE
@@ -100,7 +100,7 @@ def test_those_certified_are_and_the_first_look_is_theirs(found, parts):
 
 def candidate(objective, chance, bound=0.1):
     foreseen = Foreseen(objective, 0.0, 0.0, chance)
-    return Candidate(jnp.full(3, objective), None, Way(), 1.0, 0.0, foreseen, bound)
+    return Candidate(jnp.full(3, objective), None, HowTrained(), 1.0, 0.0, foreseen, bound)
 
 
 def trained(bound, path, best, result=None):

@@ -49,6 +49,7 @@ positive = "malignant"
 [task]
 at_most = 0.2
 [run]
+aim = "bare"
 rounds = 600
 """
 
@@ -182,6 +183,7 @@ def settings(home, **changes):
     """The settings of ``SETTINGS`` as nested dicts, with other sections."""
     told = tomllib.loads(SETTINGS)
     told["data"]["file"] = str(home / "cases.csv")
+    changes["run"] = {"aim": "bare"} | changes.get("run", told["run"])
     return told | changes
 
 
@@ -194,7 +196,7 @@ def write(file, told):
 def test_with_a_step_size_what_is_left_out_is_as_in_the_paper(home, tmp_path, told):
     lines = "\n".join(f"[{name}]\n" + "\n".join(f"{k} = {v!r}" for k, v in part.items()) for name, part in told.items())
     whole = SETTINGS.replace('"cases.csv"', f'"{home / "cases.csv"}"').split("[run]")[0] + lines.replace("'", '"')
-    (tmp_path / "old.toml").write_text(whole)
+    (tmp_path / "old.toml").write_text(whole.replace("[run]", '[run]\naim = "bare"'))
     trained = training.train(tmp_path / "old.toml")
     ready = training.make_ready(training.read_config(tmp_path / "old.toml"), home)
     rule = ss.SoftmaxSGM(tolerance=0.2, step_size=0.5, alpha=10 * np.log(4) / 0.2)

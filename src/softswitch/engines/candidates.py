@@ -21,7 +21,7 @@ import numpy as np
 from softswitch.clients.client_data import ClientData
 from softswitch.guarantees.unseen_rows.chances import Foreseen, Seen, foresee
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
-from softswitch.guarantees.unseen_rows.row_values import RowValues
+from softswitch.guarantees.unseen_rows.row_values import Kind, RowValues
 from softswitch.problem.domains import Ball
 from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
@@ -46,7 +46,7 @@ FINER = 4
 """Around the best offset so many times a finer one is tried on either side."""
 
 
-class Way(NamedTuple):
+class HowTrained(NamedTuple):
     """How a model was trained.
 
     Attributes:
@@ -83,7 +83,7 @@ class Candidate:
 
     params: Params
     result: Result
-    way: Way
+    way: HowTrained
     scale: float
     offset: float
     foreseen: Foreseen
@@ -136,20 +136,20 @@ class Chooser:
     ranges: tuple[Range | None, ...]
     move: Move | None
 
-    def constants(self, like: Result, kinds: tuple[bool, ...]) -> list[Foreseen]:
+    def constants(self, like: Result, kinds: tuple[Kind, ...]) -> list[Foreseen]:
         """What constant predictions come to: scores scaled to nothing, and moved."""
         move = self.move
         assert move is not None
         return [self._foreseen(move(like.params, 0.0, offset), kinds) for offset in CONSTANTS]
 
-    def _foreseen(self, params: Params, kinds: tuple[bool, ...]) -> Foreseen:
+    def _foreseen(self, params: Params, kinds: tuple[Kind, ...]) -> Foreseen:
         chosen_by, learnt_from = (
             Seen(data, RowValues(self.problem, data, params, kinds=kinds)) for data in (self.rows, self.learnt_from)
         )
         return foresee(chosen_by, learnt_from, self.kept, self.levels, self.ranges)
 
-    def of(self, result: Result, way: Way, kinds: tuple[bool, ...]) -> Iterator[Candidate]:
-        """All models that a run gives; ``kinds``: which functions are means over rows."""
+    def of(self, result: Result, way: HowTrained, kinds: tuple[Kind, ...]) -> Iterator[Candidate]:
+        """All models that a run gives; ``kinds``: what the functions are."""
         for params in _different([result.params, result.last, result.best]):
 
             def moved(scale: float, offset: float, own: Params = params) -> Candidate:
@@ -201,13 +201,13 @@ def size_of_params(params: Params) -> float:
     return math.sqrt(sum(float(np.square(np.asarray(leaf, dtype=float)).sum()) for leaf in jax.tree.leaves(params)))
 
 
-def ways(first: Result, problem: Problem, found: list[Candidate]) -> Iterator[Way]:
+def ways(first: Result, problem: Problem, found: list[Candidate]) -> Iterator[HowTrained]:
     """How else to train, judged by what was found so far each time."""
     own = min((c for c in found if c.result is first), key=_rank)
     worse = own.foreseen.objective > WORSE * first.worst_objective
     if (worse or own.foreseen.chance < LIKELY) and problem.domain is None and size_of_params(first.params) > 0:
         for norm in NORMS:
-            yield Way(norm)
+            yield HowTrained(norm)
     if first.rule.tolerance <= 0:
         return
     for margin in MARGINS:
@@ -217,7 +217,7 @@ def ways(first: Result, problem: Problem, found: list[Candidate]) -> Iterator[Wa
         yield best.way._replace(margin=margin)
 
 
-def problem_of(way: Way, problem: Problem, first: Result) -> Problem:
+def problem_of(way: HowTrained, problem: Problem, first: Result) -> Problem:
     """The problem that is solved in a way: from the first answer on, within its ball."""
     if way.norm == math.inf:
         return replace(problem, start=first.params)
@@ -225,7 +225,7 @@ def problem_of(way: Way, problem: Problem, first: Result) -> Problem:
     return replace(problem, start=ball.project(first.params), domain=ball)
 
 
-def rule_of(way: Way, rule: Any) -> Any:
+def rule_of(way: HowTrained, rule: Any) -> Any:
     """The rule of a way: with its part of the tolerance, and of the threshold where one is given."""
     if way.margin == 1:
         return rule

@@ -10,12 +10,12 @@ import numpy as np
 
 from softswitch.clients.evaluation import Judge, judge_of
 from softswitch.clients.parts import Parts, sample_of
-from softswitch.engines.candidates import Candidate, Chooser, Move, Way, problem_of, rule_of, ways
+from softswitch.engines.candidates import Candidate, Chooser, HowTrained, Move, problem_of, rule_of, ways
 from softswitch.engines.solve import solve
 from softswitch.guarantees.unseen_rows.beforehand import Reach, reach
 from softswitch.guarantees.unseen_rows.certify import certify, known_ranges
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
-from softswitch.guarantees.unseen_rows.row_values import RowValues
+from softswitch.guarantees.unseen_rows.row_values import Kind, RowValues
 from softswitch.method.rules import Rule
 from softswitch.problem.parameters import float_dtype
 from softswitch.problem.problem import Problem
@@ -68,7 +68,7 @@ class Certified:
 
     def __str__(self) -> str:
         if self.certificate is None:
-            return f"{self.result.status}. Nothing was certified: training did not come to its end."
+            return f"{ending(None)} {self.result.status}."
         chosen = f"Of {self.looked_at} models the one chosen is {self.model}." if self.tested else ""
         return "\n".join([ending(self.certificate), chosen, f"{self.result.status}."])
 
@@ -174,17 +174,21 @@ def prepare(
     said = reach(problem, parts.certify, rule.tolerance, confidence)
     judge = judge_of(problem, parts.learn)
 
-    def run(way: Way, of: Problem, own_rounds: int | None) -> Result:
-        kept = checkpoints if way == Way() or checkpoints is None else checkpoints.with_name(_beside(checkpoints, way))
+    def run(way: HowTrained, of: Problem, own_rounds: int | None) -> Result:
+        kept = (
+            checkpoints
+            if way == HowTrained() or checkpoints is None
+            else checkpoints.with_name(_beside(checkpoints, way))
+        )
         told = options | {"checkpoints": None if kept is None else Checkpoints(kept)}
         return solve(of, parts.learn, rule_of(way, rule), rounds=own_rounds, **told)
 
-    first = run(Way(), problem, rounds)
+    first = run(HowTrained(), problem, rounds)
     if first.status.code in ENDED:
         return Prepared(first, (), None, 0, said, judge)
     chooser = _chooser(problem, parts, rule.tolerance, confidence, move)
-    kinds = tuple(map(bool, RowValues(problem, parts.choose, first.params).means))
-    found = list(chooser.of(first, Way(), kinds))
+    kinds = RowValues(problem, parts.choose, first.params).kinds
+    found = list(chooser.of(first, HowTrained(), kinds))
     shorter = max(FEWEST_ROUNDS, len(first.history) // SHORTER) if rounds is None else rounds
     for way in ways(first, problem, found):
         other = run(way, problem_of(way, problem, first), shorter)
@@ -197,7 +201,7 @@ def prepare(
     return Prepared(first, tuple(keeping), best, len(found), said, judge)
 
 
-def _beside(folder: Path, way: Way) -> str:
+def _beside(folder: Path, way: HowTrained) -> str:
     return f"{folder.name}-{way.name}"
 
 
@@ -212,7 +216,7 @@ def _chooser(problem: Problem, parts: Parts, tolerance: float, confidence: float
     )
 
 
-def _trivial(chooser: Chooser, first: Result, kinds: tuple[bool, ...]) -> float:
+def _trivial(chooser: Chooser, first: Result, kinds: tuple[Kind, ...]) -> float:
     """The smallest objective of a constant prediction that keeps the bound on the rows to choose by; ∞ without one."""
     if chooser.move is None:
         return np.inf

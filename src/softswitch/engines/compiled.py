@@ -70,7 +70,7 @@ class Program(NamedTuple):
     places: Places | None = None
 
 
-class Parts(NamedTuple):
+class Pieces(NamedTuple):
     """All that a run asks for, as a compiled program takes it: its arrays are traced.
 
     Attributes:
@@ -87,7 +87,7 @@ class Parts(NamedTuple):
 
 
 def play(
-    parts: Parts, program: Program, span: Span, state: round.State, k: Array, draws: Any
+    parts: Pieces, program: Program, span: Span, state: round.State, k: Array, draws: Any
 ) -> tuple[round.State, Record]:
     """One round: report, decide, update, apply."""
     oracle, rule = parts.oracle, parts.rule
@@ -145,7 +145,7 @@ def _look_at_all(
     )
 
 
-def chunk(parts: Parts, program: Program, span: Span, key: Array, state: round.State) -> tuple[round.State, Record]:
+def chunk(parts: Pieces, program: Program, span: Span, key: Array, state: round.State) -> tuple[round.State, Record]:
     """Up to so many rounds from ``span.first`` on, but none from ``span.last`` on; their records are zeros.
 
     Round k's random numbers come from the run's key and k, all rounds' at once: that is far cheaper than one by one.
@@ -187,7 +187,7 @@ run_chunk = partial(jax.jit, static_argnames="program")(chunk)
 
 @partial(jax.jit, static_argnames="program")
 def run_chunk_of_many(
-    parts: Parts, program: Program, span: Span, keys: Array, states: round.State
+    parts: Pieces, program: Program, span: Span, keys: Array, states: round.State
 ) -> tuple[round.State, Record]:
     """A chunk of many runs at once, compiled: seeds × rules. ``parts.rule`` holds all rules' numbers.
 
@@ -233,7 +233,7 @@ def report(oracle: Oracle, params: Any, key: Array, k: Array) -> tuple[Array, An
 
 
 @jax.jit
-def direction_size(parts: Parts, key: Array, k: Array, state: round.State) -> Float[Array, ""]:
+def direction_size(parts: Pieces, key: Array, k: Array, state: round.State) -> Float[Array, ""]:
     """The length of round k's direction at a state, were clients to stay where they are, compiled."""
     oracle, rule = parts.oracle, parts.rule
     draws = oracle.draw(jax.random.fold_in(key, k))

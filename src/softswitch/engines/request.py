@@ -120,9 +120,9 @@ class Request:
         """The traced numbers of the chunk that begins with round ``first``."""
         return compiled.Span(first, self.rounds, self.settings.averaging_from, max(1, self.eval_every))
 
-    def parts(self, rule: Rule) -> compiled.Parts:
+    def parts(self, rule: Rule) -> compiled.Pieces:
         """What is asked for, as a compiled program takes it."""
-        return compiled.Parts(self.oracle_in_rounds, rule, self.domain, self.settings.memory)
+        return compiled.Pieces(self.oracle_in_rounds, rule, self.domain, self.settings.memory)
 
     def program(self, length: int) -> compiled.Program:
         """What is compiled into a chunk of so many rounds."""

@@ -16,8 +16,10 @@ def is_answer(certificate: Certificate | None) -> bool:
     return certificate is not None and certificate.verdict is Verdict.MEETS
 
 
-def ending(certificate: Certificate) -> str:
-    """What came of it."""
+def ending(certificate: Certificate | None) -> str:
+    """What came of it; None: of a run that was stopped or diverged."""
+    if certificate is None:
+        return "Nothing was certified: training did not come to its end."
     many, sure = len(certificate.clients), f"{certificate.confidence:.4g}"
     bound = f"at most {certificate.tolerance:g}"
     if is_answer(certificate):

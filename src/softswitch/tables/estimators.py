@@ -13,17 +13,18 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 
 from softswitch.clients.client_data import ClientData
-from softswitch.clients.splits import hold_out
+from softswitch.clients.parts import Parts, part_masks
+from softswitch.engines.certified import solve_certified
 from softswitch.engines.solve import solve
 from softswitch.engines.unconstrained import add_baselines
 from softswitch.guarantees.unseen_rows.certify import certify
 from softswitch.method.rules import SoftmaxSGM
-from softswitch.problem.problem import Problem
+from softswitch.results.promised import ending, is_answer
 from softswitch.results.result import Result
 from softswitch.support import checks
 from softswitch.tables.kinds import GROUPED, problem_of_kind
 from softswitch.tables.settings import RATES
-from softswitch.tasks.networks import constant_network, scores
+from softswitch.tasks.networks import constant_network, moved_network, scores
 
 
 class FederatedClassifier(ClassifierMixin, BaseEstimator):
@@ -59,8 +60,11 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         if not isinstance(seed, int | np.integer):
             seed = int(check_random_state(seed).randint(2**31 - 1))
         made = problem_of_kind(self._kind, X.shape[1], tuple(self.hidden), seed=seed)
-        apart = hold_out(owner, *columns.values(), share=self.held_out, seed=seed)
-        self.mean_, deviation = X[~apart].mean(axis=0), X[~apart].std(axis=0)
+        if self.choosing and not self.held_out:
+            raise ValueError(f"choosing = {self.choosing!r} needs held_out above 0: rows to certify with")
+        masks = part_masks(owner, *columns.values(), choosing=self.choosing, held_out=self.held_out, seed=seed)
+        learn, choose, certify_by = masks
+        self.mean_, deviation = X[learn].mean(axis=0), X[learn].std(axis=0)
         self.scale_ = np.where(deviation > 0, deviation, 1.0)
         columns["x"] = self._standardised(X)
 
@@ -68,13 +72,21 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
             chosen = {name: column[part] for name, column in columns.items()}
             return ClientData.from_arrays(chosen, owner[part], strata=made.strata)
 
-        train = of(~apart)
+        train = of(learn)
+        self.certificate_, self.answered_ = None, None
+        if choose.any() and certify_by.any():
+            parts = Parts(train, of(choose), of(certify_by))
+            found = solve_certified(
+                made.problem, parts, self._rule(), confidence=self.confidence, move=moved_network, **self._options(seed)
+            )
+            result, self.certificate_, self.answered_ = found.result, found.certificate, found.answered
+        else:
+            result = solve(made.problem, train, self._rule(), **self._options(seed))
         constants = partial(constant_network, made.problem.start)
-        result = self._solve(made.problem, train, seed)
         self._keep(add_baselines(result, made.problem, train, constants=constants, unconstrained=False))
-        self.certificate_ = None
-        if apart.any():
-            self.certificate_ = certify(self.result_, made.problem, of(apart), self.confidence)
+        if certify_by.any() and self.answered_ is None:
+            self.certificate_ = certify(self.result_, made.problem, of(certify_by), self.confidence)
+            self.answered_ = is_answer(self.certificate_) if self.choosing else None
         return self
 
     def _labels(self, y: np.ndarray) -> np.ndarray:
@@ -86,20 +98,12 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"Only binary classification is supported: y must have 2 classes, but has {many}")
         return label.astype(np.int32)
 
-    def _solve(self, problem: Problem, train: ClientData, seed: int) -> Result:
-        rule = SoftmaxSGM(alpha=self.alpha, step_size=self.step_size, tolerance=getattr(self, self._bound))
-        return solve(
-            problem,
-            train,
-            rule,
-            rounds=self.rounds,
-            seconds=self.seconds,
-            local_steps=self.local_steps,
-            participation=self.participation,
-            batch_size=self.batch_size,
-            eval_every=0,
-            seed=seed,
-        )
+    def _rule(self) -> SoftmaxSGM:
+        return SoftmaxSGM(alpha=self.alpha, step_size=self.step_size, tolerance=getattr(self, self._bound))
+
+    def _options(self, seed: int) -> dict[str, Any]:
+        names = ("rounds", "seconds", "local_steps", "participation", "batch_size")
+        return {name: getattr(self, name) for name in names} | {"eval_every": 0, "seed": seed}
 
     def _keep(self, result: Result) -> None:
         self.result_ = result
@@ -111,6 +115,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
         """The log-odds of the positive class."""
         check_is_fitted(self)
+        if self.answered_ is False and not self.uncertified:
+            raise ValueError(f"{ending(self.certificate_)} To predict all the same: uncertified=True")
         X = validate_data(self, X, dtype=float, reset=False)  # noqa: N806
         return np.asarray(scores(self.params_, jnp.asarray(self._standardised(X))), dtype=float)
 
@@ -155,6 +161,9 @@ class RateClassifier(FederatedClassifier):
         batch_size: rows a client draws; None: all it has; "auto": chosen.
         hidden: widths of hidden layers; () is logistic regression.
         held_out: the share of each client's rows to keep for the certificate; 0: none, and no certificate.
+        choosing: the share to choose a model for unseen rows by; needs ``held_out``. The model is then trained for the
+            certificate, and where there is none, no answer at this confidence, ``predict`` refuses.
+        uncertified: predict all the same.
         confidence: of the certificate.
         random_state: of all random choices.
 
@@ -167,6 +176,7 @@ class RateClassifier(FederatedClassifier):
             misses, of positive rows for false alarms, of all rows for the others.
         worst_constraint_: the worst client's rate.
         certificate_: what held-out rows say; None without any.
+        answered_: whether the model is certified; None where that was not asked for.
         result_: all of it.
         n_features_in_: how many features.
         feature_names_in_: their names, where they have any.
@@ -188,6 +198,8 @@ class RateClassifier(FederatedClassifier):
         batch_size: int | str | None = "auto",
         hidden: tuple[int, ...] = (),
         held_out: float = 0.0,
+        choosing: float = 0.0,
+        uncertified: bool = False,
         confidence: float = 0.95,
         random_state: Any = 0,
     ) -> None:
@@ -202,6 +214,8 @@ class RateClassifier(FederatedClassifier):
         self.batch_size = batch_size
         self.hidden = hidden
         self.held_out = held_out
+        self.choosing = choosing
+        self.uncertified = uncertified
         self.confidence = confidence
         self.random_state = random_state
 
@@ -226,6 +240,9 @@ class NeymanPearsonClassifier(FederatedClassifier):
         batch_size: rows a client draws; None: all it has; "auto": chosen.
         hidden: widths of hidden layers; () is logistic regression.
         held_out: the share of each client's rows to keep for the certificate; 0: none, and no certificate.
+        choosing: the share to choose a model for unseen rows by; needs ``held_out``. The model is then trained for the
+            certificate, and where there is none, no answer at this confidence, ``predict`` refuses.
+        uncertified: predict all the same.
         confidence: of the certificate.
         random_state: of all random choices.
 
@@ -236,6 +253,7 @@ class NeymanPearsonClassifier(FederatedClassifier):
         worst_objective_: the worst client's objective on its training rows.
         worst_constraint_: the worst client's constraint.
         certificate_: what held-out rows say; None without any.
+        answered_: whether the model is certified; None where that was not asked for.
         result_: all of it.
         n_features_in_: how many features.
         feature_names_in_: their names, where they have any.
@@ -256,6 +274,8 @@ class NeymanPearsonClassifier(FederatedClassifier):
         batch_size: int | str | None = "auto",
         hidden: tuple[int, ...] = (),
         held_out: float = 0.0,
+        choosing: float = 0.0,
+        uncertified: bool = False,
         confidence: float = 0.95,
         random_state: Any = 0,
     ) -> None:
@@ -269,6 +289,8 @@ class NeymanPearsonClassifier(FederatedClassifier):
         self.batch_size = batch_size
         self.hidden = hidden
         self.held_out = held_out
+        self.choosing = choosing
+        self.uncertified = uncertified
         self.confidence = confidence
         self.random_state = random_state
 
@@ -288,6 +310,9 @@ class ParityClassifier(FederatedClassifier):
         batch_size: rows a client draws; None: all it has; "auto": chosen.
         hidden: widths of hidden layers; () is logistic regression.
         held_out: the share of each client's rows to keep for the certificate; 0: none, and no certificate.
+        choosing: the share to choose a model for unseen rows by; needs ``held_out``. The model is then trained for the
+            certificate, and where there is none, no answer at this confidence, ``predict`` refuses.
+        uncertified: predict all the same.
         confidence: of the certificate.
         random_state: of all random choices.
 
@@ -299,6 +324,7 @@ class ParityClassifier(FederatedClassifier):
         worst_objective_: the worst client's objective on its training rows.
         worst_constraint_: the worst client's constraint.
         certificate_: what held-out rows say; None without any.
+        answered_: whether the model is certified; None where that was not asked for.
         result_: all of it.
         n_features_in_: how many features.
         feature_names_in_: their names, where they have any.
@@ -319,6 +345,8 @@ class ParityClassifier(FederatedClassifier):
         batch_size: int | str | None = "auto",
         hidden: tuple[int, ...] = (),
         held_out: float = 0.0,
+        choosing: float = 0.0,
+        uncertified: bool = False,
         confidence: float = 0.95,
         random_state: Any = 0,
     ) -> None:
@@ -332,6 +360,8 @@ class ParityClassifier(FederatedClassifier):
         self.batch_size = batch_size
         self.hidden = hidden
         self.held_out = held_out
+        self.choosing = choosing
+        self.uncertified = uncertified
         self.confidence = confidence
         self.random_state = random_state
 

@@ -259,8 +259,7 @@ def _beside(ready: ReadyTable) -> ClientData | None:
 
 def _aim(certificate: Certificate | None, found: Certified | None, looks: int) -> dict[str, Any]:
     """What came of training for a certificate, for the run's folder."""
-    words = "Nothing was certified: training did not come to its end." if certificate is None else ending(certificate)
-    told: dict[str, Any] = {"answered": is_answer(certificate), "words": words, "earlier_looks": looks}
+    told: dict[str, Any] = {"answered": is_answer(certificate), "words": ending(certificate), "earlier_looks": looks}
     if found is None or found.model is None:
         return told
     return told | {

@@ -92,12 +92,12 @@ def table(demo: Demo) -> Table:
     return printed
 
 
-def write(demo: Demo, folder: Path) -> tuple[Path, Path]:
-    """Write the figure and the report; return their paths."""
+def write(demo: Demo, folder: Path, story: str = "") -> tuple[Path, Path]:
+    """Write the figure and the report, with the story of the certified model; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     picture, report = folder / "demo.png", folder / "report.md"
     figure(demo).savefig(picture, dpi=150)
-    report.write_text(_report(demo, picture.name), encoding="utf-8")
+    report.write_text(_report(demo, picture.name, story), encoding="utf-8")
     return picture, report
 
 
@@ -134,7 +134,7 @@ def figure(demo: Demo) -> Figure:
     return drawn
 
 
-def _report(demo: Demo, picture: str) -> str:
+def _report(demo: Demo, picture: str, story: str) -> str:
     seeds = len(next(iter(demo.results.values())))
     lines = [
         "# Demonstration",
@@ -152,6 +152,7 @@ def _report(demo: Demo, picture: str) -> str:
         "weighs the worst clients up. With the paper's settings it keeps a distance from the tolerance and pays for "
         "that with a larger objective; with settings that it chooses for itself it goes as far as the tolerance.",
         "",
+        *(["## On cases nobody has seen", "", *story.splitlines(), ""] if story else []),
         "## How each run ended",
         "",
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from enum import StrEnum
 from functools import cached_property, partial
 from typing import Any
 
@@ -40,24 +41,45 @@ BLOCK_ROWS = 1 << 22  # of resamples at once
 OTHER_PARAMS = 20  # to try at most, where rows do not differ
 
 
+class Kind(StrEnum):
+    """What a function of a client's rows is."""
+
+    MEAN = "a mean over rows"
+    GAP = "a gap between two groups' means"
+    OTHER = "something else"
+
+
 class RowValues:
     """f and then g of every client's rows at some parameters."""
 
     def __init__(
-        self, problem: Problem, data: ClientData, params: Params, *, kinds: Sequence[bool] | None = None
+        self, problem: Problem, data: ClientData, params: Params, *, kinds: Sequence[Kind] | None = None
     ) -> None:
-        """``kinds``: which functions are means over rows, where that is known; it does not depend on the parameters."""
+        """``kinds``: what the functions are, where that is known; it does not depend on the parameters."""
         self._problem, self._data, self._params = problem, data, params
         self._losses = Losses.of(problem)
-        self._kinds = kinds
+        self._known = kinds
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What the functions are."""
+        if self._known is not None:
+            return tuple(self._known)
+        many = self.values.shape[1]
+        return tuple(Kind.GAP if j in self.gaps else Kind.MEAN if self.means[j] else Kind.OTHER for j in range(many))
 
     @cached_property
     def values(self) -> np.ndarray:
         """On all rows of each client; clients × functions."""
-        if self._kinds is not None and all(self._kinds):
-            found = [[_mean(own[:, j]) for j in range(own.shape[1])] for own in self.by_client]
-            return np.array(found)
-        return _values(self._problem, self._data, self._params)
+        if self._known is None or Kind.OTHER in self._known:
+            return _values(self._problem, self._data, self._params)
+        found = [
+            [abs(_mean(a) - _mean(b)) if len(a) and len(b) else -math.inf for a, b in self.gaps[j]]
+            if kind is Kind.GAP
+            else [_mean(own[:, j]) for own in self.by_client]
+            for j, kind in enumerate(self._known)
+        ]
+        return np.array(found).T
 
     @cached_property
     def _by_row(self) -> np.ndarray:
@@ -71,8 +93,8 @@ class RowValues:
     @cached_property
     def means(self) -> Sequence[bool]:
         """Which functions are means over rows."""
-        if self._kinds is not None:
-            return self._kinds
+        if self._known is not None:
+            return [kind is Kind.MEAN for kind in self._known]
         return _are_means(self._problem, self._data, self._params, self.values, self._by_row)
 
     @cached_property
@@ -80,18 +102,23 @@ class RowValues:
         """By constraint declared to be a gap: both groups' values at every client; only where that gives its value."""
         if not isinstance(self._problem.constraint, PooledConstraint) or not self._problem.constraint.gaps:
             return {}
-        many = self.values.shape[1] - 1
+        many = (self.values.shape[1] if self._known is None else len(self._known)) - 1
         told = np.asarray(_row_statistics(self._data.rows, self._params, self._losses), dtype=float)
         if told.shape[1] != 4 * many:
             raise ValueError(f"{many} gaps must have four statistics each, but there are {told.shape[1]}")
         by_client = _by_client(self._data, told)
         found = {}
         for j in range(1, many + 1):
-            first, values = 4 * (j - 1), self.values[:, j]
+            first = 4 * (j - 1)
             parts = [
                 [own[own[:, k + 1] > 0, k] / own[own[:, k + 1] > 0, k + 1] for k in (first, first + 2)]
                 for own in by_client
             ]
+            if self._known is not None:
+                if self._known[j] is Kind.GAP:
+                    found[j] = [(a, b) for a, b in parts]
+                continue
+            values = self.values[:, j]
             known = [pair for pair, value in zip(parts, values, strict=True) if np.isfinite(value)]
             agrees = all(
                 np.isclose(abs(a.mean() - b.mean()), value, rtol=1e-3, atol=1e-4)

@@ -19,6 +19,10 @@ def verdict(run: Run) -> tuple[str, str]:
         return BAD, f"{ended}: {about['status']['message']}."
     violating: list[str] = about["violating"]
     words = on_training(run)
+    aim = about.get("aim")
+    if aim is not None:
+        bad = violating or (certificate or {}).get("verdict") == "violates"
+        return (BAD if bad else GOOD if aim["answered"] else UNSURE), f"{aim['words']} {words}"
     if certificate is None:
         return (BAD if violating else UNSURE), f"{words} Nothing was held out, so nothing is certified."
     words = f"{words} {on_held_out(certificate)}"

@@ -1,0 +1,193 @@
+"""Is what is certified true? ``python -m benchmarks.population``: samples of large tables, the rest is the truth.
+
+From a table with very many rows a sample of each client is drawn; a model is trained for its certificate on it; the
+rows that were not drawn are the population, on which the model's true constraint is known. Over many draws: how often
+there is an answer, how often an answer is wrong at any client, and the same for the plain way of before: train on three
+quarters of the rows, certify on one quarter.
+
+Every class (and group) of a client has the same share in every draw; constraints are about rows of a class or group, or
+about all rows with these shares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from scipy import stats
+
+import softswitch as ss
+from benchmarks.tables import sources
+from softswitch.clients.parts import Parts
+from softswitch.engines.certified import solve_certified
+from softswitch.guarantees.unseen_rows.certify import certify
+from softswitch.results.promised import is_answer
+from softswitch.tables.encoding import Encoding
+from softswitch.tables.kinds import GROUPED, KindOfProblem, problem_of_kind
+from softswitch.tasks.networks import moved_network
+
+CONFIDENCE = 0.95
+ROUNDS = 300
+CLIENTS = 4
+
+
+@dataclass(frozen=True)
+class Population:
+    """A table whose rows are taken for everything there is: its largest clients, and what is bounded."""
+
+    table: str
+    kind: str
+    bound: float
+
+    @property
+    def name(self) -> str:
+        """For the results."""
+        return f"{self.table}, {self.kind}"
+
+
+POPULATIONS = (
+    Population("adult", "miss-rate", 0.3),
+    Population("adult", "decision-parity", 0.15),
+    Population("diamonds", "error-rate", 0.1),
+    Population("flights", "false-alarm-rate", 0.1),
+)
+ROWS = (250, 1000)
+"""Of a client, in a draw."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What one draw came to.
+
+    Attributes:
+        answered: there is an answer,
+        wrong: which is above the bound at some client of the population;
+        before: the plain way's certificate says that all clients meet,
+        wrong_before: wrongly.
+        objective: the answer's F on the population,
+        objective_before: and the plain way's.
+    """
+
+    answered: bool
+    wrong: bool
+    before: bool
+    wrong_before: bool
+    objective: float
+    objective_before: float
+
+
+class Sampler:
+    """Draws samples of a population."""
+
+    def __init__(self, population: Population, rows: int) -> None:
+        frame = getattr(sources, population.table)()
+        largest = frame["client"].astype(str).value_counts().index[:CLIENTS]
+        frame = frame[frame["client"].astype(str).isin(largest)].reset_index(drop=True)
+        kept = [name for name in frame.columns if name not in ("client", "y", "group")]
+        encoding = Encoding.fit(frame, kept)
+        self.columns: dict[str, np.ndarray] = {"x": encoding.encode(frame), "y": frame["y"].to_numpy().astype(np.int32)}
+        self.alike: tuple[str, ...] = ("y",)
+        if population.kind in GROUPED:
+            self.columns["group"] = frame["group"].to_numpy().astype(np.int32)
+            self.alike = ("y", "group")
+        self.client = frame["client"].astype(str).to_numpy()
+        cells = pd.Series(self.client).str.cat([pd.Series(self.columns[name].astype(str)) for name in self.alike], " ")
+        self._cells = cells.to_numpy()
+        sizes = pd.Series(self.client).value_counts()
+        self._wanted = {
+            cell: max(1, round(rows * many / sizes[cell.rsplit(" ", len(self.alike))[0]]))
+            for cell, many in cells.value_counts().items()
+        }
+        self.made: KindOfProblem = problem_of_kind(population.kind, len(encoding.features))
+
+    def draw(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Which rows are drawn, and which are the population."""
+        order = np.random.default_rng(seed).permutation(len(self._cells))
+        rank = pd.Series(self._cells[order]).groupby(self._cells[order]).cumcount().to_numpy()
+        chosen = np.zeros(len(order), bool)
+        chosen[order] = rank < pd.Series(self._cells[order]).map(self._wanted).to_numpy()
+        return chosen, ~chosen
+
+    def of(self, rows: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Columns and owners of some rows."""
+        return {name: column[rows] for name, column in self.columns.items()}, self.client[rows]
+
+
+def one(sampler: Sampler, population: Population, seed: int) -> Draw:
+    """Train and certify on a draw, both ways, and look at the truth."""
+    drawn, rest = sampler.draw(seed)
+    data, owner = sampler.of(drawn)
+    problem, strata = sampler.made.problem, sampler.made.strata
+    rule = ss.SoftmaxSGM(tolerance=population.bound)
+    run: dict[str, Any] = {"rounds": ROUNDS, "eval_every": 0, "lower_bound": False, "progress": False, "seed": seed}
+    parts = Parts.from_arrays(data, owner, alike=sampler.alike, strata=strata, seed=seed)
+    found = solve_certified(problem, parts, rule, confidence=CONFIDENCE, move=moved_network, **run)
+    both = [np.concatenate([np.asarray(p.rows.columns[n]) for p in parts[:2]]) for n in parts.learn.rows.columns]
+    owners = np.concatenate([np.repeat(p.names, p.sizes) for p in parts[:2]])
+    plain = ss.ClientData.from_arrays(dict(zip(parts.learn.rows.columns, both, strict=True)), owners, strata=strata)
+    before = ss.solve(problem, plain, rule, **run)
+    certificate = certify(before, problem, parts.certify, CONFIDENCE)
+    truth = ss.ClientData.from_arrays(*sampler.of(rest), strata=strata)
+    (f, g), (f_before, g_before) = (ss.evaluate(problem, truth, result.params) for result in (found.result, before))
+    said_before = is_answer(certificate)
+    return Draw(
+        answered=found.answered,
+        wrong=found.answered and bool(g.max() > population.bound),
+        before=said_before,
+        wrong_before=said_before and bool(g_before.max() > population.bound),
+        objective=float(f.max()),
+        objective_before=float(f_before.max()),
+    )
+
+
+def rows_of(draws: list[dict[str, Any]]) -> tuple[str, ...]:
+    """A table's row: answers, wrong ones of all draws, of those that claim, and whether the promise is kept."""
+    told = pd.DataFrame(draws)
+    many, cells = len(told), []
+    for said, wrong, objective in (("answered", "wrong", "objective"), ("before", "wrong_before", "objective_before")):
+        errors, answers = int(told[wrong].sum()), int(told[said].sum())
+        kept = stats.binomtest(errors, many, 1 - CONFIDENCE, alternative="greater").pvalue >= 0.01
+        among = f"{errors / answers:.1%}" if answers else "–"
+        f = f"{told.loc[told[said], objective].median():.3f}" if answers else "–"
+        cells += [f"{answers / many:.1%}", f"{errors / many:.1%}{'' if kept else ' (broken)'}", among, f]
+    return tuple(cells)
+
+
+def wanted(only: str) -> Iterator[tuple[Population, int]]:
+    """The cases whose names have these words."""
+    return ((population, rows) for rows in ROWS for population in POPULATIONS if only in population.name)
+
+
+def main() -> None:
+    """Draw, train, certify, look; what was found before is kept, and gone on with."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=200)
+    parser.add_argument("--only", default="", help="cases whose name has this word")
+    parser.add_argument("--save", type=Path, default=Path("build/population.json"))
+    asked = parser.parse_args()
+    found: dict[str, list[dict[str, Any]]] = json.loads(asked.save.read_text()) if asked.save.exists() else {}
+    asked.save.parent.mkdir(parents=True, exist_ok=True)
+    header = ("answer", "wrong, of all draws", "wrong, of answers", "F", "before: answer", "wrong", "of answers", "F")
+    table = Table("case", "rows a client", "draws", *header)
+    for population, rows in wanted(asked.only):
+        done = found.setdefault(f"{population.name}, {rows}", [])
+        sampler = Sampler(population, rows) if len(done) < asked.draws else None
+        while sampler is not None and len(done) < asked.draws:
+            done.append(asdict(one(sampler, population, len(done))))
+            if len(done) % 10 == 0:
+                asked.save.write_text(json.dumps(found), encoding="utf-8")
+        asked.save.write_text(json.dumps(found), encoding="utf-8")
+        table.add_row(f"{population.name} <= {population.bound:g}", str(rows), str(len(done)), *rows_of(done))
+        Console(width=170).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Three parts of every client's rows: apart, whole together, and alike in labels and groups."""
+
+import numpy as np
+import pytest
+
+from softswitch.clients.parts import Parts, part_masks, sample_of
+
+
+def rows(seed=0, many=600):
+    draws = np.random.default_rng(seed)
+    client = draws.choice(["a", "b", "c"], many, p=[0.6, 0.3, 0.1])
+    y = (draws.random(many) < 0.3).astype(np.int32)
+    return client, {"x": draws.normal(size=(many, 2)), "y": y, "row": np.arange(many, dtype=np.int32)}
+
+
+def test_every_row_is_in_one_part_and_classes_have_their_shares():
+    client, data = rows()
+    parts = Parts.from_arrays(data, client, alike=("y",), choosing=0.2, held_out=0.3, strata="y", seed=1)
+    seen = np.concatenate([np.asarray(part.rows.columns["row"]) for part in parts])
+    np.testing.assert_array_equal(np.sort(seen), np.arange(len(client)))
+    for name in "abc":
+        for label in (0, 1):
+            size = ((client == name) & (data["y"] == label)).sum()
+            held = np.floor(0.3 * size)
+            for part, expected in zip(
+                (parts.certify, parts.choose), (held, np.floor(0.2 / 0.7 * (size - held))), strict=True
+            ):
+                i = part.names.index(name)
+                assert part.stratum_sizes[i, label] == expected
+
+
+def test_the_rows_to_certify_with_are_those_of_a_plain_split():
+    """The same seed holds out the same rows, whether or not some of the others are to choose by."""
+    client, data = rows()
+    plain, three = (part_masks(client, data["y"], choosing=share, held_out=0.25, seed=3) for share in (0.0, 0.2))
+    np.testing.assert_array_equal(plain[2], three[2])
+    assert not plain[1].any()
+
+
+@pytest.mark.parametrize(
+    ("shares", "named"), [((0.5, 0.5), "together are 1"), ((-0.1, 0.2), "choosing"), ((0.1, 1.0), "held_out")]
+)
+def test_shares_that_leave_nothing_are_refused(shares, named):
+    with pytest.raises(ValueError, match=named):
+        part_masks(["a", "b"], choosing=shares[0], held_out=shares[1])
+
+
+def test_a_part_without_rows_is_named():
+    with pytest.raises(ValueError, match="part 'choose'"):
+        Parts.from_arrays({"x": np.zeros(4)}, ["a", "a", "b", "b"], choosing=0.1, held_out=0.5)
+
+
+def test_a_sample_has_at_most_so_many_rows_of_each_client_and_keeps_their_names():
+    client, data = rows()
+    whole = Parts.from_arrays(data, client, strata="y").learn
+    assert sample_of(whole, 10_000) is whole
+    sample = sample_of(whole, 50)
+    assert sample.names == whole.names
+    np.testing.assert_array_equal(sample.sizes, np.minimum(whole.sizes, 50))
+    owner = {int(row): name for row, name in zip(data["row"], client, strict=True)}
+    first = np.asarray(sample.rows.columns["row"])[: sample.sizes[0]]
+    assert {owner[int(row)] for row in first} == {"a"}
+    assert 0 < np.asarray(sample.rows.columns["y"])[:50].mean() < 1, "drawn at random, not the first stratum's"

@@ -1,0 +1,146 @@
+"""Learn, choose, certify: the rows that certify are looked at once, in a fixed order, and decide nothing else."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softswitch as ss
+from softswitch.clients.parts import Parts
+from softswitch.engines import certified
+from softswitch.engines.certified import prepare, solve_certified
+from softswitch.results.certificate import Verdict
+from softswitch.tables.kinds import problem_of_kind
+from softswitch.tasks.networks import moved_network
+
+PROBLEM = problem_of_kind("miss-rate", 2).problem
+RULE = ss.SoftmaxSGM(tolerance=0.1)
+RUN = {"rounds": 150, "progress": False, "eval_every": 0, "lower_bound": False}
+
+
+def table(rows=900, seed=0):
+    """Two features of which one tells the class; three sites."""
+    draws = np.random.default_rng(seed)
+    y = (draws.random(rows) < 0.5).astype(np.int32)
+    x = draws.normal(size=(rows, 2)) + np.outer(3 * y - 1.5, [1, 0])
+    return {"x": x.astype(np.float32), "y": y}, np.arange(rows) % 3
+
+
+def parts(rows=900, seed=0):
+    data, site = table(rows, seed)
+    return Parts.from_arrays(data, site, alike=("y",), choosing=0.2, held_out=0.3, strata="y")
+
+
+@pytest.fixture(scope="module")
+def found():
+    return solve_certified(PROBLEM, parts(), RULE, move=moved_network, **RUN)
+
+
+def test_a_model_is_certified_and_keeps_the_bound(found):
+    assert found.answered
+    assert str(found).startswith("Certified: on rows that nobody has seen the constraint is at most 0.1 at each of 3")
+    assert found.result.status.ok
+    assert found.result.worst_constraint <= 0.1
+    assert found.result.selected.startswith("model chosen for unseen rows")
+    population, site = table(60_000, seed=1)
+    _, constraint = ss.evaluate(PROBLEM, ss.ClientData.from_arrays(population, site), found.result.params)
+    assert constraint.max() <= 0.1
+
+
+def test_limits_of_a_model_that_was_picked_are_the_bound_itself(found):
+    if len(found.tested) > 1:
+        assert found.certificate.tests == len(found.tested)
+        assert {client.constraints[0].upper for client in found.certificate.clients} == {0.1}
+
+
+def test_the_rows_that_certify_choose_nothing():
+    """With other labels in the last part, the same models are prepared in the same order."""
+    own = parts()
+    flipped = {key: np.asarray(column) for key, column in own.certify.rows.columns.items()}
+    flipped["x"] = -flipped["x"]
+    other = own._replace(
+        certify=ss.ClientData.from_arrays(flipped, np.repeat(own.certify.names, own.certify.sizes), strata="y")
+    )
+    one, two = (prepare(PROBLEM, each, RULE, move=moved_network, **RUN) for each in (own, other))
+    assert len(one.path) == len(two.path)
+    for a, b in zip(one.path, two.path, strict=True):
+        np.testing.assert_array_equal(a.params[0]["w"], b.params[0]["w"])
+        assert (a.scale, a.offset) == (b.scale, b.offset)
+    last = solve_certified(PROBLEM, other, RULE, move=moved_network, **RUN)
+    assert last.certificate.verdict is Verdict.VIOLATES
+    assert not last.answered
+    assert len(last.tested) == 1, "the first that fails ends it"
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "answer"), [("++-+", 1), ("-+++", 0), ("+", 0), ("+++", 2)], ids=["some", "none", "one", "all"]
+)
+def test_models_are_tested_in_order_until_one_fails(monkeypatch, found, verdicts, answer):
+    """The last that passed before the first failure is the answer, whatever comes after it."""
+    path = tuple(replace(found.model, offset=float(i)) for i in range(len(verdicts)))
+    ready = certified.Prepared(found.result, path, path[0], len(path), found.reach, lambda params: None)
+    monkeypatch.setattr(certified.Prepared, "result_of", lambda self, model: found.result)
+    monkeypatch.setattr(certified, "prepare", lambda *_, **__: ready)
+    asked = []
+
+    def certify(*_, **__):
+        asked.append(verdicts[len(asked)])
+        verdict = Verdict.MEETS if asked[-1] == "+" else Verdict.UNCLEAR
+        return SimpleNamespace(verdict=verdict, after_tests=lambda many: (verdict, many))
+
+    monkeypatch.setattr(certified, "certify", certify)
+    told = solve_certified(PROBLEM, parts(), RULE)
+    assert told.model.offset == answer
+    assert "".join(asked) == verdicts[: verdicts.index("-") + 1] if "-" in verdicts else verdicts
+    assert told.certificate[1] == len(told.tested) == answer + 1
+
+
+def test_where_nothing_can_be_certified_it_is_said_and_the_model_still_keeps_the_bound():
+    told = solve_certified(PROBLEM, parts(120), RULE, move=moved_network, **RUN)
+    assert sorted(told.reach.too_small) == [0, 1, 2]
+    assert not told.answered
+    words = str(told)
+    assert words.startswith("No answer at this confidence (0.95)")
+    assert "3 have too few rows to tell" in words
+    assert "The smallest bound that this model could be certified for by these rows is" in words
+    assert told.result.worst_constraint <= 0.1
+
+
+def test_a_run_that_is_stopped_looks_at_no_row_that_certifies(monkeypatch):
+    def never(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr(certified, "certify", never)
+    told = solve_certified(PROBLEM, parts(), RULE, callbacks=[lambda chunk: True], **RUN)
+    assert told.certificate is None
+    assert not told.answered
+    assert "did not come to its end" in str(told)
+
+
+def test_a_lost_margin_is_found_again():
+    """Few rows with many features: the first model keeps the bound on its own rows only, and another is chosen."""
+    draws = np.random.default_rng(0)
+    rows, features = 1200, 60
+    y = (draws.random(rows) < 0.5).astype(np.int32)
+    x = (draws.normal(size=(rows, features)) + np.outer(2 * y - 1, np.eye(features)[0])).astype(np.float32)
+    problem = problem_of_kind("miss-rate", features).problem
+    own = Parts.from_arrays({"x": x, "y": y}, np.arange(rows) % 2, alike=("y",), choosing=0.2, held_out=0.4, strata="y")
+    told = prepare(problem, own, ss.SoftmaxSGM(tolerance=0.15), move=moved_network, **RUN)
+    _, first = ss.evaluate(problem, own.certify, told.first.params)
+    _, chosen = ss.evaluate(problem, own.certify, told.best.params)
+    assert first.max() > 0.15, "on the rows that it learnt from it is within"
+    assert chosen.max() < first.max()
+    assert chosen.mean() <= 0.15
+    assert told.best.foreseen.objective < np.log(2), "better than a constant"
+
+
+def test_without_a_move_models_are_chosen_among_iterates():
+    told = solve_certified(PROBLEM, parts(), RULE, **RUN)
+    assert all((one.scale, one.offset) == (1.0, 0.0) for one in told.tested)
+
+
+def test_parts_are_wanted():
+    with pytest.raises(TypeError, match="parts"):
+        solve_certified(PROBLEM, ss.ClientData.from_list([{"x": jnp.zeros(3)}]), RULE)

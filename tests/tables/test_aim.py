@@ -1,0 +1,140 @@
+"""Training for a certificate from a file of settings: what is said before and after, and what predict refuses."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_training import hospital_table, invoke
+
+import softswitch as ss
+from softswitch.runs.folder import find_runs
+from softswitch.tables import training
+
+SETTINGS = """
+[data]
+file = "cases.csv"
+label = "diagnosis"
+client = "hospital"
+positive = "malignant"
+held_out = 0.4
+choosing = 0.2
+[task]
+kind = "miss-rate"
+at_most = {bound}
+[run]
+rounds = 200
+"""
+
+
+def large_table():
+    """As many cases again and again, moved a little: enough to certify."""
+    draws, once = np.random.default_rng(0), hospital_table()
+    numbers = once.select_dtypes("number").columns
+    moved = []
+    for _ in range(4):
+        copy = once.copy()
+        copy[numbers] *= 1 + 0.01 * draws.normal(size=(len(once), len(numbers)))
+        moved.append(copy)
+    return pd.concat(moved)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("aim")
+    large_table().to_csv(folder / "cases.csv", index=False)
+    for name, bound in (("loose", 0.2), ("tight", 0.01)):
+        (folder / f"{name}.toml").write_text(SETTINGS.format(bound=bound))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def certified(home):
+    printed = invoke("train", home / "loose.toml")
+    return next(run for run in find_runs(home / "runs") if run.name.startswith("loose")), printed
+
+
+@pytest.fixture(scope="module")
+def refused(home, certified):
+    printed = invoke("train", home / "tight.toml", code=3)
+    return next(run for run in find_runs(home / "runs") if run.name.startswith("tight")), printed
+
+
+def test_a_certified_model_predicts(certified, home):
+    run, printed = certified
+    assert "That can be done." in printed
+    assert "Certified: on rows that nobody has seen the constraint is at most 0.2 at each of 4 clients" in printed
+    assert run.about["aim"]["answered"]
+    assert run.certificate["verdict"] == "meets"
+    assert ss.load(run.folder).predict(large_table().head(3)).shape == (3,)
+    rows = large_table()
+    kept = sum(run.clients["rows"])
+    assert 0.39 * len(rows) < kept < 0.43 * len(rows), "to learn from"
+
+
+def test_what_cannot_be_certified_is_said_before_and_after_and_is_no_answer(refused):
+    run, printed = refused
+    assert "takes 299 rows that count at each" in printed
+    assert "have too few, whatever the model is: east" in printed
+    assert "No answer at this confidence (0.95)" in printed
+    assert "The same rows have certified 1 other model beside this run." in printed
+    assert run.about["aim"] | {"answered": False, "earlier_looks": 1} == run.about["aim"]
+    assert not run.about["violating"], "on the rows it learnt from it keeps the bound"
+
+
+def test_predict_refuses_unless_it_is_told_to_go_on(refused, home, tmp_path):
+    run, _ = refused
+    new = tmp_path / "new.csv"
+    large_table().head(5).drop(columns=["diagnosis"]).to_csv(new, index=False)
+    printed = invoke("predict", run.folder, new, code=2)
+    assert "has no certified model. No answer at this confidence" in printed
+    assert not (tmp_path / "new-predicted.csv").exists()
+    invoke("predict", run.folder, new, "--uncertified")
+    assert len(pd.read_csv(tmp_path / "new-predicted.csv")) == 5
+    with pytest.raises(ValueError, match="no certified model"):
+        ss.load(run.folder).probability(large_table())
+    assert ss.load(run.folder, uncertified=True).probability(large_table().head(2)).shape == (2,)
+
+
+def test_the_report_says_it(certified, refused):
+    from softswitch.runs.report.verdict import verdict
+
+    assert verdict(certified[0])[0] == "good"
+    kind, words = verdict(refused[0])
+    assert kind == "unsure"
+    assert words.startswith("No answer at this confidence")
+
+
+def test_resuming_goes_through_all_runs_again_to_the_same_model(certified, home):
+    """Finished runs are read from their checkpoints, and rows that certified once are counted as looked at."""
+    run, _ = certified
+    before = run.params["[0]['w']"]
+    again = training.resume(run.folder, progress=False)
+    np.testing.assert_array_equal(np.asarray(again.result.params[0]["w"]), before)
+    assert again.aim["earlier_looks"] >= 1
+
+
+def test_a_run_of_before_the_aim_was_a_setting_is_resumed_as_it_was(home, tmp_path):
+    (home / "bare.toml").write_text(
+        SETTINGS.format(bound=0.2).replace("[run]", '[run]\naim = "bare"').replace("200", "20")
+    )
+    made = training.train(home / "bare.toml", progress=False)
+    config = made.folder / "config.toml"
+    config.write_text("\n".join(line for line in config.read_text().splitlines() if not line.startswith("aim")))
+    again = training.resume(made.folder, rounds=30, progress=False)
+    assert len(again.result.history) == 30
+    assert again.aim is None
+    assert "aim" not in json.loads((made.folder / "run.json").read_text())
+
+
+def test_an_estimator_is_trained_for_its_certificate_and_refuses_without():
+    table = hospital_table()
+    X, y = table.drop(columns=["hospital", "diagnosis"]), (table["diagnosis"] == "malignant").to_numpy()
+    model = ss.RateClassifier("miss-rate", 0.02, rounds=100, held_out=0.3, choosing=0.2)
+    model.fit(X, y, clients=table["hospital"])
+    assert model.answered_ is False
+    with pytest.raises(ValueError, match="No answer at this confidence"):
+        model.predict(X)
+    assert model.set_params(uncertified=True).predict(X).shape == y.shape
+    with pytest.raises(ValueError, match="held_out"):
+        ss.RateClassifier(choosing=0.2).fit(X, y)
