@@ -118,8 +118,10 @@ def test_claims_from_the_likeliest_on():
         (0.4, 0.6),
         (0.4, 0.5),
         (0.1, 0.7),
-        (0.4, 0.3),  # at least half as likely as the best choice; those less likely are left out
-        (0.05, 0.4),
+        (0.4, 0.3),
+        (0.4, 0.1),
+        (0.1, 0.4),
+        (0.05, 0.4),  # where nothing looks likely, the best choice alone
     ]
 
 

@@ -35,9 +35,6 @@ from softswitch.support import checks
 Measure = Callable[[Params, ClientData], float]
 """From parameters and clients' rows to a number: an accuracy, say."""
 
-BOLDEST = 0.5
-"""Models are tested whose chance to be certified is at least so much of the best choice's."""
-
 
 def frontier(
     problem: Problem,
@@ -170,8 +167,7 @@ def _claims(trained: Sequence[_Trained]) -> list[tuple[_Trained, Candidate]]:
     """What is to be tested, from the likeliest on; of equally likely ones looser bounds and safer models first."""
     found = []
     for one in trained:
-        enough = BOLDEST * one.model.foreseen.chance
-        likely = [model for model in one.ready.path if model.foreseen.chance >= enough] if enough else [one.model]
+        likely = [model for model in one.ready.path if model.foreseen.chance > 0] or [one.model]
         found += [(one, model) for model in likely]
     return sorted(found, key=lambda claim: -claim[1].foreseen.chance)
 
