@@ -259,6 +259,7 @@ def test_in_a_users_words():
         "0.1% is not reached on the rows learnt from.",
         "The smallest constraint reached on the rows learnt from is 1%, with F = 0.9.",
     ]
+    assert frontier.columns["least F"] == ["0.1000", "0.2000", "0.4500", "0.5000", "0.6000", "–"]  # none keeps the last
     asked = replace(frontier, asked=0.05, shares=False).words[0]
     assert asked.startswith("Halving the bound from 0.1 to 0.05 costs the worst client 0.25: ")
     none = replace(frontier, points=points[2:3], claims=0, tested=())

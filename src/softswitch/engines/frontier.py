@@ -278,7 +278,7 @@ class _Look:
         if constant is not None:
             seen.append(_pair(constant))
         floor = max((0.0 if of_row is None else max(0.0, ends(of_row)[0]) for of_row in self.ranges), default=0.0)
-        if min(seen)[0] > floor:
+        if not any(constraint <= floor for constraint, _ in seen):
             if rule.step_size is not None and getattr(rule, "alpha", 0.0) is None:
                 rule = replace(rule, alpha=default_alpha(len(self._parts.learn), tightest))
             told = {"look_at_blocker": False} | dict(options)

@@ -162,7 +162,7 @@ class Frontier:
         return {
             "bound": [self.named(point.bound) for point in points],
             "the model is": [self._outcome(point) for point in points],
-            "least F": [_told(point.objective) for point in points],
+            "least F": [_told(point.objective if point.reached else math.nan) for point in points],
             "its G": [self.named(point.constraint) if math.isfinite(point.constraint) else "–" for point in points],
             "model's F": [_told(point.chosen_objective) for point in points],
             "F, other rows": [_told(point.other_objective) for point in points],
