@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from softswitch.clients.splits import split_iid as split_iid
     from softswitch.engines.certified import Certified as Certified
     from softswitch.engines.certified import solve_certified as solve_certified
+    from softswitch.engines.frontier import frontier as frontier
     from softswitch.engines.solve import solve as solve
     from softswitch.engines.solve import solve_federation as solve_federation
     from softswitch.engines.sweep import Sweep as Sweep
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from softswitch.problem.means import share_over as share_over
     from softswitch.problem.pooled import PooledConstraint as PooledConstraint
     from softswitch.problem.problem import Problem as Problem
+    from softswitch.results.along_bounds.cost_of_bounds import Frontier as Frontier
     from softswitch.results.baseline import Baseline as Baseline
     from softswitch.results.certificate import Certificate as Certificate
     from softswitch.results.certificate import Verdict as Verdict
@@ -85,6 +87,7 @@ _PLACES = {
     "Fate": "results.history",
     "Federation": "clients.federation",
     "Finding": "results.finding",
+    "Frontier": "results.along_bounds.cost_of_bounds",
     "HardSGM": "method.rules",
     "History": "results.history",
     "LowerBound": "results.lower_bound",
@@ -111,6 +114,7 @@ _PLACES = {
     "certify": "guarantees.unseen_rows.certify",
     "estimate_constants": "guarantees.theory.pilot",
     "evaluate": "clients.evaluation",
+    "frontier": "engines.frontier",
     "heterogeneity": "guarantees.theory.client_gaps",
     "load": "tables.model",
     "lower_bound": "guarantees.optimality.best_possible",

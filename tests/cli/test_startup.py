@@ -10,7 +10,20 @@ import pytest
 from softswitch.cli import app
 
 HEAVY = ("jax", "matplotlib", "optax", "pandas", "sklearn", "softswitch.paper")
-COMMANDS = ("plan", "demo", "init", "train", "resume", "predict", "runs", "compare", "report", "play", "paper")
+COMMANDS = (
+    "plan",
+    "demo",
+    "init",
+    "train",
+    "resume",
+    "predict",
+    "frontier",
+    "runs",
+    "compare",
+    "report",
+    "play",
+    "paper",
+)
 # In a process of its own: in this one everything is imported long since.
 LOOK = """
 import json, sys

@@ -8,6 +8,7 @@ import typer
 
 # A command imports what it works with in its body, not above: to print a help text, and to complete a word, JAX,
 # pandas and matplotlib are not needed, and they take seconds.
+from softswitch.cli.on_bounds import frontier
 from softswitch.cli.on_carts import play
 from softswitch.cli.on_paper import demo, paper
 from softswitch.cli.on_plan import plan
@@ -39,5 +40,18 @@ def main(
     """Train one model over many clients: the worst-off as well as possible, every constraint met."""
 
 
-for command in (plan, demo, init, train, resume, predict, runs, compare, report, play, paper):  # as --help lists them
+for command in (
+    plan,
+    demo,
+    init,
+    train,
+    resume,
+    predict,
+    frontier,
+    runs,
+    compare,
+    report,
+    play,
+    paper,
+):  # as --help lists them
     app.command()(command)

@@ -167,7 +167,7 @@ def _longer(config: Config, rounds: int | None, seconds: float | None) -> Config
     return replace(config, run=run)
 
 
-def _taking_part(config: Config) -> dict[str, Any]:
+def taking_part(config: Config) -> dict[str, Any]:
     """What the settings say to ``solve`` of how clients take part."""
     run = config.run
     every = {ALL: None, 0: None}
@@ -179,7 +179,7 @@ def _taking_part(config: Config) -> dict[str, Any]:
     }
 
 
-def _length_and_answer(config: Config) -> dict[str, Any]:
+def length_and_answer(config: Config) -> dict[str, Any]:
     """What they say of the run's length, its answer and the server's memory."""
     run = config.run
     return {
@@ -194,8 +194,8 @@ def _length_and_answer(config: Config) -> dict[str, Any]:
 
 def _check(config: Config, ready: ReadyTable, rule: Rule) -> None:
     """Refuse what ``solve`` would refuse, before a folder is made."""
-    told = _length_and_answer(config) | {"eval_every": None}
-    filled = completed(ready.problem, ready.train, (rule,), TakingPart(**_taking_part(config)), told)
+    told = length_and_answer(config) | {"eval_every": None}
+    filled = completed(ready.problem, ready.train, (rule,), TakingPart(**taking_part(config)), told)
     how, settings, choice = filled.how, filled.settings, filled.choice
     request(ready.problem, ready.train, filled.rules, how, settings, held_out=_beside(ready), choice=choice)
     checks.seed("run.seed", config.run.seed)
@@ -212,8 +212,8 @@ def _run(
     progress: bool | None,
 ) -> Trained:
     options = {
-        **_taking_part(config),
-        **_length_and_answer(config),
+        **taking_part(config),
+        **length_and_answer(config),
         "held_out": _beside(ready),
         "seed": config.run.seed,
         "callbacks": callbacks,
@@ -241,7 +241,7 @@ def _run(
     if found is None and ready.held_out is not None and not diverged:
         certificate = certify(result, ready.problem, ready.held_out, config.run.confidence)
     if config.run.aim == CERTIFIED and ready.held_out is not None:
-        about = about | {"aim": _aim(certificate, found, _earlier_looks(folder, config, about))}
+        about = about | {"aim": _aim(certificate, found, earlier_looks(folder, config, about))}
     write_encoding(folder, ready.encoding, config.data.label, ready.classes, config.model.hidden)
     rows = {"rows": ready.train.sizes.tolist()}
     if config.task.kind in GROUPED and ready.held_out is not None and find_spec("fairlearn") is not None:
@@ -271,7 +271,7 @@ def _aim(certificate: Certificate | None, found: Certified | None, looks: int) -
     }
 
 
-def _earlier_looks(folder: Path, config: Config, about: dict[str, Any]) -> int:
+def earlier_looks(folder: Path, config: Config, about: dict[str, Any]) -> int:
     """How many models the same rows have certified before, by the runs beside this one; and this one, where it did."""
     data, many = about["data"]["sha256"], 0
     for run in find_runs(folder.parent):

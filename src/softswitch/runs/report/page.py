@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.runs.folder import CONFIG, Run, open_run
+from softswitch.runs.folder import ABOUT, CONFIG, Run, find_runs, open_run
+from softswitch.runs.frontier_files import has_frontier
 from softswitch.runs.report import charts
+from softswitch.runs.report.frontier_section import section_of
 from softswitch.runs.report.verdict import verdict
 from softswitch.support.files import write_atomically
 
@@ -22,23 +24,25 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
     """Write the report of a run, or of several side by side, as one HTML file.
 
     Args:
-        folders: the runs' folders.
-        out: the file; by default ``report.html`` in the first run's folder.
+        folders: the runs' folders; a frontier's stands for the runs in it.
+        out: the file; by default ``report.html`` in the first folder.
     """
     if not folders:
         raise ValueError("at least one run's folder is needed")
-    runs = [open_run(folder) for folder in folders]
+    places = [Path(folder) for folder in folders]
+    of_bounds = [folder for folder in places if has_frontier(folder) and not (folder / ABOUT).exists()]
+    runs = [run for folder in places for run in (find_runs(folder) if folder in of_bounds else [open_run(folder)])]
     for run in runs:
         if not run.finished:
             raise ValueError(f"{run.folder} is not finished; softswitch resume {run.folder}")
-    file = runs[0].folder / REPORT if out is None else Path(out)
+    file = places[0] / REPORT if out is None else Path(out)
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, page(runs).encode())
+    write_atomically(file, page(runs, of_bounds).encode())
     return file
 
 
-def page(runs: list[Run]) -> str:
-    """The report as HTML, with everything it needs inside."""
+def page(runs: list[Run], of_bounds: Sequence[Path] = ()) -> str:
+    """The report as HTML, with everything it needs inside; ``of_bounds``: folders of frontiers to begin with."""
     try:
         from jinja2 import Environment, StrictUndefined
         from plotly.offline import get_plotlyjs
@@ -50,12 +54,17 @@ def page(runs: list[Run]) -> str:
         heat = charts.heat_map(run)
         if heat is not None:
             drawn[f"heat-{i}"] = heat
+    frontiers = {f"frontier-{i}": section_of(run.folder) for i, run in enumerate(runs) if has_frontier(run.folder)}
+    first = {f"first-{i}": section_of(folder) for i, folder in enumerate(of_bounds)}
+    drawn |= {key: section.chart for key, section in (frontiers | first).items()}
     own = resources.files("softswitch.runs.report")
     files = {name: (own / name).read_text(encoding="utf-8") for name in ("page.html", "style.css", "script.js")}
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(files["page.html"])
     return template.render(
         runs=[_told(run) for run in runs],
         comparison=_comparison(runs),
+        frontiers=frontiers,
+        first=first,
         drawn=list(drawn),
         style=files["style.css"],
         script=files["script.js"],

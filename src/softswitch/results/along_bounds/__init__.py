@@ -1,0 +1,1 @@
+"""What a bound costs: models along several bounds, as a table, a figure and sentences."""
