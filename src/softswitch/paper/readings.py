@@ -18,7 +18,7 @@ from softswitch.method.rules import Rule
 from softswitch.paper.experiment import Claim, Outcome, Row, Scale
 from softswitch.paper.study import Point, Study, StudyTask, Way, answer_rows, half_interval, mean, paired
 from softswitch.results.result import Result
-from softswitch.support.plotting import METHODS, panels
+from softswitch.support.plotting import METHODS, narrow_panels
 
 FIRST_TUNING_SEED = 100
 """Settings are chosen on the seeds from here on, and judged on those from 0 on."""
@@ -281,7 +281,7 @@ def contested(
     """
     chosen_under = readings if isinstance(readings, Mapping) else {reading: reading for reading in readings}
     shown = f"{title}\nworst client, mean over fresh seeds, 95% interval\n○ the paper's setting   ● tuned"
-    figure, axes = panels(len(readings), 2, shown, width=3.6, height=0.8 + 0.3 * len(contest.contenders))
+    figure, axes = narrow_panels(len(readings), 2, shown, height=0.8 + 0.3 * len(contest.contenders))
     tried: list[Row] = []
     answers: list[Row] = []
     claims: list[Claim] = []

@@ -9,7 +9,7 @@ import numpy as np
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.neyman_pearson.np_study import AVERAGE, CLIENTS, STUDY, TOLERANCE
 from softswitch.paper.study import Point, Way, answer_rows, answers, mean
-from softswitch.support.plotting import METHODS, legend, panels, tolerance
+from softswitch.support.plotting import METHODS, legend, narrow_panels, tolerance
 
 CONCENTRATION = 0.5
 SPLITS = {"IID": None, f"Dirichlet({CONCENTRATION})": CONCENTRATION}
@@ -23,7 +23,7 @@ RULES = {
 
 def run(scale: Scale) -> Outcome:
     """All methods at the paper's settings, on IID and on Dirichlet clients."""
-    figure, axes = panels(len(STUDY.ways(scale)), 3, "Clients that differ: IID against Dirichlet splits", width=4.6)
+    figure, axes = narrow_panels(len(STUDY.ways(scale)), 3, "Clients that differ: IID against Dirichlet splits")
     rules = scale.pick(RULES, {method: RULES[method] for method in list(RULES)[:2]})
     rows: list[Row] = []
     claims: list[Claim] = []
