@@ -35,7 +35,11 @@ def run(scale: Scale) -> Outcome:
         for panel, name in zip(row[:2], "FG", strict=True):
             panel.set(title=f"{name}(wₖ)  ({way.name})", xlabel="round")
             log_values(panel)
-        row[2].set(title="g of each client at the answer", xlabel="client, worst first", xticks=[1, 5, 10, 15, 20])
+        row[2].set(
+            title=f"g of each client at the answer  ({way.name})",
+            xlabel="client, worst first",
+            xticks=[1, 5, 10, 15, 20],
+        )
         for panel in row[1:]:
             tolerance(panel, TOLERANCE)
         claims += [*_claims(at, way), *fewer_violations(way.name, found, "Softmax SGM", ["Average SGM"])]
