@@ -49,7 +49,9 @@ def page(found: Told, items: tuple[Item, ...] = ITEMS) -> str:
 def _made_with(found: Told) -> str:
     """Which run the page is from."""
     quick = " in quick versions, whose claims need not hold" if any(one["quick"] for one in found.values()) else ""
-    return f"This page is from {len(found)} of {len(EXPERIMENTS)} experiments{quick}."
+    fewer = [f"{name} ({one['seeds']})" for name, one in found.items() if one["seeds"] < EXPERIMENTS[name].seeds]
+    earlier = f" With fewer seeds than they now have, from an earlier run: {', '.join(fewer)}." if fewer else ""
+    return f"This page is from {len(found)} of {len(EXPERIMENTS)} experiments{quick}.{earlier if not quick else ''}"
 
 
 def anchor(item: Item) -> str:

@@ -148,6 +148,13 @@ def test_no_item_counts_a_claim_twice():
         assert [statement for statement, times in counted.items() if times > 1] == [], item.label
 
 
+def test_fewer_seeds_than_an_experiment_has_are_said():
+    found = claimed(True)
+    assert "fewer seeds" not in reproduction.page(found, (ITEM,))
+    found["np-comparison"]["seeds"] = 3
+    assert "from an earlier run: np-comparison (3)." in reproduction.page(found, (ITEM,))
+
+
 def test_what_no_experiment_puts_to_the_test():
     assert Item("k", "n", "l", "s", ("softswitch.solve",), tests=("a::b",)).standing({}) is Judgement.TESTED
     assert Item("k", "n", "l", "s", ("softswitch.solve",)).standing({}) is Judgement.OPEN
