@@ -13,6 +13,7 @@ from math import ceil
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from softswitch.method.rules import Rule
 from softswitch.paper.experiment import Claim, Outcome, Row, Scale
@@ -241,10 +242,12 @@ class Contest:
                     markerfacecolor="white" if kind == PAPER else METHODS[method[name]],
                     capsize=3,
                 )
-            panel.set(ylim=(len(names) - 0.5, -0.5), yticks=range(len(names)), xlim=(0, None))
+            panel.set(ylim=(len(names) - 0.5, -0.5), yticks=range(len(names)))
+            panel.xaxis.set_major_locator(MaxNLocator(4))
             panel.set_title(f"{word}: {reading.name}", fontsize="medium")
             panel.set_yticklabels(names if word == "F" else [])
             panel.grid(axis="x", alpha=0.3)
+        pair[1].set_xlim(0, None)
         pair[1].axvline(self.study.tolerance, color="black", linestyle="--", linewidth=1)
 
 

@@ -7,6 +7,7 @@ from softswitch.paper.inventory.ways_to_read import (
     CARTS,
     DRAWN,
     FAIR_AGAINST_TUNED,
+    FAIR_COMPARISON,
     LOCAL_STEPS,
     MODEL,
     NP_AGAINST_TUNED,
@@ -71,16 +72,22 @@ CLAIM_ITEMS: tuple[Item, ...] = (
         "Section 5, fair classification",
         "claim-fair-competitive",
         "faster and competitive with the default α = 1 on Adult",
-        put=(Put("fair-comparison"), Put("fair-alpha", "is far from the mean"), *FAIR_AGAINST_TUNED),
+        put=(*FAIR_COMPARISON, *FAIR_AGAINST_TUNED),
         reading=MODEL + "; only the baselines tuned",
+        note="α = 1 acts as the plain mean there: gaps are a few hundredths, and α acts on raw values (fair-alpha).",
     ),
     Item(
         CLAIMS,
         "Section 5, fair classification",
         "claim-fair-tuning",
         "penalty and primal-dual need meticulous tuning there, Softmax SGM does not",
-        put=(Put("fair-tuning"),),
-        reading=MODEL,
+        put=(
+            Put("fair-tuning"),
+            Put(
+                "fair-alpha", "every α meets", "the switch on the softmax mean of the clients' gaps, not on pooled sums"
+            ),
+        ),
+        reading=MODEL + "; G held against the tolerance at the worst client",
     ),
     Item(
         CLAIMS,
