@@ -23,6 +23,8 @@ from softswitch.support.plotting import METHODS, narrow_panels
 
 FIRST_TUNING_SEED = 100
 """Settings are chosen on the seeds from here on, and judged on those from 0 on."""
+COMPETITIVE = 1.05
+"""How many times the others' F a competitive method's may be."""
 PAPER, TUNED = "the paper's setting", "tuned"
 Look = Callable[[Sequence[Result], Sequence[StudyTask]], list[Point]]
 
@@ -186,6 +188,7 @@ class Contest:
                         "; ".join(f"{method} {self._told(entry)}" for method, entry in shown.items()),
                     )
                 )
+            found += [self._competitive(where, first, kind, rivals, entries) for kind in (PAPER, TUNED)]
             own = [one for one in self.contenders if one.judged_by == judged_by and one.method == first.method]
             for one, kind in ((first, PAPER), *((one, TUNED) for one in own)):
                 how = "at the paper's setting" if kind == PAPER else "tuned"
@@ -195,6 +198,24 @@ class Contest:
                     )
                     found.append(self._ahead(statement, entries[one.name, kind], entries[other.name, TUNED]))
         return found
+
+    def _competitive(
+        self, where: str, first: Contender, kind: str, rivals: Sequence[Contender], entries: Entries
+    ) -> Claim:
+        """Near the best of the others, each at its own best setting; those that miss G do not count."""
+        own = entries[first.name, kind]
+        level = mean(own.points, "worst_objective")
+        others = {one.name: entries[one.name, TUNED] for one in rivals}
+        meeting = {name: mean(e.points, "worst_objective") for name, e in others.items() if e.met and self._meets(e)}
+        lowest = min(meeting.values(), default=np.inf)
+        told = ", ".join(f"{name} {f:.3f}" for name, f in meeting.items()) or "none of them meets G"
+        how = "at the paper's setting" if kind == PAPER else "tuned"
+        return Claim(
+            f"{where}: {first.name} {how} is competitive, it meets G with an F at most {COMPETITIVE - 1:.0%} above "
+            "that of the others tuned to meet G",
+            self._meets(own) and level <= COMPETITIVE * lowest,
+            f"F {level:.3f}; {told}" + (f"; {level / lowest - 1:+.1%}" if meeting else ""),
+        )
 
     def _ahead(self, statement: str, own: Entry, other: Entry) -> Claim:
         """Higher: by more than the 95% interval of the paired difference. Missed: see ``meets``."""

@@ -6,8 +6,8 @@ from softswitch.paper.inventory.item import Item, Put
 from softswitch.paper.inventory.ways_to_read import (
     CARTS,
     DRAWN,
-    FAIR_AGAINST_TUNED,
-    FAIR_COMPARISON,
+    FAIR_AT_PAPERS_SETTINGS,
+    FAIR_COMPETITIVE,
     LOCAL_STEPS,
     MODEL,
     NP_AGAINST_TUNED,
@@ -72,9 +72,10 @@ CLAIM_ITEMS: tuple[Item, ...] = (
         "Section 5, fair classification",
         "claim-fair-competitive",
         "faster and competitive with the default α = 1 on Adult",
-        put=(*FAIR_COMPARISON, *FAIR_AGAINST_TUNED),
-        reading=MODEL + "; only the baselines tuned",
-        note="α = 1 acts as the plain mean there: gaps are a few hundredths, and α acts on raw values (fair-alpha).",
+        put=(*FAIR_AT_PAPERS_SETTINGS, *FAIR_COMPETITIVE),
+        reading=MODEL + "; all methods at the paper's settings",
+        note="Competitive, not ahead: who has the lower F when all are tuned stands at Figure 3. α = 1 acts as the "
+        "plain mean there: gaps are a few hundredths, and α acts on raw values (fair-alpha).",
     ),
     Item(
         CLAIMS,

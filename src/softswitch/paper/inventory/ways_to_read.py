@@ -37,8 +37,8 @@ NP_AT_PAPERS_SETTINGS = tuple(
     for experiment, name, words in np_contests()
 )
 NP_ANSWERS = {
-    **{OWN + how: answer for how, answer in ANSWERS.items()},
-    ": Softmax SGM, w̄ tuned": "its w̄, all methods tuned on equal terms",
+    **{f"{OWN}{how} meets G": answer for how, answer in ANSWERS.items()},
+    ": Softmax SGM, w̄ tuned meets G": "its w̄, all methods tuned on equal terms",
 }
 NP_AGAINST_TUNED = tuple(
     Put(experiment, name + about, f"{words}; {answer}")
@@ -51,36 +51,44 @@ LOCAL_STEPS = tuple(
     for local in step_readings.LOCAL
     for iterate, answer in (("w̄", "w̄"), ("last", "the last iterate"))
 )
-FAIR_COMPARISON = tuple(
+FAIR_AT_PAPERS_SETTINGS = tuple(
     Put("fair-comparison", about)
-    for about in ("average meets G", "last iterates meet G", "at the paper's settings", "primal-dual does not recover")
+    for about in ("average meets G", "at the paper's settings", "primal-dual does not recover")
 )
+FAIR_COMPARISON = (*FAIR_AT_PAPERS_SETTINGS, Put("fair-comparison", "last iterates meet G"))
 """Not the rounds in violation: the paper counts them for Neyman–Pearson and for the carts."""
-FAIR_AGAINST_TUNED = (
-    *(
+
+
+def fair_contests(outcome: str) -> tuple[Put, ...]:
+    """Claims of every contest on Adult with ten alike clients: that Softmax SGM "meets G" and is ahead, or near."""
+    of_steps = (
         Put(
             fair_readings.EXPERIMENT.name,
-            f"{name}, {one.judged_by}: {one.name} {how}",
+            f"{name}, {one.judged_by}: {one.name} {how} {outcome}",
             f"{name}, {one.judged_by}; {answer}",
         )
         for name in fair_readings.READINGS
         for one in fair_readings.CONTENDERS
         if one.method == "Softmax SGM"
         for how, answer in ANSWERS.items()
-    ),
-    *(
+    )
+    of_passes = (
         Put(
             fair_readings.PASSES_EXPERIMENT.name,
-            f"{fair_readings.PASSES} passes, {fair_readings.AT_WORST}{OWN}{how}",
+            f"{fair_readings.PASSES} passes, {fair_readings.AT_WORST}{OWN}{how} {outcome}",
             f"“local epochs” as passes, {fair_readings.AT_WORST}; {answer}",
         )
         for how, answer in ANSWERS.items()
-    ),
-)
+    )
+    return (*of_steps, *of_passes)
+
+
+FAIR_AGAINST_TUNED = fair_contests("meets G")
+FAIR_COMPETITIVE = fair_contests("is competitive")
 OCCUPATIONS = tuple(
     Put(
         occupation_readings.EXPERIMENT.name,
-        reading.name + OWN + how,
+        f"{reading.name}{OWN}{how} meets G",
         f"a client an occupation, reports of {reading.name}; {answer}",
     )
     for reading in occupation_readings.READINGS
