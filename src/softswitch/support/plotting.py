@@ -56,8 +56,9 @@ def narrow_panels(rows: int, columns: int, title: str = "", *, height: float = 2
     for row, column in np.ndindex(rows, columns):
         alone = column == columns - 1 and columns % 2 == 1
         place = grid[row * lines + column // 2, slice(None) if alone else column % 2]
-        axes[row, column] = figure.add_subplot(place, axes_class=NarrowPanel)
-        axes[row, column].spines[["top", "right"]].set_visible(False)
+        panel = figure.add_subplot(place, axes_class=NarrowPanel)
+        panel.spines[["top", "right"]].set_visible(False)
+        axes[row, column] = panel
     if shown:
         figure.suptitle(shown)
     return figure, axes
