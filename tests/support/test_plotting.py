@@ -41,6 +41,13 @@ def test_long_words_stay_within_the_figure_and_their_panel():
     assert left.x1 < right.x0
 
 
+def test_a_panel_as_wide_as_two_has_room_for_twice_the_words():
+    _, axes = plotting.narrow_panels(1, 3)
+    for panel in axes.flat:
+        panel.set(title="sixty letters, more than fit above a panel with one beside it")
+    assert [panel.get_title().count("\n") for panel in axes.flat] == [1, 1, 0]
+
+
 def test_a_wide_figure_keeps_the_columns_of_its_legend():
     figure, axes = plotting.panels(1, 3, width=5.0)
     for label in ("a label of some length, with settings", "b", "c"):

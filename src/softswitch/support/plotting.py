@@ -39,7 +39,9 @@ class NarrowPanel(Axes):
 
     def set_title(self, label: str, *given: Any, **style: Any) -> Any:
         """The title."""
-        return super().set_title(textwrap.fill(label, NARROW_TITLE), *given, **{"fontsize": "medium"} | style)
+        place = self.get_subplotspec()
+        letters = NARROW_TITLE * (len(place.colspan) if place is not None else 1)
+        return super().set_title(textwrap.fill(label, letters), *given, **{"fontsize": "medium"} | style)
 
 
 def narrow_panels(rows: int, columns: int, title: str = "", *, height: float = 2.5) -> tuple[Figure, Any]:
