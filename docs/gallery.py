@@ -17,26 +17,32 @@ TEMPLATE = DOCS / "templates" / "gallery.md"
 def page(told: dict[str, dict]) -> str:
     """The template with figures, commands and claims put in."""
     text = TEMPLATE.read_text(encoding="utf-8")
-    for kind in ("np", "fair", "safe-rl"):
-        own = [one["seconds"] for name, one in told.items() if _kind(name) == kind]
-        text = text.replace(f"{{{{{kind} seconds}}}}", f"{sum(own):.0f} s")
+    text = text.replace("{{times}}", times(told))
     for name, one in told.items():
         claims = "\n".join(
             f"- **{'held' if claim['held'] else 'did not hold'}**: {claim['statement']} — {claim['measured']}"
             for claim in one["claims"]
         )
-        shown = f"![{one['shows']}](images/paper/{name}.png)\n\n    softswitch paper {name}\n\n{claims}"
+        figure = f"![{one['shows']}](images/paper/{name}.png)"
+        shown = f"{figure}\n\n    softswitch paper {name}\n\n{with_seeds(name, one['seeds'])}\n\n{claims}"
         text = text.replace(f"{{{{{name}}}}}", shown)
     if "{{" in text:
         raise ValueError(f"{TEMPLATE.name} has a place that nothing fills: {text[text.index('{{') :][:40]}")
     return text
 
 
-def _kind(name: str) -> str:
-    """Which part of the page an experiment belongs to; all that is not named after its task is Neyman–Pearson's."""
-    if name == "alpha-scale":
-        return "all"
-    return next((kind for kind in ("fair", "safe-rl") if name.startswith(kind)), "np")
+def with_seeds(name: str, seeds: int) -> str:
+    """With how many seeds an experiment ran; where that is not the number it now has, also that."""
+    now = EXPERIMENTS[name].seeds
+    return f"{seeds} seeds." if seeds == now else f"{seeds} seeds, from an earlier run; the command now takes {now}."
+
+
+def times(told: dict[str, dict]) -> str:
+    """What each experiment took, the longest first, and all together."""
+    longest = sorted(told, key=lambda name: -told[name]["seconds"])
+    rows = [f"| [{name}](#{name}) | {told[name]['seconds']:.0f} |" for name in longest]
+    total = sum(one["seconds"] for one in told.values())
+    return "\n".join(["| experiment | seconds |", "|---|---|", *rows, f"| all | {total:.0f} |"])
 
 
 def main(results: Path) -> None:

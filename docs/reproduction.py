@@ -15,13 +15,13 @@ from typing import Any
 
 from softswitch.paper import EXPERIMENTS
 from softswitch.paper.durations import record
-from softswitch.paper.inventory import BESIDE, ITEMS, Item, Judgement
+from softswitch.paper.inventory import BESIDE, ITEMS, Item, Judgement, judged
+from softswitch.paper.inventory.item import Told
 from softswitch.paper.outputs import told
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "reproduction.md"
 TEMPLATE = DOCS / "templates" / "reproduction.md"
-Told = Mapping[str, Mapping[str, Any]]
 
 
 def page(found: Told, items: tuple[Item, ...] = ITEMS) -> str:
@@ -32,7 +32,10 @@ def page(found: Told, items: tuple[Item, ...] = ITEMS) -> str:
     parts = [f"| verdict | items |\n|---|---|\n{summary}\n"]
     failed = [item for item in items if verdicts[item.label] in (Judgement.FAILED, Judgement.PARTLY)]
     if failed:
-        lines = [f"- [{item.number}](#{anchor(item)}): {item.says} — **{verdicts[item.label]}**" for item in failed]
+        lines = [
+            f"- [{item.number}](#{anchor(item)}): {item.says} — **{verdicts[item.label]}**{_kindest(item, found)}"
+            for item in failed
+        ]
         parts.append("\n".join(["## What did not hold, or not all of it\n", *lines, ""]))
     for kind, own in groupby(items, key=lambda item: item.kind):
         parts.append(f"## {kind}\n")
@@ -46,7 +49,9 @@ def page(found: Told, items: tuple[Item, ...] = ITEMS) -> str:
 def _made_with(found: Told) -> str:
     """Which run the page is from."""
     quick = " in quick versions, whose claims need not hold" if any(one["quick"] for one in found.values()) else ""
-    return f"This page is from {len(found)} of {len(EXPERIMENTS)} experiments{quick}."
+    fewer = [f"{name} ({one['seeds']})" for name, one in found.items() if one["seeds"] < EXPERIMENTS[name].seeds]
+    earlier = f" With fewer seeds than they now have, from an earlier run: {', '.join(fewer)}." if fewer else ""
+    return f"This page is from {len(found)} of {len(EXPERIMENTS)} experiments{quick}.{earlier if not quick else ''}"
 
 
 def anchor(item: Item) -> str:
@@ -67,14 +72,29 @@ def entry(item: Item, found: Told) -> str:
         lines.append(shown if name in found else f"{shown}, not run")
     if item.tests:
         lines.append(f"- Tests: {', '.join(f'`{test}`' for test in item.tests)}")
-    if item.reading:
-        lines.append(f"- Reading: {item.reading}")
     if item.note:
         lines.append(f"- {item.note}")
-    for claim in item.claims(found):
-        held = Judgement.HELD if claim["held"] else Judgement.FAILED
-        lines.append(f"- **{held}**: {claim['statement']} — {claim['measured']}")
+    readings = item.by_reading(found)
+    if item.reading and not readings:
+        lines.append(f"- Reading: {item.reading}")
+    for reading, claims in readings.items():
+        if reading:
+            lines.append(f"- Reading: {reading} — **{judged([claim['held'] for claim in claims])}**")
+        lines += [f"{'    ' if reading else ''}- {_said(claim)}" for claim in claims]
     return "\n".join(lines) + "\n"
+
+
+def _said(claim: Mapping[str, Any]) -> str:
+    held = Judgement.HELD if claim["held"] else Judgement.FAILED
+    return f"**{held}**: {claim['statement']} — {claim['measured']}"
+
+
+def _kindest(item: Item, found: Told) -> str:
+    """What came out under the reading that is kindest to the paper, and of how many that is."""
+    reading, verdict = item.strongest(found)
+    tried = len(item.by_reading(found))
+    which = f"the strongest of {tried} readings tried" if tried > 1 else "the one reading tried"
+    return f"; {which}: {reading or 'as the paper has it'} — **{verdict}**"
 
 
 def _sentence(says: str) -> str:

@@ -239,7 +239,7 @@ def test_times_by_hand(tmp_path, monkeypatch):
     known = {"full": {"first": 100.0, "second": 40.0}, "quick": {"first": 2.0}}
     monkeypatch.setattr(durations, "table", lambda: known)
     first = SMALL["first"]
-    assert durations.expected(first, first.scale(10), tmp_path) == 200
+    assert durations.expected(first, first.scale(20), tmp_path) == 200
     assert durations.expected(first, first.scale(quick=True), tmp_path) == 2
     assert durations.expected(SMALL["slow"], first.scale(), tmp_path) == 70, "the median of those that are known"
     (tmp_path / "first").mkdir()
@@ -248,7 +248,7 @@ def test_times_by_hand(tmp_path, monkeypatch):
     assert durations.expected(first, first.scale(6), tmp_path) == 60, "what it took here before counts more"
     own = batch_of("second", "first", out=tmp_path, jobs=2)
     assert own.names == ["first", "second"], "the longest first"
-    assert own.remaining() == 50
+    assert own.remaining() == 100
 
 
 def test_every_experiment_has_its_time_in_the_table():

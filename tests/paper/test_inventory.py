@@ -86,7 +86,7 @@ def test_the_page_of_a_quick_run(tmp_path):
 
 def claimed(*held):
     claims = [{"statement": f"claim {i} on F", "held": one, "measured": f"{i}"} for i, one in enumerate(held)]
-    return {"np-comparison": {"quick": False, "seeds": 5, "claims": claims}}
+    return {"np-comparison": {"quick": False, "seeds": EXPERIMENTS["np-comparison"].seeds, "claims": claims}}
 
 
 ITEM = Item("Figures", "Figure 0", "fig:none", "a figure", put=(Put("np-comparison", "on F"),))
@@ -111,6 +111,48 @@ def test_a_claim_that_failed_is_said_so_on_the_page():
     assert "**Held in part.**" in page
     assert "- **did not hold**: claim 1 on F — 1\n" in page
     assert "What did not hold" not in reproduction.page(claimed(True, True), (ITEM,))
+
+
+READ = Item(
+    "Figures",
+    "Figure 0",
+    "fig:none",
+    "a figure",
+    put=(Put("np-comparison", "claim 0"), Put("np-comparison", "claim 1", "all rows")),
+    reading="drawn rows",
+)
+
+
+def test_what_failed_under_one_reading_is_shown_under_the_strongest():
+    page = reproduction.page(claimed(False, True), (READ,))
+    assert READ.standing(claimed(False, True)) is Judgement.PARTLY
+    assert READ.strongest(claimed(False, True)) == ("all rows", Judgement.HELD)
+    assert READ.strongest(claimed(True, False)) == ("drawn rows", Judgement.HELD)
+    assert "**held in part**; the strongest of 2 readings tried: all rows — **held**\n" in page
+    assert "- Reading: drawn rows — **did not hold**\n    - **did not hold**: claim 0 on F — 0\n" in page
+    assert "- Reading: all rows — **held**\n    - **held**: claim 1 on F — 1\n" in page
+    failed = reproduction.page(claimed(False, False), (READ,))
+    assert "**did not hold**; the strongest of 2 readings tried: drawn rows — **did not hold**\n" in failed
+    alone = reproduction.page(claimed(False), (ITEM,))
+    assert "**did not hold**; the one reading tried: as the paper has it — **did not hold**\n" in alone
+
+
+def test_no_item_counts_a_claim_twice():
+    sections = re.split(r"^## ", (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8"), flags=re.M)
+    told = {
+        s.split("\n")[0]: {"claims": [{"statement": c} for c in re.findall(r"^- \*\*.*\*\*: (.*?) — ", s, flags=re.M)]}
+        for s in sections
+    }
+    for item in ITEMS:
+        counted = Counter(claim["statement"] for claim in item.claims(told))
+        assert [statement for statement, times in counted.items() if times > 1] == [], item.label
+
+
+def test_fewer_seeds_than_an_experiment_has_are_said():
+    found = claimed(True)
+    assert "fewer seeds" not in reproduction.page(found, (ITEM,))
+    found["np-comparison"]["seeds"] = 3
+    assert "from an earlier run: np-comparison (3)." in reproduction.page(found, (ITEM,))
 
 
 def test_what_no_experiment_puts_to_the_test():

@@ -12,7 +12,7 @@ from softswitch.paper.fair import adult_study, fair_noniid
 from softswitch.paper.neyman_pearson import np_study
 from softswitch.paper.safe_rl import safe_rl_study
 from softswitch.paper.study import Point, averages, lasts
-from softswitch.support.plotting import BLUE, GREY, VERMILLION, dots, legend, panels
+from softswitch.support.plotting import BLUE, GREY, VERMILLION, dots, legend, narrow_panels
 
 RAW = (0.05, 0.5, 5.0, 50.0, 500.0)
 """α per unit, and"""
@@ -115,15 +115,15 @@ PARTS = (
 
 def run(scale: Scale) -> Outcome:
     """Loss and constraint of each task over α, per unit and per spread; which α serves which task."""
-    figure, axes = panels(2, len(PARTS), "α per unit (the paper's) and α per spread of the reports", width=4.2)
+    figure, axes = narrow_panels(len(PARTS), 2, "α per unit (the paper's) and α per spread of the reports")
     rows: list[Row] = []
     serving: dict[str, list[set[float]]] = {"raw": [], "spread": []}
-    for column, part in zip(axes.T, PARTS, strict=True):
+    for pair, part in zip(axes, PARTS, strict=True):
         grids = {"raw": scale.pick(RAW, RAW[:1]), "spread": scale.pick(SPREADS, SPREADS[2:3])}
         found = {kind: part.measure(alphas, kind, scale) for kind, alphas in grids.items()}
         bound = part.bound(scale)
         best = _best(found, bound)
-        _draw(column, part, found, bound)
+        _draw(pair, part, found, bound)
         for kind, measured in found.items():
             serves = {
                 alpha for alpha, own in measured.items() if _meets(own, bound) and np.mean(own.loss) <= WITHIN * best
@@ -156,14 +156,14 @@ def _best(found: dict[str, dict[float, Measured]], bound: float) -> float:
     return float(min(losses, default=np.inf))
 
 
-def _draw(column: np.ndarray, part: Part, found: dict[str, dict[float, Measured]], bound: float) -> None:
+def _draw(pair: np.ndarray, part: Part, found: dict[str, dict[float, Measured]], bound: float) -> None:
     for kind, colour in (("raw", VERMILLION), ("spread", BLUE)):
         alphas, label = list(found[kind]), "per unit" if kind == "raw" else "per spread"
-        dots(column[0], alphas, [own.loss for own in found[kind].values()], colour, f"α {label}")
-        dots(column[1], alphas, [own.constraint for own in found[kind].values()], colour, f"α {label}")
-    column[0].set(title=part.title, ylabel=part.loss, xscale="log")
-    column[1].set(xlabel="α", ylabel=part.constraint, xscale="log")
-    column[1].axhline(bound, color=GREY, linestyle="--", linewidth=1, label="bound")
+        dots(pair[0], alphas, [own.loss for own in found[kind].values()], colour, f"α {label}")
+        dots(pair[1], alphas, [own.constraint for own in found[kind].values()], colour, f"α {label}")
+    pair[0].set(title=part.title, xlabel="α", ylabel=part.loss, xscale="log")
+    pair[1].set(title=part.title, xlabel="α", ylabel=part.constraint, xscale="log")
+    pair[1].axhline(bound, color=GREY, linestyle="--", linewidth=1, label="bound")
 
 
 def _claims(serving: dict[str, list[set[float]]]) -> list[Claim]:

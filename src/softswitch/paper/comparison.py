@@ -24,7 +24,7 @@ from softswitch.paper.study import (
 )
 from softswitch.paper.violations import fewer_violations, met_early, violation_rows
 from softswitch.results.result import Result
-from softswitch.support.plotting import METHODS, band, legend, log_values, panels, tolerance
+from softswitch.support.plotting import METHODS, band, legend, log_values, narrow_panels, tolerance
 
 PARTS = (
     ("full", "objective", "F, training rows"),
@@ -42,7 +42,7 @@ Beside = Callable[[Axes, Way, Found], tuple[list[Claim], dict[str, list[Row]]]]
 def compare(study: Study, scale: Scale, beside: Beside | None = None) -> Outcome:
     """Softmax SGM, penalty and primal-dual, the baselines also at the best of their grid."""
     title = f"{study.title}: the worst client (tuned: the best of the baseline's grid)"
-    figure, axes = panels(len(study.ways(scale)), 5 if beside else 4, title, width=3.7)
+    figure, axes = narrow_panels(len(study.ways(scale)), 5 if beside else 4, title)
     tables: dict[str, list[Row]] = {"curves": [], "answers": [], "settings": [], "violations": []}
     claims: list[Claim] = []
     for row, way in zip(axes, study.ways(scale), strict=True):

@@ -13,15 +13,18 @@ from math import ceil
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from softswitch.method.rules import Rule
 from softswitch.paper.experiment import Claim, Outcome, Row, Scale
 from softswitch.paper.study import Point, Study, StudyTask, Way, answer_rows, half_interval, mean, paired
 from softswitch.results.result import Result
-from softswitch.support.plotting import METHODS, panels
+from softswitch.support.plotting import METHODS, narrow_panels
 
 FIRST_TUNING_SEED = 100
 """Settings are chosen on the seeds from here on, and judged on those from 0 on."""
+COMPETITIVE = 1.05
+"""How many times the others' F a competitive method's may be."""
 PAPER, TUNED = "the paper's setting", "tuned"
 Look = Callable[[Sequence[Result], Sequence[StudyTask]], list[Point]]
 
@@ -185,6 +188,7 @@ class Contest:
                         "; ".join(f"{method} {self._told(entry)}" for method, entry in shown.items()),
                     )
                 )
+            found += [self._competitive(where, first, kind, rivals, entries) for kind in (PAPER, TUNED)]
             own = [one for one in self.contenders if one.judged_by == judged_by and one.method == first.method]
             for one, kind in ((first, PAPER), *((one, TUNED) for one in own)):
                 how = "at the paper's setting" if kind == PAPER else "tuned"
@@ -194,6 +198,24 @@ class Contest:
                     )
                     found.append(self._ahead(statement, entries[one.name, kind], entries[other.name, TUNED]))
         return found
+
+    def _competitive(
+        self, where: str, first: Contender, kind: str, rivals: Sequence[Contender], entries: Entries
+    ) -> Claim:
+        """Near the best of the others, each at its own best setting; those that miss G do not count."""
+        own = entries[first.name, kind]
+        level = mean(own.points, "worst_objective")
+        others = {one.name: entries[one.name, TUNED] for one in rivals}
+        meeting = {name: mean(e.points, "worst_objective") for name, e in others.items() if e.met and self._meets(e)}
+        lowest = min(meeting.values(), default=np.inf)
+        told = ", ".join(f"{name} {f:.3f}" for name, f in meeting.items()) or "none of them meets G"
+        how = "at the paper's setting" if kind == PAPER else "tuned"
+        return Claim(
+            f"{where}: {first.name} {how} is competitive, it meets G with an F at most {COMPETITIVE - 1:.0%} above "
+            "that of the others tuned to meet G",
+            self._meets(own) and level <= COMPETITIVE * lowest,
+            f"F {level:.3f}; {told}" + (f"; {level / lowest - 1:+.1%}" if meeting else ""),
+        )
 
     def _ahead(self, statement: str, own: Entry, other: Entry) -> Claim:
         """Higher: by more than the 95% interval of the paired difference. Missed: see ``meets``."""
@@ -241,10 +263,12 @@ class Contest:
                     markerfacecolor="white" if kind == PAPER else METHODS[method[name]],
                     capsize=3,
                 )
-            panel.set(ylim=(len(names) - 0.5, -0.5), yticks=range(len(names)), xlim=(0, None))
+            panel.set(ylim=(len(names) - 0.5, -0.5), yticks=range(len(names)))
+            panel.xaxis.set_major_locator(MaxNLocator(4))
             panel.set_title(f"{word}: {reading.name}", fontsize="medium")
             panel.set_yticklabels(names if word == "F" else [])
             panel.grid(axis="x", alpha=0.3)
+        pair[1].set_xlim(0, None)
         pair[1].axvline(self.study.tolerance, color="black", linestyle="--", linewidth=1)
 
 
@@ -281,7 +305,7 @@ def contested(
     """
     chosen_under = readings if isinstance(readings, Mapping) else {reading: reading for reading in readings}
     shown = f"{title}\nworst client, mean over fresh seeds, 95% interval\n○ the paper's setting   ● tuned"
-    figure, axes = panels(len(readings), 2, shown, width=3.6, height=0.8 + 0.3 * len(contest.contenders))
+    figure, axes = narrow_panels(len(readings), 2, shown, height=0.8 + 0.3 * len(contest.contenders))
     tried: list[Row] = []
     answers: list[Row] = []
     claims: list[Claim] = []

@@ -11,7 +11,7 @@ import numpy as np
 from softswitch.method.rules import Rule
 from softswitch.paper.experiment import Claim, Outcome, Row, Scale
 from softswitch.paper.study import Point, Study, Way, answer_rows, lasts, mean
-from softswitch.support.plotting import GREY, METHODS, dots, ladder, legend, log_values, panels, tolerance
+from softswitch.support.plotting import GREY, METHODS, dots, ladder, legend, log_values, narrow_panels, tolerance
 
 NEAR = 1.25
 """A setting is good if it meets the tolerance with an F of at most so many times the best that any method reaches."""
@@ -45,15 +45,16 @@ def best(study: Study, method: str, way: Way, scale: Scale) -> Rule | None:
 def run(study: Study, scale: Scale) -> Outcome:
     """F and G at the end of every setting of every grid."""
     title = f"{study.title}: how much tuning each method needs (last iterates over its grid)"
-    figure, axes = panels(len(study.grids), 2 * len(study.ways(scale)), title, width=3.7, height=2.7)
+    many = len(study.grids)
+    figure, axes = narrow_panels(many * len(study.ways(scale)), 2, title, height=2.2)
     rows: list[Row] = []
     claims: list[Claim] = []
     for w, way in enumerate(study.ways(scale)):
-        columns = axes[:, 2 * w : 2 * w + 2]
-        columns[0, 0].set_title(f"F  ({way.name})")
-        columns[0, 1].set_title(f"G  ({way.name})")
+        own = axes[w * many : (w + 1) * many]
+        own[0, 0].set_title(f"F  ({way.name})")
+        own[0, 1].set_title(f"G  ({way.name})")
         found = {method: tried(study, method, way, scale) for method in study.grids}
-        for pair, (method, settings) in zip(columns, found.items(), strict=True):
+        for pair, (method, settings) in zip(own, found.items(), strict=True):
             _draw(study, pair, method, settings)
             grid = study.grids[method]
             for setting, points in settings.items():
@@ -61,7 +62,7 @@ def run(study: Study, scale: Scale) -> Outcome:
                 words = ", ".join(f"{key} = {value:g}" for key, value in named if key)
                 rows += answer_rows(points, way=way.name, method=method, setting=words)
         claims.append(_claim(found, way, study.tolerance))
-    for panel in axes[:, 1::2].flat:
+    for panel in axes[:, 1]:
         tolerance(panel, study.tolerance)
     legend(figure, axes[:, 1], columns=5)
     return Outcome(figure, {"answers": rows}, tuple(claims))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +17,11 @@ BLUE, VERMILLION, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A
 METHODS = {"Softmax SGM": BLUE, "Average SGM": VERMILLION, "Penalty": GREEN, "Primal-dual": PURPLE}
 """Each method's colour, the same in all figures."""
 
+NARROW = 7.2
+"""Inches: a figure of this width can still be read where it is shown 390 pixels wide."""
+NARROW_TITLE, NARROW_HEADING, NARROW_LEGEND = 42, 74, 92
+"""How many letters fit: above a panel, above the figure, and in a line of its legend."""
+
 
 def panels(rows: int, columns: int, title: str = "", *, width: float = 4.0, height: float = 3.2) -> tuple[Figure, Any]:
     """A figure with rows × columns panels, and an array of them."""
@@ -24,6 +31,38 @@ def panels(rows: int, columns: int, title: str = "", *, width: float = 4.0, heig
         panel.spines[["top", "right"]].set_visible(False)
     if title:
         figure.suptitle(title)
+    return figure, axes
+
+
+class NarrowPanel(Axes):
+    """A panel whose title is in small letters and broken where it would not fit."""
+
+    def set_title(self, label: str, *given: Any, **style: Any) -> Any:
+        """The title."""
+        place = self.get_subplotspec()
+        letters = NARROW_TITLE * (len(place.colspan) if place is not None else 1)
+        return super().set_title(textwrap.fill(label, letters), *given, **{"fontsize": "medium"} | style)
+
+
+def narrow_panels(rows: int, columns: int, title: str = "", *, height: float = 2.5) -> tuple[Figure, Any]:
+    """The same for a page as narrow as a phone: two panels side by side at most, the others of a row below them.
+
+    Where their number is odd the last one is as wide as two. The array has the shape rows × columns all the same.
+    """
+    lines = math.ceil(columns / 2)
+    shown = "\n".join(textwrap.fill(line, NARROW_HEADING) for line in title.splitlines())
+    high = height * rows * lines + 0.25 * len(shown.splitlines()) + 0.4
+    figure = Figure(figsize=(NARROW, high), layout="constrained")
+    grid = figure.add_gridspec(rows * lines, 2)
+    axes = np.empty((rows, columns), dtype=object)
+    for row, column in np.ndindex(rows, columns):
+        alone = column == columns - 1 and columns % 2 == 1
+        place = grid[row * lines + column // 2, slice(None) if alone else column % 2]
+        panel = figure.add_subplot(place, axes_class=NarrowPanel)
+        panel.spines[["top", "right"]].set_visible(False)
+        axes[row, column] = panel
+    if shown:
+        figure.suptitle(shown)
     return figure, axes
 
 
@@ -70,4 +109,7 @@ def legend(figure: Figure, sources: Sequence[Axes], columns: int = 6) -> None:
     for axes in sources:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
+    if figure.get_figwidth() <= NARROW:
+        # An entry's line takes about eight letters beside its words.
+        columns = min(columns, max(1, NARROW_LEGEND // (8 + max(map(len, found)))))
     figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, frameon=False)

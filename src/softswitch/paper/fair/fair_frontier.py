@@ -13,7 +13,7 @@ import numpy as np
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.fair.adult_study import FULL, SOFTMAX, STUDY
 from softswitch.paper.study import StudyTask
-from softswitch.support.plotting import BLUE, GREEN, VERMILLION, panels
+from softswitch.support.plotting import BLUE, GREEN, NARROW, VERMILLION, panels
 from softswitch.tasks.fair_classification import accuracy_and_gap
 from softswitch.tasks.paper_settings import steps
 
@@ -41,7 +41,7 @@ def run(scale: Scale) -> Outcome:
                 rows.append({"method": label, "level": float(level), "seed": result.seed, **seen})
     reference = STUDY.tasks(1)[0]
     rows += [exponentiated_gradient(reference, bound, quick=scale.quick) for bound in scale.pick(BOUNDS, (0.1,))]
-    figure, axes = panels(1, 1, "Adult, test rows: accuracy against the gap of decisions", width=8.0, height=4.4)
+    figure, axes = panels(1, 1, "Adult, test rows: accuracy against the gap of decisions", width=NARROW, height=4.0)
     curves = {label: _curve(rows, label) for label in COLOURS}
     for label, points in curves.items():
         axes[0, 0].plot(*points.T, "o-", color=COLOURS[label], label=label, markersize=4)

@@ -8,7 +8,7 @@ from softswitch.method.rules import AverageSGM, Penalty
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.fair.adult_study import COMMON, FULL, STEP, STUDY, TOLERANCE, softmax
 from softswitch.paper.study import Point, answer_rows, lasts, mean, paired, reached, said
-from softswitch.support.plotting import BLUE, GREEN, GREY, VERMILLION, legend, panels, tolerance
+from softswitch.support.plotting import BLUE, GREEN, GREY, NARROW, VERMILLION, legend, panels, tolerance
 from softswitch.tasks.paper_settings import steps
 
 VARIANT = {"by": "occupation", "strata": "group"}
@@ -34,7 +34,7 @@ def run(scale: Scale) -> Outcome:
     colours = dict(zip(ends, (VERMILLION, GREY, BLUE, GREEN), strict=True))
     names, sizes = own[0].train.names, own[0].train.sizes
     order = np.argsort(-_each(ends["Average SGM"], "constraint"))
-    figure, axes = panels(2, 1, "Adult, a client an occupation: every client's gap and loss", width=11.0)
+    figure, axes = panels(2, 1, "Adult, a client an occupation: every client's gap and loss", width=NARROW)
     rows: list[Row] = []
     for i, (label, points) in enumerate(ends.items()):
         for panel, name in zip(axes[:, 0], ("constraint", "objective"), strict=True):

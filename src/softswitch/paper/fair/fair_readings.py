@@ -98,7 +98,12 @@ EXPERIMENT = Experiment(
     "Adult: every method tuned on equal terms, G at the worst client and on all data together",
     run,
     seeds=10,
+    together="fair readings",
 )
 PASSES_EXPERIMENT = Experiment(
-    "fair-passes", "Adult: local epochs as passes over a client's rows, every method tuned", run_passes, seeds=10
+    "fair-passes",
+    "Adult: local epochs as passes over a client's rows, every method tuned",
+    run_passes,
+    seeds=10,
+    together="fair readings",
 )

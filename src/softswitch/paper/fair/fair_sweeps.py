@@ -14,7 +14,7 @@ from softswitch.paper.fair.adult_study import FULL, SOFTMAX, STUDY, TOLERANCE, s
 from softswitch.paper.study import Point, StudyTask, answer_rows, averages, curve_rows, lasts, mean
 from softswitch.problem.words import CRITERIA
 from softswitch.results.result import Result
-from softswitch.support.plotting import BLUE, GREEN, VERMILLION, band, dots, legend, panels, tolerance
+from softswitch.support.plotting import BLUE, GREEN, VERMILLION, band, dots, legend, narrow_panels, tolerance
 from softswitch.tasks.fair_classification import accuracy_and_gap
 from softswitch.tasks.paper_settings import steps
 
@@ -89,7 +89,7 @@ def optimizer(scale: Scale) -> Outcome:
         "SGD, 0.1": replace(SOFTMAX, optimizer=optax.sgd, **steps(0.1)),
     }
     found = STUDY.runs(rules, FULL, scale, evaluations=scale.pick(50, 4))
-    figure, axes = panels(1, 2, "Adult: the server's optimiser and step size", width=5.0)
+    figure, axes = narrow_panels(1, 2, "Adult: the server's optimiser and step size")
     for colour, (label, results) in zip((BLUE, VERMILLION, GREEN), found.items(), strict=True):
         for panel, name in zip(axes[0], ("objective", "constraint"), strict=True):
             curves = [getattr(result.history.full, name) for result in results]
@@ -124,7 +124,7 @@ def _show(
         name: np.array([_pooled_gap(result, task) for result, task in zip(results, own, strict=True)])
         for name, results in found.items()
     }
-    figure, axes = panels(1, 2, title, width=5.0)
+    figure, axes = narrow_panels(1, 2, title)
     objective, constraint = axes[0]
     places = np.arange(len(found))
     for panel, name, word in ((objective, "worst_objective", "F"), (constraint, "worst_constraint", "G")):

@@ -6,7 +6,7 @@ of it, and tests/paper/test_inventory.py sees that names, experiments, claims an
 
 from softswitch.paper.inventory.claim_items import CLAIM_ITEMS
 from softswitch.paper.inventory.figure_items import FIGURE_ITEMS
-from softswitch.paper.inventory.item import Item, Judgement, Put
+from softswitch.paper.inventory.item import Item, Judgement, Put, judged
 from softswitch.paper.inventory.labels import LABELS
 from softswitch.paper.inventory.lemma_items import LEMMA_ITEMS
 from softswitch.paper.inventory.setup_items import SETUP_ITEMS
@@ -16,4 +16,4 @@ ITEMS: tuple[Item, ...] = (*SETUP_ITEMS, *THEORY_ITEMS, *LEMMA_ITEMS, *FIGURE_IT
 BESIDE = ("fair-frontier", "alpha-scale")
 """Experiments on questions of our own, which the paper does not raise."""
 
-__all__ = ["BESIDE", "ITEMS", "LABELS", "Item", "Judgement", "Put"]
+__all__ = ["BESIDE", "ITEMS", "LABELS", "Item", "Judgement", "Put", "judged"]

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from softswitch.paper.inventory.item import Item, Put
+from softswitch.paper.inventory.ways_to_read import (
+    CARTS,
+    DRAWN,
+    FAIR_AT_PAPERS_SETTINGS,
+    FAIR_COMPETITIVE,
+    LOCAL_STEPS,
+    MODEL,
+    NP_AGAINST_TUNED,
+    NP_AT_PAPERS_SETTINGS,
+    OCCUPATIONS,
+    carts,
+)
 
-DRAWN = "batches of 32 drawn by class, γ = η, “local epochs” as local steps"
-MODEL = "Adam on the server, the criterion from pooled sums unless said otherwise, “local epochs” as local steps"
-CARTS = "α = 0.05, thresholds λ = −5 and λ = 0, budgets spread evenly or drawn"
 CLAIMS = "Claims about the experiments"
 
 CLAIM_ITEMS: tuple[Item, ...] = (
@@ -15,7 +24,11 @@ CLAIM_ITEMS: tuple[Item, ...] = (
         "Section 5, Neyman–Pearson",
         "claim-np-feasible",
         "Softmax SGM becomes feasible quickly and stays so, with all clients and with half of them a round",
-        put=(Put("np-comparison", "average meets G"),),
+        put=(
+            Put("np-comparison", "average meets G"),
+            Put("np-comparison", "comes to feasibility rapidly"),
+            *NP_AT_PAPERS_SETTINGS,
+        ),
         reading=DRAWN,
     ),
     Item(
@@ -23,16 +36,20 @@ CLAIM_ITEMS: tuple[Item, ...] = (
         "Section 5, Neyman–Pearson",
         "claim-np-lower-objective",
         "a lower objective than penalty and primal-dual at comparable constraint satisfaction",
-        put=(Put("np-comparison", "lower F than"),),
-        reading=DRAWN + "; the baselines tuned",
+        put=(Put("np-comparison", "lower F than"), *NP_AGAINST_TUNED),
+        reading=DRAWN + "; only the baselines tuned, and on seeds that judge as well",
     ),
     Item(
         CLAIMS,
         "Appendix H.1",
         "claim-np-rounds",
         "rounds in which the constraint is violated, as a measure of a run",
-        ("softswitch.History",),
-        note="Counted for the carts, not for Neyman–Pearson yet.",
+        ("softswitch.paper.violations.violations",),
+        (Put("np-comparison", "fewer rounds in violation"), Put("sgm-comparison", "fewer rounds in violation")),
+        ("paper/test_violations.py::test_violations_by_hand",),
+        DRAWN + "; counted on all training rows, at every tenth iterate",
+        "The paper names the measure and gives no numbers. `violations.csv` has it seed by seed, also for the second "
+        "half of a run, and by what clients reported.",
     ),
     Item(
         CLAIMS,
@@ -55,16 +72,23 @@ CLAIM_ITEMS: tuple[Item, ...] = (
         "Section 5, fair classification",
         "claim-fair-competitive",
         "faster and competitive with the default α = 1 on Adult",
-        put=(Put("fair-comparison"), Put("fair-alpha", "is far from the mean")),
-        reading=MODEL,
+        put=(*FAIR_AT_PAPERS_SETTINGS, *FAIR_COMPETITIVE),
+        reading=MODEL + "; all methods at the paper's settings",
+        note="Competitive, not ahead: who has the lower F when all are tuned stands at Figure 3. α = 1 acts as the "
+        "plain mean there: gaps are a few hundredths, and α acts on raw values (fair-alpha).",
     ),
     Item(
         CLAIMS,
         "Section 5, fair classification",
         "claim-fair-tuning",
         "penalty and primal-dual need meticulous tuning there, Softmax SGM does not",
-        put=(Put("fair-tuning"),),
-        reading=MODEL,
+        put=(
+            Put("fair-tuning"),
+            Put(
+                "fair-alpha", "every α meets", "the switch on the softmax mean of the clients' gaps, not on pooled sums"
+            ),
+        ),
+        reading=MODEL + "; G held against the tolerance at the worst client",
     ),
     Item(
         CLAIMS,
@@ -81,24 +105,26 @@ CLAIM_ITEMS: tuple[Item, ...] = (
         "Section 5, safe RL",
         "claim-rl-violations",
         "fewer violations than Parallel CRPO",
-        put=(Put("safe-rl", "fewer rounds"), Put("safe-rl", "sign-flip")),
-        reading=CARTS,
+        put=carts("the worst client violates in fewer rounds", "sign-flip"),
     ),
     Item(
         CLAIMS,
         "Section 5, safe RL",
         "claim-rl-return",
         "and a return that is not lower",
-        put=(Put("safe-rl", "return"),),
-        reading=CARTS,
+        put=carts("no loss of the worst client's return"),
     ),
     Item(
         CLAIMS,
         "Section 5, safe RL",
         "claim-rl-vulnerable",
         "the most vulnerable clients stay within their safety envelopes",
-        put=(Put("safe-rl-clients", "Softmax SGM"),),
-        reading=CARTS,
+        put=(
+            Put("safe-rl-clients", "Softmax SGM lowers"),
+            Put("safe-rl-clients", "no cart is above its budget"),
+            Put("safe-rl-clients", "smallest return gains"),
+        ),
+        reading=CARTS + ", even budgets, λ = −5; means over the last 100 rounds",
     ),
     Item(
         CLAIMS,
@@ -106,14 +132,14 @@ CLAIM_ITEMS: tuple[Item, ...] = (
         "claim-rl-alpha",
         "a larger α enforces the worst case more strictly",
         put=(Put("safe-rl-alpha", "violates in fewer rounds"),),
-        reading=CARTS,
+        reading="even budgets, λ = −5",
     ),
     Item(
         CLAIMS,
         "Appendix H.2",
         "claim-robust-local",
         "robust to the number of local epochs E",
-        put=(Put("local-steps"),),
+        put=(Put("local-steps"), *LOCAL_STEPS),
         reading=DRAWN,
     ),
     Item(
@@ -121,8 +147,14 @@ CLAIM_ITEMS: tuple[Item, ...] = (
         "Appendix H.2",
         "claim-participation-faster",
         "higher participation accelerates convergence",
-        put=(Put("participation", "more clients a round"),),
-        reading=DRAWN + "; judged by G at the end, not by rounds until it is met",
+        ("softswitch.paper.neyman_pearson.np_speed",),
+        (
+            Put("participation", "more clients a round", DRAWN + "; by G of the answer after equal rounds"),
+            Put("participation", "fewer rounds until", DRAWN + "; by rounds until the answer is feasible"),
+            Put("participation", "fewer gradient evaluations until", DRAWN + "; by gradients until it is"),
+            Put("participation", "a lower F(w̄) after", DRAWN + "; by F of the answer after equal rounds"),
+        ),
+        ("paper/test_violations.py::test_claims_on_speed_can_fail",),
     ),
     Item(
         CLAIMS,
@@ -137,7 +169,7 @@ CLAIM_ITEMS: tuple[Item, ...] = (
         "Appendix H.2",
         "claim-average-violates",
         "average SGM meets the constraint on average only, Softmax SGM at every client",
-        put=(Put("sgm-comparison"),),
+        put=(Put("sgm-comparison", "average SGM meets"), Put("sgm-comparison", "Softmax SGM meets it")),
         reading=DRAWN,
     ),
     Item(
@@ -145,7 +177,7 @@ CLAIM_ITEMS: tuple[Item, ...] = (
         "Introduction",
         "claim-heterogeneous",
         "worst-case methods are for clients that differ",
-        put=(Put("np-noniid"), Put("fair-noniid")),
+        put=(Put("np-noniid"), Put("fair-noniid"), *OCCUPATIONS),
         reading="Dirichlet(0.5) clients, and a client an occupation on Adult; the paper deals rows evenly",
     ),
 )

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+Told = Mapping[str, Mapping[str, Any]]
+"""What experiments' outputs tell, by name."""
+
 
 class Judgement(StrEnum):
     """How an item stands after a run."""
@@ -22,12 +25,19 @@ class Judgement(StrEnum):
 
 @dataclass(frozen=True)
 class Put:
-    """Claims of an experiment that put an item to the test; ``about``: those whose statement has these words."""
+    """Claims of an experiment that put an item to the test.
+
+    Attributes:
+        experiment: which.
+        about: those of its claims whose statement has these words.
+        reading: under which reading of the paper, where that is not the item's.
+    """
 
     experiment: str
     about: str = ""
+    reading: str = ""
 
-    def claims(self, told: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    def claims(self, told: Told) -> list[Mapping[str, Any]]:
         """These claims, as the experiment's outputs tell them."""
         return [claim for claim in told[self.experiment]["claims"] if self.about in claim["statement"]]
 
@@ -44,7 +54,7 @@ class Item:
         where: the names here that carry it, importable.
         put: which experiments put it to the test, and with which of their claims.
         tests: which tests check it: ``folder/file::test``, below tests/.
-        reading: under which reading of the paper, where it leaves one open.
+        reading: under which reading of the paper, where it leaves one open; ``put`` can name others.
         note: what else is to be said.
     """
 
@@ -58,11 +68,25 @@ class Item:
     reading: str = ""
     note: str = ""
 
-    def claims(self, told: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    def claims(self, told: Told) -> list[Mapping[str, Any]]:
         """The claims of those experiments that were run; ``told``: their outputs, by name."""
         return [claim for put in self.put if put.experiment in told for claim in put.claims(told)]
 
-    def standing(self, told: Mapping[str, Mapping[str, Any]]) -> Judgement:
+    def by_reading(self, told: Told) -> dict[str, list[Mapping[str, Any]]]:
+        """The same claims by the reading that they were put to the test under."""
+        found: dict[str, list[Mapping[str, Any]]] = {}
+        for put in self.put:
+            if put.experiment in told:
+                found.setdefault(put.reading or self.reading, []).extend(put.claims(told))
+        return found
+
+    def strongest(self, told: Told) -> tuple[str, Judgement]:
+        """The reading that is kindest to the paper: under which the largest share of the claims held."""
+        found = {reading: [bool(claim["held"]) for claim in own] for reading, own in self.by_reading(told).items()}
+        reading = max(found, key=lambda one: sum(found[one]) / max(1, len(found[one])))
+        return reading, judged(found[reading])
+
+    def standing(self, told: Told) -> Judgement:
         """From the claims where an experiment puts it to the test, and else from what there is."""
         if self.put:
             return judged([bool(claim["held"]) for claim in self.claims(told)])

@@ -15,7 +15,7 @@ from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.problem.parameters import Batch, Params
 from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
-from softswitch.support.plotting import BLUE, GREY, VERMILLION, panels
+from softswitch.support.plotting import BLUE, GREY, VERMILLION, narrow_panels
 from softswitch.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 
 REGIMES = {"smooth": 0.7, "damped": 1.8, "limit cycle": 3.5}
@@ -50,7 +50,7 @@ def iterates(result: Result) -> np.ndarray:
 
 def run(scale: Scale) -> Outcome:
     """A cobweb plot a regime, drawn from the method's own iterates."""
-    figure, axes = panels(1, 3, "The trade-off of α: w ← w − η tanh(αw), from f = ±w", width=4.4, height=4.0)
+    figure, axes = narrow_panels(1, 3, "The trade-off of α: w ← w − η tanh(αw), from f = ±w", height=3.4)
     rows: list[Row] = []
     claims = []
     span = np.linspace(-1.1, START + 0.1, 400)

@@ -27,7 +27,7 @@ from softswitch.paper.neyman_pearson.np_study import CLIENTS, STUDY
 from softswitch.problem.domains import Ball
 from softswitch.problem.parameters import Batch
 from softswitch.problem.problem import Problem
-from softswitch.support.plotting import BLUE, GREEN, GREY, VERMILLION, dots, log_values, panels
+from softswitch.support.plotting import BLUE, GREEN, GREY, NARROW, VERMILLION, dots, log_values, panels
 from softswitch.tasks.neyman_pearson import class_loss, objective
 from softswitch.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 
@@ -102,7 +102,7 @@ def run(scale: Scale) -> Outcome:
     own = [task.train for task in STUDY.tasks(scale.seeds)]
     optimum = np.array([smallest_objective(clients) for clients in own])
     known = estimate_constants(PROBLEM, own[0], points=scale.pick(16, 2), pilots=64, batch_size=32)
-    figure, axes = panels(1, 3, "Neyman–Pearson in a ball: measured gap and the theory's terms", width=4.6)
+    figure, axes = panels(3, 1, "Neyman–Pearson in a ball: measured gap and the theory's terms", width=NARROW)
 
     def measured(rounds: int, threshold: float = THRESHOLD, **options: Any) -> list[Row]:
         """A row a seed."""
@@ -130,7 +130,7 @@ def run(scale: Scale) -> Outcome:
     }
     gaps = {name: np.array([[row["gap"] for row in rows] for rows in found]) for name, found in runs.items()}
 
-    optimization, estimation, sampling = axes[0]
+    optimization, estimation, sampling = axes[:, 0]
     dots(optimization, horizon, gaps["rounds"], BLUE, "measured, λ ~ K^(-1/2)")
     dots(optimization, horizon, gaps["rounds, λ = 0"], GREEN, "measured, λ = 0", ":")
     term = known.diameter * known.lipschitz / np.sqrt(horizon)

@@ -9,7 +9,7 @@ import numpy as np
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.neyman_pearson.np_study import AVERAGE, CLIENTS, STUDY, TOLERANCE
 from softswitch.paper.study import Point, Way, answer_rows, answers, mean
-from softswitch.support.plotting import METHODS, legend, panels, tolerance
+from softswitch.support.plotting import METHODS, legend, narrow_panels, tolerance
 
 CONCENTRATION = 0.5
 SPLITS = {"IID": None, f"Dirichlet({CONCENTRATION})": CONCENTRATION}
@@ -23,7 +23,7 @@ RULES = {
 
 def run(scale: Scale) -> Outcome:
     """All methods at the paper's settings, on IID and on Dirichlet clients."""
-    figure, axes = panels(len(STUDY.ways(scale)), 3, "Clients that differ: IID against Dirichlet splits", width=4.6)
+    figure, axes = narrow_panels(len(STUDY.ways(scale)), 3, "Clients that differ: IID against Dirichlet splits")
     rules = scale.pick(RULES, {method: RULES[method] for method in list(RULES)[:2]})
     rows: list[Row] = []
     claims: list[Claim] = []
@@ -53,7 +53,7 @@ def _draw(row: Any, at: dict[tuple[str, str], list[Point]], way: Way) -> None:
                 label = method if s == 0 else None
                 panel.bar(place, np.mean(values), width=0.18, color=METHODS[method], label=label)
                 panel.plot([place] * len(values), values, ".", color="black", markersize=4)
-        panel.set(title=f"{title} of the answer, a dot a seed  ({way.name})", xticks=[0, 1], xticklabels=list(SPLITS))
+        panel.set(title=f"{title}, a dot a seed  ({way.name})", xticks=[0, 1], xticklabels=list(SPLITS))
     for m, method in enumerate(("Softmax SGM", "Average SGM")):
         points = at[list(SPLITS)[1], method]
         # Clients without a malignant case have no constraint: they come last, and are left out of a rank's mean.
@@ -62,7 +62,9 @@ def _draw(row: Any, at: dict[tuple[str, str], list[Point]], way: Way) -> None:
         rank = np.flatnonzero(having.any(axis=0))
         height = np.where(having, ranked, 0).sum(axis=0)[rank] / having.sum(axis=0)[rank]
         row[2].bar(rank + 1 + 0.4 * m - 0.2, height, width=0.4, color=METHODS[method])
-    row[2].set(title="Dirichlet: g of each client", xlabel="client, worst first", xticks=[1, 5, 10, 15, 20])
+    row[2].set(
+        title=f"Dirichlet: g of each client  ({way.name})", xlabel="client, worst first", xticks=[1, 5, 10, 15, 20]
+    )
 
 
 def _claims(at: dict[tuple[str, str], list[Point]], way: Way, scale: Scale) -> list[Claim]:

@@ -12,7 +12,17 @@ from softswitch.paper.neyman_pearson.np_speed import course_rows, courses, speed
 from softswitch.paper.neyman_pearson.np_study import SOFTMAX, STUDY, TOLERANCE, softmax
 from softswitch.paper.study import Point, Way, answer_rows, averages, curve_rows, gradient_evaluations, mean
 from softswitch.results.result import Result
-from softswitch.support.plotting import BLUE, VERMILLION, band, dots, ladder, legend, log_values, panels, tolerance
+from softswitch.support.plotting import (
+    BLUE,
+    VERMILLION,
+    band,
+    dots,
+    ladder,
+    legend,
+    log_values,
+    narrow_panels,
+    tolerance,
+)
 
 ALPHAS = (0.0, 1.0, 10.0, 100.0, 1000.0, 6400.0)
 STEPS = (1, 2, 5, 10, 20)
@@ -24,7 +34,7 @@ def alpha_sensitivity(scale: Scale) -> Outcome:
     """α from the plain mean to nearly the maximum, with full and with partial participation."""
     alphas = scale.pick(ALPHAS, (1.0, 100.0, 6400.0))
     rules = {f"{a:g}": softmax(a) for a in alphas}
-    figure, axes = panels(len(STUDY.ways(scale)), 3, "Softmax SGM: what α does", width=4.4)
+    figure, axes = narrow_panels(len(STUDY.ways(scale)), 3, "Softmax SGM: what α does")
     rows: list[Row] = []
     ends: list[Row] = []
     claims: list[Claim] = []
@@ -100,7 +110,7 @@ def _swept(values: Mapping[float, Way], scale: Scale) -> Swept:
 
 
 def _one_sweep(title: str, swept: Swept, symbol: str, claims: Sequence[Claim]) -> Outcome:
-    figure, axes = panels(1, 3, title, width=4.4)
+    figure, axes = narrow_panels(1, 3, title)
     _draw_curves(axes[0, :2], swept, symbol, "")
     _draw_answers(axes[0, 2], swept, symbol)
     axes[0, 2].set(xticks=list(swept), xticklabels=[f"{value:g}" for value in swept])

@@ -11,7 +11,7 @@ from softswitch.paper.neyman_pearson.np_study import AVERAGE, CLIENTS, PARTIAL, 
 from softswitch.paper.study import Point, Way, answer_rows, averages, curve_rows, mean
 from softswitch.paper.violations import fewer_violations, violation_rows
 from softswitch.results.result import Result
-from softswitch.support.plotting import METHODS, band, legend, log_values, panels, tolerance
+from softswitch.support.plotting import METHODS, band, legend, log_values, narrow_panels, tolerance
 
 RULES = {"Softmax SGM": SOFTMAX, "Average SGM": AVERAGE}
 
@@ -19,7 +19,7 @@ RULES = {"Softmax SGM": SOFTMAX, "Average SGM": AVERAGE}
 def run(scale: Scale) -> Outcome:
     """Both methods in both ways to take part."""
     title = "Softmax SGM and average SGM: worst client (solid), mean client (dotted), and each client at the answer"
-    figure, axes = panels(len(STUDY.ways(scale)), 3, title, width=4.6)
+    figure, axes = narrow_panels(len(STUDY.ways(scale)), 3, title)
     curves: list[Row] = []
     ends: list[Row] = []
     broken: list[Row] = []
@@ -35,7 +35,11 @@ def run(scale: Scale) -> Outcome:
         for panel, name in zip(row[:2], "FG", strict=True):
             panel.set(title=f"{name}(wₖ)  ({way.name})", xlabel="round")
             log_values(panel)
-        row[2].set(title="g of each client at the answer", xlabel="client, worst first", xticks=[1, 5, 10, 15, 20])
+        row[2].set(
+            title=f"g of each client at the answer  ({way.name})",
+            xlabel="client, worst first",
+            xticks=[1, 5, 10, 15, 20],
+        )
         for panel in row[1:]:
             tolerance(panel, TOLERANCE)
         claims += [*_claims(at, way), *fewer_violations(way.name, found, "Softmax SGM", ["Average SGM"])]

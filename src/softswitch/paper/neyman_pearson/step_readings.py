@@ -9,7 +9,7 @@ from softswitch.paper.neyman_pearson.np_readings import DRAWN, WHOLE
 from softswitch.paper.neyman_pearson.np_study import SOFTMAX, STUDY, TOLERANCE
 from softswitch.paper.readings import Reading, meets
 from softswitch.paper.study import Point, Way, answer_rows, averages, lasts, mean
-from softswitch.support.plotting import BLUE, VERMILLION, dots, legend, panels, tolerance
+from softswitch.support.plotting import BLUE, VERMILLION, dots, legend, narrow_panels, tolerance
 
 STEPS = (1, 2, 5, 10, 20)
 SHARE = 0.5
@@ -26,7 +26,7 @@ def run(scale: Scale) -> Outcome:
     data = scale.pick(DATA, {"32 drawn": DRAWN})
     local = scale.pick(LOCAL, {"γ = η": False})
     title = f"Softmax SGM over local steps E (m/n = {scale.pick(SHARE, 1):g})\n— w̄   ┄ last iterate"
-    figure, axes = panels(2, len(data), title, width=3.6, height=2.6)
+    figure, axes = narrow_panels(2, len(data), title)
     rows: list[Row] = []
     claims: list[Claim] = []
     for column, (which, batches) in zip(axes.T, data.items(), strict=True):

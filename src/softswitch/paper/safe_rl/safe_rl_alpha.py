@@ -7,7 +7,7 @@ import numpy as np
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.safe_rl.safe_rl_study import ALPHA, PRIMARY, last_return, run_rows, runs, violations
 from softswitch.results.result import Result
-from softswitch.support.plotting import BLUE, dots, panels
+from softswitch.support.plotting import BLUE, dots, narrow_panels
 
 ALPHAS = (0.0, 0.02, 0.05, 0.1, 0.3, 0.5, 1.0)
 QUICK_ALPHAS = (0.0, 0.05, 1.0)
@@ -18,7 +18,7 @@ COLLAPSED = 30.0
 def run(scale: Scale) -> Outcome:
     """Violations, return, and the share of rounds that improve the return, over α."""
     found = {alpha: runs(PRIMARY, alpha, scale) for alpha in scale.pick(ALPHAS, QUICK_ALPHAS)}
-    figure, axes = panels(1, 3, f"Safe RL over α ({PRIMARY.name})")
+    figure, axes = narrow_panels(1, 3, f"Safe RL over α ({PRIMARY.name})")
     measures = {
         "rounds in violation": violations,
         "worst client's return, last rounds": last_return,

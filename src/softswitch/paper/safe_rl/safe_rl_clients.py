@@ -8,14 +8,14 @@ from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.safe_rl.safe_rl_study import ALPHA, CRPO, LAST, PRIMARY, SOFTMAX, runs
 from softswitch.paper.study import half_interval
 from softswitch.results.result import Result
-from softswitch.support.plotting import BLUE, VERMILLION, legend, panels
+from softswitch.support.plotting import BLUE, NARROW, VERMILLION, legend, panels
 
 
 def run(scale: Scale) -> Outcome:
     """Every client's constraint and return over the last rounds, both methods."""
     methods = {CRPO: runs(PRIMARY, 0.0, scale), SOFTMAX: runs(PRIMARY, ALPHA, scale)}
     names = methods[CRPO][0].names
-    figure, axes = panels(2, 1, f"Safe RL, client by client ({PRIMARY.name})", width=9.0, height=2.6)
+    figure, axes = panels(2, 1, f"Safe RL, client by client ({PRIMARY.name})", width=NARROW, height=2.6)
     measured = {method: [_last(result) for result in results] for method, results in methods.items()}
     rows: list[Row] = []
     for i, (method, colour) in enumerate(zip(methods, (VERMILLION, BLUE), strict=True)):

@@ -28,7 +28,7 @@ from softswitch.paper.safe_rl.safe_rl_study import (
 )
 from softswitch.paper.study import half_interval
 from softswitch.results.result import Result
-from softswitch.support.plotting import BLUE, VERMILLION, band, legend, panels
+from softswitch.support.plotting import BLUE, VERMILLION, band, legend, narrow_panels
 from softswitch.support.text import mean_and_spread
 
 SMOOTH = 10
@@ -91,7 +91,7 @@ def paired(measure: Callable[[Result], float], ours: Sequence[Result], theirs: S
 
 def run(scale: Scale) -> Outcome:
     """Worst-client return and cumulative violations against rounds, in three settings, and the paired comparison."""
-    figure, axes = panels(3, 2, "CartPole on three planets: one policy, ten budgets", width=5.0, height=2.4)
+    figure, axes = narrow_panels(3, 2, "CartPole on three planets: one policy, ten budgets", height=2.2)
     tables: dict[str, list[Row]] = {"comparison": [], "runs": [], "curves": []}
     claims: list[Claim] = []
     settings = (PRIMARY, SECONDARY, DRAWN)

@@ -1,0 +1,55 @@
+"""The gallery is written from what experiments left: their claims, seeds and seconds."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from softswitch.paper import EXPERIMENTS
+
+DOCS = Path(__file__).parents[2] / "docs"
+sys.path.insert(0, str(DOCS))
+import gallery  # noqa: E402
+
+
+def told():
+    claims = [
+        {"statement": "it works", "held": True, "measured": "1"},
+        {"statement": "so", "held": False, "measured": "2"},
+    ]
+    return {
+        name: {"seconds": 10.0 + i, "seeds": one.seeds, "claims": claims, "shows": one.shows}
+        for i, (name, one) in enumerate(EXPERIMENTS.items())
+    }
+
+
+def test_every_experiment_has_its_section_with_command_seeds_and_claims():
+    page = gallery.page(told())
+    for name, one in EXPERIMENTS.items():
+        section = page.split(f"\n## {name}\n")[1].split("\n## ")[0]
+        assert (
+            f"![{one.shows}](images/paper/{name}.png)\n\n    softswitch paper {name}\n\n{one.seeds} seeds.\n" in section
+        )
+        assert "- **held**: it works — 1\n- **did not hold**: so — 2\n" in section
+
+
+def test_fewer_seeds_than_an_experiment_has_are_said():
+    found = told()
+    found["safe-rl-alpha"]["seeds"] = 3
+    page = gallery.page(found)
+    assert page.count("3 seeds, from an earlier run; the command now takes 10.") == 1
+
+
+def test_times_are_listed_the_longest_first():
+    lines = gallery.times(told()).splitlines()[2:]
+    last, first = list(EXPERIMENTS)[-1], next(iter(EXPERIMENTS))
+    assert lines[0] == f"| [{last}](#{last}) | {9 + len(EXPERIMENTS)} |"
+    assert lines[-2] == f"| [{first}](#{first}) | 10 |"
+    assert lines[-1] == f"| all | {sum(10 + i for i in range(len(EXPERIMENTS)))} |"
+
+
+def test_a_place_that_nothing_fills_is_refused():
+    found = told()
+    del found["np-comparison"]
+    with pytest.raises(ValueError, match="np-comparison"):
+        gallery.page(found)
