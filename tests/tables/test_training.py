@@ -446,6 +446,7 @@ def test_a_run_that_chooses_for_itself_is_made_longer(tmp_path):
     table["y"] = (table["a"] + 2 * generator.normal(size=400) > 0).astype(int)
     table.to_csv(tmp_path / "t.csv", index=False)
     told = {"data": {"file": "t.csv", "label": "y", "client": "branch"}, "task": {"at_most": 0.6}}
+    told["run"] = {"aim": "bare"}
     trained = training.train(write(tmp_path / "t.toml", told))
     done = len(trained.result.history)
     assert done < 20_000, "nothing more was gained"
