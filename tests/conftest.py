@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 # Tests compile hundreds of small programs and run each for a moment: the compiler need not take pains.
-QUICKLY = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICKLY}".strip()
+os.environ["XLA_FLAGS"] = " ".join(
+    [os.environ.get("XLA_FLAGS", ""), "--xla_cpu_use_fusion_emitters=false", "--xla_backend_optimization_level=0"]
+).strip()
 
 import hypothesis
 import jax
