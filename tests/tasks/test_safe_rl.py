@@ -137,6 +137,7 @@ def test_a_rule_without_a_switch_mixes_reward_and_cost(x64_alone):
     np.testing.assert_allclose(direction, flat(carts.start) - flat(local), rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.as_users_compile
 def test_parallel_crpo_is_softmax_sgm_at_zero_bit_for_bit():
     carts = cartpole(budgets=[8.0, 9.0, 10.0], **SMALL)
     average, zero = (

@@ -14,6 +14,7 @@ from softswitch.engines.candidates import Candidate, Chooser, HowTrained, Move, 
 from softswitch.engines.solve import solve
 from softswitch.guarantees.unseen_rows.beforehand import Reach, reach
 from softswitch.guarantees.unseen_rows.certify import certify, known_ranges
+from softswitch.guarantees.unseen_rows.fixed_order import tested_in_order
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
 from softswitch.guarantees.unseen_rows.row_values import Kind, RowValues
 from softswitch.method.rules import Rule
@@ -120,20 +121,19 @@ def solve_certified(
     )
     if not ready.path:
         return Certified(ready.first, None, (), ready.looked_at, ready.reach)
-    tested: list[tuple[Candidate, Certificate]] = []
-    for candidate in ready.path:
-        of_model = replace(ready.first, params=candidate.params)
-        seen = certify(of_model, problem, parts.certify, confidence, tolerance=rule.tolerance, kinds=ready.kinds)
-        if not is_answer(seen) and tested:
-            break
-        tested.append((candidate, seen))
-        if not is_answer(seen):
-            break
-    model, certificate = tested[-1]
+    seen: list[Certificate] = []
+
+    def passes(candidate: Candidate) -> bool:
+        model = replace(ready.first, params=candidate.params)
+        told = certify(model, problem, parts.certify, confidence, tolerance=rule.tolerance, kinds=ready.kinds)
+        seen.append(told)
+        return is_answer(seen[-1])
+
+    last = max(sum(tested_in_order(ready.path, passes)), 1)
     return Certified(
-        ready.result_of(model),
-        certificate.after_tests(len(tested)),
-        tuple(candidate for candidate, _ in tested),
+        ready.result_of(ready.path[last - 1]),
+        seen[last - 1].after_tests(last),
+        ready.path[:last],
         ready.looked_at,
         ready.reach,
     )
