@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Tests compile hundreds of small programs and run each for a moment: the compiler need not take pains. But bits that are
-# promised to be equal are those of programs as users compile them: see ``pytest_pyfunc_call``.
+# Tests compile hundreds of small programs and run each for a moment: the compiler need not take pains. But bits that
+# are promised to be equal are those of programs as users compile them: see ``pytest_pyfunc_call``.
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "")
     + ("" if "AS_USERS_COMPILE" in os.environ else " --xla_backend_optimization_level=0")
