@@ -106,7 +106,7 @@ def candidate(objective, chance, bound=0.1):
 def trained(bound, path, best, result=None):
     """A bound with models as (objective, chance), the best choice among them by its place."""
     models = [candidate(objective, chance, bound) for objective, chance in path]
-    return engine._Trained(bound, SimpleNamespace(path=models, first=result), models[best])
+    return engine._Trained(bound, SimpleNamespace(path=models, first=result, kinds=()), models[best])
 
 
 def test_claims_from_the_likeliest_on():
@@ -136,7 +136,7 @@ def test_nothing_behind_the_first_that_does_not_pass(found, parts, monkeypatch):
     tightest = trained(0.1, [(0.7, 0.75)], best=0, result=own)
     asked = []
 
-    def fake(result, problem, held_out, confidence, *, tolerance):
+    def fake(result, problem, held_out, confidence, *, tolerance, kinds):
         asked.append((tolerance, round(float(result.params[0]), 2), confidence))
         assert held_out is parts.certify
         return bad if tolerance == failing else good
@@ -167,7 +167,7 @@ def test_outcomes_follow_from_the_tests(found, parts, monkeypatch):
     for point in certified:
         assert point.certificate.tolerance == point.bound
 
-    def fake(result, problem, held_out, confidence, *, tolerance):
+    def fake(result, problem, held_out, confidence, *, tolerance, kinds):
         seen = certify(result, problem, held_out, confidence, tolerance=tolerance)
         verdict = ss.Verdict.MEETS if tolerance == 0.4 else ss.Verdict.UNCLEAR
         return replace(seen, clients=tuple(replace(one, verdict=verdict) for one in seen.clients))

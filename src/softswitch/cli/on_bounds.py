@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from softswitch.cli.refusing import or_refuse
+from softswitch.cli.refusing import NO_ANSWER_CODE, or_refuse
+from softswitch.results.promised import looked_at_before
 
 if TYPE_CHECKING:
     from softswitch.results.along_bounds.frontier_point import FrontierPoint
     from softswitch.tables.bounds_of_table import Intended
-
-NOTHING_CERTIFIED = 3
 
 
 def frontier(
@@ -54,13 +53,10 @@ def frontier(
     console.print(found.frontier.table())
     for sentence in found.frontier.words:
         say(sentence)
-    if found.looks:
-        say(
-            f"The same rows have certified {found.looks} other model{'s' * (found.looks > 1)} beside these. What is "
-            "promised is promised of these bounds by themselves: who tries many and keeps the best needs new rows."
-        )
+    for warning in looked_at_before(found.looks):
+        say(warning)
     say(f"Frontier: {found.folder}")
     least = found.frontier.smallest_certified
     if least is None:
-        raise typer.Exit(NOTHING_CERTIFIED)
+        raise typer.Exit(NO_ANSWER_CODE)
     say(f"To use the model of {least:g}: softswitch predict {found.folder / name_of(least)} TABLE")

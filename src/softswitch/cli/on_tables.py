@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.tree import Tree
 
-from softswitch.cli.refusing import or_refuse
+from softswitch.cli.refusing import NO_ANSWER_CODE, or_refuse
+from softswitch.results.promised import looked_at_before
 from softswitch.tables.settings import AUTO, RATES, SECTIONS, TASKS, Config, DataSection, TaskSection, write_config
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from softswitch.tables.ready import ReadyTable
     from softswitch.tables.training import Trained
 
-NO_ANSWER_CODE = 3
 RunFolder = Annotated[Path, typer.Argument(help="The folder of a run.")]
 
 
@@ -142,13 +142,7 @@ def _aim_in_words(aim: dict[str, Any]) -> str:
     said = [aim["words"]]
     if "model" in aim:
         said.append(f"Of {aim['looked_at']} models looked at, the one chosen is {aim['model']}.")
-    looks = aim["earlier_looks"]
-    if looks:
-        said.append(
-            f"The same rows have certified {looks} other model{'s' * (looks > 1)} beside this run. Each promise is of "
-            "one model by itself: who tries many and keeps the best needs new rows."
-        )
-    return "\n".join(said)
+    return "\n".join([*said, *looked_at_before(aim["earlier_looks"])])
 
 
 def _tell(console: Console, trained: Trained) -> None:

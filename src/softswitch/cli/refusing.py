@@ -1,4 +1,4 @@
-"""Bad input is the caller's mistake: it is told as the command line tells any, without a stack of calls."""
+"""How commands end: bad input is told as the command line tells any, without a stack of calls; no answer has a code."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import TypeVar
 import typer
 
 Found = TypeVar("Found")
+
+NO_ANSWER_CODE = 3
+"""The exit code where nothing is certified that was to be."""
 
 
 def or_refuse(work: Callable[[], Found]) -> Found:

@@ -35,8 +35,8 @@ NORMS = (0.5, 0.25, 0.1)
 """Parameters up to so many times as large as the first answer's,"""
 MARGINS = (0.5, 0.2)
 """and training for so much of the tolerance."""
-WORSE = 1.05
-"""An objective so many times larger on other rows speaks for smaller parameters."""
+WORSE = 0.05
+"""A mean objective that is larger on other rows by such a part speaks for smaller parameters."""
 LIKELY = 0.9
 """A chance to be certified that is enough."""
 OFFSETS = (0.0, *(sign * 0.1 * 2.0**k for k in range(8) for sign in (-1, 1)))
@@ -182,13 +182,13 @@ def _rank(candidate: Candidate) -> tuple[float, ...]:
 def _different(models: list[Params | None]) -> list[Params]:
     kept: list[Params] = []
     for params in models:
-        if params is None or not all(
-            bool(np.isfinite(leaf).all()) for leaf in map(np.asarray, jax.tree.leaves(params))
-        ):
-            continue
-        if not any(_equal(params, other) for other in kept):
+        if params is not None and _finite(params) and not any(_equal(params, other) for other in kept):
             kept.append(params)
     return kept
+
+
+def _finite(params: Params) -> bool:
+    return all(bool(np.isfinite(np.asarray(leaf)).all()) for leaf in jax.tree.leaves(params))
 
 
 def _equal(one: Params, other: Params) -> bool:
@@ -204,8 +204,7 @@ def size_of_params(params: Params) -> float:
 def ways(first: Result, problem: Problem, found: list[Candidate]) -> Iterator[HowTrained]:
     """How else to train, judged by what was found so far each time."""
     own = min((c for c in found if c.result is first), key=_rank)
-    worse = own.foreseen.objective > WORSE * first.worst_objective
-    if (worse or own.foreseen.chance < LIKELY) and problem.domain is None and size_of_params(first.params) > 0:
+    if own.foreseen.worse > WORSE and problem.domain is None and size_of_params(first.params) > 0:
         for norm in NORMS:
             yield HowTrained(norm)
     if first.rule.tolerance <= 0:
@@ -226,8 +225,13 @@ def problem_of(way: HowTrained, problem: Problem, first: Result) -> Problem:
 
 
 def rule_of(way: HowTrained, rule: Any) -> Any:
-    """The rule of a way: with its part of the tolerance, and of the threshold where one is given."""
-    if way.margin == 1:
-        return rule
-    threshold = None if rule.threshold is None else way.margin * rule.threshold
-    return replace(rule, tolerance=way.margin * rule.tolerance, threshold=threshold)
+    """The rule of a way: with its part of the tolerance."""
+    return rule if way.margin == 1 else at_tolerance(rule, way.margin * rule.tolerance)
+
+
+def at_tolerance(rule: Any, tolerance: float) -> Any:
+    """The rule for another tolerance: its threshold, where one is given, moves along."""
+    moved = rule.threshold
+    if moved is not None and rule.tolerance > 0:
+        moved *= tolerance / rule.tolerance
+    return replace(rule, tolerance=tolerance, threshold=moved)

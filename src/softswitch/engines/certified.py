@@ -187,13 +187,12 @@ def prepare(
     said = reach(problem, parts.certify, rule.tolerance, confidence)
     judge = judge_of(problem, parts.learn)
 
-    def run(way: HowTrained, of: Problem, own_rounds: int | None, own_seconds: float | None) -> Result:
-        kept = (
-            checkpoints
-            if way == HowTrained() or checkpoints is None
-            else checkpoints.with_name(_beside(checkpoints, way))
-        )
-        told = options | {"checkpoints": None if kept is None else Checkpoints(kept)}
+    def run(way: HowTrained, of: Problem, own_rounds: int | None, own_seconds: float | None, **more: Any) -> Result:
+        told = options | more
+        if checkpoints is not None:
+            first_way = way == HowTrained()
+            beside = checkpoints if first_way else checkpoints.with_name(f"{checkpoints.name}-{way.name}")
+            told["checkpoints"] = Checkpoints(beside)
         return solve(of, parts.learn, rule_of(way, rule), rounds=own_rounds, seconds=own_seconds, **told)
 
     first = run(HowTrained(), problem, rounds, seconds)
@@ -207,7 +206,7 @@ def prepare(
     for way in ways(first, problem, found):
         if left is not None and left <= 0:
             break
-        other = run(way, problem_of(way, problem, first), shorter, left)
+        other = run(way, problem_of(way, problem, first), shorter, left, lower_bound=False)
         left = None if left is None else left - other.seconds
         if other.status.code is StatusCode.STOPPED:
             return Prepared(first, (), None, len(found), said, judge)
@@ -216,10 +215,6 @@ def prepare(
     path, best = _in_order(found, _trivial(chooser, first, kinds))
     keeping = [one for one in path if judge(one.params).constraint.max() <= rule.tolerance] or path
     return Prepared(first, tuple(keeping), best, len(found), said, judge, kinds)
-
-
-def _beside(folder: Path, way: HowTrained) -> str:
-    return f"{folder.name}-{way.name}"
 
 
 def _chooser(problem: Problem, parts: Parts, tolerance: float, confidence: float, move: Move | None) -> Chooser:

@@ -14,7 +14,7 @@ from softswitch.clients.client_data import ClientData
 from softswitch.clients.evaluation import Judge, judge_of
 from softswitch.clients.oracle import Judged
 from softswitch.clients.parts import Parts
-from softswitch.engines.candidates import Candidate, Move
+from softswitch.engines.candidates import Candidate, Move, at_tolerance
 from softswitch.engines.certified import Prepared, prepare
 from softswitch.engines.completing import default_alpha
 from softswitch.engines.solve import solve
@@ -133,14 +133,11 @@ def checked_bounds(name: str, bounds: Any) -> list[float]:
 
 
 def _rule_at(rule: Rule | None, bound: float) -> Any:
-    """The rule for a bound: its threshold, where one is given, moves along."""
+    """The rule for a bound."""
     if rule is None:
         return SoftmaxSGM(tolerance=bound)
     checks.expect("rule", rule, Rule)
-    moved = rule.threshold
-    if moved is not None and rule.tolerance > 0:
-        moved *= bound / rule.tolerance
-    return replace(rule, tolerance=bound, threshold=moved)
+    return at_tolerance(rule, bound)
 
 
 class _Trained(NamedTuple):
@@ -181,7 +178,7 @@ def _tested(
     def passes(claim: tuple[_Trained, Candidate]) -> bool:
         one, model = claim
         of_model = replace(one.ready.first, params=model.params)
-        seen = certify(of_model, problem, parts.certify, confidence, tolerance=one.bound)
+        seen = certify(of_model, problem, parts.certify, confidence, tolerance=one.bound, kinds=one.ready.kinds)
         found.append(_Tested(one.bound, model, seen.after_tests(1 + len(found))))
         return found[-1].passed
 

@@ -47,6 +47,11 @@ def each_range(bounds: Any, count: int) -> list[Range | None]:
     return [checked_range("constraint_range", one) for one in bounds]
 
 
+def function_ranges(objective: Any, constraint: Any, constraints: int) -> list[Range | None]:
+    """The ranges of a row's values: the objective's, then each constraint's."""
+    return [checked_range("objective_range", objective), *each_range(constraint, constraints)]
+
+
 def checked_ranges(bounds: Any) -> Range | tuple[Range | None, ...] | None:
     """One range, one each or None, as they were given; raise where they are wrong."""
     if _is_one(bounds):

@@ -50,6 +50,16 @@ def ending(certificate: Certificate | None) -> str:
     return " ".join(said)
 
 
+def looked_at_before(times: int) -> list[str]:
+    """What to say where the same rows have certified so many models of other runs; nothing where none."""
+    if not times:
+        return []
+    return [
+        f"The same rows have certified {times} other model{'s' * (times > 1)} beside this run. What is promised is "
+        "promised of one run by itself: who tries many and keeps the best needs new rows."
+    ]
+
+
 def _named(client: ClientCertificate) -> str:
     rows = min(interval.rows for interval in client.constraints)
     more = f", about {client.rows_needed:,} more would do" if client.rows_needed else ""

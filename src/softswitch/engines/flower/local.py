@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.unseen_rows.intervals import moved
 from softswitch.method.messages import LocalLoss
-from softswitch.problem.ranges import Range, checked_range, each_range
+from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
 from softswitch.support import checks
 
@@ -62,11 +62,6 @@ def batches_of(
 def drawn(generator: np.random.Generator, rows: int, size: int, replace: bool) -> np.ndarray:
     """The indices of so many rows, drawn with replacement or without."""
     return generator.integers(rows, size=size) if replace else generator.choice(rows, size=size, replace=False)
-
-
-def function_ranges(objective_range: Any, constraint_range: Any, constraints: int) -> list[Range | None]:
-    """What a client says of its functions' values on a single row: the objective's range, then each constraint's."""
-    return [checked_range("objective_range", objective_range), *each_range(constraint_range, constraints)]
 
 
 def given_or_own(given: Sequence[Range | None], own: Sequence[Range | None]) -> list[Range | None]:

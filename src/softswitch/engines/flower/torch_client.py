@@ -19,7 +19,6 @@ from softswitch.engines.flower.local import (
     ValueBatchSize,
     batches_of,
     drawn,
-    function_ranges,
     given_or_own,
     others,
 )
@@ -27,7 +26,7 @@ from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, intervals_by_rows
 from softswitch.method.messages import LocalLoss
 from softswitch.problem.problem import check_stand_in
-from softswitch.problem.ranges import Range
+from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Interval
 from softswitch.support import checks
 

@@ -15,7 +15,7 @@ from softswitch.guarantees.unseen_rows.row_values import Kind, RowValues
 from softswitch.guarantees.unseen_rows.step_up import certificate_of
 from softswitch.problem.parameters import Params, checked_params, float_dtype
 from softswitch.problem.problem import Problem
-from softswitch.problem.ranges import Range, checked_range, each_range
+from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Certificate, Interval
 from softswitch.results.result import Result
 from softswitch.support import checks
@@ -78,7 +78,7 @@ def known_ranges(problem: Problem, objective_range: Any, constraint_range: Any, 
     """The ranges of f and then g: those given, else the problem's own."""
     objective = problem.objective_range if objective_range is None else objective_range
     constraint = problem.constraint_range if constraint_range is None else constraint_range
-    return [checked_range("objective_range", objective), *each_range(constraint, constraints)]
+    return function_ranges(objective, constraint, constraints)
 
 
 def intervals_of(

@@ -7,6 +7,7 @@ from count too, for less: a model does better on them than it will, but they tel
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -32,12 +33,15 @@ class Foreseen(NamedTuple):
         constraint: G, the largest constraint there,
         learnt: and on the rows that were learnt from.
         chance: that every client would be said to meet the tolerance.
+        worse: by which part of itself the mean client's objective is larger on the rows to choose by than on rows that
+            were learnt from; the mean, since the largest of many clients' is larger on few rows by chance alone.
     """
 
     objective: float
     constraint: float
     learnt: float
     chance: float
+    worse: float = 0.0
 
 
 class Seen(NamedTuple):
@@ -72,7 +76,19 @@ def foresee(
             rows = sum(int(seen.data.sizes[client]) for _, seen, client in known)
             chance *= min(_chance(known, j, later / rows, levels, ranges[j]) for j in range(1, len(ranges)))
     values, learnt = chosen_by.values.values, learnt_from.values.values
-    return Foreseen(float(values[:, 0].max()), float(values[:, 1:].max()), float(learnt[:, 1:].max()), chance)
+    here, before = _mean(values[:, 0]), _mean(learnt[:, 0])
+    return Foreseen(
+        float(values[:, 0].max()),
+        float(values[:, 1:].max()),
+        float(learnt[:, 1:].max()),
+        chance,
+        (here - before) / max(abs(before), sys.float_info.min),
+    )
+
+
+def _mean(values: np.ndarray) -> float:
+    """Of the clients that have any."""
+    return float(values[np.isfinite(values)].mean())
 
 
 Known = Sequence[tuple[float, Seen, int]]
