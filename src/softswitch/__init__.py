@@ -70,11 +70,14 @@ if TYPE_CHECKING:
     from softswitch.tables.estimators import ParityClassifier as ParityClassifier
     from softswitch.tables.estimators import RateClassifier as RateClassifier
     from softswitch.tables.model import load as load
+    from softswitch.tables.regressors import BoundedRegressor as BoundedRegressor
+    from softswitch.tables.scorers import worst_client_scorer as worst_client_scorer
 
 _PLACES = {
     "AverageSGM": "method.rules",
     "Ball": "problem.domains",
     "Baseline": "results.baseline",
+    "BoundedRegressor": "tables.regressors",
     "Box": "problem.domains",
     "Certificate": "results.certificate",
     "Certified": "engines.certified",
@@ -134,6 +137,7 @@ _PLACES = {
     "sweep": "engines.sweep",
     "sweep_federation": "engines.sweep",
     "with_lower_bound": "guarantees.optimality.best_possible",
+    "worst_client_scorer": "tables.scorers",
 }
 """Where each name lives."""
 

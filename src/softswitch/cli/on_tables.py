@@ -84,7 +84,7 @@ def predict(
         bool, typer.Option("--uncertified", help="Predict though the model was to be certified, and is not.")
     ] = False,
 ) -> None:
-    """Predict a table's rows by a run's model: a copy of the table with two more columns."""
+    """Predict a table's rows by a run's model: a copy of the table with what is predicted, and how probable it is."""
     from softswitch.tables.model import load
     from softswitch.tables.table import read_table
 
@@ -93,11 +93,7 @@ def predict(
         file = out or data.with_name(re.sub(r"\.(csv(\.\w+)?|parquet|pq)$", "", data.name) + "-predicted.csv")
         if file.exists():
             raise ValueError(f"{file} is there already; give another --out")
-        found = {
-            f"{model.label}_probability": model.probability(table),
-            f"{model.label}_predicted": model.predict(table),
-        }
-        read_table(data, as_text=True).assign(**found).to_csv(file, index=False)
+        read_table(data, as_text=True).assign(**model.columns(table)).to_csv(file, index=False)
         return file, len(table)
 
     file, rows = or_refuse(work)
@@ -123,11 +119,7 @@ def _tree(config: Config, ready: ReadyTable, rule: Rule) -> Tree:
     )
     found.add(f"{int(ready.train.sizes.sum()):,} rows to train on, {choosing:,} to choose by, {held:,} to certify with")
     found.add(f"{len(ready.encoding.features)} features from {len(ready.encoding.columns)} columns")
-    found.add(
-        escape(
-            f"positive: {ready.classes[1]!r}, {float(ready.train.rows.columns['y'].mean()):.1%} of the training rows"
-        )
-    )
+    found.add(escape(f"label: {ready.label.said(ready.train.rows.columns['y'])}"))
     found.add(escape(f"method: {rule}"))
     if ready.parts is not None:
         from softswitch.guarantees.unseen_rows.beforehand import reach

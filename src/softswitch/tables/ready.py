@@ -14,9 +14,19 @@ from softswitch.clients.client_data import ClientData
 from softswitch.clients.parts import Parts, part_masks
 from softswitch.problem.problem import Problem
 from softswitch.tables.encoding import Encoding
-from softswitch.tables.kinds import GROUPED, OwnFunctions, problem_of_kind
+from softswitch.tables.kinds import GROUPED, Loss, OwnFunctions, problem_of_kind
+from softswitch.tables.label_meaning import (
+    Amount,
+    Label,
+    SeveralClasses,
+    TwoClasses,
+    amount,
+    is_number,
+    several_classes,
+    two_classes,
+)
 from softswitch.tables.own_functions import function_named
-from softswitch.tables.settings import AIMS, Config, DataSection
+from softswitch.tables.settings import AIMS, OF_AMOUNTS, OF_CLASSES, Config, DataSection, given
 from softswitch.tables.table import column, is_value, read_table
 
 CERTIFIED = AIMS[0]
@@ -32,7 +42,7 @@ class ReadyTable:
         choosing: those that a model for unseen rows is chosen by; None where that is not the aim.
         held_out: those kept for the certificate; None without any.
         encoding: how columns become features.
-        classes: the label's negative and positive value.
+        label: what the label is.
         fingerprint: of the file.
     """
 
@@ -41,7 +51,7 @@ class ReadyTable:
     choosing: ClientData | None
     held_out: ClientData | None
     encoding: Encoding
-    classes: tuple[Any, Any]
+    label: Label
     fingerprint: str
 
     @property
@@ -62,21 +72,31 @@ def make_ready(config: Config, folder: Path) -> ReadyTable:
     data, task = config.data, config.task
     file = folder / data.file
     table = read_table(file)
-    label, client = column(table, data.label, "data.label"), column(table, data.client, "data.client")
-    classes = _classes(label, data.positive)
-    y = is_value(label, classes[1], "data.positive").astype(np.int32)
-    columns = {"y": y}
+    values, client = column(table, data.label, "data.label"), column(table, data.client, "data.client")
+    what = _what(values, config)
+    alike: dict[str, np.ndarray] = {}
+    if what != Amount.what:
+        alike["y"] = _codes(values, data.positive, what)
     if task.kind in GROUPED:
         if task.sensitive is None or task.protected is None:
             raise ValueError(f"task.kind {task.kind!r} needs task.sensitive and task.protected: a column and its value")
         group = column(table, task.sensitive, "task.sensitive")
-        columns["group"] = is_value(group, task.protected, "task.protected").astype(np.int32)
+        alike["group"] = is_value(group, task.protected, "task.protected").astype(np.int32)
     share = data.choosing if config.run.aim == CERTIFIED and data.held_out > 0 else 0.0
-    masks = part_masks(client, *columns.values(), choosing=share, held_out=data.held_out, seed=config.run.seed)
+    masks = part_masks(client, *alike.values(), choosing=share, held_out=data.held_out, seed=config.run.seed)
+    label = _label(values, masks[0], what, config)
     encoding = Encoding.fit(table[masks[0]], _features(table, data))
-    columns["x"] = encoding.encode(table)
-    functions = _own_functions(config, folder) if task.kind == "own" else None
-    made = problem_of_kind(task.kind, len(encoding.features), config.model.hidden, seed=config.run.seed, own=functions)
+    columns = alike | {"y": label.encode(values), "x": encoding.encode(table)}
+    made = problem_of_kind(
+        task.kind,
+        len(encoding.features),
+        config.model.hidden,
+        seed=config.run.seed,
+        own=_own_functions(config, folder) if task.kind == "own" else None,
+        label=label,
+        loss=Loss(given(task.loss), given(task.quantile)),
+        at_most=task.at_most,
+    )
     owner = client.astype(str).to_numpy() if client.dtype == object else client.to_numpy()
     train, choosing, held = (
         ClientData.from_arrays(
@@ -87,22 +107,35 @@ def make_ready(config: Config, folder: Path) -> ReadyTable:
         for part in masks
     )
     assert train is not None
-    return ReadyTable(made.problem, train, choosing, held, encoding, classes, _digest(file))
+    return ReadyTable(made.problem, train, choosing, held, encoding, label, _digest(file))
 
 
-def _classes(label: pd.Series, positive: Any) -> tuple[Any, Any]:
-    """The negative and the positive value of the label."""
-    values = sorted(pd.unique(label).tolist(), key=lambda value: (str(type(value)), value))
-    if len(values) != 2:
-        raise ValueError(
-            f"data.label must be a column of two values, but {label.name!r} has {len(values)}: {values[:8]}"
-        )
-    if positive is None:
-        return values[0], values[1]
-    chosen = [value for value in values if value == positive or str(value) == str(positive)]
-    if len(chosen) != 1:
-        raise ValueError(f"data.positive must be one of the label's values {values}, but is {positive!r}")
-    return next(value for value in values if value is not chosen[0]), chosen[0]
+def _what(values: pd.Series, config: Config) -> str:
+    """What the label is: as the settings say, else by the kind and the column."""
+    said: str | None = given(config.data.label_is)
+    if said is not None:
+        return said
+    kind, many = config.task.kind, int(values.nunique())
+    if kind in OF_AMOUNTS or (kind == "own" and is_number(values)):
+        return Amount.what
+    if kind == "class-miss-rate" or (kind in (*OF_CLASSES, "own") and many > 2):
+        return SeveralClasses.what
+    return TwoClasses.what
+
+
+def _codes(values: pd.Series, positive: Any, what: str) -> np.ndarray:
+    """Each row's class as a number: parts of the rows have the same shares of all."""
+    if what == TwoClasses.what:
+        return two_classes(values, positive).encode(values)
+    return several_classes(values, np.ones(len(values), bool)).encode(values)
+
+
+def _label(values: pd.Series, learnt_from: np.ndarray, what: str, config: Config) -> Label:
+    if what == Amount.what:
+        return amount(values, learnt_from, config.data.label_range, as_is=config.task.kind == "own")
+    if what == SeveralClasses.what:
+        return several_classes(values, learnt_from)
+    return two_classes(values, config.data.positive)
 
 
 def _features(table: pd.DataFrame, data: DataSection) -> list[str]:
