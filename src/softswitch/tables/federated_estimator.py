@@ -67,8 +67,6 @@ class FederatedEstimator(BaseEstimator):
         if sample_weight is not None:
             given = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
             counts = given > 0
-            if not counts.any():
-                raise ValueError("sample_weight must be above 0 for some rows, but is 0 for all")
             X, y, owner = X[counts], y[counts], owner[counts]  # noqa: N806
             columns = {name: column[counts] for name, column in columns.items()}
             alike = dict(columns)

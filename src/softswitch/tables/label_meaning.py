@@ -193,7 +193,8 @@ class Amount(Label):
 
     def predicted(self, values: Any) -> np.ndarray:
         """In the label's unit."""
-        return self.mean + self.scale * np.asarray(self.unit.within(values[:, 0]), dtype=float)
+        found = self.mean + self.scale * np.asarray(values[:, 0], dtype=float)
+        return found if self.low is None else np.clip(found, self.low, self.high)
 
     def beside(self, values: Any) -> dict[str, np.ndarray]:
         """Nothing."""

@@ -109,6 +109,11 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
         checks.one_of("kind", self.kind, OF_AMOUNTS)
         return self.kind
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = self.kind == "coverage"  # an upper limit is no prediction of the mean
+        return tags
+
     def _loss(self) -> Loss:
         return Loss(self.loss, self.quantile)
 

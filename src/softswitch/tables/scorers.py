@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from sklearn import get_config
 from sklearn.metrics import get_scorer, make_scorer
 
 from softswitch.tables.federated_estimator import one_a_row
@@ -23,6 +24,11 @@ def worst_client_scorer(metric: str | Callable[..., float] = "accuracy") -> Any:
         metric: the name of a scorer of scikit-learn that compares labels with predictions ("accuracy", "recall",
             "neg_mean_absolute_error", …), or a function ``(y, predicted) -> number``, larger for better.
     """
+    if not get_config()["enable_metadata_routing"]:
+        raise ValueError(
+            "worst_client_scorer must be told whose rows it scores; first: "
+            "sklearn.set_config(enable_metadata_routing=True)"
+        )
     if isinstance(metric, str):
         known = get_scorer(metric)
         if known._response_method != "predict":
