@@ -126,7 +126,8 @@ class FederatedEstimator(BaseEstimator):
         self.worst_constraint_ = result.worst_constraint
         self._fitted = {"label": label, "params": self.params_, "mean": self.mean_, "scale": self.scale_}
         self._client_rows = train.sizes.tolist()
-        improving = [found for found in result.diagnosis if found.illness == STILL_IMPROVING]
+        limited = self.rounds is not None or self.seconds is not None
+        improving = [found for found in result.diagnosis if limited and found.illness == STILL_IMPROVING]
         if not result.status.ok or improving:
             said = str(improving[0]) if improving else str(result.status)
             warnings.warn(said, ConvergenceWarning, stacklevel=4)
