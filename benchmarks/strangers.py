@@ -158,7 +158,7 @@ def tried(case: Case, folder: Path) -> dict[str, Any]:
     words += [] if case.kind is None else ["--kind", case.kind]
     words += [] if case.at_most is None else ["--at-most", str(case.at_most)]
     began = time.perf_counter()
-    found = {"rows": int((~new).sum()), "clients": int(table[case.client].nunique())}
+    found: dict[str, Any] = {"rows": int((~new).sum()), "clients": int(table[case.client].nunique())}
     for step in (words, ["train", str(folder / "t.toml")]):
         code, said = _by_command(step)
         if code not in (0, 1, 3):

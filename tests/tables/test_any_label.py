@@ -13,7 +13,7 @@ from softswitch.tables import training
 from softswitch.tables.bounds_of_table import frontier_by
 from softswitch.tables.label_meaning import Amount, SeveralClasses, TwoClasses
 from softswitch.tables.ready import make_ready
-from softswitch.tables.settings import config_from
+from softswitch.tables.settings import config_from, read_config
 
 ROWS = 600
 
@@ -126,10 +126,15 @@ def test_functions_of_ones_own_with_many_values(home):
     task = {"kind": "own", "objective": "mine:small", "constraint": "mine:bounded", "at_most": 0.1}
     file = settings(home, "own", "parcels", ["went"], run={"aim": "bare"}, **task)
     trained = training.train(file, progress=False)
+    assert trained.certificate.approximate
     table = pd.read_csv(home / "deliveries.csv")
     predicted = ss.load(trained.folder).predict(table)
     assert abs(predicted.mean() - table["parcels"].mean()) < 1
     assert ss.load(trained.folder).meaning == Amount()
+    known = settings(home, "range", "parcels", ["went"], **task, constraint_range=[-1000, 3000])
+    assert make_ready(read_config(known), home).problem.constraint_range == (-1000.0, 3000.0)
+    with pytest.raises(ValueError, match=r"task\.constraint_range must be \(low, high\) with low < high"):
+        make_ready(read_config(settings(home, "range", "parcels", ["went"], **task, constraint_range=[3])), home)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ class OwnFunctions(NamedTuple):
     objective: Callable[..., Any]
     constraint: Callable[..., Any]
     constraint_stand_in: Callable[..., Any] | None = None
+    constraint_range: Any = None
 
 
 class KindOfProblem(NamedTuple):
@@ -87,9 +88,14 @@ def problem_of_kind(
     start = first_network(features, hidden, seed, label.outputs)
     if kind == "own":
         assert own is not None
-        return KindOfProblem(
-            Problem(own.objective, own.constraint, start, constraint_stand_in=own.constraint_stand_in), None
+        stated = Problem(
+            own.objective,
+            own.constraint,
+            start,
+            constraint_stand_in=own.constraint_stand_in,
+            constraint_range=own.constraint_range,
         )
+        return KindOfProblem(stated, None)
     if isinstance(label, Amount):
         return _of_amount(kind, start, label, loss, at_most)
     if isinstance(label, SeveralClasses):

@@ -13,6 +13,7 @@ import pandas as pd
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.parts import Parts, part_masks
 from softswitch.problem.problem import Problem
+from softswitch.problem.ranges import checked_range
 from softswitch.tables.encoding import Encoding
 from softswitch.tables.kinds import GROUPED, Loss, OwnFunctions, problem_of_kind
 from softswitch.tables.label_meaning import (
@@ -158,7 +159,9 @@ def _own_functions(config: Config, folder: Path) -> OwnFunctions:
             raise ValueError(f"task.kind 'own' needs {setting} as 'module:function'")
     if config.task.constraint_stand_in is not None:
         named["task.constraint_stand_in"] = config.task.constraint_stand_in
-    return OwnFunctions(*(function_named(where or "", setting, folder) for setting, where in named.items()))
+    functions = (function_named(where or "", setting, folder) for setting, where in named.items())
+    of_row = checked_range("task.constraint_range", config.task.constraint_range or None)
+    return OwnFunctions(*functions)._replace(constraint_range=of_row)
 
 
 def _digest(file: Path) -> str:

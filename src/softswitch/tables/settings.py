@@ -88,6 +88,9 @@ class TaskSection:
     constraint_stand_in: str | None = says(
         "For kind 'own' with a constraint that moves in jumps: a smooth 'module:function' to descend on instead.", None
     )
+    constraint_range: tuple[float, ...] = says(
+        "For kind 'own': the smallest and the largest constraint of a single row; certificates are then promises.", []
+    )
 
 
 @dataclass(frozen=True)
