@@ -122,6 +122,8 @@ def _tree(config: Config, ready: ReadyTable, rule: Rule) -> Tree:
         escape(f"{len(ready.train)} clients, {ready.train.sizes.min()} to {ready.train.sizes.max()} training rows")
     )
     found.add(f"{int(ready.train.sizes.sum()):,} rows to train on, {choosing:,} to choose by, {held:,} to certify with")
+    if ready.left_out:
+        found.add(f"{ready.left_out:,} rows left out: their label, client or group is empty")
     found.add(f"{len(ready.encoding.features)} features from {len(ready.encoding.columns)} columns")
     found.add(
         escape(

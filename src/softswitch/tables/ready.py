@@ -13,10 +13,11 @@ import pandas as pd
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.parts import Parts, part_masks
 from softswitch.problem.problem import Problem
+from softswitch.support.complaints import all_at_once
 from softswitch.tables.encoding import Encoding
 from softswitch.tables.kinds import GROUPED, OwnFunctions, problem_of_kind
 from softswitch.tables.own_functions import function_named
-from softswitch.tables.settings import AIMS, Config, DataSection
+from softswitch.tables.settings import AIMS, INCOMPLETE, Config, DataSection
 from softswitch.tables.table import column, is_value, read_table
 
 CERTIFIED = AIMS[0]
@@ -34,6 +35,7 @@ class ReadyTable:
         encoding: how columns become features.
         classes: the label's negative and positive value.
         fingerprint: of the file.
+        left_out: how many rows were left out, since their label, client or group is empty.
     """
 
     problem: Problem
@@ -43,6 +45,7 @@ class ReadyTable:
     encoding: Encoding
     classes: tuple[Any, Any]
     fingerprint: str
+    left_out: int = 0
 
     @property
     def parts(self) -> Parts | None:
@@ -61,19 +64,23 @@ def make_ready(config: Config, folder: Path) -> ReadyTable:
     """
     data, task = config.data, config.task
     file = folder / data.file
-    table = read_table(file)
+    table, left_out = _read(file, config)
+    all_at_once(
+        lambda: _classes(column(table, data.label, "data.label"), data.positive),
+        lambda: column(table, data.client, "data.client"),
+        lambda: _features(table, data),
+        lambda: _check_group(table, config),
+    )
     label, client = column(table, data.label, "data.label"), column(table, data.client, "data.client")
     classes = _classes(label, data.positive)
     y = is_value(label, classes[1], "data.positive").astype(np.int32)
     columns = {"y": y}
     if task.kind in GROUPED:
-        if task.sensitive is None or task.protected is None:
-            raise ValueError(f"task.kind {task.kind!r} needs task.sensitive and task.protected: a column and its value")
-        group = column(table, task.sensitive, "task.sensitive")
+        group = column(table, str(task.sensitive), "task.sensitive")
         columns["group"] = is_value(group, task.protected, "task.protected").astype(np.int32)
     share = data.choosing if config.run.aim == CERTIFIED and data.held_out > 0 else 0.0
     masks = part_masks(client, *columns.values(), choosing=share, held_out=data.held_out, seed=config.run.seed)
-    encoding = Encoding.fit(table[masks[0]], _features(table, data))
+    encoding = Encoding.fit(table[masks[0]], _features(table, data), table)
     columns["x"] = encoding.encode(table)
     functions = _own_functions(config, folder) if task.kind == "own" else None
     made = problem_of_kind(task.kind, len(encoding.features), config.model.hidden, seed=config.run.seed, own=functions)
@@ -87,7 +94,34 @@ def make_ready(config: Config, folder: Path) -> ReadyTable:
         for part in masks
     )
     assert train is not None
-    return ReadyTable(made.problem, train, choosing, held, encoding, classes, _digest(file))
+    return ReadyTable(made.problem, train, choosing, held, encoding, classes, _digest(file), left_out)
+
+
+def _read(file: Path, config: Config) -> tuple[pd.DataFrame, int]:
+    """The table, and how many of its rows were left out, where the settings say that incomplete ones are."""
+    data, task = config.data, config.task
+    table = read_table(file, encoding=data.encoding, separator=data.separator, decimal=data.decimal)
+    if data.incomplete == INCOMPLETE[0]:
+        return table, 0
+    grouped = (task.sensitive,) if task.kind in GROUPED else ()
+    needed = [name for name in (data.label, data.client, *grouped) if name in table.columns]
+    whole = table.dropna(subset=needed).reset_index(drop=True)
+    if whole.empty:
+        raise ValueError(f"every row of {file} has an empty cell in one of {', '.join(map(repr, needed))}")
+    for name in needed:  # whole numbers that gaps had made real ones are whole again
+        values = whole[name]
+        if values.isna().sum() < table[name].isna().sum() and pd.api.types.is_float_dtype(values):
+            whole[name] = values.astype(int) if (values % 1 == 0).all() else values
+    return whole, len(table) - len(whole)
+
+
+def _check_group(table: pd.DataFrame, config: Config) -> None:
+    task = config.task
+    if task.kind not in GROUPED:
+        return
+    if task.sensitive is None or task.protected is None:
+        raise ValueError(f"task.kind {task.kind!r} needs task.sensitive and task.protected: a column and its value")
+    is_value(column(table, task.sensitive, "task.sensitive"), task.protected, "task.protected")
 
 
 def _classes(label: pd.Series, positive: Any) -> tuple[Any, Any]:
@@ -107,12 +141,18 @@ def _classes(label: pd.Series, positive: Any) -> tuple[Any, Any]:
 
 def _features(table: pd.DataFrame, data: DataSection) -> list[str]:
     """The columns to learn from. The client's own column is none of them: a new client's would be unknown."""
-    for name in (*data.features, *data.ignore):
-        if name not in table.columns:
-            raise ValueError(f"data.features and data.ignore must name columns of the table, but {name!r} is none")
-    for name in (data.label, data.client):
-        if name in data.features:
-            raise ValueError(f"data.features must not have {name!r}, which is the label or the client")
+    said = [
+        f"data.features and data.ignore must name columns of the table, but {name!r} is none"
+        for name in (*data.features, *data.ignore)
+        if name not in table.columns
+    ]
+    said += [
+        f"data.features must not have {name!r}, which is the label or the client"
+        for name in (data.label, data.client)
+        if name in data.features
+    ]
+    if said:
+        raise ValueError("\n".join(said))
     if data.features:
         return list(data.features)
     return [name for name in table.columns if name not in (data.label, data.client, *data.ignore)]
