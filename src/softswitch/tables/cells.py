@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,9 +24,7 @@ FEW = 50
 def is_text(values: pd.Series) -> bool:
     """Whether a column holds neither numbers nor truth values nor times."""
     kinds = pd.api.types
-    return not (
-        kinds.is_numeric_dtype(values) or kinds.is_bool_dtype(values) or kinds.is_datetime64_any_dtype(values)
-    )
+    return not (kinds.is_numeric_dtype(values) or kinds.is_bool_dtype(values) or kinds.is_datetime64_any_dtype(values))
 
 
 def tidy(values: pd.Series, decimal: str = ".") -> pd.Series:
@@ -34,6 +34,8 @@ def tidy(values: pd.Series, decimal: str = ".") -> pd.Series:
     if not is_text(values):
         return values
     codes, kept = pd.factorize(values)
+    if len(kept) and all(isinstance(value, Decimal) for value in kept):
+        return values.astype(float)
     instead = [_bare(value) for value in kept]
     if any(one is not other for one, other in zip(instead, kept, strict=True)):
         told = np.array([*instead, None], dtype=object)[codes]
@@ -64,13 +66,15 @@ def as_numbers(values: pd.Series, decimal: str = ".") -> pd.Series | None:
         found = [re.fullmatch(pattern, str(value)) for value in kept]
         if not all(found) or len({(one["before"], one["behind"]) for one in found if one}) != 1:
             continue
-        bare = [re.sub(r"[^\d.eE+-]", "", one["number"].replace("−", "-").translate(_READ[sign])) for one in found if one]
+        bare = [
+            re.sub(r"[^\d.eE+-]", "", one["number"].replace("−", "-").translate(_READ[sign])) for one in found if one
+        ]
         numbers = np.array([*map(float, bare), np.nan])[codes]
         return pd.Series(numbers, index=values.index, name=values.name)
     return None
 
 
-_READ = {".": str.maketrans({",": None}), ",": str.maketrans({".": None, ",": "."})}
+_READ: dict[str, dict[int, Any]] = {".": str.maketrans({",": None}), ",": str.maketrans({".": None, ",": "."})}
 
 
 def _pattern(values: pd.Index, decimal: str) -> str | None:

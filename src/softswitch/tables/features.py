@@ -240,5 +240,7 @@ def from_dict(told: dict[str, Any]) -> Column:
     kind = told.get("kind", Levels.kind if "levels" in told else Numeric.kind)
     if kind not in KINDS:
         raise ValueError(f"column {told.get('name')!r} is of the kind {kind!r}, which this version does not know")
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items() if name != "kind"}
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in told.items() if name != "kind"
+    }
     return KINDS[kind](**fields)

@@ -23,7 +23,7 @@ _DATES = (
     r"(?P<named>[^\W\d_]{3,9})[\s.]*(?P<day>\d{1,2}),?\s+(?P<year>\d{4})",
     r"(?P<year>(19|20)\d{2})(?P<month>0[1-9]|1[0-2])(?P<day>[0-3]\d)",
 )
-_PATTERNS = tuple(re.compile(rf"{date}([T\s]\s*{_TIME}{_ZONE})?") for date in _DATES) + (re.compile(_TIME),)
+_PATTERNS = (*(re.compile(rf"{date}([T\s]\s*{_TIME}{_ZONE})?") for date in _DATES), re.compile(_TIME))
 
 
 @dataclass(frozen=True, eq=False)

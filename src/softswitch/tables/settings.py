@@ -48,7 +48,9 @@ class DataSection:
     held_out: float = says("The share of each client's rows that is kept for the certificate.", 0.25)
     choosing: float = says("The share that the model for unseen rows is chosen by, where run.aim is certified.", 0.15)
     incomplete: str = says(
-        f"Rows with an empty cell as label, client or group: {' or '.join(INCOMPLETE)}.", INCOMPLETE[0], one_of=INCOMPLETE
+        f"Rows with an empty cell as label, client or group: {' or '.join(INCOMPLETE)}.",
+        INCOMPLETE[0],
+        one_of=INCOMPLETE,
     )
     separator: str = says("What stands between a text file's cells; auto: found by looking.", AUTO)
     decimal: str = says("Its decimal sign; auto: found by looking.", AUTO, one_of=(AUTO, ".", ","))
@@ -174,7 +176,7 @@ def config_from(told: dict[str, Any]) -> Config:
     said = _unknown(told, SECTIONS, "")
     if "data" not in told:
         said.append("[data] is missing; it needs file, label and client")
-    parts = {}
+    parts: dict[str, Any] = {}
     for name, part in told.items():
         if name in SECTIONS and isinstance(part, dict):
             try:

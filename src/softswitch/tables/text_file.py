@@ -10,19 +10,13 @@ import io
 import lzma
 import re
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 DECIMALS = {".": "point", ",": "comma"}
-PACKED: dict[str, Callable[[Path], IO[bytes]]] = {
-    ".gz": lambda path: gzip.open(path, "rb"),
-    ".xz": lambda path: lzma.open(path, "rb"),
-    ".bz2": lambda path: bz2.open(path, "rb"),
-    ".zip": lambda path: _from_zip(path),
-}
+PACKED = (".gz", ".xz", ".bz2", ".zip")
 LOOKED_AT = 1 << 20
 """So many characters of a file are looked at to find its separator and its decimal sign."""
 FEWEST_POINTS = 0.1
@@ -51,7 +45,11 @@ class TextForm:
 
 def open_bytes(path: Path) -> IO[bytes]:
     """The file's bytes, unpacked."""
-    return PACKED.get(path.suffix.lower(), lambda plain: plain.open("rb"))(path)
+    if path.suffix.lower() == ".zip":
+        return _from_zip(path)
+    opened: Any = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}.get(path.suffix.lower(), open)
+    found: IO[bytes] = opened(path, "rb")
+    return found
 
 
 def form_of(path: Path, *, encoding: str = "auto", separator: str = "auto", decimal: str = "auto") -> TextForm:
@@ -139,6 +137,8 @@ def _decimal(cells: list[str], separator: str) -> str:
     """Cells such as 1,5 against cells such as 1.5; in 1,234 the comma may stand for thousands as well."""
     comma = sum(bool(re.fullmatch(r"\s*[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+\D{0,3}", cell)) for cell in cells)
     doubtful = sum(bool(re.fullmatch(r"\s*[-+]?[1-9]\d{0,2},\d{3}\D{0,3}", cell)) for cell in cells)
-    point = sum(bool(re.fullmatch(r"\s*[-+]?(\d+|\d{1,3}(,\d{3})+)?\.\d+([eE][-+]?\d+)?\D{0,3}", cell)) for cell in cells)
+    point = sum(
+        bool(re.fullmatch(r"\s*[-+]?(\d+|\d{1,3}(,\d{3})+)?\.\d+([eE][-+]?\d+)?\D{0,3}", cell)) for cell in cells
+    )
     sure = comma - doubtful if separator == "," or point else comma
     return "," if sure > 0 and point <= FEWEST_POINTS * comma else "."
