@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from softswitch.tables.settings import INCOMPLETE, RATES, TASKS, Config, DataSec
 if TYPE_CHECKING:
     import pandas as pd
 
-    from softswitch.tables.proposal import Candidate, PositiveClass
+    from softswitch.tables.proposal import LikelyColumn, PositiveClass
     from softswitch.tables.survey import ColumnSurvey
     from softswitch.tables.text_file import TextForm
 
@@ -53,6 +54,8 @@ class LookedAt:
     form: TextForm | None
     table: pd.DataFrame
     survey: tuple[ColumnSurvey, ...]
+    odd: dict[str, dict[str, float]]
+    marks: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -106,10 +109,13 @@ def init(
         named = _named_once(table, data)
         _, looked = all_at_once(lambda: _check_wishes(wishes, out, force), lambda: _look(named))
         console.print(_header(looked))
+        if ask:
+            console.print(_overview(looked, {}))
         return looked, _roles(looked, wishes, ask)
 
     looked, roles = or_refuse(work)
-    console.print(_overview(looked, roles))
+    if not ask:
+        console.print(_overview(looked, _used_as(roles)))
     for part in _words(looked, roles):
         console.print(part, markup=False)
     config = _config(looked, roles, out)
@@ -141,13 +147,13 @@ def _check_wishes(wishes: Wishes, out: Path, force: bool) -> None:
 
 
 def _look(file: str) -> LookedAt:
-    from softswitch.tables.survey import look_at
-    from softswitch.tables.table import read_table, written_form
+    from softswitch.tables.survey import look_at, odd_cells
+    from softswitch.tables.table import marks_in, read_table, written_form
 
     form = written_form(file)
-    told: dict[str, Any] = (
-        {} if form is None else {"encoding": form.encoding, "separator": form.separator, "decimal": form.decimal}
-    )
+    told: dict[str, Any] = {}
+    if form is not None:
+        told = {"encoding": form.encoding, "separator": form.separator, "decimal": form.decimal}
     table = read_table(file, **told)
     if len(table.columns) < 3:
         found = "" if form is None else f" {form}"
@@ -155,7 +161,16 @@ def _look(file: str) -> LookedAt:
             f"{file} must have a label, a client and something to learn from, but read{found} it has "
             f"{len(table.columns)} columns: {', '.join(map(repr, table.columns[:3]))}"
         )
-    return LookedAt(Path(file), form, table, tuple(look_at(table[name]) for name in table.columns))
+    odd = {str(name): cells for name in table.columns if (cells := odd_cells(table[name]))}
+    if odd:
+        table = read_table(file, empty=_marks(odd), **told)
+    survey = tuple(look_at(table[name]) for name in table.columns)
+    return LookedAt(Path(file), form, table, survey, odd, marks_in(file))
+
+
+def _marks(odd: dict[str, dict[str, float]]) -> tuple[str, ...]:
+    """Words that count as empty, each once."""
+    return tuple(dict.fromkeys(word for cells in odd.values() for word in cells))
 
 
 def _roles(looked: LookedAt, wishes: Wishes, ask: bool) -> Roles:
@@ -192,7 +207,7 @@ def _it(reason: str) -> str:
 
 
 def _which(
-    looked: LookedAt, named: str | None, candidates: Sequence[Candidate], flag: str, meaning: str, ask: bool
+    looked: LookedAt, named: str | None, candidates: Sequence[LikelyColumn], flag: str, meaning: str, ask: bool
 ) -> str:
     """A column by its flag, by its answer, or by the proposal where that is beyond doubt."""
     from softswitch.tables.proposal import shares_in_words, surely
@@ -210,7 +225,7 @@ def _which(
     said = [f"{meaning} is in doubt: name it with --{flag}. It may be"]
     said += [
         f"  {one.name}: {shares_in_words(looked.table[one.name])}; {one.why or 'nothing speaks for it'}"
-        for one in candidates[:6]
+        for one in ([one for one in candidates if one.points >= 0] or candidates)[:6]
     ]
     raise ValueError("\n".join(said))
 
@@ -299,25 +314,33 @@ def _header(looked: LookedAt) -> Text:
     return Text(f"{looked.file}: {len(looked.table):,} rows, {len(looked.table.columns)} columns{form}")
 
 
-def _overview(looked: LookedAt, roles: Roles) -> Table:
-    """A line a column: what it is, how much of it is empty, and what it is for."""
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading, where in (("column", "left"), ("what it is", "left"), ("empty", "right"), ("values", "right")):
-        grid.add_column(heading, justify=where, overflow="fold", header_style="bold")  # type: ignore[arg-type]
-    grid.add_column("used as", header_style="bold")
-    named = {roles.label: "label", roles.client: "client"} | dict.fromkeys(roles.ignore, "left out")
+def _used_as(roles: Roles) -> dict[str, str]:
+    named = {roles.label: "label", roles.client: "client"}
     if roles.task.sensitive is not None and roles.task.protected is not None:
         named.setdefault(roles.task.sensitive, "group")
+    return named | dict.fromkeys(roles.ignore, "left out")
+
+
+def _overview(looked: LookedAt, used_as: dict[str, str]) -> Table:
+    """A line a column: what it is, how much of it is empty, and what it is for, where that is known."""
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in ("column", "what it is"):
+        grid.add_column(heading, overflow="fold")
+    for heading in ("empty", "values"):
+        grid.add_column(heading, justify="right")
+    if used_as:
+        grid.add_column("used as")
     fold = len(looked.survey) > MOST_SHOWN
-    folded: dict[str, int] = {}
+    folded: Counter[str] = Counter()
     for seen in looked.survey:
-        if fold and seen.name not in named and not seen.empty and not seen.remark:
-            folded[seen.what] = folded.get(seen.what, 0) + 1
+        if fold and seen.name not in used_as and not seen.empty and not seen.remark and not seen.reason:
+            folded[seen.what] += 1
             continue
         empty = "" if not seen.empty else "<1%" if seen.empty < 0.01 else f"{seen.empty:.0%}"
-        grid.add_row(Text(seen.name), seen.what, empty, f"{seen.values:,}", named.get(seen.name, "feature"))
+        role = (used_as.get(seen.name, "feature"),) if used_as else ()
+        grid.add_row(Text(seen.name), seen.what, empty, f"{seen.values:,}", *role)
     for what, many in folded.items():
-        grid.add_row(f"… {many} more", what, "", "", "feature")
+        grid.add_row(f"… {many} more", what, "", "", *(("feature",) if used_as else ()))
     return grid
 
 
@@ -336,6 +359,11 @@ def _words(looked: LookedAt, roles: Roles) -> list[str]:
         said.append("\nLeft out (to keep one: --keep COLUMN):")
         said += [f"- {name}: {reason}" for name, reason in roles.ignore.items()]
     told = remarks(looked.table, looked.survey, roles.label, roles.client, roles.what, list(roles.ignore))
+    if looked.marks:
+        told.append(f"these cells count as empty, as those with nothing in them: {', '.join(looked.marks)}")
+    for name, cells in looked.odd.items():
+        words = ", ".join(f"{word!r} ({share:.1%})" for word, share in cells.items())
+        told.append(f"{name}: all but {words} are numbers or dates, so that counts as empty, in every column")
     if told:
         said.append("\nTo know:")
         said += [f"- {one}" for one in told]
@@ -358,6 +386,7 @@ def _config(looked: LookedAt, roles: Roles, out: Path) -> Config:
         roles.client,
         roles.positive.value,
         ignore=tuple(roles.ignore),
+        empty=_marks(looked.odd),
         incomplete=INCOMPLETE[1] if gaps else INCOMPLETE[0],
         **form,
     )

@@ -65,7 +65,8 @@ def predict(
     from softswitch.tables.table import read_table, written_form
 
     def work() -> tuple[Path, int]:
-        model, table = load(run, uncertified=uncertified), read_table(data)
+        model = load(run, uncertified=uncertified)
+        table = read_table(data, empty=tuple(model.run.settings.get("data.empty", ())))
         file = out or data.with_name(re.sub(r"\.(\w+)(\.(gz|xz|bz2|zip))?$", "", data.name) + "-predicted.csv")
         if file.exists():
             raise ValueError(f"{file} is there already; give another --out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -11,10 +12,12 @@ import pandas as pd
 
 EMPTY = (
     *("", "?", "-", "--", "–", "—", ".", "..", "NA", "<NA>", "N/A", "n/a", "N.A.", "n.a.", "#N/A", "#N/A N/A", "#NA"),
-    *("#NV", "NULL", "Null", "null", "None", "NaN", "nan", "NaT", "-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN"),
-    "-1.#QNAN",
+    *("#NV", "NULL", "Null", "null", "NaN", "nan", "NaT", "-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN"),
+    *("-1.#QNAN", "\\N"),
 )
 """Cells that count as empty."""
+NONE = ("None", "none")
+"""Cells that count as empty where all others are numbers; among words they are one."""
 SIGNS = "%|‰|€|\\$|£|¥|EUR|USD|GBP|CHF"
 """What may stand before or behind a number, the same in all of a column."""
 FEW = 50
@@ -27,8 +30,8 @@ def is_text(values: pd.Series) -> bool:
     return not (kinds.is_numeric_dtype(values) or kinds.is_bool_dtype(values) or kinds.is_datetime64_any_dtype(values))
 
 
-def tidy(values: pd.Series, decimal: str = ".") -> pd.Series:
-    """A column without blanks around its words and with its empty cells empty; as numbers where it holds numbers."""
+def tidy(values: pd.Series, decimal: str = ".", empty: Sequence[str] = ()) -> pd.Series:
+    """A column without blanks around its words, and as numbers where it holds such; ``empty``: more empty cells."""
     if isinstance(values.dtype, pd.CategoricalDtype):
         values = values.astype(values.dtype.categories.dtype)
     if not is_text(values):
@@ -36,19 +39,20 @@ def tidy(values: pd.Series, decimal: str = ".") -> pd.Series:
     codes, kept = pd.factorize(values)
     if len(kept) and all(isinstance(value, Decimal) for value in kept):
         return values.astype(float)
-    instead = [_bare(value) for value in kept]
+    marks = frozenset((*EMPTY, *empty))
+    instead = [_bare(value, marks) for value in kept]
     if any(one is not other for one, other in zip(instead, kept, strict=True)):
         told = np.array([*instead, None], dtype=object)[codes]
         values = pd.Series(told, index=values.index, name=values.name).infer_objects()
-    numbers = as_numbers(values, decimal)
+    numbers = as_numbers(values.where(~values.isin(NONE)), decimal)
     return values if numbers is None else numbers
 
 
-def _bare(value: object) -> object:
+def _bare(value: object, marks: frozenset[str]) -> object:
     if not isinstance(value, str):
         return value
     bare = value.strip()
-    return None if bare in EMPTY else value if bare == value else bare
+    return None if bare in marks else value if bare == value else bare
 
 
 def as_numbers(values: pd.Series, decimal: str = ".") -> pd.Series | None:

@@ -12,7 +12,7 @@ from softswitch.tables.features import as_words
 from softswitch.tables.leaks import TOO_GOOD, says_again, tells_label
 from softswitch.tables.settings import TASKS, DataSection
 from softswitch.tables.survey import MOMENTS, UNUSABLE, WHOLE, WORDS, YES_NO, ColumnSurvey, parts_of_name, plain
-from softswitch.tables.telling_words import NAMES_OF_CLIENTS, NAMES_OF_LABELS, NEGATIVE, POSITIVE
+from softswitch.tables.telling_words import NAMES_OF_CLIENTS, NAMES_OF_LABELS, NAMES_OF_NAMES, NEGATIVE, POSITIVE
 
 KIND_OF_LABEL = {"two": TASKS[0]}
 """What must hold at every client, where nobody says: by what the label is."""
@@ -21,14 +21,12 @@ LABEL_IN_WORDS = {"two": "two classes", "classes": "several classes", "number": 
 HELD_OUT = DataSection("", "", "").held_out
 FEWEST_ROWS = 3
 """Rows that a column's values have on the average, at least, where they may be clients."""
-SURE = 3.0
-"""Points from which on a column is taken without asking,"""
-AHEAD = 1.0
-"""and by how many it must be ahead of the next."""
+SURE = ((3.0, 1.0), (2.0, 2.0))
+"""Points from which on a column is taken without asking, each with by how many it must be ahead of the next."""
 
 
 @dataclass(frozen=True)
-class Candidate:
+class LikelyColumn:
     """A column that may be meant.
 
     Attributes:
@@ -59,7 +57,7 @@ class PositiveClass:
     why: str
 
 
-def label_candidates(survey: Sequence[ColumnSurvey]) -> list[Candidate]:
+def label_candidates(survey: Sequence[ColumnSurvey]) -> list[LikelyColumn]:
     """Columns that may be the one to predict, those first for which most speaks."""
     found = []
     able = [seen for seen in survey if seen.what not in (*UNUSABLE, *MOMENTS)]
@@ -76,11 +74,11 @@ def label_candidates(survey: Sequence[ColumnSurvey]) -> list[Candidate]:
                 points, why = points + 1, [*why, "the only column of two values"]
         if _by_name(seen.name, NAMES_OF_CLIENTS, "")[0]:
             points -= 2
-        found.append(Candidate(seen.name, points, ", ".join(why)))
+        found.append(LikelyColumn(seen.name, points, ", ".join(why)))
     return sorted(found, key=lambda one: -one.points)
 
 
-def client_candidates(survey: Sequence[ColumnSurvey], rows: int, label: str | None) -> list[Candidate]:
+def client_candidates(survey: Sequence[ColumnSurvey], rows: int, label: str | None) -> list[LikelyColumn]:
     """Columns that may say whose row it is, those first for which most speaks."""
     found = []
     for seen in survey:
@@ -94,26 +92,27 @@ def client_candidates(survey: Sequence[ColumnSurvey], rows: int, label: str | No
         if seen.what == YES_NO or (seen.what == WHOLE and not points):
             points -= 1
         why.append(f"{seen.values:,} values, {rows / seen.values:,.0f} rows each on the average")
-        found.append(Candidate(seen.name, points, ", ".join(why)))
+        found.append(LikelyColumn(seen.name, points, ", ".join(why)))
     return sorted(found, key=lambda one: -one.points)
 
 
-def surely(candidates: Sequence[Candidate]) -> str | None:
+def surely(candidates: Sequence[LikelyColumn]) -> str | None:
     """The column that is meant without doubt; None where one has to be asked for."""
-    if not candidates or candidates[0].points < SURE:
+    if not candidates:
         return None
-    if len(candidates) > 1 and candidates[0].points - candidates[1].points < AHEAD:
-        return None
-    return candidates[0].name
+    best, next_best = candidates[0].points, candidates[1].points if len(candidates) > 1 else 0.0
+    sure = any(best >= points and best - next_best >= ahead for points, ahead in SURE)
+    return candidates[0].name if sure else None
 
 
 def _by_name(name: str, hints: tuple[frozenset[str], frozenset[str]], why: str) -> tuple[float, list[str]]:
-    """Points for a name: 3 where a word of it says so and is all or the last of it, 2 where it often does."""
+    """Points for a name whose noun, its last word but for id, name and the like, says so (3) or often does (2)."""
     parts = parts_of_name(name)
+    while len(parts) > 1 and parts[-1] in NAMES_OF_NAMES:
+        parts.pop()
     for points, words in zip((3.0, 2.0), hints, strict=True):
-        if any(part in words for part in parts):
-            main = parts[0] in words or parts[-1] in words or (len(parts) > 1 and parts[-2] in words)
-            return points + (0.5 if len(parts) == 1 else 0.25 if main else 0.0), [why]
+        if parts and parts[-1] in words:
+            return points + (0.5 if len(parts) == 1 else 0.0), [why]
     return 0.0, []
 
 
@@ -133,10 +132,13 @@ def _by_words(one: str, other: str) -> bool | None:
     """Whether the first of two words is the positive one; None where they do not tell."""
     one, other = one.lower().strip(), other.lower().strip()
     for first, second, answer in ((one, other, True), (other, one, False)):
-        if first in POSITIVE and second not in POSITIVE:
+        if first in POSITIVE and second in NEGATIVE:
             return answer
     for first, second, answer in ((one, other, True), (other, one, False)):
-        if second in NEGATIVE and first not in NEGATIVE:
+        if len(first) > 1 and first in POSITIVE and second not in POSITIVE:
+            return answer
+    for first, second, answer in ((one, other, True), (other, one, False)):
+        if (len(second) > 1 or second == "0") and second in NEGATIVE and first not in NEGATIVE:
             return answer
         if any(
             second == before + first for before in ("no ", "not ", "non-", "non ", "non", "un", "in", "no_", "not_")
@@ -189,13 +191,13 @@ def remarks(
     enough = next(many for many in range(1, 1000) if int(HELD_OUT * many) >= 1)
     if few := int((sizes < enough).sum()):
         said.append(
-            f"{few:,} of {len(sizes):,} clients have fewer than {enough} rows: none of theirs can be kept apart, so "
+            f"clients with fewer than {enough} rows: {few:,} of {len(sizes):,}; none of theirs can be kept apart, so "
             "no promise can be made of all clients"
         )
     if what == "two":
         single = int((rows[label].groupby(as_words(rows[client])).nunique() < 2).sum())
         if single:
-            said.append(f"{single:,} of {len(sizes):,} clients have rows of one class only")
+            said.append(f"clients with rows of one class only: {single:,} of {len(sizes):,}")
     said += [f"{seen.name}: {seen.remark}" for seen in survey if seen.remark and seen.name not in ignored]
     half = [seen.name for seen in survey if 0.5 < seen.empty <= 1 and seen.name not in (*ignored, label, client)]
     if half:
@@ -220,11 +222,16 @@ def value_named(values: pd.Series, wanted: str, flag: str) -> Any:
     return found[0]
 
 
+def shorten(word: str, longest: int = 24) -> str:
+    """A word, cut off where it is long."""
+    return word if len(word) <= longest else word[: longest - 1] + "…"
+
+
 def shares_in_words(values: pd.Series, most: int = 3) -> str:
     """The most frequent values with their shares, or the range of numbers."""
     filled = values.dropna()
     if pd.api.types.is_float_dtype(filled) and filled.nunique() > most:
         return f"{filled.min():g} to {filled.max():g}"
     shares = as_words(filled).value_counts(normalize=True)
-    told = [f"{value} {share:.0%}" for value, share in shares.iloc[:most].items()]
+    told = [f"{shorten(value)} {share:.0%}" for value, share in shares.iloc[:most].items()]
     return ", ".join(told) + (" …" if len(shares) > most else "")

@@ -100,7 +100,7 @@ def make_ready(config: Config, folder: Path) -> ReadyTable:
 def _read(file: Path, config: Config) -> tuple[pd.DataFrame, int]:
     """The table, and how many of its rows were left out, where the settings say that incomplete ones are."""
     data, task = config.data, config.task
-    table = read_table(file, encoding=data.encoding, separator=data.separator, decimal=data.decimal)
+    table = read_table(file, encoding=data.encoding, separator=data.separator, decimal=data.decimal, empty=data.empty)
     if data.incomplete == INCOMPLETE[0]:
         return table, 0
     grouped = (task.sensitive,) if task.kind in GROUPED else ()

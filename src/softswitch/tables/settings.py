@@ -47,6 +47,7 @@ class DataSection:
     ignore: tuple[str, ...] = says("Columns to leave out.", [])
     held_out: float = says("The share of each client's rows that is kept for the certificate.", 0.25)
     choosing: float = says("The share that the model for unseen rows is chosen by, where run.aim is certified.", 0.15)
+    empty: tuple[str, ...] = says("Words that count as empty cells, besides NA, ?, - and the like.", [])
     incomplete: str = says(
         f"Rows with an empty cell as label, client or group: {' or '.join(INCOMPLETE)}.",
         INCOMPLETE[0],

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from softswitch.tables.cells import as_numbers, is_text
-from softswitch.tables.features import MOST_LEVELS, ROWS_OF_A_LEVEL, as_words
+from softswitch.tables.cells import is_text, tidy
+from softswitch.tables.features import MOST_LEVELS, ROWS_OF_A_LEVEL, Levels, as_words, column_kind
 from softswitch.tables.moments import has_doubtful_order, moments_of, order_of, tells_moments
 from softswitch.tables.telling_words import NAMES_OF_IDENTIFIERS
 
@@ -28,7 +28,9 @@ NEARLY_EMPTY = 0.995
 ENOUGH = 20
 """Rows, fewer of which tell nothing of what a column is."""
 NEARLY_NUMBERS = 0.9
-"""The share of numbers from which on a column of words looks like one of numbers with some cells that are none."""
+"""The share of numbers from which on a column of words looks like one of numbers with some cells that are none,"""
+MOST_ODD = 3
+"""where these are so few different ones at most."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def look_at(values: pd.Series) -> ColumnSurvey:
     if filled.empty:
         return ColumnSurvey(name, EMPTY, empty, many, "empty in every row")
     if many == 1 and empty == 0:
-        return ColumnSurvey(name, CONSTANT, empty, many, f"{filled.iloc[0]!r} in every row")
+        return ColumnSurvey(name, CONSTANT, empty, many, f"{plain(filled.iloc[0])!r} in every row")
     what, remark = _kind(values, filled, many)
     if empty > NEARLY_EMPTY:
         return ColumnSurvey(name, what, empty, many, f"empty in {empty:.1%} of the rows")
@@ -85,7 +87,7 @@ def _kind(values: pd.Series, filled: pd.Series, many: int) -> tuple[str, str | N
         return WHOLE if whole else NUMBER, None
     if len(order_of(values)) > 1:
         return WORDS, "looks like dates, but some can only have the day first and some only the month"
-    return WORDS, _odd_cells(filled) or _rare_levels(filled, many)
+    return WORDS, _rare_levels(filled, many)
 
 
 def _moments(values: pd.Series) -> tuple[str, str | None]:
@@ -100,17 +102,17 @@ def _moments(values: pd.Series) -> tuple[str, str | None]:
     return what, f"read with the {told[found[0]]}" if found else None
 
 
-def _odd_cells(filled: pd.Series) -> str | None:
-    """Cells that are no numbers in a column that nearly is one of numbers."""
-    kept = pd.unique(filled.astype(str))
-    if len(kept) < ENOUGH:
-        return None
-    odd = [word for word in kept if as_numbers(pd.Series([word])) is None]
-    share = 1 - filled.astype(str).isin(odd).mean()
-    if not odd or share < NEARLY_NUMBERS:
-        return None
-    few = ", ".join(map(repr, odd[:3]))
-    return f"{share:.1%} of its cells are numbers, but not {few}; read as words until these are empty or numbers"
+def odd_cells(values: pd.Series) -> dict[str, float]:
+    """Words, each with its share, but for which a column of text is one of numbers or of dates; empty if it is not."""
+    if not is_text(values):
+        return {}
+    filled = values.dropna().astype(str)
+    odd = filled[~filled.str.fullmatch(r"[-+€$£]?\d[-\d.,' %€$£eE:/T]*")]
+    words = odd.value_counts()
+    if len(filled) < ENOUGH or odd.empty or len(odd) > (1 - NEARLY_NUMBERS) * len(filled) or len(words) > MOST_ODD:
+        return {}
+    rest = tidy(values.where(~values.isin(words.index)))
+    return {} if column_kind(rest) == Levels.kind else {str(word): many / len(values) for word, many in words.items()}
 
 
 def _rare_levels(filled: pd.Series, many: int) -> str | None:

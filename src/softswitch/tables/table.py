@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
@@ -24,6 +26,7 @@ def read_table(
     encoding: str = "auto",
     separator: str = "auto",
     decimal: str = "auto",
+    empty: Sequence[str] = (),
     as_text: bool = False,
 ) -> pd.DataFrame:
     """Read a table from a text file (also packed), Parquet or Excel.
@@ -33,15 +36,16 @@ def read_table(
         encoding: of a text file; "auto": found by looking, as are
         separator: what stands between its cells, and
         decimal: its decimal sign.
+        empty: words that count as empty cells, besides those that always do.
         as_text: a text file's cells as they stand there.
     """
     path, ending = checked_file(file)
     if ending in TEXT:
         form = form_of(path, encoding=encoding, separator=separator, decimal=decimal)
-        return _from_text(path, form, as_text=as_text)
+        return _from_text(path, form, empty, as_text=as_text)
     table = _from_parquet(path) if ending in PARQUET else _from_excel(path)
     _check_names(path, list(table.columns))
-    return table if as_text else table.apply(tidy)
+    return table if as_text else table.apply(tidy, empty=empty)
 
 
 def checked_file(file: str | Path) -> tuple[Path, str]:
@@ -71,9 +75,19 @@ def written_form(file: str | Path) -> TextForm | None:
     return form_of(path) if ending in TEXT else None
 
 
-def _from_text(path: Path, form: TextForm, *, as_text: bool) -> pd.DataFrame:
+def marks_in(file: str | Path) -> tuple[str, ...]:
+    """Which marks of empty cells the beginning of a text file has."""
+    path, ending = checked_file(file)
+    if ending not in TEXT:
+        return ()
+    form = form_of(path)
+    cells = {cell.strip() for _, row in first_rows(path, form.encoding, form.separator) for cell in row}
+    return tuple(mark for mark in EMPTY if mark and mark in cells)
+
+
+def _from_text(path: Path, form: TextForm, empty: Sequence[str], *, as_text: bool) -> pd.DataFrame:
     _check_lines(path, first_rows(path, form.encoding, form.separator))
-    told: dict[str, Any] = {"dtype": str, "na_filter": False} if as_text else {"na_values": EMPTY}
+    told: dict[str, Any] = {"dtype": str, "na_filter": False} if as_text else {"na_values": [*EMPTY, *empty]}
     try:
         with open_bytes(path) as stream:
             table = pd.read_csv(
@@ -89,7 +103,7 @@ def _from_text(path: Path, form: TextForm, *, as_text: bool) -> pd.DataFrame:
     except (pd.errors.ParserError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path} could not be read as a table {form}: {error}") from error
     table.columns = table.columns.str.strip()
-    return table if as_text else table.apply(tidy, decimal=form.decimal)
+    return table if as_text else table.apply(tidy, decimal=form.decimal, empty=empty)
 
 
 def _check_lines(path: Path, rows: list[tuple[int, list[str]]]) -> None:
@@ -143,7 +157,7 @@ def _from_excel(path: Path) -> pd.DataFrame:
         cells = pd.read_excel(path, header=None, engine="openpyxl")
     except ImportError as error:
         raise ValueError(f"{path} is Excel, which needs openpyxl: pip install 'softswitch[excel]'") from error
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise ValueError(f"{path} could not be read as Excel: {error}") from error
     if len(cells) < 2:
         raise ValueError(f"{path} is empty" if cells.empty else f"{path} has names of columns, but no rows")

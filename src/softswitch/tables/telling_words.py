@@ -11,12 +11,14 @@ NAMES_OF_IDENTIFIERS = _words(
     "id ids uuid guid key index idx rowid rowname rownames rownum rownumber row nr no num ssn identifier serial "
     "caseid recordid obs obsnumber"
 )
+NAMES_OF_NAMES = _words("id name code no nr num number key flag")
+"""What a column's name may end in behind its noun."""
 NAMES_OF_LABELS = (
     _words("label labels target y outcome class classes response diagnosis"),
     _words(
         "default defaulted churn churned attrition survived died death dead mortality fraud spam approved denied late "
         "delayed cancelled readmitted malignant disease relapse event status result passed failed grade quality score "
-        "price income salary wage sales cost amount rating type species"
+        "price income salary wage sales cost amount rating species"
     ),
 )
 """Words in the names of columns to predict: those that say so, and those that often are."""
@@ -30,7 +32,7 @@ NAMES_OF_CLIENTS = (
         "department dept office agency company firm team household family subject patient participant user customer "
         "account farm field plot batch lab court judge origin airport zip zipcode area location neighborhood "
         "neighbourhood dealer seller vendor supplier doctor physician hub depot warehouse operator sector industry "
-        "occupation player reader animal litter"
+        "occupation cluster player reader animal litter"
     ),
 )
 """Words in the names of columns that say whose row it is: those that say so, and those that often do."""
