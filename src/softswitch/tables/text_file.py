@@ -17,7 +17,7 @@ from typing import IO, Any
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 DECIMALS = {".": "point", ",": "comma"}
 PACKED = (".gz", ".xz", ".bz2", ".zip")
-LOOKED_AT = 1 << 20
+LOOKED_AT = 1 << 18
 """So many characters of a file are looked at to find its separator and its decimal sign."""
 FEWEST_POINTS = 0.1
 """Cells with a decimal point are fewer than this share of those with a decimal comma, where the comma is the sign."""
@@ -133,12 +133,15 @@ def _agreement(rows: list[tuple[int, list[str]]]) -> tuple[float, int]:
     return sum(len(row) == cells for _, row in rows) / len(rows), cells
 
 
+_WITH_COMMA = re.compile(r"\s*[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+\D{0,3}")
+_DOUBTFUL = re.compile(r"\s*[-+]?[1-9]\d{0,2},\d{3}\D{0,3}")
+_WITH_POINT = re.compile(r"\s*[-+]?(\d+|\d{1,3}(,\d{3})+)?\.\d+([eE][-+]?\d+)?\D{0,3}")
+
+
 def _decimal(cells: list[str], separator: str) -> str:
     """Cells such as 1,5 against cells such as 1.5; in 1,234 the comma may stand for thousands as well."""
-    comma = sum(bool(re.fullmatch(r"\s*[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+\D{0,3}", cell)) for cell in cells)
-    doubtful = sum(bool(re.fullmatch(r"\s*[-+]?[1-9]\d{0,2},\d{3}\D{0,3}", cell)) for cell in cells)
-    point = sum(
-        bool(re.fullmatch(r"\s*[-+]?(\d+|\d{1,3}(,\d{3})+)?\.\d+([eE][-+]?\d+)?\D{0,3}", cell)) for cell in cells
-    )
-    sure = comma - doubtful if separator == "," or point else comma
-    return "," if sure > 0 and point <= FEWEST_POINTS * comma else "."
+    comma = [cell for cell in cells if "," in cell and _WITH_COMMA.fullmatch(cell)]
+    point = sum(_WITH_POINT.fullmatch(cell) is not None for cell in cells if "." in cell)
+    doubtful = sum(_DOUBTFUL.fullmatch(cell) is not None for cell in comma)
+    sure = len(comma) - (doubtful if separator == "," or point else 0)
+    return "," if sure > 0 and point <= FEWEST_POINTS * len(comma) else "."
