@@ -64,17 +64,17 @@ def test_nothing_but_the_table_is_needed_where_it_is_clear(folder):
         "2 of 400 rows have no label (delivery): they are left out",
         "sent: read with the day first",
         "stops: all but 'unknown' (",
-        "Wrote softswitch.toml. Next: softswitch train softswitch.toml",
+        "Wrote shipments.toml. Next: softswitch train shipments.toml",
     ):
         assert words in said
-    config = read_config(folder / "softswitch.toml")
+    config = read_config(folder / "shipments.toml")
     data = config.data
     assert (data.file, data.label, data.client, data.positive) == ("shipments.csv", "delivery", "depot", "late")
     assert data.ignore == ("order_id", "days_late")
     assert (data.separator, data.decimal, data.encoding) == (";", ",", "cp1252")
     assert (data.empty, data.incomplete) == (("unknown",), "leave-out")
     assert (config.task.kind, config.task.at_most) == ("miss-rate", 0.05)
-    assert "# days_late: tells delivery by itself" in (folder / "softswitch.toml").read_text(encoding="utf-8")
+    assert "# days_late: tells delivery by itself" in (folder / "shipments.toml").read_text(encoding="utf-8")
     ready = training.make_ready(config, folder)
     assert ready.left_out == 2
     assert ready.classes == ("on time", "late")
@@ -133,24 +133,30 @@ def test_complaints_come_all_at_once_and_nothing_is_written(folder, words, said)
     told = invoke("init", *words, code=2)
     for one in said:
         assert one in told
-    assert not (folder / "softswitch.toml").exists()
+    assert not (folder / "shipments.toml").exists()
 
 
 def test_a_file_that_is_there_is_not_written_over(folder):
-    (folder / "softswitch.toml").write_text("mine")
+    (folder / "shipments.toml").write_text("mine")
     assert "is there already" in invoke("init", "shipments.csv", "--label", "delivery", code=2)
-    assert (folder / "softswitch.toml").read_text() == "mine"
+    assert (folder / "shipments.toml").read_text() == "mine"
     invoke("init", "shipments.csv", "--label", "delivery", "--force")
-    assert read_config(folder / "softswitch.toml").data.label == "delivery"
+    assert read_config(folder / "shipments.toml").data.label == "delivery"
 
 
 def test_on_a_terminal_it_asks(folder, monkeypatch):
-    """An empty answer takes the proposal: label, client, positive, kind, bound, and the two columns to leave out."""
+    """An empty answer takes the proposal; a wrong one is asked for again."""
     monkeypatch.setattr(on_init, "on_terminal", lambda: True)
-    said = invoke("init", "shipments.csv", answers="\n\non time\n\n0.1\n\nn\n")
-    for words in ("The column to predict [delivery]", "whose row it is [depot]", "counts as positive", "Leave out"):
+    said = invoke("init", "shipments.csv", answers="delivry\n\n\non time\nfair\n\n0.1\n\nn\n")
+    for words in (
+        "The column to predict [delivery]",
+        "whose row it is [depot]",
+        "counts as positive",
+        "Leave out",
+        "did you mean",
+    ):
         assert words in said
-    config = read_config(folder / "softswitch.toml")
+    config = read_config(folder / "shipments.toml")
     assert (config.data.label, config.data.client, config.data.positive) == ("delivery", "depot", "on time")
     assert config.data.ignore == ("order_id",)
     assert (config.task.kind, config.task.at_most) == ("miss-rate", 0.1)
@@ -160,7 +166,7 @@ def test_on_a_terminal_it_asks(folder, monkeypatch):
 
 def test_train_tells_all_mistakes_at_once(folder):
     invoke("init", "shipments.csv", "--label", "delivery")
-    text = (folder / "softswitch.toml").read_text(encoding="utf-8")
+    text = (folder / "shipments.toml").read_text(encoding="utf-8")
     text = text.replace('label = "delivery"', 'label = "delivry"').replace('"order_id"', '"order"')
     text = text.replace('client = "depot"', 'client = "depots"').replace("confidence = 0.95", "confidence = 2.0")
     (folder / "bad.toml").write_text(text, encoding="utf-8")

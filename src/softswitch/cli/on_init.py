@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from softswitch.tables.proposal import LikelyColumn, PositiveClass
     from softswitch.tables.survey import ColumnSurvey
     from softswitch.tables.text_file import TextForm
+
+Found = TypeVar("Found")
 
 WIDEST = 80
 MOST_SHOWN = 24
@@ -90,7 +92,7 @@ def init(
     ] = None,
     sensitive: Annotated[str | None, typer.Option(help="The column with the group, where there are groups.")] = None,
     protected: Annotated[str | None, typer.Option(help="The protected group's value.")] = None,
-    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("softswitch.toml"),
+    out: Annotated[Path | None, typer.Option(help="The file to write; by default named as the table is.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="On a terminal: take what is proposed, ask nothing.")] = False,
 ) -> None:
@@ -105,27 +107,38 @@ def init(
     )
     ask = on_terminal() and not yes
 
-    def work() -> tuple[LookedAt, Roles]:
+    def work() -> tuple[LookedAt, Roles, Path]:
         named = _named_once(table, data)
-        _, looked = all_at_once(lambda: _check_wishes(wishes, out, force), lambda: _look(named))
+        file = out or Path(Path(named).name.partition(".")[0] + ".toml")
+        _, looked = all_at_once(lambda: _check_wishes(wishes, file, force), lambda: _look(named))
         console.print(_header(looked))
         if ask:
             console.print(_overview(looked, {}))
-        return looked, _roles(looked, wishes, ask)
+        return looked, _roles(looked, wishes, ask), file
 
-    looked, roles = or_refuse(work)
+    looked, roles, file = or_refuse(work)
     if not ask:
         console.print(_overview(looked, _used_as(roles)))
     for part in _words(looked, roles):
         console.print(part, markup=False)
-    config = _config(looked, roles, out)
-    or_refuse(lambda: out.write_text(_with_reasons(write_config(config), roles), encoding="utf-8"))
-    console.print(f"\nWrote {out}. Next: softswitch train {out}", markup=False, soft_wrap=True)
+    config = _config(looked, roles, file)
+    or_refuse(lambda: file.write_text(_with_reasons(write_config(config), roles), encoding="utf-8"))
+    console.print(f"\nWrote {file}. Next: softswitch train {file}", markup=False, soft_wrap=True)
 
 
 def on_terminal() -> bool:
     """Whether there is someone to ask."""
     return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _asked(question: str, default: Any, check: Callable[[Any], Found]) -> Found:
+    """What the answer stands for; asked again while it is refused."""
+    while True:
+        told = typer.prompt(question, default=default, type=None if default is None else type(default))
+        try:
+            return check(told)
+        except ValueError as error:
+            typer.echo(str(error))
 
 
 def _named_once(table: str | None, data: str | None) -> str:
@@ -144,6 +157,12 @@ def _check_wishes(wishes: Wishes, out: Path, force: bool) -> None:
         said.append(f"--kind must be one of {', '.join(TASKS)}, but is {wishes.kind!r}")
     if said:
         raise ValueError("\n".join(said))
+
+
+def _kind(told: str) -> str:
+    if told not in TASKS:
+        raise ValueError(f"it must be one of {', '.join(TASKS)}, but is {told!r}")
+    return told
 
 
 def _look(file: str) -> LookedAt:
@@ -216,8 +235,8 @@ def _which(
         return _column(looked, named, f"--{flag}")
     sure = surely(candidates)
     if ask:
-        told = typer.prompt(meaning, default=sure or (candidates[0].name if candidates else None))
-        return _column(looked, told, meaning)
+        likely = sure or (candidates[0].name if candidates else None)
+        return _asked(meaning, likely, lambda told: _column(looked, told, "the answer"))
     if sure is not None:
         return sure
     if not candidates:
@@ -272,11 +291,13 @@ def _positive(looked: LookedAt, label: str, what: str, wished: str | None, ask: 
             f"{values.nunique():,} values, {shares_in_words(values)}"
         )
     found = positive_class(values)
-    if wished is None and ask:
-        wished = typer.prompt(f"Which value of {label} counts as positive ({found.why})", default=str(found.value))
-    if wished is None:
+    if wished is None and not ask:
         return found
-    chosen = value_named(values, wished, "--positive")
+    if wished is None:
+        question = f"Which value of {label} counts as positive ({found.why})"
+        chosen = _asked(question, str(found.value), lambda told: value_named(values, told, "the answer"))
+    else:
+        chosen = value_named(values, wished, "--positive")
     if chosen == found.value:
         return replace(found, why="as you said")
     return replace(found, value=chosen, other=found.value, share=1 - found.share, why="as you said")
@@ -288,22 +309,22 @@ def _task(looked: LookedAt, wishes: Wishes, what: str, ask: bool) -> TaskSection
 
     kind = wishes.kind or KIND_OF_LABEL.get(what, TASKS[0])
     if ask and wishes.kind is None:
-        kind = typer.prompt("What must hold at every client", default=kind)
-        if kind not in TASKS:
-            raise ValueError(f"what must hold must be one of {', '.join(TASKS)}, but is {kind!r}")
+        kind = _asked("What must hold at every client", kind, _kind)
     bound = (0.05 if kind in RATES else 0.1) if wishes.at_most is None else wishes.at_most
     if ask and wishes.at_most is None:
         bound = typer.prompt(f"The bound of {kind}: at most", default=bound, type=float)
     sensitive, protected = wishes.sensitive, None
     if kind in GROUPED:
         if ask and sensitive is None:
-            sensitive = _column(looked, typer.prompt("The column with the group"), "The column with the group")
-        told = wishes.protected
-        if ask and told is None:
-            told = typer.prompt(f"The protected value of {sensitive}")
-        if sensitive is None or told is None:
+            sensitive = _asked("The column with the group", None, lambda told: _column(looked, told, "the answer"))
+        if sensitive is None or (wishes.protected is None and not ask):
             raise ValueError(f"--kind {kind} needs --sensitive and --protected: a column and its value")
-        protected = value_named(looked.table[sensitive], told, "--protected")
+        values = looked.table[sensitive]
+        if wishes.protected is None:
+            question = f"The protected value of {sensitive}"
+            protected = _asked(question, None, lambda told: value_named(values, told, "the answer"))
+        else:
+            protected = value_named(values, wishes.protected, "--protected")
     elif wishes.protected is not None:
         protected = wishes.protected
     return TaskSection(kind=kind, at_most=bound, sensitive=sensitive, protected=protected)
