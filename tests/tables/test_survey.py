@@ -41,6 +41,8 @@ def seen(values, name="x"):
         ([f"case {i}" for i in range(ROWS)], "x", "identifier", "100% of its values are different"),
         (DRAWS.integers(0, 10**6, ROWS), "patient_id", "identifier", "named as an identifier"),
         (DRAWS.integers(0, 10**6, ROWS), "amount", "whole number", None),
+        (DRAWS.integers(0, 10**6, ROWS), "case no.", "identifier", "named as an identifier"),
+        (DRAWS.integers(0, 16, ROWS), "education-num", "whole number", None),
         ([5] * ROWS, "x", "constant", "5 in every row"),
         ([None] * ROWS, "x", "empty", "empty in every row"),
         ([1.0] + [None] * ROWS, "x", "whole number", "empty in 99.8% of the rows"),
@@ -204,14 +206,14 @@ def test_what_is_to_be_said_of_a_table():
     table.loc[:4, "outcome"] = None
     table.loc[5:7, "hospital"] = ["tiny", "tiny", "small"]
     table.loc[10, "hospital"] = None
-    table = pd.concat([table, table.iloc[[20]]], ignore_index=True)
+    table = pd.concat([table, table.iloc[20:27]], ignore_index=True)
     survey = [look_at(table[name]) for name in table]
     said = "\n".join(remarks(table, survey, "outcome", "hospital", "two", ["id"]))
     for words in (
-        "5 of 601 rows have no label (outcome): they are left out",
-        "1 of 601 rows have no client",
+        "5 of 607 rows have no label (outcome): they are left out",
+        "1 of 607 rows have no client",
         "clients with fewer than 4 rows: 2 of 5",
-        "1 rows are copies of others",
+        "7 of 607 rows look like another",
     ):
         assert words in said
     clean = hospitals()

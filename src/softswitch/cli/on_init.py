@@ -67,7 +67,7 @@ class Roles:
     label: str
     client: str
     what: str
-    positive: PositiveClass
+    positive: PositiveClass | None
     ignore: dict[str, str]
     task: TaskSection
 
@@ -210,7 +210,7 @@ def _roles(looked: LookedAt, wishes: Wishes, ask: bool) -> Roles:
         raise ValueError(f"--label and --client must be two columns, but both are {label!r}")
     what = what_label_is(looked.table[label])
     positive, task = all_at_once(
-        lambda: _positive(looked, label, what, wishes.positive, ask), lambda: _task(looked, wishes, what, ask)
+        lambda: _positive(looked, label, what, wishes.positive, ask), lambda: _task(looked, label, wishes, what, ask)
     )
     ignore = dict.fromkeys(wishes.ignore, "as you said")
     group = (task.sensitive,) if task.sensitive is not None else ()
@@ -279,17 +279,17 @@ def _check_group(looked: LookedAt, wishes: Wishes) -> None:
         _column(looked, wishes.sensitive, "--sensitive")
 
 
-def _positive(looked: LookedAt, label: str, what: str, wished: str | None, ask: bool) -> PositiveClass:
+def _positive(looked: LookedAt, label: str, what: str, wished: str | None, ask: bool) -> PositiveClass | None:
+    """The class that counts, of a label of two; None of any other."""
     from dataclasses import replace
 
-    from softswitch.tables.proposal import KIND_OF_LABEL, LABEL_IN_WORDS, positive_class, shares_in_words, value_named
+    from softswitch.tables.proposal import LABEL_IN_WORDS, positive_class, value_named
 
+    if what != "two":
+        if wished is not None:
+            raise ValueError(f"--positive is for labels of two values, but {label!r} is {LABEL_IN_WORDS[what]}")
+        return None
     values = looked.table[label]
-    if what not in KIND_OF_LABEL:
-        raise ValueError(
-            f"--label must name a column of two values, but {label!r} is {LABEL_IN_WORDS[what]}: "
-            f"{values.nunique():,} values, {shares_in_words(values)}"
-        )
     found = positive_class(values)
     if wished is None and not ask:
         return found
@@ -303,11 +303,17 @@ def _positive(looked: LookedAt, label: str, what: str, wished: str | None, ask: 
     return replace(found, value=chosen, other=found.value, share=1 - found.share, why="as you said")
 
 
-def _task(looked: LookedAt, wishes: Wishes, what: str, ask: bool) -> TaskSection:
+def _task(looked: LookedAt, label: str, wishes: Wishes, what: str, ask: bool) -> TaskSection:
     from softswitch.tables.kinds import GROUPED
-    from softswitch.tables.proposal import KIND_OF_LABEL, value_named
+    from softswitch.tables.proposal import KIND_OF_LABEL, LABEL_IN_WORDS, shares_in_words, value_named
 
-    kind = wishes.kind or KIND_OF_LABEL.get(what, TASKS[0])
+    if what not in KIND_OF_LABEL:
+        told = looked.table[label]
+        raise ValueError(
+            f"--label must name a column of two values, but {label!r} is {LABEL_IN_WORDS[what]}: {told.nunique():,} "
+            f"values, {shares_in_words(told)}"
+        )
+    kind = wishes.kind or KIND_OF_LABEL[what]
     if ask and wishes.kind is None:
         kind = _asked("What must hold at every client", kind, _kind)
     bound = (0.05 if kind in RATES else 0.1) if wishes.at_most is None else wishes.at_most
@@ -369,13 +375,11 @@ def _words(looked: LookedAt, roles: Roles) -> list[str]:
     """What is proposed, what is left out and why, and what else is to be said."""
     from softswitch.tables.proposal import remarks
 
-    task, positive = roles.task, roles.positive
-    said = [
-        f"\nPredict {roles.label}; clients by {roles.client}.",
-        f"Positive is {positive.value!r}, {positive.share:.1%} of the rows: {positive.why}."
-        + ("" if positive.why == "as you said" else f" Else: --positive {str(positive.other)!r}"),
-        f"At every client: {task.kind} at most {task.at_most:g}.",
-    ]
+    said = [f"\nPredict {roles.label}; clients by {roles.client}."]
+    if (positive := roles.positive) is not None:
+        other = "" if positive.why == "as you said" else f" Else: --positive {str(positive.other)!r}"
+        said.append(f"Positive is {positive.value!r}, {positive.share:.1%} of the rows: {positive.why}.{other}")
+    said.append(f"At every client: {roles.task.kind} at most {roles.task.at_most:g}.")
     if roles.ignore:
         said.append("\nLeft out (to keep one: --keep COLUMN):")
         said += [f"- {name}: {reason}" for name, reason in roles.ignore.items()]
@@ -405,7 +409,7 @@ def _config(looked: LookedAt, roles: Roles, out: Path) -> Config:
         file.as_posix(),
         roles.label,
         roles.client,
-        roles.positive.value,
+        None if roles.positive is None else roles.positive.value,
         ignore=tuple(roles.ignore),
         empty=_marks(looked.odd),
         incomplete=INCOMPLETE[1] if gaps else INCOMPLETE[0],
@@ -416,11 +420,9 @@ def _config(looked: LookedAt, roles: Roles, out: Path) -> Config:
 
 def _with_reasons(text: str, roles: Roles) -> str:
     """The settings with the reasons why columns are left out, and why this class is the positive one."""
-    positive = roles.positive
-    above = {
-        "positive = ": [f"{positive.value!r} is {positive.share:.1%} of the rows: {positive.why}."],
-        "ignore = ": [f"{name}: {reason}" for name, reason in roles.ignore.items()],
-    }
+    above = {"ignore = ": [f"{name}: {reason}" for name, reason in roles.ignore.items()]}
+    if (positive := roles.positive) is not None:
+        above["positive = "] = [f"{positive.value!r} is {positive.share:.1%} of the rows: {positive.why}."]
     lines = []
     for line in text.splitlines():
         for start, said in above.items():

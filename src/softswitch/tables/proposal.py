@@ -15,10 +15,12 @@ from softswitch.tables.survey import MOMENTS, UNUSABLE, WHOLE, WORDS, YES_NO, Co
 from softswitch.tables.telling_words import NAMES_OF_CLIENTS, NAMES_OF_LABELS, NAMES_OF_NAMES, NEGATIVE, POSITIVE
 
 KIND_OF_LABEL = {"two": TASKS[0]}
-"""What must hold at every client, where nobody says: by what the label is."""
+"""What must hold at every client, where nobody says: by what the label is. Other labels are refused."""
 LABEL_IN_WORDS = {"two": "two classes", "classes": "several classes", "number": "a number"}
 
 HELD_OUT = DataSection("", "", "").held_out
+MANY_COPIES = 0.01
+"""The share of rows that look like others from which on it is said."""
 FEWEST_ROWS = 3
 """Rows that a column's values have on the average, at least, where they may be clients."""
 SURE = ((3.0, 1.0), (2.0, 2.0))
@@ -202,10 +204,11 @@ def remarks(
     half = [seen.name for seen in survey if 0.5 < seen.empty <= 1 and seen.name not in (*ignored, label, client)]
     if half:
         said.append(f"more than half of the cells are empty in {', '.join(half)}")
-    again = int(table.duplicated().sum())
-    if again:
+    again = int(table.drop(columns=list(ignored)).duplicated().sum())
+    if again > MANY_COPIES * len(table):
         said.append(
-            f"{again:,} rows are copies of others: a copy kept apart for the certificate is no row that nobody has seen"
+            f"{again:,} of {len(table):,} rows look like another: if they are copies, leave them out, since a copy "
+            "that is kept apart is no row that nobody has seen"
         )
     return said
 

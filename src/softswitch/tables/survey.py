@@ -12,7 +12,7 @@ import pandas as pd
 from softswitch.tables.cells import is_text, tidy
 from softswitch.tables.features import MOST_LEVELS, ROWS_OF_A_LEVEL, Levels, as_words, column_kind
 from softswitch.tables.moments import has_doubtful_order, moments_of, order_of, tells_moments
-from softswitch.tables.telling_words import NAMES_OF_IDENTIFIERS
+from softswitch.tables.telling_words import NAMES_OF_COUNTS, NAMES_OF_IDENTIFIERS
 
 NUMBER, WHOLE, WORDS, YES_NO = "number", "whole number", "words", "two values"
 DATE, TIME, DATE_AND_TIME = "date", "time of day", "date and time"
@@ -127,7 +127,8 @@ def _names_rows(name: str, filled: pd.Series, many: int, what: str) -> str | Non
     """Why a column names rows instead of telling something about them; None where it does not."""
     if what in MOMENTS or what == NUMBER:
         return None
-    named, different = _is_named_as_identifier(name), many / len(filled)
+    different = many / len(filled)
+    named = _is_named_as_identifier(name, different)
     if is_text(filled):
         length = float(filled.astype(str).str.len().mean())
         if length > LONG_TEXT and different > 0.8:
@@ -146,9 +147,10 @@ def _names_rows(name: str, filled: pd.Series, many: int, what: str) -> str | Non
     return None
 
 
-def _is_named_as_identifier(name: str) -> bool:
-    parts = parts_of_name(name)
-    return name == "Unnamed: 0" or (bool(parts) and parts[-1] in NAMES_OF_IDENTIFIERS) or parts[:1] == ["id"]
+def _is_named_as_identifier(name: str, different: float) -> bool:
+    last = parts_of_name(name)[-1:]
+    counts = different >= NEARLY_ALL and last and last[0] in NAMES_OF_COUNTS
+    return bool(counts or (last and last[0] in NAMES_OF_IDENTIFIERS) or name == "Unnamed: 0")
 
 
 def what_label_is(values: pd.Series) -> str:

@@ -7,11 +7,10 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-NAMES_OF_IDENTIFIERS = _words(
-    "id ids uuid guid key index idx rowid rowname rownames rownum rownumber row nr no num ssn identifier serial "
-    "caseid recordid obs obsnumber"
-)
-NAMES_OF_NAMES = _words("id name code no nr num number key flag")
+NAMES_OF_IDENTIFIERS = _words("id ids uuid guid key ssn identifier caseid recordid rowid serial")
+NAMES_OF_COUNTS = _words("index idx rowname rownames rownum rownumber row nr no num number obs obsnumber")
+"""Names of identifiers too, where nearly all values differ; else of amounts."""
+NAMES_OF_NAMES = _words("id name code abbr no nr num number key flag")
 """What a column's name may end in behind its noun."""
 NAMES_OF_LABELS = (
     _words("label labels target y outcome class classes response diagnosis"),
