@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 import softswitch as ss
+from benchmarks.tables.sources import encoded
 from softswitch.support.plotting import BLUE, GREY, VERMILLION, panels, tolerance
-from softswitch.tables.encoding import Encoding
 from softswitch.tables.kinds import problem_of_kind
 from softswitch.tasks.fair_classification import adult
 from softswitch.tasks.neyman_pearson import breast_cancer
@@ -71,11 +71,10 @@ def _table(kind: str, package: str, name: str, prepare: Callable[[pd.DataFrame],
         table = prepare(data(package, name))
         table = table[table.groupby("client")["y"].transform("size") >= 40]
         features = [column for column in table.columns if column not in ("client", "y", "group")]
-        encoding = Encoding.fit(table, features)
-        columns = {"x": encoding.encode(table), "y": table["y"].to_numpy(np.int32)}
+        columns = {"x": encoded(table, features), "y": table["y"].to_numpy(np.int32)}
         if "group" in table:
             columns["group"] = table["group"].to_numpy(np.int32)
-        made = problem_of_kind(kind, len(encoding.features))
+        made = problem_of_kind(kind, columns["x"].shape[1])
         return made.problem, ss.ClientData.from_arrays(columns, client=table["client"].to_numpy())
 
     return make

@@ -30,7 +30,6 @@ from softswitch.clients.parts import Parts
 from softswitch.engines.certified import solve_certified
 from softswitch.guarantees.unseen_rows.certify import certify
 from softswitch.results.promised import is_answer
-from softswitch.tables.encoding import Encoding
 from softswitch.tables.kinds import GROUPED, KindOfProblem, problem_of_kind
 from softswitch.tasks.networks import moved_network
 
@@ -92,8 +91,10 @@ class Sampler:
         largest = frame["client"].astype(str).value_counts().index[:CLIENTS]
         frame = frame[frame["client"].astype(str).isin(largest)].reset_index(drop=True)
         kept = [name for name in frame.columns if name not in ("client", "y", "group")]
-        encoding = Encoding.fit(frame, kept)
-        self.columns: dict[str, np.ndarray] = {"x": encoding.encode(frame), "y": frame["y"].to_numpy().astype(np.int32)}
+        self.columns: dict[str, np.ndarray] = {
+            "x": sources.encoded(frame, kept),
+            "y": frame["y"].to_numpy().astype(np.int32),
+        }
         self.alike: tuple[str, ...] = ("y",)
         if population.kind in GROUPED:
             self.columns["group"] = frame["group"].to_numpy().astype(np.int32)
@@ -106,7 +107,7 @@ class Sampler:
             cell: max(1, round(rows * many / sizes[cell.rsplit(" ", len(self.alike))[0]]))
             for cell, many in cells.value_counts().items()
         }
-        self.made: KindOfProblem = problem_of_kind(population.kind, len(encoding.features))
+        self.made: KindOfProblem = problem_of_kind(population.kind, self.columns["x"].shape[1])
 
     def draw(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Which rows are drawn, and which are the population."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import softswitch as ss
-from benchmarks.tables.sources import SOURCES, Source, table
-from softswitch.tables.encoding import Encoding
+from benchmarks.tables.sources import SOURCES, Source, encoded, table
 from softswitch.tables.kinds import GROUPED, problem_of_kind
 
 NOT_FEATURES = ("y", "client", "group")
@@ -52,8 +51,8 @@ class Case:
     def columns(self) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """The encoded columns, one row a row, and each row's client."""
         rows = table(self.table)
-        encoding = Encoding.fit(rows, [name for name in rows.columns if name not in NOT_FEATURES])
-        columns = {"x": encoding.encode(rows), "y": rows["y"].to_numpy(np.int32)}
+        x = encoded(rows, [name for name in rows.columns if name not in NOT_FEATURES])
+        columns = {"x": x, "y": rows["y"].to_numpy(np.int32)}
         if self.kind in GROUPED:
             columns["group"] = rows["group"].to_numpy(np.int32)
         client = rows["client"]

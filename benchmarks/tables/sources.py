@@ -10,7 +10,7 @@ with, where known.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 from sklearn.datasets import load_breast_cancer, load_digits
 
+from softswitch.tables.encoding import Encoding
 from softswitch.tasks import adult as census
 
 
@@ -38,6 +39,13 @@ class Source:
     load: Callable[[], pd.DataFrame]
     origin: str
     licence: str = "not known"
+
+
+def encoded(table: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
+    """Features as the known optima have them: an empty cell is the mean, or no level, and is not told."""
+    encoding = Encoding.fit(table, names)
+    told = [i for i, name in enumerate(encoding.features) if not name.endswith(" is empty")]
+    return encoding.encode(table)[:, told]
 
 
 def with_rows(table: pd.DataFrame, rows: int) -> pd.DataFrame:

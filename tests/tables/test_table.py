@@ -1,53 +1,63 @@
-"""Tables: read from files, and encoded alike for training and prediction."""
+"""Tables: columns by name, and encoded alike for training and prediction."""
+
+import json
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from softswitch.tables.encoding import Encoding
-from softswitch.tables.table import column, is_value, read_table
+from softswitch.tables.features import Levels, Numeric
+from softswitch.tables.table import column, is_value
 
 TABLE = pd.DataFrame(
     {"age": [20.0, 30.0, None, 50.0], "ward": ["b", "a", "c", None], "flag": [True, False, True, True]}
 )
 
 
-@pytest.mark.parametrize("ending", ["csv", "csv.gz", "parquet"])
-def test_formats(tmp_path, ending):
-    file = tmp_path / f"t.{ending}"
-    TABLE.to_parquet(file) if ending == "parquet" else TABLE.to_csv(file, index=False)
-    found = read_table(file)
-    np.testing.assert_array_equal(found["age"], TABLE["age"])
-    assert list(found.columns) == ["age", "ward", "flag"]
-
-
-def test_files_that_are_no_tables(tmp_path):
-    (tmp_path / "t.txt").write_text("a")
-    (tmp_path / "t.csv").write_text("")
-    for name, message in (
-        ("none.csv", "does not exist"),
-        ("t.txt", r"must end in .csv \(or .csv.gz"),
-        ("t.csv", "could not be read as CSV"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            read_table(tmp_path / name)
-
-
 def test_encoding_by_hand():
     encoding = Encoding.fit(TABLE, ["age", "ward", "flag"])
-    assert encoding.features == ("age", "ward=b", "ward=c", "flag=True")
+    assert encoding.features == ("age", "age is empty", "ward=b", "ward=c", "ward is empty", "flag=True")
     deviation = np.std([20, 30, 50])
     expected = [
-        [(20 - 100 / 3) / deviation, 1, 0, 1],
-        [(30 - 100 / 3) / deviation, 0, 0, 0],
-        [0, 0, 1, 1],  # an empty number is the mean
-        [(50 - 100 / 3) / deviation, 0, 0, 1],  # an empty word is no level
+        [(20 - 100 / 3) / deviation, 0, 1, 0, 0, 1],
+        [(30 - 100 / 3) / deviation, 0, 0, 0, 0, 0],
+        [0, 1, 0, 1, 0, 1],  # an empty number is the mean, and told
+        [(50 - 100 / 3) / deviation, 0, 0, 0, 1, 1],  # an empty word is a level of its own
     ]
     np.testing.assert_allclose(encoding.encode(TABLE), expected, rtol=1e-5, atol=1e-6)
-    again = Encoding.from_dict(encoding.to_dict())
+    again = Encoding.from_dict(json.loads(json.dumps(encoding.to_dict())))
     assert again == encoding
     new = pd.DataFrame({"flag": ["False"], "ward": ["unheard of"], "age": ["40"], "more": [1]})
-    np.testing.assert_allclose(again.encode(new), [[(40 - 100 / 3) / deviation, 0, 0, 0]], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(again.encode(new), [[(40 - 100 / 3) / deviation, 0, 0, 0, 0, 0]], rtol=1e-5, atol=1e-6)
+
+
+def test_empty_cells_where_training_had_none_are_the_mean_and_no_level():
+    whole = TABLE.dropna()
+    encoding = Encoding.fit(whole, ["age", "ward"])
+    assert encoding.features == ("age", "ward=b")
+    np.testing.assert_array_equal(encoding.encode(pd.DataFrame({"age": [None], "ward": [None]})), [[0, 0]])
+
+
+def test_an_encoding_of_before_kinds_were_told_is_read():
+    old = [{"name": "age", "mean": 30.0, "scale": 10.0}, {"name": "ward", "levels": ["a", "b"]}]
+    encoding = Encoding.from_dict(old)
+    assert encoding.columns == (Numeric("age", 30.0, 10.0), Levels("ward", ("a", "b")))
+    np.testing.assert_array_equal(
+        encoding.encode(pd.DataFrame({"age": [40, None], "ward": ["b", None]})), [[1, 1], [0, 0]]
+    )
+    with pytest.raises(ValueError, match=r"'age' is of the kind 'picture', which this version does not know"):
+        Encoding.from_dict([{"kind": "picture", "name": "age"}])
+
+
+def test_rare_words_are_one_level():
+    words = [f"w{i:03}" for i in range(250) for _ in range(7 if i < 205 else 2)]
+    encoding = Encoding.fit(pd.DataFrame({"w": words}), ["w"])
+    (found,) = encoding.columns
+    assert found.levels == tuple(f"w{i:03}" for i in range(200))
+    assert found.features[-1] == "w is another"
+    told = encoding.encode(pd.DataFrame({"w": ["w001", "w204", "w249", "unheard of"]}))
+    np.testing.assert_array_equal(told[:, [0, -1]], [[1, 0], [0, 1], [0, 1], [0, 1]])
 
 
 def test_a_constant_column_does_no_harm():
@@ -58,7 +68,10 @@ def test_a_constant_column_does_no_harm():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"id": [f"case {i}" for i in range(300)]}, "'id' has 300 different values, more than 200; .* data.ignore"),
+        (
+            {"id": [f"case {i}" for i in range(300)]},
+            "'id' has 300 different values, more than 200 and none .* data.ignore",
+        ),
         ({"a": [1.0, np.inf]}, "'a' must be finite, but holds infinity"),
         ({"a": [np.nan, np.nan]}, "'a' is empty in all training rows"),
         ({"a": ["x", "x"]}, "no features are left"),
@@ -91,7 +104,7 @@ def test_words_that_a_file_reads_as_numbers():
 def test_gaps_in_whole_numbers_and_infinity():
     encoding = Encoding.fit(pd.DataFrame({"n": pd.array([1, 3, None], dtype="Int64")}), ["n"])
     np.testing.assert_allclose(
-        encoding.encode(pd.DataFrame({"n": pd.array([1, 3, None], dtype="Int64")})), [[-1], [1], [0]]
+        encoding.encode(pd.DataFrame({"n": pd.array([1, 3, None], dtype="Int64")})), [[-1, 0], [1, 0], [0, 1]]
     )
     with pytest.raises(ValueError, match=r"'n' must hold numbers, as in training, but holds .*inf"):
         encoding.encode(pd.DataFrame({"n": [np.inf]}))

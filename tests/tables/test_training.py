@@ -374,16 +374,16 @@ def test_folders_that_are_no_runs(tmp_path):
 
 def test_init_writes_what_train_reads(home, tmp_path):
     file = tmp_path / "made.toml"
-    flags = ("--data", home / "cases.csv", "--label", "diagnosis", "--client", "hospital", "--at-most", 0.2)
-    assert "softswitch train" in invoke("init", *flags, "--out", file)
+    flags = ("--data", home / "cases.csv", "--label", "diagnosis", "--client", "hospital")
+    assert "softswitch train" in invoke("init", *flags, "--at-most", 0.2, "--out", file)
     config = training.read_config(file)
     assert (config.data.label, config.task.at_most) == ("diagnosis", 0.2)
-    assert "is there already" in invoke("init", "--out", file, code=2)
-    for kind, bound in ((), 0.05), (("--kind", "group-loss"), 0.1):
-        invoke("init", *kind, "--out", file, "--force")
+    assert "is there already" in invoke("init", *flags, "--out", file, code=2)
+    for kind, bound in ((), 0.05), (("--kind", "neyman-pearson"), 0.1):
+        invoke("init", *flags, *kind, "--out", file, "--force")
         task = training.read_config(file).task
         assert (task.kind, task.at_most) == (kind[1] if kind else "miss-rate", bound)
-    assert "must be one of" in invoke("init", "--kind", "fair", "--out", tmp_path / "x.toml", code=2)
+    assert "must be one of" in invoke("init", *flags, "--kind", "fair", "--out", tmp_path / "x.toml", code=2)
 
 
 def test_own_functions_and_a_network(home, tmp_path):

@@ -10,10 +10,11 @@ import typer
 # pandas and matplotlib are not needed, and they take seconds.
 from softswitch.cli.on_bounds import frontier
 from softswitch.cli.on_carts import play
+from softswitch.cli.on_init import init
 from softswitch.cli.on_paper import demo, paper
 from softswitch.cli.on_plan import plan
 from softswitch.cli.on_runs import compare, report, runs
-from softswitch.cli.on_tables import init, predict, resume, train
+from softswitch.cli.on_tables import predict, resume, train
 
 app = typer.Typer(
     help="Train one model over many clients: the worst-off as well as possible, every constraint met.",

@@ -1,4 +1,4 @@
-"""The commands around a table of one's own: init, train, resume, predict."""
+"""The commands around a table of one's own: train, resume, predict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.tree import Tree
 
 from softswitch.cli.refusing import NO_ANSWER_CODE, or_refuse
 from softswitch.results.promised import looked_at_before
-from softswitch.tables.settings import AUTO, RATES, SECTIONS, TASKS, Config, DataSection, TaskSection, write_config
+from softswitch.tables.settings import AUTO, SECTIONS, Config
 
 if TYPE_CHECKING:
     from softswitch.method.rules import Rule
@@ -22,30 +22,6 @@ if TYPE_CHECKING:
     from softswitch.tables.training import Trained
 
 RunFolder = Annotated[Path, typer.Argument(help="The folder of a run.")]
-
-
-def init(
-    data: Annotated[str, typer.Option(help="Your table: CSV or Parquet.")] = "data.csv",
-    label: Annotated[str, typer.Option(help="The column to predict.")] = "label",
-    client: Annotated[str, typer.Option(help="The column that says whose row it is.")] = "client",
-    kind: Annotated[str, typer.Option(help=f"What must hold at every client: {', '.join(TASKS)}.")] = TASKS[0],
-    at_most: Annotated[
-        float | None, typer.Option(help="Its bound; by default 0.05 for a rate and 0.1 for a loss or a probability.")
-    ] = None,
-    sensitive: Annotated[str | None, typer.Option(help="The column with the group, where there are groups.")] = None,
-    protected: Annotated[str | None, typer.Option(help="The protected group's value.")] = None,
-    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("softswitch.toml"),
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
-) -> None:
-    """Write a file of settings with comments, ready for softswitch train. What is "auto" there chooses itself."""
-    if out.exists() and not force:
-        raise typer.BadParameter(f"{out} is there already; give another --out, or --force")
-    if kind not in TASKS:
-        raise typer.BadParameter(f"--kind must be one of {', '.join(TASKS)}, but is {kind!r}")
-    bound = (0.05 if kind in RATES else 0.1) if at_most is None else at_most
-    task = TaskSection(kind=kind, at_most=bound, sensitive=sensitive, protected=protected)
-    or_refuse(lambda: out.write_text(write_config(Config(DataSection(data, label, client), task)), encoding="utf-8"))
-    Console().print(f"Wrote {out}. Next: softswitch train {out}", highlight=False, markup=False)
 
 
 def train(
@@ -86,14 +62,17 @@ def predict(
 ) -> None:
     """Predict a table's rows by a run's model: a copy of the table with what is predicted, and how probable it is."""
     from softswitch.tables.model import load
-    from softswitch.tables.table import read_table
+    from softswitch.tables.table import read_table, written_form
 
     def work() -> tuple[Path, int]:
-        model, table = load(run, uncertified=uncertified), read_table(data)
-        file = out or data.with_name(re.sub(r"\.(csv(\.\w+)?|parquet|pq)$", "", data.name) + "-predicted.csv")
+        model = load(run, uncertified=uncertified)
+        table = read_table(data, empty=tuple(model.run.settings.get("data.empty", ())))
+        file = out or data.with_name(re.sub(r"\.(\w+)(\.(gz|xz|bz2|zip))?$", "", data.name) + "-predicted.csv")
         if file.exists():
             raise ValueError(f"{file} is there already; give another --out")
-        read_table(data, as_text=True).assign(**model.columns(table)).to_csv(file, index=False)
+        form = written_form(data)  # the table is given back as it was written
+        how = {} if form is None else {"sep": form.separator, "decimal": form.decimal, "encoding": form.encoding}
+        read_table(data, as_text=True).assign(**model.columns(table)).to_csv(file, index=False, **how)
         return file, len(table)
 
     file, rows = or_refuse(work)
@@ -118,6 +97,8 @@ def _tree(config: Config, ready: ReadyTable, rule: Rule) -> Tree:
         escape(f"{len(ready.train)} clients, {ready.train.sizes.min()} to {ready.train.sizes.max()} training rows")
     )
     found.add(f"{int(ready.train.sizes.sum()):,} rows to train on, {choosing:,} to choose by, {held:,} to certify with")
+    if ready.left_out:
+        found.add(f"{ready.left_out:,} rows left out: their label, client or group is empty")
     found.add(f"{len(ready.encoding.features)} features from {len(ready.encoding.columns)} columns")
     found.add(escape(f"label: {ready.label.said(ready.train.rows.columns['y'])}"))
     found.add(escape(f"method: {rule}"))

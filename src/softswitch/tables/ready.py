@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +13,7 @@ from softswitch.clients.client_data import ClientData
 from softswitch.clients.parts import Parts, part_masks
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import checked_range
+from softswitch.support.complaints import all_at_once
 from softswitch.tables.encoding import Encoding
 from softswitch.tables.kinds import GROUPED, Loss, OwnFunctions, problem_of_kind
 from softswitch.tables.label_meaning import (
@@ -27,7 +27,7 @@ from softswitch.tables.label_meaning import (
     two_classes,
 )
 from softswitch.tables.own_functions import function_named
-from softswitch.tables.settings import AIMS, OF_AMOUNTS, OF_CLASSES, Config, DataSection, given
+from softswitch.tables.settings import AIMS, INCOMPLETE, OF_AMOUNTS, OF_CLASSES, Config, DataSection, given
 from softswitch.tables.table import column, is_value, read_table
 
 CERTIFIED = AIMS[0]
@@ -45,6 +45,7 @@ class ReadyTable:
         encoding: how columns become features.
         label: what the label is.
         fingerprint: of the file.
+        left_out: how many rows were left out, since their label, client or group is empty.
     """
 
     problem: Problem
@@ -54,6 +55,7 @@ class ReadyTable:
     encoding: Encoding
     label: Label
     fingerprint: str
+    left_out: int = 0
 
     @property
     def parts(self) -> Parts | None:
@@ -72,21 +74,24 @@ def make_ready(config: Config, folder: Path) -> ReadyTable:
     """
     data, task = config.data, config.task
     file = folder / data.file
-    table = read_table(file)
+    table, left_out = _read(file, config)
+    all_at_once(
+        lambda: _label(column(table, data.label, "data.label"), np.ones(len(table), bool), config),
+        lambda: column(table, data.client, "data.client"),
+        lambda: _features(table, data),
+        lambda: _check_group(table, config),
+    )
     values, client = column(table, data.label, "data.label"), column(table, data.client, "data.client")
-    what = _what(values, config)
     alike: dict[str, np.ndarray] = {}
-    if what != Amount.what:
-        alike["y"] = _codes(values, data.positive, what)
+    if _what(values, config) != Amount.what:
+        alike["y"] = _label(values, np.ones(len(table), bool), config).encode(values)
     if task.kind in GROUPED:
-        if task.sensitive is None or task.protected is None:
-            raise ValueError(f"task.kind {task.kind!r} needs task.sensitive and task.protected: a column and its value")
-        group = column(table, task.sensitive, "task.sensitive")
+        group = column(table, str(task.sensitive), "task.sensitive")
         alike["group"] = is_value(group, task.protected, "task.protected").astype(np.int32)
     share = data.choosing if config.run.aim == CERTIFIED and data.held_out > 0 else 0.0
     masks = part_masks(client, *alike.values(), choosing=share, held_out=data.held_out, seed=config.run.seed)
-    label = _label(values, masks[0], what, config)
-    encoding = Encoding.fit(table[masks[0]], _features(table, data))
+    label = _label(values, masks[0], config)
+    encoding = Encoding.fit(table[masks[0]], _features(table, data), table)
     columns = alike | {"y": label.encode(values), "x": encoding.encode(table)}
     made = problem_of_kind(
         task.kind,
@@ -108,7 +113,34 @@ def make_ready(config: Config, folder: Path) -> ReadyTable:
         for part in masks
     )
     assert train is not None
-    return ReadyTable(made.problem, train, choosing, held, encoding, label, _digest(file))
+    return ReadyTable(made.problem, train, choosing, held, encoding, label, _digest(file), left_out)
+
+
+def _read(file: Path, config: Config) -> tuple[pd.DataFrame, int]:
+    """The table, and how many of its rows were left out, where the settings say that incomplete ones are."""
+    data, task = config.data, config.task
+    table = read_table(file, encoding=data.encoding, separator=data.separator, decimal=data.decimal, empty=data.empty)
+    if data.incomplete == INCOMPLETE[0]:
+        return table, 0
+    grouped = (task.sensitive,) if task.kind in GROUPED else ()
+    needed = [name for name in (data.label, data.client, *grouped) if name in table.columns]
+    whole = table.dropna(subset=needed).reset_index(drop=True)
+    if whole.empty:
+        raise ValueError(f"every row of {file} has an empty cell in one of {', '.join(map(repr, needed))}")
+    for name in needed:  # whole numbers that gaps had made real ones are whole again
+        values = whole[name]
+        if values.isna().sum() < table[name].isna().sum() and pd.api.types.is_float_dtype(values):
+            whole[name] = values.astype(int) if (values % 1 == 0).all() else values
+    return whole, len(table) - len(whole)
+
+
+def _check_group(table: pd.DataFrame, config: Config) -> None:
+    task = config.task
+    if task.kind not in GROUPED:
+        return
+    if task.sensitive is None or task.protected is None:
+        raise ValueError(f"task.kind {task.kind!r} needs task.sensitive and task.protected: a column and its value")
+    is_value(column(table, task.sensitive, "task.sensitive"), task.protected, "task.protected")
 
 
 def _what(values: pd.Series, config: Config) -> str:
@@ -124,14 +156,9 @@ def _what(values: pd.Series, config: Config) -> str:
     return TwoClasses.what
 
 
-def _codes(values: pd.Series, positive: Any, what: str) -> np.ndarray:
-    """Each row's class as a number: parts of the rows have the same shares of all."""
-    if what == TwoClasses.what:
-        return two_classes(values, positive).encode(values)
-    return several_classes(values, np.ones(len(values), bool)).encode(values)
-
-
-def _label(values: pd.Series, learnt_from: np.ndarray, what: str, config: Config) -> Label:
+def _label(values: pd.Series, learnt_from: np.ndarray, config: Config) -> Label:
+    """What the label is; ``learnt_from``: which rows its mean, its deviation and the classes' shares are of."""
+    what = _what(values, config)
     if what == Amount.what:
         return amount(values, learnt_from, config.data.label_range, as_is=config.task.kind == "own")
     if what == SeveralClasses.what:
@@ -141,12 +168,18 @@ def _label(values: pd.Series, learnt_from: np.ndarray, what: str, config: Config
 
 def _features(table: pd.DataFrame, data: DataSection) -> list[str]:
     """The columns to learn from. The client's own column is none of them: a new client's would be unknown."""
-    for name in (*data.features, *data.ignore):
-        if name not in table.columns:
-            raise ValueError(f"data.features and data.ignore must name columns of the table, but {name!r} is none")
-    for name in (data.label, data.client):
-        if name in data.features:
-            raise ValueError(f"data.features must not have {name!r}, which is the label or the client")
+    said = [
+        f"data.features and data.ignore must name columns of the table, but {name!r} is none"
+        for name in (*data.features, *data.ignore)
+        if name not in table.columns
+    ]
+    said += [
+        f"data.features must not have {name!r}, which is the label or the client"
+        for name in (data.label, data.client)
+        if name in data.features
+    ]
+    if said:
+        raise ValueError("\n".join(said))
     if data.features:
         return list(data.features)
     return [name for name in table.columns if name not in (data.label, data.client, *data.ignore)]

@@ -24,6 +24,7 @@ METHODS = ("softmax", "average", "hard", "penalty", "primal-dual")
 OPTIMIZERS = ("sgd", "adam")
 MEMORIES = ("on", "off")
 AIMS = ("certified", "bare")
+INCOMPLETE = ("refuse", "leave-out")
 ALL = "all"
 AUTO = "auto"
 """What a setting is that the library chooses; as in the paper, where a step size is given."""
@@ -41,7 +42,7 @@ def says(comment: str, default: Any = MISSING, *, one_of: tuple[str, ...] = ()) 
 class DataSection:
     """Where the rows are, and what their columns mean."""
 
-    file: str = says("CSV or Parquet, one row a case; a relative path is taken from this file's folder.")
+    file: str = says("CSV, Parquet or Excel, one row a case; a relative path is taken from this file's folder.")
     label: str = says("The column to predict.")
     client: str = says("The column that says whose row it is: hospital, branch, device.")
     positive: str | int | float | bool | None = says(
@@ -60,6 +61,15 @@ class DataSection:
     ignore: tuple[str, ...] = says("Columns to leave out.", [])
     held_out: float = says("The share of each client's rows that is kept for the certificate.", 0.25)
     choosing: float = says("The share that the model for unseen rows is chosen by, where run.aim is certified.", 0.15)
+    empty: tuple[str, ...] = says("Words that count as empty cells, besides NA, ?, - and the like.", [])
+    incomplete: str = says(
+        f"Rows with an empty cell as label, client or group: {' or '.join(INCOMPLETE)}.",
+        INCOMPLETE[0],
+        one_of=INCOMPLETE,
+    )
+    separator: str = says("What stands between a text file's cells; auto: found by looking.", AUTO)
+    decimal: str = says("Its decimal sign; auto: found by looking.", AUTO, one_of=(AUTO, ".", ","))
+    encoding: str = says("Its encoding; auto: found by looking.", AUTO)
 
 
 @dataclass(frozen=True)
@@ -193,32 +203,49 @@ def read_config(file: str | Path) -> Config:
 
 
 def config_from(told: dict[str, Any]) -> Config:
-    """Check settings given as nested dicts."""
-    _refuse_unknown(told, SECTIONS, "")
+    """Check settings given as nested dicts; all mistakes are told at once."""
+    said = _unknown(told, SECTIONS, "")
     if "data" not in told:
-        raise ValueError("[data] is missing; it needs file, label and client")
+        said.append("[data] is missing; it needs file, label and client")
+    parts: dict[str, Any] = {}
     for name, part in told.items():
-        if not isinstance(part, dict):
-            raise ValueError(f"{name} must be a section, [{name}], but is {part!r}")
-    return Config(**{name: _section(SECTIONS[name], part, name) for name, part in told.items()})
+        if name in SECTIONS and isinstance(part, dict):
+            try:
+                parts[name] = _section(SECTIONS[name], part, name)
+            except ValueError as error:
+                said.append(str(error))
+        elif name in SECTIONS:
+            said.append(f"{name} must be a section, [{name}], but is {part!r}")
+    if said:
+        raise ValueError("\n".join(said))
+    return Config(**parts)
 
 
 def _section(kind: type[Settings], told: dict[str, Any], where: str) -> Settings:
     known = {entry.name: entry for entry in fields(kind)}  # type: ignore[arg-type]
-    _refuse_unknown(told, known, f"{where}.")
+    said = _unknown(told, known, f"{where}.")
     hints = get_type_hints(kind)
     missing = [n for n, e in known.items() if n not in told and e.default is MISSING and e.default_factory is MISSING]
-    if missing:
-        raise ValueError(f"{where}.{missing[0]} is missing: {known[missing[0]].metadata['comment']}")
-    return kind(**{name: _value(value, hints[name], known[name], f"{where}.{name}") for name, value in told.items()})
+    said += [f"{where}.{name} is missing: {known[name].metadata['comment']}" for name in missing]
+    values = {}
+    for name in (name for name in told if name in known):
+        try:
+            values[name] = _value(told[name], hints[name], known[name], f"{where}.{name}")
+        except ValueError as error:
+            said.append(str(error))
+    if said:
+        raise ValueError("\n".join(said))
+    return kind(**values)
 
 
-def _refuse_unknown(told: dict[str, Any], known: Any, prefix: str) -> None:
+def _unknown(told: dict[str, Any], known: Any, prefix: str) -> list[str]:
+    said = []
     for name in told:
         if name not in known:
             near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
             hint = f"did you mean {prefix}{near[0]}?" if near else f"there are {', '.join(prefix + k for k in known)}"
-            raise ValueError(f"{prefix}{name} is not a setting; {hint}")
+            said.append(f"{prefix}{name} is not a setting; {hint}")
+    return said
 
 
 def _value(value: Any, hint: Any, entry: Field[Any], where: str) -> Any:

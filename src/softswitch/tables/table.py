@@ -2,29 +2,167 @@
 
 from __future__ import annotations
 
+import csv
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
 
+from softswitch.tables.cells import EMPTY, tidy
+from softswitch.tables.text_file import PACKED, TextForm, first_rows, form_of, open_bytes
 
-def read_table(file: str | Path, *, as_text: bool = False) -> pd.DataFrame:
-    """Read a CSV (also compressed) or Parquet file; ``as_text``: a CSV's cells as they stand there."""
+TEXT = (".csv", ".tsv", ".tab", ".txt")
+PARQUET = (".parquet", ".pq")
+EXCEL = (".xlsx", ".xlsm")
+
+
+def read_table(
+    file: str | Path,
+    *,
+    encoding: str = "auto",
+    separator: str = "auto",
+    decimal: str = "auto",
+    empty: Sequence[str] = (),
+    as_text: bool = False,
+) -> pd.DataFrame:
+    """Read a table from a text file (also packed), Parquet or Excel.
+
+    Args:
+        file: where it is; its name tells which of these it is.
+        encoding: of a text file; "auto": found by looking, as are
+        separator: what stands between its cells, and
+        decimal: its decimal sign.
+        empty: words that count as empty cells, besides those that always do.
+        as_text: a text file's cells as they stand there.
+    """
+    path, ending = checked_file(file)
+    if ending in TEXT:
+        form = form_of(path, encoding=encoding, separator=separator, decimal=decimal)
+        return _from_text(path, form, empty, as_text=as_text)
+    table = _from_parquet(path) if ending in PARQUET else _from_excel(path)
+    _check_names(path, list(table.columns))
+    return table if as_text else table.apply(tidy, empty=empty)
+
+
+def checked_file(file: str | Path) -> tuple[Path, str]:
+    """The path of a table that is there, and the ending that tells what kind of file it is."""
     path = Path(file)
     if not path.exists():
         raise ValueError(f"file must be a table that is there, but {str(path)!r} does not exist")
-    if path.suffix in (".parquet", ".pq"):
-        try:
-            return pd.read_parquet(path)
-        except ImportError as error:
-            raise ValueError(f"{path} is Parquet, which needs pyarrow: pip install 'softswitch[parquet]'") from error
-    if ".csv" not in path.suffixes:
-        raise ValueError(f"file must end in .csv (or .csv.gz, .csv.xz, …) or .parquet, but is {str(path)!r}")
+    if not path.is_file():
+        raise ValueError(f"file must be a table, but {str(path)!r} is a folder")
+    endings = [ending.lower() for ending in path.suffixes]
+    ending = endings[-1] if endings else ""
+    if ending in PACKED and len(endings) > 1:
+        ending = endings[-2]
+    elif ending == ".zip":
+        ending = ".csv"
+    if ending not in (*TEXT, *PARQUET, *EXCEL) or (endings[-1] in PACKED and ending not in TEXT):
+        raise ValueError(
+            f"file must end in {', '.join((*TEXT, *PARQUET, *EXCEL))}, a text file also in {', '.join(PACKED)} behind "
+            f"that, but is {str(path)!r}"
+        )
+    return path, ending
+
+
+def written_form(file: str | Path) -> TextForm | None:
+    """How a text file is written; None of any other file."""
+    path, ending = checked_file(file)
+    return form_of(path) if ending in TEXT else None
+
+
+def marks_in(file: str | Path) -> tuple[str, ...]:
+    """Which marks of empty cells the beginning of a text file has."""
+    path, ending = checked_file(file)
+    if ending not in TEXT:
+        return ()
+    form = form_of(path)
+    cells = {cell.strip() for _, row in first_rows(path, form.encoding, form.separator) for cell in row}
+    return tuple(mark for mark in EMPTY if mark and mark in cells)
+
+
+def _from_text(path: Path, form: TextForm, empty: Sequence[str], *, as_text: bool) -> pd.DataFrame:
+    _check_lines(path, first_rows(path, form.encoding, form.separator))
+    told: dict[str, Any] = {"dtype": str, "na_filter": False} if as_text else {"na_values": [*EMPTY, *empty]}
     try:
-        return pd.read_csv(path, dtype=str, keep_default_na=False) if as_text else pd.read_csv(path)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} could not be read as CSV: {error}") from error
+        with open_bytes(path) as stream:
+            table = pd.read_csv(
+                stream,
+                encoding=form.encoding,
+                sep=form.separator,
+                decimal=form.decimal,
+                keep_default_na=False,
+                skipinitialspace=True,
+                low_memory=False,
+                **told,
+            )
+    except (pd.errors.ParserError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} could not be read as a table {form}: {error}") from error
+    table.columns = table.columns.str.strip()
+    return table if as_text else table.apply(tidy, decimal=form.decimal, empty=empty)
+
+
+def _check_lines(path: Path, rows: list[tuple[int, list[str]]]) -> None:
+    """Refuse what is no table: nothing in it, no names above the columns, lines of other lengths than the first."""
+    if not rows:
+        raise ValueError(f"{path} is empty")
+    names = [name.strip() for name in rows[0][1]]
+    if len(rows) == 1:
+        raise ValueError(f"{path} has names of columns, but no rows")
+    numbers = [name for name in names if _is_number(name)]
+    if 2 * len(numbers) >= len(names):
+        raise ValueError(
+            f"{path} must begin with a line of names, but its first line holds numbers: {', '.join(names[:5])}"
+        )
+    _check_names(path, names)
+    for line, row in rows[1:]:
+        if len(row) != len(names):
+            raise ValueError(
+                f"{path} has {len(names)} columns by its first line, but line {line} has {len(row)} cells: "
+                f"{', '.join(row[:3])[:60]}…"
+            )
+
+
+def _check_names(path: Path, names: list[str]) -> None:
+    twice = [repr(name) for name, many in Counter(names).items() if many > 1 and name]
+    if twice:
+        raise ValueError(f"{path} has several columns of the same name: {', '.join(twice[:8])}")
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell.replace(",", "."))
+    except ValueError:
+        return False
+    return True
+
+
+def _from_parquet(path: Path) -> pd.DataFrame:
+    try:
+        table = pd.read_parquet(path)
+    except ImportError as error:
+        raise ValueError(f"{path} is Parquet, which needs pyarrow: pip install 'softswitch[parquet]'") from error
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} could not be read as Parquet: {error}") from error
+    return table.rename(columns=lambda name: str(name).strip())
+
+
+def _from_excel(path: Path) -> pd.DataFrame:
+    """The first sheet."""
+    try:
+        cells = pd.read_excel(path, header=None, engine="openpyxl")
+    except ImportError as error:
+        raise ValueError(f"{path} is Excel, which needs openpyxl: pip install 'softswitch[excel]'") from error
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
+        raise ValueError(f"{path} could not be read as Excel: {error}") from error
+    if len(cells) < 2:
+        raise ValueError(f"{path} is empty" if cells.empty else f"{path} has names of columns, but no rows")
+    names = [f"Unnamed: {i}" if pd.isna(name) else str(name).strip() for i, name in enumerate(cells.iloc[0])]
+    return cells.iloc[1:].set_axis(names, axis=1).reset_index(drop=True).infer_objects()
 
 
 def column(table: pd.DataFrame, name: str, setting: str) -> pd.Series:

@@ -39,6 +39,7 @@ from softswitch.runs.folder import (
 )
 from softswitch.runs.watching import Callback
 from softswitch.support import checks
+from softswitch.support.complaints import all_at_once
 from softswitch.support.files import write_atomically, write_json
 from softswitch.tables.kinds import GROUPED
 from softswitch.tables.model import write_encoding
@@ -91,8 +92,13 @@ def train(
     """
     path = Path(file)
     config, base = read_config(path), path.resolve().parent
-    ready = make_ready(config, base)
-    rule = rule_by(config)
+    ready, rule, *_ = all_at_once(
+        lambda: make_ready(config, base),
+        lambda: rule_by(config),
+        lambda: memory_by(config.method),
+        lambda: checks.seed("run.seed", config.run.seed),
+        lambda: checks.probability("run.confidence", config.run.confidence),
+    )
     if watch is not None:
         watch(config, ready, rule)
     _check(config, ready, rule)
@@ -197,8 +203,6 @@ def _check(config: Config, ready: ReadyTable, rule: Rule) -> None:
     filled = completed(ready.problem, ready.train, (rule,), TakingPart(**taking_part(config)), told)
     how, settings, choice = filled.how, filled.settings, filled.choice
     request(ready.problem, ready.train, filled.rules, how, settings, held_out=_beside(ready), choice=choice)
-    checks.seed("run.seed", config.run.seed)
-    checks.probability("run.confidence", config.run.confidence)
 
 
 def _run(

@@ -1,0 +1,440 @@
+"""The command init: looks at a table, proposes what to make of it, and writes a file of settings."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from softswitch.cli.refusing import or_refuse
+from softswitch.support.complaints import all_at_once
+from softswitch.tables.settings import INCOMPLETE, TASKS, Config, DataSection, TaskSection, write_config
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from softswitch.tables.proposal import LikelyColumn, PositiveClass
+    from softswitch.tables.survey import ColumnSurvey
+    from softswitch.tables.text_file import TextForm
+
+Found = TypeVar("Found")
+
+WIDEST = 80
+MOST_SHOWN = 24
+"""Columns, above which plain features are told in one line."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the command line says; None where it says nothing."""
+
+    label: str | None
+    client: str | None
+    positive: str | None
+    kind: str | None
+    at_most: float | None
+    sensitive: str | None
+    protected: str | None
+    ignore: tuple[str, ...]
+    keep: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class LookedAt:
+    """A table that was looked at."""
+
+    file: Path
+    form: TextForm | None
+    table: pd.DataFrame
+    survey: tuple[ColumnSurvey, ...]
+    odd: dict[str, dict[str, float]]
+    marks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What the columns are for."""
+
+    label: str
+    client: str
+    what: str
+    positive: PositiveClass | None
+    ignore: dict[str, str]
+    task: TaskSection
+
+
+def init(
+    table: Annotated[str | None, typer.Argument(help="Your table: CSV (also packed), Parquet or Excel.")] = None,
+    data: Annotated[str | None, typer.Option(help="The table, where it is not named as an argument.")] = None,
+    label: Annotated[str | None, typer.Option(help="The column to predict; by default proposed.")] = None,
+    client: Annotated[
+        str | None, typer.Option(help="The column that says whose row it is; by default proposed.")
+    ] = None,
+    positive: Annotated[str | None, typer.Option(help="The label's value that counts; by default proposed.")] = None,
+    ignore: Annotated[list[str] | None, typer.Option(help="A column to leave out; may be given several times.")] = None,
+    keep: Annotated[
+        list[str] | None, typer.Option(help="A column to keep though it is proposed to leave it out; several times.")
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option(help=f"What must hold at every client: {', '.join(TASKS)}. By default {TASKS[0]}.")
+    ] = None,
+    at_most: Annotated[
+        float | None, typer.Option(help="Its bound; by default 0.05 for a rate and 0.1 for a loss or a probability.")
+    ] = None,
+    sensitive: Annotated[str | None, typer.Option(help="The column with the group, where there are groups.")] = None,
+    protected: Annotated[str | None, typer.Option(help="The protected group's value.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The file to write; by default named as the table is.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="On a terminal: take what is proposed, ask nothing.")] = False,
+) -> None:
+    """Look at a table, and write a file of settings for softswitch train. What is "auto" there chooses itself.
+
+    On a terminal it asks, with what it proposes as the answer; else flags decide, and what they leave open is proposed.
+    It never guesses silently: where the label or the client is in doubt, it says which columns may be meant.
+    """
+    console = Console(width=min(WIDEST, Console().width), highlight=False)
+    wishes = Wishes(
+        *(label, client, positive, kind, at_most, sensitive, protected), tuple(ignore or ()), tuple(keep or ())
+    )
+    ask = on_terminal() and not yes
+
+    def work() -> tuple[LookedAt, Roles, Path]:
+        named = _named_once(table, data)
+        file = out or Path(Path(named).name.partition(".")[0] + ".toml")
+        _, looked = all_at_once(lambda: _check_wishes(wishes, file, force), lambda: _look(named))
+        console.print(_header(looked))
+        if ask:
+            console.print(_overview(looked, {}))
+        return looked, _roles(looked, wishes, ask), file
+
+    looked, roles, file = or_refuse(work)
+    if not ask:
+        console.print(_overview(looked, _used_as(roles)))
+    for part in _words(looked, roles):
+        console.print(part, markup=False)
+    config = _config(looked, roles, file)
+    or_refuse(lambda: file.write_text(_with_reasons(write_config(config), roles), encoding="utf-8"))
+    console.print(f"\nWrote {file}. Next: softswitch train {file}", markup=False, soft_wrap=True)
+
+
+def on_terminal() -> bool:
+    """Whether there is someone to ask."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _asked(question: str, default: Any, check: Callable[[Any], Found]) -> Found:
+    """What the answer stands for; asked again while it is refused."""
+    while True:
+        told = typer.prompt(question, default=default, type=None if default is None else type(default))
+        try:
+            return check(told)
+        except ValueError as error:
+            typer.echo(str(error))
+
+
+def _named_once(table: str | None, data: str | None) -> str:
+    if table is None and data is None:
+        raise ValueError("name your table: softswitch init TABLE")
+    if table is not None and data is not None and table != data:
+        raise ValueError(f"name one table, but there are two: {table!r} and --data {data!r}")
+    return str(table if data is None else data)
+
+
+def _check_wishes(wishes: Wishes, out: Path, force: bool) -> None:
+    said = []
+    if out.exists() and not force:
+        said.append(f"{out} is there already; give another --out, or --force")
+    if wishes.kind is not None and wishes.kind not in TASKS:
+        said.append(f"--kind must be one of {', '.join(TASKS)}, but is {wishes.kind!r}")
+    if said:
+        raise ValueError("\n".join(said))
+
+
+def _kind(told: str) -> str:
+    if told not in TASKS:
+        raise ValueError(f"it must be one of {', '.join(TASKS)}, but is {told!r}")
+    return told
+
+
+def _look(file: str) -> LookedAt:
+    from softswitch.tables.survey import look_at, odd_cells
+    from softswitch.tables.table import marks_in, read_table, written_form
+
+    form = written_form(file)
+    told: dict[str, Any] = {}
+    if form is not None:
+        told = {"encoding": form.encoding, "separator": form.separator, "decimal": form.decimal}
+    table = read_table(file, **told)
+    if len(table.columns) < 3:
+        found = "" if form is None else f" {form}"
+        raise ValueError(
+            f"{file} must have a label, a client and something to learn from, but read{found} it has "
+            f"{len(table.columns)} columns: {', '.join(map(repr, table.columns[:3]))}"
+        )
+    odd = {str(name): cells for name in table.columns if (cells := odd_cells(table[name]))}
+    if odd:
+        table = read_table(file, empty=_marks(odd), **told)
+    survey = tuple(look_at(table[name]) for name in table.columns)
+    return LookedAt(Path(file), form, table, survey, odd, marks_in(file))
+
+
+def _marks(odd: dict[str, dict[str, float]]) -> tuple[str, ...]:
+    """Words that count as empty, each once."""
+    return tuple(dict.fromkeys(word for cells in odd.values() for word in cells))
+
+
+def _roles(looked: LookedAt, wishes: Wishes, ask: bool) -> Roles:
+    """What the columns are for: as the flags say, as answered, or as proposed; all complaints at once."""
+    from softswitch.tables.proposal import client_candidates, label_candidates, reasons_to_ignore
+    from softswitch.tables.survey import what_label_is
+
+    labels = label_candidates(looked.survey)
+    likely = wishes.label or (labels[0].name if labels else None)
+    clients = client_candidates(looked.survey, len(looked.table), likely)
+    label, client, *_ = all_at_once(
+        lambda: _which(looked, wishes.label, labels, "label", "The column to predict", ask),
+        lambda: _which(looked, wishes.client, clients, "client", "The column that says whose row it is", ask),
+        lambda: _check_named(looked, wishes),
+        lambda: _check_group(looked, wishes),
+    )
+    if label == client:
+        raise ValueError(f"--label and --client must be two columns, but both are {label!r}")
+    what = what_label_is(looked.table[label])
+    positive, task = all_at_once(
+        lambda: _positive(looked, label, what, wishes.positive, ask), lambda: _task(looked, label, wishes, what, ask)
+    )
+    ignore = dict.fromkeys(wishes.ignore, "as you said")
+    group = (task.sensitive,) if task.sensitive is not None else ()
+    proposed = reasons_to_ignore(looked.table, looked.survey, label, client, what, (*wishes.keep, *group))
+    for name, reason in proposed.items():
+        if name not in ignore and (not ask or typer.confirm(f"Leave out {name}? It {_it(reason)}", default=True)):
+            ignore[name] = reason
+    return Roles(label, client, what, positive, ignore, task)
+
+
+def _it(reason: str) -> str:
+    return reason if reason.startswith(("tells", "says", "counts")) else f"is {reason}"
+
+
+def _which(
+    looked: LookedAt, named: str | None, candidates: Sequence[LikelyColumn], flag: str, meaning: str, ask: bool
+) -> str:
+    """A column by its flag, by its answer, or by the proposal where that is beyond doubt."""
+    from softswitch.tables.proposal import shares_in_words, surely
+
+    if named is not None:
+        return _column(looked, named, f"--{flag}")
+    sure = surely(candidates)
+    if ask:
+        likely = sure or (candidates[0].name if candidates else None)
+        return _asked(meaning, likely, lambda told: _column(looked, told, "the answer"))
+    if sure is not None:
+        return sure
+    if not candidates:
+        raise ValueError(f"{meaning}: no column can be it; name one all the same with --{flag}")
+    said = [f"{meaning} is in doubt: name it with --{flag}. It may be"]
+    said += [
+        f"  {one.name}: {shares_in_words(looked.table[one.name])}; {one.why or 'nothing speaks for it'}"
+        for one in ([one for one in candidates if one.points >= 0] or candidates)[:6]
+    ]
+    raise ValueError("\n".join(said))
+
+
+def _column(looked: LookedAt, name: str, flag: str) -> str:
+    columns = [str(one) for one in looked.table.columns]
+    if name not in columns:
+        import difflib
+
+        near = difflib.get_close_matches(name, columns, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, columns[:30]))}"
+        raise ValueError(f"{flag} must name a column of the table, but is {name!r}; {hint}")
+    if looked.table[name].nunique() < 2:
+        raise ValueError(f"{flag} must name a column of several values, but {name!r} has one")
+    return name
+
+
+def _check_named(looked: LookedAt, wishes: Wishes) -> None:
+    said = [
+        f"--{flag} must name a column of the table, but {name!r} is none"
+        for flag, names in (("ignore", wishes.ignore), ("keep", wishes.keep))
+        for name in names
+        if name not in looked.table.columns
+    ]
+    said += [f"{name!r} is to be both kept and ignored" for name in wishes.ignore if name in wishes.keep]
+    if said:
+        raise ValueError("\n".join(said))
+
+
+def _check_group(looked: LookedAt, wishes: Wishes) -> None:
+    if wishes.sensitive is not None:
+        _column(looked, wishes.sensitive, "--sensitive")
+
+
+def _positive(looked: LookedAt, label: str, what: str, wished: str | None, ask: bool) -> PositiveClass | None:
+    """The class that counts, of a label of two; None of any other."""
+    from dataclasses import replace
+
+    from softswitch.tables.proposal import LABEL_IN_WORDS, positive_class, value_named
+
+    if what != "two":
+        if wished is not None:
+            raise ValueError(f"--positive is for labels of two values, but {label!r} is {LABEL_IN_WORDS[what]}")
+        return None
+    values = looked.table[label]
+    found = positive_class(values)
+    if wished is None and not ask:
+        return found
+    if wished is None:
+        question = f"Which value of {label} counts as positive ({found.why})"
+        chosen = _asked(question, str(found.value), lambda told: value_named(values, told, "the answer"))
+    else:
+        chosen = value_named(values, wished, "--positive")
+    if chosen == found.value:
+        return replace(found, why="as you said")
+    return replace(found, value=chosen, other=found.value, share=1 - found.share, why="as you said")
+
+
+def _task(looked: LookedAt, label: str, wishes: Wishes, what: str, ask: bool) -> TaskSection:
+    from softswitch.tables.kinds import GROUPED
+    from softswitch.tables.proposal import (
+        KIND_OF_LABEL,
+        LABEL_IN_WORDS,
+        kinds_for,
+        proposed_bound,
+        shares_in_words,
+        value_named,
+    )
+
+    kind = wishes.kind or KIND_OF_LABEL[what]
+    if ask and wishes.kind is None:
+        kind = _asked("What must hold at every client", kind, _kind)
+    labels = looked.table[label].dropna()
+    suitable = kinds_for(labels, what)
+    if kind not in suitable:
+        raise ValueError(
+            f"--kind must be one of {', '.join(suitable)}, since {label!r} is {LABEL_IN_WORDS[what]} "
+            f"({labels.nunique():,} values, {shares_in_words(labels)}), but is {kind!r}"
+        )
+    bound = proposed_bound(kind, labels) if wishes.at_most is None else wishes.at_most
+    if ask and wishes.at_most is None:
+        bound = typer.prompt(f"The bound of {kind}: at most", default=bound, type=float)
+    sensitive, protected = wishes.sensitive, None
+    if kind in GROUPED:
+        if ask and sensitive is None:
+            sensitive = _asked("The column with the group", None, lambda told: _column(looked, told, "the answer"))
+        if sensitive is None or (wishes.protected is None and not ask):
+            raise ValueError(f"--kind {kind} needs --sensitive and --protected: a column and its value")
+        values = looked.table[sensitive]
+        if wishes.protected is None:
+            question = f"The protected value of {sensitive}"
+            protected = _asked(question, None, lambda told: value_named(values, told, "the answer"))
+        else:
+            protected = value_named(values, wishes.protected, "--protected")
+    elif wishes.protected is not None:
+        protected = wishes.protected
+    return TaskSection(kind=kind, at_most=bound, sensitive=sensitive, protected=protected)
+
+
+def _header(looked: LookedAt) -> Text:
+    form = "" if looked.form is None else f" ({looked.form})"
+    return Text(f"{looked.file}: {len(looked.table):,} rows, {len(looked.table.columns)} columns{form}")
+
+
+def _used_as(roles: Roles) -> dict[str, str]:
+    named = {roles.label: "label", roles.client: "client"}
+    if roles.task.sensitive is not None and roles.task.protected is not None:
+        named.setdefault(roles.task.sensitive, "group")
+    return named | dict.fromkeys(roles.ignore, "left out")
+
+
+def _overview(looked: LookedAt, used_as: dict[str, str]) -> Table:
+    """A line a column: what it is, how much of it is empty, and what it is for, where that is known."""
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in ("column", "what it is"):
+        grid.add_column(heading, overflow="fold")
+    for heading in ("empty", "values"):
+        grid.add_column(heading, justify="right")
+    if used_as:
+        grid.add_column("used as")
+    fold = len(looked.survey) > MOST_SHOWN
+    folded: Counter[str] = Counter()
+    for seen in looked.survey:
+        if fold and seen.name not in used_as and not seen.empty and not seen.remark and not seen.reason:
+            folded[seen.what] += 1
+            continue
+        empty = "" if not seen.empty else "<1%" if seen.empty < 0.01 else f"{seen.empty:.0%}"
+        role = (used_as.get(seen.name, "feature"),) if used_as else ()
+        grid.add_row(Text(seen.name), seen.what, empty, f"{seen.values:,}", *role)
+    for what, many in folded.items():
+        grid.add_row(f"… {many} more", what, "", "", *(("feature",) if used_as else ()))
+    return grid
+
+
+def _words(looked: LookedAt, roles: Roles) -> list[str]:
+    """What is proposed, what is left out and why, and what else is to be said."""
+    from softswitch.tables.proposal import remarks
+
+    said = [f"\nPredict {roles.label}; clients by {roles.client}."]
+    if (positive := roles.positive) is not None:
+        other = "" if positive.why == "as you said" else f" Else: --positive {str(positive.other)!r}"
+        said.append(f"Positive is {positive.value!r}, {positive.share:.1%} of the rows: {positive.why}.{other}")
+    said.append(f"At every client: {roles.task.kind} at most {roles.task.at_most:g}.")
+    if roles.ignore:
+        said.append("\nLeft out (to keep one: --keep COLUMN):")
+        said += [f"- {name}: {reason}" for name, reason in roles.ignore.items()]
+    told = remarks(looked.table, looked.survey, roles.label, roles.client, roles.what, list(roles.ignore))
+    if looked.marks:
+        told.append(f"these cells count as empty, as those with nothing in them: {', '.join(looked.marks)}")
+    for name, cells in looked.odd.items():
+        words = ", ".join(f"{word!r} ({share:.1%})" for word, share in cells.items())
+        told.append(f"{name}: all but {words} are numbers or dates, so that counts as empty, in every column")
+    if told:
+        said.append("\nTo know:")
+        said += [f"- {one}" for one in told]
+    return said
+
+
+def _config(looked: LookedAt, roles: Roles, out: Path) -> Config:
+    """The settings; a relative path is one from the folder of the settings."""
+    file = looked.file
+    if not file.is_absolute() and out.resolve().parent != Path.cwd():
+        file = Path(os.path.relpath(file.resolve(), out.resolve().parent))
+    needed = [roles.label, roles.client, *((roles.task.sensitive,) if roles.task.sensitive else ())]
+    gaps = bool(looked.table[needed].isna().any().any())
+    form: dict[str, Any] = {}
+    if looked.form is not None:
+        form = {name: getattr(looked.form, name) for name in ("separator", "decimal", "encoding")}
+    data = DataSection(
+        file.as_posix(),
+        roles.label,
+        roles.client,
+        None if roles.positive is None else roles.positive.value,
+        ignore=tuple(roles.ignore),
+        empty=_marks(looked.odd),
+        incomplete=INCOMPLETE[1] if gaps else INCOMPLETE[0],
+        **form,
+    )
+    return Config(data, roles.task)
+
+
+def _with_reasons(text: str, roles: Roles) -> str:
+    """The settings with the reasons why columns are left out, and why this class is the positive one."""
+    above = {"ignore = ": [f"{name}: {reason}" for name, reason in roles.ignore.items()]}
+    if (positive := roles.positive) is not None:
+        above["positive = "] = [f"{positive.value!r} is {positive.share:.1%} of the rows: {positive.why}."]
+    lines = []
+    for line in text.splitlines():
+        for start, said in above.items():
+            if line.startswith(start):
+                lines += [f"# {' '.join(one.split())}" for one in said]
+        lines.append(line)
+    return "\n".join(lines) + "\n"

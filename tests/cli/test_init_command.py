@@ -1,0 +1,179 @@
+"""``softswitch init`` looks at the table: what it proposes, what it refuses, and what it asks on a terminal."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from softswitch.cli import app, on_init
+from softswitch.tables import training
+from softswitch.tables.settings import read_config
+
+
+def invoke(*words, code=0, answers=None):
+    done = CliRunner().invoke(app, [str(word) for word in words], input=answers)
+    assert done.exit_code == code, done.output
+    return re.sub(r"[\s│╭╮╰╯─]+", " ", done.output)
+
+
+def shipments(rows=400):
+    """An identifier, a date, empty cells, a copy of the label, words among numbers, rows without a label."""
+    draws = np.random.default_rng(0)
+    score = draws.normal(size=rows)
+    late = score + draws.normal(size=rows) > 1
+    table = pd.DataFrame(
+        {
+            "order_id": range(1000, 1000 + rows),
+            "depot": draws.choice(["Köln", "Wien", "Genève"], rows),
+            "sent": (pd.Timestamp("2013-01-01") + pd.to_timedelta(draws.integers(0, 700, rows), "D")).strftime(
+                "%d.%m.%Y"
+            ),
+            "score": [f"{value:.3f}".replace(".", ",") for value in score],
+            "weight": [f"{value:,.2f}".translate(str.maketrans(",.", ".,")) for value in draws.uniform(1, 9999, rows)],
+            "stops": np.where(draws.random(rows) < 0.03, "unknown", draws.integers(1, 40, rows).astype(str)),
+            "days_late": np.where(late, draws.integers(1, 9, rows), 0),
+            "delivery": np.where(late, "late", "on time"),
+        }
+    )
+    table.loc[::10, "score"] = None
+    table.loc[[3, 5], "delivery"] = None
+    return table
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    shipments().to_csv(tmp_path / "shipments.csv", index=False, sep=";", encoding="cp1252")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_nothing_but_the_table_is_needed_where_it_is_clear(folder):
+    """And train reads what was written: no line of the settings is to be edited."""
+    said = invoke("init", "shipments.csv", "--label", "delivery")
+    for words in (
+        "shipments.csv: 400 rows, 8 columns (separated by semicolon, decimal comma, Windows-1252)",
+        "order_id identifier 400 left out",
+        "sent date",
+        "score number 10% ",
+        "Predict delivery; clients by depot.",
+        "late rather than on time. Else: --positive 'on time'",
+        "- order_id: counts the rows",
+        "- days_late: tells delivery by itself (AUC 1.000): is it known when a prediction is needed?",
+        "2 of 400 rows have no label (delivery): they are left out",
+        "sent: read with the day first",
+        "stops: all but 'unknown' (",
+        "Wrote shipments.toml. Next: softswitch train shipments.toml",
+    ):
+        assert words in said
+    config = read_config(folder / "shipments.toml")
+    data = config.data
+    assert (data.file, data.label, data.client, data.positive) == ("shipments.csv", "delivery", "depot", "late")
+    assert data.ignore == ("order_id", "days_late")
+    assert (data.separator, data.decimal, data.encoding) == (";", ",", "cp1252")
+    assert (data.empty, data.incomplete) == (("unknown",), "leave-out")
+    assert (config.task.kind, config.task.at_most) == ("miss-rate", 0.05)
+    assert "# days_late: tells delivery by itself" in (folder / "shipments.toml").read_text(encoding="utf-8")
+    ready = training.make_ready(config, folder)
+    assert ready.left_out == 2
+    assert ready.classes == ("on time", "late")
+    names = ready.encoding.features
+    for name in ("sent day", "sent season sin", "score", "score is empty", "weight", "stops", "stops is empty"):
+        assert name in names
+    assert [column.kind for column in ready.encoding.columns] == ["date", "number", "number", "number"]
+
+
+def test_what_flags_say_holds(folder):
+    invoke(
+        *("init", "--data", "shipments.csv", "--label", "delivery", "--client", "depot", "--positive", "on time"),
+        *("--keep", "days_late", "--ignore", "weight", "--kind", "decision-parity", "--at-most", 0.2),
+        *("--sensitive", "depot", "--protected", "wien", "--out", "sub.toml"),
+    )
+    config = read_config(folder / "sub.toml")
+    assert config.data.positive == "on time"
+    assert config.data.ignore == ("weight", "order_id")
+    assert (config.task.kind, config.task.at_most) == ("decision-parity", 0.2)
+    assert (config.task.sensitive, config.task.protected) == ("depot", "Wien")
+
+
+def test_a_relative_path_is_one_from_the_folder_of_the_settings(folder):
+    (folder / "sub").mkdir()
+    invoke("init", "shipments.csv", "--label", "delivery", "--out", "sub/s.toml")
+    assert read_config(folder / "sub" / "s.toml").data.file == "../shipments.csv"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), ["name your table: softswitch init TABLE"]),
+        (("none.csv", "--kind", "fair"), ["'none.csv' does not exist", "--kind must be one of miss-rate"]),
+        (("shipments.csv", "--data", "other.csv"), ["name one table, but there are two"]),
+        (
+            ("shipments.csv",),
+            ["The column to predict is in doubt: name it with --label", "delivery: on time", "the only column of two"],
+        ),
+        (
+            ("shipments.csv", "--label", "delivry", "--client", "depots", "--ignore", "a", "--keep", "b"),
+            ["did you mean 'delivery'", "did you mean 'depot'", "but 'a' is none", "but 'b' is none"],
+        ),
+        (("shipments.csv", "--label", "depot", "--client", "depot"), ["must be two columns, but both are 'depot'"]),
+        (("shipments.csv", "--label", "depot", "--client", "stops"), ["'depot' is several classes: 3 values"]),
+        (
+            ("shipments.csv", "--label", "delivery", "--positive", "early", "--kind", "group-loss"),
+            ["--positive must be a value of 'delivery', but is 'early'", "needs --sensitive and --protected"],
+        ),
+        (("pair.csv",), ["must have a label, a client and something to learn from", "it has 2 columns: 'a', 'b'"]),
+    ],
+)
+def test_complaints_come_all_at_once_and_nothing_is_written(folder, words, said):
+    if words == ("shipments.csv",):
+        shipments().rename(columns={"depot": "x"}).assign(z=1).to_csv("shipments.csv", index=False)
+    (folder / "pair.csv").write_text("a,b\n1,2\n")
+    told = invoke("init", *words, code=2)
+    for one in said:
+        assert one in told
+    assert not (folder / "shipments.toml").exists()
+
+
+def test_a_file_that_is_there_is_not_written_over(folder):
+    (folder / "shipments.toml").write_text("mine")
+    assert "is there already" in invoke("init", "shipments.csv", "--label", "delivery", code=2)
+    assert (folder / "shipments.toml").read_text() == "mine"
+    invoke("init", "shipments.csv", "--label", "delivery", "--force")
+    assert read_config(folder / "shipments.toml").data.label == "delivery"
+
+
+def test_on_a_terminal_it_asks(folder, monkeypatch):
+    """An empty answer takes the proposal; a wrong one is asked for again."""
+    monkeypatch.setattr(on_init, "on_terminal", lambda: True)
+    said = invoke("init", "shipments.csv", answers="delivry\n\n\non time\nfair\n\n0.1\n\nn\n")
+    for words in (
+        "The column to predict [delivery]",
+        "whose row it is [depot]",
+        "counts as positive",
+        "Leave out",
+        "did you mean",
+    ):
+        assert words in said
+    config = read_config(folder / "shipments.toml")
+    assert (config.data.label, config.data.client, config.data.positive) == ("delivery", "depot", "on time")
+    assert config.data.ignore == ("order_id",)
+    assert (config.task.kind, config.task.at_most) == ("miss-rate", 0.1)
+    said = invoke("init", "shipments.csv", "--label", "delivery", "--yes", "--force")
+    assert "[delivery]" not in said
+
+
+def test_train_tells_all_mistakes_at_once(folder):
+    invoke("init", "shipments.csv", "--label", "delivery")
+    text = (folder / "shipments.toml").read_text(encoding="utf-8")
+    text = text.replace('label = "delivery"', 'label = "delivry"').replace('"order_id"', '"order"')
+    text = text.replace('client = "depot"', 'client = "depots"').replace("confidence = 0.95", "confidence = 2.0")
+    (folder / "bad.toml").write_text(text, encoding="utf-8")
+    told = invoke("train", "bad.toml", code=2)
+    for words in ("but is 'delivry'", "but is 'depots'", "'order' is none", "run.confidence must be"):
+        assert words in told
+    (folder / "bad.toml").write_text('[data]\nfile = "a.csv"\nlable = "x"\n[run]\nrounds = "many"\n')
+    told = invoke("train", "bad.toml", code=2)
+    for words in ("did you mean data.label", "data.client is missing", "run.rounds must be"):
+        assert words in told

@@ -1,0 +1,131 @@
+"""Dates and times of day, and what features they become."""
+
+import datetime
+
+import hypothesis.strategies as st
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+
+from softswitch.tables.encoding import Encoding
+from softswitch.tables.features import column_kind
+from softswitch.tables.moments import has_doubtful_order, moments_of, order_of, tells_moments
+
+FORMATS = (
+    "%Y-%m-%d",
+    "%Y/%m/%d",
+    "%d.%m.%Y",
+    "%d/%m/%Y",
+    "%m/%d/%Y",
+    "%d-%m-%Y",
+    "%d %b %Y",
+    "%d-%b-%y",
+    "%B %d, %Y",
+    "%Y%m%d",
+    "%Y-%m-%d %H:%M",
+    "%Y-%m-%dT%H:%M:%S",
+    "%Y-%m-%d %H:%M:%S.%f",
+    "%Y-%m-%dT%H:%M:%SZ",
+    "%m/%d/%Y %I:%M %p",
+)
+
+
+@given(
+    moments=st.lists(
+        st.datetimes(datetime.datetime(1971, 1, 1), datetime.datetime(2069, 1, 1)), min_size=1, max_size=6
+    ),
+    written=st.sampled_from(FORMATS),
+)
+@settings(max_examples=150)
+def test_dates_are_read_as_they_were_written(moments, written):
+    order = "mdy" if written.startswith("%m") else "dmy"
+    exact = [datetime.datetime.strptime(one.strftime(written), written) for one in moments]
+    values = pd.Series([*(one.strftime(written) for one in moments), None], name="date")
+    assert tells_moments(values)
+    found = moments_of(values, order)
+    days = [(one - datetime.datetime(1970, 1, 1)).days for one in exact]
+    np.testing.assert_array_equal(found.days, [*days, np.nan])
+    if "%M" in written:
+        hours = [one.hour + one.minute / 60 + (one.second + one.microsecond / 1e6) / 3600 for one in exact]
+        np.testing.assert_allclose(found.hours, [*hours, np.nan], atol=1e-9)
+    else:
+        assert np.isnan(found.hours).all()
+    assert not found.unread.any()
+
+
+@pytest.mark.parametrize(
+    ("cells", "orders", "doubtful"),
+    [
+        (["05/01/2013", "13/01/2013"], ("dmy",), False),
+        (["05/01/2013", "01/13/2013"], ("mdy",), False),
+        (["05/01/2013", "06/01/2013"], (), True),
+        (["13/01/2013", "01/13/2013"], ("dmy", "mdy"), False),
+        (["2013-01-05", "2013-01-13"], (), False),
+    ],
+)
+def test_the_whole_column_tells_which_number_is_the_day(cells, orders, doubtful):
+    values = pd.Series(cells)
+    assert order_of(values) == orders
+    assert has_doubtful_order(values) == doubtful
+    assert tells_moments(values) == (len(orders) < 2)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [["2013-02-30"], ["yesterday"], ["1.5"], ["12"], ["25:00"], ["2013-01-05", "soon"], ["5 apples 2013"], [None]],
+)
+def test_what_is_no_moment(cells):
+    assert not tells_moments(pd.Series(cells))
+
+
+def test_whole_numbers_are_dates_only_if_named_so():
+    assert tells_moments(pd.Series([20130105, 20140228], name="visit_date"))
+    assert not tells_moments(pd.Series([20130105, 20140228], name="amount"))
+    assert not tells_moments(pd.Series([20130105, 20140299], name="visit_date"))
+    assert column_kind(pd.Series(["a", "b"])) == "words"
+
+
+def test_features_of_dates_by_hand():
+    """Two days a year apart and one at its middle: course, season, weekday, and an empty cell that is told."""
+    table = pd.DataFrame({"d": ["2013-01-01", "2014-01-01", "2013-07-02", None]})
+    encoding = Encoding.fit(table, ["d"])
+    assert encoding.features == ("d day", "d season sin", "d season cos", "d Wednesday", "d is empty")
+    days = np.array([0, 365, 182])
+    course = (days - days.mean()) / days.std()
+    turn = 2 * np.pi * np.array([0, 0, 182]) / 365.25
+    expected = np.stack([course, np.sin(turn), np.cos(turn), [0, 1, 0], np.zeros(3)], axis=1)
+    found = encoding.encode(table)
+    np.testing.assert_allclose(found[:3], expected, atol=1e-6)
+    np.testing.assert_array_equal(found[3], [0, 0, 0, 0, 1])
+
+
+def test_features_of_times_by_hand():
+    table = pd.DataFrame({"t": ["00:00", "06:00", "6:00 pm"]})
+    encoding = Encoding.fit(table, ["t"])
+    assert encoding.features == ("t hour sin", "t hour cos")
+    np.testing.assert_allclose(encoding.encode(table), [[0, 1], [1, 0], [-1, 0]], atol=1e-6)
+    assert Encoding.from_dict(encoding.to_dict()) == encoding
+
+
+def test_few_new_rows_are_read_as_training_was():
+    """A date that could be meant either way has the training rows' order, unless the new column tells another."""
+    encoding = Encoding.fit(pd.DataFrame({"d": ["01/13/2013", "05/02/2013", "12/24/2013"]}), ["d"])
+    same = encoding.encode(pd.DataFrame({"d": ["2013-05-02"]}))
+    np.testing.assert_array_equal(encoding.encode(pd.DataFrame({"d": ["05/02/2013"]})), same)
+    both = encoding.encode(pd.DataFrame({"d": ["02/05/2013", "31/05/2013"]}))
+    np.testing.assert_array_equal(both[:1], same)
+    with pytest.raises(ValueError, match="column 'd' must hold dates, as in training, but holds 'soon'"):
+        encoding.encode(pd.DataFrame({"d": ["soon"]}))
+    with pytest.raises(ValueError, match="column 'd' must hold dates, as in training, but holds '12:30'"):
+        encoding.encode(pd.DataFrame({"d": ["12:30"]}))
+
+
+def test_the_order_is_told_by_all_rows_of_a_table():
+    """Of the training rows alone it could be meant either way."""
+    whole = pd.DataFrame({"d": ["05/02/2013", "06/03/2013", "12/24/2013"]})
+    encoding = Encoding.fit(whole.iloc[:2], ["d"], whole)
+    assert encoding.columns[0].order == "mdy"
+    assert encoding.columns[0].mean == pytest.approx(
+        np.mean([(datetime.date(2013, m, d) - datetime.date(1970, 1, 1)).days for m, d in ((5, 2), (6, 3))])
+    )

@@ -1,0 +1,188 @@
+"""A table is the same table however its file is written."""
+
+import bz2
+import gzip
+import lzma
+import zipfile
+
+import hypothesis.strategies as st
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+
+from softswitch.tables.cells import EMPTY, as_numbers, tidy
+from softswitch.tables.encoding import Encoding
+from softswitch.tables.table import marks_in, read_table, written_form
+
+TABLE = pd.DataFrame(
+    {
+        "age": [20.25, 30.5, None, 50.0] * 5,
+        "Straße": ["Köln", "Zürich", "a, b; c", None] * 5,
+        "visits": [1200, 3, 1000400, 0] * 5,
+        "seen": ["2013-01-05", "2013-02-28", "2014-12-31", "2015-07-01"] * 5,
+    }
+)
+
+
+def written(number, decimal, thousands):
+    text = f"{number:,}" if thousands else str(number)
+    return text if decimal == "." else text.translate(str.maketrans({".": ",", ",": "."}))
+
+
+@given(
+    numbers=st.lists(st.decimals(-99999, 99999, places=2), min_size=4, max_size=12),
+    words=st.lists(st.sampled_from(["Köln", "é", "x y", "a,b", "c;d", "e|f", 'g"h', "Ünal"]), min_size=4, max_size=4),
+    separator=st.sampled_from(",;\t|"),
+    decimal=st.sampled_from(".,"),
+    thousands=st.booleans(),
+    encoding=st.sampled_from(["utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-16-le", "utf-16-be"]),
+)
+@settings(max_examples=60)
+def test_any_way_of_writing_is_read_alike(tmp_path_factory, numbers, words, separator, decimal, thousands, encoding):
+    """Also a decimal comma in a file with commas between its cells, where these are quoted."""
+    file = tmp_path_factory.mktemp("t") / "t.csv"
+    town = [words[i % 4] for i in range(len(numbers))]
+    told = [written(number, decimal, thousands) for number in numbers]
+    pd.DataFrame({"town": town, "x": told, "n": range(len(numbers))}).to_csv(
+        file, index=False, sep=separator, encoding=encoding
+    )
+    found = read_table(file)
+    assert list(found["town"]) == town
+    np.testing.assert_allclose(found["x"], [float(number) for number in numbers])
+    np.testing.assert_array_equal(found["n"], range(len(numbers)))
+    form = written_form(file)
+    assert (form.separator, form.decimal) == (separator, decimal)
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv.gz", "txt.xz", "csv.bz2", "csv.zip", "zip", "parquet", "xlsx"])
+def test_endings(tmp_path, ending):
+    file = tmp_path / f"T.{ending}"
+    text = TABLE.to_csv(index=False, sep="\t").encode()
+    if ending == "parquet":
+        TABLE.to_parquet(file)
+    elif ending == "xlsx":
+        TABLE.to_excel(file, index=False)
+    elif ending.endswith("zip"):
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("inside.csv", text)
+    else:
+        pack = {"gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress}.get(ending[-3:].strip("."), bytes)
+        file.write_bytes(pack(text))
+    found = read_table(file)
+    assert list(found.columns) == list(TABLE.columns)
+    for name in TABLE.columns:
+        assert found[name].isna().equals(TABLE[name].isna())
+        assert list(found[name].dropna()) == list(TABLE[name].dropna())
+
+
+def test_rows_are_encoded_alike_from_files_written_in_other_ways(tmp_path):
+    """Semicolons, decimal commas, thousands, dates with the day first, another mark for empty cells, latin letters."""
+    TABLE.to_csv(tmp_path / "one.csv", index=False)
+    other = TABLE.assign(
+        age=TABLE["age"].map(lambda age: "?" if pd.isna(age) else str(age).replace(".", ",")),
+        visits=TABLE["visits"].map(lambda many: f"{many:,}".replace(",", ".")),
+        seen=pd.to_datetime(TABLE["seen"]).dt.strftime("%d.%m.%Y"),
+    )
+    other.to_csv(tmp_path / "other.txt", index=False, sep=";", encoding="cp1252", na_rep=" n/a ")
+    encoding = Encoding.fit(read_table(tmp_path / "one.csv"), list(TABLE.columns))
+    assert "seen season sin" in encoding.features
+    expected = encoding.encode(read_table(tmp_path / "one.csv"))
+    assert np.abs(expected).sum(0).min() > 0
+    np.testing.assert_array_equal(encoding.encode(read_table(tmp_path / "other.txt")), expected)
+    np.testing.assert_array_equal(
+        encoding.encode(TABLE.assign(seen=pd.to_datetime(TABLE["seen"]))), expected, "times of pandas"
+    )
+
+
+def test_marks_of_empty_cells(tmp_path):
+    rows = "\n".join(f'"{mark}",1' for mark in EMPTY)
+    (tmp_path / "t.csv").write_text(f"a,b\nx,1\n{rows}\n", encoding="utf-8")
+    found = read_table(tmp_path / "t.csv")
+    assert found["a"].isna().sum() == len(EMPTY)
+    assert set(marks_in(tmp_path / "t.csv")) == set(EMPTY) - {""}
+    assert {"", "NA", "N/A", "null", "?", "-", "."} <= set(EMPTY)
+
+
+def test_none_is_a_word_among_words_and_empty_among_numbers():
+    assert tidy(pd.Series(["None", "some"])).tolist() == ["None", "some"]
+    assert tidy(pd.Series(["None", "1", "2.5"])).fillna(0).tolist() == [0, 1, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("cells", "decimal", "numbers"),
+    [
+        (["1,234.5", "12"], ".", [1234.5, 12]),
+        (["1.234,5", "1.000.000"], ",", [1234.5, 1e6]),
+        (["12%", "7.5 %"], ".", [12, 7.5]),
+        (["€1,200", "€3"], ".", [1200, 3]),
+        (["1.200 €", "3,5 €"], ",", [1200, 3.5]),
+        (["1 234", "5"], ".", [1234, 5]),
+        (["1'234.5", "-5"], ".", [1234.5, -5]),
+        (["1,5", "2,25"], ".", [1.5, 2.25]),  # another decimal sign than the file's, but in all of the column
+        (["12%", "7"], ".", None),
+        (["$5", "€5"], ".", None),
+        (["1,23,4", "5"], ".", None),
+        (["05.01.2013", "06.01.2013"], ",", None),
+        (["A12", "A13"], ".", None),
+        (["", ""], ".", None),
+        (["-", "5"], ".", None),
+    ],
+)
+def test_numbers_as_text(cells, decimal, numbers):
+    found = as_numbers(pd.Series(cells), decimal)
+    assert (found is None) == (numbers is None)
+    if numbers is not None:
+        np.testing.assert_allclose(found, numbers)
+
+
+def test_blanks_around_words_go():
+    assert tidy(pd.Series([" yes", "yes ", " ? ", "no"])).tolist()[:2] == ["yes", "yes"]
+    assert tidy(pd.Series([" yes", "yes ", " ? ", "no"])).isna().tolist() == [False, False, True, False]
+    assert tidy(pd.Series(["a", "b"], dtype="category")).tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("none.csv", None, "does not exist"),
+        ("t.doc", "a", r"must end in .csv, .tsv, .*, .xlsx, .xlsm, a text file also in .gz"),
+        ("t.parquet.gz", "a", "must end in .csv"),
+        ("t.csv", "", "t.csv is empty"),
+        ("t.csv", "\n\n", "t.csv is empty"),
+        ("t.csv", "a,b,c\n", "has names of columns, but no rows"),
+        ("t.csv", "1,2.5,x\n2,3.5,y\n", "must begin with a line of names, but its first line holds numbers: 1, 2.5, x"),
+        ("t.csv", "a,b,a\n1,2,3\n", "several columns of the same name: 'a'"),
+        ("t.csv", "a,b\n1,2\n\n3,4,5\n", "has 2 columns by its first line, but line 4 has 3 cells: 3, 4, 5"),
+        ("t.csv", "a;b;c\n1;2;3\n4;5\n", "has 3 columns by its first line, but line 3 has 2 cells"),
+        ("t.csv.gz", "a,b\n1,2\n", "could not be unpacked"),
+        ("t.zip", "a,b\n1,2\n", "could not be unpacked"),
+        ("t.parquet", "a,b\n1,2\n", "could not be read as Parquet"),
+        ("t.xlsx", "a,b\n1,2\n", "could not be read as Excel"),
+    ],
+)
+def test_files_that_are_no_tables(tmp_path, name, text, message):
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_table(tmp_path / name)
+
+
+def test_what_is_given_is_not_looked_for(tmp_path):
+    (tmp_path / "t.csv").write_text("a;b,c\n1;5,x\n")
+    found = read_table(tmp_path / "t.csv", separator=",", decimal=".")
+    assert list(found.columns) == ["a;b", "c"]
+    assert found.iloc[0].tolist() == ["1;5", "x"]
+    with pytest.raises(ValueError, match=r"data.encoding must name an encoding, but is 'utf-99'"):
+        read_table(tmp_path / "t.csv", encoding="utf-99")
+    (tmp_path / "t.csv").write_bytes("a,b\nKöln,1\n".encode("cp1252"))
+    with pytest.raises(ValueError, match="is not written in utf-8"):
+        read_table(tmp_path / "t.csv", encoding="utf-8")
+
+
+def test_a_packed_folder_of_several_files_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
+        archive.writestr("a.csv", "a")
+        archive.writestr("b.csv", "a")
+    with pytest.raises(ValueError, match=r"must hold one file, but holds 2: a.csv, b.csv"):
+        read_table(tmp_path / "t.zip")

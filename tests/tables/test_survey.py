@@ -1,0 +1,227 @@
+"""What columns are, by looking at them; what is proposed of a table; and which columns tell the label."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from softswitch.tables.leaks import says_again, tells_label
+from softswitch.tables.proposal import (
+    client_candidates,
+    label_candidates,
+    positive_class,
+    reasons_to_ignore,
+    remarks,
+    surely,
+    value_named,
+)
+from softswitch.tables.survey import look_at, odd_cells, parts_of_name, what_label_is
+
+ROWS = 400
+DRAWS = np.random.default_rng(0)
+
+
+def seen(values, name="x"):
+    return look_at(pd.Series(values, name=name))
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "what", "reason"),
+    [
+        (DRAWS.normal(size=ROWS), "x", "number", None),
+        (DRAWS.integers(0, 50, ROWS), "x", "whole number", None),
+        (DRAWS.integers(0, 50, ROWS).astype(float), "x", "whole number", None),
+        (DRAWS.choice(["a", "b", "c"], ROWS), "x", "words", None),
+        (DRAWS.choice(["yes", "no"], ROWS), "x", "two values", None),
+        (DRAWS.choice([True, False], ROWS), "x", "two values", None),
+        ([f"2013-{i % 12 + 1:02}-05" for i in range(ROWS)], "x", "date", None),
+        ([f"2013-01-05 {i % 24}:00" for i in range(ROWS)], "x", "date and time", None),
+        ([f"{i % 24}:30" for i in range(ROWS)], "x", "time of day", None),
+        (range(ROWS), "x", "identifier", "counts the rows"),
+        (DRAWS.permutation(ROWS) + 7, "x", "identifier", "counts the rows"),
+        ([f"case {i}" for i in range(ROWS)], "x", "identifier", "100% of its values are different"),
+        (DRAWS.integers(0, 10**6, ROWS), "patient_id", "identifier", "named as an identifier"),
+        (DRAWS.integers(0, 10**6, ROWS), "amount", "whole number", None),
+        (DRAWS.integers(0, 10**6, ROWS), "case no.", "identifier", "named as an identifier"),
+        (DRAWS.integers(0, 16, ROWS), "education-num", "whole number", None),
+        ([5] * ROWS, "x", "constant", "5 in every row"),
+        ([None] * ROWS, "x", "empty", "empty in every row"),
+        ([1.0] + [None] * ROWS, "x", "whole number", "empty in 99.8% of the rows"),
+        ([f"on day {i} the patient said that it hurt less" for i in range(ROWS)], "x", "free text", "text of"),
+    ],
+)
+def test_what_a_column_is(values, name, what, reason):
+    found = seen(values, name)
+    assert found.what == what
+    assert (found.reason is None) == (reason is None)
+    assert reason is None or reason in found.reason
+
+
+def test_remarks_on_columns():
+    assert "could as well have the month first" in seen(["05/01/2013", "06/02/2013"]).remark
+    assert seen(["13/01/2013", "06/02/2013"]).remark == "read with the day first"
+    assert "some can only have the day first" in seen(["13/01/2013", "01/13/2013", "01/14/2013"]).remark
+    many = [f"w{i}" for i in range(300) for _ in range(6)]
+    assert seen(many).remark == "the 200 most frequent of its 300 values are kept, the others are one"
+
+
+def test_words_among_numbers():
+    """Where but for a few words all are numbers, or dates; not where they are codes, or the words are many."""
+    numbers = [str(i / 4) for i in range(97)]
+    assert odd_cells(pd.Series([*numbers, "unknown", "unknown", "n. k."])) == {"unknown": 0.02, "n. k.": 0.01}
+    assert odd_cells(pd.Series(["2013-01-05"] * 30 + ["soon"])) == {"soon": pytest.approx(1 / 31)}
+    assert odd_cells(pd.Series([*numbers, "a", "b", "c", "d"])) == {}
+    assert odd_cells(pd.Series([*numbers[:30], *["none"] * 10])) == {}
+    assert odd_cells(pd.Series(["12-34-5"] * 30 + ["x"])) == {}
+    assert odd_cells(pd.Series(range(30))) == {}
+
+
+def test_parts_of_names():
+    assert parts_of_name("storeId") == parts_of_name("store_id") == parts_of_name("Store.ID") == ["store", "id"]
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ([0, 1, 1], "two"),
+        (["a", "b", None], "two"),
+        (["a", "b", "c"], "classes"),
+        ([3, 4, 5, 5, 6], "classes"),
+        ([1, 2, 1000], "number"),
+        (range(11), "number"),
+        ([1.5, 2.5, 3.0], "number"),
+    ],
+)
+def test_what_a_label_is(values, what):
+    assert what_label_is(pd.Series(values)) == what
+
+
+@pytest.mark.parametrize(
+    ("values", "positive", "guess"),
+    [
+        ([1, 0, 1, 1], 1, False),
+        ([1.0, 0.0, None], 1, False),
+        ([True, False, True], True, False),
+        (["yes", "no", "yes"], "yes", False),
+        (["N", "Y", "Y"], "Y", False),
+        (["on time", "late", "late"], "late", False),
+        (["benign", "malignant", "malignant"], "malignant", False),
+        (["on time", "overdue", "overdue"], "overdue", False),
+        (["married", "unmarried", "married"], "married", False),
+        (["ham", "spam", "spam"], "spam", False),
+        (["A", "D", "D"], "A", True),
+        ([2, 1, 1], 2, True),
+        (["F", "M", "F"], "M", True),
+        ([0, 5, 5], 5, False),
+    ],
+)
+def test_the_positive_class(values, positive, guess):
+    found = positive_class(pd.Series(values))
+    assert found.value == positive
+    assert type(found.value) is type(positive)
+    assert ("guess" in found.why) == guess
+    assert found.share == pytest.approx(pd.Series(values).dropna().eq(positive).mean())
+
+
+def hospitals():
+    rows = 600
+    late = DRAWS.random(rows) < 0.3
+    return pd.DataFrame(
+        {
+            "id": range(rows),
+            "hospital": DRAWS.choice(["north", "south", "west"], rows),
+            "age": DRAWS.normal(50, 10, rows),
+            "colour": DRAWS.choice(["red", "green", "blue"], rows),
+            "outcome": np.where(late, "late", "on time"),
+        }
+    )
+
+
+def roles(table, label=None):
+    survey = [look_at(table[name]) for name in table]
+    labels = label_candidates(survey)
+    return surely(labels), surely(client_candidates(survey, len(table), label or labels[0].name))
+
+
+def test_roles_that_names_tell():
+    table = hospitals()
+    assert roles(table) == ("outcome", "hospital")
+    assert roles(table.rename(columns={"hospital": "addr_state"})) == ("outcome", "addr_state")
+    assert roles(table.rename(columns={"outcome": "is_late"}))[0] == "is_late"  # the last, the only one of two values
+
+
+def test_roles_in_doubt_are_not_guessed():
+    table = hospitals()
+    assert roles(table.rename(columns={"hospital": "shade"})) == ("outcome", None)
+    assert roles(table.assign(clinic=table["hospital"]))[1] is None
+    unnamed = table.rename(columns={"outcome": "a"}).assign(b=DRAWS.choice([0, 1], len(table)), c=table["age"])
+    assert roles(unnamed)[0] is None
+    assert roles(table.rename(columns={"colour": "device_protection"}))[1] == "hospital"
+
+
+def reasons(table, what="two", keep=()):
+    survey = [look_at(table[name]) for name in table]
+    return reasons_to_ignore(table, survey, "outcome", "hospital", what, keep)
+
+
+def test_copies_of_the_label_are_found():
+    """In words, in numbers, by what is empty, in bins; also where a few rows differ. Not what merely helps."""
+    table = hospitals()
+    late = (table["outcome"] == "late").to_numpy()
+    noise = DRAWS.normal(size=len(table))
+    table["code"] = np.where(late, "L", DRAWS.choice(["P", "Q"], len(table)))
+    table["delay"] = np.where(late, 30, 0) + np.abs(noise)
+    table["reason"] = np.where(late, noise, np.nan)
+    table["middle"] = np.where(late, 0, np.sign(noise) * 9) + noise
+    table["helps"] = 2.5 * late + noise
+    table["date"] = np.where(late, "2014-01-01", "2013-01-01")
+    found = reasons(table)
+    assert set(found) == {"id", "code", "delay", "reason", "middle", "date"}
+    assert "tells outcome by itself (AUC 1.000): is it known when a prediction is needed?" in found["code"]
+    assert set(reasons(table, keep=["code"])) == set(found) - {"code"}
+    mostly = pd.Series(np.where(DRAWS.random(len(table)) < 0.004, ~late, late))
+    assert tells_label(mostly, table["outcome"], "two")[0] > 0.99
+    words = pd.Series([f"w{i}" for i in DRAWS.integers(0, 500, len(table))])
+    assert tells_label(words, table["outcome"], "two")[0] < 0.7  # learnt and looked at on different rows
+    assert tells_label(table["helps"], table["outcome"], "two")[0] == pytest.approx(0.96, abs=0.02)
+
+
+def test_copies_of_several_classes_and_of_numbers_are_found():
+    wanted = pd.Series(DRAWS.choice(["a", "b", "c"], ROWS, p=[0.9, 0.05, 0.05]))
+    assert tells_label(wanted.map({"a": 1, "b": 2, "c": 3}), wanted, "classes") == (1.0, "mean recall")
+    assert tells_label(pd.Series(["x"] * ROWS), wanted, "classes")[0] == pytest.approx(1 / 3)
+    price = pd.Series(np.exp(DRAWS.normal(size=ROWS)))
+    assert tells_label(-np.log(price), price, "number")[0] == pytest.approx(1)
+    assert tells_label(price + DRAWS.normal(size=ROWS), price, "number")[0] < 0.95
+
+
+def test_the_client_in_other_words():
+    table = hospitals()
+    table["where"] = table["hospital"].map({"north": 1, "south": 2, "west": 3})
+    assert reasons(table)["where"].startswith("says hospital in other words")
+    assert not says_again(table["colour"], table["hospital"])
+
+
+def test_what_is_to_be_said_of_a_table():
+    table = hospitals()
+    table.loc[:4, "outcome"] = None
+    table.loc[5:7, "hospital"] = ["tiny", "tiny", "small"]
+    table.loc[10, "hospital"] = None
+    table = pd.concat([table, table.iloc[20:27]], ignore_index=True)
+    survey = [look_at(table[name]) for name in table]
+    said = "\n".join(remarks(table, survey, "outcome", "hospital", "two", ["id"]))
+    for words in (
+        "5 of 607 rows have no label (outcome): they are left out",
+        "1 of 607 rows have no client",
+        "clients with fewer than 4 rows: 2 of 5",
+        "7 of 607 rows look like another",
+    ):
+        assert words in said
+    clean = hospitals()
+    assert remarks(clean, [look_at(clean[name]) for name in clean], "outcome", "hospital", "two", ["id"]) == []
+
+
+def test_values_by_words_of_the_command_line():
+    assert value_named(pd.Series([1.0, 0.0, None]), "1", "--positive") == 1
+    assert value_named(pd.Series([True, False]), "true", "--positive") is True
+    with pytest.raises(ValueError, match="--positive must be a value of 'y', but is 'x'; values are 'a', 'b'"):
+        value_named(pd.Series(["a", "b"], name="y"), "x", "--positive")
