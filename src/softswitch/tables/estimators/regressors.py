@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
 from softswitch.support import checks
-from softswitch.tables.federated_estimator import FederatedEstimator
+from softswitch.tables.estimators.federated_estimator import FederatedEstimator
 from softswitch.tables.kinds import Loss
 from softswitch.tables.label_meaning import Amount, Label, amount
 from softswitch.tables.settings import OF_AMOUNTS

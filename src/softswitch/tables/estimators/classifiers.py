@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from softswitch.support import checks
-from softswitch.tables.federated_estimator import FederatedEstimator, one_a_row
+from softswitch.tables.estimators.federated_estimator import FederatedEstimator, one_a_row
 from softswitch.tables.kinds import GROUPED
 from softswitch.tables.label_meaning import Label, TwoClasses, several_classes
 from softswitch.tables.settings import OF_CLASSES, RATES

@@ -30,9 +30,9 @@ from softswitch.results.result import Result
 from softswitch.results.trajectory import STILL_IMPROVING
 from softswitch.runs.folder import write_result
 from softswitch.runs.report import write_report
+from softswitch.tables.estimators.weighted_rows import SAMPLE_WEIGHT, weighted
 from softswitch.tables.kinds import Loss, problem_of_kind
 from softswitch.tables.label_meaning import Amount, Label
-from softswitch.tables.weighted_rows import SAMPLE_WEIGHT, weighted
 from softswitch.tasks.networks import Network, moved_network, outputs
 
 

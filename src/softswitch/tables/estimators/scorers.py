@@ -9,7 +9,7 @@ import numpy as np
 from sklearn import get_config
 from sklearn.metrics import get_scorer, make_scorer
 
-from softswitch.tables.federated_estimator import one_a_row
+from softswitch.tables.estimators.federated_estimator import one_a_row
 
 
 def worst_client_scorer(metric: str | Callable[..., float] = "accuracy") -> Any:
