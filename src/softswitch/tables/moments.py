@@ -126,7 +126,7 @@ def _date(part: dict[str, str] | None, order: str) -> tuple[float, float, float]
         return np.nan, np.nan, np.nan
     year = int(part["year"])
     if len(part["year"]) == 2:
-        year += 2000 if year < 70 else 1900
+        year += 2000 if year < 69 else 1900
     if part.get("first"):
         day, month = (int(part[name]) for name in (("first", "other") if order == "dmy" else ("other", "first")))
         return year, month, day
