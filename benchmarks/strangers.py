@@ -194,17 +194,17 @@ def _beside(model: Any, known: pd.DataFrame, new: pd.DataFrame, case: Case) -> d
     kind, bound = task["task.kind"], task["task.at_most"]
     rows, others = (model.encoding.encode(part) for part in (known, new))
     if model.meaning.what == "number":
-        predicted = _numbers(rows, known[case.label].to_numpy(float), others, kind, bound)
         truth = new[case.label].to_numpy(float)
+        predicted = {"ours": model.predict(new)} | _numbers(
+            rows, known[case.label].to_numpy(float), others, kind, bound
+        )
     else:
-        predicted = _classes(rows, known[case.label].astype(str).to_numpy(), others)
-        truth = new[case.label].astype(str).to_numpy()
-    own = model.predict(new)
-    predicted = {"ours": own if model.meaning.what == "number" else own.astype(str)} | predicted
+        truth, target, own = map(model.meaning.encode, (new[case.label], known[case.label], model.predict(new)))
+        predicted = {"ours": own} | _classes(rows, target, others)
     owner, told = new[case.client].to_numpy(), {"kind": kind, "bound": bound}
     for name, values in predicted.items():
         found = [
-            _judged(kind, bound, values[rows], truth[rows], model)
+            _judged(kind, bound, values[rows], truth[rows])
             for rows in (owner == client for client in pd.unique(owner))
             if rows.sum() >= FEWEST_ROWS
         ]
@@ -235,7 +235,7 @@ def _classes(x: np.ndarray, y: np.ndarray, new: np.ndarray) -> dict[str, np.ndar
     return {name: one.fit(x, y).predict(new) for name, one in plain.items()}
 
 
-def _judged(kind: str, bound: float, values: np.ndarray, truth: np.ndarray, model: Any) -> tuple[float, float]:
+def _judged(kind: str, bound: float, values: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
     """The loss and what is bounded, of one client's new rows."""
     if kind in OF_AMOUNTS:
         error = values - truth
@@ -247,7 +247,7 @@ def _judged(kind: str, bound: float, values: np.ndarray, truth: np.ndarray, mode
         }[kind]
     wrong = values != truth
     if kind == "miss-rate":
-        positive = truth == str(model.meaning.positive)
+        positive = truth == 1
         return tuple(float(wrong[own].mean()) if own.any() else 0.0 for own in (~positive, positive))  # type: ignore[return-value]
     missed = [float(wrong[truth == one].mean()) for one in np.unique(truth) if (truth == one).sum() >= FEWEST_OF_CLASS]
     return float(wrong.mean()), float(wrong.mean()) if kind == "error-rate" else max(missed, default=0.0)
