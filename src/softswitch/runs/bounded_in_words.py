@@ -86,6 +86,27 @@ IN_WORDS: dict[str, KindInWords] = {
         number,
         "the mean log loss may be at most {bound} for the rows with {group}, and for all others by themselves.",
     ),
+    "class-miss-rate": KindInWords(
+        "worst class's miss rate",
+        LOSS,
+        share,
+        "of the rows of every {label} by itself at most {bound} may be missed (decided otherwise).",
+    ),
+    "mean-error": KindInWords(
+        "mean error",
+        "loss",
+        number,
+        "predictions of {label} may be off by at most {bound} (in the unit of {label}) on average, up or down.",
+    ),
+    "absolute-error": KindInWords(
+        "mean absolute error",
+        "loss",
+        number,
+        "predictions of {label} may be wrong by at most {bound} (in the unit of {label}) on average.",
+    ),
+    "coverage": KindInWords(
+        "share above the prediction", "loss", share, "at most {bound} of the rows may have a {label} above its prediction."
+    ),
     "own": KindInWords("constraint", "objective", number, "{constraint} may be at most {bound}."),
 }
 """One entry a kind; one that is not here is told by its name."""

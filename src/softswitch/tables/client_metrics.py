@@ -56,15 +56,15 @@ def worst_class_recall(y: np.ndarray, score: np.ndarray) -> float:
 
 
 METRICS: dict[str, dict[str, Metric]] = {
-    "two classes": {"miss_rate": miss_rate, "false_alarm_rate": false_alarm_rate, "auc": auc},
-    "a number": {"mean_absolute_error": mean_absolute_error},
-    "several classes": {"error_rate": class_error_rate, "worst_class_recall": worst_class_recall},
+    "two-classes": {"miss_rate": miss_rate, "false_alarm_rate": false_alarm_rate, "auc": auc},
+    "number": {"mean_absolute_error": mean_absolute_error},
+    "classes": {"error_rate": class_error_rate, "worst_class_recall": worst_class_recall},
 }
 """What is measured, by what the label is."""
 
 
 def measured(
-    label: str, data: ClientData, scores: Mapping[str, np.ndarray], names: tuple[object, ...]
+    label: str, data: ClientData, scores: Mapping[str, np.ndarray], names: tuple[object, ...], scale: float = 1.0
 ) -> dict[str, list[float]]:
     """Columns for the table of clients: every metric of every model, one entry a client.
 
@@ -74,13 +74,15 @@ def measured(
         scores: each model's scores of these rows, in the order in which ``data`` has them; a model's name begins its
             columns' names: "constant" makes "constant_miss_rate".
         names: the clients to tell of; one without rows has NaN.
+        scale: what y and the scores are to be multiplied by to be in the label's unit, where it is a number.
     """
-    y = np.asarray(data.rows.columns["y"])
+    in_unit = scale if label == "number" else 1
+    y = np.asarray(data.rows.columns["y"]) * in_unit
     ends = np.cumsum(data.sizes)
     parts = {name: slice(end - size, end) for name, size, end in zip(data.names, data.sizes, ends, strict=True)}
     return {
         f"{model}_{metric}": [
-            function(y[parts[name]], score[parts[name]]) if name in parts else math.nan for name in names
+            function(y[parts[name]], score[parts[name]] * in_unit) if name in parts else math.nan for name in names
         ]
         for model, score in scores.items()
         for metric, function in METRICS[label].items()
@@ -91,8 +93,17 @@ MODELS = {"constant": CONSTANT, "unconstrained": FOR_THE_WORST}
 """The models that the answer is shown beside at each client, by the beginning of their columns' names."""
 
 
-def client_columns(ready: ReadyTable, result: Result, label: str = "two classes") -> dict[str, list[float]]:
-    """What a run's table of clients tells beside objective and constraint: rows, and metrics on those held out."""
+def client_columns(
+    ready: ReadyTable, result: Result, label: str = "two-classes", scale: float = 1.0
+) -> dict[str, list[float]]:
+    """What a run's table of clients tells beside objective and constraint: rows, and metrics on those held out.
+
+    Args:
+        ready: the table.
+        result: the answer, and the models beside it.
+        label: what the label is: a key of ``METRICS``.
+        scale: how much of the label's unit a difference of 1 in y is, where it is a number.
+    """
     names = ready.train.names
     columns: dict[str, list[float]] = {"rows": ready.train.sizes.tolist()}
     for name, part in (("rows_to_choose_by", ready.choosing), ("rows_held_out", ready.held_out)):
@@ -108,7 +119,7 @@ def client_columns(ready: ReadyTable, result: Result, label: str = "two classes"
             models[prefix] = beside.params
     rows = ready.held_out.rows.columns
     scores = {model: np.asarray(row_scores(params, rows)) for model, params in models.items()}
-    return columns | measured(label, ready.held_out, scores, names)
+    return columns | measured(label, ready.held_out, scores, names, scale)
 
 
 def _share(events: np.ndarray) -> float:
