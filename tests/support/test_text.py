@@ -21,7 +21,8 @@ from softswitch.support.text import duration, few_of, number, share, short_numbe
         (-0.25, "-0.25"),
         (0, "0"),
         (12, "12"),
-        (1e-9, "1e-09"),
+        (1e-9, "<0.000001"),
+        (-1e-9, ">-0.000001"),
         (None, "—"),
         (math.nan, "—"),
         (-math.inf, "—"),
@@ -68,8 +69,13 @@ def test_a_duration(seconds, written):
 
 
 def test_numbers_in_a_text_are_cut():
-    rule = "SoftmaxSGM(tolerance=0.05, alpha=69.31471805599453, step_size=1.2345678e-05, seed=123456)"
-    assert short_numbers(rule) == "SoftmaxSGM(tolerance=0.05, alpha=69.31, step_size=0.00001235, seed=123456)"
+    rule = (
+        "SoftmaxSGM(tolerance=0.05, alpha=69.31471805599453, step_size=1.2345678e-05, tiny=1.2345678e-09, seed=123456)"
+    )
+    assert (
+        short_numbers(rule)
+        == "SoftmaxSGM(tolerance=0.05, alpha=69.31, step_size=0.00001235, tiny=1.235e-09, seed=123456)"
+    )
     assert short_numbers("version 1.2.345678, 0.12345.csv") == "version 1.2.345678, 0.12345.csv"
 
 

@@ -24,6 +24,7 @@ from softswitch.results.improvement import quality
 from softswitch.results.lower_bound import LowerBound
 from softswitch.results.one_cycle import Cycle
 from softswitch.results.status import Status, StatusCode, status_of_model
+from softswitch.support.text import number
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +160,7 @@ class Result:
         if constant is not None and not constant.feasible:
             lines.append("No constant prediction is feasible; the one nearest to it is shown.")
         if self.price is not None:
-            lines.append(f"The constraint costs the worst client {self.price:.4g}.")
+            lines.append(f"The constraint costs the worst client {number(self.price)}.")
         return lines
 
     def __repr__(self) -> str:

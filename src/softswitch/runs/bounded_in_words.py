@@ -105,7 +105,10 @@ IN_WORDS: dict[str, KindInWords] = {
         "predictions of {label} may be wrong by at most {bound} (in the unit of {label}) on average.",
     ),
     "coverage": KindInWords(
-        "share above the prediction", "loss", share, "at most {bound} of the rows may have a {label} above its prediction."
+        "share above the prediction",
+        "loss",
+        share,
+        "at most {bound} of the rows may have a {label} above its prediction.",
     ),
     "own": KindInWords("constraint", "objective", number, "{constraint} may be at most {bound}."),
 }

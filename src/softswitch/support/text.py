@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 DASH = "—"
 """What is shown where there is no number."""
 SMALLEST = 1e-6
-"""Numbers below this have a power of ten; all others are written out."""
+"""Numbers nearer to 0 than this are not written out."""
 LONG = re.compile(r"(?<![\w.])-?\d+\.\d{5,}(?:e[+-]?\d+)?(?![\w.])")
 """A number with more digits than anyone reads."""
 
@@ -24,7 +24,7 @@ def number(value: float | None, digits: int = 4) -> str:
     if abs(value) >= 10 ** (digits - 1) or value == 0:
         return f"{value:,.0f}" if round(value) else "0"
     if abs(value) < SMALLEST:
-        return f"{value:.2g}"
+        return f"<{SMALLEST:.6f}" if value > 0 else f">-{SMALLEST:.6f}"
     written = f"{value:,.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
     return written.rstrip("0").rstrip(".") if "." in written else written
 
@@ -56,7 +56,12 @@ def duration(seconds: float) -> str:
 
 def short_numbers(text: str) -> str:
     """The same text with every number of many digits cut to four: a rule's settings, for people."""
-    return LONG.sub(lambda found: number(float(found[0])), text)
+
+    def cut(found: re.Match[str]) -> str:
+        value = float(found[0])
+        return number(value) if abs(value) >= SMALLEST else f"{value:.4g}"
+
+    return LONG.sub(cut, text)
 
 
 def as_text(*parts: RenderableType, width: int = 120) -> str:

@@ -51,13 +51,14 @@ class Picture(NamedTuple):
     narrow: str
 
 
-def curves(run: Run, key: str, names: Sequence[str]) -> Picture:
+def curves(run: Run, key: str, names: Sequence[str], write: Write) -> Picture:
     """F and G against rounds, with the tolerance, and how often the switch let the objective be improved.
 
     Args:
         run: it.
         key: tells it from the page's other charts.
         names: what the objective and the constraint are called.
+        write: a value of the constraint as people write it.
     """
     history, looked = run.history, run.history.full_rounds
 
@@ -70,12 +71,13 @@ def curves(run: Run, key: str, names: Sequence[str]) -> Picture:
             _curve(axes, looked, mean, GREY, "mean client, all training rows", linestyle=":")
             if history.held_out is not None:
                 _curve(axes, looked, getattr(history.held_out, seen), GREEN, "worst client, other rows")
-            axes.set_ylabel(name)
+            axes.set_title(name, loc="left", fontsize="medium")
+        drawn.axes[1].yaxis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
         _bound(drawn.axes[1], run.about["tolerance"])
         _switch(drawn.axes[2], history.feasible)
         _legend(drawn)
 
-    return _twice(draw, key, 3, heights=(2.4, 2.4, 0.9))
+    return _twice(draw, key, 3, heights=(2.5, 2.5, 0.9))
 
 
 def clients(run: Run, found: list[ClientStanding], key: str, name: str, write: Write) -> Picture:
@@ -128,7 +130,7 @@ def _sorted_clients(run: Run, found: list[ClientStanding], key: str, name: str, 
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
         axes.set_xlabel(f"share of the {len(found):,} clients, from the best on")
-        axes.set_ylabel(name)
+        axes.set_title(name, loc="left", fontsize="medium")
         _legend(drawn)
 
     return _twice(draw, key, 1, heights=(3.4,))
@@ -152,16 +154,25 @@ def heat_map(run: Run, found: list[ClientStanding], key: str) -> Picture | None:
     np.add.at(count, (place[told.clients[counted]], column[counted]), 1)
     means = np.where(count > 0, total / np.maximum(count, 1), np.nan)
     above = means - run.about["tolerance"]
-    reach = float(np.nanmax(np.abs(above))) if np.isfinite(above).any() else 1.0
+    # The colours reach as far as most values: a few of the first rounds may be far off.
+    reach = float(np.nanquantile(np.abs(above), 0.95)) if np.isfinite(above).any() else 1.0
 
     def draw(drawn: Panels) -> None:
         axes = drawn.axes[0]
         span = (0, columns * length, len(order) - 0.5, -0.5)
         axes.imshow(
-            above, cmap=_diverging(), vmin=-reach or -1, vmax=reach or 1, aspect="auto", extent=span, interpolation="none"
+            above,
+            cmap=_diverging(),
+            vmin=-reach or -1,
+            vmax=reach or 1,
+            aspect="auto",
+            extent=span,
+            interpolation="none",
         )
         axes.set_yticks(range(len(order)), [_cut(found[i].name, 30 if drawn.wide else 14) for i in order])
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
         axes.set_xlabel("round")
+        axes.grid(visible=False)
 
     return _twice(draw, key, 1, heights=(0.8 + 0.24 * len(order),))
 
@@ -178,7 +189,7 @@ def comparison(runs: list[Run], key: str = "comparison") -> Picture:
                 style = ("-", "--", ":")[i // len(colours) % 3]
                 label = _cut(run.name, 40)
                 _curve(axes, looked, values, colours[i % len(colours)], label, linestyle=style)
-            axes.set_ylabel(f"worst client's {seen}")
+            axes.set_title(f"worst client's {seen}", loc="left", fontsize="medium")
         for level in levels:
             _bound(drawn.axes[1], level)
         _legend(drawn)
@@ -248,13 +259,14 @@ def _legend(drawn: Panels) -> None:
 def _diverging() -> LinearSegmentedColormap:
     """Blue below the bound and orange above; nothing at it, so that the page shows through, whatever its theme."""
     below, above = to_rgba(BLUE), to_rgba(VERMILLION)
-    ends = [(*below[:3], 0.9), (*below[:3], 0.0), (*above[:3], 0.0), (*above[:3], 0.95)]
+    ends = [(*below[:3], 0.7), (*below[:3], 0.0), (*above[:3], 0.0), (*above[:3], 0.95)]
     return LinearSegmentedColormap.from_list("diverging", list(zip((0, 0.5, 0.5, 1), ends, strict=True)))
 
 
 def _tip(one: ClientStanding, write: Write) -> str:
     """What is told of a client where the mouse rests."""
-    said = [f"{one.name}: {one.words}", f"training rows {write(one.constraint)}"]
+    why = f" ({one.words})" if one.words else ""
+    said = [f"{one.name}: {one.standing}{why}", f"training rows {write(one.constraint)}"]
     if np.isfinite(one.estimate):
         said.append(f"held-out rows {write(one.estimate)}, at most {write(one.upper)}")
     return "; ".join(said)

@@ -29,7 +29,7 @@ class ClientStanding(NamedTuple):
     Attributes:
         name: its label.
         standing: how it stands,
-        words: and more of it.
+        words: and why, or what would help; may be empty.
         constraint: its largest constraint on its training rows.
         estimate: its worst constraint on held-out rows,
         lower: and where the truth lies, by the certificate; NaN without one.
@@ -49,7 +49,7 @@ class ClientStanding(NamedTuple):
     @property
     def marked(self) -> str:
         """How it stands, with a sign."""
-        return f"{MARKS[self.standing]} {self.words}"
+        return f"{MARKS[self.standing]} {self.standing}"
 
 
 def standings(run: Run) -> list[ClientStanding]:
@@ -62,23 +62,24 @@ def standings(run: Run) -> list[ClientStanding]:
         if told is not None:
             found.append(_by_certificate(name, constraint, told))
         elif certified:
-            found.append(ClientStanding(name, Standing.UNDECIDED, "undecided: no held-out rows", constraint))
+            found.append(ClientStanding(name, Standing.UNDECIDED, "no held-out rows", constraint))
         elif constraint <= tolerance:
-            found.append(ClientStanding(name, Standing.MEETS, "meets, on training rows", constraint))
+            found.append(ClientStanding(name, Standing.MEETS, "on training rows", constraint))
         else:
-            found.append(ClientStanding(name, Standing.VIOLATES, "violates, on training rows", constraint))
+            found.append(ClientStanding(name, Standing.VIOLATES, "on training rows", constraint))
     return found
 
 
 def worst_first(found: list[ClientStanding]) -> list[int]:
-    """The clients' places: violating ones first, then undecided, then meeting; among equals the largest constraint."""
+    """The clients' places: violating ones first, then undecided, then meeting; the largest constraint first."""
     ranks = {standing: rank for rank, standing in enumerate(Standing)}
 
-    def level(one: ClientStanding) -> float:
-        known = one.upper if math.isfinite(one.upper) else one.constraint
-        return -known if not math.isnan(known) else -math.inf
+    def key(i: int) -> tuple[float, ...]:
+        one = found[i]
+        levels = (one.estimate, one.upper, one.constraint)
+        return (ranks[one.standing], *(math.inf if math.isnan(level) else -level for level in levels))
 
-    return sorted(range(len(found)), key=lambda i: (ranks[found[i].standing], level(found[i])))
+    return sorted(range(len(found)), key=key)
 
 
 def client_constraints(run: Run) -> tuple[list[str], np.ndarray]:
@@ -101,11 +102,11 @@ def _by_certificate(name: str, constraint: float, told: dict[str, Any]) -> Clien
     estimate, lower, upper = max(bounds, key=lambda bound: math.inf if math.isnan(bound[2]) else bound[2])
     more = told.get("rows_needed")
     standing = {"meets": Standing.MEETS, "violates": Standing.VIOLATES}.get(told["verdict"], Standing.UNDECIDED)
-    words = str(standing)
+    words = ""
     if told["verdict"] == "unknown":
-        words = "undecided: no held-out rows that tell"
+        words = "no held-out rows that tell"
     elif standing is Standing.UNDECIDED and more:
-        words = f"undecided: about {more:,} rows more"
+        words = f"about {more:,} rows more"
     elif standing is Standing.UNDECIDED and more == 0:
-        words = "undecided: waits for others"
+        words = "waits for others"
     return ClientStanding(name, standing, words, constraint, estimate, lower, upper, more)

@@ -18,13 +18,13 @@ ROWS = {"rows": "rows trained on", "rows_to_choose_by": "chosen by", "rows_held_
 METRICS: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "miss_rate": ("miss rate", share),
     "false_alarm_rate": ("false alarms", share),
-    "auc": ("AUC", lambda value: number(value, 3)),
+    "auc": ("AUC", lambda value: DASH if value is None or math.isnan(value) else f"{value:.3f}"),
     "mean_absolute_error": ("mean absolute error", number),
     "error_rate": ("error rate", share),
     "worst_class_recall": ("worst class recall", share),
 }
 """What is measured at clients on held-out rows: its name for people, and how its values are written."""
-BESIDE = {"constant": "best constant", "unconstrained": "no constraint"}
+BESIDE = {"constant": "constant", "unconstrained": "no constraint"}
 """The models beside the answer, whose values stand below its own."""
 SEEN = "held_out"
 
@@ -88,13 +88,13 @@ def client_table(run: Run, found: list[ClientStanding], words: KindInWords, word
 def _columns(run: Run, found: list[ClientStanding], words: KindInWords) -> dict[tuple[str, str], list[Cell]]:
     """By their names, each with what stands small below it: one cell a client."""
     told = run.clients
-    columns: dict[tuple[str, str], list[Cell]] = {("verdict", ""): [Cell(one.marked) for one in found]}
-    if any(math.isfinite(one.estimate) for one in found):
-        columns[words.constraint, "held out; at most, by the certificate"] = [
-            Cell(words.write(one.estimate), f"at most {words.write(one.upper)}" if math.isfinite(one.upper) else DASH)
-            for one in found
-        ]
-    columns |= _metrics(told)
+    columns: dict[tuple[str, str], list[Cell]] = {("verdict", ""): [Cell(one.marked, one.words) for one in found]}
+    seen = _metrics(told)
+    if any(math.isfinite(one.upper) for one in found):
+        columns["promised", f"{words.constraint} at most"] = [Cell(words.write(one.upper)) for one in found]
+    if words.constraint not in {heading for heading, _ in seen} and any(math.isfinite(one.estimate) for one in found):
+        columns[words.constraint, "held-out rows"] = [Cell(words.write(one.estimate)) for one in found]
+    columns |= seen
     for name, heading in ROWS.items():
         if name in told:
             columns[heading, ""] = [Cell(number(value)) for value in told[name]]
@@ -133,7 +133,7 @@ def _deciles(run: Run, found: list[ClientStanding], words: KindInWords, word: st
         f"{words.constraint}, training rows": ([one.constraint for one in found], words.write),
         f"{words.objective}, training rows": (run.clients["objective"], number),
     }
-    head, columns = [f"{word}s"], []
+    head, columns = [word], []
     shares = np.linspace(0, 1, 11)
     for name, (values, write) in quantities.items():
         known = np.array([value for value in values if math.isfinite(value)])

@@ -14,7 +14,7 @@ from softswitch.runs.folder import ABOUT, CONFIG, Run, find_runs, open_run
 from softswitch.runs.frontier_files import has_frontier
 from softswitch.runs.report import charts
 from softswitch.runs.report.client_states import ClientStanding, Standing, standings
-from softswitch.runs.report.client_table import BESIDE, METRICS, SEEN, client_table
+from softswitch.runs.report.client_table import METRICS, SEEN, client_table
 from softswitch.runs.report.frontier_section import section_of
 from softswitch.runs.report.verdict import MARKS, verdict
 from softswitch.runs.setting_differences import differing_settings
@@ -111,14 +111,14 @@ def _told(run: Run, i: int) -> dict[str, Any]:
         "price": None if about.get("price") is None else number(about["price"]),
         "settings": settings.read_text(encoding="utf-8") if settings.exists() else "",
         "frontier": section_of(run.folder, f"frontier-{i}") if has_frontier(run.folder) else None,
-        "curves": charts.curves(run, f"curves-{i}", (f"F: {words.objective}", f"G: {words.constraint}")),
+        "curves": charts.curves(run, f"curves-{i}", (f"F: {words.objective}", f"G: {words.constraint}"), words.write),
         "bars": charts.clients(run, found, f"clients-{i}", words.constraint, words.write),
         "heat": charts.heat_map(run, found, f"heat-{i}"),
     }
 
 
 def _within_range(found: list[ClientStanding], run: Run) -> list[ClientStanding]:
-    """No rate and no loss is below 0, whatever an approximate limit says; of functions of one's own nothing is known."""
+    """No rate and no loss is below 0, whatever an approximate limit says; of one's own functions nothing is known."""
     if run.settings.get("task.kind", "own") == "own":
         return found
     return [one._replace(lower=max(one.lower, 0.0)) if math.isfinite(one.lower) else one for one in found]
@@ -130,12 +130,12 @@ def of_any_use(run: Run, words: KindInWords) -> str | None:
     word = client_word(run.settings)
     if metric is not None and f"{SEEN}_{metric}" in told and f"constant_{metric}" in told:
         heading, write = METRICS[metric]
-        values = {name: _largest(told[f"{name}_{metric}"]) for name in (SEEN, *BESIDE) if f"{name}_{metric}" in told}
-        beside = f"{write(values['constant'])} with the {BESIDE['constant']} prediction that keeps the bound"
-        if "unconstrained" in values:
-            beside += f", {write(values['unconstrained'])} without the constraint"
+        values = {name: _largest(told[f"{name}_{metric}"]) for name in (SEEN, "constant")}
         useful = "Of use" if values[SEEN] < values["constant"] else "Of no use"
-        return f"{useful}: {heading} at the worst {word} {write(values[SEEN])}; {beside} (seen on held-out rows)."
+        return (
+            f"{useful}: {heading} at the worst {word} {write(values[SEEN])}; {write(values['constant'])} with the best "
+            "constant prediction (seen on held-out rows)."
+        )
     beside_it = {one["name"]: one for one in run.about.get("beside", ())}
     if CONSTANT not in beside_it or run.about["worst_objective"] is None:
         return None

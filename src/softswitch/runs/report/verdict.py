@@ -73,15 +73,16 @@ def in_counts(found: list[ClientStanding]) -> str:
 
 
 def _what_would_decide(undecided: list[ClientStanding]) -> str:
-    """The few that need the fewest rows, each with how many."""
+    """How many rows; by client, where these are few."""
     needing = sorted((one for one in undecided if one.more_rows), key=lambda one: one.more_rows or 0)
     if not needing:
         return few_of([one.name for one in undecided], FEW)
-    named = [f"{one.name}: about {one.more_rows:,}" for one in needing]
+    if len(needing) > FEW:
+        least, most = needing[0].more_rows, needing[-1].more_rows
+        many = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        return f"{'' if len(needing) == len(undecided) else f'{len(needing):,} '}need about {many} rows more each"
+    told = f"{', '.join(f'{one.name}: about {one.more_rows:,}' for one in needing)} rows more would decide"
     others = [one.name for one in undecided if not one.more_rows]
-    told = f"{few_of(named, FEW)} rows more would decide"
-    if len(named) > FEW:
-        told = f"rows more that would decide: {few_of(named, FEW)}"
     return told if not others else f"{told}; {few_of(others, FEW)}"
 
 
