@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -28,12 +29,15 @@ def runs(folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("
     if not found:
         console.print(f"There are no runs below {folder}.", markup=False)
         return
-    table = Table()
-    table.add_column("run", no_wrap=True)  # to be copied
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    names = [str(run.folder.relative_to(folder)) for run in found]
+    table.add_column("run", overflow="fold", no_wrap=max(map(len, names)) <= WIDEST)  # to be copied
+    table.add_column("status", overflow="fold")
     for name in HEAD:
         table.add_column(name, overflow="fold")
-    for run in found:
-        table.add_row(escape(str(run.folder.relative_to(folder))), *map(escape, _line(run)))
+    for name, run in zip(names, found, strict=True):
+        status = run.about["status"]["code"] if run.finished else "not finished"
+        table.add_row(escape(name), status, *map(escape, _line(run)))
     console.print(table, NOTE)
 
 
@@ -46,8 +50,8 @@ def compare(runs: Annotated[list[Path], typer.Argument(help=f"Two or more runs' 
     console = Console()
     opened = or_refuse(lambda: [open_run(run_named(run)) for run in runs])
     numbers = [str(i) for i in range(1, len(opened) + 1)]
-    table = Table("", title="What they came to")
-    table.add_column("run", overflow="fold")
+    table = Table("", title="What they came to", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("run", overflow="fold", no_wrap=max(len(run.name) for run in opened) <= WIDEST)
     for name in (*HEAD, "rounds"):
         table.add_column(name, overflow="fold")
     for number, run in zip(numbers, opened, strict=True):
@@ -58,7 +62,7 @@ def compare(runs: Annotated[list[Path], typer.Argument(help=f"Two or more runs' 
     if not differing:
         console.print("Their settings are the same.")
         return
-    settings = Table("setting", title="Where their settings differ")
+    settings = Table("setting", title="Where their settings differ", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for number in numbers:
         settings.add_column(number, overflow="fold")
     for name, values in differing.items():
@@ -80,7 +84,9 @@ def report(
     Console().print(f"Report: {file}", highlight=False, markup=False, soft_wrap=True)
 
 
-HEAD = ("status", "certificate", "G", "bound", "F")
+HEAD = ("certified", "G", "bound", "F")
+WIDEST = 30
+"""Names of runs up to this width are not broken."""
 NOTE = "F: the worst client's objective. G: the worst client's constraint."
 
 
@@ -90,11 +96,10 @@ def _line(run: Run) -> tuple[str, ...]:
 
     about = run.about
     if not run.finished:
-        return ("not finished", *[""] * (len(HEAD) - 1))
+        return ("",) * len(HEAD)
     certificate, write = run.certificate, kind_in_words(run.settings).write
     return (
-        about["status"]["code"],
-        "" if certificate is None else certificate["verdict"],
+        "no" if certificate is None else certificate["verdict"],
         write(about["worst_constraint"]),
         write(about["tolerance"]),
         number(about["worst_objective"]),

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -193,9 +194,10 @@ class Certificate:
     def table(self) -> Table:
         """The certificate as a table for the terminal: violating clients first, then undecided; of very many a few."""
         title = f"Constraint <= {self.tolerance:g} with confidence {self.confidence:g}: {self.verdict}"
-        table = Table("client", title=title)
+        table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table.add_column("client", overflow="fold")
         for name in ("rows", "objective at most", "constraint", "constraint at most", "verdict"):
-            table.add_column(name, min_width=5)
+            table.add_column(name, overflow="fold")
         ordered = sorted(self.clients, key=_worst_first)
         shown = ordered if len(ordered) <= MOST_LINES else ordered[:FEW_LINES]
         table.caption = "\n".join([*self._left_out(len(ordered) - len(shown)), *self.notes])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from softswitch.runs.folder import Run
-from softswitch.runs.report.client_states import ClientStanding, Standing
+from softswitch.runs.report.client_states import ClientStanding, Standing, worst_first
 from softswitch.support.text import few_of, share
 
 GOOD, UNSURE, BAD = "good", "unsure", "bad"
@@ -58,7 +58,8 @@ def verdict(run: Run, found: list[ClientStanding]) -> InShort:
 
 def in_counts(found: list[ClientStanding]) -> str:
     """As "3 of 4 meet, 1 undecided (other: about 120 rows more would decide)"."""
-    by = {standing: [one for one in found if one.standing is standing] for standing in Standing}
+    ordered = [found[i] for i in worst_first(found)]
+    by = {standing: [one for one in ordered if one.standing is standing] for standing in Standing}
     meeting = len(by[Standing.MEETS])
     said = [f"{meeting:,} of {len(found):,} meet{'s' * (meeting == len(found) == 1)}"]
     if meeting == len(found) > 1:
