@@ -17,6 +17,8 @@ from softswitch.support.text import as_text, number
 
 MOST_LINES, FEW_LINES = 50, 20
 """The table of more clients than this shows so many of the worst."""
+UNBROKEN = 24
+"""Clients' names up to this length are not broken."""
 
 
 class Verdict(StrEnum):
@@ -195,19 +197,20 @@ class Certificate:
         """The certificate as a table for the terminal: violating clients first, then undecided; of very many a few."""
         title = f"Constraint <= {self.tolerance:g} with confidence {self.confidence:g}: {self.verdict}"
         table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        table.add_column("client", overflow="fold")
-        for name in ("rows", "objective at most", "constraint", "constraint at most", "verdict"):
-            table.add_column(name, overflow="fold")
         ordered = sorted(self.clients, key=_worst_first)
         shown = ordered if len(ordered) <= MOST_LINES else ordered[:FEW_LINES]
+        names = [escape(str(client.client)) for client in shown]
+        table.add_column("client", overflow="fold", no_wrap=max(map(len, names), default=0) <= UNBROKEN)
+        for name in ("rows", "objective at most", "constraint", "constraint at most", "verdict"):
+            table.add_column(name, overflow="fold")
         table.caption = "\n".join([*self._left_out(len(ordered) - len(shown)), *self.notes])
-        for client in shown:
+        for client, label in zip(shown, names, strict=True):
             worst = max(client.constraints, key=lambda interval: interval.upper)
             more = "" if client.rows_needed is None else f" ({client.rows_needed:,} more rows)"
             if client.rows_needed == 0:
                 more = " (waits for others)"
             table.add_row(
-                escape(str(client.client)),
+                label,
                 f"{worst.rows:,}",
                 f"{'≈ ' if client.objective.approximate else ''}{number(client.objective.upper)}",
                 number(worst.estimate),

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from softswitch.runs.folder import Run
-from softswitch.runs.report.client_states import ClientStanding, Standing, worst_first
+from softswitch.runs.report.client_states import ClientStanding, ClientVerdict, worst_first
 from softswitch.runs.report.themed_svg import AMBER, BLACK, DEEP_GREEN, FAINT, themed_svg
 from softswitch.support.plotting import BLUE, GREEN, GREY, PURPLE, VERMILLION
 from softswitch.support.text import number
@@ -26,7 +26,7 @@ MOST_CLIENTS, WORST = 50, 20
 """More clients than this are summarised; so many of the worst are still shown each by itself."""
 WIDE, PHONE = 10.8, 3.9
 """The widths in inches."""
-COLOURS = {Standing.VIOLATES: VERMILLION, Standing.UNDECIDED: AMBER, Standing.MEETS: DEEP_GREEN}
+COLOURS = {ClientVerdict.VIOLATES: VERMILLION, ClientVerdict.UNDECIDED: AMBER, ClientVerdict.MEETS: DEEP_GREEN}
 Write = Callable[[float | None], str]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from softswitch.runs.folder import Run
 
 
-class Standing(StrEnum):
+class ClientVerdict(StrEnum):
     """How a client stands; in the order in which a reader wants to know."""
 
     VIOLATES = "violates"
@@ -19,7 +19,7 @@ class Standing(StrEnum):
     MEETS = "meets"
 
 
-MARKS = {Standing.VIOLATES: "✘", Standing.UNDECIDED: "?", Standing.MEETS: "✔"}
+MARKS = {ClientVerdict.VIOLATES: "✘", ClientVerdict.UNDECIDED: "?", ClientVerdict.MEETS: "✔"}
 """Said beside the colour, for those who do not see it."""
 
 
@@ -38,7 +38,7 @@ class ClientStanding(NamedTuple):
     """
 
     name: str
-    standing: Standing
+    standing: ClientVerdict
     words: str
     constraint: float
     estimate: float = math.nan
@@ -62,17 +62,17 @@ def standings(run: Run) -> list[ClientStanding]:
         if told is not None:
             found.append(_by_certificate(name, constraint, told))
         elif certified:
-            found.append(ClientStanding(name, Standing.UNDECIDED, "no held-out rows", constraint))
+            found.append(ClientStanding(name, ClientVerdict.UNDECIDED, "no held-out rows", constraint))
         elif constraint <= tolerance:
-            found.append(ClientStanding(name, Standing.MEETS, "on training rows", constraint))
+            found.append(ClientStanding(name, ClientVerdict.MEETS, "on training rows", constraint))
         else:
-            found.append(ClientStanding(name, Standing.VIOLATES, "on training rows", constraint))
+            found.append(ClientStanding(name, ClientVerdict.VIOLATES, "on training rows", constraint))
     return found
 
 
 def worst_first(found: list[ClientStanding]) -> list[int]:
     """The clients' places: violating ones first, then undecided, then meeting; the largest constraint first."""
-    ranks = {standing: rank for rank, standing in enumerate(Standing)}
+    ranks = {standing: rank for rank, standing in enumerate(ClientVerdict)}
 
     def key(i: int) -> tuple[float, ...]:
         one = found[i]
@@ -101,12 +101,14 @@ def _by_certificate(name: str, constraint: float, told: dict[str, Any]) -> Clien
     ]
     estimate, lower, upper = max(bounds, key=lambda bound: math.inf if math.isnan(bound[2]) else bound[2])
     more = told.get("rows_needed")
-    standing = {"meets": Standing.MEETS, "violates": Standing.VIOLATES}.get(told["verdict"], Standing.UNDECIDED)
+    standing = {"meets": ClientVerdict.MEETS, "violates": ClientVerdict.VIOLATES}.get(
+        told["verdict"], ClientVerdict.UNDECIDED
+    )
     words = ""
     if told["verdict"] == "unknown":
         words = "no held-out rows that tell"
-    elif standing is Standing.UNDECIDED and more:
+    elif standing is ClientVerdict.UNDECIDED and more:
         words = f"about {more:,} rows more"
-    elif standing is Standing.UNDECIDED and more == 0:
+    elif standing is ClientVerdict.UNDECIDED and more == 0:
         words = "waits for others"
     return ClientStanding(name, standing, words, constraint, estimate, lower, upper, more)

@@ -11,7 +11,7 @@ import numpy as np
 from softswitch.runs.bounded_in_words import KindInWords
 from softswitch.runs.folder import Run
 from softswitch.runs.report.charts import MOST_CLIENTS, WORST
-from softswitch.runs.report.client_states import ClientStanding, Standing, worst_first
+from softswitch.runs.report.client_states import ClientStanding, ClientVerdict, worst_first
 from softswitch.support.text import DASH, number, share
 
 ROWS = {"rows": "rows trained on", "rows_to_choose_by": "chosen by", "rows_held_out": "held out"}
@@ -49,7 +49,7 @@ class ClientTable(NamedTuple):
     """
 
     head: list[Cell]
-    standings: list[Standing]
+    standings: list[ClientVerdict]
     rows: list[list[Cell]]
     every: list[list[str]]
     marks: str
@@ -74,7 +74,7 @@ def client_table(run: Run, found: list[ClientStanding], words: KindInWords, word
     def row(i: int) -> list[Cell]:
         return [Cell(found[i].name), *(column[i] for column in columns.values())]
 
-    digits = {standing: str(rank) for rank, standing in enumerate(Standing)}
+    digits = {standing: str(rank) for rank, standing in enumerate(ClientVerdict)}
     return ClientTable(
         head=head,
         standings=[found[i].standing for i in shown],

@@ -13,7 +13,7 @@ from softswitch.runs.bounded_in_words import KindInWords, bounded_in_words, clie
 from softswitch.runs.folder import ABOUT, CONFIG, Run, find_runs, open_run
 from softswitch.runs.frontier_files import has_frontier
 from softswitch.runs.report import charts
-from softswitch.runs.report.client_states import ClientStanding, Standing, standings
+from softswitch.runs.report.client_states import ClientStanding, ClientVerdict, standings
 from softswitch.runs.report.client_table import METRICS, SEEN, client_table
 from softswitch.runs.report.frontier_section import section_of
 from softswitch.runs.report.verdict import MARKS, verdict
@@ -178,7 +178,7 @@ def _comparison(runs: list[Run]) -> Cells:
     rows = []
     for i, run in enumerate(runs):
         words, found = kind_in_words(run.settings), standings(run)
-        meeting = sum(one.standing is Standing.MEETS for one in found)
+        meeting = sum(one.standing is ClientVerdict.MEETS for one in found)
         rows.append(
             [
                 run.name,

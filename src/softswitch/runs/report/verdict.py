@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from softswitch.runs.folder import Run
-from softswitch.runs.report.client_states import ClientStanding, Standing, worst_first
+from softswitch.runs.report.client_states import ClientStanding, ClientVerdict, worst_first
 from softswitch.support.text import few_of, share
 
 GOOD, UNSURE, BAD = "good", "unsure", "bad"
@@ -45,9 +45,9 @@ def verdict(run: Run, found: list[ClientStanding]) -> InShort:
         return InShort(BAD if violating else UNSURE, headline, counts, words)
     sure = f"Judged by held-out rows, with {share(certificate['confidence'])} confidence"
     words = f"{sure}{', approximately' if certificate['approximate'] else ''}. {trained}"
-    if any(one.standing is Standing.VIOLATES for one in found):
+    if any(one.standing is ClientVerdict.VIOLATES for one in found):
         return InShort(BAD, "Violated", counts, words)
-    if any(one.standing is Standing.UNDECIDED for one in found):
+    if any(one.standing is ClientVerdict.UNDECIDED for one in found):
         return InShort(BAD if violating else UNSURE, "Not certified", counts, words)
     if violating:
         return InShort(BAD, "Certified, but violated on training rows", counts, words)
@@ -59,16 +59,16 @@ def verdict(run: Run, found: list[ClientStanding]) -> InShort:
 def in_counts(found: list[ClientStanding]) -> str:
     """As "3 of 4 meet, 1 undecided (other: about 120 rows more would decide)"."""
     ordered = [found[i] for i in worst_first(found)]
-    by = {standing: [one for one in ordered if one.standing is standing] for standing in Standing}
-    meeting = len(by[Standing.MEETS])
+    by = {standing: [one for one in ordered if one.standing is standing] for standing in ClientVerdict}
+    meeting = len(by[ClientVerdict.MEETS])
     said = [f"{meeting:,} of {len(found):,} meet{'s' * (meeting == len(found) == 1)}"]
     if meeting == len(found) > 1:
         said = [f"All {meeting:,} meet"]
-    if by[Standing.VIOLATES]:
-        names = [one.name for one in by[Standing.VIOLATES]]
+    if by[ClientVerdict.VIOLATES]:
+        names = [one.name for one in by[ClientVerdict.VIOLATES]]
         said.append(f"{len(names):,} violate{'s' * (len(names) == 1)} ({few_of(names, FEW)})")
-    if by[Standing.UNDECIDED]:
-        undecided = by[Standing.UNDECIDED]
+    if by[ClientVerdict.UNDECIDED]:
+        undecided = by[ClientVerdict.UNDECIDED]
         said.append(f"{len(undecided):,} undecided ({_what_would_decide(undecided)})")
     return ", ".join(said)
 
