@@ -253,7 +253,7 @@ def test_runs_and_compare(trained, home, tmp_path):
     invoke("train", other)
     (second,) = find_runs(tmp_path / "runs")
     assert run.name[:9] in invoke("runs", home / "runs")
-    assert "There are no runs below" in invoke("runs", tmp_path / "nowhere")
+    assert "is not there" in invoke("runs", tmp_path / "nowhere", code=2)
     side_by_side = invoke("compare", run.folder, second.folder)
     assert "run.rounds" in side_by_side
     assert "run.seed" not in side_by_side
