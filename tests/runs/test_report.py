@@ -241,7 +241,7 @@ def test_what_was_chosen_and_what_no_constant_can_do(folders, tmp_path):
     assert "Is it of any use?" not in write_report([kept]).read_text(encoding="utf-8")
 
 
-def told(code="feasible", violating=(), verdicts=None, needed=None, approximate=False):
+def told(code="feasible", violating=(), verdicts=None, needed=None, approximate=False, aim=None):
     """The verdict on a run with clients a, b, c, …; ``verdicts``: the certificate's, None without one."""
     names = "abcdefghi"[: len(verdicts or "abc")]
     about = {
@@ -250,6 +250,7 @@ def told(code="feasible", violating=(), verdicts=None, needed=None, approximate=
         "clients": len(names),
         "tolerance": 0.1,
         "rounds": 1000,
+        "aim": aim,
     }
     run = Run(folder=None, about=about)
     levels = [0.2 if name in violating else 0.05 for name in names]
@@ -276,6 +277,8 @@ def test_verdicts_in_words():
         "All 3 meet",
         "Judged by held-out rows, with 95% confidence. On their training rows all 3 meet.",
     )
+    assert told(verdicts=["meets"] * 3, aim={"answered": True}).headline == "Certified"
+    assert told(verdicts=["meets"] * 3, aim={"answered": False})[:2] == ("unsure", "Not certified")
     assert told(verdicts=["meets"] * 3, approximate=True).headline == "Certified, approximately"
     short = told(verdicts=["meets", "cannot tell", "meets", "meets"], needed={"b": 120})
     assert short[:3] == ("unsure", "Not certified", "3 of 4 meet, 1 undecided (b: about 120 rows more would decide)")

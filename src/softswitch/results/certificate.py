@@ -201,7 +201,7 @@ class Certificate:
         shown = ordered if len(ordered) <= MOST_LINES else ordered[:FEW_LINES]
         names = [escape(str(client.client)) for client in shown]
         table.add_column("client", overflow="fold", no_wrap=max(map(len, names), default=0) <= UNBROKEN)
-        for name in ("rows", "objective at most", "constraint", "constraint at most", "verdict"):
+        for name in ("rows", "objective\nat most", "constraint", "constraint\nat most", "verdict"):
             table.add_column(name, overflow="fold")
         table.caption = "\n".join([*self._left_out(len(ordered) - len(shown)), *self.notes])
         for client, label in zip(shown, names, strict=True):

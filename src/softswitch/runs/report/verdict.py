@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from softswitch.runs.folder import Run
-from softswitch.runs.report.client_states import ClientStanding, ClientVerdict, worst_first
+from softswitch.runs.report.client_states import ClientStanding, ClientVerdict, standings, worst_first
 from softswitch.support.text import few_of, share
 
 GOOD, UNSURE, BAD = "good", "unsure", "bad"
@@ -30,8 +30,9 @@ class InShort(NamedTuple):
     words: str
 
 
-def verdict(run: Run, found: list[ClientStanding]) -> InShort:
-    """Whether it is good, unsure or bad, and why."""
+def verdict(run: Run, found: list[ClientStanding] | None = None) -> InShort:
+    """Whether it is good, unsure or bad, and why; ``found``: how its clients stand, where that is known already."""
+    found = standings(run) if found is None else found
     about, certificate = run.about, run.certificate
     code, violating = about["status"]["code"], about["violating"]
     if code == "diverged":
@@ -47,7 +48,8 @@ def verdict(run: Run, found: list[ClientStanding]) -> InShort:
     words = f"{sure}{', approximately' if certificate['approximate'] else ''}. {trained}"
     if any(one.standing is ClientVerdict.VIOLATES for one in found):
         return InShort(BAD, "Violated", counts, words)
-    if any(one.standing is ClientVerdict.UNDECIDED for one in found):
+    answered = about.get("aim") is None or about["aim"]["answered"]
+    if not answered or any(one.standing is ClientVerdict.UNDECIDED for one in found):
         return InShort(BAD if violating else UNSURE, "Not certified", counts, words)
     if violating:
         return InShort(BAD, "Certified, but violated on training rows", counts, words)
