@@ -285,7 +285,7 @@ def test_verdicts_in_words():
     short = told(verdicts=["meets", "cannot tell", "violates"])
     assert short[:3] == ("bad", "Violated", "1 of 3 meet, 1 violates (c), 1 undecided (b)")
     many = told(verdicts=["cannot tell"] * 6, needed={"a": 9, "b": 1200, "c": 30, "d": 31})
-    assert many.counts == "0 of 6 meet, 6 undecided (4 need about 9 to 1,200 rows more each)"
+    assert many.counts == "0 of 6 meet, 6 undecided (4 of them need about 9 to 1,200 rows more)"
     assert told(verdicts=["meets", "unknown"]).counts == "1 of 2 meet, 1 undecided (b)"
     short = told("answer-violates", ["a"], ["meets"] * 3)
     assert short[:2] == ("bad", "Certified, but violated on training rows")

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from softswitch.support.text import duration, few_of, number, share, short_numbers
+from softswitch.support.text import duration, few_of, in_words, number, share, short_numbers
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,10 @@ def test_numbers_in_a_text_are_cut():
         == "SoftmaxSGM(tolerance=0.05, alpha=69.31, step_size=0.00001235, tiny=1.235e-09, seed=123456)"
     )
     assert short_numbers("version 1.2.345678, 0.12345.csv") == "version 1.2.345678, 0.12345.csv"
+
+
+def test_in_a_sentence_what_is_not_finite_is_told():
+    assert [in_words(value) for value in (30_400.0, math.inf, -math.inf, math.nan)] == ["30,400", "inf", "-inf", "nan"]
 
 
 def test_a_few_of_many():

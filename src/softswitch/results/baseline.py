@@ -13,7 +13,7 @@ from softswitch.clients.oracle import Judged
 from softswitch.method.rules import Rule
 from softswitch.problem.parameters import Params
 from softswitch.results.finding import Finding
-from softswitch.support.text import number
+from softswitch.support.text import in_words, number
 
 START = "the start"
 CONSTANT = "best constant prediction"
@@ -109,7 +109,7 @@ def _no_better_than_start(answer: Baseline, start: Baseline | None) -> Finding |
         return None
     return Finding(
         "no better than the start",
-        f"the start is feasible and has F = {start.objective:.4g}, the answer {answer.objective:.4g}",
+        f"the start is feasible and has F = {in_words(start.objective)}, the answer {in_words(answer.objective)}",
         "Run longer, or leave step_size out: it is then chosen",
     )
 
@@ -119,8 +119,8 @@ def _no_better_than_constant(answer: Baseline, constant: Baseline | None) -> Fin
         return None
     return Finding(
         "no better than a constant",
-        f"one and the same prediction for every row is feasible and has F = {constant.objective:.4g}, the answer "
-        f"{answer.objective:.4g}",
+        f"one and the same prediction for every row is feasible and has F = {in_words(constant.objective)}, the answer "
+        f"{in_words(answer.objective)}",
         "Run longer or leave step_size out; if that does not help, raise the tolerance, or look whether the features "
         "tell anything of the label",
     )

@@ -212,9 +212,9 @@ class Certificate:
             table.add_row(
                 label,
                 f"{worst.rows:,}",
-                f"{'≈ ' if client.objective.approximate else ''}{number(client.objective.upper)}",
+                _limit(client.objective),
                 number(worst.estimate),
-                f"{'≈ ' if worst.approximate else ''}{number(worst.upper)}",
+                _limit(worst),
                 f"{client.verdict}{more}",
             )
         return table
@@ -230,10 +230,12 @@ class Certificate:
     @property
     def notes(self) -> list[str]:
         """What a reader of the table should know."""
-        said = [
-            f"The worst client's constraint is at most {number(self.worst_constraint)}, the worst objective "
-            f"{number(self.worst_objective)}. The table's limits hold of all clients at once, and are wider."
-        ]
+        known = {"constraint": self.worst_constraint, "objective": self.worst_objective}
+        most = [f"the worst client's {what} is at most {number(v)}" for what, v in known.items() if math.isfinite(v)]
+        said = []
+        if most:
+            limits = "The table's limits hold of all clients at once, and are wider."
+            said = [f"{' and '.join(most).capitalize()}. {limits}"]
         beyond = (max(i.upper for i in c.constraints) for c in self.clients if c.verdict is Verdict.MEETS)
         if any(upper > self.tolerance for upper in beyond):
             said.append("A client may meet although that limit is above the bound: fewer statements, smaller limits.")
@@ -255,6 +257,11 @@ def _worst_first(client: ClientCertificate) -> tuple[float, ...]:
     rank = {Verdict.VIOLATES: 0, Verdict.UNCLEAR: 1, Verdict.UNKNOWN: 1, Verdict.MEETS: 2}[client.verdict]
     worst = max(client.constraints, key=lambda interval: interval.upper)
     return (rank, *(math.inf if math.isnan(level) else -level for level in (worst.estimate, worst.upper)))
+
+
+def _limit(interval: Interval) -> str:
+    """What the truth is at most, marked where that is an approximation."""
+    return f"{'≈ ' if interval.approximate and math.isfinite(interval.upper) else ''}{number(interval.upper)}"
 
 
 def _alone(interval: Interval) -> float:

@@ -24,7 +24,7 @@ from softswitch.results.improvement import quality
 from softswitch.results.lower_bound import LowerBound
 from softswitch.results.one_cycle import Cycle
 from softswitch.results.status import Status, StatusCode, status_of_model
-from softswitch.support.text import number
+from softswitch.support.text import in_words, number
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,8 +165,8 @@ class Result:
 
     def __repr__(self) -> str:
         return (
-            f"Result({self.status.code}; worst objective {self.worst_objective:.4g}, "
-            f"worst constraint {self.worst_constraint:.4g}, tolerance {self.rule.tolerance:g}; {self.selected})"
+            f"Result({self.status.code}; worst objective {in_words(self.worst_objective)}, "
+            f"worst constraint {in_words(self.worst_constraint)}, tolerance {self.rule.tolerance:g}; {self.selected})"
         )
 
     def save(self, folder: str | Path) -> None:

@@ -12,6 +12,7 @@ from softswitch.results.finding import Finding
 from softswitch.results.history import History
 from softswitch.results.improvement import improvement
 from softswitch.results.one_cycle import Cycle
+from softswitch.support.text import in_words
 
 FEW = 20
 """Fewer rounds than this say nothing of a course, and make no average,"""
@@ -43,7 +44,7 @@ def objective_jumps(history: History, judged: Judged, step: float) -> Finding | 
         return None  # reports are noisy, but the iterates are steady
     return Finding(
         "objective jumps about",
-        f"one round in ten of the later half changes F by {jump:.3g} or more, and the answer has F = {worst:.4g}",
+        f"one round in ten of the later half changes F by {jump:.3g} or more, and the answer has F = {in_words(worst)}",
         f"Lower step_size (now {step:.3g}), or leave it out: it is then chosen",
     )
 

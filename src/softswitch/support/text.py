@@ -29,6 +29,11 @@ def number(value: float | None, digits: int = 4) -> str:
     return written.rstrip("0").rstrip(".") if "." in written else written
 
 
+def in_words(value: float) -> str:
+    """A number for a sentence: as ``number``, but what is not finite is told as what it is, inf or nan."""
+    return number(value) if math.isfinite(value) else f"{value:g}"
+
+
 def share(value: float | None) -> str:
     """A share in percent: 5%, 4.76%, 0.035%, 33.3%; a dash where it is not finite."""
     if value is None or not math.isfinite(value):

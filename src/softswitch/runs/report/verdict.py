@@ -83,7 +83,8 @@ def _what_would_decide(undecided: list[ClientStanding]) -> str:
     if len(needing) > FEW:
         least, most = needing[0].more_rows, needing[-1].more_rows
         many = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-        return f"{'' if len(needing) == len(undecided) else f'{len(needing):,} '}need about {many} rows more each"
+        who = "each needs" if len(needing) == len(undecided) else f"{len(needing):,} of them need"
+        return f"{who} about {many} rows more"
     told = f"{', '.join(f'{one.name}: about {one.more_rows:,}' for one in needing)} rows more would decide"
     others = [one.name for one in undecided if not one.more_rows]
     return told if not others else f"{told}; {few_of(others, FEW)}"
