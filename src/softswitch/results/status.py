@@ -167,8 +167,8 @@ def _never_feasible(ending: Ending, judged: Judged) -> Status:
             f"(the largest is {there.client!r}, {in_words(there.largest)}): what was reported never showed it"
         )
     message = (
-        f"none of {len(ending.history)} rounds had a criterion <= {in_words(float(ending.rule.switch_at))}; the smallest "
-        f"was {in_words(_smallest(ending))} in round {when}, and there {blocks}"
+        f"none of {len(ending.history)} rounds had a criterion <= {in_words(float(ending.rule.switch_at))}; the "
+        f"smallest was {in_words(_smallest(ending))} in round {when}, and there {blocks}"
     )
     return Status(StatusCode.NO_FEASIBLE_ROUND, message, when, there.client, _smallest(ending))
 
