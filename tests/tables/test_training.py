@@ -141,12 +141,11 @@ def test_every_client_is_told_what_the_model_does_on_held_out_rows(trained, home
         assert told["held_out_miss_rate"][i] == pytest.approx((score[own & (y == 1)] <= 0).mean())
         assert told["held_out_false_alarm_rate"][i] == pytest.approx((score[own & (y == 0)] > 0).mean())
         assert told["held_out_auc"][i] == pytest.approx(roc_auc_score(y[own], score[own]), abs=1e-6)
-    # The best constant that keeps the bound calls every case malignant; without the constraint none is.
+    # The best constant that keeps the bound calls every case malignant; without the constraint far more are missed.
     assert (told["constant_miss_rate"], told["constant_false_alarm_rate"]) == ([0] * 4, [1] * 4)
-    assert (told["unconstrained_miss_rate"], told["unconstrained_false_alarm_rate"]) == ([1] * 4, [0] * 4)
-    assert run.about["bounded"].startswith(
-        "At every hospital the mean log loss of the rows with diagnosis = malignant "
-    )
+    free, own = (np.array(told[f"{model}_miss_rate"]) for model in ("unconstrained", "held_out"))
+    assert (free > own + 0.2).all()
+    assert run.about["bounded"].startswith("At every hospital the mean log loss of the rows with diagnosis = malignant")
 
 
 def test_the_model_predicts_in_python_and_by_command(trained, home):
