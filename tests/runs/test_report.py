@@ -208,6 +208,7 @@ def test_very_many_clients_are_summarised_and_found_by_name(crowd, look):
     assert page.inner_text(".found") == "111 of 10,000 found; the first 20 of them, the worst first."
     page.fill("input[type=search]", "")
     assert rows.first.locator("td").first.inner_text() == "ward 8"
+    assert "One may meet although that is above the bound" not in page.inner_text("main")
     assert page.locator("h3:text-is('Deciles') + .wide tbody tr").count() == 11
     tenth = page.locator("h3:text-is('Deciles') + .wide tbody tr").nth(1).locator("td").all_inner_texts()
     assert tenth == ["10% are at most", "0.1", "0.3", "0.1", "0.0999"]
@@ -297,6 +298,16 @@ def test_verdicts_in_words():
     assert "stopped after 1,000 rounds" in told("stopped").words
     assert told("diverged")[:2] == ("bad", "The run diverged")
     assert told("no-feasible-round")[:2] == ("bad", "No round was feasible")
+
+
+def test_a_limit_above_the_bound_of_a_client_that_meets_is_explained(folders, tmp_path):
+    kept = tmp_path / "run"
+    shutil.copytree(folders[0], kept)
+    told = json.loads((kept / "certificate.json").read_text())
+    for one in told["clients"]:
+        one["verdict"], one["constraints"][0]["upper"] = "meets", 0.41
+    (kept / "certificate.json").write_text(json.dumps(told))
+    assert "One may meet although that is above the bound" in write_report([kept]).read_text(encoding="utf-8")
 
 
 def test_a_client_that_a_certificate_of_an_earlier_version_left_out_is_undecided(folders, tmp_path):

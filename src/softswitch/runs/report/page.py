@@ -104,6 +104,7 @@ def _told(run: Run, i: int) -> dict[str, Any]:
         "beside": _beside(run, words),
         "cycles": [str(cycle) for cycle in run.cycles],
         "clients": client_table(run, found, words, client_word(run.settings)),
+        "beyond": any(one.standing is ClientVerdict.MEETS and one.upper > about["tolerance"] for one in found),
         "word": client_word(run.settings),
         "many": len(found),
         "groups": _groups(run),
