@@ -75,6 +75,10 @@ def test_a_table_in_words():
     lines = side_by_side(told("the answer", 0.5), [told(START, 0.6931, feasible=False)], 4)
     assert lines[0].split() == ["F", "mean", "G", "clients", "violating"]
     assert lines[1].endswith("0 of 4")
+    long = told("no constraint, worst client", 12345.678), told("", 0.000123456)
+    wide = side_by_side(told("the answer", 30_400.0), long, 10_000)
+    assert max(map(len, wide)) <= 80
+    assert "30,400" in wide[1]
     assert lines[2].split() == ["the", "start", "0.6931", "0.6931", "0", "2", "of", "4"]
     result = run(lambda w, b: (w - 1) ** 2, lambda w, b: w - 5 + 0 * b["sign"][0], 0.0)
     assert result.as_baseline.objective == result.worst_objective

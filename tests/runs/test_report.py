@@ -12,7 +12,9 @@ from playwright.sync_api import sync_playwright
 
 from softswitch.runs.folder import Run, open_run
 from softswitch.runs.report import write_report
-from softswitch.runs.report.verdict import verdict
+from softswitch.runs.report.client_states import standings
+from softswitch.runs.report.verdict import MARKS, verdict
+from softswitch.support.text import number
 from softswitch.tables import training
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
@@ -34,6 +36,12 @@ def folders(tmp_path_factory):
         (home / f"{name}.toml").write_text(settings)
         made.append(training.train(home / f"{name}.toml").folder)
     return made
+
+
+@pytest.fixture(scope="module")
+def single(folders):
+    """The report of the first run."""
+    return write_report(folders[:1])
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +72,6 @@ def look(browser):
             ),
         )
         page.goto(file.as_uri())
-        page.wait_for_function("document.querySelectorAll('.js-plotly-plot').length >= 1")
         pages.append(page)
         return page
 
@@ -74,84 +81,144 @@ def look(browser):
     assert complaints == []
 
 
-def test_the_page_as_a_browser_shows_it(folders, look):
-    page = look(write_report(folders[:1]))
+def shown(page, chart):
+    """The picture of a chart that this page's width shows."""
+    return page.locator(f"[data-chart={chart}] svg:visible")
+
+
+def test_the_page_as_a_browser_shows_it(folders, single, look):
+    page = look(single)
     run = open_run(folders[0])
-    level, words = verdict(run)
-    assert page.inner_text(".verdict .words") == words
-    assert level in page.get_attribute(".verdict", "class")
-    assert page.locator(".js-plotly-plot").count() == 3
+    short = verdict(run, standings(run))
+    assert page.inner_text(".verdict h1") == f"{MARKS[short.level]} {short.headline}"
+    assert page.inner_text(".verdict .counts") == f"{short.counts}."
+    assert page.inner_text(".verdict .bounded") == run.about["bounded"]
+    assert short.level in page.get_attribute(".verdict", "class")
+    for chart in ("curves-0", "clients-0", "heat-0"):
+        assert shown(page, chart).count() == 1
     # The charts hold what the run holds.
-    drawn = page.evaluate("document.querySelector('[data-chart=clients-0]').data[0]")
-    assert sorted(drawn["y"]) == pytest.approx(sorted(run.clients["constraint"]))
-    assert set(drawn["x"]) == set(run.clients["client"])
-    lines = page.locator("[data-chart=curves-0] .scatterlayer .trace").count()
-    assert lines == 8
-    assert page.evaluate("document.querySelector('[data-chart=curves-0]').layout.shapes[0].y0") == 0.4
-    assert page.locator("[data-chart=heat-0] .heatmaplayer image").count() == 1
+    tips = page.locator("[data-chart=clients-0] .for-wide title").all_text_contents()
+    for name, constraint in zip(run.clients["client"], run.clients["constraint"], strict=True):
+        assert any(tip.startswith(f"{name}: ") and f"training rows {number(constraint)}" in tip for tip in tips)
+    names = shown(page, "clients-0").locator("text").all_text_contents()
+    assert set(run.clients["client"]) <= set(names)
+    assert shown(page, "heat-0").locator("image").count() == 1
 
 
-def test_sorting_by_a_click(folders, look):
-    page = look(write_report(folders[:1]))
-    table = "section:has(h2:text-is('Clients')) table.sortable"
+def test_sorting_by_a_click(single, look):
+    page = look(single)
+    table = "table.clients"
+    heads = page.locator(f"{table} th button").all_inner_texts()
 
-    def column(number):
-        return [float(text) for text in page.locator(f"{table} tbody td:nth-child({number})").all_inner_texts()]
+    def column(head):
+        place = heads.index(head) + 1
+        return place, [float(text) for text in page.locator(f"{table} tbody td:nth-child({place})").all_inner_texts()]
 
-    assert column(4) == sorted(column(4), reverse=True)  # the worst first
-    page.click(f"{table} th:nth-child(2) button")
-    assert column(2) == sorted(column(2))
-    assert page.get_attribute(f"{table} th:nth-child(2)", "aria-sort") == "ascending"
-    page.click(f"{table} th:nth-child(2) button")
-    assert column(2) == sorted(column(2), reverse=True)
-
-
-def test_hovering_tells_the_value(folders, look):
-    page = look(write_report(folders[:1]))
-    bars = page.locator("[data-chart=clients-0]")
-    bars.scroll_into_view_if_needed()
-    box = bars.locator(".bars .point path").first.bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 10, box["y"] + box["height"] / 2)
-    page.wait_for_selector("[data-chart=clients-0] .hoverlayer .hovertext")
-    worst = max(open_run(folders[0]).clients["constraint"])
-    shown = page.text_content("[data-chart=clients-0] .hoverlayer .hovertext")
-    assert float(re.search(r"[\d.]+(?=\))", shown)[0]) == pytest.approx(worst, abs=1e-3)
+    place, rows = column("rows trained on")
+    assert rows != sorted(rows)
+    page.click(f"{table} th:nth-child({place}) button")
+    assert column("rows trained on")[1] == sorted(rows)
+    assert page.get_attribute(f"{table} th:nth-child({place})", "aria-sort") == "ascending"
+    page.click(f"{table} th:nth-child({place}) button")
+    assert column("rows trained on")[1] == sorted(rows, reverse=True)
 
 
-def test_a_phone_needs_no_sideways_scroll(folders, look):
-    page = look(write_report(folders[:1]), width=360)
+def test_a_phone_shows_the_verdict_first_and_needs_no_sideways_scroll(single, look):
+    page = look(single, width=360)
     assert page.evaluate("document.documentElement.scrollWidth") == 360
-    assert page.locator(".js-plotly-plot").first.bounding_box()["width"] <= 360
+    assert shown(page, "curves-0").bounding_box()["width"] <= 360
+    assert page.locator("[data-chart=curves-0] .for-wide").is_hidden()
+    for part in ("h1", ".counts", ".bounded", ".use"):
+        box = page.locator(f".verdict {part}").bounding_box()
+        assert box["y"] + box["height"] < 700
 
 
-def test_the_theme_follows_the_system(folders, look):
-    file = write_report(folders[:1])
+def test_the_theme_follows_the_system(single, look):
     grounds = {}
     for scheme in ("light", "dark"):
-        page = look(file, scheme=scheme)
+        page = look(single, scheme=scheme)
         body = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        text = page.evaluate("document.querySelector('[data-chart=curves-0]').layout.font.color")
+        text = shown(page, "curves-0").locator("text").first.evaluate("e => getComputedStyle(e).fill")
         grounds[scheme] = (body, text)
-    assert grounds["light"][0] == "rgb(255, 255, 255)"
-    assert grounds["dark"] != grounds["light"]
-    assert grounds["dark"][1] == "#e6eaf0"
+    assert grounds["light"] == ("rgb(255, 255, 255)", "rgb(28, 36, 48)")
+    assert grounds["dark"] == ("rgb(20, 24, 31)", "rgb(230, 234, 240)")
 
 
 def test_several_runs_side_by_side(folders, look, tmp_path):
     page = look(write_report(folders, tmp_path / "both.html"))
     assert "2 runs side by side" in page.inner_text("h1")
     assert page.locator("details.run").count() == 2
-    assert page.evaluate("document.querySelector('[data-chart=comparison]').data.length") == 4
+    heads = page.locator("section table th").all_inner_texts()
+    assert "run.rounds" in heads
+    assert "run.seed" not in heads
+    legend = shown(page, "comparison").locator("text").all_text_contents()
+    assert {folder.name for folder in folders} <= set(legend)
     page.click("details.run summary")
-    page.wait_for_selector("[data-chart=curves-0].js-plotly-plot .scatterlayer")
-    assert page.inner_text(".verdict .words") == verdict(open_run(folders[0]))[1]
+    run = open_run(folders[0])
+    assert page.locator(".verdict .counts").first.inner_text() == f"{verdict(run, standings(run)).counts}."
+    assert shown(page, "curves-0").count() == 1
 
 
-def test_other_models_beside_the_answer(folders):
-    page = write_report(folders[:1]).read_text(encoding="utf-8")
+@pytest.fixture(scope="module")
+def crowd(folders, tmp_path_factory):
+    """A run's folder in which there are 10,000 clients: 9 violate, 3 are undecided."""
+    kept = tmp_path_factory.mktemp("crowd") / "run"
+    shutil.copytree(folders[0], kept)
+    names = [f"ward {i}" for i in range(10_000)]
+    lines = ["client,rows,rows_held_out,held_out_miss_rate,constant_miss_rate,objective,constraint"]
+    lines += [f"{name},{30_000 + i},7,0.25,1.0,{i / 10_000},0.1" for i, name in enumerate(names)]
+    (kept / "clients.csv").write_text("\n".join(lines))
+    told = json.loads((kept / "certificate.json").read_text())
+    interval = told["clients"][0]["objective"] | {"estimate": 0.1, "lower": 0.0, "upper": 0.3}
+    verdicts = {i: "violates" if i < 9 else "cannot tell" for i in range(12)}
+    told["clients"] = [
+        {
+            "client": name,
+            "objective": interval,
+            "constraints": [interval | ({"estimate": 0.1 + i / 100, "upper": 0.5} if i in verdicts else {})],
+            "verdict": verdicts.get(i, "meets"),
+            "rows_needed": 120 if verdicts.get(i) == "cannot tell" else None,
+        }
+        for i, name in enumerate(names)
+    ]
+    (kept / "certificate.json").write_text(json.dumps(told | {"verdict": "violates"}))
+    return kept
+
+
+def test_very_many_clients_are_summarised_and_found_by_name(crowd, look):
+    file = write_report([crowd])
+    assert file.stat().st_size < 3e6
+    page = look(file)
+    assert page.evaluate("document.documentElement.scrollHeight") < 8000
+    counts = page.inner_text(".verdict .counts")
+    assert counts.startswith("9,988 of 10,000 meet, 9 violate (ward 8, ward 7, ward 6 and 6 more), 3 undecided (")
+    assert "ward 11: about 120, ward 10: about 120, ward 9: about 120 rows more would decide" in counts
+    rows = page.locator("table.clients tbody tr")
+    assert rows.count() == 20
+    classes = [rows.nth(i).get_attribute("class") for i in range(20)]
+    assert classes == ["violates"] * 9 + ["undecided"] * 3 + ["meets"] * 8
+    assert rows.first.locator("td").first.inner_text() == "ward 8"
+    page.fill("input[type=search]", "WARD 9876")
+    assert rows.count() == 1
+    assert "meets" in rows.first.inner_text()
+    assert "39,876" in rows.first.inner_text()
+    assert page.inner_text(".found") == "1 of 10,000 found."
+    page.fill("input[type=search]", "ward 98")
+    assert rows.count() == 20
+    assert page.inner_text(".found") == "111 of 10,000 found; the first 20 of them, the worst first."
+    page.fill("input[type=search]", "")
+    assert rows.first.locator("td").first.inner_text() == "ward 8"
+    assert "One may meet although that is above the bound" not in page.inner_text("main")
+    assert page.locator("h3:text-is('Deciles') + .wide tbody tr").count() == 11
+    tenth = page.locator("h3:text-is('Deciles') + .wide tbody tr").nth(1).locator("td").all_inner_texts()
+    assert tenth == ["10% are at most", "0.1", "0.3", "0.1", "0.0999"]
+
+
+def test_other_models_beside_the_answer(folders, single):
+    page = single.read_text(encoding="utf-8")
     assert "Is it of any use?" in page
     assert "<td>best constant prediction</td>" in page
-    assert f"The constraint costs the worst client {open_run(folders[0]).about['price']:.4g}." in page
+    assert f"The constraint costs the worst client {number(open_run(folders[0]).about['price'])}." in page
     assert "No constant prediction is feasible" not in page
 
 
@@ -175,60 +242,82 @@ def test_what_was_chosen_and_what_no_constant_can_do(folders, tmp_path):
     assert "Is it of any use?" not in write_report([kept]).read_text(encoding="utf-8")
 
 
-def told(code="feasible", violating=(), certificate=None, clients=3):
+def told(code="feasible", violating=(), verdicts=None, needed=None, approximate=False, aim=None):
+    """The verdict on a run with clients a, b, c, …; ``verdicts``: the certificate's, None without one."""
+    names = "abcdefghi"[: len(verdicts or "abc")]
     about = {
         "status": {"code": code, "message": "in round 7 something happened"},
         "violating": list(violating),
-        "clients": clients,
+        "clients": len(names),
         "tolerance": 0.1,
         "rounds": 1000,
+        "aim": aim,
     }
     run = Run(folder=None, about=about)
-    run.__dict__["certificate"] = certificate
-    return verdict(run)
-
-
-def certificate(*verdicts, approximate=False):
-    order = ("violates", "unknown", "cannot tell", "meets")
-    return {
-        "verdict": next(word for word in order if word in verdicts),
-        "confidence": 0.95,
-        "approximate": approximate,
-        "clients": [{"client": name, "verdict": word} for name, word in zip("abcdefgh", verdicts, strict=False)],
-    }
+    levels = [0.2 if name in violating else 0.05 for name in names]
+    interval = {"estimate": 0.1, "lower": -0.1, "upper": 0.3}
+    clients = [
+        {"client": name, "verdict": word, "constraints": [interval], "rows_needed": (needed or {}).get(name)}
+        for name, word in zip(names, verdicts or (), strict=False)
+    ]
+    certificate = {"confidence": 0.95, "approximate": approximate, "clients": clients}
+    run.__dict__.update(
+        {
+            "certificate": None if verdicts is None else certificate,
+            "clients": {"client": list(names), "constraint": levels},
+        }
+    )
+    return verdict(run, standings(run))
 
 
 def test_verdicts_in_words():
-    level, words = told(certificate=certificate("meets", "meets", "meets"))
-    assert (level, words) == (
+    short = told(verdicts=["meets"] * 3)
+    assert short == (
         "good",
-        "On their training rows all 3 clients meet the bound 0.1. "
-        "On held-out rows every one of 3 clients meets it, with 95% confidence.",
+        "Certified",
+        "All 3 meet",
+        "Judged by held-out rows, with 95% confidence. On their training rows all 3 meet.",
     )
-    level, words = told(certificate=certificate("meets", "cannot tell", "violates", approximate=True))
-    assert level == "bad"
-    assert words.endswith(
-        "On held-out rows 1 of 3 clients meet it, 1 violates it (c), for 1 there are too few rows to tell (b), "
-        "approximately, with 95% confidence."
-    )
-    assert told(certificate=certificate("meets", "cannot tell", "meets"))[0] == "unsure"
-    level, words = told("answer-violates", ["a"], certificate("meets", "meets", "meets"))
-    assert level == "bad"
-    assert "1 of 3 client is above the bound 0.1: a." in words
-    assert told()[0] == "unsure"
-    assert "nothing is certified" in told()[1]
-    assert told("stopped", certificate=certificate("meets"))[0] == "unsure"
-    assert "stopped after 1,000 rounds" in told("stopped")[1]
-    assert told("diverged") == ("bad", "The run diverged: in round 7 something happened.")
-    assert told("no-feasible-round")[0] == "bad"
-    some = told(certificate=certificate("meets", "meets"), clients=5)
-    assert some[0] == "unsure"
-    assert some[1].endswith("Of 3 of 5 clients nothing is certified: no row of theirs is held out.")
-    level, words = told(certificate=certificate("meets", "unknown", "meets"))
-    assert level == "unsure"
-    assert "of 1 nothing is known, since no row of theirs is held out (b)" in words
-    many = told("answer-violates", list("abcdefg"), clients=9)[1]
-    assert "7 of 9 clients are above the bound 0.1: a, b, c, d, e and 2 more." in many
+    assert told(verdicts=["meets"] * 3, aim={"answered": True}).headline == "Certified"
+    assert told(verdicts=["meets"] * 3, aim={"answered": False})[:2] == ("unsure", "Not certified")
+    assert told(verdicts=["meets"] * 3, approximate=True).headline == "Certified, approximately"
+    short = told(verdicts=["meets", "cannot tell", "meets", "meets"], needed={"b": 120})
+    assert short[:3] == ("unsure", "Not certified", "3 of 4 meet, 1 undecided (b: about 120 rows more would decide)")
+    short = told(verdicts=["meets", "cannot tell", "violates"])
+    assert short[:3] == ("bad", "Violated", "1 of 3 meet, 1 violates (c), 1 undecided (b)")
+    many = told(verdicts=["cannot tell"] * 6, needed={"a": 9, "b": 1200, "c": 30, "d": 31})
+    assert many.counts == "0 of 6 meet, 6 undecided (4 of them need about 9 to 1,200 rows more)"
+    assert told(verdicts=["meets", "unknown"]).counts == "1 of 2 meet, 1 undecided (b)"
+    short = told("answer-violates", ["a"], ["meets"] * 3)
+    assert short[:2] == ("bad", "Certified, but violated on training rows")
+    assert short.words.endswith("On their training rows 1 of 3 is above the bound: a.")
+    assert told()[:3] == ("unsure", "Not certified", "All 3 meet")
+    assert "Nothing was certified" in told().words
+    assert told(violating=["a"])[:2] == ("bad", "Violated on training rows")
+    assert told("stopped", verdicts=["meets"])[:2] == ("unsure", "Stopped before its end")
+    assert "stopped after 1,000 rounds" in told("stopped").words
+    assert told("diverged")[:2] == ("bad", "The run diverged")
+    assert told("no-feasible-round")[:2] == ("bad", "No round was feasible")
+
+
+def test_a_limit_above_the_bound_of_a_client_that_meets_is_explained(folders, tmp_path):
+    kept = tmp_path / "run"
+    shutil.copytree(folders[0], kept)
+    told = json.loads((kept / "certificate.json").read_text())
+    for one in told["clients"]:
+        one["verdict"], one["constraints"][0]["upper"] = "meets", 0.41
+    (kept / "certificate.json").write_text(json.dumps(told))
+    assert "One may meet although that is above the bound" in write_report([kept]).read_text(encoding="utf-8")
+
+
+def test_a_client_that_a_certificate_of_an_earlier_version_left_out_is_undecided(folders, tmp_path):
+    kept = tmp_path / "run"
+    shutil.copytree(folders[0], kept)
+    told = json.loads((kept / "certificate.json").read_text())
+    gone = told["clients"].pop(0)["client"]
+    (kept / "certificate.json").write_text(json.dumps(told))
+    (one,) = [one for one in standings(open_run(kept)) if one.name == gone]
+    assert (one.standing, one.words) == ("undecided", "no held-out rows")
 
 
 def test_what_cannot_be_reported(folders, tmp_path):
@@ -239,6 +328,6 @@ def test_what_cannot_be_reported(folders, tmp_path):
         write_report([tmp_path])
 
 
-def test_everything_is_in_the_one_file(folders):
-    text = write_report(folders[:1]).read_text(encoding="utf-8")
+def test_everything_is_in_the_one_file(single):
+    text = single.read_text(encoding="utf-8")
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=\"(?!data:)", text)

@@ -99,10 +99,10 @@ def test_predict_refuses_unless_it_is_told_to_go_on(refused, home, tmp_path):
 def test_the_report_says_it(certified, refused):
     from softswitch.runs.report.verdict import verdict
 
-    assert verdict(certified[0])[0] == "good"
-    kind, words = verdict(refused[0])
-    assert kind == "unsure"
-    assert words.startswith("No answer at this confidence")
+    assert verdict(certified[0])[:2] == ("good", "Certified")
+    short = verdict(refused[0])
+    assert short[:2] == ("unsure", "Not certified")
+    assert "rows more" in short.counts
 
 
 def test_resuming_goes_through_all_runs_again_to_the_same_model(certified, home):

@@ -13,6 +13,7 @@ import optax
 import pandas as pd
 import pytest
 from sklearn.datasets import load_breast_cancer
+from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
 import softswitch as ss
@@ -125,6 +126,26 @@ def test_a_quarter_of_every_clients_class_is_held_out(trained):
     for hospital, cases in table.groupby("hospital"):
         apart = sum((cases["diagnosis"] == kind).sum() // 4 for kind in ("malignant", "benign"))
         assert kept[hospital] == len(cases) - apart
+
+
+def test_every_client_is_told_what_the_model_does_on_held_out_rows(trained, home):
+    run, _ = trained
+    held = training.make_ready(training.read_config(home / "cases.toml"), home).held_out
+    x, y = (np.asarray(held.rows.columns[name]) for name in ("x", "y"))
+    score = x @ run.params["[0]['w']"][:, 0] + run.params["[0]['b']"]
+    owner = np.repeat(held.names, held.sizes)
+    told = run.clients
+    assert told["rows_held_out"] == held.sizes.tolist()
+    for i, name in enumerate(told["client"]):
+        own = owner == name
+        assert told["held_out_miss_rate"][i] == pytest.approx((score[own & (y == 1)] <= 0).mean())
+        assert told["held_out_false_alarm_rate"][i] == pytest.approx((score[own & (y == 0)] > 0).mean())
+        assert told["held_out_auc"][i] == pytest.approx(roc_auc_score(y[own], score[own]), abs=1e-6)
+    # The best constant that keeps the bound calls every case malignant; without the constraint far more are missed.
+    assert (told["constant_miss_rate"], told["constant_false_alarm_rate"]) == ([0] * 4, [1] * 4)
+    free, own = (np.array(told[f"{model}_miss_rate"]) for model in ("unconstrained", "held_out"))
+    assert (free > own + 0.2).all()
+    assert run.about["bounded"].startswith("At every hospital the mean log loss of the rows with diagnosis = malignant")
 
 
 def test_the_model_predicts_in_python_and_by_command(trained, home):
@@ -253,7 +274,7 @@ def test_runs_and_compare(trained, home, tmp_path):
     invoke("train", other)
     (second,) = find_runs(tmp_path / "runs")
     assert run.name[:9] in invoke("runs", home / "runs")
-    assert "There are no runs below" in invoke("runs", tmp_path / "nowhere")
+    assert "is not there" in invoke("runs", tmp_path / "nowhere", code=2)
     side_by_side = invoke("compare", run.folder, second.folder)
     assert "run.rounds" in side_by_side
     assert "run.seed" not in side_by_side

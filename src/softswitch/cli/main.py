@@ -15,8 +15,10 @@ from softswitch.cli.on_paper import demo, paper
 from softswitch.cli.on_plan import plan
 from softswitch.cli.on_runs import compare, report, runs
 from softswitch.cli.on_tables import predict, resume, train
+from softswitch.cli.refusing import ErrorFirst
 
 app = typer.Typer(
+    cls=ErrorFirst,
     help="Train one model over many clients: the worst-off as well as possible, every constraint met.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,

@@ -31,6 +31,7 @@ def frontier(
     Bounds are certified from the loosest on until one is not, so that all that are hold together. Each bound's model is
     in a folder of its own, for softswitch predict. Ends with exit code 3 where no bound is certified.
     """
+    from softswitch.runs.newest import run_named
     from softswitch.tables.bounds_of_table import frontier_by, name_of
 
     console = Console()
@@ -48,7 +49,7 @@ def frontier(
         kept = f"least F {point.objective:.4f}" if point.reached else f"not reached, G is {point.constraint:.4g}"
         say(f"trained for {point.bound:g}: {kept}")
 
-    found = or_refuse(lambda: frontier_by(settings, at_most or (), run, before=before, watch=watch))
+    found = or_refuse(lambda: frontier_by(settings, at_most or (), run and run_named(run), before=before, watch=watch))
     console.print()
     console.print(found.frontier.table())
     for sentence in found.frontier.words:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -15,76 +16,91 @@ from softswitch.cli.refusing import or_refuse
 if TYPE_CHECKING:
     from softswitch.runs.folder import Run
 
+OR_LATEST = "or latest: the newest below ./runs (FOLDER/latest: below that folder)"
+
 
 def runs(folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("runs")) -> None:
     """List the runs below a folder."""
     from softswitch.runs.folder import find_runs
+    from softswitch.runs.newest import existing
 
     console = Console()
-    found = or_refuse(lambda: find_runs(folder))
+    found = or_refuse(lambda: find_runs(existing(folder)))
     if not found:
         console.print(f"There are no runs below {folder}.", markup=False)
         return
-    table = Table()
-    table.add_column("run", no_wrap=True)  # to be copied
-    for name in ("status", "F", "G", "bound", "certificate"):
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    names = [str(run.folder.relative_to(folder)) for run in found]
+    table.add_column("run", overflow="fold", no_wrap=max(map(len, names)) <= WIDEST)  # to be copied
+    table.add_column("status", overflow="fold")
+    for name in HEAD:
         table.add_column(name, overflow="fold")
-    for run in found:
-        table.add_row(escape(str(run.folder.relative_to(folder))), *map(escape, _line(run)[:5]))
-    console.print(table, "F: the worst client's objective. G: the worst client's constraint.")
+    for name, run in zip(names, found, strict=True):
+        status = run.about["status"]["code"] if run.finished else "not finished"
+        table.add_row(escape(name), status, *map(escape, _line(run)))
+    console.print(table, NOTE)
 
 
-def compare(runs: Annotated[list[Path], typer.Argument(help="Two or more runs' folders.")]) -> None:
+def compare(runs: Annotated[list[Path], typer.Argument(help=f"Two or more runs' folders; {OR_LATEST}.")]) -> None:
     """Put runs side by side: what they came to, and the settings in which they differ."""
     from softswitch.runs.folder import open_run
+    from softswitch.runs.newest import run_named
+    from softswitch.runs.setting_differences import differing_settings
 
-    opened = or_refuse(lambda: [open_run(run) for run in runs])
-    table = Table("", *(escape(run.name) for run in opened))
-    names = ("status", "worst objective", "worst constraint", "bound", "certificate", "rounds", "method")
-    for name, cells in zip(names, zip(*map(_line, opened), strict=True), strict=True):
-        table.add_row(name, *map(escape, cells))
-    table.add_section()
-    for name, values in _differences(opened).items():
-        table.add_row(escape(name), *map(escape, values))
-    Console().print(table)
+    console = Console()
+    opened = or_refuse(lambda: [open_run(run_named(run)) for run in runs])
+    numbers = [str(i) for i in range(1, len(opened) + 1)]
+    table = Table("", title="What they came to", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("run", overflow="fold", no_wrap=max(len(run.name) for run in opened) <= WIDEST)
+    for name in (*HEAD, "rounds"):
+        table.add_column(name, overflow="fold")
+    for number, run in zip(numbers, opened, strict=True):
+        rounds = f"{run.about['rounds']:,}" if run.finished else ""
+        table.add_row(number, escape(run.name), *map(escape, _line(run)), rounds)
+    console.print(table, NOTE)
+    differing = differing_settings(opened)
+    if not differing:
+        console.print("Their settings are the same.")
+        return
+    settings = Table("setting", title="Where their settings differ", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for number in numbers:
+        settings.add_column(number, overflow="fold")
+    for name, values in differing.items():
+        settings.add_row(escape(name), *map(escape, values))
+    console.print(settings)
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="A run's folder; or several, side by side.")],
+    runs: Annotated[list[Path], typer.Argument(help=f"A run's folder; several, side by side; {OR_LATEST}.")],
     out: Annotated[
         Path | None, typer.Option(help="The file; by default report.html in the first run's folder.")
     ] = None,
 ) -> None:
-    """Write a report: one HTML file with verdict, charts, clients, diagnosis and settings, which opens offline."""
+    """Write a report: one HTML file with verdict, clients, charts, diagnosis and settings, which opens offline."""
+    from softswitch.runs.newest import run_named
     from softswitch.runs.report import write_report
 
-    file = or_refuse(lambda: write_report(runs, out))
+    file = or_refuse(lambda: write_report([run_named(run) for run in runs], out))
     Console().print(f"Report: {file}", highlight=False, markup=False, soft_wrap=True)
 
 
+HEAD = ("certified", "G", "bound", "F")
+WIDEST = 30
+"""Names of runs up to this width are not broken."""
+NOTE = "F: the worst client's objective. G: the worst client's constraint."
+
+
 def _line(run: Run) -> tuple[str, ...]:
+    from softswitch.runs.bounded_in_words import kind_in_words
+    from softswitch.support.text import number
+
     about = run.about
     if not run.finished:
-        return ("not finished", "", "", "", "", "", "")
-    certificate = run.certificate
+        return ("",) * len(HEAD)
+    certificate, write = run.certificate, kind_in_words(run.settings).write
     return (
-        about["status"]["code"],
-        _number(about["worst_objective"]),
-        _number(about["worst_constraint"]),
-        _number(about["tolerance"]),
-        "" if certificate is None else certificate["verdict"],
-        f"{about['rounds']:,}",
-        about["rule"],
+        "no" if certificate is None else certificate["verdict"],
+        write(about["worst_constraint"]),
+        write(about["tolerance"]),
+        number(about["worst_objective"]),
     )
-
-
-def _number(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.4g}"
-
-
-def _differences(runs: list[Run]) -> dict[str, tuple[str, ...]]:
-    """The settings in which runs differ, and the data where that does."""
-    every = [run.settings for run in runs]
-    names = list(dict.fromkeys(name for settings in every for name in settings))
-    found = {name: tuple(str(settings.get(name, "")) for settings in every) for name in names}
-    return {name: values for name, values in found.items() if len(set(values)) > 1}

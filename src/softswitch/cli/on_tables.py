@@ -14,14 +14,15 @@ from rich.tree import Tree
 
 from softswitch.cli.refusing import NO_ANSWER_CODE, or_refuse
 from softswitch.results.promised import looked_at_before
-from softswitch.tables.settings import AUTO, SECTIONS, Config
+from softswitch.support.text import short_numbers
+from softswitch.tables.settings import AUTO, SECTIONS, Config, write_config
 
 if TYPE_CHECKING:
     from softswitch.method.rules import Rule
     from softswitch.tables.ready import ReadyTable
     from softswitch.tables.training import Trained
 
-RunFolder = Annotated[Path, typer.Argument(help="The folder of a run.")]
+RunFolder = Annotated[Path, typer.Argument(help="The folder of a run; or latest, the newest below ./runs.")]
 
 
 def train(
@@ -47,9 +48,10 @@ def resume(
     ] = False,
 ) -> None:
     """Go on with a run that was interrupted or killed, to exactly what it would have been; or make it longer."""
+    from softswitch.runs.newest import run_named
     from softswitch.tables import training
 
-    _tell(Console(), or_refuse(lambda: training.resume(run, rounds=rounds, seconds=seconds, trust=trust)))
+    _tell(Console(), or_refuse(lambda: training.resume(run_named(run), rounds=rounds, seconds=seconds, trust=trust)))
 
 
 def predict(
@@ -61,11 +63,12 @@ def predict(
     ] = False,
 ) -> None:
     """Predict a table's rows by a run's model: a copy of the table with what is predicted, and how probable it is."""
+    from softswitch.runs.newest import run_named
     from softswitch.tables.model import load
     from softswitch.tables.table import read_table, written_form
 
     def work() -> tuple[Path, int]:
-        model = load(run, uncertified=uncertified)
+        model = load(run_named(run), uncertified=uncertified)
         table = read_table(data, empty=tuple(model.run.settings.get("data.empty", ())))
         file = out or data.with_name(re.sub(r"\.(\w+)(\.(gz|xz|bz2|zip))?$", "", data.name) + "-predicted.csv")
         if file.exists():
@@ -81,6 +84,9 @@ def predict(
 
 def _tree(config: Config, ready: ReadyTable, rule: Rule) -> Tree:
     """The settings as a tree, before training."""
+    from softswitch.runs.bounded_in_words import bounded_in_words
+    from softswitch.runs.folder import flat_settings
+
     tree = Tree("[bold]Settings")
     for section in SECTIONS:
         branch = tree.add(f"[bold]{section}")
@@ -94,14 +100,19 @@ def _tree(config: Config, ready: ReadyTable, rule: Rule) -> Tree:
     found = tree.add("[bold]found in the table")
     held, choosing = (0 if part is None else int(part.sizes.sum()) for part in (ready.held_out, ready.choosing))
     found.add(
-        escape(f"{len(ready.train)} clients, {ready.train.sizes.min()} to {ready.train.sizes.max()} training rows")
+        escape(
+            f"{len(ready.train):,} clients, {ready.train.sizes.min():,} to {ready.train.sizes.max():,} training rows"
+        )
     )
     found.add(f"{int(ready.train.sizes.sum()):,} rows to train on, {choosing:,} to choose by, {held:,} to certify with")
     if ready.left_out:
         found.add(f"{ready.left_out:,} rows left out: their label, client or group is empty")
     found.add(f"{len(ready.encoding.features)} features from {len(ready.encoding.columns)} columns")
     found.add(escape(f"label: {ready.label.said(ready.train.rows.columns['y'])}"))
-    found.add(escape(f"method: {rule}"))
+    found.add(escape(f"method: {short_numbers(str(rule))}"))
+    settings = flat_settings(write_config(config))
+    positive = getattr(ready.label, "positive", None)
+    tree.add("[bold]what must hold").add(escape(bounded_in_words(settings, config.task.at_most, positive)))
     if ready.parts is not None:
         from softswitch.guarantees.unseen_rows.beforehand import reach
 

@@ -261,7 +261,7 @@ class _Look:
         if move is None:
             return None
         judge: Judge = self._on_learnt
-        return best_constant(judge, lambda odds: move(self._problem.start, 0.0, odds), rule)
+        return best_constant(judge, lambda odds: move(self._problem.start, 0.0, odds), rule)[1]
 
     def smallest(
         self, rule: Any, start: Params, tightest: float, rounds: int | None, options: Mapping[str, Any]

@@ -66,13 +66,14 @@ def add_baselines(
     judge = judge_of(problem, clients)
     more = []
     if constants is not None:
-        more.append(Baseline.of(CONSTANT, best_constant(judge, constants, result.rule), result.rule))
+        odds, judged = best_constant(judge, constants, result.rule)
+        more.append(Baseline.of(CONSTANT, judged, result.rule, constants(odds)))
     if unconstrained and np.isfinite(result.worst_objective):
         budget = _budget(result, problem, clients)
         if budget is not None:
             free = _Unconstrained(result, problem, clients, budget, held_out)
-            more.append(Baseline.of(FOR_THE_WORST, judge(free.for_the_worst()), result.rule))
-            more.append(Baseline.of(FOR_THE_MEAN, judge(free.for_the_mean()), result.rule))
+            for name, params in ((FOR_THE_WORST, free.for_the_worst()), (FOR_THE_MEAN, free.for_the_mean())):
+                more.append(Baseline.of(name, judge(params), result.rule, params))
     names = {one.name for one in more}
     beside = (*(one for one in result.baselines if one.name not in names), *more)
     known = {finding.illness for finding in result.diagnosis}
@@ -184,8 +185,12 @@ class _Unconstrained:
         return run(asked, rule, self._result.seed, ())
 
 
-def best_constant(judge: Judge, constants: Callable[[float], Params], rule: Rule) -> Judged:
-    """The constant prediction with the smallest F among those that are feasible; else the one nearest to it."""
+def best_constant(judge: Judge, constants: Callable[[float], Params], rule: Rule) -> tuple[float, Judged]:
+    """The constant prediction with the smallest F among those that are feasible; else the one nearest to it.
+
+    Returns:
+        Its log-odds, and what every client has of it.
+    """
 
     def rank(odds: float) -> tuple[tuple[float, float], Judged]:
         of_all = judge(constants(odds))
@@ -202,7 +207,7 @@ def best_constant(judge: Judge, constants: Callable[[float], Params], rule: Rule
         apart /= 3
         nearer = [(rank(odds), odds) for odds in centre + apart * np.array([-2, -1, 1, 2])]
         best, centre = min([(best, centre), *nearer], key=_by_rank)
-    return best[1]
+    return float(centre), best[1]
 
 
 def _by_rank(found: tuple[tuple[tuple[float, float], Judged], float]) -> tuple[float, float]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from softswitch.clients.oracle import Judged
 from softswitch.method.rules import Rule
+from softswitch.problem.parameters import Params
 from softswitch.results.finding import Finding
+from softswitch.support.text import in_words, number
 
 START = "the start"
 CONSTANT = "best constant prediction"
@@ -35,6 +37,7 @@ class Baseline:
         constraint: G, the largest constraint of any client.
         violating: how many clients are above the tolerance.
         feasible: whether it meets what the rule is held to.
+        params: the model itself, where it was kept; files do not hold it.
     """
 
     name: str
@@ -43,9 +46,10 @@ class Baseline:
     constraint: float
     violating: int
     feasible: bool
+    params: Params | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def of(cls, name: str, judged: Judged, rule: Rule) -> Baseline:
+    def of(cls, name: str, judged: Judged, rule: Rule, params: Params | None = None) -> Baseline:
         """From what every client has."""
         worst = judged.constraint.max(axis=1)
         known = judged.objective[~np.isneginf(judged.objective)]
@@ -61,18 +65,19 @@ class Baseline:
             constraint=float(worst.max()),
             violating=int((~(worst <= rule.tolerance)).sum()),
             feasible=bool(feasible),
+            params=params,
         )
 
     def to_dict(self) -> dict[str, Any]:
         """As plain numbers and words, for JSON: what is not finite is None."""
-        told = asdict(self)
+        told = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "params"}
         return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in told.items()}
 
     @classmethod
     def from_dict(cls, told: dict[str, Any]) -> Baseline:
         """From ``to_dict``; what was not finite is NaN."""
         known: dict[str, Any] = {}
-        for entry in fields(cls):
+        for entry in (entry for entry in fields(cls) if entry.name != "params"):
             known[entry.name] = math.nan if told[entry.name] is None else told[entry.name]
         return cls(**known)
 
@@ -81,8 +86,8 @@ def side_by_side(answer: Baseline, others: Sequence[Baseline], clients: int) -> 
     """The answer and the other models as lines of a table."""
     rows = [["", "F", "mean", "G", "clients violating"]]
     for one in (answer, *others):
-        numbers = (f"{value:.4g}" for value in (one.objective, one.mean_objective, one.constraint))
-        rows.append([one.name, *numbers, f"{one.violating} of {clients}"])
+        numbers = (number(value) for value in (one.objective, one.mean_objective, one.constraint))
+        rows.append([one.name, *numbers, f"{one.violating:,} of {clients:,}"])
     widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
@@ -104,7 +109,7 @@ def _no_better_than_start(answer: Baseline, start: Baseline | None) -> Finding |
         return None
     return Finding(
         "no better than the start",
-        f"the start is feasible and has F = {start.objective:.4g}, the answer {answer.objective:.4g}",
+        f"the start is feasible and has F = {in_words(start.objective)}, the answer {in_words(answer.objective)}",
         "Run longer, or leave step_size out: it is then chosen",
     )
 
@@ -114,8 +119,8 @@ def _no_better_than_constant(answer: Baseline, constant: Baseline | None) -> Fin
         return None
     return Finding(
         "no better than a constant",
-        f"one and the same prediction for every row is feasible and has F = {constant.objective:.4g}, the answer "
-        f"{answer.objective:.4g}",
+        f"one and the same prediction for every row is feasible and has F = {in_words(constant.objective)}, the answer "
+        f"{in_words(answer.objective)}",
         "Run longer or leave step_size out; if that does not help, raise the tolerance, or look whether the features "
         "tell anything of the label",
     )

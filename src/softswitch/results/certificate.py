@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from softswitch.support.text import as_text
+from softswitch.support.text import as_text, number
+
+MOST_LINES, FEW_LINES = 50, 20
+"""The table of more clients than this shows so many of the worst."""
+UNBROKEN = 24
+"""Clients' names up to this length are not broken."""
 
 
 class Verdict(StrEnum):
@@ -187,32 +194,48 @@ class Certificate:
         return finite
 
     def table(self) -> Table:
-        """The certificate as a table for the terminal, the largest upper bound first."""
+        """The certificate as a table for the terminal: violating clients first, then undecided; of very many a few."""
         title = f"Constraint <= {self.tolerance:g} with confidence {self.confidence:g}: {self.verdict}"
-        table = Table("client", "rows", "objective at most", "constraint", "constraint at most", "verdict", title=title)
-        table.caption = "\n".join(self.notes)
-        for client in sorted(self.clients, key=lambda c: -max(i.upper for i in c.constraints)):
+        table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        ordered = sorted(self.clients, key=_worst_first)
+        shown = ordered if len(ordered) <= MOST_LINES else ordered[:FEW_LINES]
+        names = [escape(str(client.client)) for client in shown]
+        table.add_column("client", overflow="fold", no_wrap=max(map(len, names), default=0) <= UNBROKEN)
+        for name in ("rows", "objective\nat most", "constraint", "constraint\nat most", "verdict"):
+            table.add_column(name, overflow="fold")
+        table.caption = "\n".join([*self._left_out(len(ordered) - len(shown)), *self.notes])
+        for client, label in zip(shown, names, strict=True):
             worst = max(client.constraints, key=lambda interval: interval.upper)
             more = "" if client.rows_needed is None else f" ({client.rows_needed:,} more rows)"
             if client.rows_needed == 0:
                 more = " (waits for others)"
             table.add_row(
-                escape(str(client.client)),
+                label,
                 f"{worst.rows:,}",
-                f"{'≈ ' if client.objective.approximate else ''}{client.objective.upper:.4g}",
-                f"{worst.estimate:.4g}",
-                f"{'≈ ' if worst.approximate else ''}{worst.upper:.4g}",
+                _limit(client.objective),
+                number(worst.estimate),
+                _limit(worst),
                 f"{client.verdict}{more}",
             )
         return table
 
+    def _left_out(self, many: int) -> list[str]:
+        """How many clients the table does not show, and how all of them stand."""
+        if not many:
+            return []
+        counts = Counter(client.verdict for client in self.clients)
+        told = ", ".join(f"{counts[verdict]:,} {verdict}" for verdict in Verdict if counts[verdict])
+        return [f"The worst {len(self.clients) - many} of {len(self.clients):,} clients. Of all: {told}."]
+
     @property
     def notes(self) -> list[str]:
         """What a reader of the table should know."""
-        said = [
-            f"The worst client's constraint is at most {self.worst_constraint:.4g}, the worst objective "
-            f"{self.worst_objective:.4g}. The table's limits hold of all clients at once, and are wider."
-        ]
+        known = {"constraint": self.worst_constraint, "objective": self.worst_objective}
+        most = [f"the worst client's {what} is at most {number(v)}" for what, v in known.items() if math.isfinite(v)]
+        said = []
+        if most:
+            limits = "The table's limits hold of all clients at once, and are wider."
+            said = [f"{' and '.join(most).capitalize()}. {limits}"]
         beyond = (max(i.upper for i in c.constraints) for c in self.clients if c.verdict is Verdict.MEETS)
         if any(upper > self.tolerance for upper in beyond):
             said.append("A client may meet although that limit is above the bound: fewer statements, smaller limits.")
@@ -226,7 +249,19 @@ class Certificate:
         return said
 
     def __str__(self) -> str:
-        return as_text(self.table(), width=110)
+        return as_text(self.table(), width=80)
+
+
+def _worst_first(client: ClientCertificate) -> tuple[float, ...]:
+    """Violating clients first, then those that are undecided; the largest constraint first."""
+    rank = {Verdict.VIOLATES: 0, Verdict.UNCLEAR: 1, Verdict.UNKNOWN: 1, Verdict.MEETS: 2}[client.verdict]
+    worst = max(client.constraints, key=lambda interval: interval.upper)
+    return (rank, *(math.inf if math.isnan(level) else -level for level in (worst.estimate, worst.upper)))
+
+
+def _limit(interval: Interval) -> str:
+    """What the truth is at most, marked where that is an approximation."""
+    return f"{'≈ ' if interval.approximate and math.isfinite(interval.upper) else ''}{number(interval.upper)}"
 
 
 def _alone(interval: Interval) -> float:

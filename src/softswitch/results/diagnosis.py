@@ -17,6 +17,7 @@ from softswitch.results.finding import Finding
 from softswitch.results.history import Fate, History
 from softswitch.results.infeasible import never_passed
 from softswitch.results.trajectory import cycles_lost, few_to_average, objective_jumps, still_improving
+from softswitch.support.text import in_words
 
 FEW_ROUNDS = 20
 """A history shorter than this says nothing about shares."""
@@ -192,7 +193,7 @@ def _constraint_never_acts(history: History) -> Finding | None:
         return None
     return Finding(
         "constraint never acts",
-        f"{_feasible_share(history)}; the largest constraint reported was {history.constraint.max():.4g}",
+        f"{_feasible_share(history)}; the largest constraint reported was {in_words(history.constraint.max())}",
         "If that surprises you, look at the sign and the scale of the constraint, and at the tolerance",
     )
 

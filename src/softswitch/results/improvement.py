@@ -9,6 +9,7 @@ import numpy as np
 
 from softswitch.results.history import History
 from softswitch.results.one_cycle import Cycle
+from softswitch.support.text import in_words
 
 MUCH, MUCH_OF_FIRST = 0.01, 1e-4
 """A gain of more than these shares of F at the end and of F at first is worth going on for."""
@@ -47,7 +48,7 @@ class Improvement(NamedTuple):
         return self.clear and self.before - self.after > counts
 
     def __str__(self) -> str:
-        return f"{self.over} brought F from {self.before:.4g} to {self.after:.4g}"
+        return f"{self.over} brought F from {in_words(self.before)} to {in_words(self.after)}"
 
 
 def improvement(history: History, cycles: Sequence[Cycle], tolerance: float) -> Improvement | None:

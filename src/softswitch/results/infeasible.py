@@ -11,6 +11,7 @@ from softswitch.clients.oracle import Judged
 from softswitch.results.blocker import Alone
 from softswitch.results.ending import Ending
 from softswitch.results.finding import Finding
+from softswitch.support.text import in_words
 
 NEVER_MET = "constraint never met"
 
@@ -26,8 +27,8 @@ def never_passed(ending: Ending, judged: Judged, steadied_by: str) -> Finding | 
     return Finding(
         "the switch never passes",
         f"at the iterate with the smallest criterion all {len(worst)} clients are within the tolerance {tolerance:g} "
-        f"on all their data, the largest at {float(worst.max()):.4g}, but no round's criterion was at most "
-        f"{float(ending.rule.switch_at):.4g}",
+        f"on all their data, the largest at {in_words(float(worst.max()))}, but no round's criterion was at most "
+        f"{in_words(float(ending.rule.switch_at))}",
         f"The largest of noisy reports is too large: raise {steadied_by}; or raise the threshold towards the "
         "tolerance, or run longer",
     )
@@ -47,7 +48,7 @@ def never_feasible(
     """
     above = np.flatnonzero(~(worst <= tolerance))
     order = above[np.argsort(-worst[above])]
-    named = ", ".join(f"{names[i]!r} ({worst[i]:.4g})" for i in order[:5])
+    named = ", ".join(f"{names[i]!r} ({in_words(worst[i])})" for i in order[:5])
     more = f" and {len(order) - 5} more" if len(order) > 5 else ""
     seen = f"{len(above)} of {len(names)} clients are above the tolerance {tolerance:g} at best: {named}{more}"
     longer = "Run longer, change the step size, or raise the tolerance"
@@ -56,18 +57,19 @@ def never_feasible(
     if alone.smallest <= tolerance:
         return Finding(
             "constraints look incompatible",
-            f"{seen}. By itself client {names[blocker]!r} reaches {alone.smallest:.4g}, within the tolerance",
+            f"{seen}. By itself client {names[blocker]!r} reaches {in_words(alone.smallest)}, within the tolerance",
             "If a longer run or another step size does not help, the clients pull against each other: raise the "
             "tolerance or enlarge the model",
         )
     if not alone.settled:
         return Finding(
             NEVER_MET,
-            f"{seen}. By itself client {names[blocker]!r} was brought to {alone.smallest:.4g}, with no end in sight",
+            f"{seen}. By itself client {names[blocker]!r} was brought to {in_words(alone.smallest)}, with no end in "
+            "sight",
             longer,
         )
     return Finding(
         "client infeasible by itself",
-        f"{seen}. Minimising the constraint of client {names[blocker]!r} alone ends at {alone.smallest:.4g}",
+        f"{seen}. Minimising the constraint of client {names[blocker]!r} alone ends at {in_words(alone.smallest)}",
         f"No other client is to blame: raise the tolerance, or give {names[blocker]!r} a constraint it can meet",
     )

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from softswitch.support.text import in_words
+
 _ARRAYS = ("weights", "multipliers")
 
 
@@ -58,9 +60,9 @@ class LowerBound:
             return f"no bound: {self.why}"
         kind = f"(a promise: {self.why})" if self.promise else f"(an estimate: {self.why})"
         if not self.meets:
-            least = f"the best possible is {'at least' if self.promise else 'about'} {self.value:.4g} {kind}"
+            least = f"the best possible is {'at least' if self.promise else 'about'} {in_words(self.value)} {kind}"
             but = "is above the tolerance or outside the domain, and so may lie below the best possible"
-            return f"{least}; the answer has {self.objective:.4g}, but {but}"
+            return f"{least}; the answer has {in_words(self.objective)}, but {but}"
         above = max(self.gap, 0.0)
         share = max(self.relative_gap, 0.0)
         told = f"{above:.3g}" if share > 10 else f"{100 * share:.2g}%" if share < 0.995 else f"{100 * share:.0f}%"

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from softswitch.support.text import in_words
+
 
 @dataclass(frozen=True)
 class Cycle:
@@ -53,7 +55,9 @@ class Cycle:
         return cls(**known)
 
     def __str__(self) -> str:
-        how = f"rounds {self.begin} to {self.end - 1}, step {self.step_size:.3g} falling to 0, λ = {self.threshold:.4g}"
+        step, level = f"{self.step_size:.3g}", in_words(self.threshold)
+        how = f"rounds {self.begin} to {self.end - 1}, step {step} falling to 0, λ = {level}"
         if self.diverged:
             return f"{how}: not finite"
-        return f"{how}: F {self.objective:.4g}, G {self.constraint:.4g}{'' if self.better else ', nothing gained'}"
+        gained = "" if self.better else ", nothing gained"
+        return f"{how}: F {in_words(self.objective)}, G {in_words(self.constraint)}{gained}"

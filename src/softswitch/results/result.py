@@ -24,6 +24,7 @@ from softswitch.results.improvement import quality
 from softswitch.results.lower_bound import LowerBound
 from softswitch.results.one_cycle import Cycle
 from softswitch.results.status import Status, StatusCode, status_of_model
+from softswitch.support.text import in_words, number
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,13 +160,13 @@ class Result:
         if constant is not None and not constant.feasible:
             lines.append("No constant prediction is feasible; the one nearest to it is shown.")
         if self.price is not None:
-            lines.append(f"The constraint costs the worst client {self.price:.4g}.")
+            lines.append(f"The constraint costs the worst client {number(self.price)}.")
         return lines
 
     def __repr__(self) -> str:
         return (
-            f"Result({self.status.code}; worst objective {self.worst_objective:.4g}, "
-            f"worst constraint {self.worst_constraint:.4g}, tolerance {self.rule.tolerance:g}; {self.selected})"
+            f"Result({self.status.code}; worst objective {in_words(self.worst_objective)}, "
+            f"worst constraint {in_words(self.worst_constraint)}, tolerance {self.rule.tolerance:g}; {self.selected})"
         )
 
     def save(self, folder: str | Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from softswitch.clients.oracle import Judged
 from softswitch.results.answer import smallest_criterion
 from softswitch.results.ending import Ending
+from softswitch.support.text import in_words
 
 EARLIER = {"converged-feasible": "feasible"}
 """Codes that earlier versions wrote, and what they are now."""
@@ -108,7 +109,7 @@ class _AtAnswer:
         return not self.violating and not self.unknown
 
     def __str__(self) -> str:
-        told = f"at the answer, client {self.client!r} has the largest constraint on its data, {self.largest:.4g}"
+        told = f"at the answer, client {self.client!r} has the largest constraint on its data, {in_words(self.largest)}"
         if not self.unknown:
             return told
         more = f" and {len(self.unknown) - 5} more" if len(self.unknown) > 5 else ""
@@ -159,15 +160,15 @@ def _nothing_counted(ending: Ending) -> Status:
 
 def _never_feasible(ending: Ending, judged: Judged) -> Status:
     there, when = _AtAnswer(ending.names, ending.rule.tolerance, judged), smallest_criterion(ending.history)
-    blocks = f"client {there.client!r} blocks with a constraint of {there.largest:.4g} on its data"
+    blocks = f"client {there.client!r} blocks with a constraint of {in_words(there.largest)} on its data"
     if there.all_within:
         blocks = (
             f"all {len(ending.names)} clients are within the tolerance {ending.rule.tolerance:g} on their data "
-            f"(the largest is {there.client!r}, {there.largest:.4g}): what was reported never showed it"
+            f"(the largest is {there.client!r}, {in_words(there.largest)}): what was reported never showed it"
         )
     message = (
-        f"none of {len(ending.history)} rounds had a criterion <= {float(ending.rule.switch_at):.4g}; the smallest was "
-        f"{_smallest(ending):.4g} in round {when}, and there {blocks}"
+        f"none of {len(ending.history)} rounds had a criterion <= {in_words(float(ending.rule.switch_at))}; the "
+        f"smallest was {in_words(_smallest(ending))} in round {when}, and there {blocks}"
     )
     return Status(StatusCode.NO_FEASIBLE_ROUND, message, when, there.client, _smallest(ending))
 
@@ -186,7 +187,7 @@ def _by_pooled(ending: Ending, judged: Judged, pooled: Any) -> Status:
     within = level <= tolerance
     met = within and not there.unknown
     message = (
-        f"{_passed(ending)}, {'and' if met else 'but'} the constraint on all data put together is {level:.4g}, "
+        f"{_passed(ending)}, {'and' if met else 'but'} the constraint on all data put together is {in_words(level)}, "
         f"{'within' if within else 'above'} the tolerance {tolerance:g}; by themselves {there.violating} of "
         f"{len(ending.names)} clients {'is' if there.violating == 1 else 'are'} above it: {there}"
     )

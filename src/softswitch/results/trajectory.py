@@ -12,6 +12,7 @@ from softswitch.results.finding import Finding
 from softswitch.results.history import History
 from softswitch.results.improvement import improvement
 from softswitch.results.one_cycle import Cycle
+from softswitch.support.text import in_words
 
 STILL_IMPROVING = "still improving"
 
@@ -45,7 +46,7 @@ def objective_jumps(history: History, judged: Judged, step: float) -> Finding | 
         return None  # reports are noisy, but the iterates are steady
     return Finding(
         "objective jumps about",
-        f"one round in ten of the later half changes F by {jump:.3g} or more, and the answer has F = {worst:.4g}",
+        f"one round in ten of the later half changes F by {jump:.3g} or more, and the answer has F = {in_words(worst)}",
         f"Lower step_size (now {step:.3g}), or leave it out: it is then chosen",
     )
 

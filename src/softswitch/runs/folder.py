@@ -140,6 +140,11 @@ def _clients_bytes(result: Result, more: Mapping[str, Sequence[Any]]) -> bytes:
     return stream.getvalue().encode()
 
 
+def flat_settings(text: str) -> dict[str, Any]:
+    """A file of settings, section.name by section.name."""
+    return {f"{section}.{name}": value for section, part in tomllib.loads(text).items() for name, value in part.items()}
+
+
 @dataclass(frozen=True)
 class Run:
     """A run's folder, read.
@@ -168,8 +173,7 @@ class Run:
         file = self.folder / CONFIG
         if not file.exists():
             return {"seed": self.about.get("seed")}
-        told = tomllib.loads(file.read_text(encoding="utf-8"))
-        flat = {f"{section}.{name}": value for section, part in told.items() for name, value in part.items()}
+        flat = flat_settings(file.read_text(encoding="utf-8"))
         data = self.about.get("data", {}).get("sha256")
         return flat if data is None else flat | {"data.sha256": data[:12]}
 

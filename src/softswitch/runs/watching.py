@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from softswitch.method.round import State
 from softswitch.results.history import History
+from softswitch.support.text import in_words
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,8 @@ class ProgressBar:
             return
         self.update(
             chunk.round,
-            f"{chunk.round / chunk.seconds:,.0f}/s  F {chunk.history.objective[-1]:.4g}  "
-            f"G {chunk.history.constraint[-1]:.4g}  feasible {chunk.switch_share:.0%}",
+            f"{chunk.round / chunk.seconds:,.0f}/s  F {in_words(chunk.history.objective[-1])}  "
+            f"G {in_words(chunk.history.constraint[-1])}  feasible {chunk.switch_share:.0%}",
         )
 
     def update(self, completed: int, numbers: str) -> None:

@@ -1,11 +1,72 @@
-"""Tables and numbers as text."""
+"""Tables and numbers as text: numbers as people write them."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
 from rich.console import Console, RenderableType
+
+DASH = "—"
+"""What is shown where there is no number."""
+SMALLEST = 1e-6
+"""Numbers nearer to 0 than this are not written out."""
+LONG = re.compile(r"(?<![\w.])-?\d+\.\d{5,}(?:e[+-]?\d+)?(?![\w.])")
+"""A number with more digits than anyone reads."""
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A number of so many digits, without a power of ten, with commas in thousands; a dash where it is not finite."""
+    if value is None or not math.isfinite(value):
+        return DASH
+    if abs(value) >= 10 ** (digits - 1) or value == 0:
+        return f"{value:,.0f}" if round(value) else "0"
+    if abs(value) < SMALLEST:
+        return f"<{SMALLEST:.6f}" if value > 0 else f">-{SMALLEST:.6f}"
+    written = f"{value:,.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
+    return written.rstrip("0").rstrip(".") if "." in written else written
+
+
+def in_words(value: float) -> str:
+    """A number for a sentence: as ``number``, but what is not finite is told as what it is, inf or nan."""
+    return number(value) if math.isfinite(value) else f"{value:g}"
+
+
+def share(value: float | None) -> str:
+    """A share in percent: 5%, 4.76%, 0.035%, 33.3%; a dash where it is not finite."""
+    if value is None or not math.isfinite(value):
+        return DASH
+    percent = 100 * value
+    size = abs(percent)
+    if size < 1:
+        return f"{number(percent, 2)}%"
+    written = f"{percent:,.{1 if 10 <= size <= 99 else 2}f}"
+    return f"{written.rstrip('0').rstrip('.')}%"
+
+
+def duration(seconds: float) -> str:
+    """How long something took: 0.4 s, 40 s, 2 min 5 s, 1 h 5 min."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
+
+
+def short_numbers(text: str) -> str:
+    """The same text with every number of many digits cut to four: a rule's settings, for people."""
+
+    def cut(found: re.Match[str]) -> str:
+        value = float(found[0])
+        return number(value) if abs(value) >= SMALLEST else f"{value:.4g}"
+
+    return LONG.sub(cut, text)
 
 
 def as_text(*parts: RenderableType, width: int = 120) -> str:
@@ -19,7 +80,7 @@ def as_text(*parts: RenderableType, width: int = 120) -> str:
 
 def few_of(words: Sequence[str], most: int = 5) -> str:
     """The first few of them, and how many more there are."""
-    more = f" and {len(words) - most} more" if len(words) > most else ""
+    more = f" and {len(words) - most:,} more" if len(words) > most else ""
     return ", ".join(words[:most]) + more
 
 

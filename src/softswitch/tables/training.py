@@ -25,6 +25,7 @@ from softswitch.results.certificate import Certificate
 from softswitch.results.promised import ending, is_answer
 from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
+from softswitch.runs.bounded_in_words import bounded_in_words
 from softswitch.runs.checkpoints import Checkpoints
 from softswitch.runs.folder import (
     ABOUT,
@@ -32,6 +33,7 @@ from softswitch.runs.folder import (
     CONFIG,
     FORMAT,
     find_runs,
+    flat_settings,
     new_folder,
     open_run,
     versions,
@@ -41,6 +43,7 @@ from softswitch.runs.watching import Callback
 from softswitch.support import checks
 from softswitch.support.complaints import all_at_once
 from softswitch.support.files import write_atomically, write_json
+from softswitch.tables.client_metrics import client_columns
 from softswitch.tables.kinds import GROUPED
 from softswitch.tables.model import write_encoding
 from softswitch.tables.ready import CERTIFIED, ReadyTable, make_ready
@@ -245,13 +248,16 @@ def _run(
         certificate = certify(result, ready.problem, ready.held_out, config.run.confidence)
     if config.run.aim == CERTIFIED and ready.held_out is not None:
         about = about | {"aim": _aim(certificate, found, earlier_looks(folder, config, about))}
+    settings = flat_settings(write_config(config))
+    positive = getattr(ready.label, "positive", None)
+    about = about | {"bounded": bounded_in_words(settings, config.task.at_most, positive)}
     write_encoding(folder, ready.encoding, config.data.label, ready.label, config.model.hidden)
-    rows = {"rows": ready.train.sizes.tolist()}
+    columns = client_columns(ready, result)
     if config.task.kind in GROUPED and ready.held_out is not None and find_spec("fairlearn") is not None:
         others = {"protected": str(config.task.protected), "others": f"not {config.task.protected}"}
         told = by_group(result.params, ready.held_out)
         about = about | {"groups": {others[row.pop("group")]: row for row in told}}
-    write_result(folder, result, about=about, clients=rows, certificate=certificate)
+    write_result(folder, result, about=about, clients=columns, certificate=certificate)
     return Trained(folder, result, certificate, about.get("aim"))
 
 

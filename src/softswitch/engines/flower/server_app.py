@@ -59,7 +59,7 @@ def server_app(
     """A ServerApp for people who just want it to run.
 
     It runs the rounds, keeps checkpoints, asks all clients how good the answer is, certifies it on the rows that they
-    held out, and writes the same folder as ``softswitch train``, with a report where plotly is installed.
+    held out, and writes the same folder as ``softswitch train``, with a report where Jinja is installed.
 
     The run's own config may hold ``rounds``, ``seed``, ``out`` and ``resume``, so that ``flwr run --run-config
     'rounds=50'`` changes them: ``resume=true`` goes on with the newest run of this name below ``out`` that was not
@@ -192,7 +192,7 @@ def _say(folder: Path, result: Result, certificate: Certificate | None) -> None:
     console.print(result.explain(), markup=False)
     if certificate is not None:
         console.print(certificate.table())
-    if find_spec("plotly") is not None and find_spec("jinja2") is not None:
+    if find_spec("jinja2") is not None:
         from softswitch.runs.report import write_report
 
         console.print(f"Report: {write_report([folder])}", markup=False)

@@ -1,214 +1,277 @@
-"""The report's charts, as plotly's data and layout; colours are names that the page turns into those of its theme."""
+"""The report's charts, each drawn twice: for a wide page and for a phone's."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, to_rgba
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from softswitch.runs.folder import Run
+from softswitch.runs.report.client_states import ClientStanding, ClientVerdict, worst_first
+from softswitch.runs.report.themed_svg import AMBER, BLACK, DEEP_GREEN, FAINT, themed_svg
+from softswitch.support.plotting import BLUE, GREEN, GREY, PURPLE, VERMILLION
+from softswitch.support.text import number
 
-Chart = dict[str, Any]
-MOST_POINTS = 1500
-"""A curve of more rounds is thinned to about so many points."""
-MOST_COLUMNS = 120
+MOST_POINTS = 500
+"""A curve of more points is thinned to about so many."""
+MOST_COLUMNS = 100
 """The heat map's rounds are put together into at most so many columns."""
+MOST_CLIENTS, WORST = 50, 20
+"""More clients than this are summarised; so many of the worst are still shown each by itself."""
+WIDE, PHONE = 10.8, 3.9
+"""The widths in inches."""
+COLOURS = {ClientVerdict.VIOLATES: VERMILLION, ClientVerdict.UNDECIDED: AMBER, ClientVerdict.MEETS: DEEP_GREEN}
+Write = Callable[[float | None], str]
 
 
-def curves(run: Run) -> Chart:
-    """F and G against rounds, with the tolerance, and when the switch was on."""
-    history, tolerance = run.history, run.about["tolerance"]
-    rounds = np.arange(len(history))
-    thin = slice(None, None, max(1, len(rounds) // MOST_POINTS))
-    traces: list[Chart] = []
-    for axis, seen, sampled in (("y", "objective", history.objective), ("y2", "constraint", history.constraint)):
-        lines = [_line(rounds[thin], sampled[thin], "worst client, sampled", "faint", axis, width=1)]
-        looked, full = history.full_rounds, history.full
-        lines.append(_line(looked, getattr(full, seen), "worst client, all training rows", "first", axis))
-        lines.append(
-            _line(looked, getattr(full, f"mean_{seen}"), "mean client, all training rows", "second", axis, dash="dot")
-        )
-        if history.held_out is not None:
-            lines.append(_line(looked, getattr(history.held_out, seen), "worst client, held-out rows", "third", axis))
-        traces += [line | {"legendgroup": line["name"], "showlegend": axis == "y"} for line in lines]
-    traces.append(
-        {
-            "type": "heatmap",
-            "x": _numbers(rounds[thin]),
-            "z": [_numbers(history.feasible[thin].astype(float))],
-            "yaxis": "y3",
-            "showscale": False,
-            "zmin": 0,
-            "zmax": 1,
-            "colorscale": "switch",
-            "hovertemplate": "round %{x}: %{z}<extra>1: improves F, 0: improves G</extra>",
-        }
-    )
-    return {
-        "data": traces,
-        "layout": {
-            "height": 620,
-            "hovermode": "x unified",
-            "xaxis": {"title": {"text": "round"}, "anchor": "y3"},
-            "yaxis": {"title": {"text": "F, worst objective"}, "domain": [0.57, 1]},
-            "yaxis2": {"title": {"text": "G, worst constraint"}, "domain": [0.11, 0.53]},
-            "yaxis3": {"domain": [0, 0.05], "showticklabels": False, "title": {"text": "switch"}},
-            "shapes": [_level(tolerance, "y2")],
-            "legend": {"orientation": "h", "y": -0.12},
-        },
-    }
+class Panels(NamedTuple):
+    """A figure under way.
+
+    Attributes:
+        figure: it.
+        axes: its panels.
+        wide: whether it is for a wide page.
+    """
+
+    figure: Figure
+    axes: list[Axes]
+    wide: bool
 
 
-def clients(run: Run) -> Chart:
+class Picture(NamedTuple):
+    """A chart for a wide page, and the same for a phone."""
+
+    wide: str
+    narrow: str
+
+
+def curves(run: Run, key: str, names: Sequence[str], write: Write) -> Picture:
+    """F and G against rounds, with the tolerance, and how often the switch let the objective be improved.
+
+    Args:
+        run: it.
+        key: tells it from the page's other charts.
+        names: what the objective and the constraint are called.
+        write: a value of the constraint as people write it.
+    """
+    history, looked = run.history, run.history.full_rounds
+
+    def draw(drawn: Panels) -> None:
+        rounds = np.arange(len(history))
+        for axes, seen, name in zip(drawn.axes, ("objective", "constraint"), names, strict=False):
+            _curve(axes, rounds, getattr(history, seen), FAINT, "worst client, as reported", linewidth=1)
+            _curve(axes, looked, getattr(history.full, seen), BLUE, "worst client, all training rows")
+            mean = getattr(history.full, f"mean_{seen}")
+            _curve(axes, looked, mean, GREY, "mean client, all training rows", linestyle=":")
+            if history.held_out is not None:
+                _curve(axes, looked, getattr(history.held_out, seen), GREEN, "worst client, other rows")
+            axes.set_title(name, loc="left", fontsize="medium")
+        drawn.axes[1].yaxis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
+        _bound(drawn.axes[1], run.about["tolerance"])
+        _switch(drawn.axes[2], history.feasible)
+        _legend(drawn)
+
+    return _twice(draw, key, 3, heights=(2.5, 2.5, 0.9))
+
+
+def clients(run: Run, found: list[ClientStanding], key: str, name: str, write: Write) -> Picture:
     """Every client's constraint, the worst first, with the certificate's interval where there is one."""
-    names, worst = client_constraints(run)
-    order = np.argsort(-worst, kind="stable")
-    bar: Chart = {
-        "type": "bar",
-        "x": [names[i] for i in order],
-        "y": _numbers(worst[order]),
-        "name": "training rows",
-        "marker": {"color": ["bad" if worst[i] > run.about["tolerance"] else "first" for i in order]},
-    }
-    traces = [bar]
-    certified = intervals(run)
-    found = [(names[i], certified[names[i]]) for i in order if names[i] in certified]
-    if found:
-        estimates = np.array([interval[0] for _, interval in found])
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": [name for name, _ in found],
-                "y": _numbers(estimates),
-                "name": "held-out rows, with the certificate's interval",
-                "marker": {"color": "third", "size": 8},
-                "error_y": {
-                    "type": "data",
-                    "symmetric": False,
-                    "array": _numbers(np.array([i[2] - i[0] for _, i in found])),
-                    "arrayminus": _numbers(np.array([i[0] - i[1] for _, i in found])),
-                    "color": "third",
-                },
-            }
-        )
-    return {
-        "data": traces,
-        "layout": {
-            "height": 420,
-            "yaxis": {"title": {"text": "constraint g"}},
-            "xaxis": {"type": "category"},
-            "shapes": [_level(run.about["tolerance"], "y")],
-            "legend": {"orientation": "h", "y": -0.3},
-        },
-    }
+    if len(found) > MOST_CLIENTS:
+        return _sorted_clients(run, found, key, name, write)
+    order = worst_first(found)[::-1]  # the first on top
+    shown = [found[i] for i in order]
+    tips = {f"client-{key}-{i}": _tip(one, write) for i, one in enumerate(shown)}
+
+    def draw(drawn: Panels) -> None:
+        axes = drawn.axes[0]
+        for i, one in enumerate(shown):
+            gid = f"client-{key}-{i}"
+            if np.isfinite(one.constraint):
+                axes.barh(i, one.constraint, height=0.62, color=FAINT, zorder=1)[0].set_gid(gid)
+            if np.isfinite(one.estimate):
+                colour = COLOURS[one.standing]
+                low, high = (side if np.isfinite(side) else one.estimate for side in (one.lower, one.upper))
+                axes.plot([low, high], [i, i], color=colour, linewidth=2, zorder=2)
+                axes.plot([one.estimate], [i], color=colour, marker="o", markersize=6, zorder=3, gid=gid)
+        axes.set_yticks(range(len(shown)), [_cut(one.name, 30 if drawn.wide else 14) for one in shown])
+        for label, one in zip(axes.get_yticklabels(), shown, strict=True):
+            label.set_color(COLOURS[one.standing])
+        axes.set_ylim(-0.6, len(shown) - 0.4)
+        axes.axvline(run.about["tolerance"], color=BLACK, linestyle="--", linewidth=1)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
+        axes.xaxis.set_major_locator(MaxNLocator(8 if drawn.wide else 4))
+        axes.set_xlabel(name)
+
+    return _twice(draw, key, 1, heights=(0.9 + 0.28 * len(shown),), tips=tips)
 
 
-def heat_map(run: Run) -> Chart | None:
-    """Each client's reported constraint over the rounds; None where reports were not recorded."""
+def _sorted_clients(run: Run, found: list[ClientStanding], key: str, name: str, write: Write) -> Picture:
+    """Very many clients as curves: what share of them is at most as high."""
+    lines = {
+        "training rows": (BLUE, [one.constraint for one in found]),
+        "held-out rows": (GREEN, [one.estimate for one in found]),
+        "the certificate's limit": (VERMILLION, [one.upper for one in found]),
+    }
+
+    def draw(drawn: Panels) -> None:
+        axes = drawn.axes[0]
+        for label, (colour, values) in lines.items():
+            known = np.sort([value for value in values if np.isfinite(value)])
+            if len(known):
+                at = np.unique(np.linspace(0, len(known) - 1, MOST_POINTS).round().astype(int))
+                axes.plot((at + 1) / len(known), known[at], color=colour, label=label)
+        _bound(axes, run.about["tolerance"])
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+        axes.set_xlabel(f"share of the {len(found):,} clients, from the best on")
+        axes.set_title(name, loc="left", fontsize="medium")
+        _legend(drawn)
+
+    return _twice(draw, key, 1, heights=(3.4,))
+
+
+def heat_map(run: Run, found: list[ClientStanding], key: str) -> Picture | None:
+    """The reported constraint over the rounds, of the worst clients where there are many; None: not recorded."""
     told = run.history.per_client
     if told is None:
         return None
-    names, worst = client_constraints(run)
-    order = np.argsort(worst, kind="stable")  # the worst on top
+    order = worst_first(found)[: WORST if len(found) > MOST_CLIENTS else None]
     reported = told.constraint.max(axis=2)
     length = max(1, -(-len(reported) // MOST_COLUMNS))
     columns = -(-len(reported) // length)
-    total, count = np.zeros((len(names), columns)), np.zeros((len(names), columns))
-    place = np.broadcast_to(np.arange(len(reported))[:, None] // length, reported.shape)
-    finite = np.isfinite(reported)
-    np.add.at(total, (told.clients[finite], place[finite]), reported[finite])
-    np.add.at(count, (told.clients[finite], place[finite]), 1)
-    means = np.where(count > 0, total / np.maximum(count, 1), np.nan)[order]
-    tolerance = run.about["tolerance"]
-    reach = float(np.nanmax(np.abs(means - tolerance))) if np.isfinite(means).any() else 1.0
-    return {
-        "data": [
-            {
-                "type": "heatmap",
-                "x": _numbers(np.arange(columns) * length),
-                "y": [names[i] for i in order],
-                "z": [_numbers(row) for row in means],
-                "colorscale": "violation",
-                "zmid": tolerance,
-                "zmin": tolerance - reach,
-                "zmax": tolerance + reach,
-                "colorbar": {"title": {"text": "g"}},
-                "hovertemplate": "%{y}, from round %{x}: g = %{z:.4g}<extra></extra>",
-            }
-        ],
-        "layout": {
-            "height": min(900, 160 + 22 * len(names)),
-            "xaxis": {"title": {"text": "round"}},
-            "yaxis": {"type": "category", "automargin": True},
-        },
-    }
+    place = np.full(len(found), -1)
+    place[order] = np.arange(len(order))
+    total, count = np.zeros((len(order), columns)), np.zeros((len(order), columns))
+    column = np.broadcast_to(np.arange(len(reported))[:, None] // length, reported.shape)
+    counted = np.isfinite(reported) & (place[told.clients] >= 0)
+    np.add.at(total, (place[told.clients[counted]], column[counted]), reported[counted])
+    np.add.at(count, (place[told.clients[counted]], column[counted]), 1)
+    means = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    above = means - run.about["tolerance"]
+    # The colours reach as far as most values: a few of the first rounds may be far off.
+    reach = float(np.nanquantile(np.abs(above), 0.95)) if np.isfinite(above).any() else 1.0
+
+    def draw(drawn: Panels) -> None:
+        axes = drawn.axes[0]
+        span = (0, columns * length, len(order) - 0.5, -0.5)
+        axes.imshow(
+            above,
+            cmap=_diverging(),
+            vmin=-reach or -1,
+            vmax=reach or 1,
+            aspect="auto",
+            extent=span,
+            interpolation="none",
+        )
+        axes.set_yticks(range(len(order)), [_cut(found[i].name, 30 if drawn.wide else 14) for i in order])
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+        axes.set_xlabel("round")
+        axes.grid(visible=False)
+
+    return _twice(draw, key, 1, heights=(0.8 + 0.24 * len(order),))
 
 
-def comparison(runs: list[Run]) -> Chart:
+def comparison(runs: list[Run], key: str = "comparison") -> Picture:
     """F and G of several runs on all training rows, one colour a run."""
-    colours = ("first", "bad", "third", "second", "fourth", "faint")
-    traces = []
-    for i, run in enumerate(runs):
-        history, colour = run.history, colours[i % len(colours)]
-        for axis, values in (("y", history.full.objective), ("y2", history.full.constraint)):
-            line = _line(history.full_rounds, np.asarray(values), run.name, colour, axis, legendgroup=run.name)
-            traces.append(line | {"showlegend": axis == "y"})
+    colours = (BLUE, VERMILLION, GREEN, PURPLE, GREY, AMBER)
     levels = sorted({run.about["tolerance"] for run in runs})
-    return {
-        "data": traces,
-        "layout": {
-            "height": 560,
-            "xaxis": {"title": {"text": "round"}, "anchor": "y2"},
-            "yaxis": {"title": {"text": "F, worst objective"}, "domain": [0.53, 1]},
-            "yaxis2": {"title": {"text": "G, worst constraint"}, "domain": [0, 0.47]},
-            "shapes": [_level(level, "y2") for level in levels],
-            "legend": {"orientation": "h", "y": -0.12},
-        },
-    }
+
+    def draw(drawn: Panels) -> None:
+        for axes, seen in zip(drawn.axes, ("objective", "constraint"), strict=True):
+            for i, run in enumerate(runs):
+                looked, values = run.history.full_rounds, getattr(run.history.full, seen)
+                style = ("-", "--", ":")[i // len(colours) % 3]
+                label = _cut(run.name, 40)
+                _curve(axes, looked, values, colours[i % len(colours)], label, linestyle=style)
+            axes.set_title(f"worst client's {seen}", loc="left", fontsize="medium")
+        for level in levels:
+            _bound(drawn.axes[1], level)
+        _legend(drawn)
+
+    return _twice(draw, key, 2, heights=(2.6, 2.6))
 
 
-def client_constraints(run: Run) -> tuple[list[str], np.ndarray]:
-    """The clients' names, and the largest constraint of each on its training rows."""
-    table = run.clients
-    columns = [values for name, values in table.items() if name.startswith("constraint")]
-    return table["client"], np.max(np.array(columns, dtype=float), axis=0)
+def _twice(
+    draw: Callable[[Panels], None], key: str, many: int, *, heights: Sequence[float], tips: dict[str, str] | None = None
+) -> Picture:
+    """The chart for a wide page, where the first two panels are side by side, and for a phone, one below the other."""
+    pictures = []
+    for wide in (True, False):
+        with rc_context({"font.size": 10 if wide else 9, "axes.grid": True, "grid.linewidth": 0.6}):
+            beside = wide and many > 1
+            high = sum(heights) - (heights[0] if beside else 0)
+            figure = Figure(figsize=(WIDE if wide else PHONE, high + 0.5), layout="constrained")
+            rows = list(heights[1:]) if beside else list(heights)
+            grid = figure.add_gridspec(len(rows), 2 if beside else 1, height_ratios=rows)
+            places: list[Any] = [grid[0, 0], grid[0, 1]] if beside else []
+            places += [grid[i, :] for i in range(1 if beside else 0, len(rows))]
+            panels = [figure.add_subplot(place) for place in places]
+            for axes in panels:
+                axes.spines[["top", "right"]].set_visible(False)
+                axes.set_axisbelow(True)
+            draw(Panels(figure, panels, wide))
+            pictures.append(themed_svg(figure, f"{key}-{'wide' if wide else 'narrow'}", tips))
+    return Picture(*pictures)
 
 
-def intervals(run: Run) -> dict[str, tuple[float, float, float, str]]:
-    """By client what the certificate says: estimate, lower and upper bound of its worst constraint, and the verdict."""
-    found = {}
-    for one in (run.certificate or {}).get("clients", []):
-        bounds = [
-            tuple(np.nan if interval[name] is None else interval[name] for name in ("estimate", "lower", "upper"))
-            for interval in one["constraints"]
-        ]
-        worst = max(bounds, key=lambda bound: np.nan_to_num(bound[2], nan=np.inf))
-        found[str(one["client"])] = (*worst, one["verdict"])
-    return found
+def _curve(axes: Axes, x: Any, y: Any, colour: str, label: str, **style: Any) -> None:
+    thin = slice(None, None, max(1, len(x) // MOST_POINTS))
+    known = np.asarray(y, dtype=float)[thin]
+    axes.plot(np.asarray(x)[thin], np.where(np.isfinite(known), known, np.nan), color=colour, label=label, **style)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    axes.set_xlabel("round")
 
 
-def _line(
-    x: Any, y: Any, name: str, colour: str, axis: str, *, width: float = 2, dash: str = "solid", **more: Any
-) -> Chart:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": _numbers(np.asarray(x)),
-        "y": _numbers(np.asarray(y, dtype=float)),
-        "name": name,
-        "yaxis": axis,
-        "line": {"color": colour, "width": width, "dash": dash},
-        **more,
-    }
+def _bound(axes: Axes, level: float) -> None:
+    axes.axhline(level, color=BLACK, linestyle="--", linewidth=1, label="bound")
 
 
-def _level(at: float, axis: str) -> Chart:
-    """The tolerance, across the whole width."""
-    line = {"color": "text", "width": 1.5, "dash": "dash"}
-    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": axis, "y0": at, "y1": at, "line": line}
+def _switch(axes: Axes, feasible: np.ndarray) -> None:
+    """In each part of the rounds the share that improved the objective."""
+    parts = np.array_split(feasible.astype(float), min(MOST_COLUMNS, max(1, len(feasible))))
+    edges = np.cumsum([0, *(len(part) for part in parts)])
+    shares = [float(part.mean()) if len(part) else 0.0 for part in parts]
+    axes.stairs(shares, edges, fill=True, color=FAINT)
+    axes.set_ylim(0, 1)
+    axes.set_yticks([0, 1], ["0%", "100%"])
+    axes.set_ylabel("feasible")
+    axes.set_xlabel("round")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
 
 
-def _numbers(values: np.ndarray) -> list[float | int | None]:
-    """For JSON, which knows no NaN and no infinity."""
-    return [None if not np.isfinite(value) else value for value in values.tolist()]
+def _legend(drawn: Panels) -> None:
+    """One legend below, each label once."""
+    found: dict[str, Any] = {}
+    for axes in drawn.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    columns = 3 if drawn.wide else 1
+    drawn.figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, frameon=False)
+
+
+def _diverging() -> LinearSegmentedColormap:
+    """Blue below the bound and orange above; nothing at it, so that the page shows through, whatever its theme."""
+    below, above = to_rgba(BLUE), to_rgba(VERMILLION)
+    ends = [(*below[:3], 0.7), (*below[:3], 0.0), (*above[:3], 0.0), (*above[:3], 0.95)]
+    return LinearSegmentedColormap.from_list("diverging", list(zip((0, 0.5, 0.5, 1), ends, strict=True)))
+
+
+def _tip(one: ClientStanding, write: Write) -> str:
+    """What is told of a client where the mouse rests."""
+    why = f" ({one.words})" if one.words else ""
+    said = [f"{one.name}: {one.standing}{why}", f"training rows {write(one.constraint)}"]
+    if np.isfinite(one.estimate):
+        said.append(f"held-out rows {write(one.estimate)}, at most {write(one.upper)}")
+    return "; ".join(said)
+
+
+def _cut(name: str, most: int) -> str:
+    """A name that leaves room for the chart; matplotlib would take dollar signs for mathematics."""
+    return (name if len(name) <= most else f"{name[: most - 1]}…").replace("$", r"\$")

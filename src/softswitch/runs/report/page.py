@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from softswitch.runs.bounded_in_words import KindInWords, bounded_in_words, client_word, kind_in_words
 from softswitch.runs.folder import ABOUT, CONFIG, Run, find_runs, open_run
 from softswitch.runs.frontier_files import has_frontier
 from softswitch.runs.report import charts
+from softswitch.runs.report.client_states import ClientStanding, ClientVerdict, standings
+from softswitch.runs.report.client_table import METRICS, SEEN, client_table
 from softswitch.runs.report.frontier_section import section_of
-from softswitch.runs.report.verdict import verdict
+from softswitch.runs.report.verdict import MARKS, verdict
+from softswitch.runs.setting_differences import differing_settings
 from softswitch.support.files import write_atomically
+from softswitch.support.text import duration, number, share, short_numbers
 
 REPORT = "report.html"
+CONSTANT = "best constant prediction"
 
 
 def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -> Path:
@@ -45,63 +50,110 @@ def page(runs: list[Run], of_bounds: Sequence[Path] = ()) -> str:
     """The report as HTML, with everything it needs inside; ``of_bounds``: folders of frontiers to begin with."""
     try:
         from jinja2 import Environment, StrictUndefined
-        from plotly.offline import get_plotlyjs
     except ImportError as error:
-        raise ValueError("the report needs plotly and Jinja: pip install 'softswitch[report]'") from error
-    drawn: dict[str, Any] = {"comparison": charts.comparison(runs)} if len(runs) > 1 else {}
-    for i, run in enumerate(runs):
-        drawn |= {f"curves-{i}": charts.curves(run), f"clients-{i}": charts.clients(run)}
-        heat = charts.heat_map(run)
-        if heat is not None:
-            drawn[f"heat-{i}"] = heat
-    frontiers = {f"frontier-{i}": section_of(run.folder) for i, run in enumerate(runs) if has_frontier(run.folder)}
-    first = {f"first-{i}": section_of(folder) for i, folder in enumerate(of_bounds)}
-    drawn |= {key: section.chart for key, section in (frontiers | first).items()}
+        raise ValueError("the report needs Jinja: pip install 'softswitch[report]'") from error
+    told = [_told(run, i) for i, run in enumerate(runs)]
     own = resources.files("softswitch.runs.report")
     files = {name: (own / name).read_text(encoding="utf-8") for name in ("page.html", "style.css", "script.js")}
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(files["page.html"])
+    every = {
+        str(i): {"rows": one["clients"].every, "marks": one["clients"].marks}
+        for i, one in enumerate(told)
+        if one["clients"].every
+    }
     return template.render(
-        runs=[_told(run) for run in runs],
+        runs=told,
         comparison=_comparison(runs),
-        frontiers=frontiers,
-        first=first,
-        drawn=list(drawn),
+        compared=charts.comparison(runs) if len(runs) > 1 else None,
+        first=[section_of(folder, f"first-{i}") for i, folder in enumerate(of_bounds)],
         style=files["style.css"],
         script=files["script.js"],
-        plotly=get_plotlyjs().replace("</script", "<\\/script"),
-        charts=json.dumps(drawn, allow_nan=False).replace("<", "\\u003c"),
+        every=json.dumps(every, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
     )
 
 
-def _told(run: Run) -> dict[str, Any]:
+def _told(run: Run, i: int) -> dict[str, Any]:
     """What the page says of a run."""
-    about = run.about
-    level, words = verdict(run)
-    settings = run.folder / CONFIG
-    share = about["switch_share"]
+    about, settings = run.about, run.folder / CONFIG
+    words, found = kind_in_words(run.settings), _within_range(standings(run), run)
+    short = verdict(run, found)
+    share_of_rounds = about["switch_share"]
+    objective = f"{words.objective}, worst {client_word(run.settings)}"
     return {
         "name": run.name,
         "about": about,
-        "level": level,
-        "words": words,
+        "short": short,
+        "mark": MARKS[short.level],
+        "bounded": about.get("bounded") or bounded_in_words(run.settings, about["tolerance"]),
+        "use": of_any_use(run, words),
+        "aim": (about.get("aim") or {}).get("words"),
         "answer": about["answer"].removeprefix("the "),
         "how_good": (about.get("lower_bound") or {}).get("words"),
         "tiles": {
-            "worst objective F": number(about["worst_objective"]),
+            f"{words.constraint}, worst {client_word(run.settings)}, training rows": words.write(
+                about["worst_constraint"]
+            ),
+            "bound": words.write(about["tolerance"]),
+            f"F: {objective}, training rows": number(about["worst_objective"]),
             **_best_possible(about.get("lower_bound")),
-            "worst constraint G": number(about["worst_constraint"]),
-            "bound": number(about["tolerance"]),
             "rounds": f"{about['rounds']:,}",
-            "feasible rounds": "—" if share is None else f"{share:.0%}",
-            "time": f"{about['seconds']:.1f} s",
+            "feasible rounds": share(share_of_rounds),
+            "time": duration(about["seconds"]),
             **_oldest(about.get("oldest_report")),
         },
-        "beside": _beside(run),
+        "beside": _beside(run, words),
         "cycles": [str(cycle) for cycle in run.cycles],
-        "clients": _clients(run),
+        "clients": client_table(run, found, words, client_word(run.settings)),
+        "beyond": any(one.standing is ClientVerdict.MEETS and one.upper > about["tolerance"] for one in found),
+        "word": client_word(run.settings),
+        "many": len(found),
         "groups": _groups(run),
+        "rule": short_numbers(about["rule"]),
+        "price": None if about.get("price") is None else number(about["price"]),
         "settings": settings.read_text(encoding="utf-8") if settings.exists() else "",
+        "frontier": section_of(run.folder, f"frontier-{i}") if has_frontier(run.folder) else None,
+        "curves": charts.curves(run, f"curves-{i}", (f"F: {words.objective}", f"G: {words.constraint}"), words.write),
+        "bars": charts.clients(run, found, f"clients-{i}", words.constraint, words.write),
+        "heat": charts.heat_map(run, found, f"heat-{i}"),
     }
+
+
+def _within_range(found: list[ClientStanding], run: Run) -> list[ClientStanding]:
+    """No rate and no loss is below 0, whatever an approximate limit says; of one's own functions nothing is known."""
+    if run.settings.get("task.kind", "own") == "own":
+        return found
+    return [one._replace(lower=max(one.lower, 0.0)) if math.isfinite(one.lower) else one for one in found]
+
+
+def of_any_use(run: Run, words: KindInWords) -> str | None:
+    """The model against the best constant prediction, in the metric that pays for the bound where there is one."""
+    told, metric = run.clients, words.cost
+    word = client_word(run.settings)
+    if metric is not None and f"{SEEN}_{metric}" in told and f"constant_{metric}" in told:
+        heading, write = METRICS[metric]
+        values = {name: _largest(told[f"{name}_{metric}"]) for name in (SEEN, "constant")}
+        useful = "Of use" if values[SEEN] < values["constant"] else "Of no use"
+        return (
+            f"{useful}: {heading} at the worst {word} {write(values[SEEN])}; {write(values['constant'])} with the best "
+            "constant prediction (seen on held-out rows)."
+        )
+    beside_it = {one["name"]: one for one in run.about.get("beside", ())}
+    if CONSTANT not in beside_it or run.about["worst_objective"] is None:
+        return None
+    own, constant = run.about["worst_objective"], beside_it[CONSTANT]
+    if constant["objective"] is None:
+        return None
+    if not constant["feasible"]:
+        return f"No constant prediction keeps the bound; the worst {word}'s {words.objective} is {number(own)}."
+    useful = "Of use" if own < constant["objective"] else "Of no use"
+    return (
+        f"{useful}: the worst {word}'s {words.objective} is {number(own)}; {number(constant['objective'])} with the "
+        "best constant prediction that keeps the bound (training rows)."
+    )
+
+
+def _largest(values: Sequence[float]) -> float:
+    return max((value for value in values if math.isfinite(value)), default=math.nan)
 
 
 def _best_possible(told: dict[str, Any] | None) -> dict[str, str]:
@@ -121,52 +173,44 @@ Cells = dict[str, list[Any]]
 
 
 def _comparison(runs: list[Run]) -> Cells:
-    head = ["run", "status", "worst objective", "worst constraint", "bound", "certificate", "rounds", "method"]
-    rows = [
-        [
-            run.name,
-            run.about["status"]["code"],
-            number(run.about["worst_objective"]),
-            number(run.about["worst_constraint"]),
-            number(run.about["tolerance"]),
-            "—" if run.certificate is None else run.certificate["verdict"],
-            f"{run.about['rounds']:,}",
-            run.about["rule"],
-        ]
-        for run in runs
-    ]
-    return {"head": head, "rows": rows}
-
-
-def _clients(run: Run) -> Cells:
-    """Every client, the worst first, with what the certificate says of it."""
-    columns = run.clients
-    certified = charts.intervals(run)
-    head = [name.replace("_", " ") for name in columns]
-    if certified:
-        head += ["held-out constraint", "at most", "verdict"]
-    _, worst = charts.client_constraints(run)
+    """One line a run: what it came to, and the settings in which runs differ."""
+    differing = differing_settings(runs)
+    head = ["run", "certificate", "meeting", "worst constraint", "bound", "worst objective", "rounds", *differing]
     rows = []
-    for i in np.argsort(-worst, kind="stable"):
-        row = [values[i] if name == "client" else number(values[i]) for name, values in columns.items()]
-        if certified:
-            one = certified.get(columns["client"][i])
-            row += ["—", "—", "no held-out rows"] if one is None else [number(one[0]), number(one[2]), one[3]]
-        rows.append(row)
+    for i, run in enumerate(runs):
+        words, found = kind_in_words(run.settings), standings(run)
+        meeting = sum(one.standing is ClientVerdict.MEETS for one in found)
+        rows.append(
+            [
+                run.name,
+                verdict(run, found).headline,
+                f"{meeting:,} of {len(found):,}",
+                words.write(run.about["worst_constraint"]),
+                words.write(run.about["tolerance"]),
+                number(run.about["worst_objective"]),
+                f"{run.about['rounds']:,}",
+                *(values[i] for values in differing.values()),
+            ]
+        )
     return {"head": head, "rows": rows}
 
 
-def _beside(run: Run) -> Cells | None:
+def _beside(run: Run, words: KindInWords) -> Cells | None:
     """The answer and the models that it is put beside, where they were looked at."""
     told = run.about.get("beside", ())
     if len(told) < 2:
         return None
-    names = ("objective", "mean_objective", "constraint")
     rows = [
-        [one["name"], *(number(one[name]) for name in names), f"{one['violating']} of {run.about['clients']}"]
+        [
+            one["name"],
+            number(one["objective"]),
+            number(one["mean_objective"]),
+            words.write(one["constraint"]),
+            f"{one['violating']:,} of {run.about['clients']:,}",
+        ]
         for one in told
     ]
-    head = ["model", "worst objective F", "mean objective", "worst constraint G", "clients above the bound"]
+    head = ["model", "worst objective F", "mean objective", f"worst {words.constraint} G", "above the bound"]
     return {"head": head, "rows": rows}
 
 
@@ -176,10 +220,8 @@ def _groups(run: Run) -> Cells | None:
     if not told:
         return None
     names = list(next(iter(told.values())))
-    rows = [[group, *(number(values[name]) for name in names)] for group, values in told.items()]
+    rows = [
+        [group, *(number(values[name]) if name == "rows" else share(values[name]) for name in names)]
+        for group, values in told.items()
+    ]
     return {"head": ["group", *(name.replace("_", " ") for name in names)], "rows": rows}
-
-
-def number(value: float | None) -> str:
-    """A number for a table; what is not finite is a dash."""
-    return "—" if value is None or not np.isfinite(value) else f"{value:.4g}"

@@ -2,70 +2,102 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 from softswitch.runs.folder import Run
-from softswitch.support.text import few_of
+from softswitch.runs.report.client_states import ClientStanding, ClientVerdict, standings, worst_first
+from softswitch.support.text import few_of, share
 
 GOOD, UNSURE, BAD = "good", "unsure", "bad"
+MARKS = {GOOD: "✔", UNSURE: "?", BAD: "✘"}
+FEW = 3
+"""So many clients are named."""
 
 
-def verdict(run: Run) -> tuple[str, str]:
-    """Whether it is good, unsure or bad, and why."""
+class InShort(NamedTuple):
+    """What a run came to.
+
+    Attributes:
+        level: good, unsure or bad.
+        headline: in two or three words.
+        counts: how many clients meet, violate, and are undecided.
+        words: more of it: on which rows, with what confidence.
+    """
+
+    level: str
+    headline: str
+    counts: str
+    words: str
+
+
+def verdict(run: Run, found: list[ClientStanding] | None = None) -> InShort:
+    """Whether it is good, unsure or bad, and why; ``found``: how its clients stand, where that is known already."""
+    found = standings(run) if found is None else found
     about, certificate = run.about, run.certificate
-    code = about["status"]["code"]
-    if code in ("diverged", "no-feasible-round"):
-        ended = "The run diverged" if code == "diverged" else "No round was feasible"
-        return BAD, f"{ended}: {about['status']['message']}."
-    violating: list[str] = about["violating"]
-    words = on_training(run)
-    aim = about.get("aim")
-    if aim is not None:
-        bad = violating or (certificate or {}).get("verdict") == "violates"
-        return (BAD if bad else GOOD if aim["answered"] else UNSURE), f"{aim['words']} {words}"
+    code, violating = about["status"]["code"], about["violating"]
+    if code == "diverged":
+        return InShort(BAD, "The run diverged", "", f"{about['status']['message'].capitalize()}.")
+    counts, trained = in_counts(found), on_training(run)
+    if code == "no-feasible-round":
+        return InShort(BAD, "No round was feasible", counts, f"{about['status']['message'].capitalize()}. {trained}")
     if certificate is None:
-        return (BAD if violating else UNSURE), f"{words} Nothing was held out, so nothing is certified."
-    words = f"{words} {on_held_out(certificate)}"
-    missing = about["clients"] - len(certificate["clients"])  # by an earlier version, which left them out
-    if missing > 0:
-        words += f" Of {missing} of {about['clients']} clients nothing is certified: no row of theirs is held out."
-    if violating or certificate["verdict"] == "violates":
-        return BAD, words
-    sure = certificate["verdict"] == "meets" and code != "stopped" and missing <= 0
-    return (GOOD if sure else UNSURE), words
+        headline = "Violated on training rows" if violating else "Not certified"
+        words = f"{trained} Nothing was certified: nothing is said of rows that nobody has seen."
+        return InShort(BAD if violating else UNSURE, headline, counts, words)
+    sure = f"Judged by held-out rows, with {share(certificate['confidence'])} confidence"
+    words = f"{sure}{', approximately' if certificate['approximate'] else ''}. {trained}"
+    if any(one.standing is ClientVerdict.VIOLATES for one in found):
+        return InShort(BAD, "Violated", counts, words)
+    answered = about.get("aim") is None or about["aim"]["answered"]
+    if not answered or any(one.standing is ClientVerdict.UNDECIDED for one in found):
+        return InShort(BAD if violating else UNSURE, "Not certified", counts, words)
+    if violating:
+        return InShort(BAD, "Certified, but violated on training rows", counts, words)
+    if code == "stopped":
+        return InShort(UNSURE, "Stopped before its end", counts, words)
+    return InShort(GOOD, "Certified, approximately" if certificate["approximate"] else "Certified", counts, words)
+
+
+def in_counts(found: list[ClientStanding]) -> str:
+    """As "3 of 4 meet, 1 undecided (other: about 120 rows more would decide)"."""
+    ordered = [found[i] for i in worst_first(found)]
+    by = {standing: [one for one in ordered if one.standing is standing] for standing in ClientVerdict}
+    meeting = len(by[ClientVerdict.MEETS])
+    said = [f"{meeting:,} of {len(found):,} meet{'s' * (meeting == len(found) == 1)}"]
+    if meeting == len(found) > 1:
+        said = [f"All {meeting:,} meet"]
+    if by[ClientVerdict.VIOLATES]:
+        names = [one.name for one in by[ClientVerdict.VIOLATES]]
+        said.append(f"{len(names):,} violate{'s' * (len(names) == 1)} ({few_of(names, FEW)})")
+    if by[ClientVerdict.UNDECIDED]:
+        undecided = by[ClientVerdict.UNDECIDED]
+        said.append(f"{len(undecided):,} undecided ({_what_would_decide(undecided)})")
+    return ", ".join(said)
+
+
+def _what_would_decide(undecided: list[ClientStanding]) -> str:
+    """How many rows; by client, where these are few."""
+    needing = sorted((one for one in undecided if one.more_rows), key=lambda one: one.more_rows or 0)
+    if not needing:
+        return few_of([one.name for one in undecided], FEW)
+    if len(needing) > FEW:
+        least, most = needing[0].more_rows, needing[-1].more_rows
+        many = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        who = "each needs" if len(needing) == len(undecided) else f"{len(needing):,} of them need"
+        return f"{who} about {many} rows more"
+    told = f"{', '.join(f'{one.name}: about {one.more_rows:,}' for one in needing)} rows more would decide"
+    others = [one.name for one in undecided if not one.more_rows]
+    return told if not others else f"{told}; {few_of(others, FEW)}"
 
 
 def on_training(run: Run) -> str:
     """What the training rows say."""
     about = run.about
-    clients, bound, violating = about["clients"], f"{about['tolerance']:g}", about["violating"]
+    clients, violating = about["clients"], about["violating"]
     stopped = about["status"]["code"] == "stopped"
     begin = f"The run was stopped after {about['rounds']:,} rounds. " if stopped else ""
     if not violating:
-        return f"{begin}On their training rows all {clients} clients meet the bound {bound}."
-    are = "client is" if len(violating) == 1 else "clients are"
-    which = f"{len(violating)} of {clients} {are} above the bound {bound}: {few_of(violating)}"
-    return f"{begin}On their training rows {which}."
-
-
-def on_held_out(certificate: dict[str, Any]) -> str:
-    """What the held-out rows say."""
-    every = certificate["clients"]
-    sure = f"with {certificate['confidence']:.0%} confidence"
-    sure = f"approximately, {sure}" if certificate["approximate"] else sure
-    by_verdict: dict[str, list[str]] = {"meets": [], "violates": [], "cannot tell": [], "unknown": []}
-    for one in every:
-        by_verdict[one["verdict"]].append(str(one["client"]))
-    if len(by_verdict["meets"]) == len(every):
-        return f"On held-out rows every one of {len(every)} clients meets it, {sure}."
-    said = [f"{len(by_verdict['meets'])} of {len(every)} clients meet it"]
-    if by_verdict["violates"]:
-        names = by_verdict["violates"]
-        said.append(f"{len(names)} {'violates' if len(names) == 1 else 'violate'} it ({few_of(names)})")
-    if by_verdict["cannot tell"]:
-        names = by_verdict["cannot tell"]
-        said.append(f"for {len(names)} there are too few rows to tell ({few_of(names)})")
-    if by_verdict["unknown"]:
-        names = by_verdict["unknown"]
-        said.append(f"of {len(names)} nothing is known, since no row of theirs is held out ({few_of(names)})")
-    return f"On held-out rows {', '.join(said)}, {sure}."
+        return f"{begin}On their training rows all {clients:,} meet."
+    are = "is" if len(violating) == 1 else "are"
+    above = f"{len(violating):,} of {clients:,} {are} above the bound: {few_of(violating, FEW)}"
+    return f"{begin}On their training rows {above}."

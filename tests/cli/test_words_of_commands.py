@@ -1,0 +1,140 @@
+"""What commands print: errors first, "latest", and tables that fit a terminal of 80 columns."""
+
+import json
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from softswitch.cli import app
+from softswitch.results.certificate import Certificate, ClientCertificate, Interval, Verdict
+
+
+def invoke(*words, code=0):
+    done = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "80"})
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("report", "nowhere"), "Error: 'nowhere' must be the folder of a run, but has no run.json\n"),
+        (("train",), "Error: Missing argument 'SETTINGS'.\nFor all options: "),
+        (("train", "--bad"), "Error: No such option"),
+        (("nosuch",), "Error: No such command 'nosuch'."),
+        (("init", "--kind", "x"), "Error: --kind must be one of "),
+        (("plan", "--clients", "0"), "Error: Invalid value for '--clients'"),
+    ],
+)
+def test_an_error_begins_with_the_error(words, said):
+    printed = invoke(*words, code=2)
+    assert printed.startswith(said)
+    assert "Usage" not in printed
+    assert "│" not in printed
+
+
+def test_a_long_error_is_one_line_to_copy(tmp_path):
+    folder = tmp_path / ("deep" * 30)
+    assert invoke("report", folder, code=2).splitlines()[0].count(str(folder)) == 1
+
+
+def write_run(folder, started, **settings):
+    """A run's folder, as far as lists of runs look into it."""
+    folder.mkdir(parents=True)
+    about = {
+        "format": "softswitch run 1",
+        "started": started,
+        "finished": started,
+        "status": {"code": "answer-violates", "message": ""},
+        "worst_objective": 1 / 3,
+        "worst_constraint": 1 / 7,
+        "tolerance": 0.05,
+        "rounds": 20_000,
+    }
+    (folder / "run.json").write_text(json.dumps(about))
+    (folder / "certificate.json").write_text(json.dumps({"verdict": "cannot tell"}))
+    told = {"seed": 0, "rounds": 100} | settings
+    lines = [f"{name} = {value!r}" for name, value in told.items()]
+    (folder / "config.toml").write_text("\n".join(['[task]\nkind = "miss-rate"', "[run]", *lines]))
+    return folder
+
+
+@pytest.fixture
+def three(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = ("breast-cancer-20261115-120000", "z-20261114-120000", "a-20261113-120000")
+    return [
+        write_run(tmp_path / "runs" / name, f"2026-11-{15 - i}T12:00:00", alpha=69.31471805599453 + i)
+        for i, name in enumerate(names)
+    ]
+
+
+def test_latest_is_the_newest_run(three, tmp_path):
+    printed = invoke("compare", "latest", three[1])
+    assert printed.index("breast-cancer-20261115-120000") < printed.index("z-20261114-120000")
+    assert "breast-cancer" in invoke("compare", "runs/latest", three[1])
+    newer = write_run(tmp_path / "elsewhere" / "b", "2026-11-16T12:00:00")
+    assert newer.name in invoke("compare", "elsewhere/latest", three[1])
+    for words in (("resume", "latest"), ("predict", "latest", "x.csv")):
+        assert "breast-cancer-20261115-120000" in invoke(*words, code=2)
+
+
+def test_where_there_are_no_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    missing = "Error: runs is not there; softswitch train makes one, or name the folder that your runs are in\n"
+    for words in (("runs",), ("report", "latest"), ("resume", "latest"), ("compare", "latest")):
+        assert invoke(*words, code=2) == missing
+    (tmp_path / "runs").mkdir()
+    assert invoke("report", "latest", code=2).startswith("Error: there is no run below runs")
+    assert invoke("runs") == "There are no runs below runs.\n"
+
+
+def test_tables_of_runs_fit(three):
+    for words in (("runs",), ("compare", *three)):
+        printed = invoke(*words)
+        assert max(map(len, printed.splitlines())) <= 80
+        assert "…" not in printed
+        for shown in ("breast-cancer-20261115-120000", "14.3%", "5%", "0.3333", "cannot tell"):
+            assert shown in printed
+
+
+def test_only_settings_that_differ_are_compared(three):
+    printed = invoke("compare", *three)
+    assert "run.alpha" in printed
+    assert "69.31 " in printed
+    assert "run.seed" not in printed
+    same = invoke("compare", three[0], three[0])
+    assert "Their settings are the same." in same
+
+
+def certificate(many):
+    def one(i):
+        verdict = (Verdict.MEETS, Verdict.UNCLEAR, Verdict.UNKNOWN, Verdict.VIOLATES)[i % 4]
+        interval = Interval(i / many, 0.01, 0.123456, 30_400, 1.0, approximate=True)
+        needed = 120 if verdict is Verdict.UNCLEAR else None
+        return ClientCertificate(f"hospital number {i:05}", interval, (interval,), verdict, needed)
+
+    return Certificate(0.05, 0.95, tuple(map(one, range(many))))
+
+
+def test_the_certificates_table_fits_with_what_matters_first():
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(certificate(8).table())
+    lines = capture.get().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in capture.get()
+    whole = " ".join(capture.get().split())
+    for words in ("30,400", "≈ 0.1235", "120 more rows", "hospital number 00007"):
+        assert words in whole
+    order = [line.split("hospital number ")[1][:5] for line in lines if "hospital number" in line]
+    assert order == ["00007", "00003", "00006", "00005", "00002", "00001", "00004", "00000"]
+
+
+def test_of_many_clients_the_worst_are_shown():
+    text = str(certificate(10_000))
+    assert text.count("hospital number") == 20
+    told = "The worst 20 of 10,000 clients. Of all: 2,500 meets, 2,500 cannot tell, 2,500 unknown, 2,500 violates."
+    assert told in " ".join(text.split())
+    assert str(certificate(50)).count("hospital number") == 50

@@ -1,0 +1,88 @@
+"""Numbers as people write them."""
+
+import math
+
+import pytest
+
+from softswitch.support.text import duration, few_of, in_words, number, share, short_numbers
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (30400.0, "30,400"),
+        (30412.7, "30,413"),
+        (999.96, "1,000"),
+        (1234567, "1,234,567"),
+        (69.31471805599453, "69.31"),
+        (0.05, "0.05"),
+        (0.1 + 0.2, "0.3"),
+        (0.00012345, "0.0001234"),
+        (-0.25, "-0.25"),
+        (0, "0"),
+        (12, "12"),
+        (1e-9, "<0.000001"),
+        (-1e-9, ">-0.000001"),
+        (None, "—"),
+        (math.nan, "—"),
+        (-math.inf, "—"),
+    ],
+)
+def test_a_number(value, written):
+    assert number(value) == written
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (0.05, "5%"),
+        (0.0501, "5.01%"),
+        (1 / 3, "33.3%"),
+        (0.00035, "0.035%"),
+        (0, "0%"),
+        (1, "100%"),
+        (0.9996, "99.96%"),
+        (0.8, "80%"),
+        (None, "—"),
+        (math.inf, "—"),
+    ],
+)
+def test_a_share(value, written):
+    assert share(value) == written
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [
+        (0.04, "0.0 s"),
+        (0.44, "0.4 s"),
+        (9.96, "10 s"),
+        (40, "40 s"),
+        (59.6, "1 min"),
+        (125, "2 min 5 s"),
+        (3600, "1 h"),
+        (3900, "1 h 5 min"),
+    ],
+)
+def test_a_duration(seconds, written):
+    assert duration(seconds) == written
+
+
+def test_numbers_in_a_text_are_cut():
+    rule = (
+        "SoftmaxSGM(tolerance=0.05, alpha=69.31471805599453, step_size=1.2345678e-05, tiny=1.2345678e-09, seed=123456)"
+    )
+    assert (
+        short_numbers(rule)
+        == "SoftmaxSGM(tolerance=0.05, alpha=69.31, step_size=0.00001235, tiny=1.235e-09, seed=123456)"
+    )
+    assert short_numbers("version 1.2.345678, 0.12345.csv") == "version 1.2.345678, 0.12345.csv"
+
+
+def test_in_a_sentence_what_is_not_finite_is_told():
+    assert [in_words(value) for value in (30_400.0, math.inf, -math.inf, math.nan)] == ["30,400", "inf", "-inf", "nan"]
+
+
+def test_a_few_of_many():
+    assert few_of(list("abc"), 2) == "a, b and 1 more"
+    assert few_of(["a"] * 10_005, 1) == "a and 10,004 more"

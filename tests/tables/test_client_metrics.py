@@ -1,0 +1,50 @@
+"""What a model does at each client: against counts by hand and scikit-learn."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from softswitch.clients.client_data import ClientData
+from softswitch.tables import client_metrics as metrics
+
+
+def test_rates_of_two_classes():
+    y, score = np.array([1, 1, 1, 1, 0, 0, 0]), np.array([1.0, 0.0, -1.0, 2.0, -1.0, 0.5, 0.0])
+    assert metrics.miss_rate(y, score) == 0.5  # a score of 0 is decided negative
+    assert metrics.false_alarm_rate(y, score) == pytest.approx(1 / 3)
+    assert math.isnan(metrics.miss_rate(y[4:], score[4:]))
+    assert math.isnan(metrics.false_alarm_rate(y[:4], score[:4]))
+
+
+def test_auc_is_that_of_scikit_learn_also_with_ties():
+    draw = np.random.default_rng(0)
+    for _ in range(20):
+        y, score = draw.integers(0, 2, 40), np.round(draw.normal(size=40), 1)
+        assert metrics.auc(y, score) == pytest.approx(roc_auc_score(y, score))
+    assert metrics.auc(np.array([0, 1]), np.zeros(2)) == 0.5
+    assert math.isnan(metrics.auc(np.ones(3), np.zeros(3)))
+
+
+def test_numbers_and_several_classes():
+    assert metrics.mean_absolute_error(np.array([1.0, 2.0]), np.array([2.0, 4.0])) == 1.5
+    y, score = np.array([0, 0, 1, 2]), np.eye(4, 3)[[0, 1, 1, 0]]
+    assert metrics.class_error_rate(y, score) == 0.5
+    assert metrics.worst_class_recall(y, score) == 0
+    assert metrics.worst_class_recall(y[:3], score[:3]) == 0.5
+    assert math.isnan(metrics.worst_class_recall(y[:0], score[:0]))
+
+
+def test_columns_for_the_table_of_clients():
+    """Also of a client whose rows are not there; rows lie as the store has them, sorted by client."""
+    data = ClientData.from_arrays({"y": np.array([1, 0, 1, 1])}, ["b", "a", "b", "a"])
+    y = np.asarray(data.rows.columns["y"])
+    found = metrics.measured("two-classes", data, {"held_out": np.where(y == 1, -1.0, -2.0)}, ("a", "b", "c"))
+    assert list(found) == ["held_out_miss_rate", "held_out_false_alarm_rate", "held_out_auc"]
+    assert found["held_out_miss_rate"][:2] == [1, 1]
+    assert found["held_out_false_alarm_rate"][0] == 0
+    assert found["held_out_auc"][0] == 1
+    assert [math.isnan(column[2]) for column in found.values()] == [True] * 3
+    errors = metrics.measured("number", data, {"held_out": y + 0.5}, ("a",), scale=50.0)
+    assert errors == {"held_out_mean_absolute_error": [25.0]}
