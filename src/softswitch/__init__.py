@@ -66,15 +66,18 @@ if TYPE_CHECKING:
     from softswitch.results.status import StatusCode as StatusCode
     from softswitch.runs.checkpoints import Checkpoints as Checkpoints
     from softswitch.runs.watching import Chunk as Chunk
-    from softswitch.tables.estimators import NeymanPearsonClassifier as NeymanPearsonClassifier
-    from softswitch.tables.estimators import ParityClassifier as ParityClassifier
-    from softswitch.tables.estimators import RateClassifier as RateClassifier
+    from softswitch.tables.estimators.classifiers import NeymanPearsonClassifier as NeymanPearsonClassifier
+    from softswitch.tables.estimators.classifiers import ParityClassifier as ParityClassifier
+    from softswitch.tables.estimators.classifiers import RateClassifier as RateClassifier
+    from softswitch.tables.estimators.regressors import BoundedRegressor as BoundedRegressor
+    from softswitch.tables.estimators.scorers import worst_client_scorer as worst_client_scorer
     from softswitch.tables.model import load as load
 
 _PLACES = {
     "AverageSGM": "method.rules",
     "Ball": "problem.domains",
     "Baseline": "results.baseline",
+    "BoundedRegressor": "tables.estimators.regressors",
     "Box": "problem.domains",
     "Certificate": "results.certificate",
     "Certified": "engines.certified",
@@ -92,8 +95,8 @@ _PLACES = {
     "History": "results.history",
     "LowerBound": "results.lower_bound",
     "Memory": "method.memory",
-    "NeymanPearsonClassifier": "tables.estimators",
-    "ParityClassifier": "tables.estimators",
+    "NeymanPearsonClassifier": "tables.estimators.classifiers",
+    "ParityClassifier": "tables.estimators.classifiers",
     "Oracle": "clients.oracle",
     "Parts": "clients.parts",
     "Penalty": "method.rules",
@@ -101,7 +104,7 @@ _PLACES = {
     "PooledConstraint": "problem.pooled",
     "PrimalDual": "method.rules",
     "Problem": "problem.problem",
-    "RateClassifier": "tables.estimators",
+    "RateClassifier": "tables.estimators.classifiers",
     "Reach": "guarantees.unseen_rows.beforehand",
     "Result": "results.result",
     "SoftmaxSGM": "method.rules",
@@ -134,6 +137,7 @@ _PLACES = {
     "sweep": "engines.sweep",
     "sweep_federation": "engines.sweep",
     "with_lower_bound": "guarantees.optimality.best_possible",
+    "worst_client_scorer": "tables.estimators.scorers",
 }
 """Where each name lives."""
 

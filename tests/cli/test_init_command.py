@@ -9,7 +9,9 @@ from typer.testing import CliRunner
 
 from softswitch.cli import app, on_init
 from softswitch.tables import training
+from softswitch.tables.label_meaning import TwoClasses
 from softswitch.tables.settings import read_config
+from softswitch.tables.table import read_table
 
 
 def invoke(*words, code=0, answers=None):
@@ -77,7 +79,7 @@ def test_nothing_but_the_table_is_needed_where_it_is_clear(folder):
     assert "# days_late: tells delivery by itself" in (folder / "shipments.toml").read_text(encoding="utf-8")
     ready = training.make_ready(config, folder)
     assert ready.left_out == 2
-    assert ready.classes == ("on time", "late")
+    assert ready.label == TwoClasses("on time", "late")
     names = ready.encoding.features
     for name in ("sent day", "sent season sin", "score", "score is empty", "weight", "stops", "stops is empty"):
         assert name in names
@@ -145,7 +147,14 @@ def test_a_relative_path_is_one_from_the_folder_of_the_settings(folder):
             ["did you mean 'delivery'", "did you mean 'depot'", "but 'a' is none", "but 'b' is none"],
         ),
         (("shipments.csv", "--label", "depot", "--client", "depot"), ["must be two columns, but both are 'depot'"]),
-        (("shipments.csv", "--label", "depot", "--client", "stops"), ["'depot' is several classes: 3 values"]),
+        (
+            ("shipments.csv", "--label", "depot", "--client", "stops", "--kind", "miss-rate"),
+            ["must be one of error-rate, class-miss-rate, own, since 'depot' is several classes (3 values"],
+        ),
+        (
+            ("shipments.csv", "--label", "weight", "--client", "depot", "--kind", "error-rate"),
+            ["must be one of mean-error, absolute-error, coverage, own, since 'weight' is a number"],
+        ),
         (
             ("shipments.csv", "--label", "delivery", "--positive", "early", "--kind", "group-loss"),
             ["--positive must be a value of 'delivery', but is 'early'", "needs --sensitive and --protected"],
@@ -161,6 +170,30 @@ def test_complaints_come_all_at_once_and_nothing_is_written(folder, words, said)
     for one in said:
         assert one in told
     assert not (folder / "shipments.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("label", "kind", "expected", "bound"),
+    [
+        ("depot", None, "class-miss-rate", 0.5),
+        ("weight", None, "coverage", 0.1),
+        ("weight", "mean-error", "mean-error", None),
+        ("weight", "absolute-error", "absolute-error", None),
+        ("days_late", "mean-error", "mean-error", None),
+    ],
+)
+def test_labels_of_any_kind(folder, label, kind, expected, bound):
+    """Without a bound: one by how far the labels lie apart."""
+    client = "stops" if label == "depot" else "depot"
+    invoke("init", "shipments.csv", "--label", label, "--client", client, *(["--kind", kind] if kind else []))
+    task = read_config(folder / "shipments.toml").task
+    assert task.kind == expected
+    if bound is None:
+        values = read_table(folder / "shipments.csv")[label]
+        spread = {"mean-error": values.std() / 10, "absolute-error": 0.75 * (values - values.median()).abs().mean()}
+        assert task.at_most == pytest.approx(spread[kind], rel=0.06)
+    else:
+        assert task.at_most == bound
 
 
 def test_a_file_that_is_there_is_not_written_over(folder):

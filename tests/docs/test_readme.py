@@ -60,7 +60,7 @@ def test_fairness_runs_as_printed(capsys):
 
 def test_python_runs_as_printed(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert run_programs("docs/python.md") == 12
+    assert run_programs("docs/python.md") == 13
     printed = capsys.readouterr().out
     assert printed.startswith("feasible")
     assert list((tmp_path / "my-run").iterdir())

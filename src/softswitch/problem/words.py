@@ -6,5 +6,7 @@ CRITERIA = ("softmax", "max", "mean", "pooled")
 """What the switch compares with its threshold."""
 ALPHA_SCALES = ("raw", "spread", "change")
 """What α is measured in."""
+LOSSES = ("squared", "absolute", "quantile")
+"""What a prediction of a number costs."""
 ENGINES = ("compiled", "grid", "ray")
 """What moves data through the rounds."""

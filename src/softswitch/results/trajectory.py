@@ -13,6 +13,8 @@ from softswitch.results.history import History
 from softswitch.results.improvement import improvement
 from softswitch.results.one_cycle import Cycle
 
+STILL_IMPROVING = "still improving"
+
 FEW = 20
 """Fewer rounds than this say nothing of a course, and make no average,"""
 FEW_OF_ALL = 0.05
@@ -80,7 +82,7 @@ def still_improving(ending: Ending) -> Finding | None:
     if seen is None or not seen.going_on:
         return None
     return Finding(
-        "still improving",
+        STILL_IMPROVING,
         str(seen),
         "Run longer: raise rounds, or go on from here with warm_start",
     )

@@ -17,7 +17,7 @@ import numpy as np
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.parts import Parts
-from softswitch.engines.frontier import checked_bounds, frontier
+from softswitch.engines.frontier import Measure, checked_bounds, frontier
 from softswitch.engines.unconstrained import add_baselines
 from softswitch.guarantees.unseen_rows.beforehand import Reach, reach
 from softswitch.guarantees.unseen_rows.certify import known_ranges
@@ -29,13 +29,13 @@ from softswitch.results.promised import NO_ANSWER, ending
 from softswitch.runs.folder import CONFIG, Run, new_folder, open_run, versions, write_result
 from softswitch.runs.frontier_files import FRONTIER, has_frontier, write_frontier
 from softswitch.support.files import write_atomically
+from softswitch.tables.label_meaning import Amount, Label
 from softswitch.tables.model import write_encoding
 from softswitch.tables.ready import CERTIFIED, ReadyTable, make_ready
 from softswitch.tables.rule_choice import rule_by
 from softswitch.tables.settings import Config, read_config, write_config
 from softswitch.tables.training import earlier_looks, length_and_answer, taking_part
-from softswitch.tasks.networks import Network, constant_network, moved_network, scores
-from softswitch.tasks.rates import decided
+from softswitch.tasks.networks import Network, outputs
 
 RUNGS = (4.0, 2.0, 1.5, 1.0, 0.75, 0.5, 0.25)
 """Bounds to try where none are given, in units of that of the settings;"""
@@ -117,8 +117,8 @@ def frontier_by(
             checked,
             rule_by(config),
             confidence=config.run.confidence,
-            move=None if config.task.kind == "own" else moved_network,
-            measures={"accuracy, worst client": worst_accuracy, "accuracy, all rows": accuracy},
+            move=None if config.task.kind == "own" else ready.label.move,
+            measures=_measures(ready.label),
             watch=watch,
             **taking_part(config),
             **length_and_answer(config),
@@ -159,22 +159,25 @@ def name_of(bound: float) -> str:
     return f"bound-{bound:.6g}"
 
 
-def accuracy(params: Network, data: ClientData) -> float:
-    """The share of rows that are decided rightly, of all clients together."""
-    return float(_right(params, data).mean())
+def _measures(label: Label) -> dict[str, Measure]:
+    """What is measured beside F and G: accuracy of classes, the mean absolute error of numbers."""
+    name, worst = ("mean absolute error", np.max) if isinstance(label, Amount) else ("accuracy", np.min)
 
+    def of_rows(params: Network, data: ClientData) -> np.ndarray:
+        y = np.asarray(data.rows.columns["y"])
+        found = label.predicted(outputs(params, jnp.asarray(data.rows.columns["x"])))
+        if isinstance(label, Amount):
+            return np.abs(found - (label.mean + label.scale * y))
+        return (label.encode(found) == y).astype(float)
 
-def worst_accuracy(params: Network, data: ClientData) -> float:
-    """That of the client where it is smallest."""
-    starts = np.cumsum(data.sizes) - data.sizes
-    return float((np.add.reduceat(_right(params, data), starts) / data.sizes).min())
+    def at_worst(params: Network, data: ClientData) -> float:
+        starts = np.cumsum(data.sizes) - data.sizes
+        return float(worst(np.add.reduceat(of_rows(params, data), starts) / data.sizes))
 
+    def of_all(params: Network, data: ClientData) -> float:
+        return float(of_rows(params, data).mean())
 
-def _right(params: Network, data: ClientData) -> np.ndarray:
-    columns = data.rows.columns
-    positive = np.asarray(decided(scores(params, jnp.asarray(columns["x"]))))
-    right: np.ndarray = (positive == (np.asarray(columns["y"]) == 1)).astype(float)
-    return right
+    return {f"{name}, worst client": at_worst, f"{name}, all rows": of_all}
 
 
 def _certified(config: Config) -> Config:
@@ -235,8 +238,8 @@ def _write_model(folder: Path, point: FrontierPoint, config: Config, ready: Read
     folder.mkdir(parents=True, exist_ok=True)
     own = replace(config, task=replace(config.task, at_most=point.bound))
     write_atomically(folder / CONFIG, write_config(own).encode(), durable=False)
-    write_encoding(folder, ready.encoding, config.data.label, ready.classes, config.model.hidden)
-    constants = partial(constant_network, ready.problem.start)
+    write_encoding(folder, ready.encoding, config.data.label, ready.label, config.model.hidden)
+    constants = partial(ready.label.constant, ready.problem.start)
     result = add_baselines(point.result, ready.problem, ready.train, constants=constants, unconstrained=False)
     rows = {"rows": ready.train.sizes.tolist()}
     write_result(folder, result, about=about, clients=rows, certificate=point.certificate)

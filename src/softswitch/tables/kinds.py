@@ -11,17 +11,23 @@ import jax.numpy as jnp
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import ZERO_ONE, Range
 from softswitch.support import checks
-from softswitch.tasks import rates
+from softswitch.tables.label_meaning import Amount, Label, SeveralClasses, TwoClasses
+from softswitch.tables.settings import OF_AMOUNTS, OF_CLASSES
+from softswitch.tasks import amounts, rates
 from softswitch.tasks.fairness import (
     bounded_group_loss,
     cross_entropy_range,
     demographic_parity,
     equal_opportunity,
 )
+from softswitch.tasks.many_classes import class_cross_entropy, class_error_rate, class_miss_rates
 from softswitch.tasks.networks import Network, false_alarms, misses, network, objective, probability, row_scores
 
 GROUPED = ("decision-parity", "decision-opportunity", "demographic-parity", "equal-opportunity", "group-loss")
 """Tasks that need to know each row's group."""
+
+
+LOGICAL = TwoClasses(0, 1)
 
 
 class OwnFunctions(NamedTuple):
@@ -30,6 +36,7 @@ class OwnFunctions(NamedTuple):
     objective: Callable[..., Any]
     constraint: Callable[..., Any]
     constraint_stand_in: Callable[..., Any] | None = None
+    constraint_range: Any = None
 
 
 class KindOfProblem(NamedTuple):
@@ -39,9 +46,19 @@ class KindOfProblem(NamedTuple):
     strata: str | tuple[str, ...] | None
 
 
-def first_network(features: int, hidden: tuple[int, ...], seed: int) -> Network:
-    """Random weights; zeros for logistic regression, where the start does not matter."""
-    start = network(features, hidden, seed=seed)
+class Loss(NamedTuple):
+    """What is to be small where the label is a number; None: by the kind."""
+
+    name: str | None = None
+    quantile: float | None = None
+
+
+BY_THE_KIND = Loss()
+
+
+def first_network(features: int, hidden: tuple[int, ...], seed: int, outputs: int = 1) -> Network:
+    """Random weights; zeros for a linear model, where the start does not matter."""
+    start = network(features, hidden, outputs=outputs, seed=seed)
     return start if hidden else jax.tree.map(jnp.zeros_like, start)
 
 
@@ -52,14 +69,37 @@ def problem_of_kind(
     *,
     seed: int = 0,
     own: OwnFunctions | None = None,
+    label: Label = LOGICAL,
+    loss: Loss = BY_THE_KIND,
+    at_most: float | None = None,
 ) -> KindOfProblem:
-    """The problem of a kind for so many features; for the kind "own" with one's own functions."""
-    start = first_network(features, hidden, seed)
+    """The problem of a kind.
+
+    Args:
+        kind: what must hold.
+        features: how many a row has.
+        hidden: widths of hidden layers.
+        seed: of the first weights.
+        own: for the kind "own": one's own functions.
+        label: what the label is.
+        loss: of predictions of a number.
+        at_most: the bound, by which the quantile of coverage is chosen.
+    """
+    start = first_network(features, hidden, seed, label.outputs)
     if kind == "own":
         assert own is not None
-        return KindOfProblem(
-            Problem(own.objective, own.constraint, start, constraint_stand_in=own.constraint_stand_in), None
+        stated = Problem(
+            own.objective,
+            own.constraint,
+            start,
+            constraint_stand_in=own.constraint_stand_in,
+            constraint_range=own.constraint_range,
         )
+        return KindOfProblem(stated, None)
+    if isinstance(label, Amount):
+        return _of_amount(kind, start, label, loss, at_most)
+    if isinstance(label, SeveralClasses):
+        return _of_classes(kind, start, label)
     decisions: dict[str, tuple[Any, rates.Rate, Any]] = {
         "miss-rate": (false_alarms, rates.miss_rate(row_scores), "y"),
         "false-alarm-rate": (misses, rates.false_alarm_rate(row_scores), "y"),
@@ -88,3 +128,39 @@ def problem_of_kind(
     # Of these with logistic regression. The others are differences, or cross-entropies cut off at tiny probabilities.
     convex = True if kind == "neyman-pearson" and not hidden else None
     return KindOfProblem(Problem(small, bounded, start, convex=convex, constraint_range=ranges.get(kind)), strata)
+
+
+def _of_amount(kind: str, start: Network, label: Amount, loss: Loss, at_most: float | None) -> KindOfProblem:
+    """A label that is a number."""
+    _suits(kind, OF_AMOUNTS, "a number")
+    coverage = kind == "coverage"
+    name = loss.name or ("quantile" if coverage else "squared")
+    quantile = loss.quantile or (1 - at_most if coverage and at_most else 0.5)
+    told, unit = amounts.bounded(kind, label.unit), label.unit
+    smooth = told.stand_in is None and unit.low is None  # predictions that are kept within limits are not convex
+    stated = Problem(
+        amounts.loss(name, unit, quantile),
+        told.constraint,
+        start,
+        constraint_stand_in=told.stand_in,
+        constraint_range=told.of_row,
+        convex=True if smooth and len(start) == 1 else None,
+    )
+    return KindOfProblem(stated, None)
+
+
+def _of_classes(kind: str, start: Network, label: SeveralClasses) -> KindOfProblem:
+    """A label of several classes."""
+    _suits(kind, OF_CLASSES, "one of several classes")
+    rate = class_error_rate() if kind == "error-rate" else class_miss_rates(label.outputs)
+    stated = Problem(
+        class_cross_entropy, rate.constraint, start, constraint_stand_in=rate.stand_in, constraint_range=ZERO_ONE
+    )
+    return KindOfProblem(stated, "y")
+
+
+def _suits(kind: str, kinds: tuple[str, ...], what: str) -> None:
+    if kind not in kinds:
+        raise ValueError(
+            f"task.kind must be one of {', '.join((*kinds, 'own'))} where the label is {what}, but is {kind!r}"
+        )

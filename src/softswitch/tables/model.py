@@ -1,4 +1,4 @@
-"""A trained classifier on a table's columns, as a run's folder holds it."""
+"""A trained model on a table's columns, as a run's folder holds it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from softswitch.support.arrays import shaped
 from softswitch.support.files import write_json
 from softswitch.tables.encoding import Encoding
 from softswitch.tables.kinds import first_network
-from softswitch.tasks.networks import Network, scores
-from softswitch.tasks.rates import decided
+from softswitch.tables.label_meaning import Label, label_from_dict
+from softswitch.tasks.networks import Network, outputs
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A classifier that reads a table.
+    """A model that reads a table.
 
     Attributes:
         run: the run it comes from.
         encoding: how columns become features.
         label: the column that it predicts.
-        classes: the negative and the positive value of it.
+        meaning: what that column is: classes, or a number.
         params: the network.
         uncertified: whether it predicts though it was to be certified, and is not.
     """
@@ -37,7 +37,7 @@ class Model:
     run: Run
     encoding: Encoding
     label: str
-    classes: tuple[Any, Any]
+    meaning: Label
     params: Network
     uncertified: bool = False
 
@@ -47,31 +47,43 @@ class Model:
         aim = self.run.about.get("aim")
         return aim is None or bool(aim["answered"])
 
+    @property
+    def classes(self) -> tuple[Any, ...]:
+        """The label's values, where it has classes: of two the negative and the positive one."""
+        return tuple(self.meaning.to_dict().get("classes", ()))
+
     def probability(self, table: pd.DataFrame) -> np.ndarray:
-        """Each row's probability of the positive class."""
-        return np.asarray(jax.nn.sigmoid(self._scores(table)))
+        """Each row's probability of the positive class, or of every class where there are several."""
+        found = list(self.meaning.beside(self._outputs(table)).values())
+        if not found:
+            raise ValueError(f"{self.label!r} is a number, which has no probability: use predict")
+        return found[0] if len(found) == 1 else np.stack(found, axis=1)
 
     def predict(self, table: pd.DataFrame) -> np.ndarray:
-        """Each row's class: the positive one where its probability is above one half, as rates count decisions."""
-        return np.array(self.classes, dtype=object)[np.asarray(decided(self._scores(table))).astype(int)]
+        """Each row's class, as rates count decisions, or its number."""
+        return self.meaning.predicted(self._outputs(table))
 
-    def _scores(self, table: pd.DataFrame) -> jax.Array:
+    def columns(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
+        """All that the model says of every row, as columns for a table."""
+        values = self._outputs(table)
+        beside = {f"{self.label}_{name}": column for name, column in self.meaning.beside(values).items()}
+        return beside | {f"{self.label}_predicted": self.meaning.predicted(values)}
+
+    def _outputs(self, table: pd.DataFrame) -> jax.Array:
         if not self.answered and not self.uncertified:
             raise ValueError(
                 f"{self.run.folder} has no certified model. {self.run.about['aim']['words']} To predict all the same: "
                 "softswitch predict --uncertified, or load(folder, uncertified=True)"
             )
-        return scores(self.params, jnp.asarray(self.encoding.encode(table)))
+        return outputs(self.params, jnp.asarray(self.encoding.encode(table)))
 
     def __repr__(self) -> str:
         return f"Model({self.label!r} from {len(self.encoding.columns)} columns; {self.run.about['status']['code']})"
 
 
-def write_encoding(
-    folder: Path, encoding: Encoding, label: str, classes: tuple[Any, Any], hidden: tuple[int, ...]
-) -> None:
+def write_encoding(folder: Path, encoding: Encoding, label: str, meaning: Label, hidden: tuple[int, ...]) -> None:
     """Write how a table becomes features, beside the parameters."""
-    told = {"label": label, "classes": list(classes), "hidden": list(hidden), "columns": encoding.to_dict()}
+    told = {"label": label, "meaning": meaning.to_dict(), "hidden": list(hidden), "columns": encoding.to_dict()}
     write_json(folder / ENCODING, told)
 
 
@@ -88,6 +100,7 @@ def load(folder: str | Path, *, uncertified: bool = False) -> Model:
         raise ValueError(f"{run.folder} has no model to load: it {what} {run.folder}")
     told = json.loads((run.folder / ENCODING).read_text(encoding="utf-8"))
     encoding = Encoding.from_dict(told["columns"])
-    like = first_network(len(encoding.features), tuple(told["hidden"]), 0)
+    meaning = label_from_dict(told.get("meaning", told))  # earlier folders have two classes, beside the rest
+    like = first_network(len(encoding.features), tuple(told["hidden"]), 0, meaning.outputs)
     params = jax.tree.map(jnp.asarray, shaped(run.params, like))
-    return Model(run, encoding, told["label"], tuple(told["classes"]), params, uncertified)
+    return Model(run, encoding, told["label"], meaning, params, uncertified)

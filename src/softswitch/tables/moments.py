@@ -149,7 +149,7 @@ def _date(text: str, order: str) -> tuple[float, float, float]:
         return np.nan, np.nan, np.nan
     year = int(part["year"])
     if len(part["year"]) == 2:
-        year += 2000 if year < 70 else 1900
+        year += 2000 if year < 69 else 1900
     if "first" in part:
         day, month = (int(part[name]) for name in (("first", "other") if order == "dmy" else ("other", "first")))
         return year, month, day

@@ -10,12 +10,16 @@ import pandas as pd
 
 from softswitch.tables.features import as_words
 from softswitch.tables.leaks import TOO_GOOD, says_again, tells_label
-from softswitch.tables.settings import TASKS, DataSection
+from softswitch.tables.settings import OF_AMOUNTS, OF_CLASSES, RATES, TASKS, DataSection
 from softswitch.tables.survey import MOMENTS, UNUSABLE, WHOLE, WORDS, YES_NO, ColumnSurvey, parts_of_name, plain
 from softswitch.tables.telling_words import NAMES_OF_CLIENTS, NAMES_OF_LABELS, NAMES_OF_NAMES, NEGATIVE, POSITIVE
 
-KIND_OF_LABEL = {"two": TASKS[0]}
-"""What must hold at every client, where nobody says: by what the label is. Other labels are refused."""
+KIND_OF_LABEL = {"two": TASKS[0], "classes": "class-miss-rate", "number": "coverage"}
+"""What must hold at every client, where nobody says: by what the label is."""
+BOUNDS = {"class-miss-rate": 0.5, "coverage": 0.1} | dict.fromkeys(set(RATES) - {"class-miss-rate"}, 0.05)
+"""Bounds where nobody says; 0.1 of a loss or a probability."""
+PART_OF_DEVIATION, PART_OF_SPREAD = 0.1, 0.75
+"""A mean error in units of the label's standard deviation, and a mean absolute error in units of a constant's."""
 LABEL_IN_WORDS = {"two": "two classes", "classes": "several classes", "number": "a number"}
 
 HELD_OUT = DataSection("", "", "").held_out
@@ -211,6 +215,23 @@ def remarks(
             "that is kept apart is no row that nobody has seen"
         )
     return said
+
+
+def kinds_for(values: pd.Series, what: str) -> tuple[str, ...]:
+    """What can be asked for of a label."""
+    if what == "two":
+        return tuple(kind for kind in TASKS if kind not in OF_AMOUNTS)
+    amounts = OF_AMOUNTS if pd.api.types.is_numeric_dtype(values) else ()
+    return (*OF_CLASSES, *amounts, "own") if what == "classes" else (*amounts, "own")
+
+
+def proposed_bound(kind: str, values: pd.Series) -> float:
+    """A bound to begin with: a rate, or an error in the label's unit by how far labels lie apart."""
+    if kind == "mean-error":
+        return float(f"{PART_OF_DEVIATION * values.std():.2g}")
+    if kind == "absolute-error":
+        return float(f"{PART_OF_SPREAD * (values - values.median()).abs().mean():.2g}")
+    return BOUNDS.get(kind, 0.1)
 
 
 def value_named(values: pd.Series, wanted: str, flag: str) -> Any:

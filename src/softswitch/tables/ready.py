@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,11 +12,22 @@ import pandas as pd
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.parts import Parts, part_masks
 from softswitch.problem.problem import Problem
+from softswitch.problem.ranges import checked_range
 from softswitch.support.complaints import all_at_once
 from softswitch.tables.encoding import Encoding
-from softswitch.tables.kinds import GROUPED, OwnFunctions, problem_of_kind
+from softswitch.tables.kinds import GROUPED, Loss, OwnFunctions, problem_of_kind
+from softswitch.tables.label_meaning import (
+    Amount,
+    Label,
+    SeveralClasses,
+    TwoClasses,
+    amount,
+    is_number,
+    several_classes,
+    two_classes,
+)
 from softswitch.tables.own_functions import function_named
-from softswitch.tables.settings import AIMS, INCOMPLETE, Config, DataSection
+from softswitch.tables.settings import AIMS, INCOMPLETE, OF_AMOUNTS, OF_CLASSES, Config, DataSection, given
 from softswitch.tables.table import column, is_value, read_table
 
 CERTIFIED = AIMS[0]
@@ -33,7 +43,7 @@ class ReadyTable:
         choosing: those that a model for unseen rows is chosen by; None where that is not the aim.
         held_out: those kept for the certificate; None without any.
         encoding: how columns become features.
-        classes: the label's negative and positive value.
+        label: what the label is.
         fingerprint: of the file.
         left_out: how many rows were left out, since their label, client or group is empty.
     """
@@ -43,7 +53,7 @@ class ReadyTable:
     choosing: ClientData | None
     held_out: ClientData | None
     encoding: Encoding
-    classes: tuple[Any, Any]
+    label: Label
     fingerprint: str
     left_out: int = 0
 
@@ -66,24 +76,33 @@ def make_ready(config: Config, folder: Path) -> ReadyTable:
     file = folder / data.file
     table, left_out = _read(file, config)
     all_at_once(
-        lambda: _classes(column(table, data.label, "data.label"), data.positive),
+        lambda: _label(column(table, data.label, "data.label"), np.ones(len(table), bool), config),
         lambda: column(table, data.client, "data.client"),
         lambda: _features(table, data),
         lambda: _check_group(table, config),
     )
-    label, client = column(table, data.label, "data.label"), column(table, data.client, "data.client")
-    classes = _classes(label, data.positive)
-    y = is_value(label, classes[1], "data.positive").astype(np.int32)
-    columns = {"y": y}
+    values, client = column(table, data.label, "data.label"), column(table, data.client, "data.client")
+    alike: dict[str, np.ndarray] = {}
+    if _what(values, config) != Amount.what:
+        alike["y"] = _label(values, np.ones(len(table), bool), config).encode(values)
     if task.kind in GROUPED:
         group = column(table, str(task.sensitive), "task.sensitive")
-        columns["group"] = is_value(group, task.protected, "task.protected").astype(np.int32)
+        alike["group"] = is_value(group, task.protected, "task.protected").astype(np.int32)
     share = data.choosing if config.run.aim == CERTIFIED and data.held_out > 0 else 0.0
-    masks = part_masks(client, *columns.values(), choosing=share, held_out=data.held_out, seed=config.run.seed)
+    masks = part_masks(client, *alike.values(), choosing=share, held_out=data.held_out, seed=config.run.seed)
+    label = _label(values, masks[0], config)
     encoding = Encoding.fit(table[masks[0]], _features(table, data), table)
-    columns["x"] = encoding.encode(table)
-    functions = _own_functions(config, folder) if task.kind == "own" else None
-    made = problem_of_kind(task.kind, len(encoding.features), config.model.hidden, seed=config.run.seed, own=functions)
+    columns = alike | {"y": label.encode(values), "x": encoding.encode(table)}
+    made = problem_of_kind(
+        task.kind,
+        len(encoding.features),
+        config.model.hidden,
+        seed=config.run.seed,
+        own=_own_functions(config, folder) if task.kind == "own" else None,
+        label=label,
+        loss=Loss(given(task.loss), given(task.quantile)),
+        at_most=task.at_most,
+    )
     owner = client.astype(str).to_numpy() if client.dtype == object else client.to_numpy()
     train, choosing, held = (
         ClientData.from_arrays(
@@ -94,7 +113,7 @@ def make_ready(config: Config, folder: Path) -> ReadyTable:
         for part in masks
     )
     assert train is not None
-    return ReadyTable(made.problem, train, choosing, held, encoding, classes, _digest(file), left_out)
+    return ReadyTable(made.problem, train, choosing, held, encoding, label, _digest(file), left_out)
 
 
 def _read(file: Path, config: Config) -> tuple[pd.DataFrame, int]:
@@ -124,19 +143,27 @@ def _check_group(table: pd.DataFrame, config: Config) -> None:
     is_value(column(table, task.sensitive, "task.sensitive"), task.protected, "task.protected")
 
 
-def _classes(label: pd.Series, positive: Any) -> tuple[Any, Any]:
-    """The negative and the positive value of the label."""
-    values = sorted(pd.unique(label).tolist(), key=lambda value: (str(type(value)), value))
-    if len(values) != 2:
-        raise ValueError(
-            f"data.label must be a column of two values, but {label.name!r} has {len(values)}: {values[:8]}"
-        )
-    if positive is None:
-        return values[0], values[1]
-    chosen = [value for value in values if value == positive or str(value) == str(positive)]
-    if len(chosen) != 1:
-        raise ValueError(f"data.positive must be one of the label's values {values}, but is {positive!r}")
-    return next(value for value in values if value is not chosen[0]), chosen[0]
+def _what(values: pd.Series, config: Config) -> str:
+    """What the label is: as the settings say, else by the kind and the column."""
+    said: str | None = given(config.data.label_is)
+    if said is not None:
+        return said
+    kind, many = config.task.kind, int(values.nunique())
+    if kind in OF_AMOUNTS or (kind == "own" and is_number(values)):
+        return Amount.what
+    if kind == "class-miss-rate" or (kind in (*OF_CLASSES, "own") and many > 2):
+        return SeveralClasses.what
+    return TwoClasses.what
+
+
+def _label(values: pd.Series, learnt_from: np.ndarray, config: Config) -> Label:
+    """What the label is; ``learnt_from``: which rows its mean, its deviation and the classes' shares are of."""
+    what = _what(values, config)
+    if what == Amount.what:
+        return amount(values, learnt_from, config.data.label_range, as_is=config.task.kind == "own")
+    if what == SeveralClasses.what:
+        return several_classes(values, learnt_from)
+    return two_classes(values, config.data.positive)
 
 
 def _features(table: pd.DataFrame, data: DataSection) -> list[str]:
@@ -165,7 +192,9 @@ def _own_functions(config: Config, folder: Path) -> OwnFunctions:
             raise ValueError(f"task.kind 'own' needs {setting} as 'module:function'")
     if config.task.constraint_stand_in is not None:
         named["task.constraint_stand_in"] = config.task.constraint_stand_in
-    return OwnFunctions(*(function_named(where or "", setting, folder) for setting, where in named.items()))
+    functions = (function_named(where or "", setting, folder) for setting, where in named.items())
+    of_row = checked_range("task.constraint_range", config.task.constraint_range or None)
+    return OwnFunctions(*functions)._replace(constraint_range=of_row)
 
 
 def _digest(file: Path) -> str:

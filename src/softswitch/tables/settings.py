@@ -10,11 +10,16 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from softswitch.problem.words import ALPHA_SCALES, ANSWERS, CRITERIA
+from softswitch.problem.words import ALPHA_SCALES, ANSWERS, CRITERIA, LOSSES
 
-RATES = ("miss-rate", "false-alarm-rate", "error-rate", "decision-parity", "decision-opportunity")
+RATES = ("miss-rate", "false-alarm-rate", "error-rate", "class-miss-rate", "decision-parity", "decision-opportunity")
 """Kinds whose constraint is a rate of decisions, or a gap between two of them."""
-TASKS = (*RATES, "neyman-pearson", "demographic-parity", "equal-opportunity", "group-loss", "own")
+OF_CLASSES = ("error-rate", "class-miss-rate")
+"""Kinds for labels of several classes,"""
+OF_AMOUNTS = ("mean-error", "absolute-error", "coverage")
+"""and for labels that are numbers."""
+LABELS = ("two-classes", "classes", "number")
+TASKS = (*RATES, "neyman-pearson", "demographic-parity", "equal-opportunity", "group-loss", *OF_AMOUNTS, "own")
 METHODS = ("softmax", "average", "hard", "penalty", "primal-dual")
 OPTIMIZERS = ("sgd", "adam")
 MEMORIES = ("on", "off")
@@ -43,6 +48,15 @@ class DataSection:
     positive: str | int | float | bool | None = says(
         "The label's value that counts as positive; the larger of two by default.", None
     )
+    label_is: str = says(
+        f"What the label is: {', '.join(LABELS)}; auto: by task.kind, and by the column.",
+        AUTO,
+        one_of=(AUTO, *LABELS),
+    )
+    label_range: tuple[float, ...] = says(
+        "For a number: the smallest and the largest value it can have, [0, 100] say; certificates are then promises.",
+        [],
+    )
     features: tuple[str, ...] = says("Columns to learn from; empty: all but label, client and those ignored.", [])
     ignore: tuple[str, ...] = says("Columns to leave out.", [])
     held_out: float = says("The share of each client's rows that is kept for the certificate.", 0.25)
@@ -63,13 +77,29 @@ class TaskSection:
     """What is to be small, and what must hold at every client."""
 
     kind: str = says(f"What must hold: {', '.join(TASKS)}.", "neyman-pearson", one_of=TASKS)
-    at_most: float = says("The constraint's bound, the tolerance: a rate (0.05 is 5%), a gap, or a loss.", 0.1)
+    at_most: float = says(
+        "The constraint's bound, the tolerance: a rate (0.05 is 5%), a gap, a loss, or an error in the label's unit.",
+        0.1,
+    )
     sensitive: str | None = says("For parity, opportunity and group loss: the column with the group.", None)
     protected: str | int | float | bool | None = says("The value of that column that is the protected group.", None)
+    loss: str = says(
+        f"For a number, what is to be small: the {', '.join(LOSSES)} loss; auto: squared, but quantile for coverage.",
+        AUTO,
+        one_of=(AUTO, *LOSSES),
+    )
+    quantile: float | str = says(
+        "Of the quantile loss: the share of labels below the prediction; auto: 1 - at_most for coverage, else 0.5.",
+        AUTO,
+        one_of=(AUTO,),
+    )
     objective: str | None = says("For kind 'own': 'module:function' of (params, batch), to be small.", None)
     constraint: str | None = says("For kind 'own': 'module:function' of (params, batch), at most at_most.", None)
     constraint_stand_in: str | None = says(
         "For kind 'own' with a constraint that moves in jumps: a smooth 'module:function' to descend on instead.", None
+    )
+    constraint_range: tuple[float, ...] = says(
+        "For kind 'own': the smallest and the largest constraint of a single row; certificates are then promises.", []
     )
 
 
@@ -77,7 +107,7 @@ class TaskSection:
 class ModelSection:
     """What is learnt."""
 
-    hidden: tuple[int, ...] = says("Widths of hidden layers; empty: logistic regression.", [])
+    hidden: tuple[int, ...] = says("Widths of hidden layers; empty: a linear model, logistic for classes.", [])
 
 
 @dataclass(frozen=True)
@@ -225,8 +255,9 @@ def _value(value: Any, hint: Any, entry: Field[Any], where: str) -> Any:
     for kind in kinds:
         if get_origin(kind) is tuple:
             member = get_args(kind)[0]
-            if isinstance(value, list | tuple) and all(type(one) is member for one in value):
-                return tuple(value)
+            own = (float, int) if member is float else (member,)
+            if isinstance(value, list | tuple) and all(type(one) in own for one in value):
+                return tuple(map(member, value))
         elif kind is str and words:
             if value in words:
                 return value
@@ -240,7 +271,7 @@ def _value(value: Any, hint: Any, entry: Field[Any], where: str) -> Any:
 
 def _in_words(kind: Any) -> str:
     if get_origin(kind) is tuple:
-        return {str: "a list of texts", int: "a list of whole numbers"}[get_args(kind)[0]]
+        return {str: "a list of texts", int: "a list of whole numbers", float: "a list of numbers"}[get_args(kind)[0]]
     return {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}[kind]
 
 

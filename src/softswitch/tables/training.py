@@ -47,7 +47,6 @@ from softswitch.tables.ready import CERTIFIED, ReadyTable, make_ready
 from softswitch.tables.rule_choice import memory_by, rule_by
 from softswitch.tables.settings import ALL, Config, given, read_config, write_config
 from softswitch.tasks.group_metrics import by_group
-from softswitch.tasks.networks import constant_network, moved_network
 
 KEPT = ("started", "settings", "base", "data", "command")
 """What a resumed run keeps of what it is about."""
@@ -232,21 +231,21 @@ def _run(
             ready.parts,
             rule,
             confidence=config.run.confidence,
-            move=None if config.task.kind == "own" else moved_network,
+            move=None if config.task.kind == "own" else ready.label.move,
             checkpoints=folder / CHECKPOINTS,
             **options,
         )
         result = found.result
     diverged = result.status.code is StatusCode.DIVERGED
     if not diverged:
-        constants = partial(constant_network, ready.problem.start)
+        constants = partial(ready.label.constant, ready.problem.start)
         result = add_baselines(result, ready.problem, ready.train, constants=constants, held_out=_beside(ready))
     certificate = None if found is None else found.certificate
     if found is None and ready.held_out is not None and not diverged:
         certificate = certify(result, ready.problem, ready.held_out, config.run.confidence)
     if config.run.aim == CERTIFIED and ready.held_out is not None:
         about = about | {"aim": _aim(certificate, found, earlier_looks(folder, config, about))}
-    write_encoding(folder, ready.encoding, config.data.label, ready.classes, config.model.hidden)
+    write_encoding(folder, ready.encoding, config.data.label, ready.label, config.model.hidden)
     rows = {"rows": ready.train.sizes.tolist()}
     if config.task.kind in GROUPED and ready.held_out is not None and find_spec("fairlearn") is not None:
         others = {"protected": str(config.task.protected), "others": f"not {config.task.protected}"}

@@ -14,42 +14,54 @@ Network = list[dict[str, Array]]
 """Layer by layer: weights ``w`` and biases ``b``."""
 
 
-def network(features: int, hidden: tuple[int, ...] = (64,), *, seed: int = 0) -> Network:
-    """Random weights of a network with ReLU layers and one output; no hidden layer makes it logistic regression.
+def network(features: int, hidden: tuple[int, ...] = (64,), *, outputs: int = 1, seed: int = 0) -> Network:
+    """Random weights of a network with ReLU layers; no hidden layer makes it a linear model.
 
     He's initialisation: normal weights of variance 2/(inputs), zero biases. The last layer's are smaller, 1/(inputs).
+
+    Args:
+        features: how many a row has.
+        hidden: widths of the hidden layers.
+        outputs: how many numbers it gives for a row: one for two classes or an amount, else one a class.
+        seed: of the weights.
     """
     checks.whole_number("features", features, at_least=1)
     if not isinstance(hidden, tuple | list):
         raise TypeError(f"hidden must be a tuple of widths, such as (64,), but is {hidden!r}")
-    widths = (features, *(checks.whole_number("hidden", width, at_least=1) for width in hidden), 1)
+    inner = [checks.whole_number("hidden", width, at_least=1) for width in hidden]
+    widths = (features, *inner, checks.whole_number("outputs", outputs, at_least=1))
     layers = []
     for depth, key in enumerate(jax.random.split(jax.random.key(checks.seed("seed", seed)), len(widths) - 1)):
-        inputs, outputs = widths[depth : depth + 2]
-        scale = (1 if outputs == 1 else 2) / inputs
-        weights = jnp.sqrt(scale) * jax.random.normal(key, (inputs, outputs))
-        layers.append({"w": weights, "b": jnp.zeros(outputs)})
+        before, after = widths[depth : depth + 2]
+        scale = (1 if depth == len(inner) else 2) / before
+        weights = jnp.sqrt(scale) * jax.random.normal(key, (before, after))
+        layers.append({"w": weights, "b": jnp.zeros(after)})
     return layers
 
 
-def constant_network(like: Network, odds: float) -> Network:
-    """A network of the same shape that gives every row the same log odds: all weights 0, but for the last bias."""
+def constant_network(like: Network, odds: float | Array) -> Network:
+    """A network of the same shape that gives every row the same outputs: all weights 0, but for the last bias."""
     *hidden, last = jax.tree.map(jnp.zeros_like, like)
-    return [*hidden, {**last, "b": jnp.full_like(last["b"], odds)}]
+    return [*hidden, {**last, "b": last["b"] + odds}]
 
 
-def moved_network(params: Network, scale: float, offset: float) -> Network:
-    """The network whose scores are ``scale`` times these, and ``offset`` more."""
+def moved_network(params: Network, scale: float, offset: float | Array) -> Network:
+    """The network whose outputs are ``scale`` times these, and ``offset`` more."""
     *hidden, last = params
     return [*hidden, {"w": scale * last["w"], "b": scale * last["b"] + offset}]
 
 
-def scores(params: Network, x: Float[Array, "rows features"]) -> Float[Array, " rows"]:
-    """The network's output: the log odds of the positive class."""
+def outputs(params: Network, x: Float[Array, "rows features"]) -> Float[Array, "rows outputs"]:
+    """All that the network gives: one number a class, where there are several."""
     *hidden, last = params
     for layer in hidden:
         x = jax.nn.relu(x @ layer["w"] + layer["b"])
-    return (x @ last["w"] + last["b"])[:, 0]
+    return x @ last["w"] + last["b"]
+
+
+def scores(params: Network, x: Float[Array, "rows features"]) -> Float[Array, " rows"]:
+    """The network's one output: the log odds of the positive class, or an amount."""
+    return outputs(params, x)[:, 0]
 
 
 def row_scores(params: Network, batch: Batch) -> Float[Array, " rows"]:

@@ -1,0 +1,183 @@
+"""What all estimators with scikit-learn's face share: from arrays and whose rows they are to a trained network."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from abc import abstractmethod
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, check_random_state, validate_data
+
+from softswitch.clients.client_data import ClientData
+from softswitch.clients.parts import Parts, part_masks
+from softswitch.engines.certified import solve_certified
+from softswitch.engines.solve import solve
+from softswitch.engines.unconstrained import add_baselines
+from softswitch.guarantees.unseen_rows.certify import certify
+from softswitch.method.rules import SoftmaxSGM
+from softswitch.problem.problem import Problem
+from softswitch.results.promised import ending, is_answer
+from softswitch.results.result import Result
+from softswitch.results.trajectory import STILL_IMPROVING
+from softswitch.runs.folder import write_result
+from softswitch.runs.report import write_report
+from softswitch.tables.estimators.weighted_rows import SAMPLE_WEIGHT, weighted
+from softswitch.tables.kinds import Loss, problem_of_kind
+from softswitch.tables.label_meaning import Amount, Label
+from softswitch.tasks.networks import Network, moved_network, outputs
+
+
+class FederatedEstimator(BaseEstimator):
+    """What the estimators share; use one of them.
+
+    A linear model, or a network with hidden layers, by Softmax SGM. Features are standardised within.
+    """
+
+    _kind: str
+    _bound: str
+
+    @abstractmethod
+    def _label(self, y: np.ndarray, learnt_from: np.ndarray) -> Label:
+        """What y is; ``learnt_from``: which rows may be looked at for means and shares."""
+
+    def _loss(self) -> Loss:
+        """Of predictions of a number."""
+        return Loss()
+
+    def _train(
+        self,
+        X: np.ndarray,  # noqa: N803
+        y: np.ndarray,
+        clients: Any,
+        sample_weight: Any,
+        alike: dict[str, np.ndarray],
+    ) -> None:
+        """Train, and keep what came of it; ``alike``: columns of which all parts of the rows have the same shares."""
+        owner = np.zeros(len(y), int) if clients is None else one_a_row("clients", clients, len(y))
+        columns = dict(alike)
+        if sample_weight is not None:
+            given = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+            counts = given > 0
+            X, y, owner = X[counts], y[counts], owner[counts]  # noqa: N806
+            columns = {name: column[counts] for name, column in columns.items()}
+            alike = dict(columns)
+            columns[SAMPLE_WEIGHT] = (given[counts] / given[counts].mean()).astype(np.float32)
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):
+            seed = int(check_random_state(seed).randint(2**31 - 1))
+        if self.choosing and not self.held_out:
+            raise ValueError(f"choosing = {self.choosing!r} needs held_out above 0: rows to certify with")
+        masks = part_masks(owner, *alike.values(), choosing=self.choosing, held_out=self.held_out, seed=seed)
+        learn, choose, certify_by = masks
+        before = self.__dict__.get("_fitted") if self.warm_start else None
+        label = self._label(y, learn)
+        self._standardise(X[learn], columns.get(SAMPLE_WEIGHT, np.ones(len(y)))[learn])
+        columns |= {"y": label.encode(y), "x": self._standardised(X)}
+        bound = getattr(self, self._bound)
+        made = problem_of_kind(
+            self._kind, X.shape[1], tuple(self.hidden), seed=seed, label=label, loss=self._loss(), at_most=bound
+        )
+        problem = weighted(made.problem) if SAMPLE_WEIGHT in columns else made.problem
+        if before is not None:
+            problem = self._from_before(problem, before, label)
+
+        def of(part: np.ndarray) -> ClientData:
+            chosen = {name: column[part] for name, column in columns.items()}
+            return ClientData.from_arrays(chosen, owner[part], strata=made.strata)
+
+        train, rule = of(learn), SoftmaxSGM(alpha=self.alpha, step_size=self.step_size, tolerance=bound)
+        names = ("rounds", "seconds", "local_steps", "participation", "batch_size")
+        options = {name: getattr(self, name) for name in names} | {"eval_every": 0, "seed": seed}
+        self.certificate_, self.answered_ = None, None
+        if choose.any() and certify_by.any():
+            parts = Parts(train, of(choose), of(certify_by))
+            found = solve_certified(problem, parts, rule, confidence=self.confidence, move=label.move, **options)
+            result, self.certificate_, self.answered_ = found.result, found.certificate, found.answered
+        else:
+            result = solve(problem, train, rule, **options)
+        constants = partial(label.constant, problem.start)
+        self._keep(add_baselines(result, problem, train, constants=constants, unconstrained=False), label, train)
+        if certify_by.any() and self.answered_ is None:
+            self.certificate_ = certify(self.result_, problem, of(certify_by), self.confidence)
+            self.answered_ = is_answer(self.certificate_) if self.choosing else None
+
+    def _standardise(self, X: np.ndarray, weights: np.ndarray) -> None:  # noqa: N803
+        self.mean_ = np.average(X, axis=0, weights=weights)
+        deviation = np.sqrt(np.average((X - self.mean_) ** 2, axis=0, weights=weights))
+        self.scale_ = np.where(deviation > 0, deviation, 1.0)
+
+    def _standardised(self, X: np.ndarray) -> np.ndarray:  # noqa: N803
+        return ((X - self.mean_) / self.scale_).astype(np.float32)
+
+    def _keep(self, result: Result, label: Label, train: ClientData) -> None:
+        self.result_ = result
+        self.params_ = jax.tree.map(np.asarray, result.params)
+        self.status_ = result.status
+        self.worst_objective_ = result.worst_objective
+        self.worst_constraint_ = result.worst_constraint
+        self._fitted = {"label": label, "params": self.params_, "mean": self.mean_, "scale": self.scale_}
+        self._client_rows = train.sizes.tolist()
+        limited = self.rounds is not None or self.seconds is not None
+        improving = [found for found in result.diagnosis if limited and found.illness == STILL_IMPROVING]
+        if not result.status.ok or improving:
+            said = str(improving[0]) if improving else str(result.status)
+            warnings.warn(said, ConvergenceWarning, stacklevel=4)
+
+    def _from_before(self, problem: Problem, before: dict[str, Any], label: Label) -> Problem:
+        """The problem that begins at the model of the last fit: the same predictions, features standardised anew."""
+        shapes = [jax.tree.map(np.shape, network) for network in (problem.start, before["params"])]
+        if shapes[0] != shapes[1]:
+            raise ValueError("warm_start needs the features, classes and hidden layers of the last fit")
+        first, *rest = before["params"]
+        moved = (self.mean_ - before["mean"]) / before["scale"]
+        start: Network = [
+            {"w": first["w"] * (self.scale_ / before["scale"])[:, None], "b": first["b"] + moved @ first["w"]},
+            *rest,
+        ]
+        was = before["label"]
+        if isinstance(label, Amount):
+            start = moved_network(start, was.scale / label.scale, (was.mean - label.mean) / label.scale)
+        like = problem.start
+        return replace(problem, start=jax.tree.map(lambda value, leaf: jnp.asarray(value, leaf.dtype), start, like))
+
+    def _outputs(self, X: Any) -> np.ndarray:  # noqa: N803
+        """What the network gives for each row."""
+        check_is_fitted(self)
+        if self.answered_ is False and not self.uncertified:
+            raise ValueError(f"{ending(self.certificate_)} To predict all the same: uncertified=True")
+        X = validate_data(self, X, dtype=float, reset=False)  # noqa: N806
+        return np.asarray(outputs(self.params_, jnp.asarray(self._standardised(X))), dtype=float)
+
+    def _linear(self) -> tuple[np.ndarray, np.ndarray]:
+        """Weights and intercepts of a linear model, for features as they were given; one row an output."""
+        check_is_fitted(self)
+        if len(self.params_) > 1:
+            raise AttributeError("coef_ and intercept_ are there for linear models only, with hidden=()")
+        weights = np.asarray(self.params_[0]["w"], dtype=float) / self.scale_[:, None]
+        return weights.T, np.asarray(self.params_[0]["b"], dtype=float) - self.mean_ @ weights
+
+    def report(self, out: str | Path = "report.html") -> Path:
+        """Write the report of the fit as one HTML file: verdict, every client, what looks wrong."""
+        check_is_fitted(self)
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place) / type(self).__name__
+            rows = {"rows": self._client_rows}
+            write_result(folder, self.result_, clients=rows, certificate=self.certificate_)
+            return write_report([folder], out)
+
+
+def one_a_row(name: str, values: Any, rows: int) -> np.ndarray:
+    """An array with one value a row, or raise."""
+    array = np.asarray(values)
+    if array.shape != (rows,):
+        raise ValueError(f"{name} must have one value for each of {rows} rows, but has shape {array.shape}")
+    return array

@@ -1,0 +1,186 @@
+"""Labels that are numbers or of several classes, from a file of settings to predictions."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import softswitch as ss
+from softswitch.cli import app
+from softswitch.tables import training
+from softswitch.tables.bounds_of_table import frontier_by
+from softswitch.tables.label_meaning import Amount, SeveralClasses, TwoClasses
+from softswitch.tables.ready import make_ready
+from softswitch.tables.settings import config_from, read_config
+
+ROWS = 600
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Deliveries: how many minutes they take, how they went, and how many parcels they were."""
+    folder = tmp_path_factory.mktemp("deliveries")
+    generator = np.random.default_rng(0)
+    branch = generator.choice(["east", "south", "west"], ROWS)
+    km, rain = generator.gamma(4, 2, ROWS), generator.random(ROWS)
+    minutes = 10 + 3 * km + 8 * rain + 4 * (branch == "west") + 5 * generator.normal(size=ROWS)
+    went = np.digitize(minutes + 4 * generator.normal(size=ROWS), [25, 45])
+    table = {"km": km, "rain": rain, "branch": branch, "minutes": minutes.round(1)}
+    table |= {"went": np.array(["fine", "late", "lost"])[went], "parcels": generator.integers(1, 38, ROWS)}
+    pd.DataFrame(table).to_csv(folder / "deliveries.csv", index=False)
+    (folder / "mine.py").write_text(
+        "import jax.numpy as jnp\n"
+        "def small(params, batch):\n"
+        "    return jnp.average((batch['x'] @ params[0]['w'][:, 0] + params[0]['b'][0] - batch['y']) ** 2,"
+        " weights=batch['weight'])\n"
+        "def bounded(params, batch):\n"
+        "    return jnp.average(batch['y'] * 0 + params[0]['b'][0] ** 2, weights=batch['weight']) - 1000.0\n"
+    )
+    return folder
+
+
+def settings(home, name, label, ignore, **task):
+    data = {"file": "deliveries.csv", "label": label, "client": "branch", "ignore": ignore}
+    data |= task.pop("data", {})
+    run = {"rounds": 300} | task.pop("run", {})
+    lines = []
+    for section, part in (("data", data), ("task", task), ("run", run)):
+        lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in part.items())]
+    (home / f"{name}.toml").write_text("\n".join(lines))
+    return home / f"{name}.toml"
+
+
+@pytest.fixture(scope="module")
+def minutes(home):
+    """Upper limits of minutes, above which at most a fifth of the deliveries lies at every branch."""
+    file = settings(home, "minutes", "minutes", ["went", "parcels"], kind="coverage", at_most=0.2)
+    return training.train(file, progress=False)
+
+
+def test_an_upper_limit_that_is_certified(home, minutes):
+    table = pd.read_csv(home / "deliveries.csv")
+    limit = ss.load(minutes.folder, uncertified=True).predict(table)
+    above = (table["minutes"] > limit).groupby(table["branch"]).mean()
+    assert above.max() <= 0.25  # on all rows
+    assert minutes.result.worst_constraint <= 0.2
+    assert not minutes.certificate.approximate
+    assert np.corrcoef(limit, table["minutes"])[0, 1] > 0.6
+
+
+def test_prediction_by_the_command(home, minutes, tmp_path):
+    words = ["predict", str(minutes.folder), str(home / "deliveries.csv"), "--uncertified"]
+    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "p.csv")])
+    assert done.exit_code == 0, done.output
+    found = pd.read_csv(tmp_path / "p.csv")
+    assert list(found.columns)[-2:] == ["parcels", "minutes_predicted"]
+    with pytest.raises(ValueError, match="'minutes' is a number, which has no probability"):
+        ss.load(minutes.folder, uncertified=True).probability(found)
+
+
+def test_a_mean_error_in_the_labels_unit(home):
+    task = {"kind": "mean-error", "at_most": 3.0, "data": {"label_range": [0, 200]}, "run": {"aim": "bare"}}
+    trained = training.train(settings(home, "mean", "minutes", ["went", "parcels"], **task), progress=False)
+    table = pd.read_csv(home / "deliveries.csv")
+    error = ss.load(trained.folder).predict(table) - table["minutes"]
+    assert error.groupby(table["branch"]).mean().abs().max() < 4
+    assert trained.result.worst_constraint <= 3
+    assert not trained.certificate.approximate
+    start, constant = trained.result.baselines[:2]
+    assert trained.result.worst_objective < 0.5 * constant.objective
+    assert constant.objective <= start.objective + 1e-3 or not start.feasible
+
+
+@pytest.fixture(scope="module")
+def went(home):
+    file = settings(home, "went", "went", ["minutes", "parcels"], kind="class-miss-rate", at_most=0.6)
+    return training.train(file, progress=False)
+
+
+def test_several_classes(home, went):
+    table = pd.read_csv(home / "deliveries.csv")
+    model = ss.load(went.folder, uncertified=True)
+    assert model.classes == ("fine", "late", "lost")
+    chances = model.probability(table)
+    np.testing.assert_allclose(chances.sum(axis=1), 1, rtol=1e-5)
+    assert (model.predict(table) == np.array(model.classes)[chances.argmax(axis=1)]).all()
+    assert list(model.columns(table)) == [*(f"went_probability_{one}" for one in model.classes), "went_predicted"]
+    missed = (model.predict(table) != table["went"]).groupby([table["branch"], table["went"]]).mean()
+    assert missed.max() < 0.75
+    assert went.result.client_constraint.shape == (3, 3)
+    assert went.certificate is not None
+
+
+def test_a_frontier_measures_in_the_labels_words(home):
+    file = settings(
+        home, "bounds", "minutes", ["went", "parcels"], kind="absolute-error", at_most=6.0, run={"rounds": 100}
+    )
+    (point,) = frontier_by(file, [6.0], progress=False).frontier.points
+    assert (
+        2 < point.measures["mean absolute error, all rows"] <= point.measures["mean absolute error, worst client"] < 9
+    )
+
+
+def test_functions_of_ones_own_with_many_values(home):
+    task = {"kind": "own", "objective": "mine:small", "constraint": "mine:bounded", "at_most": 0.1}
+    file = settings(home, "own", "parcels", ["went"], run={"aim": "bare"}, **task)
+    trained = training.train(file, progress=False)
+    assert trained.certificate.approximate
+    table = pd.read_csv(home / "deliveries.csv")
+    predicted = ss.load(trained.folder).predict(table)
+    assert abs(predicted.mean() - table["parcels"].mean()) < 1
+    assert ss.load(trained.folder).meaning == Amount()
+    known = settings(home, "range", "parcels", ["went"], **task, constraint_range=[-1000, 3000])
+    assert make_ready(read_config(known), home).problem.constraint_range == (-1000.0, 3000.0)
+    with pytest.raises(ValueError, match=r"task\.constraint_range must be \(low, high\) with low < high"):
+        make_ready(read_config(settings(home, "range", "parcels", ["went"], **task, constraint_range=[3])), home)
+
+
+@pytest.mark.parametrize(
+    ("label", "kind", "said", "expected"),
+    [
+        ("minutes", "coverage", "auto", Amount),
+        ("parcels", "error-rate", "auto", SeveralClasses),
+        ("went", "error-rate", "auto", SeveralClasses),
+        ("went", "class-miss-rate", "auto", SeveralClasses),
+        ("parcels", "coverage", "number", Amount),
+    ],
+)
+def test_what_a_label_is_taken_for(home, label, kind, said, expected):
+    data = {"file": "deliveries.csv", "label": label, "client": "branch", "label_is": said}
+    ready = make_ready(config_from({"data": data, "task": {"kind": kind}}), home)
+    assert isinstance(ready.label, expected)
+    assert ready.problem.start[0]["b"].shape == (ready.label.outputs,)
+
+
+@pytest.mark.parametrize(
+    ("label", "task", "data", "message"),
+    [
+        ("went", {"kind": "coverage"}, {}, "data.label must be a column of numbers, but 'went' holds"),
+        ("went", {"kind": "miss-rate"}, {}, "must be a column of two values, but 'went' has 3"),
+        ("minutes", {"kind": "class-miss-rate"}, {}, "must be a column of 2 to 100 classes"),
+        ("minutes", {"kind": "miss-rate"}, {"label_is": "number"}, "task.kind must be one of mean-error"),
+        ("minutes", {"kind": "mean-error"}, {"label_range": [0, 5]}, "data.label_range must hold all labels"),
+        ("minutes", {"kind": "mean-error"}, {"label_range": ["a"]}, "data.label_range must be a list of numbers"),
+        ("minutes", {"kind": "mean-error", "loss": "cubic"}, {}, "task.loss must be one of auto, squared"),
+        ("minutes", {"kind": "mean-error", "loss": "quantile", "quantile": 2.0}, {}, "quantile must be above 0"),
+        (
+            "went",
+            {"kind": "class-miss-rate"},
+            {"label_is": "numbers"},
+            "data.label_is must be one of auto, two-classes",
+        ),
+    ],
+)
+def test_bad_settings(home, label, task, data, message):
+    told = {"data": {"file": "deliveries.csv", "label": label, "client": "branch"} | data, "task": task}
+    with pytest.raises(ValueError, match=message):
+        make_ready(config_from(told), home)
+
+
+def test_two_classes_are_still_two(home):
+    table = pd.read_csv(home / "deliveries.csv").assign(late=lambda t: np.where(t["went"] == "fine", "no", "yes"))
+    table.to_csv(home / "late.csv", index=False)
+    data = {"file": "late.csv", "label": "late", "client": "branch"}
+    assert make_ready(config_from({"data": data, "task": {"kind": "miss-rate"}}), home).label == TwoClasses("no", "yes")

@@ -1,0 +1,156 @@
+"""Regression with scikit-learn's face, and what all estimators have: weights, coefficients, warm starts, reports."""
+
+import pickle
+
+import numpy as np
+import pytest
+import sklearn
+from sklearn.datasets import load_diabetes
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LinearRegression
+from sklearn.metrics import mean_absolute_error
+from sklearn.model_selection import GridSearchCV
+
+import softswitch as ss
+
+RUN = {"rounds": 400}
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+@pytest.fixture(scope="module")
+def patients():
+    X, y = load_diabetes(return_X_y=True)
+    return X[:, :5], y, np.random.default_rng(0).integers(3, size=len(y))
+
+
+@pytest.fixture(scope="module")
+def fitted(patients):
+    X, y, clinic = patients
+    return ss.BoundedRegressor("mean-error", 8.0, held_out=0.25, **RUN).fit(X, y, clients=clinic)
+
+
+def test_no_clinic_is_wrong_on_average(patients, fitted):
+    X, y, clinic = patients
+    error = fitted.predict(X) - y
+    assert fitted.status_.ok
+    assert fitted.worst_constraint_ <= 8
+    assert all(abs(error[clinic == i].mean()) < 25 for i in range(3))  # on all rows, not those trained on alone
+    assert fitted.score(X, y) > 0.8 * LinearRegression().fit(X, y).score(X, y)
+    assert fitted.certificate_.approximate
+
+
+def test_coefficients_are_those_of_the_features_given(patients, fitted):
+    X, _, _ = patients
+    np.testing.assert_allclose(X @ fitted.coef_ + fitted.intercept_, fitted.predict(X), rtol=1e-4)
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
+
+
+def test_coverage_is_a_promise(patients):
+    X, y, clinic = patients
+    model = ss.BoundedRegressor("coverage", 0.2, held_out=0.25, choosing=0.15, uncertified=True, **RUN)
+    model.fit(X, y, clients=clinic)
+    assert not model.certificate_.approximate
+    assert np.mean(y > model.predict(X)) < 0.2
+    assert model.answered_ is (model.certificate_.verdict is ss.Verdict.MEETS)
+
+
+def test_a_known_range_makes_a_promise_of_an_error(patients):
+    X, y, clinic = patients
+    model = ss.BoundedRegressor("absolute-error", 100.0, label_range=(0, 400), held_out=0.5, **RUN)
+    model.fit(X, y, clients=clinic)
+    assert not model.certificate_.approximate
+    assert model.certificate_.verdict is ss.Verdict.MEETS
+    wild = model.predict(100 * X)
+    assert (wild.min(), wild.max()) == (0, 400)
+
+
+def test_rows_that_count_more():
+    """Two rows of one and the same features: the prediction lies where their weights say."""
+    X, y = np.array([[0.0], [0.0], [1.0], [1.0]]), np.array([0.0, 4.0, 1.0, 5.0])
+    plain, heavy = (
+        ss.BoundedRegressor("absolute-error", 100.0, loss="squared", **RUN).fit(X, y, sample_weight=weights)
+        for weights in (None, [3.0, 1.0, 3.0, 1.0])
+    )
+    np.testing.assert_allclose(plain.predict(X), [2, 2, 3, 3], atol=0.02)
+    np.testing.assert_allclose(heavy.predict(X), [1, 1, 2, 2], atol=0.02)
+
+
+def test_rows_of_weight_0_are_not_there(patients):
+    X, y, clinic = patients
+    counted = np.arange(len(y)) % 2 == 0
+    model = ss.NeymanPearsonClassifier(0.6, rounds=100, step_size=0.5)
+    wild = np.where(counted[:, None], X, 1e6)
+    zero = model.fit(wild, y > 140, clients=clinic, sample_weight=counted.astype(float)).predict_proba(X)
+    gone = model.fit(X[counted], y[counted] > 140, clients=clinic[counted]).predict_proba(X)
+    np.testing.assert_allclose(zero, gone, rtol=1e-4)
+
+
+def test_weighted_gaps_between_groups(patients):
+    X, y, _ = patients
+    group, weights = (X[:, 1] > 0).astype(int), np.where(X[:, 0] > 0, 5.0, 1.0)
+    model = ss.RateClassifier("decision-parity", 0.05, **RUN)
+    model.fit(X, y > 140, sensitive_features=group, sample_weight=weights)
+    decided = model.predict(X)
+    shares = [np.average(decided[group == one], weights=weights[group == one]) for one in (0, 1)]
+    assert abs(shares[0] - shares[1]) <= 0.05 + 1e-6
+    assert model.worst_constraint_ == pytest.approx(abs(shares[0] - shares[1]), abs=1e-5)
+
+
+def test_a_warm_start_begins_at_the_last_model(patients, fitted):
+    X, y, clinic = patients
+    model = ss.BoundedRegressor("mean-error", 8.0, warm_start=True, step_size=1e-12, rounds=1, hidden=(4,))
+    model.fit(X, y, clients=clinic)
+    before = model.predict(X)
+    model.fit(3 * X[:200] + 1, 2 * y[:200], clients=clinic[:200])  # standardised by other means and deviations
+    np.testing.assert_allclose(model.predict(X), before, rtol=1e-3)
+    with pytest.raises(ValueError, match="warm_start needs the features"):
+        model.fit(X[:, :3], y, clients=clinic)
+
+
+def test_a_run_that_ends_too_soon_warns(patients):
+    X, y, clinic = patients
+    with pytest.warns(ConvergenceWarning):
+        ss.BoundedRegressor("mean-error", 0.001, step_size=1e-9, rounds=5).fit(X, y, clients=clinic)
+
+
+def test_straight_to_a_report(tmp_path, fitted):
+    file = fitted.report(tmp_path / "mine.html")
+    assert file == tmp_path / "mine.html"
+    assert "BoundedRegressor" in file.read_text()
+
+
+def test_the_worst_client_decides_a_search(patients):
+    X, y, clinic = patients
+    with sklearn.config_context(enable_metadata_routing=True):
+        scorer = ss.worst_client_scorer("neg_mean_absolute_error")
+        with pytest.raises(ValueError, match="metric must compare labels with predictions, but 'roc_auc'"):
+            ss.worst_client_scorer("roc_auc")
+        model = ss.BoundedRegressor("mean-error", step_size=0.5, rounds=30).set_fit_request(clients=True)
+        search = GridSearchCV(model, {"at_most": [5.0, 50.0]}, scoring=scorer, cv=2)
+        search.fit(X, y, clients=clinic)
+    predicted = search.best_estimator_.predict(X)
+    expected = max(mean_absolute_error(y[clinic == i], predicted[clinic == i]) for i in range(3))
+    assert scorer._score_func(y, predicted, clients=clinic) == pytest.approx(-expected)
+    assert len(search.cv_results_["mean_test_score"]) == 2
+    with pytest.raises(ValueError, match="enable_metadata_routing=True"):
+        ss.worst_client_scorer()
+
+
+def test_several_classes(patients):
+    X, y, clinic = patients
+    label = np.array(["low", "middle", "high"])[np.digitize(y, [90, 180])]
+    model = ss.RateClassifier("class-miss-rate", 0.6, **RUN).fit(X, label, clients=clinic)
+    assert model.classes_.tolist() == ["high", "low", "middle"]
+    assert model.coef_.shape == (3, 5)
+    scores = X @ model.coef_.T + model.intercept_
+    np.testing.assert_allclose(model.decision_function(X), scores, rtol=1e-3, atol=1e-3)
+    assert (model.predict(X) == model.classes_[scores.argmax(axis=1)]).all()
+    np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1)
+    missed = [
+        np.mean(model.predict(X)[(clinic == i) & (label == one)] != one) for i in range(3) for one in model.classes_
+    ]
+    assert max(missed) == pytest.approx(model.worst_constraint_, abs=1e-5)
+    assert max(missed) <= 0.6
+    with pytest.raises(ValueError, match="y must have 2 classes, but has 3"):
+        ss.RateClassifier("miss-rate").fit(X, label)

@@ -1,0 +1,149 @@
+"""Labels that are numbers: values by hand, and optima that a solver finds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import linprog, minimize
+
+import softswitch as ss
+from softswitch.tables.kinds import Loss, problem_of_kind
+from softswitch.tables.label_meaning import Amount
+from softswitch.tasks.amounts import Unit, bounded, loss, mean_error, uncovered
+
+PARAMS = [{"w": jnp.array([[2.0]]), "b": jnp.array([1.0])}]
+X, Y = jnp.array([[0.0], [1.0], [2.0], [-1.0]]), jnp.array([0.0, 3.5, 5.0, 1.0])
+BATCH = {"x": X, "y": Y, "weight": jnp.full(4, 0.25)}  # predictions 1, 3, 5, −1; errors 1, −0.5, 0, −2
+TEN = Unit(scale=10.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "quantile", "expected"),
+    [
+        ("squared", 0.5, 100 * (1 + 0.25 + 4) / 4),
+        ("absolute", 0.5, 10 * 3.5 / 4),
+        ("quantile", 0.9, 10 * (0.1 * 1 + 0.9 * 0.5 + 0.9 * 2) / 4),
+    ],
+)
+def test_losses_by_hand(name, quantile, expected):
+    assert float(loss(name, TEN, quantile)(PARAMS, BATCH)) == pytest.approx(expected)
+
+
+def test_constraints_by_hand():
+    np.testing.assert_allclose(mean_error(TEN)(PARAMS, BATCH), [-3.75, 3.75])
+    assert float(uncovered(TEN).constraint(PARAMS, BATCH)) == pytest.approx(0.5)
+    within = Unit(10.0, 0.0, 4.0)  # predictions 1, 3, 4, 0
+    np.testing.assert_allclose(mean_error(within)(PARAMS, BATCH), [-3.75, 3.75])
+    assert float(loss("absolute", within)(PARAMS, BATCH)) == pytest.approx(10 * 3.5 / 4)
+    assert bounded("mean-error", within).of_row == (-40.0, 40.0)
+    assert bounded("absolute-error", within).of_row == (0.0, 40.0)
+    assert bounded("mean-error").of_row is None
+
+
+def test_weights_count():
+    weights = jnp.array([0.5, 0.5, 0.0, 0.0])
+    np.testing.assert_allclose(mean_error()(PARAMS, BATCH | {"weight": weights}), [0.25, -0.25])
+    assert float(uncovered().constraint(PARAMS, BATCH | {"weight": weights})) == pytest.approx(0.5)
+    none = BATCH | {"weight": jnp.zeros(4)}
+    assert np.isneginf(mean_error()(PARAMS, none)).all()
+    assert np.isneginf(loss("squared")(PARAMS, none))
+
+
+def test_what_stands_in_for_coverage_raises_the_prediction():
+    moves = jax.grad(uncovered().stand_in)(PARAMS, BATCH)
+    assert float(moves[0]["b"][0]) < 0  # a step against the gradient raises it
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: loss("cubic"), "loss must be one of 'squared', 'absolute', 'quantile', but is 'cubic'"),
+        (lambda: loss("quantile", TEN, 1.0), "quantile must be above 0 and below 1, but is 1.0"),
+        (lambda: bounded("bias"), "kind must be one of 'mean-error', 'absolute-error', 'coverage', but is 'bias'"),
+        (
+            lambda: problem_of_kind("miss-rate", 2, label=Amount()),
+            "task.kind must be one of mean-error, absolute-error, coverage, own where the label is a number",
+        ),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.fixture(scope="module")
+def sites():
+    """Three sites whose labels lie apart, so that no line is right on average at all of them."""
+    generator = np.random.default_rng(0)
+    owner = np.repeat([0, 1, 2], [60, 40, 50])
+    x = generator.normal(size=(150, 2)).astype(np.float32)
+    y = (
+        x @ [1.0, -0.5]
+        + np.array([0.0, 1.0, -0.6])[owner]
+        + np.array([0.5, 0.2, 1.0])[owner] * generator.normal(size=150)
+    )
+    return x, y.astype(np.float32), owner
+
+
+def solved(sites, kind, bound, name=None):
+    x, y, owner = sites
+    problem = problem_of_kind(kind, 2, label=Amount(), loss=Loss(name), at_most=bound).problem
+    assert problem.convex is (None if kind == "coverage" else True)
+    clients = ss.ClientData.from_arrays({"x": x, "y": y}, owner)
+    return ss.solve(problem, clients, ss.SoftmaxSGM(tolerance=bound), rounds=3000)
+
+
+def test_a_bounded_mean_error_reaches_the_optimum(sites):
+    """Against SLSQP: the largest mean squared error of any site, with every site's mean error within 0.85."""
+    x, y, owner = sites
+    result = solved(sites, "mean-error", 0.85)
+
+    def errors(w):
+        return [(x[owner == i] @ w[:2] + w[2] - y[owner == i]).astype(float) for i in range(3)]
+
+    constraints = [
+        {"type": "ineq", "fun": lambda w: np.concatenate([w[3] - [np.mean(e**2) for e in errors(w)]])},
+        {"type": "ineq", "fun": lambda w: 0.85 - np.abs([e.mean() for e in errors(w)])},
+    ]
+    best = minimize(lambda w: w[3], np.array([0, 0, 0, 5.0]), constraints=constraints, method="SLSQP")
+    assert best.success
+    free = minimize(lambda w: max(np.mean(e**2) for e in errors(w)), best.x[:3], method="Nelder-Mead").fun
+    assert best.fun > 1.01 * free  # the bound binds
+    assert result.worst_constraint <= 0.85
+    assert result.worst_objective == pytest.approx(best.fun, rel=2e-3)
+    assert 0 <= result.gap < 0.01
+
+
+def test_absolute_errors_reach_the_optimum(sites):
+    """Against a linear program: the largest mean absolute error of any site."""
+    x, y, owner = sites
+    n = len(y)  # unknowns: weights, intercept, one error a row, and the largest mean
+    features = np.hstack([x, np.ones((n, 1))]).astype(float)
+    zero = np.zeros((n, 1))
+    rows = np.vstack([np.hstack([features, -np.eye(n), zero]), np.hstack([-features, -np.eye(n), zero])])
+    means = np.array([[*np.zeros(3), *(owner == i) / (owner == i).sum(), -1.0] for i in range(3)])
+    best = linprog(
+        [*np.zeros(3 + n), 1.0],
+        A_ub=np.vstack([rows, means]),
+        b_ub=[*y.astype(float), *-y.astype(float), *np.zeros(3)],
+        bounds=[*[(None, None)] * 3, *[(0, None)] * (n + 1)],
+    )
+    result = solved(sites, "absolute-error", 5.0, "absolute")
+    assert result.worst_objective == pytest.approx(best.fun, rel=2e-3)
+
+
+def test_coverage_is_kept_with_a_small_loss(sites):
+    """Not behind the best of all upper limits that are the least squares line moved up."""
+    x, y, owner = sites
+    result = solved(sites, "coverage", 0.1)
+    assert result.worst_constraint <= 0.1
+    features = np.hstack([x, np.ones((len(y), 1))])
+    line = features @ np.linalg.lstsq(features, y, rcond=None)[0]
+
+    def worst(prediction):
+        error = y - prediction
+        pinball = np.maximum(0.9 * error, -0.1 * error)
+        return max(pinball[owner == i].mean() for i in range(3)), max((error > 0)[owner == i].mean() for i in range(3))
+
+    moved = [worst(line + offset) for offset in np.linspace(0, 4, 401)]
+    assert result.worst_objective <= min(f for f, uncovered_share in moved if uncovered_share <= 0.1) + 1e-3

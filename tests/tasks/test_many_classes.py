@@ -1,0 +1,83 @@
+"""Labels of several classes: values by hand, and training that keeps what is bounded."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+import softswitch as ss
+from softswitch.tables.kinds import problem_of_kind
+from softswitch.tables.label_meaning import SeveralClasses
+from softswitch.tasks.many_classes import class_cross_entropy, class_error_rate, class_miss_rates, decided_class
+from softswitch.tasks.networks import outputs
+
+PARAMS = [{"w": jnp.array([[1.0, 0.0, -1.0]]), "b": jnp.array([0.0, 0.5, 0.0])}]
+BATCH = {
+    "x": jnp.array([[2.0], [0.0], [-2.0], [0.2], [3.0]]),  # decided 0, 1, 2, 1, 0
+    "y": jnp.array([0, 1, 2, 0, 2]),
+    "weight": jnp.full(5, 0.2),
+}
+THREE = SeveralClasses(("a", "b", "c"), (0.6, 0.3, 0.1))
+
+
+def test_by_hand():
+    np.testing.assert_allclose(class_miss_rates(3).constraint(PARAMS, BATCH), [0.5, 0.0, 0.5], atol=1e-6)
+    assert float(class_error_rate().constraint(PARAMS, BATCH)) == pytest.approx(0.4)
+    scores = np.asarray(BATCH["x"]) * [1.0, 0.0, -1.0] + [0.0, 0.5, 0.0]
+    chances = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    expected = -np.log(chances[np.arange(5), BATCH["y"]]).mean()
+    assert float(class_cross_entropy(PARAMS, BATCH)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_class_without_rows_has_no_rate():
+    some = BATCH | {"weight": BATCH["weight"] * (BATCH["y"] != 1)}
+    told = np.asarray(class_miss_rates(3).constraint(PARAMS, some))
+    assert np.isneginf(told[1])
+    assert np.isfinite(told[[0, 2]]).all()
+    moves = jax.tree.leaves(jax.jacobian(class_miss_rates(3).stand_in)(PARAMS, some))
+    assert all(np.isfinite(leaf).all() for leaf in moves)
+
+
+def test_the_stand_in_mends_the_nearest_wrong_row():
+    """Row 3, of class 0, is decided 1 by a little: a step must raise class 0 there, and lower class 1."""
+    moves = jax.jacobian(class_miss_rates(3).stand_in)(PARAMS, BATCH)[0]["b"]
+    assert moves[0][0] < 0 < moves[0][1]
+    assert moves[0][2] == 0
+
+
+def test_every_class_keeps_its_rate_at_every_client():
+    """A plain logistic regression hardly ever decides for the rare class."""
+    generator = np.random.default_rng(1)
+    label = generator.choice(3, size=600, p=[0.65, 0.25, 0.1]).astype(np.int32)
+    centres = np.array([[0.0, 0.0], [1.6, 0.0], [0.8, 1.4]])
+    x = (centres[label] + generator.normal(size=(600, 2))).astype(np.float32)
+    owner = generator.integers(2, size=600)
+    clients = ss.ClientData.from_arrays({"x": x, "y": label}, owner, strata="y")
+    problem = problem_of_kind("class-miss-rate", 2, label=THREE).problem
+    result = ss.solve(problem, clients, ss.SoftmaxSGM(tolerance=0.5), rounds=1000)
+
+    def worst(decided):
+        of_class = [(owner == client) & (label == one) for client in range(2) for one in range(3)]
+        return max((decided != label)[rows].mean() for rows in of_class)
+
+    plain = LogisticRegression().fit(x, label)
+    own = np.asarray(decided_class(outputs(result.params, jnp.asarray(x))))
+    assert worst(plain.predict(x)) > 0.6
+    assert worst(own) <= 0.5
+    assert result.worst_constraint == pytest.approx(worst(own), abs=1e-6)
+    assert result.worst_objective < 0.9 * np.log(3)
+
+
+def test_what_constants_and_moves_are():
+    like = problem_of_kind("error-rate", 2, label=THREE).problem.start
+    shares = jax.nn.softmax(THREE.constant(like, 1.0)[0]["b"])
+    np.testing.assert_allclose(shares, THREE.shares, rtol=1e-5)
+    moved = THREE.move(like, 1.0, 2.0)
+    assert moved[0]["b"][2] > moved[0]["b"][1] > moved[0]["b"][0]  # rarer classes are favoured
+    assert SeveralClasses(("a", "b"), (0.5, 0.5)).move is None
+
+
+def test_kinds_that_do_not_suit():
+    with pytest.raises(ValueError, match=r"task\.kind must be one of error-rate, class-miss-rate, own where the label"):
+        problem_of_kind("miss-rate", 2, label=THREE)
