@@ -113,6 +113,14 @@ def test_a_table_to_predict_may_be_written_otherwise_and_comes_back_as_it_was(fo
     assert all(after.startswith(before) for before, after in lines)
 
 
+def test_a_positive_class_that_nearly_all_rows_have_is_doubted(folder):
+    question = "Is it 'late' that must not be missed?"
+    rare = np.where(np.arange(400) % 10 == 0, "late", "on time")
+    shipments().assign(delivery=rare).to_csv("shipments.csv", index=False)
+    assert question in invoke("init", "shipments.csv", "--label", "delivery", "--positive", "on time")
+    assert "must not be missed?" not in invoke("init", "shipments.csv", "--label", "delivery", "--force")
+
+
 def test_what_flags_say_holds(folder):
     invoke(
         *("init", "--data", "shipments.csv", "--label", "delivery", "--client", "depot", "--positive", "on time"),

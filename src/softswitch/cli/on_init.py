@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 WIDEST = 80
+MOSTLY = 0.8
+"""The share of positive rows from which on a bound on misses asks for little."""
 MOST_SHOWN = 24
 """Columns, above which plain features are told in one line."""
 
@@ -383,6 +385,11 @@ def _words(looked: LookedAt, roles: Roles) -> list[str]:
     if (positive := roles.positive) is not None:
         other = "" if positive.why == "as you said" else f" Else: --positive {str(positive.other)!r}"
         said.append(f"Positive is {positive.value!r}, {positive.share:.1%} of the rows: {positive.why}.{other}")
+        if positive.share > MOSTLY and roles.task.kind == TASKS[0]:
+            said.append(
+                f"Most rows are positive: who always says {positive.value!r} misses none. Is it {positive.other!r} "
+                "that must not be missed?"
+            )
     said.append(f"At every client: {roles.task.kind} at most {roles.task.at_most:g}. Else: --kind, --at-most")
     if roles.ignore:
         said.append("\nLeft out (to keep one: --keep COLUMN):")
