@@ -86,6 +86,41 @@ def test_nothing_but_the_table_is_needed_where_it_is_clear(folder):
     assert [column.kind for column in ready.encoding.columns] == ["date", "number", "number", "number"]
 
 
+def test_a_table_to_predict_may_be_written_otherwise_and_comes_back_as_it_was(folder):
+    invoke("init", "shipments.csv", "--label", "delivery", "--at-most", 0.9)
+    text = (folder / "shipments.toml").read_text(encoding="utf-8")
+    text = text.replace('rounds = "auto"', "rounds = 20").replace('aim = "certified"', 'aim = "bare"')
+    (folder / "shipments.toml").write_text(text, encoding="utf-8")
+    assert "2 rows left out: their label, client or group is empty" in invoke("train", "shipments.toml")
+    (run,) = (folder / "runs").iterdir()
+    table = shipments()
+    point = table.assign(
+        sent=pd.to_datetime(table["sent"], format="%d.%m.%Y").dt.strftime("%Y-%m-%d"),
+        score=table["score"].str.replace(",", "."),
+        weight=table["weight"].str.translate(str.maketrans(".,", ",.")),
+    )
+    point.to_csv("point.csv", index=False)
+    for name in ("shipments.csv", "point.csv"):
+        assert "Predicted 400 rows" in invoke("predict", run, name)
+    first = pd.read_csv("shipments-predicted.csv", sep=";", decimal=",", encoding="cp1252")
+    second = pd.read_csv("point-predicted.csv")
+    np.testing.assert_array_equal(first["delivery_probability"], second["delivery_probability"])
+    assert first["delivery_probability"].std() > 0.01
+    lines = zip(
+        *((folder / name).read_text("cp1252").splitlines() for name in ("shipments.csv", "shipments-predicted.csv")),
+        strict=True,
+    )
+    assert all(after.startswith(before) for before, after in lines)
+
+
+def test_a_positive_class_that_nearly_all_rows_have_is_doubted(folder):
+    question = "Is it 'late' that must not be missed?"
+    rare = np.where(np.arange(400) % 10 == 0, "late", "on time")
+    shipments().assign(delivery=rare).to_csv("shipments.csv", index=False)
+    assert question in invoke("init", "shipments.csv", "--label", "delivery", "--positive", "on time")
+    assert "must not be missed?" not in invoke("init", "shipments.csv", "--label", "delivery", "--force")
+
+
 def test_what_flags_say_holds(folder):
     invoke(
         *("init", "--data", "shipments.csv", "--label", "delivery", "--client", "depot", "--positive", "on time"),

@@ -168,6 +168,13 @@ def test_files_that_are_no_tables(tmp_path, name, text, message):
         read_table(tmp_path / name)
 
 
+def test_the_separator_is_the_sign_by_which_all_lines_agree(tmp_path):
+    (tmp_path / "t.csv").write_text("town, street, number, letter;age\nx, y;1\nz;2\nw;3\n")
+    found = read_table(tmp_path / "t.csv")
+    assert list(found.columns) == ["town, street, number, letter", "age"]
+    assert found["age"].tolist() == [1, 2, 3]
+
+
 def test_what_is_given_is_not_looked_for(tmp_path):
     (tmp_path / "t.csv").write_text("a;b,c\n1;5,x\n")
     found = read_table(tmp_path / "t.csv", separator=",", decimal=".")

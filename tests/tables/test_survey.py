@@ -216,6 +216,10 @@ def test_what_is_to_be_said_of_a_table():
         "7 of 607 rows look like another",
     ):
         assert words in said
+    table.loc[30:32, "colour"] = "pink"
+    assert remarks(table, survey, "colour", "age", "classes", ["id"])[-2] == (
+        "classes with fewer than 20 rows, too few to learn: pink (3)"
+    )
     clean = hospitals()
     assert remarks(clean, [look_at(clean[name]) for name in clean], "outcome", "hospital", "two", ["id"]) == []
 

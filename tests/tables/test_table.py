@@ -56,8 +56,8 @@ def test_rare_words_are_one_level():
     (found,) = encoding.columns
     assert found.levels == tuple(f"w{i:03}" for i in range(200))
     assert found.features[-1] == "w is another"
-    told = encoding.encode(pd.DataFrame({"w": ["w001", "w204", "w249", "unheard of"]}))
-    np.testing.assert_array_equal(told[:, [0, -1]], [[1, 0], [0, 1], [0, 1], [0, 1]])
+    told = encoding.encode(pd.DataFrame({"w": ["w001", "w204", "w249", "unheard of", None]}))
+    np.testing.assert_array_equal(told[:, [0, -1]], [[1, 0], [0, 1], [0, 1], [0, 1], [0, 0]])
 
 
 def test_a_constant_column_does_no_harm():
@@ -74,6 +74,7 @@ def test_a_constant_column_does_no_harm():
         ),
         ({"a": [1.0, np.inf]}, "'a' must be finite, but holds infinity"),
         ({"a": [np.nan, np.nan]}, "'a' is empty in all training rows"),
+        ({"a": pd.Series([None, None], dtype=object)}, "'a' is empty in all training rows"),
         ({"a": ["x", "x"]}, "no features are left"),
     ],
 )

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from softswitch.cli.refusing import or_refuse
+from softswitch.support import checks
 from softswitch.support.complaints import all_at_once
 from softswitch.tables.settings import INCOMPLETE, TASKS, Config, DataSection, TaskSection, write_config
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 WIDEST = 80
+MOSTLY = 0.8
+"""The share of positive rows from which on a bound on misses asks for little."""
 MOST_SHOWN = 24
 """Columns, above which plain features are told in one line."""
 
@@ -157,12 +160,6 @@ def _check_wishes(wishes: Wishes, out: Path, force: bool) -> None:
         said.append(f"--kind must be one of {', '.join(TASKS)}, but is {wishes.kind!r}")
     if said:
         raise ValueError("\n".join(said))
-
-
-def _kind(told: str) -> str:
-    if told not in TASKS:
-        raise ValueError(f"it must be one of {', '.join(TASKS)}, but is {told!r}")
-    return told
 
 
 def _look(file: str) -> LookedAt:
@@ -315,10 +312,11 @@ def _task(looked: LookedAt, label: str, wishes: Wishes, what: str, ask: bool) ->
     )
 
     kind = wishes.kind or KIND_OF_LABEL[what]
-    if ask and wishes.kind is None:
-        kind = _asked("What must hold at every client", kind, _kind)
     labels = looked.table[label].dropna()
     suitable = kinds_for(labels, what)
+    if ask and wishes.kind is None:
+        question = f"What must hold at every client ({', '.join(suitable)})"
+        kind = _asked(question, kind, lambda told: checks.one_of("the answer", told, suitable))
     if kind not in suitable:
         raise ValueError(
             f"--kind must be one of {', '.join(suitable)}, since {label!r} is {LABEL_IN_WORDS[what]} "
@@ -387,7 +385,12 @@ def _words(looked: LookedAt, roles: Roles) -> list[str]:
     if (positive := roles.positive) is not None:
         other = "" if positive.why == "as you said" else f" Else: --positive {str(positive.other)!r}"
         said.append(f"Positive is {positive.value!r}, {positive.share:.1%} of the rows: {positive.why}.{other}")
-    said.append(f"At every client: {roles.task.kind} at most {roles.task.at_most:g}.")
+        if positive.share > MOSTLY and roles.task.kind == TASKS[0]:
+            said.append(
+                f"Most rows are positive: who always says {positive.value!r} misses none. Is it {positive.other!r} "
+                "that must not be missed?"
+            )
+    said.append(f"At every client: {roles.task.kind} at most {roles.task.at_most:g}. Else: --kind, --at-most")
     if roles.ignore:
         said.append("\nLeft out (to keep one: --keep COLUMN):")
         said += [f"- {name}: {reason}" for name, reason in roles.ignore.items()]

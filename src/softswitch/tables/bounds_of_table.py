@@ -26,9 +26,11 @@ from softswitch.problem.ranges import ends
 from softswitch.results.along_bounds.cost_of_bounds import Frontier
 from softswitch.results.along_bounds.frontier_point import BoundOutcome, FrontierPoint
 from softswitch.results.promised import NO_ANSWER, ending
-from softswitch.runs.folder import CONFIG, Run, new_folder, open_run, versions, write_result
+from softswitch.runs.bounded_in_words import bounded_in_words
+from softswitch.runs.folder import CONFIG, Run, flat_settings, new_folder, open_run, versions, write_result
 from softswitch.runs.frontier_files import FRONTIER, has_frontier, write_frontier
 from softswitch.support.files import write_atomically
+from softswitch.tables.client_metrics import client_columns
 from softswitch.tables.label_meaning import Amount, Label
 from softswitch.tables.model import write_encoding
 from softswitch.tables.ready import CERTIFIED, ReadyTable, make_ready
@@ -241,8 +243,10 @@ def _write_model(folder: Path, point: FrontierPoint, config: Config, ready: Read
     write_encoding(folder, ready.encoding, config.data.label, ready.label, config.model.hidden)
     constants = partial(ready.label.constant, ready.problem.start)
     result = add_baselines(point.result, ready.problem, ready.train, constants=constants, unconstrained=False)
-    rows = {"rows": ready.train.sizes.tolist()}
-    write_result(folder, result, about=about, clients=rows, certificate=point.certificate)
+    settings, positive = flat_settings(write_config(own)), getattr(ready.label, "positive", None)
+    about = about | {"bounded": bounded_in_words(settings, point.bound, positive)}
+    columns = client_columns(ready, result)
+    write_result(folder, result, about=about, clients=columns, certificate=point.certificate)
 
 
 def _ending(point: FrontierPoint, found: Frontier) -> str:

@@ -85,6 +85,8 @@ class Levels:
     def fit(cls, values: pd.Series) -> Levels:
         """The levels of training rows."""
         words = as_words(values.dropna())
+        if words.empty:
+            raise ValueError(f"column {values.name!r} is empty in all training rows; ignore it")
         levels = sorted(set(words))
         if not (many := len(levels) > MOST_LEVELS):
             return cls(str(values.name), tuple(levels), empty=bool(values.isna().any()))

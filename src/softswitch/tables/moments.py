@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,16 +15,23 @@ MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", 
 IN_OTHER_LANGUAGES = {"mär": 3, "mrz": 3, "mai": 5, "okt": 10, "dez": 12, "fév": 2, "avr": 4, "aoû": 8, "déc": 12}
 ORDERS = ("dmy", "mdy")
 """How the first two numbers of 05/01/2013 may be meant."""
-_TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(:(?P<second>\d{2}([.,]\d+)?))?\s*(?P<half>[AaPp])?(?(half)\.?[Mm]\.?)"
-_ZONE = r"\s*(Z|UTC|[-+]\d{2}(:?\d{2})?)?"
-_DATES = (
-    r"(?P<year>\d{4})(?P<apart>[-/.])(?P<month>\d{1,2})((?P=apart)(?P<day>\d{1,2}))?",
-    r"(?P<first>\d{1,2})(?P<apart>[-/.])(?P<other>\d{1,2})(?P=apart)(?P<year>\d{4}|\d{2})",
-    r"(?P<day>\d{1,2})[\s./-]*(?P<named>[^\W\d_]{3,9})[\s.,/-]*(?P<year>\d{4}|\d{2})",
-    r"(?P<named>[^\W\d_]{3,9})[\s.]*(?P<day>\d{1,2}),?\s+(?P<year>\d{4})",
-    r"(?P<year>(19|20)\d{2})(?P<month>0[1-9]|1[0-2])(?P<day>[0-3]\d)",
+_TIME = re.compile(
+    r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(:(?P<second>\d{2}([.,]\d+)?))?\s*(?P<half>[AaPp])?(?(half)\.?[Mm]\.?)"
+    r"\s*(Z|UTC|[-+]\d{2}(:?\d{2})?)?"
 )
-_PATTERNS = (*(re.compile(rf"{date}([T\s]\s*{_TIME}{_ZONE})?") for date in _DATES), re.compile(_TIME))
+_DATES = tuple(
+    map(
+        re.compile,
+        (
+            r"(?P<year>\d{4})(?P<apart>[-/.])(?P<month>\d{1,2})((?P=apart)(?P<day>\d{1,2}))?",
+            r"(?P<first>\d{1,2})(?P<apart>[-/.])(?P<other>\d{1,2})(?P=apart)(?P<year>\d{4}|\d{2})",
+            r"(?P<day>\d{1,2})[\s./-]*(?P<named>[^\W\d_]{3,9})[\s.,/-]*(?P<year>\d{4}|\d{2})",
+            r"(?P<named>[^\W\d_]{3,9})[\s.]*(?P<day>\d{1,2}),?\s+(?P<year>\d{4})",
+            r"(?P<year>(19|20)\d{2})(?P<month>0[1-9]|1[0-2])(?P<day>[0-3]\d)",
+        ),
+    )
+)
+_APART = re.compile(r"(?P<date>.+?)(T|\s+)(?P<time>\d{1,2}:.+)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,19 +62,12 @@ def moments_of(values: pd.Series, order: str | None = None) -> Moments:
         days = (wall.dt.normalize() - pd.Timestamp(0)) / pd.Timedelta(days=1)
         hours = (wall - wall.dt.normalize()) / pd.Timedelta(hours=1)
         return Moments(days.to_numpy(float), hours.to_numpy(float), np.zeros(len(values), bool))
-    codes, kept = pd.factorize(values)
-    parts = [_read(_as_text(value)) for value in kept]
-    told = next(iter(order_of(values)), None) or order or ORDERS[0]
-    dates = [_date(part, told) for part in parts]
-    hours = [_hours(part) for part in parts]
-    days = _day_numbers(dates)
-    unread = np.array(
-        [part is None or (bool(part.get("year")) and np.isnan(day)) for part, day in zip(parts, days, strict=True)],
-        dtype=bool,
-    )
-    late = np.array(hours, dtype=float)
-    unread |= ~(np.isnan(late) | (late < 24))
-    return Moments(np.append(days, np.nan)[codes], np.append(late, np.nan)[codes], np.append(unread, False)[codes])
+    codes, dates, times = _cells(values)
+    told = next(iter(_orders(dates)), None) or order or ORDERS[0]
+    days = _once_each(dates, lambda kept: _day_numbers([_date(text, told) for text in kept]))
+    hours = _once_each(times, lambda kept: np.array([_hours(text) for text in kept], dtype=float))
+    unread = (np.isnan(days) & (dates != "")) | (np.isnan(hours) & (times != ""))
+    return Moments(np.append(days, np.nan)[codes], np.append(hours, np.nan)[codes], np.append(unread, False)[codes])
 
 
 def tells_moments(values: pd.Series) -> bool:
@@ -76,32 +77,53 @@ def tells_moments(values: pd.Series) -> bool:
     filled = values.dropna()
     if filled.empty or not (is_text(values) or _could_be_dates(filled)):
         return False
-    few = [_read(_as_text(value)) for value in pd.unique(filled)[:FEW]]
-    if not all(few) or len({part.get("year") is None for part in few if part}) != 1:
+    few = pd.Series(pd.unique(filled)[:FEW], name=values.name)
+    moments = moments_of(few)
+    if moments.unread.any() or len(np.unique(np.isnan(moments.days))) > 1:
         return False
-    found = order_of(values)
-    return not (len(found) > 1) and not moments_of(values).unread.any()
+    return len(order_of(values)) < 2 and not moments_of(values).unread.any()
 
 
 def order_of(values: pd.Series) -> tuple[str, ...]:
     """How dates such as 05/01/2013 must be meant: one way, not told (none), or, by different cells, both."""
-    if not is_text(values):
-        return ()
-    firsts, others = set(), set()
-    for value in pd.unique(values.dropna()):
-        part = _read(_as_text(value))
-        if part and part.get("first"):
-            firsts.add(int(part["first"]))
-            others.add(int(part["other"]))
-    limits = zip(ORDERS, (firsts, others), strict=True)
-    return tuple(order for order, numbers in limits if numbers and max(numbers) > 12)
+    return _orders(_cells(values)[1]) if is_text(values) else ()
 
 
 def has_doubtful_order(values: pd.Series) -> bool:
     """Whether dates such as 05/01/2013 could all be meant either way."""
     if not is_text(values) or order_of(values):
         return False
-    return any(bool((_read(_as_text(value)) or {}).get("first")) for value in pd.unique(values.dropna()))
+    return any("first" in (_read_date(text) or {}) for text in pd.unique(_cells(values)[1]))
+
+
+def _cells(values: pd.Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Which of the column's different cells each cell is, and the texts of their date and of their time of day."""
+    codes, kept = pd.factorize(values)
+    dates, times = np.empty(len(kept), dtype=object), np.empty(len(kept), dtype=object)
+    for i, value in enumerate(kept):
+        text = _as_text(value)
+        both = _APART.fullmatch(text) if ":" in text else None
+        if both is not None:
+            dates[i], times[i] = both["date"], both["time"]
+        else:
+            dates[i], times[i] = ("", text) if _TIME.fullmatch(text) else (text, "")
+    return codes, dates, times
+
+
+def _once_each(texts: np.ndarray, read: Callable[[list[str]], np.ndarray]) -> np.ndarray:
+    """What each text says, read once where it is there several times: days and hours are far fewer than moments."""
+    codes, kept = pd.factorize(texts)
+    return read([str(text) for text in kept])[codes] if len(kept) else np.zeros(0)
+
+
+def _orders(dates: np.ndarray) -> tuple[str, ...]:
+    numbers: dict[str, int] = dict.fromkeys(ORDERS, 0)
+    for text in pd.unique(dates):
+        part = _read_date(text)
+        if part and "first" in part:
+            for order, name in zip(ORDERS, ("first", "other"), strict=True):
+                numbers[order] = max(numbers[order], int(part[name]))
+    return tuple(order for order, largest in numbers.items() if largest > 12)
 
 
 def _as_text(value: object) -> str:
@@ -114,27 +136,28 @@ def _could_be_dates(values: pd.Series) -> bool:
     return named and pd.api.types.is_numeric_dtype(values) and bool(values.between(19000101, 20991231).all())
 
 
-def _read(text: str) -> dict[str, str] | None:
-    for pattern in _PATTERNS:
+def _read_date(text: str) -> dict[str, str] | None:
+    for pattern in _DATES:
         if (found := pattern.fullmatch(text)) is not None:
             return found.groupdict()
     return None
 
 
-def _date(part: dict[str, str] | None, order: str) -> tuple[float, float, float]:
-    if part is None or not part.get("year"):
+def _date(text: str, order: str) -> tuple[float, float, float]:
+    part = _read_date(text)
+    if part is None:
         return np.nan, np.nan, np.nan
     year = int(part["year"])
     if len(part["year"]) == 2:
         year += 2000 if year < 69 else 1900
-    if part.get("first"):
+    if "first" in part:
         day, month = (int(part[name]) for name in (("first", "other") if order == "dmy" else ("other", "first")))
         return year, month, day
-    if part.get("named"):
+    if "named" in part:
         named = part["named"].lower()[:3]
         known = MONTHS.index(named) + 1 if named in MONTHS else IN_OTHER_LANGUAGES.get(named, 0)
         return year, known, int(part["day"])
-    return year, int(part["month"]), int(part.get("day") or 1)
+    return year, int(part["month"]), int(part["day"] or 1)
 
 
 def _day_numbers(dates: list[tuple[float, float, float]]) -> np.ndarray:
@@ -144,10 +167,12 @@ def _day_numbers(dates: list[tuple[float, float, float]]) -> np.ndarray:
     return ((days - pd.Timestamp(0)) / pd.Timedelta(days=1)).to_numpy(float)
 
 
-def _hours(part: dict[str, str] | None) -> float:
-    if part is None or not part.get("hour"):
+def _hours(text: str) -> float:
+    part = _TIME.fullmatch(text)
+    if part is None:
         return np.nan
-    hour, half = int(part["hour"]), (part.get("half") or "").lower()
+    hour, half = int(part["hour"]), (part["half"] or "").lower()
     if half:
         hour = hour % 12 + (12 if half == "p" else 0)
-    return hour + int(part["minute"]) / 60 + float((part.get("second") or "0").replace(",", ".")) / 3600
+    found = hour + int(part["minute"]) / 60 + float((part["second"] or "0").replace(",", ".")) / 3600
+    return found if found < 24 else np.nan

@@ -25,6 +25,8 @@ LABEL_IN_WORDS = {"two": "two classes", "classes": "several classes", "number": 
 HELD_OUT = DataSection("", "", "").held_out
 MANY_COPIES = 0.01
 """The share of rows that look like others from which on it is said."""
+FEWEST_OF_A_CLASS = 20
+"""Rows of a class, fewer of which are said."""
 FEWEST_ROWS = 3
 """Rows that a column's values have on the average, at least, where they may be clients."""
 SURE = ((3.0, 1.0), (2.0, 2.0))
@@ -204,6 +206,11 @@ def remarks(
         single = int((rows[label].groupby(as_words(rows[client])).nunique() < 2).sum())
         if single:
             said.append(f"clients with rows of one class only: {single:,} of {len(sizes):,}")
+    if what == "classes":
+        counts = as_words(rows[label]).value_counts()
+        rare = [f"{shorten(name)} ({many})" for name, many in counts.items() if many < FEWEST_OF_A_CLASS]
+        if rare:
+            said.append(f"classes with fewer than {FEWEST_OF_A_CLASS} rows, too few to learn: {', '.join(rare[:5])}")
     said += [f"{seen.name}: {seen.remark}" for seen in survey if seen.remark and seen.name not in ignored]
     half = [seen.name for seen in survey if 0.5 < seen.empty <= 1 and seen.name not in (*ignored, label, client)]
     if half:
