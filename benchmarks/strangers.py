@@ -35,9 +35,7 @@ from softswitch.tables.model import load
 from softswitch.tables.settings import OF_AMOUNTS
 
 FEWEST_ROWS = 20
-"""The worst client is the worst of those with so many new rows,"""
-FEWEST_OF_CLASS = 5
-"""and the worst class of those with so many at the client."""
+"""The worst client is the worst of those with so many new rows; so are classes at a client."""
 
 
 class Case(NamedTuple):
@@ -248,8 +246,8 @@ def _judged(kind: str, bound: float, values: np.ndarray, truth: np.ndarray) -> t
     wrong = values != truth
     if kind == "miss-rate":
         positive = truth == 1
-        return tuple(float(wrong[own].mean()) if own.any() else 0.0 for own in (~positive, positive))  # type: ignore[return-value]
-    missed = [float(wrong[truth == one].mean()) for one in np.unique(truth) if (truth == one).sum() >= FEWEST_OF_CLASS]
+        return tuple(float(wrong[own].mean()) if own.sum() >= FEWEST_ROWS else 0.0 for own in (~positive, positive))  # type: ignore[return-value]
+    missed = [float(wrong[truth == one].mean()) for one in np.unique(truth) if (truth == one).sum() >= FEWEST_ROWS]
     return float(wrong.mean()), float(wrong.mean()) if kind == "error-rate" else max(missed, default=0.0)
 
 

@@ -162,8 +162,13 @@ class Prepared:
     kinds: tuple[Kind, ...] = ()
 
     def result_of(self, model: Candidate) -> Result:
-        """The result of the model's run with the model as its answer, judged by the tolerance asked for."""
-        run = replace(model.result, rule=replace(model.result.rule, tolerance=model.tolerance))
+        """The result of the model's run with the model as its answer, judged by the tolerance asked for.
+
+        What looks wrong is told of the first run: another was perhaps trained for a part of the tolerance, and what it
+        says of that part would be said of the whole.
+        """
+        own = replace(model.result.rule, tolerance=model.tolerance)
+        run = replace(model.result, rule=own, diagnosis=self.first.diagnosis)
         said = f"model chosen for unseen rows ({model})"
         return replace(
             run.with_model(model.params, said, self.learnt_from(model.params)), baselines=self.first.baselines

@@ -36,7 +36,7 @@ from softswitch.tables.model import write_encoding
 from softswitch.tables.ready import CERTIFIED, ReadyTable, make_ready
 from softswitch.tables.rule_choice import rule_by
 from softswitch.tables.settings import Config, read_config, write_config
-from softswitch.tables.training import earlier_looks, length_and_answer, taking_part
+from softswitch.tables.training import constraint_names, earlier_looks, length_and_answer, taking_part
 from softswitch.tasks.networks import Network, outputs
 
 RUNGS = (4.0, 2.0, 1.5, 1.0, 0.75, 0.5, 0.25)
@@ -245,6 +245,7 @@ def _write_model(folder: Path, point: FrontierPoint, config: Config, ready: Read
     result = add_baselines(point.result, ready.problem, ready.train, constants=constants, unconstrained=False)
     settings, positive = flat_settings(write_config(own)), getattr(ready.label, "positive", None)
     about = about | {"bounded": bounded_in_words(settings, point.bound, positive)}
+    about = about | {"constraints": constraint_names(config, ready.label)}
     columns = client_columns(ready, result)
     write_result(folder, result, about=about, clients=columns, certificate=point.certificate)
 

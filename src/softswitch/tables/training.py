@@ -45,6 +45,7 @@ from softswitch.support.complaints import all_at_once
 from softswitch.support.files import write_atomically, write_json
 from softswitch.tables.client_metrics import client_columns
 from softswitch.tables.kinds import GROUPED
+from softswitch.tables.label_meaning import Label, SeveralClasses
 from softswitch.tables.model import write_encoding
 from softswitch.tables.ready import CERTIFIED, ReadyTable, make_ready
 from softswitch.tables.rule_choice import memory_by, rule_by
@@ -251,6 +252,7 @@ def _run(
     settings = flat_settings(write_config(config))
     positive = getattr(ready.label, "positive", None)
     about = about | {"bounded": bounded_in_words(settings, config.task.at_most, positive)}
+    about = about | {"constraints": constraint_names(config, ready.label)}
     write_encoding(folder, ready.encoding, config.data.label, ready.label, config.model.hidden)
     columns = client_columns(ready, result)
     if config.task.kind in GROUPED and ready.held_out is not None and find_spec("fairlearn") is not None:
@@ -259,6 +261,17 @@ def _run(
         about = about | {"groups": {others[row.pop("group")]: row for row in told}}
     write_result(folder, result, about=about, clients=columns, certificate=certificate)
     return Trained(folder, result, certificate, about.get("aim"))
+
+
+def constraint_names(config: Config, label: Label) -> list[str]:
+    """What each constraint is called, where a kind has several."""
+    if config.task.kind == "class-miss-rate" and isinstance(label, SeveralClasses):
+        return [f"{value} missed" for value in label.values]
+    several = {
+        "mean-error": ["too high on average", "too low on average"],
+        "group-loss": [f"log loss of {config.task.protected}", "log loss of others"],
+    }
+    return several.get(config.task.kind, [])
 
 
 def _beside(ready: ReadyTable) -> ClientData | None:

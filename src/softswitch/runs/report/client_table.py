@@ -98,9 +98,9 @@ def _columns(run: Run, found: list[ClientStanding], words: KindInWords) -> dict[
     for name, heading in ROWS.items():
         if name in told:
             columns[heading, ""] = [Cell(number(value)) for value in told[name]]
-    many = sum(name.startswith("constraint") for name in told)
-    for i, name in enumerate([name for name in told if name.startswith("constraint")], 1):
-        heading = words.constraint if many == 1 else f"{words.constraint} {i}"
+    constraints = [name for name in told if name.startswith("constraint")]
+    headings = run.about.get("constraints") or [f"{words.constraint} {i}" for i in range(1, len(constraints) + 1)]
+    for name, heading in zip(constraints, headings if len(constraints) > 1 else [words.constraint], strict=True):
         columns[heading, "training rows"] = [Cell(words.write(value)) for value in told[name]]
     columns[words.objective, "training rows"] = [Cell(number(value)) for value in told["objective"]]
     for name in ("times_heard", "last_heard_in_round"):
