@@ -23,7 +23,7 @@ def invoke(*words, code=0):
         (("train",), "Error: Missing argument 'SETTINGS'.\nFor all options: "),
         (("train", "--bad"), "Error: No such option"),
         (("nosuch",), "Error: No such command 'nosuch'."),
-        (("init", "--kind", "x"), "Error: --kind must be one of "),
+        (("init", "--kind", "x"), "Error: name your table: softswitch init TABLE"),
         (("plan", "--clients", "0"), "Error: Invalid value for '--clients'"),
     ],
 )

@@ -127,6 +127,7 @@ def test_a_run_of_before_the_aim_was_a_setting_is_resumed_as_it_was(home, tmp_pa
     assert "aim" not in json.loads((made.folder / "run.json").read_text())
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_an_estimator_is_trained_for_its_certificate_and_refuses_without():
     table = hospital_table()
     X, y = table.drop(columns=["hospital", "diagnosis"]), (table["diagnosis"] == "malignant").to_numpy()
