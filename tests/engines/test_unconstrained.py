@@ -1,5 +1,7 @@
 """Models beside an answer: without the constraint, and constant predictions."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -136,6 +138,34 @@ def test_the_best_constant_for_neyman_pearson(tolerance):
         problem = problem_of_kind("neyman-pearson", 3, (4,)).problem
         again = ss.add_baselines(told, problem, labelled((0.3, 0.6)), unconstrained=False)
         assert again.diagnosis == told.diagnosis  # nothing is said twice
+
+
+def test_decisions_are_compared_by_the_rate_that_the_bound_is_paid_with():
+    """Scores just above 0 for positive rows and far above it for half of the others: a larger loss than a constant's,
+    and yet half as many false alarms."""
+    clients = labelled((0.5,))
+    y = np.asarray(clients.rows.columns["y"])
+    x = np.zeros((len(y), 3), np.float32)
+    x[:, 0] = np.where(y == 1, 0.1, np.where(np.arange(len(y)) % 2, 3.0, -0.1))
+    data = ss.ClientData.from_arrays({"x": x, "y": y}, np.zeros(len(y), int))
+    made = problem_of_kind("miss-rate", 3)
+    rule = ss.SoftmaxSGM(alpha=20.0, step_size=1e-9, tolerance=0.05)
+    start = [{"w": jnp.array([[1.0], [0.0], [0.0]]), "b": jnp.zeros(1)}]
+    result = ss.solve(replace(made.problem, start=start), data, rule, rounds=1)
+    told = [
+        ss.add_baselines(
+            result,
+            made.problem,
+            data,
+            constants=lambda odds: constant_network(start, odds),
+            unconstrained=False,
+            cost=cost,
+        )
+        for cost in (None, made.cost)
+    ]
+    assert result.worst_objective > np.log(2)
+    seen = [[finding.illness for finding in one.diagnosis] for one in told]
+    assert ["no better than a constant" in one for one in seen] == [True, False]
 
 
 def test_the_best_constant_for_parity():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,6 +49,7 @@ def add_baselines(
     constants: Callable[[float], Params] | None = None,
     unconstrained: bool = True,
     held_out: ClientData | None = None,
+    cost: Callable[..., Any] | None = None,
 ) -> Result:
     """The same result with more models beside its answer, and what they say of it in the diagnosis.
 
@@ -61,12 +62,19 @@ def add_baselines(
         unconstrained: also train from the answer on without the constraint, for the worst client and for the mean one,
             each with about an eighth of the work of the run. ``result.price`` is then what the constraint costs.
         held_out: the rows that the run looked at beside, where it had such: what was compiled for it then serves again.
+        cost: a function like the objective, by whose largest value at any client the answer is compared with the
+            constant; by default the objective itself. Where decisions are bounded it is a rate of decisions: a loss
+            of scores near 0 is small, whatever they decide.
     """
     checks.expect("result", result, Result)
     judge = judge_of(problem, clients)
-    more = []
+    more: list[Baseline] = []
+    costs: list[float] | None = None
     if constants is not None:
         odds, judged = best_constant(judge, constants, result.rule)
+        if cost is not None:
+            by_cost = judge_of(replace(problem, objective=cost, objective_range=None), clients)
+            costs = [float(by_cost(params).objective.max()) for params in (result.params, constants(odds))]
         more.append(Baseline.of(CONSTANT, judged, result.rule, constants(odds)))
     if unconstrained and np.isfinite(result.worst_objective):
         budget = _budget(result, problem, clients)
@@ -77,7 +85,7 @@ def add_baselines(
     names = {one.name for one in more}
     beside = (*(one for one in result.baselines if one.name not in names), *more)
     known = {finding.illness for finding in result.diagnosis}
-    found = [finding for finding in no_better(result.as_baseline, beside) if finding.illness not in known]
+    found = [finding for finding in no_better(result.as_baseline, beside, costs) if finding.illness not in known]
     return replace(result, baselines=beside, diagnosis=(*result.diagnosis, *found))
 
 

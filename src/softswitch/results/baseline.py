@@ -97,10 +97,16 @@ def named_baseline(name: str, among: Sequence[Baseline]) -> Baseline | None:
     return next((one for one in among if one.name == name), None)
 
 
-def no_better(answer: Baseline, among: Sequence[Baseline]) -> list[Finding]:
-    """Where an answer is no better than a trivial model that is feasible."""
+def no_better(answer: Baseline, among: Sequence[Baseline], costs: Sequence[float] | None = None) -> list[Finding]:
+    """Where an answer is no better than a trivial model that is feasible.
+
+    Args:
+        answer: the answer,
+        among: and the models beside it.
+        costs: of the answer and the constant, where they are not to be compared by F.
+    """
     found = [_no_better_than_start(answer, named_baseline(START, among))]
-    found.append(_no_better_than_constant(answer, named_baseline(CONSTANT, among)))
+    found.append(_no_better_than_constant(answer, named_baseline(CONSTANT, among), costs))
     return [finding for finding in found if finding is not None]
 
 
@@ -114,13 +120,19 @@ def _no_better_than_start(answer: Baseline, start: Baseline | None) -> Finding |
     )
 
 
-def _no_better_than_constant(answer: Baseline, constant: Baseline | None) -> Finding | None:
-    if constant is None or not constant.feasible or not _at_least(answer.objective, constant.objective, HARDLY_BETTER):
+def _no_better_than_constant(
+    answer: Baseline, constant: Baseline | None, costs: Sequence[float] | None
+) -> Finding | None:
+    if constant is None:
         return None
+    own, other = (answer.objective, constant.objective) if costs is None else costs
+    if not constant.feasible or not _at_least(own, other, HARDLY_BETTER):
+        return None
+    what = "F =" if costs is None else "the rate that the bound is paid with at"
     return Finding(
         "no better than a constant",
-        f"one and the same prediction for every row is feasible and has F = {in_words(constant.objective)}, the answer "
-        f"{in_words(answer.objective)}",
+        f"one and the same prediction for every row is feasible and has {what} {in_words(other)}, the answer "
+        f"{in_words(own)}",
         "Run longer or leave step_size out; if that does not help, raise the tolerance, or look whether the features "
         "tell anything of the label",
     )

@@ -242,7 +242,8 @@ def _write_model(folder: Path, point: FrontierPoint, config: Config, ready: Read
     write_atomically(folder / CONFIG, write_config(own).encode(), durable=False)
     write_encoding(folder, ready.encoding, config.data.label, ready.label, config.model.hidden)
     constants = partial(ready.label.constant, ready.problem.start)
-    result = add_baselines(point.result, ready.problem, ready.train, constants=constants, unconstrained=False)
+    told: dict[str, Any] = {"constants": constants, "unconstrained": False, "cost": ready.cost}
+    result = add_baselines(point.result, ready.problem, ready.train, **told)
     settings, positive = flat_settings(write_config(own)), getattr(ready.label, "positive", None)
     about = about | {"bounded": bounded_in_words(settings, point.bound, positive)}
     about = about | {"constraints": constraint_names(config, ready.label)}

@@ -40,10 +40,18 @@ class OwnFunctions(NamedTuple):
 
 
 class KindOfProblem(NamedTuple):
-    """A problem, and what batches are to be drawn by."""
+    """A problem, and what goes with it.
+
+    Attributes:
+        problem: objective, constraint and start.
+        strata: what batches are to be drawn by.
+        cost: the rate that the bound is paid with, where there is one: false alarms for a bound on misses. Training
+            descends on the objective, a smooth loss of the same rows; what a model is worth is said by the rate.
+    """
 
     problem: Problem
     strata: str | tuple[str, ...] | None
+    cost: Callable[..., Any] | None = None
 
 
 class Loss(NamedTuple):
@@ -110,7 +118,8 @@ def problem_of_kind(
     if kind in decisions:
         small, rate, strata = decisions[kind]
         stated = Problem(small, rate.constraint, start, constraint_stand_in=rate.stand_in, constraint_range=ZERO_ONE)
-        return KindOfProblem(stated, strata)
+        paid_with = {"miss-rate": rates.false_alarm_rate, "false-alarm-rate": rates.miss_rate}.get(kind)
+        return KindOfProblem(stated, strata, None if paid_with is None else paid_with(row_scores).constraint)
     made: dict[str, tuple[Any, Any, Any]] = {
         "neyman-pearson": (false_alarms, misses, "y"),
         "demographic-parity": (objective, demographic_parity(probability), "group"),

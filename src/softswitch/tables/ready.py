@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -45,6 +47,7 @@ class ReadyTable:
         encoding: how columns become features.
         label: what the label is.
         fingerprint: of the file.
+        cost: the rate that the bound is paid with, where there is one.
         left_out: how many rows were left out, since their label, client or group is empty.
     """
 
@@ -55,6 +58,7 @@ class ReadyTable:
     encoding: Encoding
     label: Label
     fingerprint: str
+    cost: Callable[..., Any] | None = None
     left_out: int = 0
 
     @property
@@ -113,7 +117,7 @@ def make_ready(config: Config, folder: Path) -> ReadyTable:
         for part in masks
     )
     assert train is not None
-    return ReadyTable(made.problem, train, choosing, held, encoding, label, _digest(file), left_out)
+    return ReadyTable(made.problem, train, choosing, held, encoding, label, _digest(file), made.cost, left_out)
 
 
 def _read(file: Path, config: Config) -> tuple[pd.DataFrame, int]:

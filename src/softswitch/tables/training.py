@@ -243,7 +243,8 @@ def _run(
     diverged = result.status.code is StatusCode.DIVERGED
     if not diverged:
         constants = partial(ready.label.constant, ready.problem.start)
-        result = add_baselines(result, ready.problem, ready.train, constants=constants, held_out=_beside(ready))
+        beside: dict[str, Any] = {"constants": constants, "held_out": _beside(ready), "cost": ready.cost}
+        result = add_baselines(result, ready.problem, ready.train, **beside)
     certificate = None if found is None else found.certificate
     if found is None and ready.held_out is not None and not diverged:
         certificate = certify(result, ready.problem, ready.held_out, config.run.confidence)

@@ -30,7 +30,7 @@ from softswitch.results.result import Result
 from softswitch.results.trajectory import STILL_IMPROVING
 from softswitch.runs.folder import write_result
 from softswitch.runs.report import write_report
-from softswitch.tables.estimators.weighted_rows import SAMPLE_WEIGHT, weighted
+from softswitch.tables.estimators.weighted_rows import SAMPLE_WEIGHT, by_weights, weighted
 from softswitch.tables.kinds import Loss, problem_of_kind
 from softswitch.tables.label_meaning import Amount, Label
 from softswitch.tasks.networks import Network, moved_network, outputs
@@ -86,7 +86,9 @@ class FederatedEstimator(BaseEstimator):
         made = problem_of_kind(
             self._kind, X.shape[1], tuple(self.hidden), seed=seed, label=label, loss=self._loss(), at_most=bound
         )
-        problem = weighted(made.problem) if SAMPLE_WEIGHT in columns else made.problem
+        problem, cost = made.problem, made.cost
+        if SAMPLE_WEIGHT in columns:
+            problem, cost = weighted(problem), None if cost is None else by_weights(cost)
         if before is not None:
             problem = self._from_before(problem, before, label)
 
@@ -105,7 +107,8 @@ class FederatedEstimator(BaseEstimator):
         else:
             result = solve(problem, train, rule, **options)
         constants = partial(label.constant, problem.start)
-        self._keep(add_baselines(result, problem, train, constants=constants, unconstrained=False), label, train)
+        beside: dict[str, Any] = {"constants": constants, "unconstrained": False, "cost": cost}
+        self._keep(add_baselines(result, problem, train, **beside), label, train)
         if certify_by.any() and self.answered_ is None:
             self.certificate_ = certify(self.result_, problem, of(certify_by), self.confidence)
             self.answered_ = is_answer(self.certificate_) if self.choosing else None

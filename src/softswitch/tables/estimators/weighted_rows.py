@@ -21,14 +21,14 @@ def weighted(problem: Problem) -> Problem:
     stand_in = problem.constraint_stand_in
     return replace(
         problem,
-        objective=_weighted(problem.objective),
-        constraint=_weighted(problem.constraint),
-        constraint_stand_in=None if stand_in is None else _weighted(stand_in),
+        objective=by_weights(problem.objective),
+        constraint=by_weights(problem.constraint),
+        constraint_stand_in=None if stand_in is None else by_weights(stand_in),
     )
 
 
-def _weighted(function: Any) -> Any:
-    """A function of batches, or one made of several such."""
+def by_weights(function: Any) -> Any:
+    """The same function, of rows that count as the column ``sample_weight`` says; or one made of several functions."""
     if is_dataclass(function) and not isinstance(function, type):
         own = {entry.name: getattr(function, entry.name) for entry in fields(function)}
         of_batches = {name: _of_batches(own[name]) for name in ("statistics", "exact") if name in own}
