@@ -10,7 +10,9 @@ import pytest
 import softswitch as ss
 from softswitch.clients.parts import Parts
 from softswitch.engines import certified
+from softswitch.engines.candidates import Candidate, HowTrained
 from softswitch.engines.certified import prepare, solve_certified
+from softswitch.guarantees.unseen_rows.chances import Foreseen
 from softswitch.results.certificate import Verdict
 from softswitch.tables.kinds import problem_of_kind
 from softswitch.tasks.networks import moved_network
@@ -144,3 +146,15 @@ def test_without_a_move_models_are_chosen_among_iterates():
 def test_parts_are_wanted():
     with pytest.raises(TypeError, match="parts"):
         solve_certified(PROBLEM, ss.ClientData.from_list([{"x": jnp.zeros(3)}]), RULE)
+
+
+def test_where_nothing_keeps_the_bound_other_rows_decide():
+    """The nearest to the bound on the rows learnt from may have learnt them by heart."""
+
+    def model(learnt, other, objective):
+        return Candidate(None, None, HowTrained(), 1.0, 0.0, Foreseen(objective, other, learnt, 0.0), 0.1)
+
+    by_heart, honest, better = model(0.12, 0.9, 8.0), model(0.3, 0.4, 2.0), model(0.5, 0.4, 1.0)
+    assert min([by_heart, honest, better], key=lambda one: one.rank) is better
+    keeping = model(0.1, 0.9, 9.0)
+    assert min([by_heart, honest, keeping], key=lambda one: one.rank) is keeping

@@ -99,11 +99,18 @@ class Candidate:
         """The smaller, the better.
 
         Those that keep the tolerance on the rows they learnt from come first; then those that are likely enough, or the
-        likelier; where nothing can be certified, those that keep it on the rows to choose by; then the objective.
+        likelier; where nothing can be certified, those that keep it on the rows to choose by, or are the least above
+        it there; then the objective. How far a model is above it on the rows it learnt from does not count: the nearest
+        has often learnt them by heart.
         """
         told = self.foreseen
         likely = 1.0 if told.chance >= LIKELY else told.chance
-        return self.above, -likely, 0.0 if likely else max(0.0, told.constraint - self.tolerance), told.objective
+        return (
+            float(self.above > 0),
+            -likely,
+            0.0 if likely else max(0.0, told.constraint - self.tolerance),
+            told.objective,
+        )
 
     def __str__(self) -> str:
         moved = []
