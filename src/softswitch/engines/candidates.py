@@ -4,7 +4,8 @@ Each is judged by the rows to choose by: its worst client's objective there, and
 is varied, in this order, as far as it is needed:
 
 - which iterate, and where the model can be moved, its decision threshold and the size of its scores;
-- how large parameters may become, where the first model does worse on rows that it was not trained on;
+- how large parameters may become, unless rows are so many that none are learnt by heart, and the first model does as
+  well on rows that it was not trained on and is likely to be certified;
 - the margin: trained for a part of the tolerance, where no model so far is likely to be certified.
 """
 
@@ -37,6 +38,8 @@ MARGINS = (0.5, 0.2)
 """and training for so much of the tolerance."""
 WORSE = 0.05
 """A mean objective that is larger on other rows by such a part speaks for smaller parameters."""
+ENOUGH_ROWS = 1000
+"""With so many rows a parameter none are learnt by heart."""
 LIKELY = 0.9
 """A chance to be certified that is enough."""
 OFFSETS = (0.0, *(sign * 0.1 * 2.0**k for k in range(8) for sign in (-1, 1)))
@@ -208,10 +211,12 @@ def size_of_params(params: Params) -> float:
     return math.sqrt(sum(float(np.square(np.asarray(leaf, dtype=float)).sum()) for leaf in jax.tree.leaves(params)))
 
 
-def ways(first: Result, problem: Problem, found: list[Candidate]) -> Iterator[HowTrained]:
-    """How else to train, judged by what was found so far each time."""
+def ways(first: Result, problem: Problem, found: list[Candidate], rows: int) -> Iterator[HowTrained]:
+    """How else to train, judged by what was found so far each time; ``rows``: how many there were to learn from."""
     own = min((c for c in found if c.result is first), key=_rank)
-    if own.foreseen.worse > WORSE and problem.domain is None and size_of_params(first.params) > 0:
+    few = rows < ENOUGH_ROWS * sum(int(np.size(leaf)) for leaf in jax.tree.leaves(first.params))
+    doubtful = few or own.foreseen.worse > WORSE or own.foreseen.chance < LIKELY
+    if doubtful and problem.domain is None and size_of_params(first.params) > 0:
         for norm in NORMS:
             yield HowTrained(norm)
     if first.rule.tolerance <= 0:

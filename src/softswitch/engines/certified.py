@@ -208,7 +208,7 @@ def prepare(
     found = list(chooser.of(first, HowTrained(), kinds))
     shorter = max(min(FEWEST_ROUNDS, len(first.history)), len(first.history) // SHORTER)
     left = None if seconds is None else seconds - first.seconds
-    for way in ways(first, problem, found):
+    for way in ways(first, problem, found, int(parts.learn.sizes.sum())):
         if left is not None and left <= 0:
             break
         other = run(way, problem_of(way, problem, first), shorter, left, lower_bound=False)
