@@ -88,10 +88,12 @@ def init(
         list[str] | None, typer.Option(help="A column to keep though it is proposed to leave it out; several times.")
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(help=f"What must hold at every client: {', '.join(TASKS)}. By default {TASKS[0]}.")
+        str | None,
+        typer.Option(help=f"What must hold at every client: {', '.join(TASKS)}. By default by the label."),
     ] = None,
     at_most: Annotated[
-        float | None, typer.Option(help="Its bound; by default 0.05 for a rate and 0.1 for a loss or a probability.")
+        float | None,
+        typer.Option(help="Its bound: a rate (0.05 is 5%), a loss, or an error in the label's unit."),
     ] = None,
     sensitive: Annotated[str | None, typer.Option(help="The column with the group, where there are groups.")] = None,
     protected: Annotated[str | None, typer.Option(help="The protected group's value.")] = None,

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 from jaxtyping import Array
-from scipy.stats import rankdata
 
 from softswitch.clients.client_data import ClientData
 from softswitch.results.baseline import CONSTANT, FOR_THE_WORST, named_baseline
 from softswitch.results.result import Result
+from softswitch.support.ranks import auc
 from softswitch.tables.label_meaning import Amount, Label, SeveralClasses
 from softswitch.tables.ready import ReadyTable
 from softswitch.tasks.networks import outputs
@@ -32,13 +32,9 @@ def false_alarm_rate(y: np.ndarray, score: np.ndarray) -> float:
     return _share(score[y != 1] > 0)
 
 
-def auc(y: np.ndarray, score: np.ndarray) -> float:
+def auc_of_scores(y: np.ndarray, score: np.ndarray) -> float:
     """How often a positive row has a larger score than a negative one; a tie counts one half."""
-    positive = y == 1
-    many, others = int(positive.sum()), int((~positive).sum())
-    if not many or not others:
-        return math.nan
-    return float((rankdata(score)[positive].sum() - many * (many + 1) / 2) / (many * others))
+    return auc(score, y == 1)
 
 
 def mean_absolute_error(y: np.ndarray, score: np.ndarray) -> float:
@@ -58,7 +54,7 @@ def worst_class_recall(y: np.ndarray, score: np.ndarray) -> float:
 
 
 METRICS: dict[str, dict[str, Metric]] = {
-    "two-classes": {"miss_rate": miss_rate, "false_alarm_rate": false_alarm_rate, "auc": auc},
+    "two-classes": {"miss_rate": miss_rate, "false_alarm_rate": false_alarm_rate, "auc": auc_of_scores},
     "number": {"mean_absolute_error": mean_absolute_error},
     "classes": {"error_rate": class_error_rate, "worst_class_recall": worst_class_recall},
 }

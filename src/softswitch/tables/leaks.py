@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
+from softswitch.support.ranks import auc
 from softswitch.tables.cells import is_text
 from softswitch.tables.features import as_words
 from softswitch.tables.moments import moments_of, tells_moments
@@ -82,18 +83,9 @@ def _means(levels: np.ndarray, wanted: np.ndarray, learn: np.ndarray) -> np.ndar
     return (sums / (np.bincount(levels[learn], minlength=many) + 1))[levels]
 
 
-def auc(scores: np.ndarray, positive: np.ndarray) -> float:
-    """The chance that a positive row has the higher score, ties count half."""
-    many, ranks = int(positive.sum()), rankdata(scores)
-    others = len(positive) - many
-    if not many or not others:
-        return 0.5
-    return float((ranks[positive].sum() - many * (many + 1) / 2) / (many * others))
-
-
 def _auc_of_levels(levels: np.ndarray, classes: np.ndarray, learn: np.ndarray) -> float:
     scores = _means(levels, classes.astype(float), learn)
-    return auc(scores[~learn], classes[~learn] == 1)
+    return float(np.nan_to_num(auc(scores[~learn], classes[~learn] == 1), nan=0.5))
 
 
 def _auc_of_numbers(numbers: np.ndarray | None, classes: np.ndarray) -> float:

@@ -1,0 +1,17 @@
+"""How well scores put one kind of rows above another."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.stats import rankdata
+
+
+def auc(scores: np.ndarray, positive: np.ndarray) -> float:
+    """The chance that a positive row has a larger score than another, ties count half; NaN without rows of both."""
+    many = int(positive.sum())
+    others = len(positive) - many
+    if not many or not others:
+        return math.nan
+    return float((rankdata(scores)[positive].sum() - many * (many + 1) / 2) / (many * others))
