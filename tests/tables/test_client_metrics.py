@@ -22,9 +22,9 @@ def test_auc_is_that_of_scikit_learn_also_with_ties():
     draw = np.random.default_rng(0)
     for _ in range(20):
         y, score = draw.integers(0, 2, 40), np.round(draw.normal(size=40), 1)
-        assert metrics.auc(y, score) == pytest.approx(roc_auc_score(y, score))
-    assert metrics.auc(np.array([0, 1]), np.zeros(2)) == 0.5
-    assert math.isnan(metrics.auc(np.ones(3), np.zeros(3)))
+        assert metrics.auc_of_scores(y, score) == pytest.approx(roc_auc_score(y, score))
+    assert metrics.auc_of_scores(np.array([0, 1]), np.zeros(2)) == 0.5
+    assert math.isnan(metrics.auc_of_scores(np.ones(3), np.zeros(3)))
 
 
 def test_numbers_and_several_classes():
