@@ -15,7 +15,7 @@ federated-demo: $(VENV)/.flower
 	$(BIN)/python examples/hospitals/loopback.py federated-demo
 
 test: $(VENV)/.dev browser
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-all: $(VENV)/.dev browser
 	$(BIN)/python -m pytest -n 2

@@ -94,7 +94,9 @@ def test_a_mean_error_in_the_labels_unit(home):
 
 @pytest.fixture(scope="module")
 def went(home):
-    file = settings(home, "went", "went", ["minutes", "parcels"], kind="class-miss-rate", at_most=0.6)
+    file = settings(
+        home, "went", "went", ["minutes", "parcels"], kind="class-miss-rate", at_most=0.6, run={"aim": "bare"}
+    )
     return training.train(file, progress=False)
 
 
