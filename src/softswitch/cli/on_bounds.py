@@ -9,7 +9,6 @@ import typer
 from rich.console import Console
 
 from softswitch.cli.refusing import NO_ANSWER_CODE, or_refuse
-from softswitch.results.promised import looked_at_before
 
 if TYPE_CHECKING:
     from softswitch.results.along_bounds.frontier_point import FrontierPoint
@@ -31,6 +30,7 @@ def frontier(
     Bounds are certified from the loosest on until one is not, so that all that are hold together. Each bound's model is
     in a folder of its own, for softswitch predict. Ends with exit code 3 where no bound is certified.
     """
+    from softswitch.results.promised import looked_at_before
     from softswitch.runs.newest import run_named
     from softswitch.tables.bounds_of_table import frontier_by, name_of
 

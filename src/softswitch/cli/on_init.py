@@ -6,7 +6,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from softswitch.cli.refusing import or_refuse
 from softswitch.support import checks
-from softswitch.support.complaints import all_at_once
+from softswitch.support.complaints import all_at_once, did_you_mean
 from softswitch.tables.settings import INCOMPLETE, TASKS, Config, DataSection, TaskSection, write_config
 
 if TYPE_CHECKING:
@@ -169,9 +169,7 @@ def _look(file: str) -> LookedAt:
     from softswitch.tables.table import marks_in, read_table, written_form
 
     form = written_form(file)
-    told: dict[str, Any] = {}
-    if form is not None:
-        told = {"encoding": form.encoding, "separator": form.separator, "decimal": form.decimal}
+    told = {} if form is None else asdict(form)
     table = read_table(file, **told)
     if len(table.columns) < 3:
         found = "" if form is None else f" {form}"
@@ -251,10 +249,8 @@ def _which(
 def _column(looked: LookedAt, name: str, flag: str) -> str:
     columns = [str(one) for one in looked.table.columns]
     if name not in columns:
-        import difflib
-
-        near = difflib.get_close_matches(name, columns, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, columns[:30]))}"
+        near = did_you_mean(name, columns)
+        hint = f"did you mean {near!r}?" if near else f"there are {', '.join(map(repr, columns[:30]))}"
         raise ValueError(f"{flag} must name a column of the table, but is {name!r}; {hint}")
     if looked.table[name].nunique() < 2:
         raise ValueError(f"{flag} must name a column of several values, but {name!r} has one")
@@ -415,9 +411,7 @@ def _config(looked: LookedAt, roles: Roles, out: Path) -> Config:
         file = Path(os.path.relpath(file.resolve(), out.resolve().parent))
     needed = [roles.label, roles.client, *((roles.task.sensitive,) if roles.task.sensitive else ())]
     gaps = bool(looked.table[needed].isna().any().any())
-    form: dict[str, Any] = {}
-    if looked.form is not None:
-        form = {name: getattr(looked.form, name) for name in ("separator", "decimal", "encoding")}
+    form: dict[str, Any] = {} if looked.form is None else asdict(looked.form)
     data = DataSection(
         file.as_posix(),
         roles.label,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +13,7 @@ from rich.markup import escape
 from rich.tree import Tree
 
 from softswitch.cli.refusing import NO_ANSWER_CODE, or_refuse
-from softswitch.results.promised import looked_at_before
-from softswitch.support.text import short_numbers
-from softswitch.tables.settings import AUTO, SECTIONS, Config, write_config
+from softswitch.tables.settings import AUTO, SECTIONS, Config
 
 if TYPE_CHECKING:
     from softswitch.method.rules import Rule
@@ -69,13 +67,15 @@ def predict(
 
     def work() -> tuple[Path, int]:
         model = load(run_named(run), uncertified=uncertified)
-        table = read_table(data, empty=tuple(model.run.settings.get("data.empty", ())))
+        form = written_form(data)  # the table is given back as it was written
+        how = {} if form is None else asdict(form)
+        table = read_table(data, empty=tuple(model.run.settings.get("data.empty", ())), **how)
         file = out or data.with_name(re.sub(r"\.(\w+)(\.(gz|xz|bz2|zip))?$", "", data.name) + "-predicted.csv")
         if file.exists():
             raise ValueError(f"{file} is there already; give another --out")
-        form = written_form(data)  # the table is given back as it was written
-        how = {} if form is None else {"sep": form.separator, "decimal": form.decimal, "encoding": form.encoding}
-        read_table(data, as_text=True).assign(**model.columns(table)).to_csv(file, index=False, **how)
+        predicted = read_table(data, as_text=True, **how).assign(**model.columns(table))
+        alike = {} if form is None else {"sep": form.separator, "decimal": form.decimal, "encoding": form.encoding}
+        predicted.to_csv(file, index=False, **alike)
         return file, len(table)
 
     file, rows = or_refuse(work)
@@ -84,8 +84,8 @@ def predict(
 
 def _tree(config: Config, ready: ReadyTable, rule: Rule) -> Tree:
     """The settings as a tree, before training."""
-    from softswitch.runs.bounded_in_words import bounded_in_words
-    from softswitch.runs.folder import flat_settings
+    from softswitch.support.text import short_numbers
+    from softswitch.tables.training import what_must_hold
 
     tree = Tree("[bold]Settings")
     for section in SECTIONS:
@@ -110,9 +110,7 @@ def _tree(config: Config, ready: ReadyTable, rule: Rule) -> Tree:
     found.add(f"{len(ready.encoding.features)} features from {len(ready.encoding.columns)} columns")
     found.add(escape(f"label: {ready.label.said(ready.train.rows.columns['y'])}"))
     found.add(escape(f"method: {short_numbers(str(rule))}"))
-    settings = flat_settings(write_config(config))
-    positive = getattr(ready.label, "positive", None)
-    tree.add("[bold]what must hold").add(escape(bounded_in_words(settings, config.task.at_most, positive)))
+    tree.add("[bold]what must hold").add(escape(what_must_hold(config, ready.label)["bounded"]))
     if ready.parts is not None:
         from softswitch.guarantees.unseen_rows.beforehand import reach
 
@@ -123,6 +121,8 @@ def _tree(config: Config, ready: ReadyTable, rule: Rule) -> Tree:
 
 def _aim_in_words(aim: dict[str, Any]) -> str:
     """Certified or not, and how the model was chosen."""
+    from softswitch.results.promised import looked_at_before
+
     said = [aim["words"]]
     if "model" in aim:
         said.append(f"Of {aim['looked_at']} models looked at, the one chosen is {aim['model']}.")

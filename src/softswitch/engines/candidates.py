@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from softswitch.clients.client_data import ClientData
+from softswitch.engines.choice import size_of
 from softswitch.guarantees.unseen_rows.chances import Foreseen, Seen, foresee
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
 from softswitch.guarantees.unseen_rows.row_values import Kind, RowValues
@@ -214,7 +215,7 @@ def size_of_params(params: Params) -> float:
 def ways(first: Result, problem: Problem, found: list[Candidate], rows: int) -> Iterator[HowTrained]:
     """How else to train, judged by what was found so far each time; ``rows``: how many there were to learn from."""
     own = min((c for c in found if c.result is first), key=_rank)
-    few = rows < ENOUGH_ROWS * sum(int(np.size(leaf)) for leaf in jax.tree.leaves(first.params))
+    few = rows < ENOUGH_ROWS * size_of(first.params)
     doubtful = few or own.foreseen.worse > WORSE or own.foreseen.chance < LIKELY
     if doubtful and problem.domain is None and size_of_params(first.params) > 0:
         for norm in NORMS:

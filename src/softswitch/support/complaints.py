@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -17,3 +18,9 @@ def all_at_once(*works: Callable[[], Any]) -> tuple[Any, ...]:
     if said:
         raise ValueError("\n".join(said))
     return tuple(found)
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str | None:
+    """Which of the known names is most likely meant by one that is none of them; None where none is near."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return near[0] if near else None

@@ -26,8 +26,7 @@ from softswitch.problem.ranges import ends
 from softswitch.results.along_bounds.cost_of_bounds import Frontier
 from softswitch.results.along_bounds.frontier_point import BoundOutcome, FrontierPoint
 from softswitch.results.promised import NO_ANSWER, ending
-from softswitch.runs.bounded_in_words import bounded_in_words
-from softswitch.runs.folder import CONFIG, Run, flat_settings, new_folder, open_run, versions, write_result
+from softswitch.runs.folder import CONFIG, Run, new_folder, open_run, versions, write_result
 from softswitch.runs.frontier_files import FRONTIER, has_frontier, write_frontier
 from softswitch.support.files import write_atomically
 from softswitch.tables.client_metrics import client_columns
@@ -36,7 +35,7 @@ from softswitch.tables.model import write_encoding
 from softswitch.tables.ready import CERTIFIED, ReadyTable, make_ready
 from softswitch.tables.rule_choice import rule_by
 from softswitch.tables.settings import Config, read_config, write_config
-from softswitch.tables.training import constraint_names, earlier_looks, length_and_answer, taking_part
+from softswitch.tables.training import earlier_looks, length_and_answer, taking_part, what_must_hold
 from softswitch.tasks.networks import Network, outputs
 
 RUNGS = (4.0, 2.0, 1.5, 1.0, 0.75, 0.5, 0.25)
@@ -244,9 +243,7 @@ def _write_model(folder: Path, point: FrontierPoint, config: Config, ready: Read
     constants = partial(ready.label.constant, ready.problem.start)
     told: dict[str, Any] = {"constants": constants, "unconstrained": False, "cost": ready.cost}
     result = add_baselines(point.result, ready.problem, ready.train, **told)
-    settings, positive = flat_settings(write_config(own)), getattr(ready.label, "positive", None)
-    about = about | {"bounded": bounded_in_words(settings, point.bound, positive)}
-    about = about | {"constraints": constraint_names(config, ready.label)}
+    about = about | what_must_hold(own, ready.label)
     columns = client_columns(ready, result)
     write_result(folder, result, about=about, clients=columns, certificate=point.certificate)
 

@@ -290,7 +290,8 @@ def _places(known: tuple[Any, ...], values: Any) -> np.ndarray:
     by_text = {str(value): place for place, value in enumerate(known)}
     series = pd.Series(np.asarray(values))
     found = series.map(by_value)
-    found = found.where(found.notna(), series.astype(str).map(by_text))
+    if found.isna().any():
+        found = found.where(found.notna(), series.astype(str).map(by_text))
     if found.isna().any():
         raise ValueError(f"the label must be one of {list(known)[:8]}, but is {series[found.isna()].iloc[0]!r}")
     return found.to_numpy(np.int32)

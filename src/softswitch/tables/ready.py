@@ -79,24 +79,22 @@ def make_ready(config: Config, folder: Path) -> ReadyTable:
     data, task = config.data, config.task
     file = folder / data.file
     table, left_out = _read(file, config)
-    all_at_once(
+    of_all_rows, client, features, group = all_at_once(
         lambda: _label(column(table, data.label, "data.label"), np.ones(len(table), bool), config),
         lambda: column(table, data.client, "data.client"),
         lambda: _features(table, data),
-        lambda: _check_group(table, config),
+        lambda: _group(table, config),
     )
-    values, client = column(table, data.label, "data.label"), column(table, data.client, "data.client")
-    alike: dict[str, np.ndarray] = {}
-    if _what(values, config) != Amount.what:
-        alike["y"] = _label(values, np.ones(len(table), bool), config).encode(values)
-    if task.kind in GROUPED:
-        group = column(table, str(task.sensitive), "task.sensitive")
-        alike["group"] = is_value(group, task.protected, "task.protected").astype(np.int32)
+    values = table[data.label]
+    alike = {} if isinstance(of_all_rows, Amount) else {"y": of_all_rows.encode(values)}
+    if group is not None:
+        alike["group"] = group
     share = data.choosing if config.run.aim == CERTIFIED and data.held_out > 0 else 0.0
     masks = part_masks(client, *alike.values(), choosing=share, held_out=data.held_out, seed=config.run.seed)
     label = _label(values, masks[0], config)
-    encoding = Encoding.fit(table[masks[0]], _features(table, data), table)
-    columns = alike | {"y": label.encode(values), "x": encoding.encode(table)}
+    encoding = Encoding.fit(table[masks[0]], features, table)
+    y = alike["y"] if "y" in alike else label.encode(values)
+    columns = alike | {"y": y, "x": encoding.encode(table)}
     made = problem_of_kind(
         task.kind,
         len(encoding.features),
@@ -138,13 +136,15 @@ def _read(file: Path, config: Config) -> tuple[pd.DataFrame, int]:
     return whole, len(table) - len(whole)
 
 
-def _check_group(table: pd.DataFrame, config: Config) -> None:
+def _group(table: pd.DataFrame, config: Config) -> np.ndarray | None:
+    """1 for the rows of the protected group, where groups are compared."""
     task = config.task
     if task.kind not in GROUPED:
-        return
+        return None
     if task.sensitive is None or task.protected is None:
         raise ValueError(f"task.kind {task.kind!r} needs task.sensitive and task.protected: a column and its value")
-    is_value(column(table, task.sensitive, "task.sensitive"), task.protected, "task.protected")
+    group = column(table, task.sensitive, "task.sensitive")
+    return is_value(group, task.protected, "task.protected").astype(np.int32)
 
 
 def _what(values: pd.Series, config: Config) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import tomllib
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -11,6 +10,7 @@ from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from softswitch.problem.words import ALPHA_SCALES, ANSWERS, CRITERIA, LOSSES
+from softswitch.support.complaints import did_you_mean
 
 RATES = ("miss-rate", "false-alarm-rate", "error-rate", "class-miss-rate", "decision-parity", "decision-opportunity")
 """Kinds whose constraint is a rate of decisions, or a gap between two of them."""
@@ -242,8 +242,8 @@ def _unknown(told: dict[str, Any], known: Any, prefix: str) -> list[str]:
     said = []
     for name in told:
         if name not in known:
-            near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-            hint = f"did you mean {prefix}{near[0]}?" if near else f"there are {', '.join(prefix + k for k in known)}"
+            near = did_you_mean(name, list(known))
+            hint = f"did you mean {prefix}{near}?" if near else f"there are {', '.join(prefix + k for k in known)}"
             said.append(f"{prefix}{name} is not a setting; {hint}")
     return said
 

@@ -250,10 +250,7 @@ def _run(
         certificate = certify(result, ready.problem, ready.held_out, config.run.confidence)
     if config.run.aim == CERTIFIED and ready.held_out is not None:
         about = about | {"aim": _aim(certificate, found, earlier_looks(folder, config, about))}
-    settings = flat_settings(write_config(config))
-    positive = getattr(ready.label, "positive", None)
-    about = about | {"bounded": bounded_in_words(settings, config.task.at_most, positive)}
-    about = about | {"constraints": constraint_names(config, ready.label)}
+    about = about | what_must_hold(config, ready.label)
     write_encoding(folder, ready.encoding, config.data.label, ready.label, config.model.hidden)
     columns = client_columns(ready, result)
     if config.task.kind in GROUPED and ready.held_out is not None and find_spec("fairlearn") is not None:
@@ -264,7 +261,14 @@ def _run(
     return Trained(folder, result, certificate, about.get("aim"))
 
 
-def constraint_names(config: Config, label: Label) -> list[str]:
+def what_must_hold(config: Config, label: Label) -> dict[str, Any]:
+    """For a run's folder: what is bounded, in a sentence, and what each constraint is called."""
+    settings, positive = flat_settings(write_config(config)), getattr(label, "positive", None)
+    bounded = bounded_in_words(settings, config.task.at_most, positive)
+    return {"bounded": bounded, "constraints": _constraint_names(config, label)}
+
+
+def _constraint_names(config: Config, label: Label) -> list[str]:
     """What each constraint is called, where a kind has several."""
     if config.task.kind == "class-miss-rate" and isinstance(label, SeveralClasses):
         return [f"{value} missed" for value in label.values]
