@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from softswitch.tables.leaks import says_again, tells_label
-from softswitch.tables.proposal import (
+from softswitch.tables.looking.leaks import says_again, tells_label
+from softswitch.tables.looking.proposal import (
     client_candidates,
     label_candidates,
     positive_class,
@@ -14,7 +14,7 @@ from softswitch.tables.proposal import (
     surely,
     value_named,
 )
-from softswitch.tables.survey import look_at, odd_cells, parts_of_name, what_label_is
+from softswitch.tables.looking.survey import look_at, odd_cells, parts_of_name, what_label_is
 
 ROWS = 400
 DRAWS = np.random.default_rng(0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,28 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from softswitch.cli.init_words import LookedAt, Roles, header, overview, used_as, with_reasons, words
 from softswitch.cli.refusing import or_refuse
 from softswitch.support import checks
 from softswitch.support.complaints import all_at_once, did_you_mean
 from softswitch.tables.settings import INCOMPLETE, TASKS, Config, DataSection, TaskSection, write_config
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from softswitch.tables.proposal import LikelyColumn, PositiveClass
-    from softswitch.tables.survey import ColumnSurvey
-    from softswitch.tables.text_file import TextForm
+    from softswitch.tables.looking.proposal import LikelyColumn, PositiveClass
 
 Found = TypeVar("Found")
 
 WIDEST = 80
-MOSTLY = 0.8
-"""The share of positive rows from which on a bound on misses asks for little."""
-MOST_SHOWN = 24
-"""Columns, above which plain features are told in one line."""
 
 
 @dataclass(frozen=True)
@@ -49,30 +39,6 @@ class Wishes:
     protected: str | None
     ignore: tuple[str, ...]
     keep: tuple[str, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class LookedAt:
-    """A table that was looked at."""
-
-    file: Path
-    form: TextForm | None
-    table: pd.DataFrame
-    survey: tuple[ColumnSurvey, ...]
-    odd: dict[str, dict[str, float]]
-    marks: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Roles:
-    """What the columns are for."""
-
-    label: str
-    client: str
-    what: str
-    positive: PositiveClass | None
-    ignore: dict[str, str]
-    task: TaskSection
 
 
 def init(
@@ -116,18 +82,18 @@ def init(
         named = _named_once(table, data)
         file = out or Path(Path(named).name.partition(".")[0] + ".toml")
         _, looked = all_at_once(lambda: _check_wishes(wishes, file, force), lambda: _look(named))
-        console.print(_header(looked))
+        console.print(header(looked))
         if ask:
-            console.print(_overview(looked, {}))
+            console.print(overview(looked, {}))
         return looked, _roles(looked, wishes, ask), file
 
     looked, roles, file = or_refuse(work)
     if not ask:
-        console.print(_overview(looked, _used_as(roles)))
-    for part in _words(looked, roles):
+        console.print(overview(looked, used_as(roles)))
+    for part in words(looked, roles):
         console.print(part, markup=False)
     config = _config(looked, roles, file)
-    or_refuse(lambda: file.write_text(_with_reasons(write_config(config), roles), encoding="utf-8"))
+    or_refuse(lambda: file.write_text(with_reasons(write_config(config), roles), encoding="utf-8"))
     console.print(f"\nWrote {file}. Next: softswitch train {file}", markup=False, soft_wrap=True)
 
 
@@ -165,7 +131,7 @@ def _check_wishes(wishes: Wishes, out: Path, force: bool) -> None:
 
 
 def _look(file: str) -> LookedAt:
-    from softswitch.tables.survey import look_at, odd_cells
+    from softswitch.tables.looking.survey import look_at, odd_cells
     from softswitch.tables.table import marks_in, read_table, written_form
 
     form = written_form(file)
@@ -191,8 +157,8 @@ def _marks(odd: dict[str, dict[str, float]]) -> tuple[str, ...]:
 
 def _roles(looked: LookedAt, wishes: Wishes, ask: bool) -> Roles:
     """What the columns are for: as the flags say, as answered, or as proposed; all complaints at once."""
-    from softswitch.tables.proposal import client_candidates, label_candidates, reasons_to_ignore
-    from softswitch.tables.survey import what_label_is
+    from softswitch.tables.looking.proposal import client_candidates, label_candidates, reasons_to_ignore
+    from softswitch.tables.looking.survey import what_label_is
 
     labels = label_candidates(looked.survey)
     likely = wishes.label or (labels[0].name if labels else None)
@@ -226,7 +192,7 @@ def _which(
     looked: LookedAt, named: str | None, candidates: Sequence[LikelyColumn], flag: str, meaning: str, ask: bool
 ) -> str:
     """A column by its flag, by its answer, or by the proposal where that is beyond doubt."""
-    from softswitch.tables.proposal import shares_in_words, surely
+    from softswitch.tables.looking.proposal import shares_in_words, surely
 
     if named is not None:
         return _column(looked, named, f"--{flag}")
@@ -278,7 +244,7 @@ def _positive(looked: LookedAt, label: str, what: str, wished: str | None, ask: 
     """The class that counts, of a label of two; None of any other."""
     from dataclasses import replace
 
-    from softswitch.tables.proposal import LABEL_IN_WORDS, positive_class, value_named
+    from softswitch.tables.looking.proposal import LABEL_IN_WORDS, positive_class, value_named
 
     if what != "two":
         if wished is not None:
@@ -300,7 +266,7 @@ def _positive(looked: LookedAt, label: str, what: str, wished: str | None, ask: 
 
 def _task(looked: LookedAt, label: str, wishes: Wishes, what: str, ask: bool) -> TaskSection:
     from softswitch.tables.kinds import GROUPED
-    from softswitch.tables.proposal import (
+    from softswitch.tables.looking.proposal import (
         KIND_OF_LABEL,
         LABEL_IN_WORDS,
         kinds_for,
@@ -340,70 +306,6 @@ def _task(looked: LookedAt, label: str, wishes: Wishes, what: str, ask: bool) ->
     return TaskSection(kind=kind, at_most=bound, sensitive=sensitive, protected=protected)
 
 
-def _header(looked: LookedAt) -> Text:
-    form = "" if looked.form is None else f" ({looked.form})"
-    return Text(f"{looked.file}: {len(looked.table):,} rows, {len(looked.table.columns)} columns{form}")
-
-
-def _used_as(roles: Roles) -> dict[str, str]:
-    named = {roles.label: "label", roles.client: "client"}
-    if roles.task.sensitive is not None and roles.task.protected is not None:
-        named.setdefault(roles.task.sensitive, "group")
-    return named | dict.fromkeys(roles.ignore, "left out")
-
-
-def _overview(looked: LookedAt, used_as: dict[str, str]) -> Table:
-    """A line a column: what it is, how much of it is empty, and what it is for, where that is known."""
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in ("column", "what it is"):
-        grid.add_column(heading, overflow="fold")
-    for heading in ("empty", "values"):
-        grid.add_column(heading, justify="right")
-    if used_as:
-        grid.add_column("used as")
-    fold = len(looked.survey) > MOST_SHOWN
-    folded: Counter[str] = Counter()
-    for seen in looked.survey:
-        if fold and seen.name not in used_as and not seen.empty and not seen.remark and not seen.reason:
-            folded[seen.what] += 1
-            continue
-        empty = "" if not seen.empty else "<1%" if seen.empty < 0.01 else f"{seen.empty:.0%}"
-        role = (used_as.get(seen.name, "feature"),) if used_as else ()
-        grid.add_row(Text(seen.name), seen.what, empty, f"{seen.values:,}", *role)
-    for what, many in folded.items():
-        grid.add_row(f"… {many} more", what, "", "", *(("feature",) if used_as else ()))
-    return grid
-
-
-def _words(looked: LookedAt, roles: Roles) -> list[str]:
-    """What is proposed, what is left out and why, and what else is to be said."""
-    from softswitch.tables.proposal import remarks
-
-    said = [f"\nPredict {roles.label}; clients by {roles.client}."]
-    if (positive := roles.positive) is not None:
-        other = "" if positive.why == "as you said" else f" Else: --positive {str(positive.other)!r}"
-        said.append(f"Positive is {positive.value!r}, {positive.share:.1%} of the rows: {positive.why}.{other}")
-        if positive.share > MOSTLY and roles.task.kind == TASKS[0]:
-            said.append(
-                f"Most rows are positive: who always says {positive.value!r} misses none. Is it {positive.other!r} "
-                "that must not be missed?"
-            )
-    said.append(f"At every client: {roles.task.kind} at most {roles.task.at_most:g}. Else: --kind, --at-most")
-    if roles.ignore:
-        said.append("\nLeft out (to keep one: --keep COLUMN):")
-        said += [f"- {name}: {reason}" for name, reason in roles.ignore.items()]
-    told = remarks(looked.table, looked.survey, roles.label, roles.client, roles.what, list(roles.ignore))
-    if looked.marks:
-        told.append(f"these cells count as empty, as those with nothing in them: {', '.join(looked.marks)}")
-    for name, cells in looked.odd.items():
-        words = ", ".join(f"{word!r} ({share:.1%})" for word, share in cells.items())
-        told.append(f"{name}: all but {words} are numbers or dates, so that counts as empty, in every column")
-    if told:
-        said.append("\nTo know:")
-        said += [f"- {one}" for one in told]
-    return said
-
-
 def _config(looked: LookedAt, roles: Roles, out: Path) -> Config:
     """The settings; a relative path is one from the folder of the settings."""
     file = looked.file
@@ -423,17 +325,3 @@ def _config(looked: LookedAt, roles: Roles, out: Path) -> Config:
         **form,
     )
     return Config(data, roles.task)
-
-
-def _with_reasons(text: str, roles: Roles) -> str:
-    """The settings with the reasons why columns are left out, and why this class is the positive one."""
-    above = {"ignore = ": [f"{name}: {reason}" for name, reason in roles.ignore.items()]}
-    if (positive := roles.positive) is not None:
-        above["positive = "] = [f"{positive.value!r} is {positive.share:.1%} of the rows: {positive.why}."]
-    lines = []
-    for line in text.splitlines():
-        for start, said in above.items():
-            if line.startswith(start):
-                lines += [f"# {' '.join(one.split())}" for one in said]
-        lines.append(line)
-    return "\n".join(lines) + "\n"

@@ -9,10 +9,16 @@ from typing import Any
 import pandas as pd
 
 from softswitch.tables.features import as_words
-from softswitch.tables.leaks import TOO_GOOD, says_again, tells_label
+from softswitch.tables.looking.leaks import TOO_GOOD, says_again, tells_label
+from softswitch.tables.looking.survey import MOMENTS, UNUSABLE, WHOLE, WORDS, YES_NO, ColumnSurvey, parts_of_name, plain
+from softswitch.tables.looking.telling_words import (
+    NAMES_OF_CLIENTS,
+    NAMES_OF_LABELS,
+    NAMES_OF_NAMES,
+    NEGATIVE,
+    POSITIVE,
+)
 from softswitch.tables.settings import OF_AMOUNTS, OF_CLASSES, RATES, TASKS, DataSection
-from softswitch.tables.survey import MOMENTS, UNUSABLE, WHOLE, WORDS, YES_NO, ColumnSurvey, parts_of_name, plain
-from softswitch.tables.telling_words import NAMES_OF_CLIENTS, NAMES_OF_LABELS, NAMES_OF_NAMES, NEGATIVE, POSITIVE
 
 KIND_OF_LABEL = {"two": TASKS[0], "classes": "class-miss-rate", "number": "coverage"}
 """What must hold at every client, where nobody says: by what the label is."""

@@ -11,8 +11,8 @@ import pandas as pd
 
 from softswitch.tables.cells import is_text, tidy
 from softswitch.tables.features import MOST_LEVELS, ROWS_OF_A_LEVEL, Levels, as_words, column_kind
+from softswitch.tables.looking.telling_words import NAMES_OF_COUNTS, NAMES_OF_IDENTIFIERS
 from softswitch.tables.moments import has_doubtful_order, moments_of, order_of, tells_moments
-from softswitch.tables.telling_words import NAMES_OF_COUNTS, NAMES_OF_IDENTIFIERS
 
 NUMBER, WHOLE, WORDS, YES_NO = "number", "whole number", "words", "two values"
 DATE, TIME, DATE_AND_TIME = "date", "time of day", "date and time"
