@@ -60,12 +60,12 @@ def printed_as(page, capsys):
     return both
 
 
-def same(printed, told, apart=0.0101):
-    """Whether the words are the same and the numbers nearly so: within 0.01, whole ones by ``apart``."""
+def same(printed, told):
+    """Whether the words are the same, and the numbers within 0.01."""
     if NUMBER.sub("#", printed) != NUMBER.sub("#", told):
         return False
     pairs = zip(NUMBER.findall(printed), NUMBER.findall(told), strict=True)
-    return all(math.isclose(float(one), float(other), abs_tol=0.0101 if "." in other else apart) for one, other in pairs)
+    return all(math.isclose(float(one), float(other), abs_tol=0.0101) for one, other in pairs)
 
 
 def numbers(word, text):
@@ -92,9 +92,9 @@ def test_fairlearn(capsys):
     (_, _), theirs, ours = printed_as("coming-from/fairlearn.md", capsys)
     assert same(*theirs)
     assert same(*ours)
-    pooled, by_site = theirs[0].split("site by site")
+    pooled, _, by_site = theirs[0].split("site by site")
     assert max(numbers("gap of", pooled)) > 0.1, "gaps of sites cancel"
-    assert max(numbers("gap of", by_site)) <= 0.06
+    assert max(numbers("gap of", by_site)) <= 0.05
     assert max(numbers("gap of", ours[0])) <= 0.05
 
 
@@ -117,12 +117,13 @@ def test_flower(capsys, flower_quiet):
 
 def test_omnisafe(capsys):
     """What OmniSafe prints was copied from a run: it does not go with this version of Python."""
-    *_, ours = printed_as("coming-from/omnisafe.md", capsys)
-    assert same(*ours, apart=12.0), "a policy is learnt by chance, and by the last bit of every number"
-    assert max(numbers("cost", ours[0])) <= 60
-    assert min(numbers("1:", ours[0])) > 150
+    *_, (printed, told) = printed_as("coming-from/omnisafe.md", capsys)
+    assert NUMBER.sub("#", printed) == NUMBER.sub("#", told)
+    for text in (printed, told):  # what is learnt hangs by the last bit of every number: no two machines' are the same
+        assert max(numbers("cost", text)) <= 60
+        assert min(numbers("1:", text)) > 150
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_program_says_what_it_prints(page):
-    assert all(told for program, told in programs(page) if "tell(" in program.split("def tell")[0] or "print(f" in program[-90:])
+def test_both_sides_say_what_they_print(page):
+    assert all(told for _, told in programs(page)[-2:])
