@@ -1,0 +1,133 @@
+"""Pendulums under four gravities with one policy: Softmax SGM beside Parallel CRPO, seed by seed.
+
+    python -m benchmarks.pendulums --seeds 10
+
+Every run is kept as it ends (``--save``); called again, it goes on with those that are missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # small matrices: threads would only wait for each other
+
+import matplotlib.pyplot as plt
+import numpy as np
+from scipy.stats import t as student
+
+import softswitch as ss
+from softswitch.tasks.gym_clients import pendulums
+
+METHODS = {"Softmax SGM": 0.2, "Parallel CRPO": 0.0}
+"""α of each: at 0 every client counts alike, in the direction and in the switch."""
+BUDGET, ROUNDS, LAST = 15.0, 100, 20
+FIRST_SEED = 100
+
+
+def one(task: tuple[str, int, int]) -> dict[str, Any]:
+    """Return and cost of every client in every round of a run, and the switch."""
+    method, seed, rounds = task
+    clients = pendulums(budget=BUDGET, gradient_episodes=16, estimation_episodes=0, kl_limit=0.02, seed=seed)
+    rule = ss.SoftmaxSGM(alpha=METHODS[method], step_size=1.0, tolerance=0.0)
+    result = ss.solve_federation(
+        clients, rule, rounds=rounds, seed=seed, record_clients=True, eval_every=0, progress=False
+    )
+    assert result.history.per_client is not None
+    told = result.history.per_client.metrics
+    return {
+        "method": method,
+        "seed": seed,
+        "rounds": rounds,
+        "names": list(result.names),
+        "return": told["return"].tolist(),
+        "cost": told["cost"].tolist(),
+        "seconds": result.seconds,
+    }
+
+
+def all_runs(seeds: int, rounds: int, save: Path) -> list[dict[str, Any]]:
+    """All runs; those that a file has already are not repeated."""
+    done = json.loads(save.read_text(encoding="utf-8")) if save.exists() else []
+    wanted = [(method, seed, rounds) for seed in range(FIRST_SEED, FIRST_SEED + seeds) for method in METHODS]
+    known = {(run["method"], run["seed"], run["rounds"]) for run in done}
+    save.parent.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        for run in pool.map(one, [task for task in wanted if task not in known]):
+            done.append(run)
+            save.write_text(json.dumps(done), encoding="utf-8")
+    return [run for run in done if (run["method"], run["seed"], run["rounds"]) in set(wanted)]
+
+
+def last_rounds(runs: list[dict[str, Any]], method: str, what: str) -> np.ndarray:
+    """Means over the last rounds; seeds × clients."""
+    own = sorted((run for run in runs if run["method"] == method), key=lambda run: run["seed"])
+    return np.asarray([np.asarray(run[what])[-LAST:].mean(axis=0) for run in own])
+
+
+def table(runs: list[dict[str, Any]]) -> str:
+    """Return and cost by client, and the worst of each; means over seeds with 95% intervals."""
+    names = runs[0]["names"]
+    lines = [
+        f"| last {LAST} rounds, {len(last_rounds(runs, next(iter(METHODS)), 'cost'))} seeds | "
+        + " | ".join([*names, "worst client"])
+        + " |",
+        "|---" * (len(names) + 2) + "|",
+    ]
+    for method in METHODS:
+        for what, worst in (("return", np.min), ("cost", np.max)):
+            values = last_rounds(runs, method, what)
+            columns = np.concatenate([values, worst(values, axis=1, keepdims=True)], axis=1)
+            cells = [_with_interval(column) for column in columns.T]
+            lines.append(f"| {method}: {what} | " + " | ".join(cells) + " |")
+    for what, worst in (("return", np.min), ("cost", np.max)):
+        ours, theirs = (worst(last_rounds(runs, method, what), axis=1) for method in METHODS)
+        lines.append(f"\nworst {what}, Softmax SGM less Parallel CRPO, paired by seed: {_with_interval(ours - theirs)}")
+    over = {method: int((last_rounds(runs, method, "cost").max(axis=1) > BUDGET).sum()) for method in METHODS}
+    lines.append(f"seeds whose worst client is above the budget of {BUDGET:g}: {over}")
+    lines.append(f"seconds a run: {np.mean([run['seconds'] for run in runs]):.0f}")
+    return "\n".join(lines)
+
+
+def _with_interval(values: np.ndarray) -> str:
+    half = student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
+    return f"{values.mean():.1f} ± {half:.1f}"
+
+
+def figure(runs: list[dict[str, Any]], file: Path) -> None:
+    """The worst client's return and cost over the rounds: the mean of the seeds, and their middle half."""
+    drawn, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    for method, colour in zip(METHODS, ("#2060a0", "#c05020"), strict=True):
+        for axis, (what, worst) in zip(axes, (("return", np.min), ("cost", np.max)), strict=True):
+            values = np.asarray([worst(np.asarray(run[what]), axis=1) for run in runs if run["method"] == method])
+            low, high = np.quantile(values, [0.25, 0.75], axis=0)
+            axis.plot(values.mean(axis=0), color=colour, label=method)
+            axis.fill_between(range(values.shape[1]), low, high, color=colour, alpha=0.2, linewidth=0)
+            axis.set(xlabel="round", ylabel=f"worst client's {what} an episode")
+    axes[1].axhline(BUDGET, color="grey", linestyle="--", linewidth=1, label="budget")
+    axes[1].legend(frameon=False)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    drawn.savefig(file, dpi=110)
+    plt.close(drawn)
+
+
+def main() -> None:
+    """Run what is missing, print the table, draw the figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--save", type=Path, default=Path("build/pendulums.json"))
+    parser.add_argument("--figure", type=Path, default=Path("build/pendulums.png"))
+    given = parser.parse_args()
+    runs = all_runs(given.seeds, given.rounds, given.save)
+    print(table(runs))
+    figure(runs, given.figure)
+
+
+if __name__ == "__main__":
+    main()
