@@ -56,7 +56,8 @@ def page(told: dict[str, dict]) -> str:
         figure = f"![{one['shows']}](images/paper/{name}.png)"
         shown = f"{figure}\n\n    softswitch paper {name}\n\n{with_seeds(name, one['seeds'])}\n\n{claims}"
         text = text.replace(f"{{{{{name}}}}}", shown)
-        text = text.replace(f"\n## {name}\n", f"\n## {TITLES[name]} {{ #{name} }}\n\n`{name}`: {one['shows']}.\n")
+        text = text.replace(f"\n## {name}\n", f"\n### {TITLES[name]} {{ #{name} }}\n\n`{name}`: {one['shows']}.\n")
+    text = re.sub(r"\n# (?=\S)", "\n## ", text)  # one heading of the first level: the table of contents is made by them
     if "{{" in text:
         raise ValueError(f"{TEMPLATE.name} has a place that nothing fills: {text[text.index('{{') :][:40]}")
     return text
@@ -72,9 +73,10 @@ def contents(template: str, told: dict[str, dict]) -> str:
             claims = told[heading]["claims"]
             held = sum(claim["held"] for claim in claims)
             picture = f"[![{told[heading]['shows']}](images/paper/{heading}.png){{ loading=lazy }}](#{heading})"
-            parts.append(f"- {picture}\n\n    [{TITLES[heading]}](#{heading}): {held} of {len(claims)} claims held")
-    text = "\n".join([*parts, "\n</div>"]).removeprefix("</div>\n\n")
-    return re.sub(r"\*\*[^*]+\*\*\n\n<div[^>]*>\n\n+</div>\n*", "", text)  # headings without experiments
+            words = f"[{TITLES[heading]}](#{heading})  \n    {held} of {len(claims)} claims held"
+            parts.append(f"- {picture}\n\n    {words}\n")
+    text = "\n".join([*parts, "</div>"]).removeprefix("</div>\n\n")
+    return re.sub(r"\*\*[^*]+\*\*\n\n<div[^>]*>\n\n</div>\n*", "", text)  # headings without experiments
 
 
 def with_seeds(name: str, seeds: int) -> str:
