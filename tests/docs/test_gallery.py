@@ -27,7 +27,9 @@ def told():
 def test_every_experiment_has_its_section_with_command_seeds_and_claims():
     page = gallery.page(told())
     for name, one in EXPERIMENTS.items():
-        section = page.split(f"\n### {gallery.TITLES[name]} {{ #{name} }}\n\n`{name}`: {one.shows}.\n")[1].split("\n##")[0]
+        section = page.split(f"\n### {gallery.TITLES[name]} {{ #{name} }}\n\n`{name}`: {one.shows}.\n")[1].split(
+            "\n##"
+        )[0]
         assert (
             f"![{one.shows}](images/paper/{name}.png)\n\n    softswitch paper {name}\n\n{one.seeds} seeds.\n" in section
         )

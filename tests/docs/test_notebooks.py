@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from test_code_blocks import same
 
 DOCS = Path(__file__).parents[2] / "docs"
