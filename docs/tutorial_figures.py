@@ -35,9 +35,10 @@ def follow(folder: Path) -> None:
 def picture(report: Path, out: Path) -> None:
     """A report from its top down to the chart of every client."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    with sync_playwright() as playwright, playwright.chromium.launch(
-        executable_path=browser, args=["--no-sandbox"]
-    ) as chromium:
+    with (
+        sync_playwright() as playwright,
+        playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"]) as chromium,
+    ):
         page = chromium.new_page(viewport={"width": WIDTH, "height": 800})
         page.goto(report.resolve().as_uri())
         below = page.get_by_text("Is it of any use?").first.bounding_box()

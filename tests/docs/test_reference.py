@@ -4,11 +4,13 @@ import enum
 import inspect
 import re
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 from softswitch.flower import JaxClient, LocalOracle, NumpyClient, TorchClient
 
+DOCS = Path(__file__).parents[2] / "docs"
 MODULES = ("softswitch", "softswitch.flower", "softswitch.rules", "softswitch.theory", "softswitch.trackers")
 EXPLAINED_AT = dict.fromkeys((JaxClient, NumpyClient, TorchClient), LocalOracle)
 """Classes whose methods are those of a protocol, and are explained there."""
@@ -92,6 +94,13 @@ def signatures():
 
 
 SIGNATURES = signatures()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_name_has_its_place_in_the_reference(module):
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
+    shown = set(re.findall(r"^::: [\w.]+\.(\w+)$", pages, flags=re.MULTILINE))
+    assert not set(import_module(module).__all__) - shown
 
 
 def parameters(signature):
