@@ -21,7 +21,7 @@ from softswitch.runs.report.page import write_report
 DOCS = Path(__file__).parent
 IMAGES = DOCS / "images"
 NAMES = ("tutorial-not-certified.png", "tutorial-certified.png")
-WIDTH = 1060
+WIDTH = 1300
 
 
 def follow(folder: Path) -> None:
