@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from softswitch.clients.federation import Federation as Federation
     from softswitch.clients.oracle import Oracle as Oracle
     from softswitch.clients.parts import Parts as Parts
+    from softswitch.clients.round_by_round import RoundByRound as RoundByRound
     from softswitch.clients.splits import split_by_column as split_by_column
     from softswitch.clients.splits import split_dirichlet as split_dirichlet
     from softswitch.clients.splits import split_iid as split_iid
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from softswitch.engines.sweep import Sweep as Sweep
     from softswitch.engines.sweep import sweep as sweep
     from softswitch.engines.sweep import sweep_federation as sweep_federation
+    from softswitch.engines.torch_certificate import certify_torch as certify_torch
+    from softswitch.engines.torch_runs import solve_torch as solve_torch
+    from softswitch.engines.torch_runs import torch_federation as torch_federation
     from softswitch.engines.unconstrained import add_baselines as add_baselines
     from softswitch.guarantees.optimality.best_possible import lower_bound as lower_bound
     from softswitch.guarantees.optimality.best_possible import with_lower_bound as with_lower_bound
@@ -107,6 +111,7 @@ _PLACES = {
     "RateClassifier": "tables.estimators.classifiers",
     "Reach": "guarantees.unseen_rows.beforehand",
     "Result": "results.result",
+    "RoundByRound": "clients.round_by_round",
     "SoftmaxSGM": "method.rules",
     "Status": "results.status",
     "StatusCode": "results.status",
@@ -114,6 +119,7 @@ _PLACES = {
     "Verdict": "results.certificate",
     "add_baselines": "engines.unconstrained",
     "alpha_window": "guarantees.theory.two_clients",
+    "certify_torch": "engines.torch_certificate",
     "certify": "guarantees.unseen_rows.certify",
     "estimate_constants": "guarantees.theory.pilot",
     "evaluate": "clients.evaluation",
@@ -131,11 +137,13 @@ _PLACES = {
     "solve": "engines.solve",
     "solve_certified": "engines.certified",
     "solve_federation": "engines.solve",
+    "solve_torch": "engines.torch_runs",
     "split_by_column": "clients.splits",
     "split_dirichlet": "clients.splits",
     "split_iid": "clients.splits",
     "sweep": "engines.sweep",
     "sweep_federation": "engines.sweep",
+    "torch_federation": "engines.torch_runs",
     "with_lower_bound": "guarantees.optimality.best_possible",
     "worst_client_scorer": "tables.estimators.scorers",
 }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from softswitch.support.lazy import on_first_use
 
 if TYPE_CHECKING:
+    from softswitch.clients.torch_modules.module_functions import parameters as parameters
     from softswitch.engines.flower.client_app import client_app as client_app
     from softswitch.engines.flower.flat_params import initial_arrays as initial_arrays
     from softswitch.engines.flower.in_process import InProcessGrid as InProcessGrid
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from softswitch.engines.flower.strategy import SwitchingStrategy as SwitchingStrategy
     from softswitch.engines.flower.strategy_settings import StrategySettings as StrategySettings
     from softswitch.engines.flower.torch_client import TorchClient as TorchClient
-    from softswitch.engines.flower.torch_client import parameters as parameters
     from softswitch.engines.flower.wire import Values as Values
 
 _PLACES = {
@@ -36,7 +36,7 @@ _PLACES = {
     "Values": "engines.flower.wire",
     "client_app": "engines.flower.client_app",
     "initial_arrays": "engines.flower.flat_params",
-    "parameters": "engines.flower.torch_client",
+    "parameters": "clients.torch_modules.module_functions",
     "server_app": "engines.flower.server_app",
 }
 """Where each name lives."""

@@ -19,6 +19,10 @@ PAGES = ("README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "d
 RUN_ELSEWHERE = {
     "README.md": "test_readme.py",
     "docs/choosing.md": "test_readme.py",
+    "docs/coming-from/cooper.md": "test_coming_from.py",
+    "docs/coming-from/fairlearn.md": "test_coming_from.py",
+    "docs/coming-from/flower.md": "test_coming_from.py",
+    "docs/coming-from/omnisafe.md": "test_coming_from.py",
     "docs/fairness.md": "test_readme.py",
     "docs/memory.md": "test_readme.py",
     "docs/python.md": "test_readme.py",

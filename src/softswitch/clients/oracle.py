@@ -32,6 +32,9 @@ class Judged(NamedTuple):
 class Oracle(ABC):
     """The clients, as an engine sees them. A pytree: its arrays are traced, the rest is compiled in.
 
+    One that computes with something else than JAX says ``compiles = False`` and is a ``RoundByRound``: it is called
+    once a round, with numbers.
+
     Six members make one (``draw``, ``report``, ``direction``, ``evaluate`` and two numbers); the others have answers
     that fit most clients.
 
@@ -45,6 +48,7 @@ class Oracle(ABC):
         stands_in: whether the constraint moves in jumps, and something else is descended on in its place.
         steadied_by: the name of the setting that makes reports less noisy, for advice.
         rows_a_report: how many rows a report rests on; None where it is all of them, or no rows.
+        compiles: whether whole stretches of rounds are compiled with it, as one program.
     """
 
     participants: int
@@ -54,6 +58,7 @@ class Oracle(ABC):
     pools: bool = False
     stands_in: bool = False
     steadied_by: ClassVar[str] = "value_batch_size"
+    compiles: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -109,7 +114,7 @@ class Oracle(ABC):
 
     @abstractmethod
     def direction(
-        self, params: Params, draws: Any, kept: Any, decision: Decision, switches: bool, step_size: float | Array
+        self, params: Params, draws: Any, kept: Any, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
         """Second exchange: Σ_i r_i u_i, the participants' weighted directions.
 
@@ -146,7 +151,7 @@ class Oracle(ABC):
         """
         return None
 
-    def cost(self, rows_held: Array | np.ndarray | None) -> tuple[Any, Any]:
+    def cost(self, rows_held: Any) -> tuple[Any, Any]:
         """How many rows a round evaluates values (of f and g) on, and how many it evaluates gradients on.
 
         Args:

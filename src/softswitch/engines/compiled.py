@@ -13,24 +13,17 @@ from jaxtyping import Array, Float, Int
 
 from softswitch.clients.evaluation import Overview, overview
 from softswitch.clients.oracle import Oracle
+from softswitch.engines.one_round import Seen, applied, decided
 from softswitch.method import round
-from softswitch.method.memory import (
-    Memory,
-    Places,
-    ask,
-    decide,
-    hear,
-    nothing_remembered,
-    stand_for,
-    turn,
-    with_turns,
-)
+from softswitch.method.memory import Memory, Places, ask, nothing_remembered, turn, with_turns
 from softswitch.method.messages import Reports
 from softswitch.method.rules import Rule
 from softswitch.method.weighting import maximum
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import float_dtype
-from softswitch.results.record import Record, RecordedClients
+from softswitch.results.record import Record
+from softswitch.support.arrays import fingerprint
+from softswitch.support.programs import program_digest
 
 CHUNK_ROUNDS = 250
 """A chunk is at most so many rounds,"""
@@ -92,40 +85,14 @@ def play(
     """One round: report, decide, update, apply."""
     oracle, rule = parts.oracle, parts.rule
     reports, kept = oracle.report(state.params, draws)
-    remembered = None
-    if parts.memory is None:
-        decision, rule_state = rule.decide(state.rule, reports)
-    else:
-        assert state.memory is not None
-        assert program.places is not None
-        reports = reports._replace(stand_for=stand_for(program.places, oracle.client_count, reports.objective.dtype))
-        remembered = hear(parts.memory, state.memory, k, draws.clients, reports)
-        pooled = None if remembered.sums is None else oracle.pool(remembered.sums.sum(axis=0))
-        decision, rule_state = decide(rule, state.rule, remembered, draws.clients, reports, pooled)
+    by = decided(rule, parts.memory, program.places, state, k, draws.clients, reports, oracle.pool)
     step_size = rule.local_step_size_at(k, oracle.local_steps)
-    direction = oracle.direction(state.params, draws, kept, decision, rule.switches, step_size)
-    after = round.advance(
-        state, rule, parts.domain, k, span.averaging_from, reports, decision, rule_state, direction, remembered
-    )
+    direction = oracle.direction(state.params, draws, kept, by.decision, rule.switches, step_size)
     full, held_out = Overview.nothing(), None
     if program.looks:
         full, held_out = _look_at_all(oracle, span, state.params, k, reports)
-    told = RecordedClients(draws.clients, reports.objective, reports.constraint, reports.metrics)
-    record = Record(
-        maximum(reports.objective, reports.mask),
-        maximum(reports.constraint, reports.mask[:, None]),
-        decision.criterion,
-        decision.feasible & round.sound(reports, decision),
-        draws.clients[jnp.argmax(jnp.where(reports.mask, reports.objective, -jnp.inf))],
-        full,
-        held_out,
-        (reports.mask & ~(reports.has_objective & reports.has_constraint.all(axis=1))).sum(),
-        oracle.rows_held(draws),
-        told if program.record_clients else None,
-        None if remembered is None else (~remembered.heard).sum(),
-        None if remembered is None else k - jnp.where(remembered.heard, remembered.heard_at, k).min(),
-    )
-    return after, record
+    seen = Seen(full, held_out, oracle.rows_held(draws))
+    return applied(rule, parts.domain, span.averaging_from, state, k, by, direction, seen, program.record_clients)
 
 
 def _look_at_all(
@@ -255,3 +222,22 @@ def scatter(oracle: Oracle, params: Any, key: Array, first: Array) -> Float[Arra
 
     sampled = lax.map(once, first + jnp.arange(32, dtype=jnp.int32))
     return sampled.std(where=~jnp.isneginf(sampled))
+
+
+def like_records(parts: Pieces, program: Program, span: Span, key: Array, state: round.State) -> tuple[Any, Any]:
+    """A state and a record of the shapes that a run has; nothing is computed."""
+    return state, jax.eval_shape(lambda: chunk(parts, program, span, key, state))[1]
+
+
+def depends_on(
+    oracle: Oracle, parts: Pieces, program: Program, span: Span, key: Array, state: round.State
+) -> dict[str, str]:
+    """What the clients of a run compute and on which data, as text by name: digests of data and of one round."""
+
+    def one_round(*arguments: Any) -> Any:
+        return chunk(arguments[0], program, *arguments[1:])
+
+    return {
+        "clients": fingerprint(oracle),
+        "program": program_digest(one_round, parts, span, key, state),
+    }

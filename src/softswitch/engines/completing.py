@@ -87,7 +87,7 @@ def completed_for(
             federation.start,
             ROUNDS_OF_A_FEDERATION if asked is None else asked,
             may_end=asked is None,
-            exact=False,
+            exact=federation.oracle.reports_all,
             jumps=federation.oracle.stands_in,
         )
         for asked in (told["rounds"], _rounds_begun_with(told["rounds"], checkpoints))

@@ -139,7 +139,9 @@ class Cycles:
         origin = self.start if self._begins_anew else self.best
         state, self.rule = self._cold(origin, done), choice.rule(self._asked, step, self._momentum, threshold)
         if self._request.oracle.local_steps > 1 and self._asked.local_step_size is None:
-            size = float(compiled.direction_size(self._request.parts(self.rule), self._key, jnp.int32(done), state))
+            size = float(
+                self._request.engine.direction_size(self._request.parts(self.rule), self._key, jnp.int32(done), state)
+            )
             by_clients = self._request.oracle.local_steps * (size if size > 0 else 1.0)
             self.rule = replace(self.rule, local_step_size=replace(step, first=first / by_clients))
         self.end = done + length

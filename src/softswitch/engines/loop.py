@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softswitch.engines import compiled
 from softswitch.engines.cycles import Cycles
 from softswitch.engines.request import Request
 from softswitch.method.round import State, healthy
@@ -37,7 +36,7 @@ def run(
         None if rule.step_size is not None or request.choice is None else Cycles(request, request.choice, rule, seed)
     )
     kept = None if checkpoints is None else _RunCheckpoints(request, rule, cycles, seed, checkpoints)
-    key, length = jax.random.key(seed), compiled.chunk_length(request.oracle)
+    key, length = jax.random.key(seed), request.engine.chunk_length(request.oracle)
     program, rounds, seconds = request.program(length), request.rounds, request.settings.seconds
     records, done, stopped, late = list[Record](), 0, False, False
     state = request.first_state(rule) if cycles is None else cycles.begin()
@@ -57,7 +56,7 @@ def run(
                 break
             span = request.span(done) if cycles is None else cycles.span(request.span(done))
             method = rule if cycles is None else cycles.rule
-            after, record = compiled.run_chunk(request.parts(method), program, span, key, state)
+            after, record = request.engine.run_chunk(request.parts(method), program, span, key, state)
             record = jax.tree.map(np.asarray, record)  # the device keeps nothing of rounds that are over
             diverged_at = int(after.diverged_at)
             last = min(done + length, int(span.last)) if diverged_at < 0 else diverged_at + 1
@@ -129,10 +128,11 @@ class _RunCheckpoints:
     def latest(self, state: State, length: int) -> Standing | None:
         """Where the run stands, made ready for as many rounds as are asked for now."""
         request = self._request
-        parts, program, key = request.parts(self._rule), request.program(length), jax.random.key(0)
+        asked = (request.parts(self._rule), request.program(length), request.span(0), jax.random.key(0), state)
 
         def like() -> tuple[State, Any]:
-            return state, jax.eval_shape(lambda: compiled.chunk(parts, program, request.span(0), key, state))[1]
+            shapes: tuple[State, Any] = request.engine.like_records(*asked)
+            return shapes
 
         there = self._checkpoints.latest(self._identity, like, self._cycles and state.params)
         if there is None:
@@ -182,7 +182,9 @@ def finish(
     )
 
     def scatter() -> float:
-        return float(compiled.scatter(request.oracle_in_rounds, state.params, jax.random.key(seed), jnp.int32(rounds)))
+        return float(
+            request.engine.scatter(request.oracle_in_rounds, state.params, jax.random.key(seed), jnp.int32(rounds))
+        )
 
     return conclude(ending, request.oracle, scatter)
 
@@ -195,6 +197,7 @@ def _anything_left(request: Request, params: Any) -> bool:
 
 def _culprit(request: Request, state: State, seed: int) -> Any:
     """The label of the client whose report was not finite, found by asking again; None where it was the step."""
-    asked, reports = compiled.report(request.oracle_in_rounds, state.params, jax.random.key(seed), state.diverged_at)
+    key, k = jax.random.key(seed), state.diverged_at
+    asked, reports = request.engine.report(request.oracle_in_rounds, state.params, key, k)
     finite = np.asarray(healthy(reports))
     return None if finite.all() else request.federation.names[int(asked[np.argmin(finite)])]

@@ -43,8 +43,11 @@ Results = tuple[tuple[Result, ...], ...]
 
 def run_all(shares: Sequence[Share], rules: Sequence[Rule], together: bool | None, progress: bool | None) -> Results:
     """Run every rule with every seed: side by side, or one by one; None decides by the device."""
+    compiles = all(share.request.oracle.compiles for share in shares)
     if together is None:
-        together = jax.default_backend() != "cpu"
+        together = jax.default_backend() != "cpu" and compiles
+    elif together and not compiles:
+        raise ValueError("together must be False or None where clients cannot be compiled, but is True")
     runs = len(rules) * sum(len(share.seeds) for share in shares)
     with ProgressBar(runs * shares[0].request.rounds, progress) as bar:
         return (_side_by_side if together else _one_by_one)(shares, rules, bar)
@@ -69,7 +72,8 @@ def _one_by_one(shares: Sequence[Share], rules: Sequence[Rule], bar: ProgressBar
             return run(share.request, rules[r], seed, (watch,))
 
     settings = [(enter, getattr(jax.config, name)) for enter, name in THREAD_SETTINGS]
-    with ThreadPoolExecutor(threads()) as pool:
+    compiles = all(share.request.oracle.compiles for share in shares)
+    with ThreadPoolExecutor(threads() if compiles else 1) as pool:  # other clients have one model, and one at a time
         waiting = [[pool.submit(one, r, s) for s in range(len(runs))] for r in range(len(rules))]
         try:
             return tuple(tuple(future.result() for future in row) for row in waiting)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
 from softswitch.clients.oracle import Oracle
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
-from softswitch.engines import compiled
+from softswitch.engines import compiled, stepwise
 from softswitch.engines.choice import Choice
 from softswitch.engines.warm_start import WarmStart
 from softswitch.method.memory import Memory
@@ -27,7 +28,7 @@ from softswitch.problem.problem import Problem
 from softswitch.problem.words import ANSWERS
 from softswitch.support import checks
 from softswitch.support.arrays import fingerprint
-from softswitch.support.programs import program_digest, without_addresses
+from softswitch.support.programs import without_addresses
 
 EVALUATIONS = 20
 """How often a run looks at all data, unless told otherwise."""
@@ -116,6 +117,11 @@ class Request:
         """Θ, as a compiled program takes it."""
         return as_argument(self.federation.domain)
 
+    @property
+    def engine(self) -> ModuleType:
+        """What plays the rounds: compiled stretches of them, or one by one where clients cannot be compiled."""
+        return compiled if self.oracle.compiles else stepwise
+
     def span(self, first: int) -> compiled.Span:
         """The traced numbers of the chunk that begins with round ``first``."""
         return compiled.Span(first, self.rounds, self.settings.averaging_from, max(1, self.eval_every))
@@ -134,7 +140,7 @@ class Request:
         """The state before round 0."""
         remembers = self.settings.memory is not None
         clients = self.oracle.without_evaluation()
-        fresh = compiled.start(self.federation.start, rule, clients, remembers=remembers)
+        fresh: State = self.engine.start(self.federation.start, rule, clients, remembers=remembers)
         return fresh if self.warm_start is None else self.warm_start.into(fresh)
 
     @property
@@ -150,11 +156,6 @@ class Request:
         oracle, state = self.oracle, self.first_state(rule)
         asked = self.parts(rule)._replace(oracle=oracle.without_evaluation())
         program = self.program(1)._replace(looks=False)
-
-        def one_round(*arguments: Any) -> Any:
-            return compiled.chunk(arguments[0], program, *arguments[1:])
-
-        arguments = (asked, self.span(0), jax.random.key(seed), state)
         return {
             "rule": without_addresses(str(rule)),
             "seed": str(seed),
@@ -164,8 +165,7 @@ class Request:
             **_static_settings(oracle),
             "numbers": fingerprint((rule, self.domain, self.settings.memory)),
             "start": fingerprint(state),
-            "clients": fingerprint(oracle),
-            "program": program_digest(one_round, *arguments),
+            **self.engine.depends_on(oracle, asked, program, self.span(0), jax.random.key(seed), state),
             **({} if self.choice is None else {CHOSEN_FOR: json.dumps(self.choice.chosen_for)}),
             "jax": jax.__version__,
         }

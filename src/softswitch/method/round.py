@@ -75,6 +75,8 @@ class State(NamedTuple):
         least_violating: the iterate with the smallest criterion, feasible or not.
         diverged_at: the round in which something was not finite; −1 while all is well.
         memory: what is remembered of every client, where the server remembers; else None.
+        beside: what goes with the parameters and no step changes, a network's running means, say; None where there is
+            none, or where it is to be found anew.
     """
 
     params: Params
@@ -85,6 +87,7 @@ class State(NamedTuple):
     least_violating: BestSeen
     diverged_at: Int[Array, ""]
     memory: Remembered | None = None
+    beside: Any = None
 
 
 def start(params: Params, rule: Rule, constraints: int, memory: Remembered | None = None) -> State:
@@ -224,6 +227,7 @@ def advance(
         least_violating=state.least_violating.offer(state.params, decision.criterion, counts),
         diverged_at=jnp.where(running & ~moves, k, state.diverged_at),
         memory=memory,
+        beside=state.beside,
     )
 
 

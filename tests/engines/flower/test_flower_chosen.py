@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FEATURES, FaultyGrid, centre, quadratic, quadratics, zeros
+from softswitch.clients.own_batches import LOCAL_WORK, batches_of
 from softswitch.engines.flower import wire
-from softswitch.engines.flower.local import LOCAL_WORK, batches_of
 from softswitch.results.history import Fate
 from softswitch.rules import LocalLoss
 from softswitch.runs.folder import find_runs

@@ -14,11 +14,12 @@ from numpy.typing import ArrayLike
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.gradient_oracle import GradientOracle
+from softswitch.clients.own_batches import batches_of
 from softswitch.clients.sampling import whole
-from softswitch.clients.taking_part import TakingPart, gradient_oracle
+from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize, gradient_oracle
 from softswitch.engines.choice import size_of
 from softswitch.engines.flower.flat_params import flat, unflat
-from softswitch.engines.flower.local import BatchSize, Task, ValueBatchSize, batches_of, given_or_own
+from softswitch.engines.flower.local import Task, given_or_own
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.unseen_rows.certify import intervals_of, known_ranges
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels

@@ -9,17 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.engines.flower.local import (
-    BatchSize,
-    Task,
-    ValueBatchSize,
-    batches_of,
-    drawn,
-    given_or_own,
-    others,
-)
+from softswitch.clients.own_batches import batches_of, drawn
+from softswitch.clients.taking_part import BatchSize, ValueBatchSize
+from softswitch.engines.flower.local import Task, given_or_own
 from softswitch.engines.flower.wire import Arrays, Values
-from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, intervals_by_rows
+from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, intervals_by_rows, others
 from softswitch.method.messages import LocalLoss
 from softswitch.problem.problem import check_stand_in
 from softswitch.problem.ranges import Range, function_ranges

@@ -18,7 +18,7 @@ promise: the bound is then x̄ ± z·(standard error) and is labelled approximat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -81,6 +81,12 @@ def moved(values: np.ndarray, generator: np.random.Generator, attempt: int) -> n
     """Random parameters as large as these; around them in every second attempt, around 0 in the others."""
     size = float(np.abs(values).mean()) or 1.0
     return np.asarray(attempt % 2 * values + size * generator.standard_normal(values.shape), values.dtype)
+
+
+def others(params: Mapping[str, np.ndarray], attempt: int) -> dict[str, np.ndarray]:
+    """Other parameters, by the number of the attempt alone."""
+    generator = np.random.default_rng(attempt)
+    return {name: moved(np.asarray(value), generator, attempt) for name, value in params.items()}
 
 
 def mean_interval(rows: np.ndarray, levels: ErrorLevels, bounds: Range | None) -> Interval:

@@ -162,7 +162,7 @@ class CartPoleOracle(Oracle):
         directions = map_slices(one, everyone, self.clients_at_once)
         return jax.tree.map(lambda u: jnp.tensordot(decision.weights, u, axes=1), directions)
 
-    def cost(self, rows_held: object) -> tuple[int, int]:
+    def cost(self, rows_held: None) -> tuple[int, int]:
         """Steps of the environment, episodes that end early counted in full: those reported on, those learnt from."""
         a_round = self.participants * self.horizon
         reported = a_round * (self.gradient_episodes + self.estimation_episodes)

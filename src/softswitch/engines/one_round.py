@@ -1,0 +1,130 @@
+"""The server's two parts of a round, for any engine: to decide by the reports, and to apply what came back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from softswitch.clients.evaluation import Overview
+from softswitch.method import round
+from softswitch.method.memory import Memory, Places, Remembered, decide, hear, stand_for
+from softswitch.method.messages import Decision, Reports
+from softswitch.method.rules import Rule
+from softswitch.method.weighting import maximum
+from softswitch.problem.domains import Domain
+from softswitch.problem.parameters import Params
+from softswitch.results.record import Record, RecordedClients
+
+
+class Decided(NamedTuple):
+    """A round after its first exchange.
+
+    Attributes:
+        clients: I_k.
+        reports: what they reported.
+        decision: what the rule made of it.
+        rule_state: the rule's memory after it.
+        remembered: what is remembered of every client after it, where the server remembers; else None.
+    """
+
+    clients: Int[Array, " m"]
+    reports: Reports
+    decision: Decision
+    rule_state: Any
+    remembered: Remembered | None
+
+
+class Seen(NamedTuple):
+    """What a round leaves in its record beside its reports.
+
+    Attributes:
+        full: the worst and the mean client on all data; NaN where the round did not look.
+        held_out: the same on data not trained on, where there is such.
+        rows: how many rows the participants hold together, where that is counted.
+    """
+
+    full: Overview
+    held_out: Overview | None
+    rows: Any
+
+
+def decided(
+    rule: Rule,
+    memory: Memory | None,
+    places: Places | None,
+    state: round.State,
+    k: Int[Array, ""],
+    clients: Int[Array, " m"],
+    reports: Reports,
+    pool: Callable[[Float[Array, " s"]], Float[Array, " c"]],
+) -> Decided:
+    """The rule's decision on a round's reports; by all that is remembered, where the server remembers.
+
+    Args:
+        rule: the method.
+        memory: how the server remembers; None: not at all.
+        places: who has the places of a round, where it remembers.
+        state: before the round.
+        k: the round.
+        clients: who was asked.
+        reports: what they reported.
+        pool: the constraint on data put together, by its summed statistics, where there is one.
+    """
+    if memory is None:
+        return Decided(clients, reports, *rule.decide(state.rule, reports), None)
+    assert state.memory is not None
+    assert places is not None
+    everyone = state.memory.objective.shape[0]
+    reports = reports._replace(stand_for=stand_for(places, everyone, reports.objective.dtype))
+    remembered = hear(memory, state.memory, k, clients, reports)
+    pooled = None if remembered.sums is None else pool(remembered.sums.sum(axis=0))
+    return Decided(clients, reports, *decide(rule, state.rule, remembered, clients, reports, pooled), remembered)
+
+
+def applied(
+    rule: Rule,
+    domain: Domain | None,
+    averaging_from: Int[Array, ""] | int,
+    state: round.State,
+    k: Int[Array, ""],
+    by: Decided,
+    direction: Params,
+    seen: Seen,
+    record_clients: bool,
+) -> tuple[round.State, Record]:
+    """The state after the round, and what the round leaves in the history.
+
+    Args:
+        rule: the method.
+        domain: Θ, or None.
+        averaging_from: the first round that may join the average.
+        state: before the round.
+        k: the round.
+        by: the round after its first exchange.
+        direction: Σ r_i u_i.
+        seen: what else goes into the record.
+        record_clients: whether what every participant reported is kept.
+    """
+    reports, decision, remembered = by.reports, by.decision, by.remembered
+    after = round.advance(
+        state, rule, domain, k, averaging_from, reports, decision, by.rule_state, direction, remembered
+    )
+    told = RecordedClients(by.clients, reports.objective, reports.constraint, reports.metrics)
+    record = Record(
+        maximum(reports.objective, reports.mask),
+        maximum(reports.constraint, reports.mask[:, None]),
+        decision.criterion,
+        decision.feasible & round.sound(reports, decision),
+        by.clients[jnp.argmax(jnp.where(reports.mask, reports.objective, -jnp.inf))],
+        seen.full,
+        seen.held_out,
+        (reports.mask & ~(reports.has_objective & reports.has_constraint.all(axis=1))).sum(),
+        seen.rows,
+        told if record_clients else None,
+        None if remembered is None else (~remembered.heard).sum(),
+        None if remembered is None else k - jnp.where(remembered.heard, remembered.heard_at, k).min(),
+    )
+    return after, record

@@ -1,0 +1,282 @@
+"""solve_torch(): a PyTorch module and clients with data sets in, a result out; in one process, without a network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from softswitch.clients.federation import Federation
+from softswitch.clients.own_batches import Batches, batches_of
+from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
+from softswitch.clients.torch_modules.module_functions import Function, ModuleFunctions, Optimizer, parameters
+from softswitch.clients.torch_modules.torch_oracle import TorchOracle
+from softswitch.clients.torch_modules.torch_rows import TorchRows
+from softswitch.engines.choice import SMOOTHING
+from softswitch.engines.completing import PAPER_BATCH
+from softswitch.engines.request import EVALUATIONS
+from softswitch.engines.solve import solve_federation
+from softswitch.method.memory import Memory
+from softswitch.method.rules import Rule
+from softswitch.problem.domains import Domain
+from softswitch.problem.pooled import PooledConstraint
+from softswitch.results.result import Result
+from softswitch.runs.checkpoints import Checkpoints
+from softswitch.runs.watching import Callback
+from softswitch.support import checks
+
+Rows = Dataset | DataLoader
+GRADIENT = 3
+"""A gradient costs about three values."""
+
+
+def solve_torch(
+    module: torch.nn.Module,
+    objective: Function,
+    constraint: Function | PooledConstraint,
+    clients: Mapping[Any, Rows],
+    rule: Rule,
+    *,
+    constraint_stand_in: Function | None = None,
+    rounds: int | None = None,
+    seconds: float | None = None,
+    local_steps: int = 1,
+    participation: float = 1.0,
+    batch_size: BatchSize = "auto",
+    value_batch_size: ValueBatchSize = "auto",
+    replace: bool | None = None,
+    optimizer: Optimizer | None = None,
+    device: str | torch.device | None = None,
+    domain: Domain | None = None,
+    seed: int = 0,
+    average_last: float | None = None,
+    answer: str = "auto",
+    eval_every: int | None = None,
+    held_out: Mapping[Any, Rows] | None = None,
+    record_clients: bool = False,
+    memory: Memory | str | None = "auto",
+    callbacks: Sequence[Callback] = (),
+    checkpoints: Checkpoints | None = None,
+    warm_start: Result | None = None,
+    keep: Collection[str] = ("optimizer", "average"),
+    progress: bool | None = None,
+) -> Result:
+    """Minimise the worst client's objective subject to every client's constraint, with a PyTorch module.
+
+    The rounds are those of ``solve``: the same rules, choices, memory, checkpoints and result. The clients share the
+    module, and compute one after the other in this process. When it returns, the module holds the answer and is in
+    ``eval`` mode; ``result.params`` has the parameters by their names.
+
+    Values are computed in the module's ``eval`` mode, gradients in its ``train`` mode. Dropout draws anew for every
+    client and round, from the seed. Running means of normalisation layers are the mean of the participants' after their
+    local steps; wherever parameters are judged, the answer among them, they are found anew from all clients' rows.
+
+    Args:
+        module: its parameters that require a gradient are trained, from where they are.
+        objective: ``(module, batch) -> scalar``; smaller is better. −inf where a batch has none (no rows of a class).
+        constraint: ``(module, batch) -> scalar or vector``; met where it is at most the rule's tolerance. A
+            ``PooledConstraint`` of such functions for the criterion "pooled".
+        clients: each client's ``Dataset``, by its name; or a ``DataLoader``, whose own batches are then used.
+        rule: the method and its settings, such as ``SoftmaxSGM(tolerance=0.1)``.
+        constraint_stand_in: ``(module, batch) -> scalar or vector``: what is descended on in place of a constraint that
+            moves in jumps, such as a rate.
+        rounds: K. Left out: up to 2000, fewer where nothing more is gained; with a step size 1000.
+        seconds: end after the first rounds that end so late.
+        local_steps: E, steps a client takes in a round.
+        participation: m/n in (0, 1], the share of clients drawn for each round.
+        batch_size: rows a client draws for a gradient; None: all of its rows. Left out: all where that is cheap; with a
+            step size 32.
+        value_batch_size: rows it draws for its report; "same": as ``batch_size``.
+        replace: draw rows with replacement, or without. Left out: with, but a client that has no more rows than a batch
+            takes each of them once.
+        optimizer: for the local steps: ``(parameters, lr=γ) -> optimizer``, such as ``torch.optim.Adam``, made anew for
+            every client and round; by default plain gradient steps. The server's optimiser is the rule's.
+        device: where to compute, "cuda", say; by default where the module is. The server's part stays on JAX's device.
+        domain: what the parameters must lie in, such as ``Ball(10)``; or None.
+        seed: of all random choices: the same seed gives the same result on the same machine.
+        average_last: average over the feasible rounds of this last share of the rounds only.
+        answer: which iterate is the answer: "average", "last", "best", or "auto".
+        eval_every: rounds from one evaluation on all clients' rows to the next; 0: never. By default up to 20 times in
+            a run, and never so often that it costs more than the training.
+        held_out: rows not trained on, by client: evaluated in the same rounds into ``history.held_out``.
+        record_clients: keep what every participant reported in every round.
+        memory: let the server remember every client's reports; None: not. "auto": where few take part or batches are
+            small; with a step size never.
+        callbacks: each is called with a ``Chunk`` every ten rounds; one that returns anything true ends the run.
+        checkpoints: keep the run's standing in a folder, and go on from where it stands there.
+        warm_start: a result to go on from.
+        keep: what else it takes over from there: "optimizer", "average".
+        progress: show a progress bar; by default on a terminal only.
+
+    Returns:
+        A ``Result``. Ctrl-C ends the run early and returns what there is, with status "stopped".
+    """
+    checks.expect("rule", rule, Rule)
+    if rule.step_size is not None:
+        batch_size = PAPER_BATCH if batch_size == "auto" else batch_size
+        value_batch_size = "same" if value_batch_size == "auto" else value_batch_size
+    federation = torch_federation(
+        module,
+        objective,
+        constraint,
+        clients,
+        constraint_stand_in=constraint_stand_in,
+        local_steps=local_steps,
+        participation=participation,
+        batch_size=batch_size,
+        value_batch_size=value_batch_size,
+        replace=replace,
+        optimizer=optimizer,
+        device=device,
+        domain=domain,
+        held_out=held_out,
+    )
+    oracle = federation.oracle
+    assert isinstance(oracle, TorchOracle)
+    if memory == "auto":
+        noisy = oracle.rows_a_report is not None
+        remembers = rule.step_size is None and (noisy or oracle.participants < oracle.client_count)
+        memory = Memory(smoothing=SMOOTHING if noisy else 0.0) if remembers else None
+    result = solve_federation(
+        federation,
+        rule,
+        rounds=rounds,
+        seconds=seconds,
+        seed=seed,
+        average_last=average_last,
+        answer=answer,
+        eval_every=_eval_every(oracle, rounds) if eval_every is None else eval_every,
+        record_clients=record_clients,
+        memory=memory,
+        callbacks=callbacks,
+        checkpoints=checkpoints,
+        warm_start=warm_start,
+        keep=keep,
+        progress=progress,
+    )
+    oracle.settle(result.params)
+    return result
+
+
+def torch_federation(
+    module: torch.nn.Module,
+    objective: Function,
+    constraint: Function | PooledConstraint,
+    clients: Mapping[Any, Rows],
+    *,
+    constraint_stand_in: Function | None = None,
+    local_steps: int = 1,
+    participation: float = 1.0,
+    batch_size: BatchSize = "auto",
+    value_batch_size: ValueBatchSize = "auto",
+    replace: bool | None = None,
+    optimizer: Optimizer | None = None,
+    device: str | torch.device | None = None,
+    domain: Domain | None = None,
+    held_out: Mapping[Any, Rows] | None = None,
+) -> Federation:
+    """Clients with PyTorch data sets, for ``solve_federation`` and ``sweep_federation``.
+
+    The arguments are those of ``solve_torch``. The module is worked with; what it holds after a run is not said.
+
+    Args:
+        module: its parameters that require a gradient are trained, from where they are.
+        objective: ``(module, batch) -> scalar``; smaller is better.
+        constraint: ``(module, batch) -> scalar or vector``, or a ``PooledConstraint`` of such functions.
+        clients: each client's ``Dataset`` or ``DataLoader``, by its name.
+        constraint_stand_in: what is descended on in place of a constraint that moves in jumps.
+        local_steps: E, steps a client takes in a round.
+        participation: m/n in (0, 1], the share of clients drawn for each round.
+        batch_size: rows a client draws for a gradient; None: all of its rows.
+        value_batch_size: rows it draws for its report; "same": as ``batch_size``.
+        replace: draw rows with replacement, or without.
+        optimizer: for the local steps: ``(parameters, lr=γ) -> optimizer``; by default plain gradient steps.
+        device: where to compute, "cuda", say; by default where the module is.
+        domain: what the parameters must lie in, such as ``Ball(10)``; or None.
+        held_out: rows not trained on, by client.
+    """
+    if not isinstance(clients, Mapping) or not clients:
+        raise ValueError(
+            f"clients must be a mapping from names to data sets with at least one entry, but is {clients!r}"
+        )
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"module must be a torch.nn.Module, but is {module!r}")
+    if device is not None:
+        module.to(device)
+    functions = ModuleFunctions(module, objective, constraint, constraint_stand_in, optimizer)
+    _refuse_other_precision(functions)
+    here = next(iter(functions.trained.values())).device
+    rows = [TorchRows(f"clients[{name!r}]", own, here) for name, own in clients.items()]
+    how = TakingPart(
+        local_steps=local_steps,
+        participation=participation,
+        batch_size=batch_size,
+        value_batch_size=value_batch_size,
+        replace=replace,
+    )
+    participants = max(1, round(participation * len(rows)))
+    oracle = TorchOracle(
+        functions,
+        rows,
+        _held_out(held_out, clients, here),
+        participants=participants,
+        local_steps=local_steps,
+        batches=_batches(how, rows, participants, functions),
+        replace=replace,
+    )
+    return Federation(oracle, parameters(module), tuple(clients), domain)
+
+
+def _batches(how: TakingPart, rows: Sequence[TorchRows], participants: int, functions: ModuleFunctions) -> Batches:
+    """How many rows a report and a gradient take; what is left out, by the work of a round of all participants."""
+    largest = max(map(len, rows))
+    if any(own.loader is not None for own in rows):
+        own = max(largest if own.loader is None else min(own.loader.batch_size or largest, len(own)) for own in rows)
+        return Batches(own, own)
+    weights = participants * sum(weight.numel() for weight in functions.trained.values())
+    for_report: Any = how.value_batch_size
+    sizes = batches_of(how.batch_size, for_report, how.replace, largest, weights)
+    if how.replace is False:
+        smallest = min(map(len, rows))
+        for name, size in (("value_batch_size", sizes.report), ("batch_size", sizes.update)):
+            if size is not None and size > smallest:
+                raise ValueError(
+                    f"{name} = {size} without replacement must be at most {smallest}, the rows of the smallest client"
+                )
+    return sizes
+
+
+def _held_out(
+    held_out: Mapping[Any, Rows] | None, clients: Mapping[Any, Rows], device: torch.device
+) -> list[TorchRows | None] | None:
+    if held_out is None:
+        return None
+    strangers = [name for name in held_out if name not in clients]
+    if strangers:
+        raise ValueError(f"held_out must have names of clients, but has {strangers}")
+    return [TorchRows(f"held_out[{name!r}]", held_out[name], device) if name in held_out else None for name in clients]
+
+
+def _eval_every(oracle: TorchOracle, rounds: int | None) -> int | None:
+    """Rounds from one evaluation on all rows to the next, where it would cost more than the training; else None."""
+    if oracle.reports_all or rounds is None:
+        return None
+    everything = oracle.rows_in_all
+    values, gradients = oracle.cost(everything * oracle.participants / oracle.client_count)
+    return max(math.ceil(rounds / EVALUATIONS), math.ceil(everything / (values + GRADIENT * gradients)))
+
+
+def _refuse_other_precision(functions: ModuleFunctions) -> None:
+    kinds = {weight.dtype for weight in functions.trained.values()}
+    if not kinds <= {torch.float32, torch.float64}:
+        raise TypeError(f"module must have parameters of float32 or float64, but has {sorted(map(str, kinds))}")
+    if torch.float64 in kinds and jax.dtypes.canonicalize_dtype(np.float64) != np.float64:
+        raise ValueError(
+            "module has parameters of float64, which the server would round to float32: call "
+            "jax.config.update('jax_enable_x64', True) first, or module.float()"
+        )

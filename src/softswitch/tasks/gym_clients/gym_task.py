@@ -1,0 +1,131 @@
+"""environment_clients(): Gymnasium environments, each with a cost and a budget, as the clients of one policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from softswitch.clients.federation import Federation
+from softswitch.support import checks
+from softswitch.tasks.gym_clients.actions import Gaussian, distribution_for
+from softswitch.tasks.gym_clients.gym_oracle import GymOracle
+from softswitch.tasks.gym_clients.networks_by_hand import NumpyNetwork, PolicyNetwork
+from softswitch.tasks.gym_clients.vector_play import CostFunction, Environment, side_by_side
+
+
+def environment_clients(
+    environments: Mapping[Any, Environment],
+    budgets: float | Mapping[Any, float],
+    *,
+    cost: CostFunction | Mapping[Any, CostFunction] | None = None,
+    network: PolicyNetwork | Any = None,
+    horizon: int = 200,
+    gradient_episodes: int = 20,
+    estimation_episodes: int = 10,
+    evaluation_episodes: int = 50,
+    local_steps: int = 1,
+    participation: float = 1.0,
+    discount: float = 0.99,
+    trace: float = 0.97,
+    discounted_cost: bool = False,
+    reward_scale: float = 1.0,
+    kl_limit: float = 0.01,
+    seed: int = 0,
+) -> Federation:
+    """Clients with environments of their own that share one policy, each with a budget for cost.
+
+    For ``solve_federation`` with a step size of 1: the server then moves to the weighted mean of the policies that the
+    clients found by a step of TRPO each.
+
+    Args:
+        environments: each client's, by its name: a Gymnasium id, a function that makes one environment, or a function
+            of a number that makes so many side by side (a vector environment).
+        budgets: d_i, what an episode may cost on average; one for all, or one for each name.
+        cost: ``(observations, actions, next observations) -> costs``, arrays with one row an episode; one for all or
+            one for each name. Left out: what environments tell as ``info["cost"]``.
+        network: the policy: a ``NumpyNetwork(hidden)``, a PyTorch module from observations to outputs (for actions of k
+            numbers 2k: means, −1 and 1 being the ends of their range, then log deviations), or anything like these.
+            By default two hidden layers of 32 in NumPy.
+        horizon: the longest an episode lasts, in steps.
+        gradient_episodes: a client learns from so many in a local step,
+        estimation_episodes: and estimates return and cost from so many besides.
+        evaluation_episodes: so many for each client where a policy is judged.
+        local_steps: E, steps of TRPO a client takes in a round.
+        participation: m/n, the share of clients drawn for each round.
+        discount: γ, by which a later step counts less; that of returns and advantages.
+        trace: λ of the advantage estimates, from 0 (trust the baseline) to 1 (trust the returns).
+        discounted_cost: whether budgets are for discounted cost, or for the plain sum over an episode.
+        reward_scale: rewards are multiplied by it, so that returns of different tasks are of one size.
+        kl_limit: how far a local step may take the policy, as mean KL divergence.
+        seed: of the policy's first weights.
+    """
+    if not isinstance(environments, Mapping) or not environments:
+        raise ValueError(f"environments must be a mapping with at least one entry, but is {environments!r}")
+    names = tuple(environments)
+    checks.real_number("participation", participation, above=0, at_most=1)
+    spaces = []
+    for name, environment in environments.items():
+        if not isinstance(environment, str) and not callable(environment):
+            raise TypeError(f"environments[{name!r}] must be an id or a function, but is {environment!r}")
+        one = side_by_side(environment, 1)
+        spaces.append((int(np.prod(one.single_observation_space.shape or (0,))), one.single_action_space))
+        one.close()
+    if len({observed for observed, _ in spaces}) > 1 or len({repr(space) for _, space in spaces}) > 1:
+        raise ValueError(f"environments must observe and do the same things to share a policy, but have {spaces}")
+    (observed, space), *_ = spaces
+    if not observed:
+        raise ValueError("environments must observe an array of numbers, but do not")
+    distribution = distribution_for(space)
+    policy: Any = _network(network)
+    oracle = GymOracle(
+        environments=tuple(environments.values()),
+        budgets=np.asarray([_number_for("budgets", budgets, name) for name in names]),
+        network=policy,
+        distribution=distribution,
+        participants=max(1, round(participation * len(names))),
+        horizon=checks.whole_number("horizon", horizon, at_least=1),
+        gradient_episodes=checks.whole_number("gradient_episodes", gradient_episodes, at_least=1),
+        estimation_episodes=checks.whole_number("estimation_episodes", estimation_episodes, at_least=0),
+        evaluation_episodes=checks.whole_number("evaluation_episodes", evaluation_episodes, at_least=1),
+        local_steps=checks.whole_number("local_steps", local_steps, at_least=1),
+        discount=checks.real_number("discount", discount, above=0, at_most=1),
+        trace=checks.real_number("trace", trace, at_least=0, at_most=1),
+        discounted_cost=bool(discounted_cost),
+        reward_scale=checks.real_number("reward_scale", reward_scale, above=0),
+        kl_limit=checks.real_number("kl_limit", kl_limit, above=0),
+        costs=[_cost_for(cost, name) for name in names],
+    )
+    generator = np.random.default_rng(checks.seed("seed", seed))
+    start = policy.first_weights(observed, distribution.outputs, isinstance(distribution, Gaussian), generator)
+    return Federation(oracle, start, names)
+
+
+def _network(given: Any) -> Any:
+    if given is None:
+        return NumpyNetwork()
+    if hasattr(given, "slopes") and hasattr(given, "first_weights"):
+        return given
+    if hasattr(given, "named_parameters"):
+        from softswitch.tasks.gym_clients.torch_network import TorchNetwork
+
+        return TorchNetwork(given)
+    raise TypeError(f"network must be a NumpyNetwork, a torch.nn.Module or something like these, but is {given!r}")
+
+
+def _number_for(argument: str, given: Any, name: Any) -> float:
+    if isinstance(given, Mapping):
+        if name not in given:
+            raise ValueError(f"{argument} must have a number for every client, but has none for {name!r}")
+        return checks.real_number(f"{argument}[{name!r}]", given[name])
+    return checks.real_number(argument, given)
+
+
+def _cost_for(given: Any, name: Any) -> CostFunction | None:
+    if given is None:
+        return None
+    own: Any = given.get(name) if isinstance(given, Mapping) else given
+    checks.function("cost", own, "(observations, actions, next observations) -> costs")
+    function: CostFunction = own
+    return function

@@ -1,0 +1,415 @@
+"""A PyTorch module in one process: the compiled engine's course, layers with a state of their own, and going on."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import softswitch as ss
+
+torch.set_num_threads(1)  # small problems: threads would wait for each other, and longest on a busy machine
+NAMES = ("centre", "east", "north", "south", "west")
+FEATURES = 4
+
+
+def rows(dtype=np.float64, seed=0):
+    """Five clients of different sizes, and labels that a line separates differently at each."""
+    generator = np.random.default_rng(seed)
+    x = [generator.normal(size=(24 + 5 * i, FEATURES)).astype(dtype) + 0.1 * i for i in range(len(NAMES))]
+    y = [(one.sum(axis=1) + generator.normal(size=len(one)) > 0.3 * i).astype(dtype) for i, one in enumerate(x)]
+    return x, y
+
+
+def for_jax(x, y):
+    return ss.ClientData.from_arrays(
+        {"x": np.concatenate(x), "y": np.concatenate(y)}, np.repeat(NAMES, [len(one) for one in x])
+    )
+
+
+def for_torch(x, y):
+    return {
+        name: TensorDataset(torch.from_numpy(a), torch.from_numpy(b)) for name, a, b in zip(NAMES, x, y, strict=True)
+    }
+
+
+def of_class(sign, label, params, batch):
+    score = sign * (batch["x"] @ params["weight"][0])
+    return ss.mean_over(jax.nn.softplus(score), batch["weight"] * (batch["y"] == label))
+
+
+jax_objective = partial(of_class, 1, 0)
+jax_misses = partial(of_class, -1, 1)
+
+
+def jax_two(params, batch):
+    return jnp.stack([jax_misses(params, batch), (params["weight"] ** 2).sum() / 10])
+
+
+def objective(module, batch):
+    x, y = batch
+    return torch.nn.functional.softplus(module(x)[y == 0, 0]).mean()
+
+
+def misses(module, batch):
+    x, y = batch
+    return torch.nn.functional.softplus(-module(x)[y == 1, 0]).mean()
+
+
+def two(module, batch):
+    return torch.stack([misses(module, batch), (module.weight**2).sum() / 10])
+
+
+def line(dtype=torch.float64):
+    module = torch.nn.Linear(FEATURES, 1, bias=False).to(dtype)
+    with torch.no_grad():
+        module.weight.copy_(torch.from_numpy(START["weight"]))
+    return module
+
+
+START = {"weight": np.linspace(-0.4, 0.5, FEATURES)[None]}  # at 0 all clients are alike, and the last bit decides
+COURSES = {
+    "one step": (ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45), jax_two, two, {}),
+    "five steps": (ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45), jax_two, two, {"local_steps": 5}),
+    "memory": (
+        ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45),
+        jax_two,
+        two,
+        {"memory": ss.Memory(smoothing=0.3), "participation": 0.6, "local_steps": 5},
+    ),
+    "few": (ss.HardSGM(step_size=0.2, tolerance=0.45), jax_misses, misses, {"participation": 0.6}),
+    "mixed": (ss.Penalty(penalty=3.0, step_size=0.1, tolerance=0.45), jax_two, two, {"local_steps": 2}),
+}
+
+
+@pytest.mark.parametrize("name", COURSES)
+def test_pytorch_takes_the_compiled_engines_course(x64, name):
+    rule, jax_constraint, constraint, options = COURSES[name]
+    x, y = rows()
+    options = {"rounds": 200, "batch_size": None, "value_batch_size": None, "eval_every": 50} | options
+    problem = ss.Problem(jax_objective, jax_constraint, START)
+    wanted = ss.solve(problem, for_jax(x, y), rule, record_clients=True, **options)
+    module = line()
+    found = ss.solve_torch(module, objective, constraint, for_torch(x, y), rule, record_clients=True, **options)
+    if rule.switches:
+        assert 0 < wanted.history.feasible.sum() < 200  # both kinds of rounds
+    assert np.array_equal(found.history.feasible, wanted.history.feasible)
+    assert np.array_equal(found.history.per_client.clients, wanted.history.per_client.clients)
+    np.testing.assert_allclose(found.history.per_client.constraint, wanted.history.per_client.constraint, atol=1e-9)
+    for ours, theirs in ((found.params, wanted.params), (found.last, wanted.last)):
+        np.testing.assert_allclose(ours["weight"], theirs["weight"], atol=1e-9)
+    np.testing.assert_allclose(found.history.full.objective, wanted.history.full.objective, atol=1e-9)
+    np.testing.assert_array_equal(found.history.value_evaluations, wanted.history.value_evaluations)
+    np.testing.assert_array_equal(found.history.gradient_evaluations, wanted.history.gradient_evaluations)
+    assert found.status.code == wanted.status.code
+    np.testing.assert_array_equal(module.weight.detach().numpy(), np.asarray(found.params["weight"]))
+    assert not module.training
+
+
+@pytest.mark.parametrize("memory", [None, ss.Memory()])
+def test_a_pooled_constraint_takes_the_same_course(x64, memory):
+    x, y = rows()
+
+    def statistics(params, batch):
+        score, weight = jax.nn.sigmoid(batch["x"] @ params["weight"][0]), batch["weight"]
+        high = batch["x"][:, 0] > 0
+        return jnp.stack([(weight * group * part).sum() for group in (high, ~high) for part in (score, 1.0)])
+
+    def torch_statistics(module, batch):
+        score, high = torch.sigmoid(module(batch[0])[:, 0]), batch[0][:, 0] > 0
+        return torch.stack(
+            [(group * part).mean() for group in (high, ~high) for part in (score, torch.ones_like(score))]
+        )
+
+    def gap(sums):
+        return abs(sums[0] / sums[1] - sums[2] / sums[3])
+
+    rule = ss.SoftmaxSGM(alpha=10, step_size=0.2, tolerance=0.1, criterion="pooled")
+    options = {"rounds": 60, "batch_size": None, "participation": 0.6, "memory": memory}
+    problem = ss.Problem(jax_objective, ss.PooledConstraint(statistics, gap), START)
+    wanted = ss.solve(problem, for_jax(x, y), rule, **options)
+    pooled = ss.PooledConstraint(torch_statistics, gap)
+    found = ss.solve_torch(line(), objective, pooled, for_torch(x, y), rule, **options)
+    assert np.array_equal(found.history.feasible, wanted.history.feasible)
+    np.testing.assert_allclose(found.history.criterion, wanted.history.criterion, atol=1e-9)
+    np.testing.assert_allclose(found.last["weight"], wanted.last["weight"], atol=1e-9)
+    np.testing.assert_allclose(found.pooled_constraint, wanted.pooled_constraint, atol=1e-9)
+
+
+def test_a_run_that_chooses_for_itself_finds_the_same_answer():
+    x, y = rows(np.float32)
+    found = ss.solve_torch(
+        line(torch.float32), objective, misses, for_torch(x, y), ss.SoftmaxSGM(tolerance=0.5), rounds=400
+    )
+    wanted = ss.solve(
+        ss.Problem(jax_objective, jax_misses, {"weight": START["weight"].astype(np.float32)}),
+        for_jax(x, y),
+        ss.SoftmaxSGM(tolerance=0.5),
+        lower_bound=True,
+    )
+    assert found.cycles
+    assert found.worst_constraint <= 0.5
+    assert found.worst_objective <= wanted.worst_objective * 1.01
+    assert found.worst_objective >= wanted.lower_bound.value - 1e-4
+
+
+class Net(torch.nn.Module):
+    """A small network for images, with layers that have a state or draw."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Conv2d(1, 4, 3),
+            torch.nn.BatchNorm2d(4),
+            torch.nn.ReLU(),
+            torch.nn.Dropout(0.2),
+            torch.nn.Flatten(),
+            torch.nn.Linear(4 * 16, 1),
+        )
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def images(seed=0, clients=3, each=40):
+    """Squares that are bright on one side, brighter at some clients."""
+    generator = torch.Generator().manual_seed(seed)
+    made = {}
+    for i in range(clients):
+        y = (torch.rand(each, generator=generator) < 0.5).float()
+        x = torch.randn(each, 1, 6, 6, generator=generator) + i
+        x[:, :, :, 3:] += 1.5 * (2 * y - 1)[:, None, None, None]
+        made[f"camera {i}"] = TensorDataset(x, y)
+    return made
+
+
+def net(seed=0):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Net()
+
+
+IMAGES = {
+    "rule": ss.SoftmaxSGM(alpha=10, step_size=0.3, tolerance=0.4),
+    "rounds": 60,
+    "local_steps": 2,
+    "batch_size": 16,
+    "seed": 3,
+}
+
+
+def test_a_network_with_batch_normalisation_and_dropout_trains():
+    module, data = net(), images()
+    before = module.state_dict()["layers.1.running_mean"].clone()
+    torch.manual_seed(11)
+    own_generator = torch.get_rng_state()
+    result = ss.solve_torch(module, objective, misses, data, **IMAGES)
+    assert torch.equal(torch.get_rng_state(), own_generator)  # the user's own generator is left alone
+    assert result.status.code == "feasible"
+    assert result.worst_constraint <= 0.4
+    assert result.worst_objective < 0.5 * result.baselines[0].objective
+    assert not torch.equal(module.state_dict()["layers.1.running_mean"], before)
+    with torch.no_grad():  # what the module now holds is what was judged
+        told = [float(objective(module, data[name].tensors)) for name in result.names]
+    np.testing.assert_allclose(told, result.client_objective, rtol=1e-5)
+    again = ss.solve_torch(net(), objective, misses, images(), **IMAGES)
+    np.testing.assert_array_equal(again.params["layers.0.weight"], result.params["layers.0.weight"])
+
+
+def test_running_means_go_on_with_a_checkpoint(tmp_path):
+    whole = ss.solve_torch(net(), objective, misses, images(), **IMAGES)
+    ends_at = {"callbacks": [lambda chunk: chunk.round >= 20], "checkpoints": ss.Checkpoints(tmp_path, every=0)}
+    part = ss.solve_torch(net(), objective, misses, images(), **IMAGES, **ends_at)
+    assert part.status.code == "stopped"
+    on = ss.solve_torch(net(), objective, misses, images(), **IMAGES, checkpoints=ss.Checkpoints(tmp_path))
+    for name, weight in whole.params.items():
+        np.testing.assert_array_equal(on.params[name], weight)
+    np.testing.assert_array_equal(on.history.constraint, whole.history.constraint)
+    with pytest.raises(ValueError, match="the clients' data differs"):
+        ss.solve_torch(net(), objective, misses, images(seed=1), **IMAGES, checkpoints=ss.Checkpoints(tmp_path))
+
+    def other(module, batch):
+        return misses(module, batch) + 0.01
+
+    with pytest.raises(ValueError, match=r"what is computed .* differs"):
+        ss.solve_torch(net(), objective, other, images(), **IMAGES, checkpoints=ss.Checkpoints(tmp_path))
+
+
+def test_kill_minus_nine_and_going_on_give_the_same_bits(tmp_path):
+    """A process that is killed in the middle of its run, and another that goes on from its checkpoints."""
+    program = tmp_path / "train.py"
+    program.write_text(
+        textwrap.dedent(
+            f"""
+            import os, signal, sys
+            sys.path.insert(0, {str(Path(__file__).parent)!r})
+            import numpy as np, softswitch as ss
+            from test_torch_runs import IMAGES, images, misses, net, objective
+
+            def dies(chunk):
+                if chunk.round >= 30:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            kept = ss.Checkpoints(sys.argv[1], every=0)
+            callbacks = [dies] if sys.argv[2] == "dies" else []
+            result = ss.solve_torch(
+                net(), objective, misses, images(), **IMAGES, checkpoints=kept, callbacks=callbacks
+            )
+            np.save(sys.argv[3], np.concatenate([np.ravel(w) for w in result.params.values()]))
+            """
+        ),
+        encoding="utf-8",
+    )
+
+    def run(folder, how, file):
+        command = [sys.executable, str(program), str(tmp_path / folder), how, str(tmp_path / file)]
+        return subprocess.run(command, env=os.environ, check=False).returncode
+
+    assert run("killed", "dies", "none.npy") == -signal.SIGKILL
+    assert list((tmp_path / "killed").glob("*.safetensors"))
+    assert run("killed", "lives", "on.npy") == 0
+    whole = ss.solve_torch(net(), objective, misses, images(), **IMAGES)
+    wanted = np.concatenate([np.ravel(w) for w in whole.params.values()])
+    np.testing.assert_array_equal(np.load(tmp_path / "on.npy"), wanted)
+
+
+class Words(Dataset):
+    """Rows that are no tensors."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        return self.x[i], self.y[i]
+
+
+def test_data_sets_and_loaders_of_any_kind():
+    x, y = rows(np.float32)
+    rule = ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45)
+    plain = ss.solve_torch(line(torch.float32), objective, misses, for_torch(x, y), rule, rounds=5, batch_size=None)
+    words = {name: Words(a, b) for name, a, b in zip(NAMES, x, y, strict=True)}
+    found = ss.solve_torch(line(torch.float32), objective, misses, words, rule, rounds=5, batch_size=None)
+    np.testing.assert_allclose(found.last["weight"], plain.last["weight"], atol=1e-6)
+    whole = {name: DataLoader(data, batch_size=len(data)) for name, data in for_torch(x, y).items()}
+    found = ss.solve_torch(line(torch.float32), objective, misses, whole, rule, rounds=5)
+    np.testing.assert_allclose(found.last["weight"], plain.last["weight"], atol=1e-6)
+    shuffled = {name: DataLoader(data, batch_size=8, shuffle=True) for name, data in words.items()}
+    drawn = [
+        ss.solve_torch(line(torch.float32), objective, misses, shuffled, rule, rounds=5, seed=seed).last["weight"]
+        for seed in (0, 0, 1)
+    ]
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    assert np.abs(drawn[0] - drawn[2]).max() > 1e-4
+
+
+def test_local_optimisers_and_held_out_rows_and_sweeps():
+    x, y = rows(np.float32)
+    data, rule = for_torch(x, y), ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45)
+    options = {"rounds": 12, "local_steps": 3, "batch_size": None}
+    plain = ss.solve_torch(line(torch.float32), objective, misses, data, rule, **options)
+    by_sgd = ss.solve_torch(
+        line(torch.float32),
+        objective,
+        misses,
+        data,
+        rule,
+        optimizer=torch.optim.SGD,
+        held_out=data,
+        eval_every=4,
+        **options,
+    )
+    np.testing.assert_allclose(by_sgd.last["weight"], plain.last["weight"], atol=1e-5)
+    np.testing.assert_allclose(by_sgd.history.held_out.objective, by_sgd.history.full.objective, rtol=1e-6)
+    by_adam = ss.solve_torch(line(torch.float32), objective, misses, data, rule, optimizer=torch.optim.Adam, **options)
+    assert np.abs(by_adam.last["weight"] - plain.last["weight"]).max() > 1e-2
+    federation = ss.torch_federation(line(torch.float32), objective, misses, data, local_steps=3, batch_size=None)
+    swept = ss.sweep_federation(federation, {"one": rule}, seeds=2, rounds=12)
+    np.testing.assert_array_equal(swept["one"][0].last["weight"], plain.last["weight"])
+
+
+def rate(module, batch):
+    x, y = batch
+    return (module(x)[y == 1, 0] <= 0).to(x.dtype).mean()
+
+
+def test_rates_by_a_stand_in_and_their_certificate(x64):
+    x, y = rows()
+    module, data = line(), for_torch(x, y)
+    result = ss.solve_torch(
+        module, objective, rate, data, ss.SoftmaxSGM(tolerance=0.2), constraint_stand_in=misses, rounds=300
+    )
+    assert result.worst_constraint <= 0.2
+    fresh = rows(seed=1)
+    found = ss.certify_torch(result, module, objective, rate, for_torch(*fresh), constraint_range={0, 1})
+
+    def jax_rate(params, batch):
+        missed = (batch["x"] @ params["weight"][0] <= 0).astype(batch["x"].dtype)
+        return ss.mean_over(missed, batch["weight"] * (batch["y"] == 1))
+
+    problem = ss.Problem(jax_objective, jax_rate, START, constraint_range={0, 1})
+    wanted = ss.certify(result, problem, for_jax(*fresh))
+    for ours, theirs in zip(found.clients, wanted.clients, strict=True):
+        assert ours.verdict == theirs.verdict
+        np.testing.assert_allclose(ours.constraints[0].upper, theirs.constraints[0].upper, rtol=1e-9)
+    np.testing.assert_array_equal(module.weight.detach().numpy(), np.asarray(result.params["weight"]))
+    some = {name: own for name, own in for_torch(*fresh).items() if name != "west"}
+    assert ss.certify_torch(result, module, objective, rate, some).clients[-1].verdict == "unknown"
+
+
+def test_bad_input_is_named_before_any_work():
+    x, y = rows(np.float32)
+    data, rule = for_torch(x, y), ss.SoftmaxSGM(tolerance=0.45)
+
+    def refuses(match, error=ValueError, module=None, clients=data, g=misses, **options):
+        with pytest.raises(error, match=match):
+            ss.solve_torch(line(torch.float32) if module is None else module, objective, g, clients, rule, **options)
+
+    refuses("module must be a torch.nn.Module", TypeError, module="no module")
+    refuses("clients must be a mapping from names to data sets", clients={})
+    refuses(
+        r"clients\['empty'\] must be a Dataset with a length of at least 1",
+        clients={"empty": TensorDataset(torch.ones(0, 1))},
+    )
+    refuses("jax_enable_x64", module=line())
+    refuses("float32 or float64", TypeError, module=line(torch.bfloat16))
+    refuses("requires a gradient", module=torch.nn.ReLU())
+    refuses("objective must|constraint must return a scalar or a vector", g=lambda module, batch: torch.ones(2, 2))
+    refuses("as many values as the constraint", constraint_stand_in=two)
+    refuses("participation must be", participation=0)
+    refuses("batch_size = 30 without replacement must be at most 24", batch_size=30, replace=False)
+    refuses("held_out must have names of clients", held_out={"nowhere": data["north"]})
+    with pytest.raises(TypeError, match="rule must be"):
+        ss.solve_torch(line(torch.float32), objective, misses, data, "no rule")
+    federation = ss.torch_federation(line(torch.float32), objective, misses, data)
+    with pytest.raises(ValueError, match="together must be"):
+        ss.sweep_federation(federation, {"one": rule}, seeds=1, rounds=2, together=True)
+
+
+def test_a_module_that_diverges_says_so():
+    x, y = rows(np.float32)
+
+    def wild(module, batch):
+        return (module(batch[0]) ** 4).sum() * 1e20
+
+    result = ss.solve_torch(
+        torch.nn.Linear(FEATURES, 1),
+        wild,
+        misses,
+        for_torch(x, y),
+        ss.SoftmaxSGM(alpha=1, step_size=1e10, tolerance=1e9),
+        rounds=50,
+    )
+    assert result.status.code == "diverged"
+    assert len(result.history) < 50
