@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # pip reads the tested versions from the committed constraints file.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo federated-demo test test-all browser docs lint format bench figures gallery clean
+.PHONY: demo federated-demo test test-all browser docs lint format bench figures notebooks gallery clean
 
 demo: $(VENV)/.run
 	$(BIN)/softswitch demo --out demo
@@ -39,6 +39,10 @@ bench: $(VENV)/.dev
 
 figures: $(VENV)/.run
 	$(BIN)/python docs/figures.py
+
+# Runs the notebooks of the documentation, and stores what came out in them.
+notebooks: $(VENV)/.dev
+	$(BIN)/python docs/notebook_pages.py
 
 # Can be interrupted: called again, it goes on.
 gallery: $(VENV)/.dev

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 import softswitch as ss
 from softswitch.support.plotting import BLUE, GREEN, GREY, VERMILLION, panels
+from softswitch.tasks.demo import AVERAGE, CHOSEN, TOLERANCE, run_demo
 from softswitch.tasks.neyman_pearson import breast_cancer
 from softswitch.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 from softswitch.theory import Setting, bound, limit_cycle
@@ -22,6 +23,21 @@ def save(figure: Figure, name: str) -> None:
     IMAGES.mkdir(exist_ok=True)
     figure.savefig(IMAGES / name, dpi=150)
     print(IMAGES / name)
+
+
+def every_client() -> None:
+    """Every client's constraint, by the mean and by softswitch, for the home page; means of the demo's 5 seeds."""
+    found = run_demo()
+    figure, ((axes,),) = panels(1, 1, width=8, height=3.2)
+    shown = {AVERAGE: ("bound kept on average", VERMILLION), CHOSEN: ("bound kept at every client", BLUE)}
+    for offset, (method, (words, colour)) in zip((-0.2, 0.2), shown.items(), strict=True):
+        ranked = np.mean([np.sort(result.client_constraint[:, 0])[::-1] for result in found.results[method]], axis=0)
+        axes.bar(np.arange(1, len(ranked) + 1) + offset, ranked, width=0.4, color=colour, label=words)
+    axes.axhline(TOLERANCE, color="black", linestyle="--", linewidth=1)
+    axes.annotate("the bound", (len(ranked) + 0.5, TOLERANCE), xytext=(0, 4), textcoords="offset points", ha="right")
+    axes.set(xlabel="client, worst first", ylabel="loss on malignant cases", xticks=[1, 5, 10, 15, 20])
+    axes.legend(frameon=False)
+    save(figure, "every-client.png")
 
 
 def what_alpha_does() -> None:
@@ -89,6 +105,7 @@ def error_budget() -> None:
 
 
 if __name__ == "__main__":
+    every_client()
     what_alpha_does()
     alpha_on_data()
     error_budget()

@@ -1,5 +1,6 @@
 """The gallery is written from what experiments left: their claims, seeds and seconds."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -26,11 +27,36 @@ def told():
 def test_every_experiment_has_its_section_with_command_seeds_and_claims():
     page = gallery.page(told())
     for name, one in EXPERIMENTS.items():
-        section = page.split(f"\n## {name}\n")[1].split("\n## ")[0]
+        section = page.split(f"\n### {gallery.TITLES[name]} {{ #{name} }}\n\n`{name}`: {one.shows}.\n")[1].split(
+            "\n##"
+        )[0]
         assert (
             f"![{one.shows}](images/paper/{name}.png)\n\n    softswitch paper {name}\n\n{one.seeds} seeds.\n" in section
         )
         assert "- **held**: it works — 1\n- **did not hold**: so — 2\n" in section
+
+
+def test_contents_have_every_picture_once_and_in_order():
+    page = gallery.page(told())
+    contents = page.split("\n## Contents\n")[1].split("\n## ")[0]
+    names = re.findall(r"\(images/paper/([\w-]+)\.png\){ loading=lazy }\]\(#\1\)", contents)
+    assert names == re.findall(r"^### .* { #([\w-]+) }$", page, flags=re.MULTILINE)
+    assert set(names) == set(EXPERIMENTS)
+    for name in names:
+        assert f"[{gallery.TITLES[name]}](#{name})  \n    1 of 2 claims held\n" in contents
+    assert contents.count("<div") == contents.count("</div>") == 4
+    assert "In short" not in contents, "only headings with experiments below them"
+
+
+def test_there_is_one_heading_of_the_first_level():
+    assert re.findall(r"^# .*$", gallery.page(told()), flags=re.MULTILINE) == [
+        "# Gallery: the paper's figures, regenerated"
+    ]
+
+
+def test_every_experiment_has_a_title_of_its_own():
+    assert set(gallery.TITLES) == set(EXPERIMENTS)
+    assert len(set(gallery.TITLES.values())) == len(EXPERIMENTS)
 
 
 def test_fewer_seeds_than_an_experiment_has_are_said():

@@ -26,8 +26,21 @@ def follow(page, folder):
     return done.stdout
 
 
+def quoted(page):
+    """What a page says is printed, piece by piece: "…" stands for what it leaves out."""
+    blocks = re.findall(r"```text\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    return [plain(piece) for block in blocks for piece in block.split("…") if piece.strip()]
+
+
+def plain(text):
+    """Without the lines of a tree and without line ends: how it is broken depends on the terminal."""
+    return " ".join(re.sub(r"[│├└─]", " ", text).split())
+
+
 def test_the_tutorial(tmp_path):
     printed = follow("tutorial.md", tmp_path)
+    for piece in quoted("tutorial.md"):
+        assert piece in plain(printed)
     assert printed.count("feasible: ") >= 2
     assert "takes 59 rows that count at each" in printed
     assert "Constraint <= 0.05 with confidence 0.95" in printed

@@ -30,7 +30,7 @@ def seen(values, name="x"):
         (DRAWS.normal(size=ROWS), "x", "number", None),
         (DRAWS.integers(0, 50, ROWS), "x", "whole number", None),
         (DRAWS.integers(0, 50, ROWS).astype(float), "x", "whole number", None),
-        (DRAWS.choice(["a", "b", "c"], ROWS), "x", "words", None),
+        (DRAWS.choice(["a", "b", "c"], ROWS), "x", "category", None),
         (DRAWS.choice(["yes", "no"], ROWS), "x", "two values", None),
         (DRAWS.choice([True, False], ROWS), "x", "two values", None),
         ([f"2013-{i % 12 + 1:02}-05" for i in range(ROWS)], "x", "date", None),

@@ -48,7 +48,9 @@ def init(
     client: Annotated[
         str | None, typer.Option(help="The column that says whose row it is; by default proposed.")
     ] = None,
-    positive: Annotated[str | None, typer.Option(help="The label's value that counts; by default proposed.")] = None,
+    positive: Annotated[
+        str | None, typer.Option(help="The label's value that counts as positive; by default proposed.")
+    ] = None,
     ignore: Annotated[list[str] | None, typer.Option(help="A column to leave out; may be given several times.")] = None,
     keep: Annotated[
         list[str] | None, typer.Option(help="A column to keep though it is proposed to leave it out; several times.")

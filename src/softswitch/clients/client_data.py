@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from softswitch.problem.parameters import WEIGHT, Batch
 
@@ -46,6 +47,12 @@ class ClientData:
     Make one with ``from_arrays`` or ``from_list``. Rows keep their dtype as far as JAX does (float64 needs
     ``jax_enable_x64``).
 
+    Args:
+        columns: the data by name, one row a sample.
+        client: whose row each is.
+        strata: by what to draw, one a row; None: all rows alike.
+        names: the clients' labels in the order of their indices; None: the sorted values of ``client``.
+
     Attributes:
         rows: the flat store.
         names: the clients' labels, in the order of their indices.
@@ -57,8 +64,8 @@ class ClientData:
     def __init__(
         self,
         columns: Mapping[str, Any],
-        client: Any,
-        strata: Any | None,
+        client: ArrayLike,
+        strata: ArrayLike | None,
         names: Sequence[Any] | None,
     ) -> None:
         columns = _checked_columns(columns)
@@ -86,7 +93,7 @@ class ClientData:
         )
 
     @classmethod
-    def from_arrays(cls, data: Mapping[str, Any], client: Any, *, strata: Any | None = None) -> ClientData:
+    def from_arrays(cls, data: Mapping[str, Any], client: ArrayLike, *, strata: ArrayLike | None = None) -> ClientData:
         """Clients from arrays with one row a sample, and a column that says whose row it is.
 
         Args:
@@ -142,8 +149,13 @@ class ClientData:
     def __len__(self) -> int:
         return len(self.names)
 
-    def batch_shapes(self, width: int, dtype: Any) -> dict[str, Any]:
-        """The shapes of a batch of ``width`` rows whose weights are of this dtype."""
+    def batch_shapes(self, width: int, dtype: DTypeLike) -> dict[str, Any]:
+        """The shapes of a batch of ``width`` rows whose weights are of this dtype.
+
+        Args:
+            width: rows a batch has.
+            dtype: of the row weights.
+        """
         shapes = {
             key: jax.ShapeDtypeStruct((width, *column.shape[1:]), column.dtype)
             for key, column in self.rows.columns.items()

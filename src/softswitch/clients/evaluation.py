@@ -119,6 +119,11 @@ def evaluate(problem: Problem, clients: ClientData, params: Params) -> tuple[np.
     """f_i and g_i of every client on all of its rows: one entry a client, and clients × constraints.
 
     For held-out data as well: make a ``ClientData`` of it.
+
+    Args:
+        problem: whose objective and constraint.
+        clients: on whose data; all rows of it.
+        params: parameters, any tree of floating arrays.
     """
     checks.expect("problem", problem, Problem)
     checks.expect("clients", clients, ClientData)

@@ -72,44 +72,91 @@ class Oracle(ABC):
 
     @abstractmethod
     def draw(self, key: Array) -> Any:
-        """All random choices of one round, from its key: a pytree with the participants under ``.clients``."""
+        """All random choices of one round, from its key: a pytree with the participants under ``.clients``.
+
+        Args:
+            key: the round's random key.
+        """
 
     def chance(self, key: Array) -> Any:
-        """The random numbers of one round, before it is known who takes part: for a server that chooses by need."""
+        """The random numbers of one round, before it is known who takes part: for a server that chooses by need.
+
+        Args:
+            key: the round's random key.
+        """
         raise ValueError(f"{type(self).__name__} cannot draw for clients that the server chooses (memory)")
 
     def draw_for(self, clients: Int[Array, " m"], chance: Any) -> Any:
-        """As ``draw``, for given participants and with these random numbers."""
+        """As ``draw``, for given participants and with these random numbers.
+
+        Args:
+            clients: the participants' indices.
+            chance: what ``chance`` gave for this round.
+        """
         raise ValueError(f"{type(self).__name__} cannot draw for clients that the server chooses (memory)")
 
     def pool(self, sums: Float[Array, " s"]) -> Float[Array, " c"]:
-        """The constraint on data put together, by its summed statistics, where the constraint is pooled."""
+        """The constraint on data put together, by its summed statistics, where the constraint is pooled.
+
+        Args:
+            sums: the clients' statistics, added up.
+        """
         raise ValueError(f"{type(self).__name__} has no pooled constraint")
 
     @abstractmethod
     def report(self, params: Params, draws: Any) -> tuple[Reports, Any]:
-        """First exchange: f_i and g_i of the participants at w_k; and what clients keep for the second, if anything."""
+        """First exchange: f_i and g_i of the participants at w_k; and what clients keep for the second, if anything.
+
+        Args:
+            params: w_k.
+            draws: what ``draw`` gave for this round.
+        """
 
     @abstractmethod
     def direction(
         self, params: Params, draws: Any, kept: Any, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
-        """Second exchange: Σ_i r_i u_i, the participants' weighted directions."""
+        """Second exchange: Σ_i r_i u_i, the participants' weighted directions.
+
+        Args:
+            params: w_k.
+            draws: what ``draw`` gave for this round.
+            kept: what ``report`` gave to keep.
+            decision: weights and local losses of the participants.
+            switches: whether every local loss is either the objective or a mix of constraints, never both.
+            step_size: γ, the clients' own step.
+        """
 
     @abstractmethod
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
-        """f_i and g_i of every client on all of its data."""
+        """f_i and g_i of every client on all of its data.
+
+        Args:
+            params: parameters, any tree of floating arrays.
+        """
 
     def evaluate_held_out(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]] | None:
-        """The same on data not trained on, where there is such."""
+        """The same on data not trained on, where there is such.
+
+        Args:
+            params: parameters, any tree of floating arrays.
+        """
         return None
 
     def rows_held(self, draws: Any) -> Int[Array, ""] | None:
-        """How many rows the participants hold together, where the cost of a round depends on it; else None."""
+        """How many rows the participants hold together, where the cost of a round depends on it; else None.
+
+        Args:
+            draws: what ``draw`` gave for this round.
+        """
         return None
 
     def cost(self, rows_held: Any) -> tuple[Any, Any]:
-        """How many rows a round evaluates values (of f and g) on, and how many it evaluates gradients on."""
+        """How many rows a round evaluates values (of f and g) on, and how many it evaluates gradients on.
+
+        Args:
+            rows_held: what ``rows_held`` gave, of one round or of several; None where the cost is always the same.
+        """
         return self.participants, self.participants
 
     def without_evaluation(self) -> Oracle:
@@ -117,7 +164,11 @@ class Oracle(ABC):
         return self
 
     def judge(self, params: Params) -> Judged:
-        """Outside of a program: how good parameters are."""
+        """Outside of a program: how good parameters are.
+
+        Args:
+            params: parameters, any tree of floating arrays.
+        """
         return Judged(*(np.asarray(values) for values in _evaluate(self, params)))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.splits import hold_out
@@ -28,12 +29,12 @@ class Parts(NamedTuple):
     def from_arrays(
         cls,
         data: Mapping[str, Any],
-        client: Any,
+        client: ArrayLike,
         *,
         alike: tuple[str, ...] = (),
         choosing: float = 0.15,
         held_out: float = 0.25,
-        strata: Any | None = None,
+        strata: ArrayLike | None = None,
         seed: int = 0,
     ) -> Parts:
         """Parts of arrays with one row a sample, and a column that says whose row it is.

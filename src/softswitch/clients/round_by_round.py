@@ -77,7 +77,12 @@ class RoundByRound(Oracle):
         return None
 
     def take_up(self, params: Params, beside: Any) -> None:
-        """Before some rounds: what went beside the parameters when they stopped; None: to be found anew."""
+        """Before some rounds: what went beside the parameters when they stopped; None: to be found anew.
+
+        Args:
+            params: the parameters to go on with, any tree of floating arrays.
+            beside: what ``beside`` gave when the rounds before stopped; None: to be found anew.
+        """
 
     def beside(self) -> Any:
         """After some rounds: what goes beside the parameters and no step changes; None where there is none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from softswitch.support import checks
 
@@ -19,7 +20,7 @@ def _checked(labels: Any, clients: Any) -> tuple[np.ndarray, int]:
     return labels, clients
 
 
-def split_iid(labels: Any, clients: int, *, seed: int = 0) -> np.ndarray:
+def split_iid(labels: ArrayLike, clients: int, *, seed: int = 0) -> np.ndarray:
     """Deal rows at random so that all clients have the same size and the same class mix, to within one row.
 
     Args:
@@ -38,7 +39,7 @@ def split_iid(labels: Any, clients: int, *, seed: int = 0) -> np.ndarray:
 
 
 def split_dirichlet(
-    labels: Any, clients: int, *, concentration: float = 0.5, min_rows: int = 1, seed: int = 0
+    labels: ArrayLike, clients: int, *, concentration: float = 0.5, min_rows: int = 1, seed: int = 0
 ) -> np.ndarray:
     """Deal each class over the clients in Dirichlet-distributed shares: label skew and ragged sizes.
 
@@ -68,7 +69,7 @@ def split_dirichlet(
     )
 
 
-def split_by_column(column: Any, *, min_rows: int = 1, rest: Any = "other") -> np.ndarray:
+def split_by_column(column: ArrayLike, *, min_rows: int = 1, rest: str | float = "other") -> np.ndarray:
     """One client a distinct value of a column; values rarer than ``min_rows`` are put together.
 
     Args:

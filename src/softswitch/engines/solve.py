@@ -208,6 +208,24 @@ def solve_federation(
     """As ``solve``, where the clients are given as an oracle: simulated robots, say, instead of rows of data.
 
     How they draw, how many take part and what a local step is, the oracle knows. The arguments are those of ``solve``.
+
+    Args:
+        federation: an oracle, and the parameters to start from.
+        rule: the method and its settings, such as ``SoftmaxSGM(tolerance=0.1)``.
+        rounds: K. Left out: until nothing more is gained; with a step size 1000.
+        seconds: end after the first rounds that end so late.
+        seed: of all random choices.
+        average_last: average over the feasible rounds of this last share of the rounds only, in (0, 1].
+        answer: which iterate is ``result.params``: "average", "last", "best", or "auto".
+        eval_every: rounds from one evaluation at all clients to the next; 0: never.
+        record_clients: keep what every participant reported in every round.
+        memory: ``Memory()`` lets the server remember every client's reports; None: it does not; "auto": where few take
+            part.
+        callbacks: each is called with a ``Chunk`` after every chunk of rounds; one that returns anything true ends it.
+        checkpoints: a folder to keep the run's standing in, and to go on from: ``Checkpoints(folder)``.
+        warm_start: a result to go on from: the run begins at its last iterate.
+        keep: what else it takes over from there: "optimizer", "average".
+        progress: show a progress bar; by default on a terminal only.
     """
     told = {
         "rounds": rounds,

@@ -194,6 +194,19 @@ def sweep_federation(
     """As ``sweep``, where the clients are given as an oracle: one federation for all seeds, or a list with one a seed.
 
     The other arguments are those of ``sweep``.
+
+    Args:
+        federation: an oracle with the parameters to start from; or one for each seed.
+        rules: the methods to compare, in a list or by names of your own.
+        seeds: how many, from 0 on, or which.
+        rounds: K of every run.
+        average_last: average over the feasible rounds of this last share of the rounds only, in (0, 1].
+        answer: which iterate is the answer: "average", "last", "best", or "auto".
+        eval_every: rounds from one evaluation at all clients to the next; 0: never.
+        record_clients: keep what every participant reported in every round.
+        memory: whether the server remembers its clients' reports, as for ``solve``.
+        together: compute all runs of one kind side by side as one program; by default on accelerators only.
+        progress: show a progress bar; by default on a terminal only.
     """
     labelled, numbers = _labelled(rules), _numbered(seeds)
     told = {

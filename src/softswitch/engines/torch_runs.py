@@ -183,6 +183,22 @@ def torch_federation(
     """Clients with PyTorch data sets, for ``solve_federation`` and ``sweep_federation``.
 
     The arguments are those of ``solve_torch``. The module is worked with; what it holds after a run is not said.
+
+    Args:
+        module: its parameters that require a gradient are trained, from where they are.
+        objective: ``(module, batch) -> scalar``; smaller is better.
+        constraint: ``(module, batch) -> scalar or vector``, or a ``PooledConstraint`` of such functions.
+        clients: each client's ``Dataset`` or ``DataLoader``, by its name.
+        constraint_stand_in: what is descended on in place of a constraint that moves in jumps.
+        local_steps: E, steps a client takes in a round.
+        participation: m/n in (0, 1], the share of clients drawn for each round.
+        batch_size: rows a client draws for a gradient; None: all of its rows.
+        value_batch_size: rows it draws for its report; "same": as ``batch_size``.
+        replace: draw rows with replacement, or without.
+        optimizer: for the local steps: ``(parameters, lr=γ) -> optimizer``; by default plain gradient steps.
+        device: where to compute, "cuda", say; by default where the module is.
+        domain: what the parameters must lie in, such as ``Ball(10)``; or None.
+        held_out: rows not trained on, by client.
     """
     if not isinstance(clients, Mapping) or not clients:
         raise ValueError(

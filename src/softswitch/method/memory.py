@@ -65,12 +65,21 @@ class Memory:
         object.__setattr__(self, "worst_share", share)
 
     def places(self, participants: int) -> Places:
-        """Who gets the m places of a round."""
+        """Who gets the m places of a round.
+
+        Args:
+            participants: m, how many are asked in a round.
+        """
         worst = min(participants - 1, round(float(self.worst_share) * participants))
         return Places(math.ceil(worst / 2), worst // 2, participants - worst)
 
     def longest_wait(self, clients: int, participants: int) -> int:
-        """Nobody waits longer: rounds from one report of a client to its next, at most."""
+        """Nobody waits longer: rounds from one report of a client to its next, at most.
+
+        Args:
+            clients: n, how many there are.
+            participants: m, how many are asked in a round.
+        """
         if participants == clients:
             return 1
         return 2 * math.ceil(clients / self.places(participants).by_turns) - 1

@@ -31,21 +31,31 @@ def _normalised(xp: Any, weights: Array) -> Array:
     return weights / xp.where(total > 0, total, xp.ones_like(total))
 
 
-def softmax_weights(values: Array, alpha: Any, mask: Array | None = None) -> Array:
+def softmax_weights(values: Array, alpha: float | Array, mask: Array | None = None) -> Array:
     """The masked softmax, softmax_I(αx)_i = 1[i ∈ I]·exp(αx_i) / Σ_{j∈I} exp(αx_j).
 
     Shifted by the maximum over the mask, so that no α and no size of ``values`` overflows. It is the point
     of the simplex that maximises <q, x> + Ent(q)/α.
+
+    Args:
+        values: one a client, or one a client and constraint.
+        alpha: α, per unit of the values: 0 weighs all alike, ∞ the largest only.
+        mask: which of them count; None: all.
     """
     xp, mask, gaps = _masked(values, mask)
     return _normalised(xp, xp.where(mask, xp.exp(alpha * gaps), xp.zeros_like(gaps)))
 
 
-def softmax_mean(values: Array, alpha: Any, mask: Array | None = None) -> Array:
+def softmax_mean(values: Array, alpha: float | Array, mask: Array | None = None) -> Array:
     """The softmax mean m(x, α) = <softmax(αx), x>: from the mean (α = 0) towards the maximum (α → ∞).
 
     0 <= max x − m(x, α) <= ln(n)/α. Summed as max x + <softmax(αx), x − max x>, which loses no digits to a
     large common offset. With nobody in the mask there is no mean: the result is −∞ (a maximum over nothing).
+
+    Args:
+        values: one a client, or one a client and constraint.
+        alpha: α, per unit of the values: 0 is the mean, ∞ the maximum.
+        mask: which of them count; None: all.
     """
     xp, mask, gaps = _masked(values, mask)
     weights = _normalised(xp, xp.where(mask, xp.exp(alpha * gaps), xp.zeros_like(gaps)))

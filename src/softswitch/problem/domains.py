@@ -20,7 +20,11 @@ class Domain(Protocol):
     """A convex set Θ: anything that can be projected onto. Plans by the theorems are for ``Ball`` and ``Box``."""
 
     def project(self, params: Params) -> Params:
-        """The nearest point of Θ, in JAX: it is part of the compiled round."""
+        """The nearest point of Θ, in JAX: it is part of the compiled round.
+
+        Args:
+            params: parameters, any tree of floating arrays.
+        """
         ...
 
 
@@ -39,7 +43,11 @@ class Ball:
         object.__setattr__(self, "radius", checks.real_number("radius", self.radius, above=0))
 
     def project(self, params: Params) -> Params:
-        """w · min(1, radius/‖w‖)."""
+        """w · min(1, radius/‖w‖).
+
+        Args:
+            params: parameters, any tree of floating arrays.
+        """
         leaves = jax.tree.leaves(params)
         # Measured in units of the largest entry, whose square may overflow.
         dtype = jnp.promote_types(jnp.result_type(*leaves), jnp.float32)
@@ -49,7 +57,11 @@ class Ball:
         return jax.tree.map(lambda leaf: (leaf * scale).astype(leaf.dtype), params)
 
     def diameter(self, params: Params) -> float:
-        """2 · radius."""
+        """2 · radius.
+
+        Args:
+            params: parameters of the shape in question; their values do not matter.
+        """
         return 2 * self.radius
 
 
@@ -72,11 +84,19 @@ class Box:
         object.__setattr__(self, "upper", checks.real_number("upper", self.upper, above=lower))
 
     def project(self, params: Params) -> Params:
-        """Each entry clipped to [lower, upper]."""
+        """Each entry clipped to [lower, upper].
+
+        Args:
+            params: parameters, any tree of floating arrays.
+        """
         return jax.tree.map(lambda leaf: jnp.clip(leaf, self.lower, self.upper), params)
 
     def diameter(self, params: Params) -> float:
-        """(upper − lower) · √(number of entries)."""
+        """(upper − lower) · √(number of entries).
+
+        Args:
+            params: parameters of the shape in question; their values do not matter.
+        """
         entries = sum(np.size(leaf) for leaf in jax.tree.leaves(params))
         return float(np.sqrt(entries) * (self.upper - self.lower))
 

@@ -19,6 +19,10 @@ def mean_over(values: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> 
     difference of two means do not. For those test Σ weights yourself, and keep the branch that is not taken finite,
     since JAX differentiates both: ``jnp.where(known, 0.3 - mean, -jnp.inf)``. A batch that lacks the class by chance
     says −∞ too, and its client then has no say in that round: draw by ``strata``.
+
+    Args:
+        values: one a row, such as losses.
+        weights: one a row, not below 0: ``batch["weight"]``, made 0 where a row does not count.
     """
     if values.shape != weights.shape:
         raise ValueError(f"values and weights must have the same shape, but have {values.shape} and {weights.shape}")
@@ -33,6 +37,10 @@ def share_over(events: Bool[Array, "*rows"], weights: Float[Array, "*rows"]) -> 
 
     As ``mean_over`` of zeros and ones, but exact where rows weigh the same: k events among n rows give k/n, rounded
     down. So 5 of 100 are not above 0.05, which single precision else makes 0.0500000007.
+
+    Args:
+        events: one a row: whether it happened, or 0 and 1.
+        weights: one a row, as for ``mean_over``.
     """
     if events.shape != weights.shape:
         raise ValueError(f"events and weights must have the same shape, but have {events.shape} and {weights.shape}")

@@ -7,8 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-Params = Any  # a pytree of floating arrays
-Batch = dict[str, Any]  # the data's columns, and "weight"
+Params = Any
+"""A model's parameters: a pytree of floating arrays, such as an array, a dict or list of arrays, or a Flax model's."""
+Batch = dict[str, Any]
+"""Some rows of a client: the data's columns by name, and the rows' weights under ``"weight"``."""
 
 WEIGHT = "weight"
 """The key under which every batch carries its row weights."""

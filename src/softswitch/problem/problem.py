@@ -81,7 +81,12 @@ class Problem:
         check_domain(self.domain, self.start)
 
     def trace(self, batch: Batch, params: Params | None = None) -> Traced:
-        """Learn the functions' shapes on a batch of this shape, without computing; raise where they are wrong."""
+        """Learn the functions' shapes on a batch of this shape, without computing; raise where they are wrong.
+
+        Args:
+            batch: arrays by name, or their shapes.
+            params: parameters to trace with; None: the start.
+        """
         params = self.start if params is None else params
         objective = _closed(self.objective, params, batch, "objective")
         shape = _single_output(objective, "objective", "one number (a scalar)").shape

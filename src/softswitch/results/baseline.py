@@ -50,7 +50,14 @@ class Baseline:
 
     @classmethod
     def of(cls, name: str, judged: Judged, rule: Rule, params: Params | None = None) -> Baseline:
-        """From what every client has."""
+        """From what every client has.
+
+        Args:
+            name: what it is called in tables.
+            judged: its objective and constraints at every client.
+            rule: says by which criterion and tolerance it is judged.
+            params: its parameters, to be kept with it; None: they are not.
+        """
         worst = judged.constraint.max(axis=1)
         known = judged.objective[~np.isneginf(judged.objective)]
         within = not np.isnan(worst).any()
@@ -75,7 +82,11 @@ class Baseline:
 
     @classmethod
     def from_dict(cls, told: dict[str, Any]) -> Baseline:
-        """From ``to_dict``; what was not finite is NaN."""
+        """From ``to_dict``; what was not finite is NaN.
+
+        Args:
+            told: what ``to_dict`` gave.
+        """
         known: dict[str, Any] = {}
         for entry in (entry for entry in fields(cls) if entry.name != "params"):
             known[entry.name] = math.nan if told[entry.name] is None else told[entry.name]

@@ -130,6 +130,9 @@ class Certificate:
 
         What is promised of it is that all clients are within the tolerance, for that was tested. Limits of its own
         would be of the one that was picked, and are not told: every client's is the tolerance.
+
+        Args:
+            tests: how many models were tested, this one the last that passed.
         """
         if tests == 1 or self.verdict is not Verdict.MEETS:
             return self

@@ -139,6 +139,12 @@ class History:
         """Put chunks of records together, from round ``first`` on and so many rounds.
 
         The oracle tells what a round costs.
+
+        Args:
+            oracle: the clients: it tells how many rows a round costs.
+            records: chunks of rounds, in order; the last may be longer than is asked for.
+            rounds: how many rounds to keep.
+            first: the number of the first of them.
         """
         joined: Any = join(records, rounds)
         held = None if joined.rows is None else joined.rows.astype(np.int64)
@@ -162,7 +168,11 @@ class History:
         )
 
     def since(self, first: int) -> History:
-        """Reports, criterion and switch of the rounds from ``first`` on; of evaluations none."""
+        """Reports, criterion and switch of the rounds from ``first`` on; of evaluations none.
+
+        Args:
+            first: the first round to keep, counted from 0.
+        """
         plain = ("objective", "constraint", "criterion", "feasible", "worst_client", "absent")
         counts = ("value_evaluations", "gradient_evaluations")
         return History(
@@ -188,7 +198,11 @@ class History:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> History:
-        """From ``to_arrays``."""
+        """From ``to_arrays``.
+
+        Args:
+            arrays: what ``to_arrays`` gave.
+        """
 
         def part(name: str) -> dict[str, np.ndarray]:
             return {key.removeprefix(f"{name}."): array for key, array in arrays.items() if key.startswith(f"{name}.")}

@@ -82,7 +82,11 @@ class LowerBound:
 
     @classmethod
     def from_dict(cls, told: dict[str, Any]) -> LowerBound:
-        """What ``to_dict`` told."""
+        """What ``to_dict`` told.
+
+        Args:
+            told: what ``to_dict`` gave.
+        """
         own = {field.name: told[field.name] for field in fields(cls)}
         for name in _ARRAYS:
             array = np.zeros(own[name]["shape"])

@@ -173,6 +173,9 @@ class Result:
         """Write all of it into a folder of its own, for ``Result.load``: the answer, last and best, state and history.
 
         Nothing is pickled. Labels that are neither text nor numbers become text.
+
+        Args:
+            folder: where to write; it is made where there is none.
         """
         words = {
             "selected": self.selected,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -55,7 +55,7 @@ class Status:
     code: StatusCode
     message: str
     round: int | None = None
-    client: Any = None
+    client: Hashable | None = None
     criterion: float | None = None
 
     @property

@@ -108,7 +108,7 @@ IN_WORDS: dict[str, KindInWords] = {
         "share above the prediction",
         "loss",
         share,
-        "at most {bound} of the rows may have a {label} above its prediction.",
+        "at most {bound} of the rows may have {label} above its prediction.",
     ),
     "own": KindInWords("constraint", "objective", number, "{constraint} may be at most {bound}."),
 }

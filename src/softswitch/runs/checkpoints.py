@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from softswitch.method.round import State
+from softswitch.problem.parameters import Params
 from softswitch.support import checks
 from softswitch.support.arrays import fingerprint, named, shaped
 from softswitch.support.files import write_atomically
@@ -49,7 +50,7 @@ class Standing(NamedTuple):
     seconds: float
     averaging_from: int
     names: tuple[str, ...] = ()
-    best: Any = None
+    best: Params | None = None
     journal: str = ""
 
     def extended(self, rounds: int, averaging_from: int, first: State) -> Standing:
@@ -110,7 +111,12 @@ class Checkpoints:
         return time.monotonic() - self._last >= self.every
 
     def save(self, standing: Standing, request: Mapping[str, str]) -> Path:
-        """Write where the run stands, and remove all but the two newest."""
+        """Write where the run stands, and remove all but the two newest.
+
+        Args:
+            standing: where the run stands: state, record, rounds done.
+            request: what was asked for, as digests by name: a checkpoint of another request is refused.
+        """
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
         arrays = named((standing.state, standing.record, standing.best))
@@ -132,7 +138,7 @@ class Checkpoints:
         return file
 
     def latest(
-        self, request: Mapping[str, str], like: Callable[[], tuple[Any, Any]], best: Any = None
+        self, request: Mapping[str, str], like: Callable[[], tuple[Any, Any]], best: Params | None = None
     ) -> Standing | None:
         """The newest that is sound, in the shape of what ``like`` gives; None where there is none.
 
@@ -160,7 +166,11 @@ class Checkpoints:
         return None
 
     def said(self, name: str) -> str | None:
-        """What the newest that is sound says of its request under a name; None where it says nothing."""
+        """What the newest that is sound says of its request under a name; None where it says nothing.
+
+        Args:
+            name: of an entry of the request.
+        """
         for _, told, _ in self._sound():
             word: str | None = json.loads(told["request"]).get(name)
             return word

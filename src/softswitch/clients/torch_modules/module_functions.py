@@ -164,5 +164,9 @@ class ModuleFunctions:
 
 
 def parameters(module: torch.nn.Module) -> dict[str, np.ndarray]:
-    """A module's trained parameters by name: the start of a run."""
+    """A module's trained parameters by name: the start of a run.
+
+    Args:
+        module: a PyTorch module.
+    """
     return {name: w.detach().cpu().numpy().copy() for name, w in module.named_parameters() if w.requires_grad}

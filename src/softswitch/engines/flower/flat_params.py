@@ -17,6 +17,9 @@ def initial_arrays(params: Params) -> ArrayRecord:
     """Parameters as Flower's record of arrays: what ``SwitchingStrategy.start`` begins with.
 
     ``initial_arrays(problem.start)``, or ``initial_arrays(parameters(module))`` for a PyTorch module.
+
+    Args:
+        params: w_0, a tree of arrays, or arrays by name.
     """
     return to_record(flat(params))
 

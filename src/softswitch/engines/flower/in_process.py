@@ -52,7 +52,11 @@ class InProcessGrid(Grid):
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = self._run, self.SERVER, 1
 
     def forget(self, node: int) -> None:
-        """Lose what a node kept between exchanges, as after a restart."""
+        """Lose what a node kept between exchanges, as after a restart.
+
+        Args:
+            node: its id.
+        """
         self._contexts[node].state = RecordDict()
 
     def get_node_ids(self) -> Iterable[int]:
@@ -73,7 +77,11 @@ class InProcessGrid(Grid):
         return ids
 
     def deliver(self, message: Message) -> Message | None:
-        """A node's answer to a message; None for none."""
+        """A node's answer to a message; None for none.
+
+        Args:
+            message: to the node that it names.
+        """
         try:
             return self._app(message, self._contexts[message.metadata.dst_node_id])
         except Exception:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.gradient_oracle import GradientOracle
@@ -54,7 +55,7 @@ class JaxClient:
         batch_size: BatchSize = "auto",
         value_batch_size: ValueBatchSize = "same",
         replace: bool | None = None,
-        strata: Any | None = None,
+        strata: ArrayLike | None = None,
         held_out: Mapping[str, Any] | None = None,
     ) -> None:
         self._problem = problem

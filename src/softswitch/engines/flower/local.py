@@ -63,15 +63,30 @@ class LocalOracle(Protocol):
     constraints: int
 
     def report(self, params: Arrays, task: Task) -> Values:
-        """f_i and g_i at w_k, on a batch."""
+        """f_i and g_i at w_k, on a batch.
+
+        Args:
+            params: w_k, arrays by name.
+            task: the round's number, seed and settings.
+        """
         ...
 
     def update(self, params: Arrays, task: Task, loss: LocalLoss) -> Arrays:
-        """u_i: E local steps from w_k on the local loss; ``loss.constraint`` is this client's row of the mix."""
+        """u_i: E local steps from w_k on the local loss; ``loss.constraint`` is this client's row of the mix.
+
+        Args:
+            params: w_k, arrays by name.
+            task: the round's number, seed, E and γ.
+            loss: what to descend on: weights of objective and constraints.
+        """
         ...
 
     def judge(self, params: Arrays) -> Values:
-        """f_i and g_i on all of its rows."""
+        """f_i and g_i on all of its rows.
+
+        Args:
+            params: the model to judge, arrays by name.
+        """
         ...
 
     def certify(self, params: Arrays, error: float, ranges: Sequence[Range | None]) -> list[Interval]:
@@ -79,5 +94,11 @@ class LocalOracle(Protocol):
 
         One that also takes ``levels`` (of the type ``ErrorLevels``) is told at which other error probability a limit is
         wanted, and the tolerance, so that its intervals can have p-values. Without them its verdict may need more rows.
+
+        Args:
+            params: the model to certify, arrays by name.
+            error: the probability with which a limit may be wrong.
+            ranges: of a single row's objective and constraints, where they are known.
+            levels: a second error probability and the tolerance, for p-values; a client may leave this argument out.
         """
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -20,6 +20,7 @@ from softswitch.engines.flower.flat_params import flat, initial_arrays
 from softswitch.engines.flower.strategy import SwitchingStrategy
 from softswitch.engines.flower.strategy_settings import StrategySettings, with_changes
 from softswitch.method.rules import Rule
+from softswitch.problem.parameters import Params
 from softswitch.problem.ranges import Range, checked_range, checked_ranges
 from softswitch.results.certificate import Certificate
 from softswitch.results.result import Result
@@ -45,14 +46,14 @@ logger = logging.getLogger("softswitch.flower")
 
 def server_app(
     rule: Rule | Callable[[Mapping[str, Any]], Rule],
-    start: Any,
+    start: Params | Callable[[Mapping[str, Any]], Params],
     *,
     rounds: int = 100,
     out: str | Path = "runs",
     name: str = "federated",
     confidence: float | None = 0.95,
     objective_range: Range | None = None,
-    constraint_range: Any = None,
+    constraint_range: Range | Sequence[Range | None] | None = None,
     settings: StrategySettings | None = None,
     **changes: Any,
 ) -> ServerApp:

@@ -104,7 +104,8 @@ def solve_over_flower(
     like = jax.eval_shape(
         lambda: first_state(problem.start, result.rule, result.client_constraint.shape[1], result.state.memory)
     )
-    blocks = dict(zip(labels, clients.names, strict=True)).get(result.status.client, result.status.client)
+    known: dict[Any, Any] = dict(zip(labels, clients.names, strict=True))
+    blocks = known.get(result.status.client, result.status.client)
     return replace(
         result,
         names=clients.names,

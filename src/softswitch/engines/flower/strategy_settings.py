@@ -103,7 +103,11 @@ class StrategySettings:
         object.__setattr__(self, "names", tuple(str(name) for name in self.names))
 
     def average_share(self, *, chosen: bool) -> float:
-        """The share of the rounds that may join the average, of a run, or of a cycle of one that chooses."""
+        """The share of the rounds that may join the average, of a run, or of a cycle of one that chooses.
+
+        Args:
+            chosen: whether the run goes in cycles that choose their own steps.
+        """
         if self.average_last is None:
             return SECOND_HALF if chosen else 1.0
         return self.average_last

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import special, stats
 
 from softswitch.support import checks
@@ -35,7 +36,13 @@ def checked_gap(gap: str, shape: Any) -> tuple[float, ...]:
 
 
 def gap_quantile(level: float, gap: str = "uniform", shape: tuple[float, ...] = ()) -> float:
-    """Q_Z(ρ) = inf{z: P(Z < z) > ρ} of the named distribution, ρ in [0, 1)."""
+    """Q_Z(ρ) = inf{z: P(Z < z) > ρ} of the named distribution, ρ in [0, 1).
+
+    Args:
+        level: ρ, from 0 to 1.
+        gap: the distribution of Z; see ``GAPS``.
+        shape: its shape parameters: (k,) for chi-square, (a, b) for beta.
+    """
     shape = checked_gap(gap, shape)
     level = checks.real_number("level", level, at_least=0, at_most=1)
     return float(GAPS[gap].ppf(level, *shape))
@@ -46,6 +53,11 @@ def quantile_bound(level: float, gap: str = "uniform", shape: tuple[float, ...] 
 
     With o = ρ/(1 − ρ): uniform ρ; half-normal √(π/2)·o; exponential o; half-Cauchy (π/2)·o; chi-square of k degrees
     (8k/e)·o^(2/k); beta min(1, C·ρ^(1/a)), C = 1 where b > 1 and (a·B(a, b))^(1/a) otherwise. Plans use the quantile.
+
+    Args:
+        level: ρ, from 0 to 1.
+        gap: the distribution of Z; see ``GAPS``.
+        shape: its shape parameters: (k,) for chi-square, (a, b) for beta.
     """
     shape = checked_gap(gap, shape)
     level = checks.real_number("level", level, at_least=0, at_most=1)
@@ -61,7 +73,7 @@ def quantile_bound(level: float, gap: str = "uniform", shape: tuple[float, ...] 
     return {"half-normal": math.sqrt(math.pi / 2), "exponential": 1.0, "half-cauchy": math.pi / 2}[gap] * odds
 
 
-def heterogeneity(values: Any, gap: str = "uniform", shape: tuple[float, ...] = ()) -> float:
+def heterogeneity(values: ArrayLike, gap: str = "uniform", shape: tuple[float, ...] = ()) -> float:
     """σ of a vector of client values: the smallest with (1/n)#{i: max x − x_i >= t} <= P(σZ >= t) for all t.
 
     In order statistics x_(1) <= … <= x_(n):  σ = max over i < n of (x_(n) − x_(i))/Q_Z(1 − i/n), which is

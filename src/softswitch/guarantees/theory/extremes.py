@@ -85,6 +85,11 @@ def extreme_value_limit(noise: str, clients: int, shape: tuple[float, ...] = ())
 
     Such numbers need not exist: of geometric noise, say, no b_n and a_n give a limit. The theorem (Fisher, Tippett,
     Gnedenko) says that if there is a limit it is one of these three, not that there is one, as the paper has it.
+
+    Args:
+        noise: see ``NOISES``.
+        clients: n, at least 2.
+        shape: the shape parameters: (a, b) for beta.
     """
     family, shape = _family(noise, shape)
     n = checks.whole_number("clients", clients, at_least=2)

@@ -119,7 +119,12 @@ class Bound:
 
 
 def bound(constants: Constants, setting: Setting) -> Bound:
-    """The theorem that fits the setting: 3 where m < n, else 1 where E = 1, else 2."""
+    """The theorem that fits the setting: 3 where m < n, else 1 where E = 1, else 2.
+
+    Args:
+        constants: the problem's D, L and noises.
+        setting: clients, rounds, steps and batches.
+    """
     if setting.participants < setting.clients:
         return theorem_3(constants, setting)
     return theorem_1(constants, setting) if setting.local_steps == 1 else theorem_2(constants, setting)
@@ -130,6 +135,10 @@ def theorem_1(constants: Constants, setting: Setting) -> Bound:
 
     η = γ = D/(2L√K);  ε' = (2DL/√K)·[1 + σ̄²(3 + 8 ln(8/δ)/K) + σ̄√(8 ln(8/δ))],  σ̄² = σ_g²/(B_g L²);
     estimation 4σ_ζ√(2 ln(12Kn/δ)/B_ζ);  α >= 2 ln(n)/ε'.
+
+    Args:
+        constants: the problem's D, L and noises.
+        setting: clients, rounds, steps and batches.
     """
     D, L, K = constants.diameter, constants.lipschitz, setting.rounds  # noqa: N806
     noise = _effective_noise(constants, setting, local_steps=1)
@@ -146,6 +155,10 @@ def theorem_2(constants: Constants, setting: Setting) -> Bound:
 
     η = D/(L√(8K)), γ = η/E;  ε' = (DL/√(K/32))·[1 + 2σ̄²(3 + 8 ln(8/δ)/K) + σ̄√(8 ln(8/δ))(1 + E/√(6K))],
     σ̄² = σ_g²/(B_g L² E);  estimation and α as in Theorem 1.
+
+    Args:
+        constants: the problem's D, L and noises.
+        setting: clients, rounds, steps and batches.
     """
     estimation = _estimation(constants, setting, 12 * setting.rounds * setting.clients)
     return _local_steps(2, constants, setting, estimation, 0.0, setting.clients)
@@ -164,6 +177,10 @@ def theorem_3(constants: Constants, setting: Setting) -> Bound:
 
     Where the server remembers its clients there is no sampling error, but one of staleness: 6·T·η·L² (``staleness``;
     the derivation is in docs/memory.md, not in the paper), and α >= 2 ln(n)/ε'.
+
+    Args:
+        constants: the problem's D, L and noises.
+        setting: clients, rounds, steps and batches.
     """
     estimation = _estimation(constants, setting, 24 * setting.rounds * setting.participants)
     if setting.longest_wait is not None:
@@ -184,6 +201,11 @@ def constraint_bound(constants: Constants, setting: Setting, switch_share: float
     Full participation, a server that remembers, or a gap that is not uniform: ε. Partial participation:
     ε + 4σ ln(1/(2κ))/(|ln(1−r)|n) by the theorem's statement, with 2σ for 4σ by its proof. The logarithm is negative
     for κ > ½, and the statement's bound then the smaller of the two: the larger holds.
+
+    Args:
+        constants: the problem's D, L and noises.
+        setting: clients, rounds, steps and batches.
+        switch_share: κ, the share of feasible rounds, in (0, 1].
     """
     kappa = checks.real_number("switch_share", switch_share, above=0, at_most=1)
     unit = _sampling_unit(constants, setting)
@@ -209,17 +231,30 @@ def least_switch_share(constants: Constants, setting: Setting, slater: float) ->
 
 
 def effective_variance(constants: Constants, setting: Setting) -> float:
-    """σ̄² = σ_g²/(B_g·E·L²): ε' keeps its rate DL/√K where it is at most about 1, so where B_g·E >= (σ_g/L)²."""
+    """σ̄² = σ_g²/(B_g·E·L²): ε' keeps its rate DL/√K where it is at most about 1, so where B_g·E >= (σ_g/L)².
+
+    Args:
+        constants: the problem's D, L and noises.
+        setting: clients, rounds, steps and batches.
+    """
     return _effective_noise(constants, setting, setting.local_steps) ** 2
 
 
 def fewest_gradient_rows(constants: Constants) -> int:
-    """The smallest B_g·E, rows of a client's gradients in a round, with σ̄² <= 1: (σ_g/L)², rounded up."""
+    """The smallest B_g·E, rows of a client's gradients in a round, with σ̄² <= 1: (σ_g/L)², rounded up.
+
+    Args:
+        constants: the problem's D, L and noises.
+    """
     return max(1, math.ceil((constants.gradient_noise / constants.lipschitz) ** 2 - 1e-9))
 
 
 def most_local_steps(rounds: int) -> int:
-    """√K, rounded down: with E ≲ √K local steps ε' keeps its rate, since E enters it as 1 + E/√(6K)."""
+    """√K, rounded down: with E ≲ √K local steps ε' keeps its rate, since E enters it as 1 + E/√(6K).
+
+    Args:
+        rounds: K.
+    """
     return math.isqrt(checks.whole_number("rounds", rounds, at_least=1))
 
 
@@ -229,6 +264,11 @@ def staleness(lipschitz: float, step_size: float, longest_wait: int) -> float:
     A client is heard every T rounds at least (``Memory.longest_wait``), a round moves w by at most ηL (plain SGD, whole
     local data), and its functions change by at most L times that. In place of Theorem 3's sampling error, which no step
     lowers, this one falls with η.
+
+    Args:
+        lipschitz: L.
+        step_size: η.
+        longest_wait: T, rounds from one report of a client to its next, at most.
     """
     wait = checks.whole_number("longest_wait", longest_wait, at_least=1)
     constant = checks.real_number("lipschitz", lipschitz, above=0)
@@ -239,6 +279,11 @@ def general_threshold(error: float, threshold: float, switch_share: float) -> tu
     """Bounds on F(w̄) − F* and on G(w̄) for any threshold λ >= Δ/2, Δ the sum of errors.
 
     F(w̄) − F* <= (Δ/2 + λ) − (λ − Δ/2)/κ  and  G(w̄) <= Δ/2 + λ.
+
+    Args:
+        error: Δ, the sum of errors, in units of the objective.
+        threshold: λ, at least Δ/2.
+        switch_share: κ, the share of feasible rounds, in (0, 1].
     """
     error = checks.real_number("error", error, at_least=0)
     threshold = checks.real_number("threshold", threshold, at_least=error / 2)
@@ -275,6 +320,11 @@ def tail_bound(clients: int, participants: int, below: float) -> float:
     """P(max over all − max over a random m-subset >= t) is at most this, where ``below`` = P(U < t).
 
     exp(−n|ln(1−r)|·P(U < t)) if P(U < t) <= 1 − r, else 0; U dominates the gap of a random client to the worst.
+
+    Args:
+        clients: n.
+        participants: m, how many of them are drawn.
+        below: P(U < t), the probability that the gap of a random client to the worst is below t.
     """
     checks.whole_number("clients", clients, at_least=1)
     checks.whole_number("participants", participants, at_least=1)

@@ -26,7 +26,11 @@ class AlphaWindow:
 
 
 def alpha_window(step_size: float) -> AlphaWindow:
-    """The window 0.35 <= αη <= 1, and αη = 2 where limit cycles begin."""
+    """The window 0.35 <= αη <= 1, and αη = 2 where limit cycles begin.
+
+    Args:
+        step_size: η, for losses with a slope of 1.
+    """
     eta = checks.real_number("step_size", step_size, above=0)
     return AlphaWindow(math.log(2) / (2 * eta), 1 / eta, 2 / eta)
 
@@ -38,6 +42,10 @@ def limit_cycle(alpha: float, step_size: float) -> float:
     points ±ηp that the example is drawn to. But where αη is large the draw is far too weak to notice (the tanh is
     flat there, its slope below rounding): a run then jumps between the first two points w and w − η that it meets on
     either side, up to a whole step away, and their mean is up to half a step off.
+
+    Args:
+        alpha: α, per unit of the loss.
+        step_size: η, for losses with a slope of 1.
     """
     eta = checks.real_number("step_size", step_size, above=0)
     product = checks.real_number("alpha", alpha, at_least=0) * eta

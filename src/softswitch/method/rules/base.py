@@ -12,7 +12,7 @@ import optax
 from array_api_compat import array_namespace
 
 from softswitch.method.messages import Decision, Reports
-from softswitch.method.weighting import maximum, softmax_mean
+from softswitch.method.weighting import Array, maximum, softmax_mean
 from softswitch.problem.words import CRITERIA
 from softswitch.support import checks
 from softswitch.support.traced import traced_settings
@@ -133,34 +133,62 @@ class Rule(ABC):
         """The server optimiser: a function from a step size to an optax transformation."""
         return optax.sgd if self.optimizer is None else self.optimizer
 
-    def step_size_at(self, k: Any) -> Any:
-        """η in round k."""
+    def step_size_at(self, k: int | Array) -> float | Array:
+        """η in round k.
+
+        Args:
+            k: the round, from 0.
+        """
         if self.step_size is None:
             raise ValueError(f"step_size must be given where it is not chosen during a run, but {self} has none")
         return self.step_size(k) if callable(self.step_size) else self.step_size
 
-    def local_step_size_at(self, k: Any, local_steps: int = 1) -> Any:
-        """γ in round k, of a client that takes so many steps."""
+    def local_step_size_at(self, k: int | Array, local_steps: int = 1) -> float | Array:
+        """γ in round k, of a client that takes so many steps.
+
+        Args:
+            k: the round, from 0.
+            local_steps: E, how many steps the client takes in it.
+        """
         if self.local_step_size is None:
             return self.step_size_at(k) / local_steps if local_steps > 1 else self.step_size_at(k)
         return self.local_step_size(k) if callable(self.local_step_size) else self.local_step_size
 
     def init(self, constraints: int) -> Any:
-        """What the rule remembers from round to round, before the first: nothing, unless a rule says otherwise."""
+        """What the rule remembers from round to round, before the first: nothing, unless a rule says otherwise.
+
+        Args:
+            constraints: how many constraints a client has.
+        """
         return ()
 
     @abstractmethod
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Turn a round's reports into a decision, and the rule's memory into the next round's."""
+        """Turn a round's reports into a decision, and the rule's memory into the next round's.
 
-    def passes(self, criterion: Any, reports: Reports) -> Any:
-        """The switch bit 1_k = [G_k <= λ]. A void round is not feasible; one that is decided already stays so."""
+        Args:
+            state: what the rule remembers from the rounds before: what ``init`` gave, or the last ``decide``.
+            reports: what the participants reported: f_i, g_i and who was there.
+        """
+
+    def passes(self, criterion: Array, reports: Reports) -> Array:
+        """The switch bit 1_k = [G_k <= λ]. A void round is not feasible; one that is decided already stays so.
+
+        Args:
+            criterion: G_k, in units of the constraint.
+            reports: the round's reports; they may say that the round is void, or decided already.
+        """
         if reports.bit is not None:
             return reports.bit
         return (criterion <= self.switch_at) & ~reports.void
 
-    def measure(self, reports: Reports, alpha: Any = 0.0) -> Any:
-        """The criterion G_k by the rule's word for it; α is that of the constraint's softmax."""
+    def measure(self, reports: Reports, alpha: float | Array = 0.0) -> Array:
+        """The criterion G_k by the rule's word for it; α is that of the constraint's softmax.
+
+        Args:
+            reports: the round's reports.
+            alpha: sharpness of the softmax criterion, per unit of the constraint; other criteria do not use it.
+        """
         values, reported = reports.pairs
         if self.switches_on == "softmax":
             return softmax_mean(values, alpha, reported)

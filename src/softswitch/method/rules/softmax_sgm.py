@@ -65,7 +65,12 @@ class SoftmaxSGM(Rule):
 
     @classmethod
     def from_plan(cls, plan: Planned, **changes: Any) -> SoftmaxSGM:
-        """The rule a plan asks for: its η, γ, ε, λ = ε/2 and its smallest α; ``changes`` override single settings."""
+        """The rule a plan asks for: its η, γ, ε, λ = ε/2 and its smallest α; ``changes`` override single settings.
+
+        Args:
+            plan: what ``plan`` found.
+            changes: settings that are to be others than the plan's, by name.
+        """
         return cls(**plan.rule_settings() | changes)
 
     def init(self, constraints: int) -> Any:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from array_api_compat import array_namespace
 
 from softswitch.method.messages import Decision, LocalLoss, Reports
 from softswitch.method.rules.base import Rule
+from softswitch.method.weighting import Array
 
 
-def switch(rule: Rule, reports: Reports, criterion: Any, objective_weights: Any, pair_weights: Any) -> Decision:
+def switch(rule: Rule, reports: Reports, criterion: Array, objective_weights: Array, pair_weights: Array) -> Decision:
     """Improve the objective where the criterion is at most λ, else the constraint.
 
     1_k = [G_k <= λ];  r = p where 1_k, else r_i = Σ_c q_ic;  local loss f_i where 1_k, else Σ_c (q_ic/r_i)·g_ic.

@@ -70,7 +70,11 @@ class Frontier:
         return min((point.bound for point in self.certified), default=None)
 
     def named(self, bound: float) -> str:
-        """A bound as a reader has it."""
+        """A bound as a reader has it.
+
+        Args:
+            bound: in the constraint's unit; a share of 0.05 is named 5%.
+        """
         return f"{100 * bound:.4g}%" if self.shares else f"{bound:.4g}"
 
     @property
@@ -219,7 +223,11 @@ class Frontier:
 
     @classmethod
     def from_dict(cls, told: dict[str, Any]) -> Frontier:
-        """From ``to_dict``; what was not finite is NaN."""
+        """From ``to_dict``; what was not finite is NaN.
+
+        Args:
+            told: what ``to_dict`` gave.
+        """
         return cls(
             points=tuple(FrontierPoint.from_dict(point) for point in told["points"]),
             smallest=SmallestConstraint(**{name: number(value) for name, value in told["smallest"].items()}),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
@@ -28,11 +29,11 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):
 
     def fit(
         self,
-        X: Any,  # noqa: N803
-        y: Any,
-        clients: Any = None,
-        sensitive_features: Any = None,
-        sample_weight: Any = None,
+        X: ArrayLike | pd.DataFrame,  # noqa: N803
+        y: ArrayLike,
+        clients: ArrayLike | None = None,
+        sensitive_features: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
     ) -> FederatedClassifier:
         """Train so that the worst client does as well as possible and every client keeps the bound.
 
@@ -55,7 +56,7 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):
             raise ValueError(f"{only}y must have {wanted}, but has {many} class{'es' * (many != 1)}")
         alike = {"y": codes.astype(np.int32)}
         if self._kind in GROUPED:
-            alike["group"] = self._groups(sensitive_features, len(y))
+            alike["group"] = self._groups(sensitive_features, len(codes))
         self._train(X, codes, clients, sample_weight, alike)
         return self
 
@@ -64,23 +65,35 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):
             return TwoClasses(0, 1)
         return several_classes(pd.Series(y), learnt_from)
 
-    def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
-        """The log-odds of the positive class; of several classes a score each."""
+    def decision_function(self, X: ArrayLike | pd.DataFrame) -> np.ndarray:  # noqa: N803
+        """The log-odds of the positive class; of several classes a score each.
+
+        Args:
+            X: rows × features, as in ``fit``.
+        """
         values = self._outputs(X)
         if values.shape[1] == 1:
             return values[:, 0]
         return values[:, 1] - values[:, 0] if len(self.classes_) == 2 else values
 
-    def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Each row's probability of every class."""
+    def predict_proba(self, X: ArrayLike | pd.DataFrame) -> np.ndarray:  # noqa: N803
+        """Each row's probability of every class.
+
+        Args:
+            X: rows × features, as in ``fit``.
+        """
         values = self.decision_function(X)
         if values.ndim == 1:
             values = np.stack([np.zeros_like(values), values], axis=1)
         chances: np.ndarray = softmax(values, axis=1)
         return chances
 
-    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Each row's class."""
+    def predict(self, X: ArrayLike | pd.DataFrame) -> np.ndarray:  # noqa: N803
+        """Each row's class.
+
+        Args:
+            X: rows × features, as in ``fit``.
+        """
         values = self.decision_function(X)
         places = (values > 0).astype(int) if values.ndim == 1 else values.argmax(axis=1)
         decided: np.ndarray = self.classes_[places]
@@ -169,7 +182,7 @@ class RateClassifier(FederatedClassifier):
         uncertified: bool = False,
         warm_start: bool = False,
         confidence: float = 0.95,
-        random_state: Any = 0,
+        random_state: int | np.random.RandomState | None = 0,
     ) -> None:
         self.kind = kind
         self.at_most = at_most
@@ -249,7 +262,7 @@ class NeymanPearsonClassifier(FederatedClassifier):
         uncertified: bool = False,
         warm_start: bool = False,
         confidence: float = 0.95,
-        random_state: Any = 0,
+        random_state: int | np.random.RandomState | None = 0,
     ) -> None:
         self.max_miss_loss = max_miss_loss
         self.alpha = alpha
@@ -324,7 +337,7 @@ class ParityClassifier(FederatedClassifier):
         uncertified: bool = False,
         warm_start: bool = False,
         confidence: float = 0.95,
-        random_state: Any = 0,
+        random_state: int | np.random.RandomState | None = 0,
     ) -> None:
         self.max_gap = max_gap
         self.alpha = alpha

@@ -169,7 +169,11 @@ class FederatedEstimator(BaseEstimator):
         return weights.T, np.asarray(self.params_[0]["b"], dtype=float) - self.mean_ @ weights
 
     def report(self, out: str | Path = "report.html") -> Path:
-        """Write the report of the fit as one HTML file: verdict, every client, what looks wrong."""
+        """Write the report of the fit as one HTML file: verdict, every client, what looks wrong.
+
+        Args:
+            out: the HTML file to write.
+        """
         check_is_fitted(self)
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place) / type(self).__name__

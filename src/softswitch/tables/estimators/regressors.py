@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
@@ -82,7 +83,7 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
         uncertified: bool = False,
         warm_start: bool = False,
         confidence: float = 0.95,
-        random_state: Any = 0,
+        random_state: int | np.random.RandomState | None = 0,
     ) -> None:
         self.kind = kind
         self.at_most = at_most
@@ -117,7 +118,13 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
     def _loss(self) -> Loss:
         return Loss(self.loss, self.quantile)
 
-    def fit(self, X: Any, y: Any, clients: Any = None, sample_weight: Any = None) -> BoundedRegressor:  # noqa: N803
+    def fit(
+        self,
+        X: ArrayLike | pd.DataFrame,  # noqa: N803
+        y: ArrayLike,
+        clients: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> BoundedRegressor:
         """Train so that the worst client does as well as possible and every client keeps the bound.
 
         Args:
@@ -133,8 +140,12 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
     def _label(self, y: np.ndarray, learnt_from: np.ndarray) -> Label:
         return amount(pd.Series(y, name="y"), learnt_from, tuple(self.label_range or ()))
 
-    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Each row's number; for coverage its upper limit."""
+    def predict(self, X: ArrayLike | pd.DataFrame) -> np.ndarray:  # noqa: N803
+        """Each row's number; for coverage its upper limit.
+
+        Args:
+            X: rows × features, as in ``fit``.
+        """
         values = self._outputs(X)
         found: np.ndarray = self._amount.predicted(values)
         return found

@@ -14,7 +14,7 @@ from softswitch.tables.features import MOST_LEVELS, ROWS_OF_A_LEVEL, Levels, as_
 from softswitch.tables.looking.telling_words import NAMES_OF_COUNTS, NAMES_OF_IDENTIFIERS
 from softswitch.tables.moments import has_doubtful_order, moments_of, order_of, tells_moments
 
-NUMBER, WHOLE, WORDS, YES_NO = "number", "whole number", "words", "two values"
+NUMBER, WHOLE, WORDS, YES_NO = "number", "whole number", "category", "two values"
 DATE, TIME, DATE_AND_TIME = "date", "time of day", "date and time"
 IDENTIFIER, CONSTANT, FREE_TEXT, EMPTY = "identifier", "constant", "free text", "empty"
 UNUSABLE = (IDENTIFIER, CONSTANT, FREE_TEXT, EMPTY)

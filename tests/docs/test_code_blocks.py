@@ -1,0 +1,137 @@
+"""Every program on a page runs, prints what stands below it, and every command line is one that exists."""
+
+import math
+import re
+import shlex
+import textwrap
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+import pytest
+import typer
+
+from softswitch.cli import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")))
+RUN_ELSEWHERE = {
+    "README.md": "test_readme.py",
+    "docs/choosing.md": "test_readme.py",
+    "docs/coming-from/cooper.md": "test_coming_from.py",
+    "docs/coming-from/fairlearn.md": "test_coming_from.py",
+    "docs/coming-from/flower.md": "test_coming_from.py",
+    "docs/coming-from/omnisafe.md": "test_coming_from.py",
+    "docs/fairness.md": "test_readme.py",
+    "docs/memory.md": "test_readme.py",
+    "docs/python.md": "test_readme.py",
+    "docs/rates.md": "test_readme.py",
+    "docs/safe-rl.md": "test_readme.py",
+    "docs/tutorial.md": "test_tutorial.py",
+    "docs/own-data.md": "test_tutorial.py",
+}
+"""Pages whose programs another file here runs as they are printed."""
+FENCED = re.compile(
+    r"^(?P<indent> *)```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE
+)
+NUMBER = re.compile(r"-?\d[\d,]*\.?\d*(?:e-?\d+)?")
+
+
+def blocks(page):
+    """A page's fenced blocks, as (language, text), in order."""
+    return [
+        (found["language"], textwrap.dedent(found["text"]))
+        for found in FENCED.finditer((ROOT / page).read_text(encoding="utf-8"))
+    ]
+
+
+def programs(page):
+    """A page's programs, each with what the page says it prints, or None."""
+    found = blocks(page)
+    below = [*found, ("", "")][1:]
+    return [
+        (text, told if kind == "text" else None)
+        for (language, text), (kind, told) in zip(found, below, strict=True)
+        if language == "python"
+    ]
+
+
+def same(printed, told):
+    """Whether the words are the same, and the numbers within 5%, or 0.01, of each other."""
+    if NUMBER.sub("#", " ".join(printed.split())) != NUMBER.sub("#", " ".join(told.split())):
+        return False
+    pairs = zip(NUMBER.findall(printed), NUMBER.findall(told), strict=True)
+    numbers = ((float(one.replace(",", "")), float(other.replace(",", ""))) for one, other in pairs)
+    return all(math.isclose(one, other, rel_tol=0.05, abs_tol=0.0101) for one, other in numbers)
+
+
+def test_words_and_numbers_are_compared():
+    assert same("a 1.00 b", "a   1.01\nb")
+    assert not same("a 1.00 b", "a 1.06 b")
+    assert not same("a 1 b", "a 1 c")
+
+
+RUN_HERE = [page for page in PAGES if page not in RUN_ELSEWHERE and programs(page)]
+
+
+@pytest.mark.parametrize("page", RUN_HERE)
+def test_programs_run_as_printed(page, capsys, monkeypatch, tmp_path):
+    """One after the other, as a reader would: names stay from one to the next."""
+    monkeypatch.chdir(tmp_path)
+    names: dict = {"__name__": page}
+    for number, (program, told) in enumerate(programs(page)):
+        exec(compile(program, f"{page}, program {number + 1}", "exec"), names)
+        printed = capsys.readouterr().out
+        assert told is None or same(printed, told), printed
+
+
+@pytest.mark.parametrize("page", RUN_ELSEWHERE)
+def test_the_other_test_names_the_page(page):
+    text = (Path(__file__).parent / RUN_ELSEWHERE[page]).read_text(encoding="utf-8")
+    assert page in text or f'"{page.removeprefix("docs/")}"' in text
+
+
+def commands():
+    """All command lines on all pages: in blocks of any language but Python, and in indented ones."""
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        shells = [body for language, body in blocks(page) if language in ("", "sh", "console", "bash")]
+        indented = re.findall(r"^    (softswitch .*)$", FENCED.sub("", text), flags=re.MULTILINE)
+        for line in "\n".join([*shells, *indented]).splitlines():
+            line = line.strip().removeprefix("$ ")
+            if line.startswith("softswitch "):
+                yield page, line.split("||")[0]
+
+
+@pytest.mark.skipif(
+    version("click") >= "8.5",
+    reason="typer 0.20 loses what is said of arguments with click 8.5; constraints.txt has 8.4",
+)
+def test_every_argument_and_option_is_explained():
+    group = typer.main.get_command(app)
+    silent = [
+        f"{name} {parameter.name}"
+        for name, command in group.commands.items()
+        for parameter in command.params
+        if not parameter.help
+    ]
+    assert not silent
+
+
+COMMANDS = sorted(set(commands()))
+
+
+def test_there_are_commands():
+    assert len(COMMANDS) > 30
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS, ids=[line for _, line in COMMANDS])
+def test_a_command_line_exists(page, line):
+    """Its command, options and arguments are parsed; nothing is run."""
+    words = shlex.split(line, comments=True)[1:]
+    group = typer.main.get_command(app)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        name, command, rest = group.resolve_command(click.Context(group), words)
+        command.make_context(name, [word for word in rest if word != "…"], resilient_parsing=False)

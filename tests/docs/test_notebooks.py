@@ -1,0 +1,64 @@
+"""The notebooks run, print what is stored in them, and become pages of the site."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from test_code_blocks import same
+
+DOCS = Path(__file__).parents[2] / "docs"
+sys.path.insert(0, str(DOCS))
+import notebook_pages  # noqa: E402
+
+NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
+
+
+def told(notebook):
+    """What a notebook's cells printed or ended with, as text; pictures are only counted."""
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            text = "a picture" if "image/png" in data else "".join(output.get("text", data.get("text/plain", "")))
+            if text.strip():
+                yield text
+
+
+def test_there_are_some():
+    assert len(NOTEBOOKS) >= 3
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_prints_what_is_stored(path):
+    pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    stored = list(told(json.loads(path.read_text(encoding="utf-8"))))
+    assert stored
+    for printed, kept in zip(told(notebook_pages.run(path)), stored, strict=True):
+        assert same(printed, kept), printed
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_its_page_has_programs_outputs_and_pictures(path):
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    page, pictures = notebook_pages.as_page(notebook, path.stem)
+    assert page.startswith("# ")
+    programs = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert page.count("```python\n") == len(programs)
+    assert page.count("```text\n") + len(pictures) == len(list(told(notebook)))
+    for file, picture in pictures.items():
+        assert f"]({file})" in page
+        assert picture.startswith(b"\x89PNG")
+
+
+def test_links_to_a_notebook_lead_to_its_page():
+    class Page:
+        class file:  # noqa: N801
+            src_uri = "index.md"
+
+    text = "[a](notebooks/first-model.ipynb) and [b](../notebooks/x-y.ipynb), not [c](other.ipynb)"
+    expected = "[a](notebooks/first-model.md) and [b](../notebooks/x-y.md), not [c](other.ipynb)"
+    assert notebook_pages.on_page_markdown(text, Page) == expected
+    Page.file.src_uri = "notebooks/first-model.md"
+    assert notebook_pages.on_page_markdown(text, Page) == text
