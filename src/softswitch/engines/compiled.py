@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from softswitch.clients.evaluation import Overview, overview
 from softswitch.clients.oracle import Oracle
-from softswitch.engines.one_round import Seen, applied, decided
+from softswitch.engines.one_round import RoundView, applied, decided
 from softswitch.method import round
 from softswitch.method.memory import Memory, Places, ask, nothing_remembered, turn, with_turns
 from softswitch.method.messages import Reports
@@ -91,7 +91,7 @@ def play(
     full, held_out = Overview.nothing(), None
     if program.looks:
         full, held_out = _look_at_all(oracle, span, state.params, k, reports)
-    seen = Seen(full, held_out, oracle.rows_held(draws))
+    seen = RoundView(full, held_out, oracle.rows_held(draws))
     return applied(rule, parts.domain, span.averaging_from, state, k, by, direction, seen, program.record_clients)
 
 

@@ -37,7 +37,7 @@ class Decided(NamedTuple):
     remembered: Remembered | None
 
 
-class Seen(NamedTuple):
+class RoundView(NamedTuple):
     """What a round leaves in its record beside its reports.
 
     Attributes:
@@ -92,7 +92,7 @@ def applied(
     k: Int[Array, ""],
     by: Decided,
     direction: Params,
-    seen: Seen,
+    seen: RoundView,
     record_clients: bool,
 ) -> tuple[round.State, Record]:
     """The state after the round, and what the round leaves in the history.

@@ -17,7 +17,7 @@ from jaxtyping import Array
 from softswitch.clients.evaluation import Overview, overview
 from softswitch.clients.round_by_round import RoundByRound
 from softswitch.engines.compiled import Pieces, Program, Span
-from softswitch.engines.one_round import Decided, Seen, applied, decided
+from softswitch.engines.one_round import Decided, RoundView, applied, decided
 from softswitch.method import round
 from softswitch.method.memory import Memory, Places, ask, nothing_remembered, turn, with_turns
 from softswitch.method.messages import Decision, Reports
@@ -68,7 +68,7 @@ def _play(
     full, held_out = Overview.nothing(), None
     if program.looks:
         full, held_out = _look_at_all(oracle, state.params, reports, looks=k % int(span.eval_every) == 0)
-    seen = Seen(full, held_out, oracle.rows_held(draws))
+    seen = RoundView(full, held_out, oracle.rows_held(draws))
     return _applied(rule, parts.domain, span.averaging_from, state, number, by, direction, seen, program.record_clients)
 
 
@@ -94,7 +94,7 @@ def _applied(
     k: Array,
     by: Decided,
     direction: Params,
-    seen: Seen,
+    seen: RoundView,
     record_clients: bool,
 ) -> tuple[round.State, Record]:
     return applied(rule, domain, averaging_from, state, k, by, direction, seen, record_clients)
