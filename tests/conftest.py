@@ -1,10 +1,13 @@
 """Shapes in type hints are checked in every test; float64 where a test asks for it."""
 
+import atexit
 import gc
 import itertools
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 # Tests compile hundreds of small programs and run each for a moment: the compiler need not take pains. But bits that
@@ -14,6 +17,15 @@ os.environ["XLA_FLAGS"] = (
     + ("" if "AS_USERS_COMPILE" in os.environ else " --xla_backend_optimization_level=0")
     + " --xla_cpu_use_fusion_emitters=false"
 ).strip()
+
+# And many of them are the same: what one test has compiled, the next and the processes that it starts read from a
+# folder. Each worker has its own, so that nobody reads what another is just writing.
+if "PYTEST_XDIST_WORKER" in os.environ or "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    KEPT_PROGRAMS = tempfile.mkdtemp(prefix="softswitch-tests-")
+    atexit.register(shutil.rmtree, KEPT_PROGRAMS, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = KEPT_PROGRAMS
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 
 import hypothesis
 import jax
