@@ -81,7 +81,7 @@ def test_memory_runs_as_printed(capsys):
 
 @pytest.mark.slow
 def test_safe_rl_runs_as_printed(capsys):
-    assert run_programs("docs/safe-rl.md") == 2
+    assert run_programs("docs/safe-rl.md") == 3
     printed = capsys.readouterr().out
     assert "rounds" in printed
     assert printed.splitlines()[-1] in ("0.0", "1.0")

@@ -1,0 +1,94 @@
+"""Clients that compute with anything: six members in NumPy, in all that a run can do."""
+
+import numpy as np
+import pytest
+
+import softswitch as ss
+from softswitch.rules import Reports
+
+
+class Quadratics(ss.RoundByRound):
+    """f_i = (w − c_i)², g_i = w − limit, in plain Python."""
+
+    participants = 3
+    constraints = 1
+
+    def __init__(self, centres, limit=1.0, noise=0.0):
+        self.centres, self.limit, self.noise = np.asarray(centres, np.float32), limit, noise
+
+    @property
+    def client_count(self):
+        return len(self.centres)
+
+    def report(self, params, draws):
+        w = float(params["w"])
+        off = self.noise * np.random.default_rng(draws.seed).standard_normal(len(draws.clients))
+        objective = ((w - self.centres[draws.clients]) ** 2 + off).astype(np.float32)
+        constraint = np.full((len(objective), 1), w - self.limit, np.float32)
+        return Reports(objective, constraint, None, np.ones(len(objective), bool)), None
+
+    def direction(self, params, draws, kept, decision, switches, step_size):
+        w = float(params["w"])
+        slopes = decision.local_loss.objective * 2 * (w - self.centres[draws.clients])
+        return {"w": np.float32(decision.weights @ (slopes + decision.local_loss.constraint[:, 0]))}
+
+    def evaluate(self, params):
+        w = float(params["w"])
+        values = ((w - self.centres) ** 2).astype(np.float32)
+        return values, np.full((len(values), 1), w - self.limit, np.float32)
+
+    def digest(self):
+        return {"clients": str((self.centres.tolist(), self.limit))}
+
+
+START = {"w": np.zeros((), np.float32)}
+RULE = ss.SoftmaxSGM(alpha=50, step_size=0.05, tolerance=0.0)
+
+
+def federation(**options):
+    return ss.Federation(Quadratics([1.0, 2.0, 3.0], **options), START, ("a", "b", "c"))
+
+
+def test_a_run_finds_the_answer():
+    """The worst client is the third; its best, 3, is beyond the limit, so the answer is the limit."""
+    result = ss.solve_federation(federation(), RULE, rounds=200, answer="last")
+    assert float(result.params["w"]) == pytest.approx(1.0, abs=0.06)
+    assert result.status.code == "feasible" or result.worst_constraint < 0.06
+    middle = ss.solve_federation(federation(limit=5.0), RULE, rounds=200, answer="last")
+    assert float(middle.params["w"]) == pytest.approx(2.0, abs=0.1)  # between the first and the third
+
+
+def test_a_run_chooses_for_itself():
+    result = ss.solve_federation(federation(), ss.SoftmaxSGM(tolerance=0.01), rounds=200)
+    assert result.cycles
+    assert result.worst_constraint <= 0.01
+    assert result.worst_objective == pytest.approx(4.0, rel=0.02)
+
+
+def test_randomness_is_the_rounds_own_and_noise_is_told():
+    noisy = [ss.solve_federation(federation(noise=0.3), RULE, rounds=40, seed=s).history.objective for s in (1, 1, 2)]
+    np.testing.assert_array_equal(noisy[0], noisy[1])
+    assert np.abs(noisy[0] - noisy[2]).max() > 0.1
+
+
+def test_a_report_that_is_not_finite_ends_the_run():
+    class Broken(Quadratics):
+        def report(self, params, draws):
+            reports, kept = super().report(params, draws)
+            if float(params["w"]) > 0.3:
+                reports = reports._replace(objective=np.full_like(reports.objective, np.nan))
+            return reports, kept
+
+    made = ss.Federation(Broken([1.0, 2.0, 3.0]), START, ("a", "b", "c"))
+    result = ss.solve_federation(made, RULE, rounds=100)
+    assert result.status.code == "diverged"
+    assert np.isfinite(result.last["w"])
+    assert len(result.history) < 100
+
+
+def test_what_is_missing_is_said():
+    class Half(Quadratics):
+        digest = ss.RoundByRound.digest
+
+    with pytest.raises(TypeError, match="digest"):
+        Half([1.0])
