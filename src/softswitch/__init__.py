@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from softswitch.results.status import Status as Status
     from softswitch.results.status import StatusCode as StatusCode
     from softswitch.runs.checkpoints import Checkpoints as Checkpoints
+    from softswitch.runs.report.of_result import report as report
     from softswitch.runs.watching import Chunk as Chunk
     from softswitch.tables.estimators.classifiers import NeymanPearsonClassifier as NeymanPearsonClassifier
     from softswitch.tables.estimators.classifiers import ParityClassifier as ParityClassifier
@@ -130,6 +131,7 @@ _PLACES = {
     "mean_over": "problem.means",
     "plan": "guarantees.theory.plan_search",
     "reach": "guarantees.unseen_rows.beforehand",
+    "report": "runs.report.of_result",
     "rows_to_certify": "guarantees.unseen_rows.binomial",
     "share_over": "problem.means",
     "softmax_mean": "method.weighting",

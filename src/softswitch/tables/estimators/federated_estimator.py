@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import warnings
 from abc import abstractmethod
 from dataclasses import replace
@@ -28,8 +27,7 @@ from softswitch.problem.problem import Problem
 from softswitch.results.promised import ending, is_answer
 from softswitch.results.result import Result
 from softswitch.results.trajectory import STILL_IMPROVING
-from softswitch.runs.folder import write_result
-from softswitch.runs.report import write_report
+from softswitch.runs.report.of_result import report
 from softswitch.tables.estimators.weighted_rows import SAMPLE_WEIGHT, by_weights, weighted
 from softswitch.tables.kinds import Loss, problem_of_kind
 from softswitch.tables.label_meaning import Amount, Label
@@ -175,11 +173,9 @@ class FederatedEstimator(BaseEstimator):
             out: the HTML file to write.
         """
         check_is_fitted(self)
-        with tempfile.TemporaryDirectory() as place:
-            folder = Path(place) / type(self).__name__
-            rows = {"rows": self._client_rows}
-            write_result(folder, self.result_, clients=rows, certificate=self.certificate_)
-            return write_report([folder], out)
+        return report(
+            self.result_, out, certificate=self.certificate_, rows=self._client_rows, title=type(self).__name__
+        )
 
 
 def one_a_row(name: str, values: Any, rows: int) -> np.ndarray:
