@@ -1,6 +1,7 @@
 """Pendulums under four gravities with one policy: Softmax SGM beside Parallel CRPO, seed by seed.
 
     python -m benchmarks.pendulums --seeds 10
+    python -m benchmarks.pendulums --seeds 10 --learn-first 40 --rounds 60
 
 Every run is kept as it ends (``--save``); called again, it goes on with those that are missing.
 """
@@ -11,9 +12,10 @@ import argparse
 import json
 import os
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small matrices: threads would only wait for each other
 
@@ -26,24 +28,35 @@ from softswitch.tasks.gym_clients import pendulums
 
 METHODS = {"Softmax SGM": 0.2, "Parallel CRPO": 0.0}
 """α of each: at 0 every client counts alike, in the direction and in the switch."""
-BUDGET, ROUNDS, LAST = 15.0, 100, 20
+BUDGET, NO_BOUND, ROUNDS, LAST = 15.0, 200.0, 100, 20
 FIRST_SEED = 100
 
 
-def one(task: tuple[str, int, int]) -> dict[str, Any]:
-    """Return and cost of every client in every round of a run, and the switch."""
-    method, seed, rounds = task
-    clients = pendulums(budget=BUDGET, gradient_episodes=16, estimation_episodes=0, kl_limit=0.02, seed=seed)
-    rule = ss.SoftmaxSGM(alpha=METHODS[method], step_size=1.0, tolerance=0.0)
-    result = ss.solve_federation(
-        clients, rule, rounds=rounds, seed=seed, record_clients=True, eval_every=0, progress=False
-    )
+class Task(NamedTuple):
+    """A run."""
+
+    method: str
+    seed: int
+    rounds: int
+    budget: float
+    learn_first: int
+
+
+def one(task: Task) -> dict[str, Any]:
+    """Return and cost of every client in every round of a run."""
+    settings: dict[str, Any] = {"gradient_episodes": 16, "estimation_episodes": 0, "kl_limit": 0.02, "seed": task.seed}
+    options: dict[str, Any] = {"seed": task.seed, "eval_every": 0, "progress": False, "answer": "last"}
+    clients = pendulums(budget=task.budget, **settings)
+    if task.learn_first:  # for the mean of the clients, without a bound: the same start for every method
+        free = ss.AverageSGM(step_size=1.0, tolerance=0.0)
+        begun = ss.solve_federation(pendulums(budget=NO_BOUND, **settings), free, rounds=task.learn_first, **options)
+        clients = replace(clients, start=begun.last)
+    rule = ss.SoftmaxSGM(alpha=METHODS[task.method], step_size=1.0, tolerance=0.0)
+    result = ss.solve_federation(clients, rule, rounds=task.rounds, record_clients=True, **options)
     assert result.history.per_client is not None
     told = result.history.per_client.metrics
     return {
-        "method": method,
-        "seed": seed,
-        "rounds": rounds,
+        **task._asdict(),
         "names": list(result.names),
         "return": told["return"].tolist(),
         "cost": told["cost"].tolist(),
@@ -51,17 +64,25 @@ def one(task: tuple[str, int, int]) -> dict[str, Any]:
     }
 
 
-def all_runs(seeds: int, rounds: int, save: Path) -> list[dict[str, Any]]:
+def all_runs(seeds: int, rounds: int, budget: float, learn_first: int, save: Path) -> list[dict[str, Any]]:
     """All runs; those that a file has already are not repeated."""
     done = json.loads(save.read_text(encoding="utf-8")) if save.exists() else []
-    wanted = [(method, seed, rounds) for seed in range(FIRST_SEED, FIRST_SEED + seeds) for method in METHODS]
-    known = {(run["method"], run["seed"], run["rounds"]) for run in done}
+    wanted = [
+        Task(method, seed, rounds, budget, learn_first)
+        for seed in range(FIRST_SEED, FIRST_SEED + seeds)
+        for method in METHODS
+    ]
+    known = {_task(run) for run in done}
     save.parent.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         for run in pool.map(one, [task for task in wanted if task not in known]):
             done.append(run)
             save.write_text(json.dumps(done), encoding="utf-8")
-    return [run for run in done if (run["method"], run["seed"], run["rounds"]) in set(wanted)]
+    return [run for run in done if _task(run) in set(wanted)]
+
+
+def _task(run: dict[str, Any]) -> Task:
+    return Task(*(run[name] for name in Task._fields))
 
 
 def last_rounds(runs: list[dict[str, Any]], method: str, what: str) -> np.ndarray:
@@ -70,7 +91,7 @@ def last_rounds(runs: list[dict[str, Any]], method: str, what: str) -> np.ndarra
     return np.asarray([np.asarray(run[what])[-LAST:].mean(axis=0) for run in own])
 
 
-def table(runs: list[dict[str, Any]]) -> str:
+def table(runs: list[dict[str, Any]], budget: float) -> str:
     """Return and cost by client, and the worst of each; means over seeds with 95% intervals."""
     names = runs[0]["names"]
     lines = [
@@ -88,8 +109,8 @@ def table(runs: list[dict[str, Any]]) -> str:
     for what, worst in (("return", np.min), ("cost", np.max)):
         ours, theirs = (worst(last_rounds(runs, method, what), axis=1) for method in METHODS)
         lines.append(f"\nworst {what}, Softmax SGM less Parallel CRPO, paired by seed: {_with_interval(ours - theirs)}")
-    over = {method: int((last_rounds(runs, method, "cost").max(axis=1) > BUDGET).sum()) for method in METHODS}
-    lines.append(f"seeds whose worst client is above the budget of {BUDGET:g}: {over}")
+    over = {method: int((last_rounds(runs, method, "cost").max(axis=1) > budget).sum()) for method in METHODS}
+    lines.append(f"seeds whose worst client is above the budget of {budget:g}: {over}")
     lines.append(f"seconds a run: {np.mean([run['seconds'] for run in runs]):.0f}")
     return "\n".join(lines)
 
@@ -99,7 +120,7 @@ def _with_interval(values: np.ndarray) -> str:
     return f"{values.mean():.1f} ± {half:.1f}"
 
 
-def figure(runs: list[dict[str, Any]], file: Path) -> None:
+def figure(runs: list[dict[str, Any]], budget: float, file: Path) -> None:
     """The worst client's return and cost over the rounds: the mean of the seeds, and their middle half."""
     drawn, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     for method, colour in zip(METHODS, ("#2060a0", "#c05020"), strict=True):
@@ -109,7 +130,7 @@ def figure(runs: list[dict[str, Any]], file: Path) -> None:
             axis.plot(values.mean(axis=0), color=colour, label=method)
             axis.fill_between(range(values.shape[1]), low, high, color=colour, alpha=0.2, linewidth=0)
             axis.set(xlabel="round", ylabel=f"worst client's {what} an episode")
-    axes[1].axhline(BUDGET, color="grey", linestyle="--", linewidth=1, label="budget")
+    axes[1].axhline(budget, color="grey", linestyle="--", linewidth=1, label="budget")
     axes[1].legend(frameon=False)
     file.parent.mkdir(parents=True, exist_ok=True)
     drawn.savefig(file, dpi=110)
@@ -121,12 +142,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--budget", type=float, default=BUDGET, help="fast steps an episode; 200 is no bound at all")
+    parser.add_argument("--learn-first", type=int, default=0, help="rounds without a bound before those with it")
     parser.add_argument("--save", type=Path, default=Path("build/pendulums.json"))
     parser.add_argument("--figure", type=Path, default=Path("build/pendulums.png"))
     given = parser.parse_args()
-    runs = all_runs(given.seeds, given.rounds, given.save)
-    print(table(runs))
-    figure(runs, given.figure)
+    runs = all_runs(given.seeds, given.rounds, given.budget, given.learn_first, given.save)
+    print(table(runs, given.budget))
+    figure(runs, given.budget, given.figure)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from softswitch.clients.evaluation import judge_of
 from softswitch.clients.parts import Parts
 from softswitch.engines import certified
 from softswitch.engines.candidates import Candidate, HowTrained, ways
 from softswitch.engines.certified import prepare, solve_certified
 from softswitch.guarantees.unseen_rows.chances import Foreseen
 from softswitch.results.certificate import Verdict
+from softswitch.results.trajectory import STILL_IMPROVING
 from softswitch.tables.kinds import problem_of_kind
 from softswitch.tasks.networks import moved_network
 
@@ -55,6 +57,17 @@ def test_limits_of_a_model_that_was_picked_are_the_bound_itself(found):
     if len(found.tested) > 1:
         assert found.certificate.tests == len(found.tested)
         assert {client.constraints[0].upper for client in found.certificate.clients} == {0.1}
+
+
+def test_whether_it_was_still_improving_is_told_of_the_models_own_run(found):
+    """All else that looks wrong is told of the first run."""
+    of_first, of_both = ss.Finding("noise", "seen", "change"), ss.Finding(STILL_IMPROVING, "first", "run longer")
+    own = ss.Finding(STILL_IMPROVING, "own", "run longer")
+    first = replace(found.result, diagnosis=(of_first, of_both))
+    for mine, told in (((), (of_first,)), ((own, ss.Finding("else", "seen", "change")), (of_first, own))):
+        model = replace(found.model, result=replace(found.model.result, diagnosis=mine))
+        ready = certified.Prepared(first, (model,), model, 1, found.reach, judge_of(PROBLEM, parts().learn))
+        assert ready.result_of(model).diagnosis == told
 
 
 def test_the_rows_that_certify_choose_nothing():

@@ -24,6 +24,7 @@ from softswitch.results.certificate import Certificate
 from softswitch.results.promised import ending, is_answer
 from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
+from softswitch.results.trajectory import STILL_IMPROVING
 from softswitch.runs.checkpoints import Checkpoints
 from softswitch.support import checks
 
@@ -165,10 +166,12 @@ class Prepared:
         """The result of the model's run with the model as its answer, judged by the tolerance asked for.
 
         What looks wrong is told of the first run: another was perhaps trained for a part of the tolerance, and what it
-        says of that part would be said of the whole.
+        says of that part would be said of the whole. Whether a run was still improving is told of the model's own.
         """
         own = replace(model.result.rule, tolerance=model.tolerance)
-        run = replace(model.result, rule=own, diagnosis=self.first.diagnosis)
+        looks_wrong = [found for found in self.first.diagnosis if found.illness != STILL_IMPROVING]
+        looks_wrong += [found for found in model.result.diagnosis if found.illness == STILL_IMPROVING]
+        run = replace(model.result, rule=own, diagnosis=tuple(looks_wrong))
         said = f"model chosen for unseen rows ({model})"
         return replace(
             run.with_model(model.params, said, self.learnt_from(model.params)), baselines=self.first.baselines
