@@ -32,6 +32,8 @@ from softswitch.tables.kinds import problem_of_kind
 from softswitch.tasks import rates
 
 SMALL = ("cancer", "attrition", "resume", "digits")
+ONLY: list[str] = []
+"""The tables that were asked for; none: all."""
 TUNED = ("adult", "attrition", "cancer", "churn", "loans", "star", "women")
 STAND_IN_CASES = (
     Case("cancer", "miss-rate", 0.05),
@@ -318,6 +320,8 @@ METHODS = {
 
 
 def _some(cases: tuple[Case, ...], quick: bool) -> tuple[Case, ...]:
+    if ONLY:
+        return tuple(case for case in cases if case.table in ONLY)
     return tuple(case for case in cases if case.table in SMALL) if quick else cases
 
 
@@ -332,5 +336,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--quick", action="store_true", help="the smaller tables only")
+    parser.add_argument("--only", nargs="*", default=[], help="these tables only")
     told = parser.parse_args()
+    ONLY.extend(told.only)
     PARTS[told.part](told.quick)
