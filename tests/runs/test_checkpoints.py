@@ -71,11 +71,24 @@ def interrupt():
 
 def test_keeping_checkpoints_changes_nothing(whole, tmp_path):
     same(solve(tmp_path), whole)
-    assert [file.name for file in sorted(tmp_path.iterdir())] == [
+    assert [file.name for file in sorted(tmp_path.glob("[!.]*"))] == [
         "round-000000750.safetensors",
         "round-000000900.safetensors",
     ]
     same(solve(tmp_path), whole)  # already done: nothing is left to run
+
+
+def test_a_second_run_in_the_same_folder_is_refused(whole, tmp_path):
+    refused = []
+
+    def second(chunk):
+        with pytest.raises(ValueError, match=r"in use by another run \(process \d+ on .*\); wait until") as error:
+            solve(tmp_path)
+        refused.append(error)
+
+    same(solve(tmp_path, callbacks=[second]), whole)
+    assert len(refused) == 4
+    same(solve(tmp_path), whole)  # and nobody has it any more
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 3])
@@ -291,7 +304,7 @@ def test_an_average_of_the_last_rounds_is_extended_where_it_begins_later(tmp_pat
 
 def test_a_checkpoint_of_another_version_is_not_begun_anew(tmp_path):
     solve(tmp_path, rounds=20)
-    (file,) = tmp_path.iterdir()
+    (file,) = tmp_path.glob("round-*")
     file.write_bytes(file.read_bytes().replace(b"softswitch checkpoint 2", b"softswitch checkpoint 1"))
     with pytest.raises(ValueError, match="was written by another version of softswitch"):
         solve(tmp_path, rounds=20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -31,6 +32,13 @@ def run(
     checkpoints: Checkpoints | None = None,
 ) -> Result:
     """Run a request by a rule, from its start or from where its checkpoints stand."""
+    with nullcontext() if checkpoints is None else checkpoints.held():
+        return _run(request, rule, seed, callbacks, checkpoints)
+
+
+def _run(
+    request: Request, rule: Rule, seed: int, callbacks: Sequence[Callback], checkpoints: Checkpoints | None
+) -> Result:
     began = time.perf_counter()
     cycles = (
         None if rule.step_size is not None or request.choice is None else Cycles(request, request.choice, rule, seed)

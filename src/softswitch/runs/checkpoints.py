@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from softswitch.problem.parameters import Params
 from softswitch.support import checks
 from softswitch.support.arrays import fingerprint, named, shaped
 from softswitch.support.files import write_atomically
+from softswitch.support.sole_use import sole_use
 
 KIND, FORMAT = "softswitch checkpoint", "softswitch checkpoint 2"
 SUFFIX = ".safetensors"
@@ -91,7 +93,8 @@ class Checkpoints:
     they close over.
 
     A file is written beside its place, flushed to the disk and then moved there, so that it is whole or not there; a
-    digest of its contents tells a damaged one, and the one before is used. The two newest are kept.
+    digest of its contents tells a damaged one, and the one before is used. The two newest are kept. While a run has the
+    folder, a second one is refused.
 
     Attributes:
         folder: where; made if need be.
@@ -105,6 +108,10 @@ class Checkpoints:
     def __post_init__(self) -> None:
         self.folder = Path(self.folder)
         self.every = checks.real_number("every", self.every, at_least=0)
+
+    def held(self) -> AbstractContextManager[None]:
+        """Within, no other run has the folder; raise where one has."""
+        return sole_use(Path(self.folder))
 
     def due(self) -> bool:
         """Whether it is time for another."""

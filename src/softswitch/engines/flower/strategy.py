@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -122,6 +123,17 @@ class SwitchingStrategy(Strategy):
             limit = checks.real_number("timeout", timeout, above=0)
             settings = replace(settings, report_timeout=limit, update_timeout=limit)
         rounds = checks.whole_number("num_rounds", num_rounds, at_least=1)
+        with nullcontext() if settings.checkpoints is None else settings.checkpoints.held():
+            return self._run(grid, initial_arrays, rounds, settings, evaluate_fn)
+
+    def _run(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        rounds: int,
+        settings: StrategySettings,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+    ) -> FlowerResult:
         course = Course(self.rule, settings, grid, initial_arrays, rounds, self.clients_identity)
         self._course = course
         self.clients = course.clients
