@@ -7,6 +7,7 @@ import sys
 import textwrap
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -339,6 +340,91 @@ def test_local_optimisers_and_held_out_rows_and_sweeps():
     np.testing.assert_array_equal(swept["one"][0].last["weight"], plain.last["weight"])
 
 
+def test_what_a_user_left_in_module_and_generators_is_left_out():
+    x, y = rows(np.float32)
+    rule, data = ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45), for_torch(x, y)
+    fresh = ss.solve_torch(line(torch.float32), objective, misses, data, rule, rounds=3, batch_size=None)
+    used = line(torch.float32)
+    objective(used, data["west"].tensors).backward()
+    found = ss.solve_torch(used, objective, misses, data, rule, rounds=3, batch_size=None)
+    np.testing.assert_array_equal(found.last["weight"], fresh.last["weight"])
+    own = torch.Generator().manual_seed(5)
+    loaders = {name: DataLoader(one, batch_size=8, shuffle=True, generator=own) for name, one in data.items()}
+    modules = [line(torch.float32) for _ in range(2)]
+    states = torch.get_rng_state(), own.get_state()
+    drawn = [ss.solve_torch(one, objective, misses, loaders, rule, rounds=3).last["weight"] for one in modules]
+    np.testing.assert_array_equal(*drawn)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert torch.equal(own.get_state(), states[1])
+
+
+class Pair(NamedTuple):
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+def test_batches_of_any_kind():
+    x, y = rows(np.float32)
+
+    def together(some):
+        return Pair(*map(torch.tensor, zip(*some, strict=True)))
+
+    named = {
+        name: DataLoader(Words(a, b), batch_size=len(a), collate_fn=together)
+        for name, a, b in zip(NAMES, [one.tolist() for one in x], [one.tolist() for one in y], strict=True)
+    }
+    rule = ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45)
+    found = ss.solve_torch(line(torch.float32), objective, misses, named, rule, rounds=3)
+    plain = ss.solve_torch(line(torch.float32), objective, misses, for_torch(x, y), rule, rounds=3, batch_size=None)
+    np.testing.assert_allclose(found.last["weight"], plain.last["weight"], atol=1e-5)
+
+
+def test_layers_of_the_constraint_alone_and_an_interrupted_search_for_means():
+    class Two(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.full((1, FEATURES), 0.1))
+            self.norm = torch.nn.BatchNorm1d(FEATURES, momentum=0.3)
+
+        def forward(self, x):
+            return x @ self.weight.T
+
+    def g(module, batch):
+        return module.norm(batch[0]).mean() * module.weight.sum() - 1
+
+    x, y = rows(np.float32)
+    module, data = Two(), for_torch(x, y)
+    ss.solve_torch(module, objective, g, data, ss.SoftmaxSGM(alpha=5, step_size=0.1, tolerance=0.1), rounds=4)
+    wanted = np.mean([one.mean(axis=0) for one in x], axis=0)
+    np.testing.assert_allclose(module.norm.running_mean.numpy(), wanted, atol=1e-5)
+
+    def interrupted(module, batch):
+        if module.norm.momentum is None:
+            raise KeyboardInterrupt
+        return g(module, batch)
+
+    with pytest.raises(KeyboardInterrupt):
+        ss.solve_torch(module, objective, interrupted, data, ss.SoftmaxSGM(tolerance=0.1), rounds=4)
+    assert module.norm.momentum == 0.3
+
+
+def test_checkpoints_know_the_optimiser_and_frozen_weights(tmp_path):
+    x, y = rows(np.float32)
+    data, rule = for_torch(x, y), ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45)
+
+    def run(frozen=1.0, optimizer=None):
+        module = torch.nn.Sequential(line(torch.float32), torch.nn.Linear(1, 1, bias=False))
+        torch.nn.init.constant_(module[1].weight.requires_grad_(False), frozen)
+        options = {"rounds": 3, "local_steps": 2, "batch_size": None, "checkpoints": ss.Checkpoints(tmp_path)}
+        return ss.solve_torch(module, objective, misses, data, rule, optimizer=optimizer, **options)
+
+    first = run()
+    np.testing.assert_array_equal(run().last["0.weight"], first.last["0.weight"])
+    for changed in ({"frozen": 2.0}, {"optimizer": torch.optim.Adam}):
+        with pytest.raises(ValueError, match="what is computed"):
+            run(**changed)
+
+
 def rate(module, batch):
     x, y = batch
     return (module(x)[y == 1, 0] <= 0).to(x.dtype).mean()
@@ -394,6 +480,9 @@ def test_bad_input_is_named_before_any_work():
     refuses("as many values as the constraint", constraint_stand_in=two)
     refuses("participation must be", participation=0)
     refuses("batch_size = 30 without replacement must be at most 24", batch_size=30, replace=False)
+    mixed = data | {"north": DataLoader(data["north"], batch_size=4)}
+    refuses("clients must all be DataLoaders", clients=mixed)
+    refuses("optimizer must be", TypeError, optimizer="adam")
     refuses("held_out must have names of clients", held_out={"nowhere": data["north"]})
     with pytest.raises(TypeError, match="rule must be"):
         ss.solve_torch(line(torch.float32), objective, misses, data, "no rule")

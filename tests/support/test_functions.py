@@ -1,8 +1,14 @@
 """A function's digest: what it computes counts, what it is called or says of itself does not."""
 
+import os
+import subprocess
+import sys
+from functools import partial
+
 import numpy as np
 import torch
 
+import softswitch as ss
 from softswitch.support.functions import function_digest
 
 SCALE = 2.0
@@ -69,3 +75,53 @@ def test_helpers_methods_and_objects_count():
 
 def ones_like(x):
     return ones_like(x) if x is None else x  # it refers to itself
+
+
+def test_partials_pooled_constraints_modules_and_inner_functions_count():
+    def square(x):
+        return x**2
+
+    def cube(x):
+        return x**3
+
+    assert function_digest(partial(square, 1)) == function_digest(partial(square, 1))
+    assert function_digest(partial(square, 1)) != function_digest(partial(cube, 1))
+    assert function_digest(partial(square, 1)) != function_digest(partial(square, 2))
+    assert function_digest(ss.PooledConstraint(square, square)) != function_digest(ss.PooledConstraint(square, cube))
+
+    class Make:
+        def __init__(self, gravity):
+            self.gravity = gravity
+
+        def __call__(self):
+            return self.gravity
+
+    assert function_digest(Make(4.0)) == function_digest(Make(4.0))
+    assert function_digest(Make(4.0)) != function_digest(Make(10.0))
+    assert function_digest(Make(4.0).__call__) != function_digest(Make(10.0).__call__)
+    losses = [torch.nn.CrossEntropyLoss(weight=torch.tensor([1.0, weight])) for weight in (1.0, 1.0, 2.0)]
+    assert function_digest(losses[0]) == function_digest(losses[1]) != function_digest(losses[2])
+    inner = [made(2, "sum(offset * v for v in [x])") for _ in range(2)]
+    inner[1]["offset"] = 7.0
+    assert function_digest(inner[0]["f"]) != function_digest(inner[1]["f"])
+    endless = []
+    endless.append(endless)
+    assert function_digest(endless, torch.ones(2, dtype=torch.bfloat16))
+
+
+def test_a_set_has_the_same_digest_in_every_process():
+    program = (
+        "from softswitch.support.functions import function_digest\n"
+        "print(function_digest(lambda x: x in {'alpha', 'beta', 'gamma'}, {'delta', 'epsilon'}))"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(told) == 1

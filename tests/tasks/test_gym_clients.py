@@ -1,5 +1,6 @@
 """Any Gymnasium environment as a client: derivatives by differences, a task with a known answer, and clear refusals."""
 
+import gc
 from functools import partial
 
 import gymnasium
@@ -158,12 +159,17 @@ def test_episodes_end_where_they_end():
     np.testing.assert_array_equal(again.rewards, played.rewards)
     assert np.abs(play(environments, SMALL, kind, weights, 5, 8, None).rewards - played.rewards).max() > 0
     squared = play(environments, SMALL, kind, weights, 1, 7, lambda seen, actions, after: actions[:, 0] ** 2)
-    np.testing.assert_allclose(squared.costs[0], played.actions[0, :, 0] ** 2)
+    np.testing.assert_allclose(squared.costs[0], taken**2, rtol=1e-5)  # of what the environment took
+    with pytest.raises(ValueError, match=r"one number for each of 4 episodes, but gives shape \(4, 1\)"):
+        play(environments, SMALL, kind, weights, 1, 7, lambda seen, actions, after: actions)
     np.testing.assert_allclose(played.totals(played.rewards, 0.5), played.rewards[0] + 0.5 * played.rewards[1])
     vector = side_by_side(lambda many: gymnasium.make_vec("CartPole-v1", num_envs=many), 3)
     assert vector.num_envs == 3
     with pytest.raises(ValueError, match="must make so many side by side"):
         side_by_side(lambda many: Target(), 3)
+    at_once = gymnasium.vector.AutoresetMode.SAME_STEP
+    with pytest.raises(ValueError, match="SAME_STEP"):
+        side_by_side(lambda many: gymnasium.vector.SyncVectorEnv([Target] * many, autoreset_mode=at_once), 3)
     with pytest.raises(ValueError, match=r"info\['cost'\]"):
         play(vector, SMALL, Categorical(2), SMALL.first_weights(4, 2, False, np.random.default_rng(0)), 2, 0, None)
 
@@ -212,6 +218,39 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path):
         ss.solve_federation(clients(2.0), rule, rounds=20, checkpoints=ss.Checkpoints(tmp_path))
 
 
+def test_frozen_weights_stay_and_nothing_draws_by_itself():
+    module = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 2))
+    module[0].weight.requires_grad_(False)
+    frozen = module[0].weight.clone()
+    made = {"a": partial(Target, 0.8)}
+    clients = environment_clients(made, 1.0, network=module, horizon=2, gradient_episodes=8, estimation_episodes=0)
+    rule = ss.SoftmaxSGM(alpha=5.0, step_size=1.0, tolerance=0.0)
+    runs = [ss.solve_federation(clients, rule, rounds=4, eval_every=0) for _ in range(2)]
+    np.testing.assert_array_equal(runs[0].last["2.weight"], runs[1].last["2.weight"])
+    assert np.abs(runs[0].last["2.weight"] - clients.start["2.weight"]).max() > 0
+    assert "0.weight" not in runs[0].last
+    assert torch.equal(module[0].weight, frozen)
+
+
+def test_environments_are_closed():
+    closed = []
+
+    class Closing(Target):
+        def close(self):
+            closed.append(self)
+
+    clients = environment_clients(
+        {"a": Closing}, 1.0, horizon=2, gradient_episodes=3, estimation_episodes=0, evaluation_episodes=2
+    )
+    first = len(closed)
+    ss.solve_federation(clients, ss.SoftmaxSGM(alpha=5.0, step_size=1.0, tolerance=0.0), rounds=2, eval_every=0)
+    assert len(closed) > first  # those it was judged by
+    judged = len(closed)
+    del clients
+    gc.collect()
+    assert len(closed) == judged + 3
+
+
 def test_pendulums_play_their_cost():
     clients = pendulums(gravities=(5.0, 9.0), gradient_episodes=3, estimation_episodes=0, horizon=30)
     assert clients.names == ("gravity 5", "gravity 9")
@@ -230,9 +269,15 @@ def test_bad_input_is_named():
     with pytest.raises(TypeError, match=r"environments\['a'\] must be an id or a function"):
         environment_clients({"a": 3}, 1.0)
     with pytest.raises(ValueError, match="must observe and do the same things"):
-        environment_clients({"a": "CartPole-v1", "b": "Pendulum-v1"}, 1.0)
+        environment_clients({"a": "CartPole-v1", "b": "Pendulum-v1"}, 1.0, cost=len)
     with pytest.raises(ValueError, match="budgets must have a number for every client, but has none for 'b'"):
         environment_clients({"a": Target, "b": Target}, {"a": 1.0})
+    with pytest.raises(ValueError, match="cost must have a function for every client, but has none for 'b'"):
+        environment_clients({"a": Target, "b": Target}, 1.0, cost={"a": len})
+    with pytest.raises(ValueError, match=r"environments\['a'\] must tell what a step costs"):
+        environment_clients({"a": "CartPole-v1"}, 1.0)
+    with pytest.raises(ValueError, match="gravities must differ"):
+        pendulums(gravities=(10.0, 10.0))
     with pytest.raises(TypeError, match="network must be a NumpyNetwork"):
         environment_clients({"a": Target}, 1.0, network="large")
     with pytest.raises(ValueError, match="kl_limit"):

@@ -12,13 +12,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from softswitch.clients.federation import Federation
-from softswitch.clients.own_batches import Batches, batches_of
+from softswitch.clients.own_batches import GRADIENT, Batches, batches_of
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
 from softswitch.clients.torch_modules.module_functions import Function, ModuleFunctions, Optimizer, parameters
 from softswitch.clients.torch_modules.torch_oracle import TorchOracle
 from softswitch.clients.torch_modules.torch_rows import TorchRows
 from softswitch.engines.choice import SMOOTHING
-from softswitch.engines.completing import PAPER_BATCH
+from softswitch.engines.completing import PAPER_BATCH, PAPER_ROUNDS, ROUNDS_OF_A_FEDERATION
 from softswitch.engines.request import EVALUATIONS
 from softswitch.engines.solve import solve_federation
 from softswitch.method.memory import Memory
@@ -31,8 +31,6 @@ from softswitch.runs.watching import Callback
 from softswitch.support import checks
 
 Rows = Dataset | DataLoader
-GRADIENT = 3
-"""A gradient costs about three values."""
 
 
 def solve_torch(
@@ -150,7 +148,7 @@ def solve_torch(
         seed=seed,
         average_last=average_last,
         answer=answer,
-        eval_every=_eval_every(oracle, rounds) if eval_every is None else eval_every,
+        eval_every=_eval_every(oracle, rule, rounds) if eval_every is None else eval_every,
         record_clients=record_clients,
         memory=memory,
         callbacks=callbacks,
@@ -204,12 +202,10 @@ def torch_federation(
         raise ValueError(
             f"clients must be a mapping from names to data sets with at least one entry, but is {clients!r}"
         )
-    if not isinstance(module, torch.nn.Module):
-        raise TypeError(f"module must be a torch.nn.Module, but is {module!r}")
-    if device is not None:
-        module.to(device)
     functions = ModuleFunctions(module, objective, constraint, constraint_stand_in, optimizer)
     _refuse_other_precision(functions)
+    if device is not None:
+        module.to(device)
     here = next(iter(functions.trained.values())).device
     rows = [TorchRows(f"clients[{name!r}]", own, here) for name, own in clients.items()]
     how = TakingPart(
@@ -234,21 +230,28 @@ def torch_federation(
 
 def _batches(how: TakingPart, rows: Sequence[TorchRows], participants: int, functions: ModuleFunctions) -> Batches:
     """How many rows a report and a gradient take; what is left out, by the work of a round of all participants."""
-    largest = max(map(len, rows))
-    if any(own.loader is not None for own in rows):
-        own = max(largest if own.loader is None else min(own.loader.batch_size or largest, len(own)) for own in rows)
-        return Batches(own, own)
+    sizes, loaders = [len(own) for own in rows], [own.loader for own in rows if own.loader is not None]
+    if loaders and len(loaders) < len(rows):
+        raise ValueError("clients must all be DataLoaders, which have batches of their own, or none of them")
+    if loaders:
+        largest = max(min(own.batch_size or many, many) for own, many in zip(loaders, sizes, strict=True))
+        return Batches(largest, largest)
     weights = participants * sum(weight.numel() for weight in functions.trained.values())
     for_report: Any = how.value_batch_size
-    sizes = batches_of(how.batch_size, for_report, how.replace, largest, weights)
-    if how.replace is False:
-        smallest = min(map(len, rows))
-        for name, size in (("value_batch_size", sizes.report), ("batch_size", sizes.update)):
-            if size is not None and size > smallest:
+    chosen = batches_of(how.batch_size, for_report, None, max(sizes), weights)
+    if how.replace is not False:
+        return batches_of(how.batch_size, for_report, how.replace, max(sizes), weights)
+    told = (how.batch_size if how.value_batch_size == "same" else how.value_batch_size, how.batch_size)
+    fitting: list[int | None] = []
+    for name, given, size in zip(("value_batch_size", "batch_size"), told, chosen, strict=True):
+        if size is not None and size > min(sizes):
+            if given != "auto":
                 raise ValueError(
-                    f"{name} = {size} without replacement must be at most {smallest}, the rows of the smallest client"
+                    f"{name} = {size} without replacement must be at most {min(sizes)}, the rows of the smallest client"
                 )
-    return sizes
+            size = min(sizes)
+        fitting.append(size)
+    return Batches(*fitting)
 
 
 def _held_out(
@@ -262,10 +265,10 @@ def _held_out(
     return [TorchRows(f"held_out[{name!r}]", held_out[name], device) if name in held_out else None for name in clients]
 
 
-def _eval_every(oracle: TorchOracle, rounds: int | None) -> int | None:
-    """Rounds from one evaluation on all rows to the next, where it would cost more than the training; else None."""
-    if oracle.reports_all or rounds is None:
-        return None
+def _eval_every(oracle: TorchOracle, rule: Rule, rounds: int | None) -> int:
+    """Rounds from one evaluation on all rows to the next: some twenty in a run, and none dearer than the training."""
+    if rounds is None:
+        rounds = ROUNDS_OF_A_FEDERATION if rule.step_size is None else PAPER_ROUNDS
     everything = oracle.rows_in_all
     values, gradients = oracle.cost(everything * oracle.participants / oracle.client_count)
     return max(math.ceil(rounds / EVALUATIONS), math.ceil(everything / (values + GRADIENT * gradients)))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from types import CodeType, FunctionType, MethodType
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import partial
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,8 +17,9 @@ from softswitch.support.programs import without_addresses
 def function_digest(*functions: Any) -> str:
     """A digest of functions: their code, defaults, and the values that they take from around them.
 
-    What those refer to in turn is followed through functions and methods; an array counts with its numbers, anything
-    else with its repr. A change that is only in a library's code is not seen.
+    What those refer to in turn is followed through functions, methods, partials, containers, dataclasses, modules with
+    weights, and objects that do not say by their repr what they are; an array counts with its numbers, anything else
+    with its repr. A change that is only in a library's code is not seen.
     """
     digest = hashlib.sha256()
     seen: set[int] = set()
@@ -25,31 +29,62 @@ def function_digest(*functions: Any) -> str:
 
 
 def _add(digest: Any, value: Any, seen: set[int]) -> None:
-    if isinstance(value, MethodType):
-        _add(digest, value.__func__, seen)
-        value = value.__self__
-    if isinstance(value, FunctionType):
-        if id(value) in seen:
-            return
-        seen.add(id(value))
-        _add_code(digest, value.__code__)
-        for part in (value.__defaults__, value.__kwdefaults__, *_surroundings(value)):
-            _add(digest, part, seen)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            _add(digest, part, seen)
-    elif isinstance(value, dict):
-        for name, part in value.items():
-            digest.update(repr(name).encode())
-            _add(digest, part, seen)
-    elif hasattr(value, "__array__") and hasattr(value, "dtype"):
-        array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+    digest.update(type(value).__qualname__.encode())
+    if _is_array(value):
+        array = _array(value)
         digest.update(f"{array.dtype.str} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    else:
+        digest.update(repr(array.tolist()).encode() if array.dtype.hasobject else np.ascontiguousarray(array).tobytes())
+        return
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | ModuleType | type):
         digest.update(without_addresses(repr(value)).encode())
-        if callable(value) and isinstance(type(value).__call__, FunctionType):  # an object called like a function
-            _add(digest, type(value).__call__, seen)
+        return
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    for part in _parts(value):
+        if isinstance(part, CodeType):
+            _add_code(digest, part)
+        else:
+            _add(digest, part, seen)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """What a value is made of."""
+    if isinstance(value, FunctionType):
+        return [value.__code__, value.__defaults__, value.__kwdefaults__, *_surroundings(value)]
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, Mapping):
+        return [part for pair in value.items() for part in pair]
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    if isinstance(value, list | tuple):
+        return value
+    if is_dataclass(value):
+        return [getattr(value, entry.name) for entry in fields(value)]
+    if hasattr(value, "state_dict"):  # a module with weights
+        return [without_addresses(repr(value)), value.state_dict()]
+    own_call = type(value).__call__ if callable(value) else None
+    called = [own_call] if isinstance(own_call, FunctionType) else []
+    if "__repr__" not in {name for kind in type(value).__mro__[:-1] for name in vars(kind)} and hasattr(
+        value, "__dict__"
+    ):
+        return [*called, vars(value)]
+    return [*called, without_addresses(repr(value))]
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "__array__") and not isinstance(value, type)
+
+
+def _array(value: Any) -> np.ndarray:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":  # NumPy has none
+            value = value.float()
+    return np.asarray(value)
 
 
 def _add_code(digest: Any, code: CodeType) -> None:
@@ -58,6 +93,8 @@ def _add_code(digest: Any, code: CodeType) -> None:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             _add_code(digest, constant)
+        elif isinstance(constant, frozenset):
+            digest.update(repr(sorted(map(repr, constant))).encode())
         elif not isinstance(constant, str) or constant is not code.co_consts[0]:  # a docstring computes nothing
             digest.update(repr(constant).encode())
 
@@ -71,9 +108,16 @@ def _surroundings(function: FunctionType) -> list[Any]:
         except ValueError:  # not yet filled
             continue
     own = function.__globals__
-    for name in sorted(set(function.__code__.co_names) & set(own)):
+    for name in sorted(_names(function.__code__) & set(own)):
         value = own[name]
-        helper = isinstance(value, FunctionType) and value.__module__ == function.__module__
-        if helper or isinstance(value, int | float | str | list | tuple | dict) or hasattr(value, "__array__"):
+        if isinstance(value, FunctionType) and value.__module__ != function.__module__:
+            continue  # a library's
+        if not isinstance(value, ModuleType | type | BuiltinFunctionType):
             found.append((name, value))
     return found
+
+
+def _names(code: CodeType) -> set[str]:
+    """The names that a function's code looks up, inner functions' and comprehensions' included."""
+    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*inner)

@@ -45,7 +45,9 @@ class ModuleFunctions:
         if stand_in is not None:
             checks.function("constraint_stand_in", stand_in, "(module, batch) -> scalar or vector")
         self.module, self.objective, self.constraint, self.stand_in = module, objective, constraint, stand_in
-        self._optimizer = optimizer
+        if optimizer is not None:
+            checks.function("optimizer", optimizer, "(parameters, lr=step size) -> torch.optim.Optimizer")
+        self.optimizer = optimizer
         if not self.trained:
             raise ValueError("module must have at least one parameter that requires a gradient, but has none")
 
@@ -106,11 +108,11 @@ class ModuleFunctions:
         With plain steps it is the mean of the gradients, the same number as (w_k − w_{k,E})/(γE) without the digits
         that a difference loses.
         """
-        if self._optimizer is None or step_size == 0:
+        if self.optimizer is None or step_size == 0:
             return self._by_plain_steps(batches, loss, local_steps, step_size)
         weights = self.trained
         before = {name: weight.detach().clone() for name, weight in weights.items()}
-        optimizer = self._optimizer(list(weights.values()), lr=step_size)
+        optimizer = self.optimizer(list(weights.values()), lr=step_size)
         self.module.train()
         for batch in islice(batches, local_steps):
             optimizer.zero_grad()
@@ -123,6 +125,7 @@ class ModuleFunctions:
     def _by_plain_steps(self, batches: Iterable[Any], loss: LocalLoss, local_steps: int, step_size: float) -> Weights:
         weights = self.trained
         total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+        self.module.zero_grad(set_to_none=True)  # a user's own from before
         self.module.train()
         for step, batch in enumerate(islice(batches, local_steps), start=1):
             self._backward(batch, loss)
@@ -143,16 +146,16 @@ class ModuleFunctions:
 
     def _local_loss(self, batch: Any, loss: LocalLoss) -> torch.Tensor:
         """a·f + <b, g> + c·Σ max(0, g − ε), with a stand-in in place of g; what has weight 0 is not computed."""
-        parts = []
+        parts: list[torch.Tensor] = []
         if loss.objective:
-            parts.append(float(loss.objective) * self.objective(self.module, batch))
+            parts.append(float(loss.objective) * torch.as_tensor(self.objective(self.module, batch)))
         mix = torch.from_numpy(np.array(loss.constraint, float))
         if loss.penalty or mix.any():
-            descended = torch.atleast_1d((self.stand_in or self.constraint)(self.module, batch))
+            descended = torch.atleast_1d(torch.as_tensor((self.stand_in or self.constraint)(self.module, batch)))
             parts.append((mix.to(descended) * descended).sum())
             if loss.penalty:
                 parts.append(float(loss.penalty) * self._excess(batch, descended, float(loss.tolerance)))
-        return torch.stack([part.reshape(()) for part in parts]).sum()
+        return sum((part.reshape(()) for part in parts), start=torch.zeros(()))
 
     def _excess(self, batch: Any, descended: torch.Tensor, tolerance: float) -> torch.Tensor:
         """Σ max(0, g − ε); with a stand-in the sum of it over the constraints that are above ε."""

@@ -48,24 +48,34 @@ class RunningMeans:
             for name, tensor in self._buffers().items():
                 tensor.copy_(torch.from_numpy(np.array(numbers[name])))
 
+    def write_mean(self, several: list[dict[str, np.ndarray]]) -> None:
+        """Give the layers the mean of several clients' numbers; of counts the nearest whole number."""
+        for name, tensor in self._buffers().items():
+            mean = np.mean([numbers[name] for numbers in several], axis=0)
+            with torch.no_grad():
+                tensor.copy_(torch.as_tensor(mean if tensor.is_floating_point() else np.round(mean)))
+
     def find_anew(self, batches: Iterable[Any]) -> None:
         """Set them to what the layers see of these batches at the present parameters, each batch counted alike."""
         momenta = {name: layer.momentum for name, layer in self._layers.items()}
-        for layer in self._layers.values():
-            layer.reset_running_stats()
-            layer.momentum = None  # PyTorch's word for a plain mean
-        module = self._functions.module
-        module.train()
-        with torch.no_grad(), seeded((FOR_RUNNING_MEANS,)):
-            for batch in batches:
-                self._functions.objective(module, batch)
-        for name, layer in self._layers.items():
-            layer.momentum = momenta[name]
+        of, module = self._functions, self._functions.module
+        try:
+            for layer in self._layers.values():
+                layer.reset_running_stats()
+                layer.momentum = None  # PyTorch's word for a plain mean
+            module.train()
+            with torch.no_grad(), seeded((FOR_RUNNING_MEANS,)):
+                for batch in batches:
+                    of.objective(module, batch)
+                    of.constraint(module, batch)  # it may have layers of its own
+        finally:
+            for name, layer in self._layers.items():
+                layer.momentum = momenta[name]
 
     def _buffers(self) -> dict[str, torch.Tensor]:
         return {
             f"{name}.{kind}": tensor
             for name, layer in self._layers.items()
-            for kind, tensor in (("running_mean", layer.running_mean), ("running_var", layer.running_var))
-            if tensor is not None
+            for kind in ("running_mean", "running_var", "num_batches_tracked")
+            if (tensor := getattr(layer, kind)) is not None
         }

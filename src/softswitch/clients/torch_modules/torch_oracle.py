@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
@@ -70,8 +70,8 @@ class TorchOracle(RoundByRound):
 
     @property
     def rows_in_all(self) -> int:
-        """How many rows all clients have together."""
-        return sum(map(len, self._clients))
+        """How many rows an evaluation goes through, those held out included."""
+        return sum(len(rows) for rows in (*self._clients, *(self._held_out or ())) if rows is not None)
 
     @property
     def rows_a_report(self) -> int | None:
@@ -107,7 +107,8 @@ class TorchOracle(RoundByRound):
         told: list[Any] = []
         sums: list[Any] = []
         for client in draws.clients:
-            batch = next(self._drawn(client, draws, REPORT))
+            with closing(self._drawn(client, draws, REPORT)) as batches:
+                batch = next(batches)
             told.append(self.functions.values(batch))
             if self.pools:
                 sums.append(len(self._clients[client]) * self.functions.statistics(batch))
@@ -141,14 +142,14 @@ class TorchOracle(RoundByRound):
             if self._means:
                 self._means.write(before)
             loss: LocalLoss = decision.local_loss._replace(constraint=mix[place])
-            with seeded((draws.seed, int(client), LAYERS)):
-                batches = self._drawn(client, draws, UPDATE)
+            own = (draws.seed, int(client), LAYERS)
+            with seeded(own), closing(self._drawn(client, draws, UPDATE)) as batches:
                 direction = self.functions.direction(batches, loss, self.local_steps, step_size)
             for name, part in direction.items():
                 total[name].add_(part, alpha=weight)
             after.append(self._means.read())
         if self._means and after:
-            self._means.write({name: np.mean([means[name] for means in after], axis=0) for name in before})
+            self._means.write_mean(after)
         return {name: part.cpu().numpy() for name, part in total.items()}
 
     def evaluate(self, params: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -195,7 +196,13 @@ class TorchOracle(RoundByRound):
         """Digests of the functions and of the data."""
         of = self.functions
         data = hashlib.sha256("".join(rows.digest() for rows in self._clients).encode()).hexdigest()
-        functions = function_digest(of.objective, of.constraint, of.stand_in, type(of.module).forward)
+        kinds = sorted({type(part) for part in of.module.modules()}, key=lambda kind: kind.__qualname__)
+        fixed = {name: value for name, value in of.module.state_dict().items() if name not in of.trained}
+        for name in self._means.read():  # these are found anew
+            fixed.pop(name, None)
+        functions = function_digest(
+            of.objective, of.constraint, of.stand_in, of.optimizer, *(kind.forward for kind in kinds), fixed
+        )
         return {
             "module": without_addresses(repr(of.module)),
             "local_steps": str(self.local_steps),
@@ -206,7 +213,7 @@ class TorchOracle(RoundByRound):
             "torch": torch.__version__,
         }
 
-    def _drawn(self, client: Any, draws: Turn, purpose: int) -> Iterator[Any]:
+    def _drawn(self, client: Any, draws: Turn, purpose: int) -> Generator[Any]:
         rows, size = self._clients[client], self._batches[purpose]
         if size is not None and size >= len(rows) and self._replace is None:
             size = None
@@ -217,11 +224,13 @@ class TorchOracle(RoundByRound):
         """Within, the module has these parameters and the running means found at them; after, the round's means."""
         before = self.beside()
         self.functions.load(params)
-        if before is not None:
-            self._find_means_anew()
-        yield
-        if before is not None:
-            self._means.write(before)
+        try:
+            if before is not None:
+                self._find_means_anew()
+            yield
+        finally:
+            if before is not None:
+                self._means.write(before)
 
     def _find_means_anew(self) -> None:
         self._means.find_anew(rows.everything() for rows in self._clients)

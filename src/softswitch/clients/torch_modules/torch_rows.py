@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from softswitch.clients.own_batches import drawn
+from softswitch.support.functions import function_digest
 
 ROWS_IN_DIGEST = 64
 """Of a data set that is not made of tensors so many rows, evenly spread, stand for all."""
@@ -40,11 +42,12 @@ class TorchRows:
     def __len__(self) -> int:
         return len(self._rows)  # type: ignore[arg-type]
 
-    def take(self, indices: np.ndarray) -> Any:
-        """These rows as one batch."""
+    def take(self, indices: np.ndarray, seed: tuple[int, ...] = (0,)) -> Any:
+        """These rows as one batch; what a data set draws for itself, it draws from the seed."""
         if isinstance(self._rows, TensorDataset):
             return on(self._rows[torch.from_numpy(indices)], self._device)
-        return on(self._collate([self._rows[int(i)] for i in indices]), self._device)
+        with seeded(seed):
+            return on(self._collate([self._rows[int(i)] for i in indices]), self._device)
 
     def everything(self, *, keep: bool = False) -> Any:
         """All rows as one batch; kept for the next time, where it is asked for."""
@@ -58,8 +61,8 @@ class TorchRows:
             self._whole = whole
         return whole
 
-    def batches(self, seed: tuple[int, ...], size: int | None, replace: bool) -> Iterator[Any]:
-        """Batches without end, from the seed alone: all rows where the size is None.
+    def batches(self, seed: tuple[int, ...], size: int | None, replace: bool) -> Generator[Any]:
+        """Batches without end, from the seed alone: all rows where the size is None. To be closed after use.
 
         Args:
             seed: of these batches.
@@ -67,7 +70,7 @@ class TorchRows:
             replace: whether they are drawn with replacement.
         """
         if self.loader is not None:
-            with seeded(seed):
+            with seeded(seed, self.loader.generator):
                 while True:
                     some = False
                     for batch in self.loader:
@@ -80,8 +83,8 @@ class TorchRows:
             while True:
                 yield everything
         generator = np.random.default_rng(seed)
-        while True:
-            yield self.take(drawn(generator, len(self), size, replace))
+        for i in count():
+            yield self.take(drawn(generator, len(self), size, replace), (*seed, i))
 
     def digest(self) -> str:
         """A digest of the rows: of all of them where they are tensors, else of some."""
@@ -93,40 +96,29 @@ class TorchRows:
             batch: Any = self._rows.tensors
         else:
             batch = self.take(np.unique(np.linspace(0, len(self) - 1, ROWS_IN_DIGEST).astype(int)))
-        for tensor in _tensors(batch):
-            digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(function_digest(batch).encode())
         return digest.hexdigest()
 
 
 def on(batch: Any, device: str | torch.device) -> Any:
     """A batch with its tensors on a device, whatever holds them."""
-    if isinstance(batch, torch.Tensor):
+    if hasattr(batch, "to"):  # a tensor, a packed sequence, a tokenizer's batch
         return batch.to(device)
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         return {key: on(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(on(value, device) for value in batch))
     if isinstance(batch, list | tuple):
         return type(batch)(on(value, device) for value in batch)
     return batch
 
 
-def _tensors(batch: Any) -> Iterator[torch.Tensor]:
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, dict):
-        for value in batch.values():
-            yield from _tensors(value)
-    elif isinstance(batch, list | tuple):
-        for value in batch:
-            yield from _tensors(value)
-
-
 @contextmanager
-def seeded(seed: tuple[int, ...]) -> Iterator[None]:
-    """Within, PyTorch's own generators begin from this seed; after, they are as they were."""
-    generators = [torch.default_generator]
+def seeded(seed: tuple[int, ...], also: torch.Generator | None = None) -> Iterator[None]:
+    """Within, PyTorch's own generators begin from this seed, and one of a user; after, they are as they were."""
+    generators = [torch.default_generator, *([] if also is None else [also])]
     if torch.cuda.is_initialized():
-        generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
+        generators.extend(torch.cuda.default_generators)
     before = [generator.get_state() for generator in generators]
     number = int(np.random.default_rng(seed).integers(2**62))
     for generator in generators:  # torch.manual_seed would keep a traceback for every call where there is no GPU

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -91,13 +92,14 @@ class TorchClient:
     def report(self, params: Arrays, task: Task) -> Values:
         """f_i and g_i on a batch."""
         self._functions.load(params)
-        return _told(self._functions.values(next(self._drawn(task, 0))))
+        with closing(self._drawn(task, 0)) as batches:
+            return _told(self._functions.values(next(batches)))
 
     def update(self, params: Arrays, task: Task, loss: LocalLoss) -> Arrays:
         """u_i after E local steps."""
         self._functions.load(params)
-        with seeded((*self._seed(task), 2)):
-            direction = self._functions.direction(self._drawn(task, 1), loss, task.local_steps, task.step_size)
+        with seeded((*self._seed(task), 2)), closing(self._drawn(task, 1)) as batches:
+            direction = self._functions.direction(batches, loss, task.local_steps, task.step_size)
         return {name: part.cpu().numpy() for name, part in direction.items()}
 
     def judge(self, params: Arrays) -> Values:
@@ -113,7 +115,7 @@ class TorchClient:
         at, known = levels or ErrorLevels.one(error), given_or_own(ranges, self._ranges)
         return module_intervals(self._functions, params, self._held_out, at, known)
 
-    def _drawn(self, task: Task, purpose: int) -> Iterator[Any]:
+    def _drawn(self, task: Task, purpose: int) -> Generator[Any]:
         """Batches without end, from the run's seed, the client's name and the round alone."""
         return self._rows.batches((*self._seed(task), purpose), self._batches[bool(purpose)], self._replace)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -83,6 +84,9 @@ class GymOracle(RoundByRound):
     costs: Sequence[CostFunction | None]
     _made: dict[tuple[int, int], gymnasium.vector.VectorEnv] = field(default_factory=dict, repr=False)
 
+    def __post_init__(self) -> None:
+        weakref.finalize(self, _close_all, self._made)
+
     @property
     def client_count(self) -> int:
         """n."""
@@ -127,14 +131,12 @@ class GymOracle(RoundByRound):
     def evaluate(self, params: Weights) -> tuple[Any, Any]:
         """f_i and g_i of every client over many episodes, with the same luck each time."""
         weights = _numbers(params)
-        told = np.asarray(
-            [
-                self._measured(self._play(client, self.evaluation_episodes, weights, (EVALUATION_SEED, client)), client)
-                for client in range(self.client_count)
-            ],
-            np.float32,
-        )
-        return told[:, 0], told[:, 1:2]
+        many, told = self.evaluation_episodes, []
+        for client in range(self.client_count):
+            played = self._play(client, many, weights, (EVALUATION_SEED, client), keep=False)
+            told.append(self._measured(played, client))
+        found = np.asarray(told, np.float32)
+        return found[:, 0], found[:, 1:2]
 
     def cost(self, rows_held: None) -> tuple[int, int]:
         """Steps of the environment, episodes that end early counted in full: those reported on, those learnt from."""
@@ -152,13 +154,17 @@ class GymOracle(RoundByRound):
             "gymnasium": gymnasium.__version__,
         }
 
-    def _play(self, client: Any, episodes: int, weights: Weights, seed: tuple[int, ...]) -> Played:
+    def _play(
+        self, client: Any, episodes: int, weights: Weights, seed: tuple[int, ...], *, keep: bool = True
+    ) -> Played:
         at = (int(client), episodes)
         if at not in self._made:
             self._made[at] = side_by_side(self.environments[int(client)], episodes)
         luck = int(np.random.default_rng(seed).integers(2**62))
         cost = self.costs[int(client)]
         played = play(self._made[at], self.network, self.distribution, weights, self.horizon, luck, cost)
+        if not keep:
+            self._made.pop(at).close()
         return played._replace(rewards=self.reward_scale * played.rewards)
 
     def _improved(self, policy: Weights, episodes: Played, on_reward: float, on_cost: float) -> Weights:
@@ -174,6 +180,11 @@ class GymOracle(RoundByRound):
         discounted = [float(played.totals(part, self.discount).mean()) for part in (played.rewards, played.costs)]
         spent = discounted[1] if self.discounted_cost else plain[1]
         return -discounted[0], spent - float(self.budgets[int(client)]), plain[0] / self.reward_scale, plain[1]
+
+
+def _close_all(made: dict[tuple[int, int], gymnasium.vector.VectorEnv]) -> None:
+    for environments in made.values():
+        environments.close()
 
 
 def _numbers(params: Weights) -> dict[str, np.ndarray]:

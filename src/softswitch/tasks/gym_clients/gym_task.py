@@ -43,11 +43,12 @@ def environment_clients(
         environments: each client's, by its name: a Gymnasium id, a function that makes one environment, or a function
             of a number that makes so many side by side (a vector environment).
         budgets: d_i, what an episode may cost on average; one for all, or one for each name.
-        cost: ``(observations, actions, next observations) -> costs``, arrays with one row an episode; one for all or
-            one for each name. Left out: what environments tell as ``info["cost"]``.
+        cost: ``(observations, actions, next observations) -> costs``, arrays with one row an episode, actions as the
+            environment takes them; one for all or one for each name. Left out: what environments tell as
+            ``info["cost"]``.
         network: the policy: a ``NumpyNetwork(hidden)``, a PyTorch module from observations to outputs (for actions of k
             numbers 2k: means, −1 and 1 being the ends of their range, then log deviations), or anything like these.
-            By default two hidden layers of 32 in NumPy.
+            By default two hidden layers of 32 in NumPy. A module is a pattern: the answer is in ``result.params``.
         horizon: the longest an episode lasts, in steps.
         gradient_episodes: a client learns from so many in a local step,
         estimation_episodes: and estimates return and cost from so many besides.
@@ -71,6 +72,14 @@ def environment_clients(
             raise TypeError(f"environments[{name!r}] must be an id or a function, but is {environment!r}")
         one = side_by_side(environment, 1)
         spaces.append((int(np.prod(one.single_observation_space.shape or (0,))), one.single_action_space))
+        if cost is None:
+            one.reset(seed=0)
+            told = one.step(one.action_space.sample())[-1]
+            if "cost" not in told:
+                raise ValueError(
+                    f"environments[{name!r}] must tell what a step costs as info['cost'], or cost= must say it; its "
+                    f"first step told {sorted(told) or 'nothing'}"
+                )
         one.close()
     if len({observed for observed, _ in spaces}) > 1 or len({repr(space) for _, space in spaces}) > 1:
         raise ValueError(f"environments must observe and do the same things to share a policy, but have {spaces}")
@@ -126,6 +135,8 @@ def _cost_for(given: Any, name: Any) -> CostFunction | None:
     if given is None:
         return None
     own: Any = given.get(name) if isinstance(given, Mapping) else given
+    if own is None:
+        raise ValueError(f"cost must have a function for every client, but has none for {name!r}")
     checks.function("cost", own, "(observations, actions, next observations) -> costs")
     function: CostFunction = own
     return function

@@ -32,6 +32,8 @@ def pendulums(
         seed: of the policy's first weights.
         settings: others of ``environment_clients``.
     """
+    if len(set(gravities)) < len(gravities):
+        raise ValueError(f"gravities must differ, since clients are named by them, but are {tuple(gravities)}")
     made = {
         f"gravity {gravity:g}": partial(
             gymnasium.make, "Pendulum-v1", g=checks.real_number("gravities", gravity, above=0)

@@ -18,15 +18,20 @@ class TorchNetwork:
 
     Attributes:
         module: gives a logit for each of several actions, or for actions of k numbers 2k outputs: their means, −1 and 1
-            being the ends of the environment's range, then the logarithms of their deviations.
+            being the ends of the environment's range, then the logarithms of their deviations. It is used in ``eval``
+            mode: dropout is off.
     """
 
     module: torch.nn.Module
 
+    def __post_init__(self) -> None:
+        self.module.eval()  # what a layer draws by itself would belong to no distribution of actions
+
     def first_weights(self, observed: int, outputs: int, spread: bool, generator: np.random.Generator) -> Weights:
         """The module's own; raise where it does not fit the environment."""
         del generator, spread
-        weights = {name: w.detach().cpu().numpy().copy() for name, w in self.module.named_parameters()}
+        trained = ((name, w) for name, w in self.module.named_parameters() if w.requires_grad)
+        weights = {name: w.detach().cpu().numpy().copy() for name, w in trained}
         given = self.outputs(weights, np.zeros((1, observed), np.float32)).shape
         if given != (1, outputs):
             raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -65,14 +65,14 @@ def better_weights(
     return here
 
 
-def _conjugate_gradients(product: object, wanted: np.ndarray) -> np.ndarray:
+def _conjugate_gradients(product: Callable[[np.ndarray], np.ndarray], wanted: np.ndarray) -> np.ndarray:
     """x with A x ≈ b, by so many steps."""
     x, residual = np.zeros_like(wanted), wanted.copy()
     along, left = residual.copy(), float(residual @ residual)
     for _ in range(ITERATIONS):
         if left < 1e-20:
             break
-        moved = product(along)  # type: ignore[operator]
+        moved = product(along)
         step = left / float(along @ moved)
         x += step * along
         residual -= step * moved

@@ -15,7 +15,7 @@ from softswitch.tasks.gym_clients.networks_by_hand import PolicyNetwork
 Environment = str | Callable[[], gymnasium.Env] | Callable[[int], gymnasium.vector.VectorEnv]
 """An environment's id; a function that makes one; or a function of a number that makes so many side by side."""
 CostFunction = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""(observations, actions, next observations) -> costs, one row an episode."""
+"""(observations, actions as the environment takes them, next observations) -> costs, one row an episode."""
 
 
 class Played(NamedTuple):
@@ -51,6 +51,11 @@ def side_by_side(environment: Environment, many: int) -> gymnasium.vector.Vector
     if not _takes_a_number(environment):
         return gymnasium.vector.SyncVectorEnv([environment] * many)  # type: ignore[list-item]
     made: Any = environment(many)  # type: ignore[call-arg]
+    if getattr(made, "metadata", {}).get("autoreset_mode") == gymnasium.vector.AutoresetMode.SAME_STEP:
+        raise ValueError(
+            "a vector environment must not begin anew in the step that ends an episode (AutoresetMode.SAME_STEP): that "
+            "step's observation and cost would be lost; NEXT_STEP and DISABLED are fine"
+        )
     if not isinstance(made, gymnasium.vector.VectorEnv) or made.num_envs != many:
         raise ValueError(f"an environment's function of {many} must make so many side by side, but makes {made!r}")
     return made
@@ -88,11 +93,12 @@ def play(
     for _ in range(horizon):
         observed = np.reshape(np.asarray(seen, np.float32), (len(alive), -1))
         actions = distribution.sample(network.outputs(weights, observed), generator)
-        seen, rewards, ended, truncated, info = environments.step(distribution.for_environment(actions))
+        taken = distribution.for_environment(actions)
+        seen, rewards, ended, truncated, info = environments.step(taken)
         if cost is None:
             costs = _told_costs(info, len(alive))
         else:
-            costs = np.asarray(cost(observed, actions, np.reshape(np.asarray(seen), (len(alive), -1))), float)
+            costs = _one_each(cost(observed, taken, np.reshape(np.asarray(seen), (len(alive), -1))), len(alive))
         steps.append((observed, actions, alive * rewards, alive * costs, alive))
         alive = alive * ~(ended | truncated)
         if not alive.any():
@@ -101,13 +107,20 @@ def play(
     return Played(*(_up_to(horizon, part) for part in parts))
 
 
+def _one_each(costs: Any, many: int) -> np.ndarray:
+    found = np.asarray(costs, float)
+    if found.shape != (many,):
+        raise ValueError(f"cost must give one number for each of {many} episodes, but gives shape {found.shape}")
+    return found
+
+
 def _told_costs(info: Mapping[str, Any], many: int) -> np.ndarray:
     if "cost" not in info:
         raise ValueError(
             "environments must tell what a step costs as info['cost'], or cost= must say it, but an environment's step "
             f"told {sorted(info) or 'nothing'}"
         )
-    return np.asarray(info["cost"], float).reshape(many)
+    return _one_each(info["cost"], many)
 
 
 def _up_to(horizon: int, part: np.ndarray) -> np.ndarray:
