@@ -71,8 +71,8 @@ def solve_torch(
     ``eval`` mode; ``result.params`` has the parameters by their names.
 
     Values are computed in the module's ``eval`` mode, gradients in its ``train`` mode. Dropout draws anew for every
-    client and round, from the seed. Running means of normalisation layers are the mean of those of the clients that took
-    steps; wherever parameters are judged, the answer among them, they are found anew from all clients' rows.
+    client and round, from the seed. Running means of normalisation layers are the mean of those of the clients that
+    took steps; wherever parameters are judged, the answer among them, they are found anew from all clients' rows.
 
     Args:
         module: its parameters that require a gradient are trained, from where they are.
