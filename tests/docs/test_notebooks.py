@@ -35,6 +35,8 @@ def test_a_notebook_runs_and_prints_what_is_stored(path):
     pytest.importorskip("ipykernel")
     stored = list(told(json.loads(path.read_text(encoding="utf-8"))))
     assert stored
+    outputs = [output for cell in json.loads(path.read_text("utf-8"))["cells"] for output in cell.get("outputs", ())]
+    assert not [output for output in outputs if output.get("name") == "stderr"]  # a warning is a mistake
     for printed, kept in zip(told(notebook_pages.run(path)), stored, strict=True):
         assert same(printed, kept), printed
 
