@@ -125,3 +125,19 @@ def test_a_set_has_the_same_digest_in_every_process():
         for seed in ("1", "2")
     }
     assert len(told) == 1
+
+
+def test_every_function_of_many_counts():
+    """Whatever is looked at on the way is kept until the end: what takes a freed place is not taken for it."""
+
+    def several(changed=None):
+        functions = []
+        for i in range(50):
+            around = made(2)
+            around["offset"] = 100.0 if i == changed else float(i)
+            functions.append(around["f"])
+        return function_digest(*functions)
+
+    plain = several()
+    assert several() == plain
+    assert len({plain, *(several(i) for i in range(50))}) == 51

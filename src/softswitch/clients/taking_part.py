@@ -60,9 +60,9 @@ class TakingPart:
         return {name: getattr(self, name) for name in ("batch_size", "value_batch_size", "replace")}
 
 
-def participants_of(how: TakingPart, clients: ClientData) -> int:
-    """m, how many clients take part in a round."""
-    return max(1, round(how.participation * len(clients)))
+def participants_of(participation: float, clients: int) -> int:
+    """m, how many of so many clients take part in a round: their share, and one at least."""
+    return max(1, round(participation * clients))
 
 
 def gradient_oracle(
@@ -76,7 +76,7 @@ def gradient_oracle(
     if traced.ignore_weight and how.replace is None and not (report.equal and update.equal):
         report, update = _batchings(how, clients, True)  # rows that are drawn with replacement weigh the same
     _refuse_ignored_weights(traced.ignore_weight, report, update, clients)
-    participants = participants_of(how, clients)
+    participants = participants_of(how.participation, len(clients))
     at_once = how.clients_at_once
     if at_once is None:
         # A batch and about three times as much for what is computed from it; a local iterate, its gradient and its sum.

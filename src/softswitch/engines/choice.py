@@ -115,7 +115,7 @@ def choose(
 ) -> tuple[Choice, TakingPart, Memory | None]:
     """Choose what is left out, by the sizes of model and data and the start alone."""
     parameters = _costing(size_of(problem.start))
-    m, largest = participants_of(how, clients), int(clients.sizes.max())
+    m, largest = participants_of(how.participation, len(clients)), int(clients.sizes.max())
     fewest = FEWEST_ROUNDS if size_of(problem.start) <= NETWORK else FEWEST_FOR_NETWORKS
     a_round = WORK / parameters / (fewest if rounds is None else min(max(rounds, fewest), MOST_ROUNDS))
     steps = how.local_steps
@@ -144,7 +144,7 @@ def choose(
         most = rounds
     everyone = m == len(clients)
     if memory == "auto":
-        memory = None if everyone and for_report is None else Memory(smoothing=0.0 if for_report is None else SMOOTHING)
+        memory = memory_for(everyone=everyone, noisy=for_report is not None)
     exact = everyone and for_report is None
     jumps = problem.constraint_stand_in is not None
     return first_choice(problem.start, most, may_end=rounds is None, exact=exact, jumps=jumps), taken, memory
@@ -159,6 +159,16 @@ def first_choice(start: Any, rounds: int, *, may_end: bool, exact: bool, jumps: 
     step *= FARTHER if jumps else 1.0
     asked = None if may_end else rounds
     return Choice(rounds, may_end, first_cycle=cycle, first_step=step, exact=exact, chosen_for=asked, jumps=jumps)
+
+
+def memory_for(*, everyone: bool, noisy: bool) -> Memory | None:
+    """What a server remembers that chooses for itself: nothing where everyone tells of all rows in every round.
+
+    Args:
+        everyone: whether all clients take part in every round.
+        noisy: whether a report is of some rows only.
+    """
+    return None if everyone and not noisy else Memory(smoothing=SMOOTHING if noisy else 0.0)
 
 
 def size_of(params: Any) -> int:

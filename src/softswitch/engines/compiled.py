@@ -13,9 +13,9 @@ from jaxtyping import Array, Float, Int
 
 from softswitch.clients.evaluation import Overview, overview
 from softswitch.clients.oracle import Oracle
-from softswitch.engines.one_round import RoundView, applied, decided
+from softswitch.engines.one_round import RoundView, applied, asked, decided
 from softswitch.method import round
-from softswitch.method.memory import Memory, Places, ask, nothing_remembered, turn, with_turns
+from softswitch.method.memory import Memory, Places, nothing_remembered
 from softswitch.method.messages import Reports
 from softswitch.method.rules import Rule
 from softswitch.method.weighting import maximum
@@ -129,10 +129,8 @@ def chunk(parts: Pieces, program: Program, span: Span, key: Array, state: round.
         k, chance = jax.tree.map(lambda all_rounds: all_rounds[i], (rounds, chances))
         draws = chance
         if places is not None:
-            assert state.memory is not None
-            remembered = with_turns(state.memory, key, k, places)
-            state = state._replace(memory=remembered)
-            draws = oracle.draw_for(ask(remembered, turn(remembered.order, k, places), places), chance)
+            state, clients = asked(state, key, k, places)
+            draws = oracle.draw_for(clients, chance)
         return play(parts, program, span, state, k, draws)
 
     def step(i: Any, so_far: tuple[round.State, Record]) -> tuple[round.State, Record]:

@@ -1,4 +1,4 @@
-"""A run by the compiled engine: chunk by chunk, watched, kept in checkpoints, and brought to its result."""
+"""A run in this process: chunk by chunk, watched, kept in checkpoints, and brought to its result."""
 
 from __future__ import annotations
 

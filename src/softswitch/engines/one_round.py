@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from softswitch.clients.evaluation import Overview
 from softswitch.method import round
-from softswitch.method.memory import Memory, Places, Remembered, decide, hear, stand_for
+from softswitch.method.memory import Memory, Places, Remembered, ask, decide, hear, stand_for, turn, with_turns
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules import Rule
 from softswitch.method.weighting import maximum
@@ -49,6 +49,13 @@ class RoundView(NamedTuple):
     full: Overview
     held_out: Overview | None
     rows: Any
+
+
+def asked(state: round.State, key: Array, k: Int[Array, ""], places: Places) -> tuple[round.State, Int[Array, " m"]]:
+    """The state with the order of round k's turns, and whom to ask, where the server remembers its clients."""
+    assert state.memory is not None
+    remembered = with_turns(state.memory, key, k, places)
+    return state._replace(memory=remembered), ask(remembered, turn(remembered.order, k, places), places)
 
 
 def decided(

@@ -197,11 +197,22 @@ def request(
         a_client = oracle.report_batching.width + 3 * oracle.local_steps * oracle.update_batching.width
         training = oracle.participants * a_client  # a gradient costs about 3 values
         evaluated = clients.sizes.sum() + (0 if held_out is None else held_out.sizes.sum())
-        every = max(math.ceil(settings.rounds / EVALUATIONS), math.ceil(evaluated / training))
+        every = rounds_between_looks(settings.rounds, evaluated, training)
     if held_out is not None and every == 0:
         raise ValueError("held_out is evaluated every eval_every rounds, but eval_every is 0, which means never")
     federation = Federation(oracle, problem.start, clients.names, problem.domain)
     return request_of(federation, rules, _with(settings, every), warm_start=warm_start, choice=choice)
+
+
+def rounds_between_looks(rounds: int, evaluated: float, training: float) -> int:
+    """Rounds from one evaluation on all rows to the next: some twenty in a run, and none dearer than the training.
+
+    Args:
+        rounds: of the run.
+        evaluated: rows of one evaluation.
+        training: rows of one round, a gradient counted three times.
+    """
+    return max(math.ceil(rounds / EVALUATIONS), math.ceil(evaluated / training))
 
 
 def request_of(

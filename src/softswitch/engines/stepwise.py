@@ -17,13 +17,12 @@ from jaxtyping import Array
 from softswitch.clients.evaluation import Overview, overview
 from softswitch.clients.round_by_round import RoundByRound
 from softswitch.engines.compiled import Pieces, Program, Span
-from softswitch.engines.one_round import Decided, RoundView, applied, decided
+from softswitch.engines.one_round import Decided, RoundView, applied, asked, decided
 from softswitch.method import round
-from softswitch.method.memory import Memory, Places, ask, nothing_remembered, turn, with_turns
+from softswitch.method.memory import Memory, Places, nothing_remembered
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules import Rule
 from softswitch.method.weighting import maximum
-from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.results.record import Record
 
@@ -85,29 +84,8 @@ def _decided(
     return decided(rule, memory, places, state, k, clients, reports, _nothing_to_pool)
 
 
-@partial(jax.jit, static_argnums=8)
-def _applied(
-    rule: Rule,
-    domain: Domain | None,
-    averaging_from: Any,
-    state: round.State,
-    k: Array,
-    by: Decided,
-    direction: Params,
-    seen: RoundView,
-    record_clients: bool,
-) -> tuple[round.State, Record]:
-    return applied(rule, domain, averaging_from, state, k, by, direction, seen, record_clients)
-
-
-@partial(jax.jit, static_argnums=3)
-def _asked(state: round.State, key: Array, k: Array, places: Places) -> tuple[round.State, Array]:
-    """Whom to ask in round k, where the server remembers its clients."""
-    assert state.memory is not None
-    remembered = with_turns(state.memory, key, k, places)
-    return state._replace(memory=remembered), ask(remembered, turn(remembered.order, k, places), places)
-
-
+_applied = partial(jax.jit, static_argnums=8)(applied)
+_asked = partial(jax.jit, static_argnums=3)(asked)
 _key_of_round = jax.jit(jax.random.fold_in)
 
 

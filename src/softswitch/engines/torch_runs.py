@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -13,13 +12,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from softswitch.clients.federation import Federation
 from softswitch.clients.own_batches import GRADIENT, Batches, batches_of
-from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
+from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize, participants_of
 from softswitch.clients.torch_modules.module_functions import Function, ModuleFunctions, Optimizer, parameters
 from softswitch.clients.torch_modules.torch_oracle import TorchOracle
 from softswitch.clients.torch_modules.torch_rows import TorchRows
-from softswitch.engines.choice import SMOOTHING
+from softswitch.engines.choice import memory_for
 from softswitch.engines.completing import PAPER_BATCH, PAPER_ROUNDS, ROUNDS_OF_A_FEDERATION
-from softswitch.engines.request import EVALUATIONS
+from softswitch.engines.request import rounds_between_looks
 from softswitch.engines.solve import solve_federation
 from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule
@@ -137,9 +136,8 @@ def solve_torch(
     oracle = federation.oracle
     assert isinstance(oracle, TorchOracle)
     if memory == "auto":
-        noisy = oracle.rows_a_report is not None
-        remembers = rule.step_size is None and (noisy or oracle.participants < oracle.client_count)
-        memory = Memory(smoothing=SMOOTHING if noisy else 0.0) if remembers else None
+        everyone, noisy = oracle.participants == oracle.client_count, oracle.rows_a_report is not None
+        memory = memory_for(everyone=everyone, noisy=noisy) if rule.step_size is None else None
     result = solve_federation(
         federation,
         rule,
@@ -215,7 +213,7 @@ def torch_federation(
         value_batch_size=value_batch_size,
         replace=replace,
     )
-    participants = max(1, round(participation * len(rows)))
+    participants = participants_of(participation, len(rows))
     oracle = TorchOracle(
         functions,
         rows,
@@ -237,10 +235,10 @@ def _batches(how: TakingPart, rows: Sequence[TorchRows], participants: int, func
         largest = max(min(own.batch_size or many, many) for own, many in zip(loaders, sizes, strict=True))
         return Batches(largest, largest)
     weights = participants * sum(weight.numel() for weight in functions.trained.values())
-    for_report: Any = how.value_batch_size
-    chosen = batches_of(how.batch_size, for_report, None, max(sizes), weights)
-    if how.replace is not False:
-        return batches_of(how.batch_size, for_report, how.replace, max(sizes), weights)
+    capped = how.replace is False  # by the smallest client, below
+    chosen = batches_of(how.batch_size, how.value_batch_size, None if capped else how.replace, max(sizes), weights)
+    if not capped:
+        return chosen
     told = (how.batch_size if how.value_batch_size == "same" else how.value_batch_size, how.batch_size)
     fitting: list[int | None] = []
     for name, given, size in zip(("value_batch_size", "batch_size"), told, chosen, strict=True):
@@ -266,12 +264,12 @@ def _held_out(
 
 
 def _eval_every(oracle: TorchOracle, rule: Rule, rounds: int | None) -> int:
-    """Rounds from one evaluation on all rows to the next: some twenty in a run, and none dearer than the training."""
+    """Rounds from one evaluation on all rows to the next."""
     if rounds is None:
         rounds = ROUNDS_OF_A_FEDERATION if rule.step_size is None else PAPER_ROUNDS
     everything = oracle.rows_in_all
     values, gradients = oracle.cost(everything * oracle.participants / oracle.client_count)
-    return max(math.ceil(rounds / EVALUATIONS), math.ceil(everything / (values + GRADIENT * gradients)))
+    return rounds_between_looks(rounds, everything, values + GRADIENT * gradients)
 
 
 def _refuse_other_precision(functions: ModuleFunctions) -> None:

@@ -22,13 +22,13 @@ def function_digest(*functions: Any) -> str:
     with its repr. A change that is only in a library's code is not seen.
     """
     digest = hashlib.sha256()
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}
     for function in functions:
         _add(digest, function, seen)
     return digest.hexdigest()
 
 
-def _add(digest: Any, value: Any, seen: set[int]) -> None:
+def _add(digest: Any, value: Any, seen: dict[int, Any]) -> None:
     digest.update(type(value).__qualname__.encode())
     if _is_array(value):
         array = _array(value)
@@ -40,7 +40,7 @@ def _add(digest: Any, value: Any, seen: set[int]) -> None:
         return
     if id(value) in seen:
         return
-    seen.add(id(value))
+    seen[id(value)] = value  # kept until the end, so that nothing else gets its id
     for part in _parts(value):
         if isinstance(part, CodeType):
             _add_code(digest, part)
@@ -68,11 +68,8 @@ def _parts(value: Any) -> Iterable[Any]:
         return [without_addresses(repr(value)), value.state_dict()]
     own_call = type(value).__call__ if callable(value) else None
     called = [own_call] if isinstance(own_call, FunctionType) else []
-    if "__repr__" not in {name for kind in type(value).__mro__[:-1] for name in vars(kind)} and hasattr(
-        value, "__dict__"
-    ):
-        return [*called, vars(value)]
-    return [*called, without_addresses(repr(value))]
+    described = any("__repr__" in vars(kind) for kind in type(value).__mro__[:-1])
+    return [*called, without_addresses(repr(value)) if described or not hasattr(value, "__dict__") else vars(value)]
 
 
 def _is_array(value: Any) -> bool:

@@ -62,7 +62,7 @@ class ModuleFunctions:
         if self.stand_in is not None:
             self.module.eval()
             with torch.no_grad():
-                check_stand_in(torch.atleast_1d(self.stand_in(self.module, batch)).numel(), many)
+                check_stand_in(self._vector(self.stand_in, batch).numel(), many)
         return many
 
     def load(self, params: Mapping[str, Any]) -> None:
@@ -151,18 +151,22 @@ class ModuleFunctions:
             parts.append(float(loss.objective) * torch.as_tensor(self.objective(self.module, batch)))
         mix = torch.from_numpy(np.array(loss.constraint, float))
         if loss.penalty or mix.any():
-            descended = torch.atleast_1d(torch.as_tensor((self.stand_in or self.constraint)(self.module, batch)))
+            descended = self._vector(self.stand_in or self.constraint, batch)
             parts.append((mix.to(descended) * descended).sum())
             if loss.penalty:
                 parts.append(float(loss.penalty) * self._excess(batch, descended, float(loss.tolerance)))
         return sum((part.reshape(()) for part in parts), start=torch.zeros(()))
+
+    def _vector(self, function: Function | PooledConstraint, batch: Any) -> torch.Tensor:
+        """What a function says of a batch, one entry a constraint."""
+        return torch.atleast_1d(torch.as_tensor(function(self.module, batch)))
 
     def _excess(self, batch: Any, descended: torch.Tensor, tolerance: float) -> torch.Tensor:
         """Σ max(0, g − ε); with a stand-in the sum of it over the constraints that are above ε."""
         if self.stand_in is None:
             return torch.relu(descended - tolerance).sum()
         with torch.no_grad():
-            above = torch.atleast_1d(self.constraint(self.module, batch)) > tolerance
+            above = self._vector(self.constraint, batch) > tolerance
         return torch.where(above, descended, torch.zeros_like(descended)).sum()
 
 

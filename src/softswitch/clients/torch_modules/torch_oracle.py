@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
@@ -59,9 +58,7 @@ class TorchOracle(RoundByRound):
         self.pools = isinstance(functions.constraint, PooledConstraint)
         self.stands_in = functions.stand_in is not None
         self.holds_out = held_out is not None
-        own_batches = any(rows.loader is not None for rows in clients)
-        whole = participants == len(clients) and batches.report is None and not own_batches
-        self.reports_all = whole and not self._means
+        self.reports_all = participants == len(clients) and batches.report is None and not self._means
 
     @property
     def client_count(self) -> int:
@@ -195,7 +192,6 @@ class TorchOracle(RoundByRound):
     def digest(self) -> dict[str, str]:
         """Digests of the functions and of the data."""
         of = self.functions
-        data = hashlib.sha256("".join(rows.digest() for rows in self._clients).encode()).hexdigest()
         kinds = sorted({type(part) for part in of.module.modules()}, key=lambda kind: kind.__qualname__)
         fixed = {name: value for name, value in of.module.state_dict().items() if name not in of.trained}
         for name in self._means.read():  # these are found anew
@@ -208,7 +204,7 @@ class TorchOracle(RoundByRound):
             "local_steps": str(self.local_steps),
             "participants": str(self.participants),
             "batches": f"{tuple(self._batches)}, replace={self._replace}",
-            "clients": data,
+            "clients": function_digest(*(rows.digest() for rows in self._clients)),
             "program": functions,
             "torch": torch.__version__,
         }

@@ -13,7 +13,6 @@ import numpy as np
 from softswitch.clients.round_by_round import RoundByRound, Turn
 from softswitch.method.messages import Decision, Reports
 from softswitch.support.functions import function_digest
-from softswitch.support.programs import without_addresses
 from softswitch.tasks.gym_clients.actions import ActionDistribution
 from softswitch.tasks.gym_clients.estimates import advantage_estimates
 from softswitch.tasks.gym_clients.networks_by_hand import PolicyNetwork
@@ -146,11 +145,10 @@ class GymOracle(RoundByRound):
 
     def digest(self) -> dict[str, str]:
         """The settings, and digests of the functions that make and judge environments."""
-        named = [repr(one) if isinstance(one, str) else function_digest(one) for one in self.environments]
         settings = {name: str(getattr(self, name)) for name in SETTINGS_OF_A_RUN}
         return settings | {
-            "clients": " ".join(named) + without_addresses(repr(self.budgets)),
-            "program": function_digest(*self.costs) + without_addresses(repr(self.network)),
+            "clients": function_digest(*self.environments, self.budgets),
+            "program": function_digest(*self.costs, self.network),
             "gymnasium": gymnasium.__version__,
         }
 

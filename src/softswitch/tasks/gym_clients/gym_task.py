@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from softswitch.clients.federation import Federation
+from softswitch.clients.taking_part import participants_of
 from softswitch.support import checks
 from softswitch.tasks.gym_clients.actions import Gaussian, distribution_for
 from softswitch.tasks.gym_clients.gym_oracle import GymOracle
@@ -93,7 +94,7 @@ def environment_clients(
         budgets=np.asarray([_number_for("budgets", budgets, name) for name in names]),
         network=policy,
         distribution=distribution,
-        participants=max(1, round(participation * len(names))),
+        participants=participants_of(participation, len(names)),
         horizon=checks.whole_number("horizon", horizon, at_least=1),
         gradient_episodes=checks.whole_number("gradient_episodes", gradient_episodes, at_least=1),
         estimation_episodes=checks.whole_number("estimation_episodes", estimation_episodes, at_least=0),

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.clients.federation import Federation
+from softswitch.clients.taking_part import participants_of
 from softswitch.support import checks
 from softswitch.tasks.safe_rl.cart_clients import CartPoleOracle
 from softswitch.tasks.safe_rl.cartpole import PLANETS, Physics
@@ -73,7 +74,7 @@ def cartpole(
     oracle = CartPoleOracle(
         physics=Physics(*(jnp.asarray(numbers) for numbers in zip(*(PLANETS[p] for p in planets), strict=True))),
         budgets=jnp.asarray(_budgets(budgets, n, seed)),
-        participants=max(1, round(participation * n)),
+        participants=participants_of(participation, n),
         horizon=checks.whole_number("horizon", horizon, at_least=1),
         gradient_episodes=checks.whole_number("gradient_episodes", gradient_episodes, at_least=1),
         estimation_episodes=checks.whole_number("estimation_episodes", estimation_episodes, at_least=0),
