@@ -246,25 +246,62 @@ class GradientOracle(Oracle):
         local_loss: LocalLoss,
         step_size: Any,
     ) -> Params:
-        """The paper's LocalSolver at each client: E steps of size γ from w_k, each on a fresh batch.
+        """Σ_i r_i u_i over some clients, each by its local steps."""
+
+        def one(client: Array, rows: Array, keys: Any, mix: Array) -> Params:
+            return self.local_direction(loss, params, client, rows, keys, mix, local_loss, step_size)
+
+        directions = jax.vmap(one)(clients, rows, keys, local_loss.constraint)
+        return jax.tree.map(lambda u: jnp.tensordot(server_weights.astype(u.dtype), u, axes=1), directions)
+
+    def local_direction(
+        self,
+        loss: Loss,
+        params: Params,
+        client: Int[Array, ""],
+        rows: Int[Array, "e drawn"],
+        keys: Key[Array, " e"] | None,
+        mix: Float[Array, " c"],
+        local_loss: LocalLoss,
+        step_size: Any,
+    ) -> Params:
+        """The paper's LocalSolver at one client: E steps of size γ from w_k, each on a fresh batch.
 
         u_i = (w_k − w_{k,E})/(γE) is computed as the mean of the E gradients: the same number, without the digits that
         the difference loses when γ is small.
         """
 
-        def one(client: Array, rows: Array, keys: Any, mix: Array) -> Params:
-            def step(total: Params, drawn: tuple[Array, Any]) -> tuple[Params, None]:
-                rows, key = drawn
-                here = jax.tree.map(lambda w, s: w - jnp.asarray(step_size, w.dtype) * s, params, total)
-                batch = self.batch(self.update_batching, client, rows, float_dtype(params))
-                gradient = jax.grad(loss)(here, batch, local_loss._replace(constraint=mix), key)
-                return jax.tree.map(jnp.add, total, gradient), None
+        def step(total: Params, drawn: tuple[Array, Any]) -> tuple[Params, None]:
+            rows, key = drawn
+            here = jax.tree.map(lambda w, s: w - jnp.asarray(step_size, w.dtype) * s, params, total)
+            batch = self.batch(self.update_batching, client, rows, float_dtype(params))
+            gradient = jax.grad(loss)(here, batch, local_loss._replace(constraint=mix), key)
+            return jax.tree.map(jnp.add, total, gradient), None
 
-            total, _ = lax.scan(step, jax.tree.map(jnp.zeros_like, params), (rows, keys))
-            return jax.tree.map(lambda leaf: leaf / self.local_steps, total)
+        total, _ = lax.scan(step, jax.tree.map(jnp.zeros_like, params), (rows, keys))
+        return jax.tree.map(lambda leaf: leaf / self.local_steps, total)
 
-        directions = jax.vmap(one)(clients, rows, keys, local_loss.constraint)
-        return jax.tree.map(lambda u: jnp.tensordot(server_weights.astype(u.dtype), u, axes=1), directions)
+    def directions(
+        self, params: Params, draws: RowDraws, kept: None, decision: Decision, switches: bool, step_size: Any
+    ) -> Params:
+        """Every u_i by itself: m gradients side by side, as the first axis of every array."""
+
+        def minimise(loss: Loss) -> Params:
+            def one(its: tuple[Any, Any, Any, Any]) -> Params:
+                client, rows, keys, mix = its
+                return self.local_direction(loss, params, client, rows, keys, mix, decision.local_loss, step_size)
+
+            rows = jnp.swapaxes(draws.update_rows, 0, 1)
+            everyone = (draws.clients, rows, draws.keys, decision.local_loss.constraint)
+            return map_slices(one, everyone, self.slice_size)
+
+        if not switches:
+            return minimise(self.losses.mixed_loss)
+        return lax.cond(
+            decision.feasible,
+            lambda: minimise(self.losses.objective_loss),
+            lambda: minimise(self.losses.constraint_loss),
+        )
 
     def rows_held(self, draws: RowDraws) -> Int[Array, ""] | None:
         """Σ_i of the participants' rows, where a batch is all of them; else None."""

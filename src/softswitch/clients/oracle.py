@@ -6,7 +6,9 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float, Int
 
 from softswitch.method.messages import Decision, Reports
@@ -126,6 +128,28 @@ class Oracle(ABC):
             switches: whether every local loss is either the objective or a mix of constraints, never both.
             step_size: γ, the clients' own step.
         """
+
+    def directions(
+        self, params: Params, draws: Any, kept: Any, decision: Decision, switches: bool, step_size: Any
+    ) -> Params:
+        """The participants' directions u_i by themselves, as the first axis of every array: for a robust rule.
+
+        As it stands, ``direction`` is asked once for each of them, with all weight on one; an oracle that can do better
+        does.
+
+        Args:
+            params: w_k.
+            draws: what ``draw`` gave for this round.
+            kept: what ``report`` gave to keep.
+            decision: local losses of the participants; their weights are not looked at.
+            switches: whether every local loss is either the objective or a mix of constraints, never both.
+            step_size: γ, the clients' own step.
+        """
+
+        def of_one(weights: Array) -> Params:
+            return self.direction(params, draws, kept, decision._replace(weights=weights), switches, step_size)
+
+        return lax.map(of_one, jnp.eye(self.participants, dtype=decision.weights.dtype))
 
     @abstractmethod
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:

@@ -63,6 +63,18 @@ class RoundByRound(Oracle):
     ) -> Params:
         """Second exchange: Σ_i r_i u_i, in the structure of the parameters."""
 
+    def directions(
+        self, params: Params, draws: Turn, kept: Any, decision: Decision, switches: bool, step_size: float
+    ) -> Params:
+        """The participants' directions u_i, as the first axis of every array: ``direction`` asked for one at a time."""
+        found = []
+        weights: Any = np.eye(self.participants, dtype=np.asarray(decision.weights).dtype)
+        for own in weights:
+            alone = decision._replace(weights=own)
+            found.append(self.direction(params, draws, kept, alone, switches, step_size))
+        together: Params = jax.tree.map(lambda *parts: np.stack(parts), *found)
+        return together
+
     @abstractmethod
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
         """f_i and g_i of every client on all of its data."""

@@ -10,6 +10,7 @@ import jax
 
 from softswitch.clients.client_data import ClientData, Rows
 from softswitch.clients.evaluation import WayThrough, way_through
+from softswitch.clients.federation import Federation
 from softswitch.clients.gradient_oracle import GradientOracle
 from softswitch.clients.losses import Losses
 from softswitch.clients.sampling import Batching, batching
@@ -97,6 +98,19 @@ def gradient_oracle(
         held_out=None if held_out is None else _held_out(held_out, clients, traced.ignore_weight),
         by_size=how.by_size and not (losses.random or losses.pools or traced.ignore_weight),
     )
+
+
+def federation_of(problem: Problem, clients: ClientData, **taking_part: Any) -> Federation:
+    """A problem and its clients as ``solve`` makes them, for functions that take a federation.
+
+    Args:
+        problem: what to solve.
+        clients: their data.
+        taking_part: ``local_steps``, ``participation``, ``batch_size``, ``value_batch_size``, ``replace`` and
+            ``clients_at_once``, as for ``solve``.
+    """
+    oracle = gradient_oracle(problem, clients, TakingPart(**taking_part))
+    return Federation(oracle, problem.start, clients.names, problem.domain)
 
 
 def _batchings(how: TakingPart, clients: ClientData, replace: bool | None) -> tuple[Batching, Batching]:

@@ -16,6 +16,7 @@ from softswitch.method.round import State
 from softswitch.method.rules import Rule
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.results.one_cycle import Cycle
+from softswitch.results.set_aside import mean_within, worst_but
 
 LONGER = math.sqrt(2)
 LARGER, SMALLER, MUCH_SMALLER = 2.0, 0.3, 0.1
@@ -49,14 +50,14 @@ class Found(NamedTuple):
     @classmethod
     def of(cls, params: Params, words: str, judged: Judged, rule: Rule) -> Found:
         """F and G of what every client told; G by the rule's criterion."""
-        level = judged.constraint.max()
+        level = worst_but(judged.constraint, rule.robust)
         if rule.switches_on == "mean":
-            level = np.mean(judged.constraint, where=~np.isneginf(judged.constraint))
+            level = mean_within(judged.constraint, rule.robust)
         elif rule.switches_on == "pooled" and judged.pooled is not None:
             level = judged.pooled.max()
-        worst = aim = float(judged.objective.max())
+        worst = aim = worst_but(judged.objective, rule.robust)
         if rule.aims_at == "mean":
-            aim = float(np.mean(judged.objective, where=~np.isneginf(judged.objective)))
+            aim = mean_within(judged.objective, rule.robust)
         return cls(params, worst, float(level), words, aim, judged)
 
     @property

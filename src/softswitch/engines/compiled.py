@@ -11,10 +11,10 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from softswitch.clients.evaluation import Overview, overview
+from softswitch.clients.evaluation import Overview
 from softswitch.clients.oracle import Oracle
-from softswitch.engines.one_round import RoundView, applied, asked, decided
-from softswitch.method import round
+from softswitch.engines.one_round import RoundView, applied, asked, believed_overview, decided
+from softswitch.method import robust, round
 from softswitch.method.memory import Memory, Places, nothing_remembered
 from softswitch.method.messages import Reports
 from softswitch.method.rules import Rule
@@ -87,23 +87,30 @@ def play(
     reports, kept = oracle.report(state.params, draws)
     by = decided(rule, parts.memory, program.places, state, k, draws.clients, reports, oracle.pool)
     step_size = rule.local_step_size_at(k, oracle.local_steps)
-    direction = oracle.direction(state.params, draws, kept, by.decision, rule.switches, step_size)
+    update, directions = (state.params, draws, kept, by.decision, rule.switches, step_size), None
+    if rule.robust is None:
+        direction = oracle.direction(*update)
+    else:
+        directions = oracle.directions(*update)
+        direction = robust.combined(directions, by.decision.weights)
     full, held_out = Overview.nothing(), None
     if program.looks:
-        full, held_out = _look_at_all(oracle, span, state.params, k, reports)
+        full, held_out = _look_at_all(oracle, rule, span, state.params, k, reports)
     seen = RoundView(full, held_out, oracle.rows_held(draws))
-    return applied(rule, parts.domain, span.averaging_from, state, k, by, direction, seen, program.record_clients)
+    return applied(
+        rule, parts.domain, span.averaging_from, state, k, by, direction, directions, seen, program.record_clients
+    )
 
 
 def _look_at_all(
-    oracle: Oracle, span: Span, params: Any, k: Array, reports: Reports
+    oracle: Oracle, rule: Rule, span: Span, params: Any, k: Array, reports: Reports
 ) -> tuple[Overview, Overview | None]:
     """The worst and the mean client on all training and held-out data, in the rounds that look; NaN in the others."""
 
     def look() -> tuple[Overview, Overview | None]:
         held_out = oracle.evaluate_held_out(params)
         of_all = (reports.objective, reports.constraint) if oracle.reports_all else oracle.evaluate(params)
-        return overview(*of_all), None if held_out is None else overview(*held_out)
+        return believed_overview(rule, *of_all), None if held_out is None else believed_overview(rule, *held_out)
 
     return lax.cond(
         k % span.eval_every == 0,
@@ -129,7 +136,8 @@ def chunk(parts: Pieces, program: Program, span: Span, key: Array, state: round.
         k, chance = jax.tree.map(lambda all_rounds: all_rounds[i], (rounds, chances))
         draws = chance
         if places is not None:
-            state, clients = asked(state, key, k, places)
+            assert parts.memory is not None
+            state, clients = asked(state, key, k, places, parts.memory.rest_for(parts.rule))
             draws = oracle.draw_for(clients, chance)
         return play(parts, program, span, state, k, draws)
 
@@ -182,12 +190,12 @@ def chunk_length(oracle: Oracle, seeds: int = 1) -> int:
 def start(params: Any, rule: Rule, oracle: Oracle, *, remembers: bool) -> round.State:
     """The state before round 0, compiled."""
     if not remembers:
-        return round.start(params, rule, oracle.constraints)
+        return round.start(params, rule, oracle.constraints, clients=oracle.client_count)
     sums = jax.eval_shape(lambda: oracle.report(params, oracle.draw(jax.random.key(0)))[0]).sums
     nothing = nothing_remembered(
         oracle.client_count, oracle.constraints, None if sums is None else sums.shape[1], float_dtype(params)
     )
-    return round.start(params, rule, oracle.constraints, nothing)
+    return round.start(params, rule, oracle.constraints, nothing, clients=oracle.client_count)
 
 
 @jax.jit
@@ -203,7 +211,7 @@ def direction_size(parts: Pieces, key: Array, k: Array, state: round.State) -> F
     oracle, rule = parts.oracle, parts.rule
     draws = oracle.draw(jax.random.fold_in(key, k))
     reports, kept = oracle.report(state.params, draws)
-    decision, _ = rule.decide(state.rule, reports)
+    decision, _ = robust.decide(rule, state.rule, reports)
     return optax.tree.norm(oracle.direction(state.params, draws, kept, decision, rule.switches, 0.0))
 
 

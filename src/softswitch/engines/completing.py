@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
-from softswitch.clients.taking_part import TakingPart
-from softswitch.engines.choice import Choice, choose, first_choice
+from softswitch.clients.oracle import Oracle
+from softswitch.clients.taking_part import TakingPart, participants_of
+from softswitch.engines.choice import Choice, choose, first_choice, memory_for
 from softswitch.engines.request import CHOSEN_FOR, RunSettings
 from softswitch.method.rules import Rule, SoftmaxSGM
 from softswitch.problem.problem import Problem
@@ -70,6 +71,9 @@ def completed(
     size = PAPER_BATCH if how.batch_size == "auto" else how.batch_size
     how = replace(how, batch_size=size, value_batch_size=_unless_auto(how.value_batch_size, "same"))
     rules = tuple(as_in_paper(rule, len(clients)) for rule in rules)
+    everyone = participants_of(how.participation, len(clients)) == len(clients)
+    noisy = how.value_batch_size is not None
+    told = told | {"memory": _memory_of(rules, told["memory"], everyone=everyone, noisy=noisy)}
     return Completed(rules, how, _paper_settings(told), None)
 
 
@@ -78,6 +82,11 @@ def completed_for(
 ) -> Completed:
     """The same where the clients are given as an oracle, which knows how they take part."""
     checks.expect("federation", federation, Federation)
+    oracle = federation.oracle
+    everyone = oracle.participants == oracle.client_count
+    if type(oracle).chance is not Oracle.chance:  # else it cannot be told whom to ask
+        noisy = oracle.rows_a_report is not None
+        told = told | {"memory": _memory_of(rules, told["memory"], everyone=everyone, noisy=noisy)}
     if not chooses(rules):
         rules = tuple(as_in_paper(rule, federation.oracle.client_count) for rule in rules)
         return Completed(rules, TakingPart(), _paper_settings(told), None)
@@ -128,6 +137,12 @@ def default_alpha(clients: int, tolerance: float) -> float:
     if tolerance <= 0:
         raise ValueError("alpha must be given where the tolerance is 0 and a step_size is given")
     return 10 * max(1.0, math.log(clients)) / tolerance
+
+
+def _memory_of(rules: Sequence[Rule], memory: Any, *, everyone: bool, noisy: bool) -> Any:
+    """Where few take part and some may lie, a server remembers: who is out of line is seen among all, not among few."""
+    robust = any(isinstance(rule, Rule) and rule.robust is not None for rule in rules)
+    return memory_for(everyone=False, noisy=noisy) if memory == "auto" and robust and not everyone else memory
 
 
 def _paper_settings(told: dict[str, Any]) -> RunSettings:

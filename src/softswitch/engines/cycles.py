@@ -36,6 +36,7 @@ from softswitch.engines.between_cycles import (
 )
 from softswitch.engines.choice import FARTHER, MOMENTUM, Choice
 from softswitch.engines.request import Request
+from softswitch.method.consistency import elsewhere
 from softswitch.method.round import BestSeen, State, first_to_average
 from softswitch.method.rules import Rule
 from softswitch.method.steps import FallingStep
@@ -146,6 +147,8 @@ class Cycles:
             self.rule = replace(self.rule, local_step_size=replace(step, first=first / by_clients))
         self.end = done + length
         self.averaging_from = done + first_to_average(length, self._request.settings.average_last)
+        if after is not None and after.consistency is not None:
+            state = state._replace(consistency=elsewhere(after.consistency))
         return state if after is None or not self._asked.goes_on else state._replace(rule=after.rule)
 
     def close(self, state: State, done: int, history: History) -> State:

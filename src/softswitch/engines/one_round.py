@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from softswitch.clients.evaluation import Overview
-from softswitch.method import round
+from softswitch.clients.evaluation import Overview, overview
+from softswitch.method import robust, round
+from softswitch.method.consistency import compared
 from softswitch.method.memory import Memory, Places, Remembered, ask, decide, hear, stand_for, turn, with_turns
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules import Rule
@@ -24,13 +26,15 @@ class Decided(NamedTuple):
 
     Attributes:
         clients: I_k.
-        reports: what they reported.
+        told: what they reported,
+        reports: and what is believed of it: all, or within what the others say where clients may lie.
         decision: what the rule made of it.
         rule_state: the rule's memory after it.
         remembered: what is remembered of every client after it, where the server remembers; else None.
     """
 
     clients: Int[Array, " m"]
+    told: Reports
     reports: Reports
     decision: Decision
     rule_state: Any
@@ -51,11 +55,21 @@ class RoundView(NamedTuple):
     rows: Any
 
 
-def asked(state: round.State, key: Array, k: Int[Array, ""], places: Places) -> tuple[round.State, Int[Array, " m"]]:
+def believed_overview(rule: Rule, objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> Overview:
+    """The worst and the mean client; where clients may lie, each within what the others say."""
+    if rule.robust is not None:
+        everyone = Reports(objective, constraint, None, jnp.ones(objective.shape, bool))
+        objective, constraint = robust.trimmed(everyone, rule.robust)[:2]
+    return overview(objective, constraint)
+
+
+def asked(
+    state: round.State, key: Array, k: Int[Array, ""], places: Places, rest: Any
+) -> tuple[round.State, Int[Array, " m"]]:
     """The state with the order of round k's turns, and whom to ask, where the server remembers its clients."""
     assert state.memory is not None
     remembered = with_turns(state.memory, key, k, places)
-    return state._replace(memory=remembered), ask(remembered, turn(remembered.order, k, places), places)
+    return state._replace(memory=remembered), ask(remembered, turn(remembered.order, k, places), places, k, rest)
 
 
 def decided(
@@ -80,15 +94,18 @@ def decided(
         reports: what they reported.
         pool: the constraint on data put together, by its summed statistics, where there is one.
     """
+    believed = reports if rule.robust is None else robust.trimmed(reports, rule.robust)
     if memory is None:
-        return Decided(clients, reports, *rule.decide(state.rule, reports), None)
+        return Decided(clients, reports, believed, *robust.decide(rule, state.rule, reports), None)
     assert state.memory is not None
     assert places is not None
     everyone = state.memory.objective.shape[0]
-    reports = reports._replace(stand_for=stand_for(places, everyone, reports.objective.dtype))
+    weight = stand_for(places, everyone, reports.objective.dtype)
+    reports, believed = (some._replace(stand_for=weight) for some in (reports, believed))
     remembered = hear(memory, state.memory, k, clients, reports)
     pooled = None if remembered.sums is None else pool(remembered.sums.sum(axis=0))
-    return Decided(clients, reports, *decide(rule, state.rule, remembered, clients, reports, pooled), remembered)
+    made = decide(rule, state.rule, remembered, clients, reports, pooled)
+    return Decided(clients, reports, believed, *made, remembered)
 
 
 def applied(
@@ -99,6 +116,7 @@ def applied(
     k: Int[Array, ""],
     by: Decided,
     direction: Params,
+    directions: Params | None,
     seen: RoundView,
     record_clients: bool,
 ) -> tuple[round.State, Record]:
@@ -111,7 +129,8 @@ def applied(
         state: before the round.
         k: the round.
         by: the round after its first exchange.
-        direction: Σ r_i u_i.
+        direction: Σ r_i u_i, or what is made of the u_i where clients may lie,
+        directions: who are then all of them, with the clients as the first axis of every array; else None.
         seen: what else goes into the record.
         record_clients: whether what every participant reported is kept.
     """
@@ -119,7 +138,11 @@ def applied(
     after = round.advance(
         state, rule, domain, k, averaging_from, reports, decision, by.rule_state, direction, remembered
     )
-    told = RecordedClients(by.clients, reports.objective, reports.constraint, reports.metrics)
+    if directions is not None and state.consistency is not None:
+        step = jax.tree.map(jnp.subtract, after.params, state.params)
+        known = compared(state.consistency, k, by.clients, by.told, decision.local_loss, directions, by.told.mask, step)
+        after = after._replace(consistency=known)
+    told = RecordedClients(by.clients, by.told.objective, by.told.constraint, by.told.metrics)
     record = Record(
         maximum(reports.objective, reports.mask),
         maximum(reports.constraint, reports.mask[:, None]),

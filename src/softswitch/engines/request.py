@@ -20,6 +20,7 @@ from softswitch.engines import compiled, stepwise
 from softswitch.engines.choice import Choice
 from softswitch.engines.warm_start import WarmStart
 from softswitch.method.memory import Memory
+from softswitch.method.robust import check_robust
 from softswitch.method.round import State, check_optimizer, first_to_average
 from softswitch.method.rules import Rule
 from softswitch.problem.domains import Domain, as_argument
@@ -233,6 +234,7 @@ def request_of(
                 "criterion='pooled' needs a constraint that is a function of additive statistics, given as "
                 "PooledConstraint(statistics, value); the other criteria are 'softmax', 'max' and 'mean'"
             )
+        check_robust(rule, federation.oracle.participants, federation.start)
         check_optimizer(rule, federation.start)
     every = math.ceil(settings.rounds / EVALUATIONS) if settings.eval_every is None else settings.eval_every
     made = Request(federation, _with(settings, every), warm_start, choice)

@@ -14,11 +14,11 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from softswitch.clients.evaluation import Overview, overview
+from softswitch.clients.evaluation import Overview
 from softswitch.clients.round_by_round import RoundByRound
 from softswitch.engines.compiled import Pieces, Program, Span
-from softswitch.engines.one_round import Decided, RoundView, applied, asked, decided
-from softswitch.method import round
+from softswitch.engines.one_round import Decided, RoundView, applied, asked, believed_overview, decided
+from softswitch.method import robust, round
 from softswitch.method.memory import Memory, Places, nothing_remembered
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules import Rule
@@ -54,7 +54,8 @@ def _play(
     if program.places is None:
         draws = oracle.draw(key_of_round)
     else:
-        state, clients = _asked(state, key, number, program.places)
+        assert parts.memory is not None
+        state, clients = _asked(state, key, number, program.places, parts.memory.rest_for(rule))
         draws = oracle.draw_for(clients, oracle.chance(key_of_round))
     reports, kept = oracle.report(state.params, draws)
     if parts.memory is not None and oracle.pools:  # what is pooled is the client's own function: nothing to compile
@@ -63,12 +64,19 @@ def _play(
     else:
         by = _decided(rule, parts.memory, program.places, state, number, draws.clients, reports)
     step_size = float(rule.local_step_size_at(number, oracle.local_steps))
-    direction = oracle.direction(state.params, draws, kept, _numbers(by.decision), rule.switches, step_size)
+    update, directions = (state.params, draws, kept, _numbers(by.decision), rule.switches, step_size), None
+    if rule.robust is None:
+        direction = oracle.direction(*update)
+    else:
+        directions = oracle.directions(*update)
+        direction = _combined(directions, by.decision.weights)
     full, held_out = Overview.nothing(), None
     if program.looks:
-        full, held_out = _look_at_all(oracle, state.params, reports, looks=k % int(span.eval_every) == 0)
+        full, held_out = _look_at_all(oracle, rule, state.params, reports, looks=k % int(span.eval_every) == 0)
     seen = RoundView(full, held_out, oracle.rows_held(draws))
-    return _applied(rule, parts.domain, span.averaging_from, state, number, by, direction, seen, program.record_clients)
+    return _applied(
+        rule, parts.domain, span.averaging_from, state, number, by, direction, directions, seen, program.record_clients
+    )
 
 
 @partial(jax.jit, static_argnums=2)
@@ -84,7 +92,8 @@ def _decided(
     return decided(rule, memory, places, state, k, clients, reports, _nothing_to_pool)
 
 
-_applied = partial(jax.jit, static_argnums=8)(applied)
+_applied = partial(jax.jit, static_argnums=9)(applied)
+_combined = jax.jit(robust.combined)
 _asked = partial(jax.jit, static_argnums=3)(asked)
 _key_of_round = jax.jit(jax.random.fold_in)
 
@@ -105,7 +114,7 @@ def _arrays(numbers: Any) -> Any:
 
 
 def _look_at_all(
-    oracle: RoundByRound, params: Params, reports: Reports, *, looks: bool
+    oracle: RoundByRound, rule: Rule, params: Params, reports: Reports, *, looks: bool
 ) -> tuple[Overview, Overview | None]:
     """The worst and the mean client on all training and held-out data; NaN in a round that does not look."""
     if not looks:
@@ -113,10 +122,10 @@ def _look_at_all(
         return nothing, nothing if oracle.holds_out else None
     of_all = (reports.objective, reports.constraint) if oracle.reports_all else oracle.evaluate(params)
     held_out = oracle.evaluate_held_out(params)
-    return _overview(*of_all), None if held_out is None else _overview(*held_out)
+    return _overview(rule, *of_all), None if held_out is None else _overview(rule, *held_out)
 
 
-_overview = jax.jit(overview)
+_overview = jax.jit(believed_overview)
 
 
 def chunk_length(oracle: RoundByRound) -> int:
@@ -127,9 +136,9 @@ def chunk_length(oracle: RoundByRound) -> int:
 def start(params: Params, rule: Rule, oracle: RoundByRound, *, remembers: bool) -> round.State:
     """The state before round 0."""
     if not remembers:
-        return round.start(params, rule, oracle.constraints)
+        return round.start(params, rule, oracle.constraints, clients=oracle.client_count)
     nothing = nothing_remembered(oracle.client_count, oracle.constraints, oracle.statistics, float_dtype(params))
-    return round.start(params, rule, oracle.constraints, nothing)
+    return round.start(params, rule, oracle.constraints, nothing, clients=oracle.client_count)
 
 
 def report(oracle: RoundByRound, params: Params, key: Array, k: Any) -> tuple[np.ndarray, Reports]:
@@ -144,7 +153,7 @@ def direction_size(parts: Pieces, key: Array, k: Any, state: round.State) -> flo
     oracle.take_up(state.params, state.beside)
     draws = oracle.draw(_key_of_round(key, k))
     reports, kept = oracle.report(state.params, draws)
-    decision, _ = rule.decide(state.rule, _arrays(reports))
+    decision, _ = robust.decide(rule, state.rule, _arrays(reports))
     return float(optax.tree.norm(oracle.direction(state.params, draws, kept, _numbers(decision), rule.switches, 0.0)))
 
 

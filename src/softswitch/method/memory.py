@@ -5,6 +5,8 @@
 
 Of the m places of a round some go to the clients remembered as worst, half of these by ĝ and half by f̂; at least one
 goes by turns: every pass through all clients is in a new random order, so that nobody waits longer than two passes.
+Whoever claims to be the worst is believed for as long as that; where clients may lie, nobody is asked by need twice in
+a row (``rest``), and one that never answers waits for its turn.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from softswitch.method import robust
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules import Rule
 from softswitch.support import checks
@@ -51,10 +54,14 @@ class Memory:
             newest; 0: its last report. A larger β takes noise out of the switch, and follows more slowly.
         worst_share: the share of a round's places that goes to the clients remembered as worst, half by g and half by
             f; the others are asked by turns, in random order. At least one place always goes by turns.
+        rest: how many rounds a client rests after it was asked, before it can be asked again for being the worst; its
+            turns come as ever. So whoever claims to be the worst is asked by need in every (rest + 1)-th round at most.
+            None: 1 where the rule is robust, else 0.
     """
 
     smoothing: float = 0.0
     worst_share: float = 2 / 3
+    rest: int | None = None
 
     def __post_init__(self) -> None:
         smoothing = checks.real_number("smoothing", self.smoothing, at_least=0, at_most=1)
@@ -63,6 +70,18 @@ class Memory:
         object.__setattr__(self, "smoothing", smoothing)
         share = checks.real_number("worst_share", self.worst_share, at_least=0, at_most=1)
         object.__setattr__(self, "worst_share", share)
+        if self.rest is not None and not hasattr(self.rest, "dtype"):
+            object.__setattr__(self, "rest", checks.whole_number("rest", self.rest, at_least=0))
+
+    def rest_for(self, rule: Rule) -> Any:
+        """How many rounds a client rests from being asked by need, under this rule.
+
+        Args:
+            rule: the method.
+        """
+        if self.rest is not None:
+            return self.rest
+        return 0 if rule.robust is None else 1
 
     def places(self, participants: int) -> Places:
         """Who gets the m places of a round.
@@ -93,6 +112,7 @@ class Remembered(NamedTuple):
         constraint: ĝ_i.
         sums: the additive statistics of a pooled constraint; None for a plain one.
         heard_at: the round of its last report that counted; −1: never.
+        asked_at: the round in which it was last asked, whether it answered or not; −1: never.
         times: how often it was heard.
         travelled_at: how far the server had gone by then,
         travelled: and how far it has gone by now: Σ ‖w_{k+1} − w_k‖.
@@ -104,6 +124,7 @@ class Remembered(NamedTuple):
     constraint: Float[Array, "n c"]
     sums: Float[Array, "n s"] | None
     heard_at: Int[Array, " n"]
+    asked_at: Int[Array, " n"]
     times: Int[Array, " n"]
     travelled_at: Float[Array, " n"]
     travelled: Float[Array, ""]
@@ -123,6 +144,7 @@ def nothing_remembered(clients: int, constraints: int, statistics: int | None, d
         constraint=jnp.full((clients, constraints), -jnp.inf, dtype),
         sums=None if statistics is None else jnp.zeros((clients, statistics), dtype),
         heard_at=jnp.full(clients, -1, jnp.int32),
+        asked_at=jnp.full(clients, -1, jnp.int32),
         times=jnp.zeros(clients, jnp.int32),
         travelled_at=jnp.zeros(clients, dtype),
         travelled=jnp.zeros((), dtype),
@@ -163,20 +185,33 @@ def with_turns(remembered: Remembered, key: Array, k: Int[Array, ""], places: Pl
     return remembered._replace(order=order, pass_number=number)
 
 
-def ask(remembered: Remembered, in_turn: Int[Array, " window"], places: Places) -> Int[Array, " m"]:
-    """Whom to ask: the worst by ĝ, the worst by f̂, and those whose turn it is. Whoever was never heard comes first."""
+def ask(
+    remembered: Remembered, in_turn: Int[Array, " window"], places: Places, k: Int[Array, ""], rest: Any = 0
+) -> Int[Array, " m"]:
+    """Whom to ask: the worst by ĝ, the worst by f̂, and those whose turn it is. Whoever was never asked comes first.
+
+    Args:
+        remembered: what is remembered of every client.
+        in_turn: whose turn it is, and who comes after them.
+        places: how many are asked for what.
+        k: the round.
+        rest: how many rounds a client rests from being asked by need.
+    """
     clients = remembered.objective.shape[0]
     if places.all == clients:
         return jnp.arange(clients, dtype=jnp.int32)
     chosen = jnp.zeros(clients, bool)
+    new = ~remembered.heard & (remembered.asked_at < 0)
+    rests = (remembered.asked_at >= 0) & (k - remembered.asked_at <= rest)
     found = []
     for scores, many in (
         (_worst_constraint(remembered), places.by_constraint),
         (remembered.objective, places.by_objective),
     ):
         if many:
-            known = jnp.maximum(scores, jnp.finfo(scores.dtype).min)  # those who have none stay above those chosen
-            urgency = jnp.where(chosen, -jnp.inf, jnp.where(remembered.heard, known, jnp.inf))
+            least = jnp.finfo(scores.dtype).min  # those who have none, or rest, stay above those chosen
+            known = jnp.where(remembered.heard & ~rests, jnp.maximum(scores, least), least)
+            urgency = jnp.where(chosen, -jnp.inf, jnp.where(new, jnp.inf, known))
             found.append(largest(urgency, many))
             chosen = chosen.at[found[-1]].set(True)
     # Those of the list that are not asked already keep their order and come first.
@@ -228,6 +263,7 @@ def hear(
         constraint=put(remembered.constraint, newest(before.constraint, reports.constraint)),
         sums=sums,
         heard_at=put(remembered.heard_at, jnp.where(mask, k, before.heard_at)),
+        asked_at=put(remembered.asked_at, jnp.full_like(before.asked_at, k)),
         times=put(remembered.times, before.times + mask),
         travelled_at=put(remembered.travelled_at, jnp.where(mask, remembered.travelled, before.travelled_at)),
         travelled=remembered.travelled,
@@ -276,9 +312,9 @@ def decide(
         pooled: the constraint on all clients' data put together, by what is remembered, where it is pooled.
     """
     everyone = Everyone(remembered.objective, remembered.constraint, pooled, remembered.heard)
-    by_all, after = rule.decide(rule_state, everyone)
+    by_all, after = robust.decide(rule, rule_state, everyone)
     asked = as_remembered(remembered, clients, reports)._replace(pooled=pooled, bit=by_all.feasible)
-    decision, _ = rule.decide(rule_state, asked)
+    decision, _ = robust.decide(rule, rule_state, asked)
     return decision._replace(criterion=by_all.criterion), after
 
 

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
+from softswitch.method import robust
+from softswitch.method.consistency import Consistency, minimised, nothing_compared
 from softswitch.method.memory import Remembered, moved
 from softswitch.method.rules import Decision, Reports, Rule
 from softswitch.method.weighting import maximum
@@ -77,6 +79,7 @@ class State(NamedTuple):
         memory: what is remembered of every client, where the server remembers; else None.
         beside: what goes with the parameters and no step changes, a network's running means, say; None where there is
             none, or where it is to be found anew.
+        consistency: whether clients' reports agree with their directions, where the rule is robust; else None.
     """
 
     params: Params
@@ -88,11 +91,13 @@ class State(NamedTuple):
     diverged_at: Int[Array, ""]
     memory: Remembered | None = None
     beside: Any = None
+    consistency: Consistency | None = None
 
 
-def start(params: Params, rule: Rule, constraints: int, memory: Remembered | None = None) -> State:
-    """The state before round 0."""
+def start(params: Params, rule: Rule, constraints: int, memory: Remembered | None = None, *, clients: int = 0) -> State:
+    """The state before round 0, of a run with so many clients."""
     nothing = BestSeen(params, jnp.full((), jnp.inf, float_dtype(params)))
+    trusting = rule.robust is None
     return State(
         params=params,
         optimizer=server_optimizer(rule, 0).init(params),
@@ -102,6 +107,7 @@ def start(params: Params, rule: Rule, constraints: int, memory: Remembered | Non
         least_violating=nothing,
         diverged_at=jnp.int32(-1),
         memory=memory,
+        consistency=None if trusting else nothing_compared(clients, constraints, float_dtype(params)),
     )
 
 
@@ -151,11 +157,7 @@ def descended_on(rule: Rule, reports: Reports, decision: Decision) -> Float[Arra
 
     In a constraint round of a switching rule it is measured from λ, so that 0 is where the round wants to be.
     """
-    loss = decision.local_loss
-    objective = jnp.where(reports.has_objective, reports.objective, 0)
-    constraint = jnp.where(reports.has_constraint, reports.constraint, 0)
-    excess = jnp.where(reports.has_constraint, jnp.maximum(constraint - loss.tolerance, 0), 0)
-    each = loss.objective * objective + (loss.constraint * constraint).sum(axis=1) + loss.penalty * excess.sum(axis=1)
+    each = minimised(reports, decision.local_loss)
     value = jnp.dot(decision.weights, each.astype(decision.weights.dtype))
     return value - jnp.where(decision.feasible, 0, rule.switch_at) if rule.switches else value
 
@@ -169,7 +171,7 @@ def surviving_weights(
     had would not do: where the worst client is lost and α is large, all others had weight 0.
     """
     left = reports._replace(mask=reports.mask & survived, bit=decision.feasible)
-    return rule.decide(rule_state, left)[0].weights
+    return robust.decide(rule, rule_state, left)[0].weights
 
 
 def advance(
@@ -200,7 +202,7 @@ def advance(
         rule_state: the rule's memory after it.
         direction: Σ r_i u_i.
         memory: what is remembered after this round's reports, where the server remembers. Rounds do not join the
-            average before every client was heard.
+            average before every client was heard, or all but b where b may lie.
     """
     value = descended_on(rule, reports, decision)
     updates, optimizer_state = server_optimizer(rule, k).update(direction, state.optimizer, state.params, value=value)
@@ -215,7 +217,7 @@ def advance(
     joins = counts & decision.feasible
     moves = counts & stepped
     if memory is not None:
-        joins &= memory.heard.all()
+        joins &= (~memory.heard).sum() <= (0 if rule.robust is None else rule.robust)
         memory = select(moves, moved(memory, state.params, params), state.memory)
     worst = maximum(reports.objective, reports.mask)
     return State(
@@ -228,6 +230,7 @@ def advance(
         diverged_at=jnp.where(running & ~moves, k, state.diverged_at),
         memory=memory,
         beside=state.beside,
+        consistency=state.consistency,
     )
 
 

@@ -13,6 +13,7 @@ from softswitch.clients.oracle import Judged
 from softswitch.method.rules import Rule
 from softswitch.problem.parameters import Params
 from softswitch.results.finding import Finding
+from softswitch.results.set_aside import worst_but
 from softswitch.support.text import in_words, number
 
 START = "the start"
@@ -64,12 +65,12 @@ class Baseline:
         if judged.pooled is not None and rule.switches_on == "pooled":
             feasible = within and float(judged.pooled.max()) <= rule.tolerance
         else:
-            feasible = bool((worst <= rule.tolerance).all())
+            feasible = worst_but(judged.constraint, rule.robust) <= rule.tolerance
         return cls(
             name=name,
-            objective=float(judged.objective.max()),
+            objective=worst_but(judged.objective, rule.robust),
             mean_objective=float(known.mean()) if len(known) else -math.inf,
-            constraint=float(worst.max()),
+            constraint=worst_but(judged.constraint, rule.robust),
             violating=int((~(worst <= rule.tolerance)).sum()),
             feasible=bool(feasible),
             params=params,

@@ -16,6 +16,7 @@ from softswitch.results.ending import Ending
 from softswitch.results.finding import Finding
 from softswitch.results.history import Fate, History
 from softswitch.results.infeasible import never_passed
+from softswitch.results.lying import suspects
 from softswitch.results.trajectory import cycles_lost, few_to_average, objective_jumps, still_improving
 from softswitch.support.text import in_words
 
@@ -67,6 +68,7 @@ def diagnose(ending: Ending, judged: Judged, clients: Asked, scatter: Callable[[
         # A run of cycles is judged by its last one: the first steps of the others are large on purpose.
         late = history.since(ending.cycles[-1].begin) if ending.cycles else history
         findings = [
+            *suspects(ending, judged),
             never_passed(ending, judged, clients.steadied_by),
             *_no_better(ending, judged),
             _no_evidence(history, participants, len(ending.names)),

@@ -11,6 +11,7 @@ from softswitch.clients.oracle import Judged
 from softswitch.results.blocker import Alone
 from softswitch.results.ending import Ending
 from softswitch.results.finding import Finding
+from softswitch.results.set_aside import worst_but
 from softswitch.support.text import in_words
 
 NEVER_MET = "constraint never met"
@@ -22,7 +23,7 @@ def never_passed(ending: Ending, judged: Judged, steadied_by: str) -> Finding | 
     if history.feasible_rounds or history.void.all() or ending.stopped:
         return None
     worst = judged.constraint.max(axis=1)
-    if not (worst <= tolerance).all():
+    if not worst_but(judged.constraint, ending.rule.robust) <= tolerance:
         return never_feasible(ending.names, worst, tolerance, int(worst.argmax()), None)
     return Finding(
         "the switch never passes",

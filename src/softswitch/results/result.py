@@ -23,6 +23,7 @@ from softswitch.results.history import History
 from softswitch.results.improvement import quality
 from softswitch.results.lower_bound import LowerBound
 from softswitch.results.one_cycle import Cycle
+from softswitch.results.set_aside import worst_but
 from softswitch.results.status import Status, StatusCode, status_of_model
 from softswitch.support.text import in_words, number
 
@@ -90,16 +91,16 @@ class Result:
             selected: what it is, in words.
             judged: its values at every client, on all training data.
         """
-        objective = float(judged.objective.max())
+        objective = worst_but(judged.objective, self.rule.robust)
         bound = self.lower_bound
         if bound is not None:
-            meets = bool(judged.constraint.max() <= self.rule.tolerance)
+            meets = bool(worst_but(judged.constraint, self.rule.robust) <= self.rule.tolerance)
             bound = replace(bound, objective=objective, meets=meets)
         return replace(
             self,
             params=params,
             selected=selected,
-            status=status_of_model(self.names, self.rule.tolerance, judged),
+            status=status_of_model(self.names, self.rule, judged),
             client_objective=judged.objective,
             client_constraint=judged.constraint,
             pooled_constraint=judged.pooled,
@@ -108,13 +109,13 @@ class Result:
 
     @property
     def worst_objective(self) -> float:
-        """F(params) on all training data: the worst-off client's objective."""
-        return float(self.client_objective.max())
+        """F(params) on all training data: the worst-off client's objective, those set aside who may lie."""
+        return worst_but(self.client_objective, self.rule.robust)
 
     @property
     def worst_constraint(self) -> float:
-        """G(params) on all training data: the largest constraint of any client."""
-        return float(self.client_constraint.max())
+        """G(params) on all training data: the largest constraint of any client, those set aside who may lie."""
+        return worst_but(self.client_constraint, self.rule.robust)
 
     @property
     def violating(self) -> tuple[Any, ...]:

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from softswitch.clients.oracle import Judged
+from softswitch.method.rules import Rule
 from softswitch.results.answer import smallest_criterion
 from softswitch.results.ending import Ending
+from softswitch.results.set_aside import worst_but
 from softswitch.support.text import in_words
 
 EARLIER = {"converged-feasible": "feasible"}
@@ -83,11 +85,11 @@ def status_of(ending: Ending, judged: Judged) -> Status:
     return at_answer
 
 
-def status_of_model(names: Sequence[Any], tolerance: float, judged: Judged) -> Status:
+def status_of_model(names: Sequence[Any], rule: Rule, judged: Judged) -> Status:
     """Say how a model stands that was chosen after its run, from how good it is at every client."""
-    there, many = _AtAnswer(names, tolerance, judged), len(names)
+    there, many, tolerance = _AtAnswer(names, rule, judged), len(names), rule.tolerance
     if there.all_within:
-        message = f"all {many} clients are within the tolerance {tolerance:g} on training rows; {there}"
+        message = f"{there.those_within} are within the tolerance {tolerance:g} on training rows; {there}"
         return Status(StatusCode.FEASIBLE, message, None, there.client)
     above = f"{there.violating} of {many} clients {'is' if there.violating == 1 else 'are'} above the tolerance"
     return Status(StatusCode.VIOLATED, f"{above} {tolerance:g} on training rows: {there}", None, there.client)
@@ -96,17 +98,27 @@ def status_of_model(names: Sequence[Any], tolerance: float, judged: Judged) -> S
 class _AtAnswer:
     """What the answer's constraint is at the clients."""
 
-    def __init__(self, names: Sequence[Any], tolerance: float, judged: Judged) -> None:
+    def __init__(self, names: Sequence[Any], rule: Rule, judged: Judged) -> None:
+        tolerance, self.robust = rule.tolerance, rule.robust
         self.worst = judged.constraint.max(axis=1)
         self.client = names[int(np.argmax(np.where(np.isnan(self.worst), -np.inf, self.worst)))]
         self.largest = float("nan") if np.isnan(self.worst).all() else float(np.nanmax(self.worst))
         self.unknown = [name for name, value in zip(names, self.worst, strict=True) if np.isnan(value)]
         self.violating = int((self.worst > tolerance).sum())
+        self._enough = worst_but(judged.constraint, rule.robust) <= tolerance
 
     @property
     def all_within(self) -> bool:
-        """Whether every client is known to meet the tolerance."""
-        return not self.violating and not self.unknown
+        """Whether every client is known to meet the tolerance; but as many as may lie are set aside."""
+        return bool(self._enough)
+
+    @property
+    def those_within(self) -> str:
+        """Who they are."""
+        aside, many = self.violating + len(self.unknown), len(self.worst)
+        if not aside:
+            return f"all {many} clients"
+        return f"all clients but {aside} of {many}, set aside as robust={self.robust} allows,"
 
     def __str__(self) -> str:
         told = f"at the answer, client {self.client!r} has the largest constraint on its data, {in_words(self.largest)}"
@@ -137,7 +149,7 @@ def _diverged(ending: Ending) -> Status:
 
 
 def _stopped(ending: Ending, judged: Judged) -> Status:
-    history, there = ending.history, _AtAnswer(ending.names, ending.rule.tolerance, judged)
+    history, there = ending.history, _AtAnswer(ending.names, ending.rule, judged)
     message = f"ended after {len(history)} rounds, {history.feasible_rounds} of them feasible; {there}"
     return Status(StatusCode.STOPPED, message, len(history), there.client, _smallest(ending))
 
@@ -159,11 +171,11 @@ def _nothing_counted(ending: Ending) -> Status:
 
 
 def _never_feasible(ending: Ending, judged: Judged) -> Status:
-    there, when = _AtAnswer(ending.names, ending.rule.tolerance, judged), smallest_criterion(ending.history)
+    there, when = _AtAnswer(ending.names, ending.rule, judged), smallest_criterion(ending.history)
     blocks = f"client {there.client!r} blocks with a constraint of {in_words(there.largest)} on its data"
     if there.all_within:
         blocks = (
-            f"all {len(ending.names)} clients are within the tolerance {ending.rule.tolerance:g} on their data "
+            f"{there.those_within} are within the tolerance {ending.rule.tolerance:g} on their data "
             f"(the largest is {there.client!r}, {in_words(there.largest)}): what was reported never showed it"
         )
     message = (
@@ -180,7 +192,7 @@ def _passed(ending: Ending) -> str:
 def _by_pooled(ending: Ending, judged: Judged, pooled: Any) -> Status:
     """A rule that switches on the constraint of all data put together is held to that one."""
     there, level, tolerance = (
-        _AtAnswer(ending.names, ending.rule.tolerance, judged),
+        _AtAnswer(ending.names, ending.rule, judged),
         float(pooled.max()),
         ending.rule.tolerance,
     )
@@ -196,12 +208,12 @@ def _by_pooled(ending: Ending, judged: Judged, pooled: Any) -> Status:
 
 def _by_client(ending: Ending, judged: Judged) -> Status:
     there, many, tolerance = (
-        _AtAnswer(ending.names, ending.rule.tolerance, judged),
+        _AtAnswer(ending.names, ending.rule, judged),
         len(ending.names),
         ending.rule.tolerance,
     )
     if there.all_within:
-        message = f"{_passed(ending)}, and all {many} clients are within the tolerance {tolerance:g}; {there}"
+        message = f"{_passed(ending)}, and {there.those_within} are within the tolerance {tolerance:g}; {there}"
         return Status(StatusCode.FEASIBLE, message, None, there.client, _smallest(ending))
     above = f"{there.violating} of {many} clients {'is' if there.violating == 1 else 'are'} above the tolerance"
     message = f"{_passed(ending)}, but {above} {tolerance:g}: {there}"

@@ -23,6 +23,7 @@ def rule_by(config: Config) -> Rule:
     common: dict[str, Any] = {
         "tolerance": config.task.at_most,
         "optimizer": OPTIMIZERS[method.optimizer],
+        "robust": method.robust,
         **{
             name: given(getattr(method, name))
             for name in ("step_size", "criterion", "slack", "threshold", "local_step_size")

@@ -132,6 +132,9 @@ class MethodSection:
         AUTO,
         one_of=(AUTO, *MEMORIES),
     )
+    robust: int = says(
+        "How many clients may lie without ruining the others; as many worst-off clients lose the full protection.", 0
+    )
     penalty: float = says("Weight of violations, for 'penalty'.", 10.0)
     multiplier: float = says("First multiplier, for 'primal-dual'.", 1.0)
     dual_step_size: float = says("Step of the multipliers, for 'primal-dual'.", 0.01)

@@ -127,27 +127,49 @@ class TorchOracle(RoundByRound):
     ) -> dict[str, np.ndarray]:
         """Σ_i r_i u_i; a client of weight 0 is not asked."""
         total = {name: torch.zeros_like(weight) for name, weight in self.functions.trained.items()}
+        weights: Any = decision.weights
+        places = [place for place, weight in enumerate(weights) if weight != 0]
+        for place, direction in self._directions(places, params, draws, decision, step_size):
+            for name, part in direction.items():
+                total[name].add_(part, alpha=float(weights[place]))
+        return {name: part.cpu().numpy() for name, part in total.items()}
+
+    def directions(
+        self,
+        params: Mapping[str, Any],
+        draws: Turn,
+        kept: None,
+        decision: Decision,
+        switches: bool,
+        step_size: float,
+    ) -> dict[str, np.ndarray]:
+        """Every u_i by itself, as the first axis of every array."""
+        places = list(range(len(draws.clients)))
+        found = [
+            {name: part.cpu().numpy().copy() for name, part in direction.items()}
+            for _, direction in self._directions(places, params, draws, decision, step_size)
+        ]
+        return {name: np.stack([direction[name] for direction in found]) for name in found[0]}
+
+    def _directions(
+        self, places: Sequence[int], params: Mapping[str, Any], draws: Turn, decision: Decision, step_size: float
+    ) -> Iterator[tuple[int, Mapping[str, torch.Tensor]]]:
+        """The directions of some participants, one after the other; the running means are those of all afterwards."""
         before = self._means.read()
         after: list[dict[str, np.ndarray]] = []
         mix: Any = decision.local_loss.constraint
-        weights: Any = decision.weights
-        for place, client in enumerate(draws.clients):
-            weight = float(weights[place])
-            if weight == 0:
-                continue
+        for place in places:
+            client = draws.clients[place]
             self.functions.load(params)
             if self._means:
                 self._means.write(before)
             loss: LocalLoss = decision.local_loss._replace(constraint=mix[place])
             own = (draws.seed, int(client), LAYERS)
             with seeded(own), closing(self._drawn(client, draws, UPDATE)) as batches:
-                direction = self.functions.direction(batches, loss, self.local_steps, step_size)
-            for name, part in direction.items():
-                total[name].add_(part, alpha=weight)
+                yield place, self.functions.direction(batches, loss, self.local_steps, step_size)
             after.append(self._means.read())
         if self._means and after:
             self._means.write_mean(after)
-        return {name: part.cpu().numpy() for name, part in total.items()}
 
     def evaluate(self, params: Mapping[str, Any]) -> tuple[Any, Any]:
         """f_i and g_i of every client on all of its rows."""

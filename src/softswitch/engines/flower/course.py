@@ -25,6 +25,7 @@ from softswitch.engines.flower.remote_cycles import RemoteCycles
 from softswitch.engines.flower.roster import Roster
 from softswitch.engines.flower.run_state import RunState
 from softswitch.engines.flower.strategy_settings import StrategySettings
+from softswitch.method import robust
 from softswitch.method.memory import Memory
 from softswitch.method.round import check_optimizer
 from softswitch.method.rules import Rule
@@ -74,12 +75,19 @@ class Course:
         self._asked = rule
         self.grid = PromptGrid(grid, settings.update_timeout)
         self.roster = Roster(settings.report_timeout, settings.names, settings.constraints)
-        self.roster.look(self.grid, max(settings.min_clients, len(settings.names)), settings.wait)
+        least = 1 if rule.robust is None else robust.fewest(rule.robust)
+        if settings.names and len(settings.names) < least:
+            raise ValueError(
+                f"robust={rule.robust} needs at least {least} clients in every round, but names lists "
+                f"{len(settings.names)}"
+            )
+        self.roster.look(self.grid, max(settings.min_clients, least, len(settings.names)), settings.wait)
         constraints = self.roster.constraints
         if constraints is None:
             raise TimeoutError(f"no client was connected within {settings.wait:g} s (wait)")
         exact = self.roster.tells_all and self._everyone(settings)
-        asked_memory = settings.memory if chosen or settings.memory != "auto" else None
+        careful = chosen or rule.robust is not None
+        asked_memory = settings.memory if careful or settings.memory != "auto" else None
         self.settings = settings = replace(settings, memory=self._memory(settings, chosen))
         self.clients = RemoteClients(self.grid, self.roster, settings)
         statistics = self._statistics()
@@ -135,7 +143,8 @@ class Course:
         """How the server remembers: as told, or where not everyone takes part in a run that chooses for itself."""
         if not isinstance(settings.memory, str):
             return settings.memory
-        if not chosen or self._everyone(settings) or settings.pooled is not None:
+        careful = chosen or self._asked.robust is not None
+        if not careful or self._everyone(settings) or settings.pooled is not None:
             return None
         return Memory(smoothing=0.0 if self.roster.tells_all else SMOOTHING)
 

@@ -32,6 +32,7 @@ def entry(
     decision: Decision | None,
     full: Overview,
     rows: tuple[int, int],
+    believed: Reports | None = None,
 ) -> Record:
     """One round as a record of length 1.
 
@@ -42,9 +43,15 @@ def entry(
         decision: made of it; None in a void round.
         full: F and G on all data, where it was looked at.
         rows: on how many rows the reports were computed, and on how many a gradient.
+        believed: the reports within what others say, where clients may lie; None: all are believed.
     """
     objective, constraint, mask = (np.asarray(part) for part in (reports.objective, reports.constraint, reports.mask))
     heard = np.where(mask, objective, -np.inf), np.where(mask[:, None], constraint, -np.inf)
+    if believed is not None:
+        heard = (
+            np.where(mask, believed.objective, -np.inf),
+            np.where(mask[:, None], believed.constraint, -np.inf),
+        )
     feasible = decision is not None and bool(decision.feasible & sound(reports, decision))
     lacking = np.isneginf(objective) | np.isneginf(constraint).any(axis=1)
     told = _recorded(

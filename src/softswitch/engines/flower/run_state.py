@@ -20,6 +20,9 @@ from softswitch.engines.flower.entries import entry, joined, no_reports, with_me
 from softswitch.engines.flower.reading import put_together
 from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.engines.flower.wire import Arrays
+from softswitch.method import robust
+from softswitch.method.consistency import compared, elsewhere
+from softswitch.method.consistency import widened as more_compared
 from softswitch.method.memory import (
     Memory,
     Places,
@@ -46,12 +49,15 @@ from softswitch.results.record import Record
 from softswitch.runs.checkpoints import Standing
 from softswitch.support.programs import program_digest
 
-_decide = jax.jit(lambda rule, state, reports: rule.decide(state, reports))
+_decide = jax.jit(robust.decide)
+_trimmed = jax.jit(robust.trimmed)
+_combined = jax.jit(robust.combined)
+_compared = jax.jit(compared)
 _hear = jax.jit(hear)
 _decide_by_all = jax.jit(decide)
 _as_remembered = jax.jit(as_remembered)
 _advance = jax.jit(advance)
-_start = jax.jit(start, static_argnums=2)
+_start = jax.jit(start, static_argnums=2, static_argnames="clients")
 _surviving = jax.jit(surviving_weights)
 
 
@@ -62,10 +68,10 @@ def _choose(key: jax.Array, k: Any, clients: int, size: int) -> jax.Array:
 
 
 @partial(jax.jit, static_argnums=4)
-def _ask(key: jax.Array, k: Any, remembered: Remembered, connected: jax.Array, places: Places) -> jax.Array:
+def _ask(key: jax.Array, k: Any, remembered: Remembered, connected: jax.Array, places: Places, rest: Any) -> jax.Array:
     """Whom to ask of those connected; with all connected these are the compiled engine's."""
     order = order_of_pass(key, k // rounds_a_pass(len(connected), places), len(connected))
-    return connected[ask(some(remembered, connected), turn(order, k, places), places)]
+    return connected[ask(some(remembered, connected), turn(order, k, places), places, k, rest)]
 
 
 class RunState:
@@ -98,7 +104,7 @@ class RunState:
         self._local_steps = settings.local_steps
         self._key = jax.random.key(settings.seed)
         self._domain = as_argument(settings.domain)
-        self._min_clients = settings.min_clients
+        self._min_clients = max(settings.min_clients, 0 if rule.robust is None else robust.fewest(rule.robust))
         self._pooled = settings.pooled
         self.dtype = np.dtype(float_dtype(params))
         memory = settings.memory
@@ -139,7 +145,7 @@ class RunState:
         nobody = no_reports(1, self.constraints, self.dtype, self._pooled is not None)
 
         def one_round(rule: Rule, domain: Any, state: State, k: Any, reports: Reports) -> Any:
-            decision, rule_state = rule.decide(state.rule, reports)
+            decision, rule_state = robust.decide(rule, state.rule, reports)
             return (
                 advance(state, rule, domain, k, 0, reports, decision, rule_state, state.params),
                 rule.local_step_size_at(k, self._local_steps),
@@ -186,6 +192,8 @@ class RunState:
         if memory is not None and memory.sums is None:
             memory = _as_told(memory, self.done, *told)
         state = _start(params, rule, self.constraints, memory)
+        if self.state.consistency is not None:
+            state = state._replace(consistency=elsewhere(self.state.consistency))
         if self.done and rule.goes_on:
             state = state._replace(rule=self.state.rule)
         self.state, self.rule, self.averaging_from = state, rule, averaging_from
@@ -214,6 +222,9 @@ class RunState:
         """
         if not connected:
             return []
+        consistency = self.state.consistency
+        if consistency is not None and len(consistency.value) < known:
+            self.state = self.state._replace(consistency=more_compared(consistency, known))
         many = min(len(connected), max(self._min_clients, round(self._participation * len(connected))))
         k = jnp.int32(self.done)
         if self._memory is None:
@@ -223,7 +234,8 @@ class RunState:
             self.state = self.state._replace(memory=widened(self.state.memory, known))
         there, places = jnp.asarray(connected, jnp.int32), self._memory.places(many)
         self._stand_for = stand_for(places, len(connected), self.dtype)
-        return np.asarray(_ask(self._key, k, self.state.memory, there, places)).tolist()
+        rest = self._memory.rest_for(self.rule)
+        return np.asarray(_ask(self._key, k, self.state.memory, there, places, rest)).tolist()
 
     def decide(self, clients: list[int], reports: Reports) -> tuple[Decision, Any] | None:
         """The rule's decision and its memory after it; None where too few reported."""
@@ -265,11 +277,15 @@ class RunState:
             full: F and G on all data, where it was looked at.
             rows: on how many rows the reports were computed, and on how many a gradient.
         """
-        weighed = reports
+        weighed, believed = reports, reports
+        if self.rule.robust is not None:
+            believed = _trimmed(reports, self.rule.robust)
         if self._heard is not None:
             weighed = _as_remembered(self._heard, jnp.asarray(clients, jnp.int32), reports)
             weighed = weighed._replace(stand_for=self._stand_for)
-        direction = None if decided is None else self._weighted(weighed, decided[0], directions)
+        direction, together = None, None
+        if decided is not None:
+            direction, together = self._weighted(weighed, decided[0], directions)
         size = None if direction is None else float(optax.tree.norm(direction))
         if decided is None or direction is None:
             fates[fates == Fate.COUNTED] = Fate.VOID
@@ -285,7 +301,7 @@ class RunState:
                     self._domain,
                     jnp.int32(self.done),
                     self.averaging_from,
-                    reports,
+                    believed,
                     decision,
                     rule_state,
                     direction,
@@ -293,7 +309,9 @@ class RunState:
                 ),
                 0,
             )
-            record = entry(clients, fates, reports, decision, full, rows)
+            if together is not None:
+                state = self._compared(state, clients, reports, decision, directions, together)
+            record = entry(clients, fates, reports, decision, full, rows, believed)
         record = with_memory(record, state.memory, self.done)
         so_far = record if self.record is None else joined(self.record, record)
         # All at once: Ctrl-C leaves a round done or not done.
@@ -301,10 +319,15 @@ class RunState:
         self.direction_size = size
         return record
 
-    def _weighted(self, reports: Reports, decision: Decision, directions: Mapping[int, Arrays]) -> Params | None:
-        """Σ r_i u_i over the survivors, weighed again by their reports; None where too few survived, or none weighs."""
+    def _weighted(
+        self, reports: Reports, decision: Decision, directions: Mapping[int, Arrays]
+    ) -> tuple[Params | None, Params | None]:
+        """Σ r_i u_i over the survivors, weighed again by their reports; None where too few survived, or none weighs.
+
+        Where clients may lie it is what ``robust.combined`` makes of them, and the second is all of them together.
+        """
         if len(directions) < self._min_clients:
-            return None
+            return None, None
         survived = np.zeros(len(reports.mask), bool)
         survived[list(directions)] = True
         given = decision.weights
@@ -312,12 +335,46 @@ class RunState:
             given = _surviving(self.rule, self.state.rule, reports, decision, jnp.asarray(survived))
         weights = np.asarray(given, np.float64)
         if not weights.any():
-            return None
+            return None, None
+        if self.rule.robust is not None:
+            together = {
+                name: np.zeros((len(weights), *leaf.shape), leaf.dtype) for name, leaf in self.state.params.items()
+            }
+            for place, direction in directions.items():
+                for name, part in direction.items():
+                    together[name][place] = part
+            return _combined(together, jnp.asarray(weights, self.dtype)), together
         total = {name: np.zeros(leaf.shape) for name, leaf in self.state.params.items()}
         for place, direction in directions.items():
             for name, part in direction.items():
                 total[name] += weights[place] * part
-        return tree_util.tree_map(lambda leaf, w: jnp.asarray(leaf, w.dtype), total, self.state.params)
+        step: Params = tree_util.tree_map(lambda leaf, w: jnp.asarray(leaf, w.dtype), total, self.state.params)
+        return step, None
+
+    def _compared(
+        self,
+        after: State,
+        clients: list[int],
+        reports: Reports,
+        decision: Decision,
+        directions: Mapping[int, Arrays],
+        together: Params,
+    ) -> State:
+        """The state after a round, with whether reports and directions agreed."""
+        returned = np.zeros(len(clients), bool)
+        returned[list(directions)] = True
+        step = tree_util.tree_map(jnp.subtract, after.params, self.state.params)
+        known = _compared(
+            self.state.consistency,
+            jnp.int32(self.done),
+            jnp.asarray(clients, jnp.int32),
+            reports,
+            decision.local_loss,
+            together,
+            jnp.asarray(returned),
+            step,
+        )
+        return after._replace(consistency=known)
 
 
 def _as_told(remembered: Remembered, done: int, objective: np.ndarray, constraint: np.ndarray) -> Remembered:

@@ -102,7 +102,13 @@ def solve_over_flower(
         return None if params is None else jax.tree.map(jnp.asarray, unflat(params, problem.start))
 
     like = jax.eval_shape(
-        lambda: first_state(problem.start, result.rule, result.client_constraint.shape[1], result.state.memory)
+        lambda: first_state(
+            problem.start,
+            result.rule,
+            result.client_constraint.shape[1],
+            result.state.memory,
+            clients=len(result.names),
+        )
     )
     known: dict[Any, Any] = dict(zip(labels, clients.names, strict=True))
     blocks = known.get(result.status.client, result.status.client)

@@ -86,8 +86,10 @@ class SwitchingStrategy(Strategy):
 
     def __init__(self, rule: Rule, settings: StrategySettings | None = None, **changes: Any) -> None:
         chooses([rule])  # refuses what is wrong with it
-        self.rule = rule
         self.settings = with_changes(settings, changes)
+        if self.settings.robust is not None:
+            rule = replace(rule, robust=self.settings.robust)
+        self.rule = rule
         if rule.switches_on == "pooled" and self.settings.pooled is None:
             raise ValueError("criterion='pooled' needs pooled, the value function of the clients' PooledConstraint")
         self.clients_identity: dict[str, str] = {}

@@ -48,6 +48,8 @@ class StrategySettings:
         checkpoints: keep the run's standing in a folder, and go on from where it stands there.
         memory: let the server remember every client's reports, by its name; ``Memory()``. None is the paper's method.
             "auto": where the rule has no step size and not everyone takes part.
+        robust: how many clients may lie without ruining the others, in place of the rule's own ``robust``; at least
+            2·robust + 1 must then report in a round for it to count. None: as the rule has it.
         names: the clients' labels in the order wanted, where they are known beforehand; the first round then waits for
             all of them, as long as ``wait`` allows. By default they are met as they come.
     """
@@ -72,6 +74,7 @@ class StrategySettings:
     callbacks: Sequence[Callback] = ()
     checkpoints: Checkpoints | None = None
     memory: Memory | str | None = "auto"
+    robust: int | None = None
     names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -87,6 +90,8 @@ class StrategySettings:
         checks.one_of("answer", self.answer, ANSWERS)
         if self.clip_norm is not None:
             checks.real_number("clip_norm", self.clip_norm, above=0)
+        if self.robust is not None:
+            checks.whole_number("robust", self.robust, at_least=0)
         if self.constraints is not None:
             checks.whole_number("constraints", self.constraints, at_least=1)
         if self.checkpoints is not None:

@@ -57,6 +57,10 @@ class Rule(ABC):
             that wants a ``value`` (``optax.polyak_sgd``, say) is handed that of what the round descends on: Σ r_i f_i
             in an objective round, how far the criterion is above λ in a constraint round. A Polyak step for a convex
             constraint never quite reaches λ then: give it an ``f_min`` a little below 0.
+        robust: b, how many clients may lie without ruining the others: reports are trimmed by the b largest and
+            smallest, no client weighs more than 1/(2b+1), and directions far from the others' are shortened. The b
+            worst-off honest clients lose the full protection: they cannot be told from liars. At least 2b + 1 must take
+            part in a round. None: all are trusted.
     """
 
     tolerance: float
@@ -66,6 +70,7 @@ class Rule(ABC):
     local_step_size: float | Schedule | None = None
     criterion: str | None = None
     optimizer: Callable[[Any], optax.GradientTransformation] | None = None
+    robust: int | None = None
 
     own_criterion: ClassVar[str] = "mean"
     """The criterion of a rule that is given none."""
@@ -103,6 +108,14 @@ class Rule(ABC):
             self._set("threshold", checks.real_number("threshold", self.threshold))
         if self.criterion is not None:
             checks.one_of("criterion", self.criterion, CRITERIA)
+        if self.robust is not None and not hasattr(self.robust, "dtype"):  # an array was checked as a number
+            liars = checks.whole_number("robust", self.robust, at_least=0)
+            object.__setattr__(self, "robust", liars or None)
+            if liars and self.switches_on == "pooled":
+                raise ValueError(
+                    f"robust={liars} needs a criterion of the clients' own numbers ('softmax', 'max' or 'mean'), but "
+                    "criterion is 'pooled': what a liar adds to a sum of all clients cannot be told from the rest"
+                )
 
     def _set(self, name: str, value: float) -> None:
         object.__setattr__(self, name, value)

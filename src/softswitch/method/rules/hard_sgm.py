@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules.base import Rule
 from softswitch.method.rules.switching import switch
-from softswitch.method.weighting import hardmax_weights
+from softswitch.method.weighting import hardmax_weights, maximum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,5 +30,5 @@ class HardSGM(Rule):
         objective_weights = hardmax_weights(reports.objective, reports.has_objective)
         pair_weights = hardmax_weights(reports.constraint, reports.has_constraint)
         # The limit of the softmax mean is the maximum.
-        limit = replace(self, criterion="max") if self.criterion == "softmax" else self
-        return switch(self, reports, limit.measure(reports), objective_weights, pair_weights), state
+        criterion = maximum(*reports.pairs) if self.criterion == "softmax" else self.measure(reports)
+        return switch(self, reports, criterion, objective_weights, pair_weights), state
