@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from softswitch.support.lazy import on_first_use
 
 if TYPE_CHECKING:
+    from softswitch.clients.attacks import attacked as attacked
     from softswitch.clients.client_data import ClientData as ClientData
     from softswitch.clients.evaluation import evaluate as evaluate
     from softswitch.clients.federation import Federation as Federation
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from softswitch.clients.splits import split_by_column as split_by_column
     from softswitch.clients.splits import split_dirichlet as split_dirichlet
     from softswitch.clients.splits import split_iid as split_iid
+    from softswitch.clients.taking_part import federation_of as federation_of
     from softswitch.engines.certified import Certified as Certified
     from softswitch.engines.certified import solve_certified as solve_certified
     from softswitch.engines.frontier import frontier as frontier
@@ -119,11 +121,13 @@ _PLACES = {
     "Sweep": "engines.sweep",
     "Verdict": "results.certificate",
     "add_baselines": "engines.unconstrained",
+    "attacked": "clients.attacks",
     "alpha_window": "guarantees.theory.two_clients",
     "certify_torch": "engines.torch_certificate",
     "certify": "guarantees.unseen_rows.certify",
     "estimate_constants": "guarantees.theory.pilot",
     "evaluate": "clients.evaluation",
+    "federation_of": "clients.taking_part",
     "frontier": "engines.frontier",
     "heterogeneity": "guarantees.theory.client_gaps",
     "load": "tables.model",

@@ -1,0 +1,200 @@
+"""What liars among the clients do to the honest ones, with everyone trusted and with a robust rule.
+
+    python -m benchmarks.attacks                    # the table of the documentation, 5 seeds
+    python -m benchmarks.attacks --task few --seeds 2
+
+For every attack: the worst objective and the worst constraint of the honest clients, on all their rows, as the mean of
+the seeds and the worst of them; and in how many runs the liar is named in the diagnosis.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from flwr.app import Context
+
+import softswitch as ss
+import softswitch.flower as fl
+from softswitch.clients.attacks import ATTACKS
+from softswitch.method.messages import LocalLoss
+from softswitch.tasks.fair_classification import adult
+from softswitch.tasks.neyman_pearson import breast_cancer
+
+NAMING = (
+    "above the bound and set aside",
+    "a number unlike all others",
+    "reports and directions disagree",
+    "reports out of proportion to directions",
+    "clients are lost",
+)
+"""The findings that name clients."""
+FLIPPED, RAISES = "flipped-labels", "claims-and-raises"
+SAID = {
+    None: "nobody lies",
+    "claims-more": "reports f + 1, points back in objective rounds",
+    "now-and-then": "in every other round f = 1e6, points back",
+    FLIPPED: "labels flipped, honest otherwise",
+    "blocks": "g = 1e6",
+    "reversed": "honest numbers, points back",
+    "far": "direction × 1e6",
+    RAISES: "f = 1e6, then raises in its update (over Flower's grid)",
+    "claims-none": "g = −1e6, α by the spread",
+    "lazy": "claims to be the worst, points nowhere",
+    "noise": "claims to be the worst, points anywhere",
+    "a-little-off": "claims to be the worst, 1.5 deviations off the honest mean",
+    "against-the-others": "claims to be the worst, points back from the honest mean",
+    "knows-the-defence": "the same, as long as a usual direction",
+}
+
+
+class Task(NamedTuple):
+    """What the honest want: clients, a rule, and how long it runs."""
+
+    words: str
+    data: Callable[[int], tuple[ss.Problem, ss.ClientData]]
+    rule: dict[str, Any]
+    rounds: int
+    liars: int = 1
+    participation: float = 1.0
+
+
+def _cancer(clients: int, concentration: float | None = None) -> Callable[[int], tuple[ss.Problem, ss.ClientData]]:
+    def made(seed: int) -> tuple[ss.Problem, ss.ClientData]:
+        found = breast_cancer(clients, seed=seed, concentration=concentration)
+        return found.problem, found.train
+
+    return made
+
+
+def _adult(seed: int) -> tuple[ss.Problem, ss.ClientData]:
+    found = adult(by="occupation", hidden=(), seed=seed)
+    return found.problem, found.train
+
+
+FIXED = {"alpha": 100.0, "step_size": 0.5, "tolerance": 0.1}
+TASKS = {
+    "all": Task(
+        "breast cancer over 16 clients, all in every round, α = 100, η = 0.5, 400 rounds", _cancer(16), FIXED, 400
+    ),
+    "few": Task("the same, 5 of 16 in a round, 1,500 rounds", _cancer(16), FIXED, 1500, participation=5 / 16),
+    "uneven": Task("12 clients of very different rows, one liar", _cancer(12, 2.0), FIXED, 400),
+    "two": Task("20 clients, two liars", _cancer(20), FIXED, 400, liars=2),
+    "chosen": Task("16 clients, settings that choose themselves, 800 rounds", _cancer(16), {"tolerance": 0.1}, 800),
+    "adult": Task("Adult by occupation, parity gap, chosen settings, 200 rounds", _adult, {"tolerance": 0.05}, 200),
+}
+"""The defence was made on the first; the others are to see whether it holds."""
+
+
+class Found(NamedTuple):
+    """What became of the honest."""
+
+    objective: float
+    constraint: float
+    named: bool
+    status: str
+
+
+def one(task: Task, attack: str | None, seed: int, robust: int | None) -> Found:
+    """A run."""
+    problem, clients = task.data(seed)
+    n = len(clients)
+    liars = [(3 + 5 * seed + 7 * i) % n for i in range(task.liars)]
+    honest = [i for i in range(n) if i not in liars]
+    settings = dict(task.rule)
+    if attack == "claims-none" and "alpha" in settings:
+        settings |= {"alpha": 5.0, "alpha_scale": "spread"}
+    rule = ss.SoftmaxSGM(**settings, robust=robust)
+    memory: Any = ss.Memory() if task.participation < 1 else "auto"
+    options: dict[str, Any] = {"rounds": task.rounds, "seed": seed, "progress": False, "memory": memory}
+    names = [clients.names[i] for i in liars]
+    if attack == RAISES:
+        result = _over_grid(problem, clients, rule, names, task, seed)
+    elif attack == FLIPPED:
+        taken = _flipped(clients, liars)
+        result = ss.solve(problem, taken, rule, batch_size=None, participation=task.participation, **options)
+    else:
+        federation = ss.federation_of(problem, clients, batch_size=None, participation=task.participation)
+        if attack is not None:
+            federation = ss.attacked(federation, names, attack)
+        result = ss.solve_federation(federation, rule, **options)
+    objective, constraint = (np.asarray(part) for part in ss.evaluate(problem, clients, result.params))
+    told = " ".join(finding.seen for finding in result.diagnosis if finding.illness in NAMING)
+    named = all(re.search(rf"(?<![\w.]){re.escape(repr(name))}(?![\w.])", told) for name in names)
+    return Found(objective[honest].max(), constraint[honest].max(), named, str(result.status.code))
+
+
+def _flipped(clients: ss.ClientData, liars: list[int]) -> ss.ClientData:
+    """The same rows, with the liars' labels the other way round."""
+    owner = np.repeat(np.arange(len(clients)), clients.sizes)
+    columns = {key: np.asarray(column) for key, column in clients.rows.columns.items()}
+    columns["y"] = np.where(np.isin(owner, liars), 1 - columns["y"], columns["y"]).astype(columns["y"].dtype)
+    names = np.asarray(clients.names)
+    return ss.ClientData.from_arrays(columns, names[owner])
+
+
+class _ClaimsAndRaises(fl.JaxClient):
+    """Claims the largest objective of all, and is gone when a direction is asked for."""
+
+    def report(self, params: Any, task: Any) -> Any:
+        return super().report(params, task)._replace(objective=1e6)
+
+    def update(self, params: Any, task: Any, loss: LocalLoss) -> Any:
+        raise RuntimeError("gone")
+
+
+def _over_grid(
+    problem: ss.Problem, clients: ss.ClientData, rule: ss.SoftmaxSGM, liars: list[Any], task: Task, seed: int
+) -> ss.Result:
+    owner = np.repeat(np.arange(len(clients)), clients.sizes)
+
+    def made(context: Context) -> fl.JaxClient:
+        i = int(context.node_config["partition-id"])
+        rows = {key: np.asarray(column)[owner == i] for key, column in clients.rows.columns.items()}
+        kind = _ClaimsAndRaises if clients.names[i] in liars else fl.JaxClient
+        return kind(problem, rows, name=str(clients.names[i]), batch_size=None)
+
+    strategy = fl.SwitchingStrategy(rule, seed=seed, participation=task.participation)
+    grid = fl.InProcessGrid(fl.client_app(made), len(clients))
+    strategy.start(grid, fl.initial_arrays(problem.start), task.rounds)
+    result = strategy.result
+    assert result is not None
+    return result.__class__(**{**vars(result), "params": jnp.asarray(next(iter(result.params.values())))})
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--task", choices=[*TASKS], nargs="*", default=list(TASKS))
+    parser.add_argument("--attack", choices=[str(name) for name in SAID], nargs="*")
+    parser.add_argument("--seeds", type=int, default=5)
+    asked = parser.parse_args()
+    for logger in ("flwr", "softswitch.flower"):
+        logging.getLogger(logger).setLevel(logging.ERROR)
+    for name in asked.task:
+        task = TASKS[name]
+        print(f"\n{task.words}; {asked.seeds} seeds\n")
+        print("| what the liar does | trusted: F | G | robust: F | G | named |\n|---|---|---|---|---|---|")
+        for attack, words in SAID.items():
+            if asked.attack and str(attack) not in asked.attack:
+                continue
+            if attack == RAISES and name != "all":
+                continue
+            if attack not in (None, FLIPPED, RAISES, *ATTACKS):
+                continue
+            cells = []
+            for robust in (None, task.liars):
+                found = [one(task, attack, seed, robust) for seed in range(asked.seeds)]
+                both = ([run.objective for run in found], [run.constraint for run in found])
+                cells += [f"{np.mean(values):.3g} ({np.max(values):.3g})" for values in both]
+            cells.append("–" if attack is None else f"{sum(run.named for run in found)} of {len(found)}")
+            print(f"| {words} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

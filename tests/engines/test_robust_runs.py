@@ -1,0 +1,196 @@
+"""Runs with liars among the clients, in the compiled engine and over Flower's grid."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softswitch as ss
+from problems import client_data, least_squares, regression, softplus_level
+from softswitch.clients.attacks import ATTACKS
+from softswitch.method import robust
+from softswitch.tasks.neyman_pearson import breast_cancer
+
+LIAR = 3
+ROUNDS = 160
+OF_ALL = {"alpha": 100.0, "step_size": 0.5, "tolerance": 0.1}
+RUINED = {
+    "claims-more": lambda f, g: f > 5,
+    "blocks": lambda f, g: g > 0.5,
+    "reversed": lambda f, g: g > 0.15,
+    "far": lambda f, g: g > 0.5,
+    "claims-none": lambda f, g: g > 0.5,
+}
+"""What these do to the honest where everyone is trusted."""
+
+
+@pytest.fixture(scope="module")
+def federation():
+    data = breast_cancer(10, seed=1)
+    return ss.federation_of(data.problem, data.train, batch_size=None)
+
+
+def solved(federation, attack, liars, **changes):
+    settings = OF_ALL | changes
+    if attack == "claims-none":  # the smallest report matters where α is measured by the spread
+        settings |= {"alpha": 5.0, "alpha_scale": "spread"}
+    hostile = ss.attacked(federation, [federation.names[LIAR]], attack)
+    result = ss.solve_federation(hostile, ss.SoftmaxSGM(**settings, robust=liars), rounds=ROUNDS)
+    return result, hostile.oracle.honest(result.params)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_one_liar_does_not_ruin_the_others(federation, attack):
+    """The honest end about where they are without a liar, F = 0.17 and G = 0.11: one of them may be above the bound."""
+    if attack in RUINED:
+        _, honest = solved(federation, attack, None)
+        assert RUINED[attack](honest.objective.max(), honest.constraint.max())
+    result, honest = solved(federation, attack, 1)
+    assert honest.objective.max() < 0.7
+    assert np.sort(honest.constraint[:, 0])[-2] <= 0.1  # all but one of the honest
+    assert result.status.ok
+
+
+CAUGHT = {
+    "claims-more": "reports and directions disagree",
+    "now-and-then": "reports out of proportion to directions",
+    "blocks": "a number unlike all others",
+    "claims-none": "a number unlike all others",
+    "reversed": "reports and directions disagree",
+    "far": "reports out of proportion to directions",
+    "against-the-others": "reports and directions disagree",
+}
+
+
+@pytest.mark.parametrize("attack", CAUGHT)
+def test_the_liar_is_named(federation, attack):
+    result, _ = solved(federation, attack, 1)
+    findings = [finding for finding in result.diagnosis if finding.illness == CAUGHT[attack]]
+    assert findings, result.diagnosis
+    assert str(federation.names[LIAR]) in findings[0].seen
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_the_honest_are_not_suspected(batch_size):
+    data = breast_cancer(10, seed=1)
+    rule = ss.SoftmaxSGM(**OF_ALL, robust=1)
+    result = ss.solve(data.problem, data.train, rule, rounds=ROUNDS, batch_size=batch_size)
+    known = result.state.consistency
+    if batch_size is None:  # convex, and reports of all rows: nobody can report to be better off where it is hurt
+        assert np.asarray(known.denied).sum() == 0
+        assert np.asarray(known.hurt).sum() > 100
+    suspected = {finding.illness for finding in result.diagnosis} & set(CAUGHT.values())
+    assert not suspected
+
+
+def test_set_aside_means_told(federation):
+    result, _ = solved(federation, "blocks", 1)
+    name = federation.names[LIAR]
+    assert result.status.ok
+    assert "set aside as robust=1 allows" in result.status.message
+    assert result.worst_constraint <= 0.1 < 1e5 < result.client_constraint.max()
+    assert result.violating[0] == name
+    assert any(finding.illness == "above the bound and set aside" for finding in result.diagnosis)
+    trusting, _ = solved(federation, "blocks", None)
+    assert not trusting.status.ok
+
+
+@pytest.mark.parametrize(("local_steps", "participation"), [(1, 1.0), (3, 0.75)])
+def test_both_engines_take_the_same_course(x64, local_steps, participation):
+    problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
+    clients = client_data(*regression(clients=8))
+    rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05, robust=2)
+    how = {"rounds": 30, "batch_size": None, "local_steps": local_steps, "participation": participation}
+    here, there = (ss.solve(problem, clients, rule, engine=engine, **how) for engine in ("compiled", "grid"))
+    np.testing.assert_array_equal(here.history.feasible, there.history.feasible)
+    np.testing.assert_allclose(here.params, there.params, rtol=1e-9, atol=1e-12)
+    known = (jax.tree.leaves(result.state.consistency) for result in (here, there))
+    for ours, theirs in zip(*known, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-12)
+
+
+def test_a_round_is_what_numpy_makes_of_it(x64):
+    """One step at a time, by a plain loop: trimmed reports, capped weights, directions combined."""
+    generator = np.random.default_rng(0)
+    centres, level = generator.normal(size=(6, 3)) + 1, 0.4
+    problem = ss.Problem(
+        lambda w, batch: 0.5 * jnp.square(w - batch["x"][0]).sum(),
+        lambda w, batch: w.sum() - level * batch["x"][0, 0],
+        jnp.zeros(3),
+    )
+    clients = ss.ClientData.from_list([{"x": centre[None]} for centre in centres])
+    rule = ss.SoftmaxSGM(alpha=3.0, step_size=0.1, tolerance=0.1, robust=1)
+    result = ss.solve(problem, clients, rule, rounds=25, batch_size=None, answer="last")
+
+    w, switched = np.zeros(3), []
+    for _ in range(25):
+        f, g = 0.5 * ((w - centres) ** 2).sum(axis=1), w.sum() - level * centres[:, 0]
+        f, g = (np.clip(v, np.sort(v)[1], np.sort(v)[-2]) for v in (f, g))
+        q = np.exp(3 * g) / np.exp(3 * g).sum()
+        feasible = q @ g <= 0.1 / 1.1
+        values, held, weights = (f if feasible else g), np.zeros(6, bool), np.zeros(6)
+        while True:
+            part = np.exp(3 * values) * ~held
+            weights = np.where(held, 1 / 3, (1 - held.sum() / 3) * part / part.sum())
+            if not (weights[~held] > 1 / 3 * 1.001).any():
+                break
+            held |= weights > 1 / 3
+        u = w - centres if feasible else np.ones((6, 3))
+        w = w - 0.1 * np.asarray(robust.combined(jnp.asarray(u), jnp.asarray(weights)))
+        switched.append(feasible)
+    np.testing.assert_array_equal(result.history.feasible, switched)
+    assert 0 < sum(switched) < 25
+    np.testing.assert_allclose(result.params, w, rtol=1e-12)
+
+
+def test_few_a_round_with_a_liar_who_claims_to_be_the_worst():
+    data = breast_cancer(10, seed=1)
+    few = ss.federation_of(data.problem, data.train, batch_size=None, participation=0.5)
+    hostile = ss.attacked(few, [few.names[LIAR]], "knows-the-defence")
+    rule = ss.SoftmaxSGM(**OF_ALL, robust=1)
+    result = ss.solve_federation(hostile, rule, rounds=ROUNDS, record_clients=True)
+    assert result.state.memory is not None  # chosen by itself, where few take part and some may lie
+    asked = (result.history.per_client.clients == LIAR).sum(axis=1)
+    in_turn = ROUNDS * 2 / 10  # two of the five places go by turns
+    assert asked.sum() <= ROUNDS / 2 + in_turn + 5  # by need in every other round at most
+    trusting = ss.solve_federation(
+        hostile, ss.SoftmaxSGM(**OF_ALL), rounds=ROUNDS, memory=ss.Memory(), record_clients=True
+    )
+    assert (trusting.history.per_client.clients == LIAR).sum() > 0.95 * ROUNDS  # where all are trusted
+    bound = ss.solve_federation(
+        hostile, ss.SoftmaxSGM(**OF_ALL), rounds=ROUNDS, memory=ss.Memory(rest=3), record_clients=True
+    )
+    assert (bound.history.per_client.clients == LIAR).sum() <= ROUNDS / 4 + in_turn + 5
+
+
+def test_two_liars_of_seven_and_cycles_that_choose():
+    data = breast_cancer(9, seed=2)
+    hostile = ss.attacked(ss.federation_of(data.problem, data.train, batch_size=None), [1, 5], "claims-more")
+    result = ss.solve_federation(hostile, ss.SoftmaxSGM(tolerance=0.1, robust=2), rounds=300)
+    honest = hostile.oracle.honest(result.params)
+    assert len(result.cycles) > 1
+    assert honest.objective.max() < 0.7
+    assert np.sort(honest.constraint[:, 0])[-3] <= 0.1
+    assert any(finding.illness == "reports and directions disagree" for finding in result.diagnosis)
+
+
+def test_resumed_in_the_middle_with_the_same_bits(tmp_path):
+    data = breast_cancer(6, seed=0)
+    rule = ss.SoftmaxSGM(**OF_ALL, robust=1)
+    whole = ss.solve(data.problem, data.train, rule, rounds=60, batch_size=None)
+    kept = ss.Checkpoints(tmp_path / "kept")
+    ss.solve(data.problem, data.train, rule, rounds=30, batch_size=None, checkpoints=kept)
+    resumed = ss.solve(data.problem, data.train, rule, rounds=60, batch_size=None, checkpoints=kept)
+    np.testing.assert_array_equal(whole.last, resumed.last)
+    np.testing.assert_array_equal(whole.state.consistency.hurt, resumed.state.consistency.hurt)
+
+
+def test_bad_input_is_refused_by_its_name(federation):
+    with pytest.raises(ValueError, match="robust=5 needs at least 2·5 \\+ 1 = 11 clients in every round, but 10"):
+        ss.solve_federation(federation, ss.SoftmaxSGM(**OF_ALL, robust=5), rounds=3)
+    with pytest.raises(ValueError, match="attack must be"):
+        ss.attacked(federation, [3], "unkind")
+    with pytest.raises(ValueError, match="liars must be labels of clients"):
+        ss.attacked(federation, ["nobody"], "far")
+    with pytest.raises(ValueError, match="rest must be a whole number >= 0, but is -1"):
+        ss.Memory(rest=-1)
