@@ -26,6 +26,7 @@ from softswitch.results.certificate import Certificate
 from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
 from softswitch.runs.checkpoints import Checkpoints
+from softswitch.runs.events import EVENTS
 from softswitch.runs.folder import (
     ABOUT,
     CHECKPOINTS,
@@ -76,7 +77,7 @@ def server_app(
             an absolute one.
         name: of the run's folder, before its time.
         confidence: of the certificate; None: none is made.
-        objective_range: the range of the objective on a single row, as for ``certify``.
+        objective_range: the range of the objective on a single row, as for ``certify``; reports outside are rejected.
         constraint_range: and of the constraint.
         settings: of ``SwitchingStrategy``;
         changes: or single ones by their names.
@@ -87,6 +88,8 @@ def server_app(
     checked_range("objective_range", objective_range)
     checked_ranges(constraint_range)
     chosen = with_changes(settings, changes)
+    given = {"objective_range": objective_range, "constraint_range": constraint_range}
+    chosen = with_changes(chosen, {name: bounds for name, bounds in given.items() if bounds is not None})
     if chosen.checkpoints is not None:
         raise ValueError("checkpoints are kept in the run's folder; use SwitchingStrategy to keep them elsewhere")
     if isinstance(rule, Rule):
@@ -105,8 +108,14 @@ def server_app(
         where = Path(str(config.get("out") or out)).expanduser()
         folder, about = _folder(where, name, config, asked)
         asked = about["asked"]  # a resumed run is what it was
+        if chosen.exclude:
+            about = about | {"excluded": list(chosen.exclude)}
         strategy = SwitchingStrategy(
-            method, chosen, seed=asked["seed"], checkpoints=Checkpoints(folder / CHECKPOINTS, every=0)
+            method,
+            chosen,
+            seed=asked["seed"],
+            checkpoints=Checkpoints(folder / CHECKPOINTS, every=0),
+            events=chosen.events or folder / EVENTS,
         )
         write_json(folder / ABOUT, about)
         write_atomically(folder / CONFIG, _settings(method, first, asked, chosen).encode(), durable=False)
@@ -122,8 +131,6 @@ def server_app(
                 result.params,
                 float(method.tolerance),
                 confidence,
-                objective_range=objective_range,
-                constraint_range=constraint_range,
             )
             write_result(folder, result, about=about, clients=rows, certificate=certificate)
         _say(folder, result, certificate)
@@ -169,6 +176,8 @@ def _settings(rule: Rule, start: Any, asked: dict[str, int], chosen: StrategySet
     }
     plain = {key: value for key, value in settings.items() if isinstance(value, bool | int | float | str | list)}
     described = {key: str(value) for key, value in settings.items() if key not in plain and value is not None}
+    if chosen.clients:
+        described["clients"] = ", ".join(chosen.clients)
     entries = sum(np.size(leaf) for leaf in flat(start).values())
     parts: dict[str, dict[str, Any]] = {
         "run": asked,
