@@ -86,6 +86,7 @@ class Course:
         if constraints is None:
             who = "client of the list" if settings.clients else "client"
             raise TimeoutError(f"no {who} was connected within {settings.wait:g} s (wait)")
+        self._warn_of_the_largest(settings)
         exact = self.roster.tells_all and self._everyone(settings)
         asked_memory = settings.memory if chosen or settings.memory != "auto" else None
         self.settings = settings = replace(settings, memory=self._memory(settings, chosen))
@@ -274,6 +275,19 @@ class Course:
             return result
         why = f"{result.status.message}. The last {run.void_in_a_row} rounds were void, so it ended (patience)"
         return replace(result, status=replace(result.status, message=why))
+
+    def _warn_of_the_largest(self, settings: StrategySettings) -> None:
+        """Tell where one client's rows decide what is on all data put together: there is only its word for them."""
+        if settings.pooled is None or len(self.roster.names) < 3:
+            return
+        rows = {name: self.roster.rows(i) for i, name in enumerate(self.roster.names)}
+        name = max(rows, key=lambda own: rows[own])
+        known = name in settings.listed and settings.listed[name].rows is not None
+        if known or 2 * rows[name] <= sum(rows.values()):
+            return
+        why = f"it says that it has {rows[name]:,} of {sum(rows.values()):,} rows, and so decides the pooled constraint"
+        logger.warning("client %r: %s", name, why)
+        self.events.tell("weighs most", why, client=name)
 
     def _leave_out(self) -> list[int]:
         """Forget what is remembered of clients that are excluded from now on; their indices."""
