@@ -48,7 +48,7 @@ class Clock:
     """Time that goes by only where somebody waits."""
 
     def __init__(self, monkeypatch):
-        self.now = 0.0
+        self.now, self.at_every_pause = 0.0, lambda: None
         own = SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep)
         for module in (exchange, remote, roster):
             monkeypatch.setattr(module, "time", own)
@@ -56,6 +56,7 @@ class Clock:
     def sleep(self, seconds):
         assert seconds >= 0
         self.now += max(seconds, 1e-6)
+        self.at_every_pause()
 
 
 def kinds(file, *names):
