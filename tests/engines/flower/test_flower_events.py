@@ -10,11 +10,12 @@ import pytest
 from flwr.app import Context, RecordDict
 
 import softswitch.flower as fl
-from flower_clients import FaultyGrid, quadratic, quadratics
-from member_clients import RULE, kinds, start
+from flower_clients import FaultyGrid, W, quadratics
+from member_clients import RULE, grid_of, key, kinds, start
 from softswitch.engines.flower import wire
 from softswitch.runs.events import EVENTS, EventLog, events_by_kind, read_events
 from softswitch.runs.folder import find_runs
+from softswitch.support.files import write_json
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -97,7 +98,7 @@ def test_whatever_goes_wrong_is_told_with_round_client_and_reason(tmp_path):
 def test_a_run_folder_has_its_events_and_the_report_counts_them(tmp_path):
     app = fl.server_app(
         RULE,
-        {"w": wire.from_record(wire.to_record({"w": quadratic(0)._data["x"][0] * 0}))["w"]},
+        {"w": W},
         rounds=3,
         out=tmp_path,
         wait=0.0,
@@ -118,6 +119,31 @@ def test_a_run_folder_has_its_events_and_the_report_counts_them(tmp_path):
     assert "Left out (exclude): site 2." in page
     assert any(one["illness"] == "clients are excluded" for one in found.about["diagnosis"])
     assert "exclude" in (found.folder / "config.toml").read_text()
+
+
+def test_the_run_config_names_a_folder_of_keys_and_whom_to_leave_out(tmp_path):
+    """A resumed run stays without those left out before."""
+    folder = tmp_path / "keys"
+    folder.mkdir()
+    for i in range(4):
+        (folder / f"site {i}.pub").write_text(key(i)[0] + " comment\n")
+    app = fl.server_app(RULE, {"w": W}, rounds=3, out=tmp_path, wait=0.0, confidence=None, names=["replaced"])
+    config = {"clients": str(folder), "exclude": "site 3,"}
+    nodes = {100: (0, 0), 101: (1, 1), 102: (2, 2), 103: (3, 3), 104: (0, 9)}
+    grid = grid_of(nodes)
+    app(grid, Context(1, 1, {}, RecordDict(), config))
+    (found,) = find_runs(tmp_path)
+    assert found.clients["client"] == ["site 0", "site 1", "site 2"]
+    assert events_by_kind(found.events) == {"met": 3, "excluded": 1, "turned away": 1, "finished": 1}
+    assert 'clients = "site 0, site 1, site 2, site 3"' in (found.folder / "config.toml").read_text()
+    write_json(found.folder / "run.json", {k: v for k, v in found.about.items() if k != "finished"})  # as if killed
+    app(grid, Context(1, 1, {}, RecordDict(), {"clients": str(folder), "exclude": "site 1", "resume": True}))
+    (found,) = find_runs(tmp_path)
+    assert found.about["excluded"] == ["site 3", "site 1"]
+    assert found.clients["client"] == ["site 0", "site 2"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"NAME\.pub"):
+        app(grid, Context(1, 1, {}, RecordDict(), {"clients": str(tmp_path / "empty")}))
 
 
 def test_without_a_file_nothing_is_written(tmp_path, monkeypatch):

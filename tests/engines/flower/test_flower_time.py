@@ -111,6 +111,28 @@ def test_a_node_that_never_introduces_itself_holds_nobody_up_for_longer_than_wai
     assert sum(node == 103 for node, _ in asked) == 1  # it still has time to answer
 
 
+def test_where_nobody_else_is_there_a_slow_greeting_has_all_the_time_of_an_answer(clock):
+    """A client's first process may take longer to start than one wants to wait for clients to connect."""
+    grid = FaultyGrid(quadratics(1), 1)
+    deliver, held = grid.deliver, []
+    grid.deliver = lambda message: (
+        held.append(message) if message.metadata.message_type == wire.HELLO else deliver(message)
+    )
+
+    def answer():
+        if clock.now > 200 and held:
+            message = held.pop()
+            grid._replies[message.metadata.message_id] = deliver(message)
+
+    clock.at_every_pause = answer
+    assert start(grid, rounds=1, wait=30.0, report_timeout=600.0).result.status.ok
+    assert 200 < clock.now < 202
+    grid.deliver = lambda message: None
+    with pytest.raises(TimeoutError, match="no client"):
+        start(grid, rounds=1, wait=30.0, report_timeout=600.0)
+    assert clock.now == pytest.approx(801, abs=3)
+
+
 def test_several_silent_nodes_cost_no_more_than_one(clock):
     grid = FaultyGrid(quadratics(9), 9)
     for i in range(1, 9):

@@ -153,12 +153,18 @@ class Roster:
             self._replace(self._node_of[index], waiting[0], self._contenders.pop(waiting[0]), "it stayed silent")
 
     def look(self, grid: Grid, wanted: int, limit: float) -> None:
-        """See who is connected; wait up to ``limit`` seconds for ``wanted`` clients, and for those being greeted."""
+        """See who is connected; wait up to ``limit`` seconds for ``wanted`` clients, and for those being greeted.
+
+        Where nobody is there but those being greeted, these have all the time that an answer may take.
+        """
         until = time.monotonic() + limit
+        at_most = time.monotonic() + max(limit, self._timeout if wanted else 0.0)
         for pause in pauses():
             self._meet(grid)
             left = until - time.monotonic()
             waits = len(self._nodes) + len(self._voters) < wanted or self._expects_answers
+            if left <= 0 and not (self._nodes or self._voters) and self._expects_answers:
+                left = at_most - time.monotonic()
             if left <= 0 or not waits:
                 break
             time.sleep(min(pause, left))

@@ -40,6 +40,8 @@ from softswitch.runs.checkpoints import Checkpoints
 from softswitch.runs.watching import Callback
 
 STRATUM = "stratum of the row"
+FIRST_ANSWERS = 600.0
+"""Seconds that Ray may take to start, and to let all clients introduce themselves."""
 
 
 def solve_over_flower(
@@ -84,6 +86,7 @@ def solve_over_flower(
         checkpoints=checkpoints,
         memory=settings.memory,
         names=labels,
+        wait=FIRST_ANSWERS,
     )
     strategy.clients_identity = {f"{name} of the clients": text for name, text in identity.items()}
     first = initial_arrays(problem.start)

@@ -39,6 +39,20 @@ class ListedClient:
         return own
 
 
+def keys_in(folder: str | Path) -> dict[str, Path]:
+    """A list of clients from a folder of public keys, each in a file NAME.pub.
+
+    Args:
+        folder: where they are.
+    """
+    files = sorted(Path(folder).expanduser().glob("*.pub"))
+    if not files:
+        raise ValueError(
+            f"clients must be a folder with a file NAME.pub for every client, but {str(folder)!r} has none"
+        )
+    return {file.stem: file for file in files}
+
+
 def listed_clients(clients: Mapping[str, str | Path | ListedClient]) -> dict[str, ListedClient]:
     """The list with names as they are written, or raise where two clients have the same name or key.
 
