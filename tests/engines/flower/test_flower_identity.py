@@ -6,7 +6,7 @@ import pytest
 import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FaultyGrid, W, quadratic, quadratics
-from member_clients import grid_of, key, kinds, listed, start
+from member_clients import Clock, grid_of, key, kinds, listed, start
 from softswitch.engines.flower import wire
 from softswitch.results.history import Fate
 
@@ -85,10 +85,12 @@ def test_names_are_written_in_one_way_and_look_alikes_are_turned_away(caplog):
     assert (result.history.per_client.fates == Fate.COUNTED).all()
 
 
-def test_all_nodes_of_one_name_are_told_at_once():
+def test_all_nodes_of_one_name_are_told_at_once(monkeypatch):
+    clock = Clock(monkeypatch)
     app = fl.client_app(lambda context: quadratic(context.node_config["i"], name="hospital"))
     with pytest.raises(ValueError, match="all 3 nodes call themselves 'hospital'"):
         start(grid_of({100 + i: (i, None) for i in range(3)}, app), report_timeout=600.0, wait=600.0)
+    assert clock.now < 1
 
 
 class Late(FaultyGrid):
@@ -104,16 +106,19 @@ class Late(FaultyGrid):
 
 
 @pytest.mark.parametrize("names", [True, False])
-def test_one_node_that_comes_first_does_not_decide_what_the_others_have(names, caplog):
+def test_one_node_that_comes_first_does_not_decide_what_the_others_have(names, caplog, monkeypatch, tmp_path):
     """It has two constraints and they have one: it is turned away, and not they."""
+    Clock(monkeypatch)
     app = fl.client_app(
         lambda context: two_constraints(9) if context.node_config["i"] == 9 else quadratic(context.node_config["i"])
     )
     nodes = {90: {"i": 9}} | {100 + i: {"i": i} for i in range(5)}
     grid = Late(app, nodes, late=range(100, 105))
     told = {"names": [f"site {i}" for i in range(5)]} if names else {"min_clients": 5}
-    result = start(grid, rounds=2, wait=600.0, **told).result
+    events = tmp_path / "events.jsonl"
+    result = start(grid, rounds=2, wait=600.0, events=events, **told).result
     assert result.names == tuple(f"site {i}" for i in range(5))
+    assert kinds(events, "met") == [("met", f"site {i}") for i in range(5)]  # once: it was not decided anew
     assert (result.history.per_client.fates == Fate.COUNTED).all()
     assert "'site 9' is turned away: it has 2 constraints, the others 1" in caplog.text
 
@@ -206,10 +211,31 @@ def test_a_run_goes_on_without_an_excluded_client(tmp_path, chosen, participatio
     assert memory is None or len(memory.heard_at) == 3
 
 
-def test_an_excluded_client_is_not_waited_for():
+def test_what_is_remembered_of_an_excluded_client_is_forgotten(tmp_path):
+    """It is far above the tolerance: as long as it is remembered no round is feasible."""
+
+    def factory(context):
+        client = quadratic(context.node_config["i"])
+        if client.name == "site 1":
+            client._constraint = lambda params, batch: (5.0, {"w": np.zeros(3, np.float32)})
+        return client
+
+    grid = grid_of({100 + i: (i, None) for i in range(4)}, fl.client_app(factory))
+    kept = ss.Checkpoints(tmp_path, every=0)
+    settings = {"checkpoints": kept, "participation": 0.5, "memory": ss.Memory()}
+    first = start(grid, 20, callbacks=[lambda chunk: chunk.round == 8], **settings).result
+    assert not first.history.feasible[3:].any()
+    result = start(grid, 20, exclude=["site 1"], **settings).result
+    assert result.history.feasible[12:].any()
+    assert result.status.ok
+
+
+def test_an_excluded_client_is_not_waited_for(monkeypatch):
+    clock = Clock(monkeypatch)
     nodes = {100: (0, 0), 101: (1, 1), 102: (2, 2)}
     strategy = start(grid_of(nodes), clients=listed(0, 1, 2), exclude=["site 2"], wait=600.0)
     assert strategy.result.names == ("site 0", "site 1")
     assert strategy.clients.rows(1) == 8
     del nodes[102]
     assert start(grid_of(nodes), clients=listed(0, 1, 2), exclude=["site 2"], wait=600.0).result.status.ok
+    assert clock.now < 1

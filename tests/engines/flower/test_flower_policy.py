@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 import softswitch.flower as fl
 from flower_clients import FaultyGrid, quadratic, zeros
@@ -12,6 +12,7 @@ from member_clients import start
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.members import introduction
 from softswitch.results.history import Fate
+from softswitch.tasks.neyman_pearson import breast_cancer
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -63,6 +64,17 @@ def test_the_smallest_class_counts(sizes, takes_part):
     else:
         with pytest.raises(TimeoutError):
             start(FaultyGrid(app, 2))
+
+
+def test_a_jax_client_tells_the_rows_of_its_strata():
+    data = breast_cancer(4)
+    columns = {name: data.train.rows.columns[name][:100] for name in ("x", "y")}
+    client = fl.JaxClient(data.problem, columns, name="a", strata=columns["y"])
+    assert sorted(client.class_rows) == sorted(np.bincount(columns["y"]).tolist())
+    context = Context(1, 1, {}, RecordDict(), {})
+    fl.ClientPolicy(least_class_rows=min(client.class_rows)).admit(client, wire.HELLO, context)
+    with pytest.raises(fl.Refused, match="one of its classes"):
+        fl.ClientPolicy(least_class_rows=min(client.class_rows) + 1).admit(client, wire.HELLO, context)
 
 
 def test_a_client_takes_part_in_so_many_rounds_of_a_run():
