@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -31,13 +32,18 @@ class Client:
     stands_in: bool = False
 
 
+@cache
+def _package() -> str:
+    """The version of softswitch; a thousand clients in one process look it up once."""
+    try:
+        return version("softswitch")
+    except PackageNotFoundError:
+        return "of unknown version"
+
+
 def own_version() -> dict[str, Any]:
     """What this side speaks, to be sent."""
-    try:
-        package = version("softswitch")
-    except PackageNotFoundError:
-        package = "of unknown version"
-    return {"protocol": wire.PROTOCOL, "softswitch": package}
+    return {"protocol": wire.PROTOCOL, "softswitch": _package()}
 
 
 def greeting() -> RecordDict:
