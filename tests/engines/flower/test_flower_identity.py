@@ -135,6 +135,35 @@ def test_it_is_decided_anew_where_the_others_come_before_the_first_round():
     assert result.names == ("site 9",)
 
 
+def test_strangers_do_not_vote_where_clients_are_named_and_all_named_are_waited_for(monkeypatch, caplog):
+    """Three nodes that nobody named are there before the two that are."""
+    Clock(monkeypatch)
+    app = fl.client_app(
+        lambda context: (two_constraints if context.node_config["i"] > 5 else quadratic)(context.node_config["i"])
+    )
+    grid = Late(app, {90 + i: {"i": i} for i in (0, 1, 7, 8, 9)}, late=(90, 91))
+    result = start(grid, rounds=2, names=["site 0", "site 1"], wait=600.0).result
+    assert result.names == ("site 0", "site 1")
+    assert (result.history.per_client.fates == Fate.COUNTED).all()
+    assert caplog.text.count("it has 2 constraints, the others 1") == 3
+
+
+@pytest.mark.parametrize("given", [{"min_clients": 3}, {"min_clients": 3, "constraints": 1}])
+def test_whoever_comes_first_does_not_decide_how_many_statistics_there_are(given, monkeypatch):
+    Clock(monkeypatch)
+
+    def factory(context):
+        client = quadratic(context.node_config["i"])
+        client.statistics = 3 if client.name == "site 9" else 2
+        return client
+
+    grid = Late(fl.client_app(factory), {90 + i: {"i": i} for i in (0, 1, 2, 9)}, late=(90, 91, 92))
+    strategy = start(grid, rounds=1, wait=600.0, **given)
+    assert strategy.result.names == ("site 0", "site 1", "site 2")
+    strategy = start(Late(fl.client_app(factory), {90 + i: {"i": i} for i in (0, 1, 2, 9)}), statistics=3)
+    assert strategy.result.names == ("site 9",)
+
+
 def test_where_none_is_that_of_most_it_must_be_said():
     app = fl.client_app(
         lambda context: (two_constraints, quadratic)[context.node_config["i"]](context.node_config["i"])

@@ -81,7 +81,7 @@ class Course:
         self.events = EventLog(settings.events)
         self.grid = PromptGrid(grid, settings.update_timeout, settings.enough)
         self.roster = Roster(settings, self.events)
-        self.roster.look(self.grid, max(settings.min_clients, len(settings.expected)), settings.wait)
+        self.roster.look(self.grid, settings.min_clients, settings.wait, all_expected=True)
         constraints = self.roster.constraints
         if constraints is None:
             who = "client of the list" if settings.clients else "client"

@@ -44,7 +44,8 @@ class Roster:
         self._largest_rows = settings.largest_rows
         self._enough_votes = max(settings.min_clients, len(settings.expected))
         self._constraints, self._statistics = settings.constraints, settings.statistics or 0
-        self._fixed = settings.constraints is not None
+        self._fixed = {what for what in ("constraints", "statistics") if getattr(settings, what) is not None}
+        self._expected = set(settings.expected)
         self._listed = settings.listed
         self._owners = {listed.identity: name for name, listed in self._listed.items()}
         self._excluded = {look_of(name) for name in settings.exclude}
@@ -89,8 +90,13 @@ class Roster:
     @property
     def outvoted(self) -> bool:
         """Whether more clients were turned away for what the others do not have than there are others."""
-        away = Counter(client.constraints for client in self._unlike.values())
-        return not self._fixed and max(away.values(), default=0) > len(self._nodes)
+        away = [client for client in self._unlike.values() if self._votes(client.name)]
+        there = sum(self._votes(self.names[index]) for index in self._node_of)
+        return max(Counter((one.constraints, one.statistics) for one in away).values(), default=0) > there
+
+    def _votes(self, name: str) -> bool:
+        """Whether a client has a say in what clients have: all, or those who are known beforehand."""
+        return not self._expected or name in self._expected
 
     def rows(self, index: int) -> int:
         """How many rows a client trains on; 0 where it was not met."""
@@ -152,10 +158,11 @@ class Roster:
         if waiting and index in self._node_of:
             self._replace(self._node_of[index], waiting[0], self._contenders.pop(waiting[0]), "it stayed silent")
 
-    def look(self, grid: Grid, wanted: int, limit: float) -> None:
+    def look(self, grid: Grid, wanted: int, limit: float, *, all_expected: bool = False) -> None:
         """See who is connected; wait up to ``limit`` seconds for ``wanted`` clients, and for those being greeted.
 
         Where nobody is there but those being greeted, these have all the time that an answer may take.
+        ``all_expected``: wait for all that are known beforehand, whoever else is there.
         """
         until = time.monotonic() + limit
         at_most = time.monotonic() + max(limit, self._timeout if wanted else 0.0)
@@ -163,6 +170,8 @@ class Roster:
             self._meet(grid)
             left = until - time.monotonic()
             waits = len(self._nodes) + len(self._voters) < wanted or self._expects_answers
+            if all_expected and not waits:
+                waits = not self._expected <= {*map(self.names.__getitem__, self._node_of), *self._by_name()}
             if left <= 0 and not (self._nodes or self._voters) and self._expects_answers:
                 left = at_most - time.monotonic()
             if left <= 0 or not waits:
@@ -283,19 +292,26 @@ class Roster:
         """
         if not self._voters or (self._expects_answers and not at_last):
             return
-        by_name = {client.name: client for client in self._voters.values()}
+        by_name = self._by_name()
         self._refuse_one_name(by_name)
+        voting = [client for name, client in by_name.items() if self._votes(name)]
+        if not voting and at_last:
+            voting = list(by_name.values())  # none of those who are known beforehand has come
+        telling = [client for client in voting if client.statistics and not self._statistics]
+        if (self._constraints is None or telling) and len(voting) < self._enough_votes and not at_last:
+            return
         if self._constraints is None:
-            if len(by_name) < self._enough_votes and not at_last:
-                return
-            self._constraints = _most(by_name.values(), "constraints", lambda client: client.constraints)
-        if not self._statistics and any(client.statistics for client in by_name.values()):
-            telling = [client for client in by_name.values() if client.statistics]
-            self._statistics = _most(telling, "statistics", lambda client: client.statistics)
+            self._constraints = _most(voting, "constraints", lambda client: client.constraints)
+        if telling:
+            self._statistics = _most(telling, "statistics", lambda client: client.statistics, raises=not self._nodes)
         waiting, self._voters = self._voters, {}
         order = sorted(waiting, key=lambda node: (_natural(waiting[node].name), self._since.get(node, ("", node))))
         for node in order:
             self._take_in(node, waiting[node])
+
+    def _by_name(self) -> dict[str, Client]:
+        """Those who introduced themselves and are not taken in yet."""
+        return {client.name: client for client in self._voters.values()}
 
     def _refuse_one_name(self, by_name: dict[str, Client]) -> None:
         """Raise where all nodes have the same name: whoever wrote the clients forgot to tell them apart."""
@@ -317,7 +333,9 @@ class Roster:
                 why = f"it has {has} {what}, the others {others}"
                 logger.warning("client %r is turned away: %s", client.name, why)
                 self._events.tell("turned away", why, client=client.name, node=node)
-                self._turned_away[node], self._unlike[node] = "", client
+                self._turned_away[node] = ""
+                if what not in self._fixed:
+                    self._unlike[node] = client
                 return
         index = self._places.setdefault(look_of(client.name), len(self.names))
         if index == len(self.names):
@@ -377,10 +395,12 @@ class Roster:
         self._turned_away[node] = ""
 
 
-def _most(clients: Iterable[Client], what: str, count: Callable[[Client], int]) -> int:
-    """What most clients have; raise where no number is that of most."""
+def _most(clients: Iterable[Client], what: str, count: Callable[[Client], int], *, raises: bool = True) -> int:
+    """What most clients have; where no number is that of most, raise, or 0 in a run that is under way."""
     counts = Counter(map(count, clients)).most_common()
     if len(counts) > 1 and counts[0][1] == counts[1][1]:
+        if not raises:
+            return 0
         told = ", ".join(f"{many} with {number}" for number, many in counts)
         raise ValueError(f"clients differ in their number of {what}, and none is that of most ({told}): set {what}")
     return counts[0][0]
