@@ -1,14 +1,17 @@
-"""The whole deployment on one machine, for real: `python loopback.py FOLDER [--rounds 8] [--resume]`.
+"""The whole deployment on one machine, for real: `python loopback.py FOLDER [--rounds 8] [--resume] [--imposter]`.
 
 A SuperLink and five SuperNodes as processes of their own, with TLS and node authentication, on 127.0.0.1 and free
-ports. Everything is below FOLDER: the hospitals' files, keys, logs and the run's folder with its report. Every process
-is stopped at the end.
+ports. Only the five hospitals whose keys are in FOLDER/clients may take part; --imposter starts a sixth node, with a
+key that the SuperLink knows and the list does not, which calls itself hospital-1. --exclude hospital-3 goes on without
+that one. Everything is below FOLDER: the hospitals' files, keys, logs and the run's folder with its report. Every
+process is stopped at the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -36,11 +39,18 @@ def free_port() -> int:
 
 
 class Loopback:
-    """A SuperLink and its SuperNodes below one folder; a context that stops whatever it started."""
+    """A SuperLink and its SuperNodes below one folder; a context that stops whatever it started.
 
-    def __init__(self, folder: Path, nodes: int = 5, app: Path = APP) -> None:
+    The first ``nodes`` are members, whose keys are in the folder ``clients``; ``imposters`` more have keys that are
+    registered at the SuperLink and not in that list.
+    """
+
+    member = "hospital-{}"
+
+    def __init__(self, folder: Path, nodes: int = 5, app: Path = APP, imposters: int = 0) -> None:
         self.folder = folder.resolve()
         self.nodes = nodes
+        self.imposters = imposters
         self.app = app
         self.port = free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -57,10 +67,13 @@ class Loopback:
         if self.app == APP and not (self.folder / "data").exists():
             data.main(self.folder / "data")
         if not (self.folder / "keys" / "ca.crt").exists():
-            keys.main(self.folder / "keys", self.nodes, ["127.0.0.1"])
+            keys.main(self.folder / "keys", self.nodes + 1, ["127.0.0.1"])
+        self.clients.mkdir(exist_ok=True)
+        for node in range(1, self.nodes + 1):
+            shutil.copy(self.folder / "keys" / f"node-{node}.pub", self.clients / f"{self.member.format(node)}.pub")
         try:
             self.start_superlink()
-            for node in range(1, self.nodes + 1):
+            for node in range(1, self.nodes + self.imposters + 1):
                 self.register(node)
                 self.start_node(node)
         except BaseException:
@@ -72,6 +85,11 @@ class Loopback:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop_all()
+
+    @property
+    def clients(self) -> Path:
+        """The members' public keys, each under its name."""
+        return self.folder / "clients"
 
     @property
     def address(self) -> str:
@@ -134,7 +152,8 @@ class Loopback:
 
     def node_config(self, node: int) -> str:
         """What a node is told of itself: where its hospital's file is."""
-        return f'file="{self.folder / "data" / f"hospital-{node}.csv"}"'
+        own = node if node <= self.nodes else 1  # an imposter calls itself by the first hospital's name
+        return f'file="{self.folder / "data" / f"hospital-{own}.csv"}"'
 
     def start(self, name: str, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a program in a group of its own, so that it can be stopped with all it started."""
@@ -153,7 +172,7 @@ class Loopback:
 
     def run(self, **config: object) -> subprocess.Popen[bytes]:
         """Start a run, its output in logs/run.log; the process ends with it."""
-        told = {"out": str(self.folder / "runs"), **config}
+        told = {"out": str(self.folder / "runs"), "clients": str(self.clients), **config}
         words = " ".join(f"{key}={_toml(value)}" for key, value in told.items())
         return self.start("run", "flwr", "run", str(self.app), CONNECTION, "--stream", "--run-config", words)
 
@@ -193,12 +212,14 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--resume", action="store_true", help="go on with the newest run that was not finished")
+    parser.add_argument("--imposter", action="store_true", help="start a node that is not in the list of clients")
+    parser.add_argument("--exclude", default="", metavar="NAME", help="go on without these hospitals")
     chosen = parser.parse_args()
     began = time.time()
-    with Loopback(chosen.folder) as deployment:
+    with Loopback(chosen.folder, imposters=int(chosen.imposter)) as deployment:
         print(f"SuperLink at {deployment.address}, {deployment.nodes} SuperNodes; logs in {deployment.folder / 'logs'}")
         log = deployment.folder / "logs" / "run.log"
-        run = deployment.run(rounds=chosen.rounds, resume=chosen.resume)
+        run = deployment.run(rounds=chosen.rounds, resume=chosen.resume, exclude=chosen.exclude)
         with log.open(encoding="utf-8", errors="replace") as stream:
             stream.seek(0, os.SEEK_END)
             while run.poll() is None:

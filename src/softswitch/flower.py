@@ -16,16 +16,21 @@ if TYPE_CHECKING:
     from softswitch.engines.flower.local import LocalOracle as LocalOracle
     from softswitch.engines.flower.local import Refused as Refused
     from softswitch.engines.flower.local import Task as Task
+    from softswitch.engines.flower.members.client_policy import ClientPolicy as ClientPolicy
+    from softswitch.engines.flower.members.listed import ListedClient as ListedClient
     from softswitch.engines.flower.numpy_client import NumpyClient as NumpyClient
     from softswitch.engines.flower.server_app import server_app as server_app
     from softswitch.engines.flower.strategy import SwitchingStrategy as SwitchingStrategy
     from softswitch.engines.flower.strategy_settings import StrategySettings as StrategySettings
     from softswitch.engines.flower.torch_client import TorchClient as TorchClient
     from softswitch.engines.flower.wire import Values as Values
+    from softswitch.runs.events import read_events as read_events
 
 _PLACES = {
+    "ClientPolicy": "engines.flower.members.client_policy",
     "InProcessGrid": "engines.flower.in_process",
     "JaxClient": "engines.flower.jax_client",
+    "ListedClient": "engines.flower.members.listed",
     "LocalOracle": "engines.flower.local",
     "NumpyClient": "engines.flower.numpy_client",
     "Refused": "engines.flower.local",
@@ -37,6 +42,7 @@ _PLACES = {
     "client_app": "engines.flower.client_app",
     "initial_arrays": "engines.flower.flat_params",
     "parameters": "clients.torch_modules.module_functions",
+    "read_events": "runs.events",
     "server_app": "engines.flower.server_app",
 }
 """Where each name lives."""

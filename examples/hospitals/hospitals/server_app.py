@@ -11,7 +11,9 @@ app = server_app(
     local_steps=10,
     average_last=0.5,
     names=[f"hospital-{i}" for i in range(1, 6)],
+    constraints=1,
     min_clients=3,
+    wait=300.0,
     report_timeout=120.0,
     update_timeout=120.0,
 )

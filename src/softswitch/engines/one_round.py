@@ -154,7 +154,7 @@ def applied(
         (reports.mask & ~(reports.has_objective & reports.has_constraint.all(axis=1))).sum(),
         seen.rows,
         told if record_clients else None,
-        None if remembered is None else (~remembered.heard).sum(),
+        None if remembered is None else remembered.unheard.sum(),
         None if remembered is None else k - jnp.where(remembered.heard, remembered.heard_at, k).min(),
     )
     return after, record

@@ -27,6 +27,8 @@ from softswitch.support import checks
 from softswitch.support.largest import largest
 from softswitch.support.traced import traced_settings
 
+LEFT_OUT = -2
+"""When a client was last heard that is left out."""
 FOR_TURNS = 0x7FFFFFFF
 """Folded into a run's key for the order of turns: no round has this number."""
 
@@ -111,7 +113,7 @@ class Remembered(NamedTuple):
         objective: f̂_i; −∞ where it has none, or was never heard.
         constraint: ĝ_i.
         sums: the additive statistics of a pooled constraint; None for a plain one.
-        heard_at: the round of its last report that counted; −1: never.
+        heard_at: the round of its last report that counted; −1: never; −2: it is left out, and nobody waits for it.
         asked_at: the round in which it was last asked, whether it answered or not; −1: never.
         times: how often it was heard.
         travelled_at: how far the server had gone by then,
@@ -135,6 +137,11 @@ class Remembered(NamedTuple):
     def heard(self) -> Bool[Array, " n"]:
         """Who was ever heard."""
         return self.heard_at >= 0
+
+    @property
+    def unheard(self) -> Bool[Array, " n"]:
+        """Who was never heard, and is waited for."""
+        return self.heard_at == -1
 
 
 def nothing_remembered(clients: int, constraints: int, statistics: int | None, dtype: Any) -> Remembered:
@@ -201,7 +208,7 @@ def ask(
     if places.all == clients:
         return jnp.arange(clients, dtype=jnp.int32)
     chosen = jnp.zeros(clients, bool)
-    new = ~remembered.heard & (remembered.asked_at < 0)
+    new = remembered.unheard & (remembered.asked_at < 0)
     rests = (remembered.asked_at >= 0) & (k - remembered.asked_at <= rest)
     found = []
     for scores, many in (

@@ -217,7 +217,7 @@ def advance(
     joins = counts & decision.feasible
     moves = counts & stepped
     if memory is not None:
-        joins &= (~memory.heard).sum() <= (0 if rule.robust is None else rule.robust)
+        joins &= memory.unheard.sum() <= (0 if rule.robust is None else rule.robust)
         memory = select(moves, moved(memory, state.params, params), state.memory)
     worst = maximum(reports.objective, reports.mask)
     return State(

@@ -36,15 +36,14 @@ def checked_range(name: str, bounds: Any) -> Range | None:
     return float(bounds[0]), float(bounds[1])
 
 
-def each_range(bounds: Any, count: int) -> list[Range | None]:
-    """One range a constraint, from one for all of them or from one each."""
+def each_range(bounds: Any, count: int, name: str = "constraint_range") -> list[Range | None]:
+    """One range a constraint, from one for all of them or from one each; ``name``: what they were given as."""
     if _is_one(bounds):
-        return [checked_range("constraint_range", bounds)] * count
+        return [checked_range(name, bounds)] * count
     if len(bounds) != count:
-        raise ValueError(
-            f"constraint_range must be one range, or one for each of {count} constraints, but is {bounds!r}"
-        )
-    return [checked_range("constraint_range", one) for one in bounds]
+        what = name.removesuffix("_range") + ("s" if name == "constraint_range" else "")
+        raise ValueError(f"{name} must be one range, or one for each of {count} {what}, but is {bounds!r}")
+    return [checked_range(name, one) for one in bounds]
 
 
 def function_ranges(objective: Any, constraint: Any, constraints: int) -> list[Range | None]:
@@ -52,11 +51,11 @@ def function_ranges(objective: Any, constraint: Any, constraints: int) -> list[R
     return [checked_range("objective_range", objective), *each_range(constraint, constraints)]
 
 
-def checked_ranges(bounds: Any) -> Range | tuple[Range | None, ...] | None:
-    """One range, one each or None, as they were given; raise where they are wrong."""
+def checked_ranges(bounds: Any, name: str = "constraint_range") -> Range | tuple[Range | None, ...] | None:
+    """One range, one each or None, as they were given; raise where they are wrong. ``name``: of the argument."""
     if _is_one(bounds):
-        return checked_range("constraint_range", bounds)
-    return tuple(each_range(bounds, len(bounds)))
+        return checked_range(name, bounds)
+    return tuple(each_range(bounds, len(bounds), name))
 
 
 def _is_one(bounds: Any) -> bool:

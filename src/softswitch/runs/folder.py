@@ -25,6 +25,7 @@ from softswitch.results.one_cycle import Cycle
 from softswitch.results.result import Result
 from softswitch.results.saving import read_history, write_history
 from softswitch.results.status import EARLIER
+from softswitch.runs.events import EVENTS, read_events
 from softswitch.support.arrays import named
 from softswitch.support.files import write_atomically, write_json
 
@@ -202,6 +203,11 @@ class Run:
     def params(self) -> dict[str, np.ndarray]:
         """The model's arrays by their paths."""
         return load_file(self.folder / PARAMS)
+
+    @cached_property
+    def events(self) -> list[dict[str, Any]]:
+        """What happened to clients, of a run over Flower; see ``softswitch.runs.events``."""
+        return read_events(self.folder / EVENTS)
 
     @cached_property
     def certificate(self) -> dict[str, Any] | None:

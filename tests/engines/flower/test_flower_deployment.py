@@ -28,15 +28,17 @@ LIMIT = 900  # seconds, only so that a test that hangs comes to an end
 
 
 class Sites(Loopback):
-    """Three sites with their numbers."""
+    """Three sites with their numbers; an imposter has the first one's."""
 
-    def __init__(self, folder):
-        super().__init__(folder, nodes=3, app=APP)
+    member = "site-{}"
+
+    def __init__(self, folder, imposters=0):
+        super().__init__(folder, nodes=3, app=APP, imposters=imposters)
         self.marks = folder / "marks"
         self.marks.mkdir()
 
     def node_config(self, node):
-        return f'site={node} marks="{self.marks}"'
+        return f'site={node if node <= self.nodes else 1} marks="{self.marks}"'
 
     def log(self, name):
         return (self.folder / "logs" / f"{name}.log").read_text(errors="replace")
@@ -166,3 +168,36 @@ def test_a_run_whose_server_is_killed_is_resumed(sites):
     again = {mark.name for mark in sites.marks.iterdir()}
     assert {"site-1-2", "site-1-3", "site-1-4"} <= again
     assert not {"site-1-0", "site-1-1"} & again  # at most one round was lost
+
+
+@pytest.mark.slow
+def test_an_imposter_is_turned_away_and_an_excluded_site_left_out(tmp_path):
+    """The imposter's key is registered at the SuperLink, and it calls itself site-1; site-3 is left out on the way."""
+    with Sites(tmp_path, imposters=1) as sites:
+        sites.hold("site-1-2")
+        run = sites.run(rounds=4)
+        sites.wait_until("site-1-2")
+        (found,) = find_runs(sites.folder / "runs")
+        servers = [
+            process
+            for process in psutil.Process(sites.processes["superlink"].pid).children(recursive=True)
+            if any("flwr-serverapp" in word for word in process.cmdline())
+        ]
+        for process in servers:
+            os.kill(process.pid, signal.SIGKILL)
+        run.wait(timeout=LIMIT)
+        for mark in sites.marks.iterdir():
+            mark.unlink()
+        assert sites.run(rounds=4, resume=True, exclude="site-3").wait(timeout=LIMIT) == 0, sites.log("run")
+        (found,) = find_runs(sites.folder / "runs")
+    assert len(found.history) == 4
+    assert found.clients["client"] == ["site-1", "site-2"]
+    assert found.about["excluded"] == ["site-3"]
+    assert [one["client"] for one in found.certificate["clients"]] == ["site-1", "site-2"]
+    turned_away = [event for event in found.events if event["what"] == "turned away"]
+    assert {event["why"] for event in turned_away} == {"its public key is not in the list of clients"}
+    assert len({event["node"] for event in turned_away}) == 1
+    met = {event["client"]: event["node"] for event in found.events if event["what"] == "met"}
+    assert set(met) == {"site-1", "site-2", "site-3"}
+    assert turned_away[0]["node"] not in met.values()
+    assert any(event["what"] == "excluded" and event["client"] == "site-3" for event in found.events)

@@ -10,7 +10,7 @@ import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import BAD_DIRECTIONS, BAD_REPORTS, LOST, FaultyGrid, W, quadratic, quadratics, zeros
 from softswitch.engines.flower import wire
-from softswitch.engines.flower.remote import checked_intervals
+from softswitch.engines.flower.members.told_intervals import checked_intervals
 from softswitch.results.history import Fate
 
 RULE = ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1)
@@ -295,7 +295,7 @@ def test_a_client_that_never_introduces_itself_is_asked_ever_more_rarely():
         return deliver(message)
 
     grid.deliver = counting
-    result = run(grid, rounds=40)
+    result = run(grid, rounds=40, report_timeout=1e-6)
     assert result.names == ("site 0",)
     assert 3 <= len(asked) <= 8
 

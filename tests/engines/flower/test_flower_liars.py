@@ -119,7 +119,7 @@ def test_fewer_names_than_a_robust_round_needs_are_refused(quiet):
     rule = ss.SoftmaxSGM(tolerance=0.05)
     strategy = fl.SwitchingStrategy(rule, robust=2, names=["site 0", "site 1", "site 2", "site 3"])
     grid = fl.InProcessGrid(fl.client_app(lambda context: quadratic(0)), 4)
-    with pytest.raises(ValueError, match="robust=2 needs at least 5 clients in every round, but names lists 4"):
+    with pytest.raises(ValueError, match="robust=2 needs at least 5 clients in every round, but 4 may take part"):
         strategy.start(grid, zeros(), 5)
     with pytest.raises(ValueError, match="robust must be a whole number >= 0, but is -1"):
         fl.SwitchingStrategy(rule, robust=-1)

@@ -14,6 +14,8 @@ from flwr.clientapp import ClientApp
 
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.local import LocalOracle, Refused, Task
+from softswitch.engines.flower.members.client_policy import ClientPolicy
+from softswitch.engines.flower.members.introduction import other_protocol, own_version
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
 from softswitch.method.messages import LocalLoss
 from softswitch.problem.ranges import Range
@@ -25,13 +27,15 @@ _MADE: dict[tuple[int, int], LocalOracle] = {}
 """The present run's clients in this process, by run and node; Ray sends the app anew with every message."""
 
 
-def client_app(factory: Factory) -> ClientApp:
+def client_app(factory: Factory, policy: ClientPolicy | None = None) -> ClientApp:
     """A ClientApp whose client is what ``factory`` makes.
 
     Args:
         factory: from Flower's context (``context.node_config`` tells which client this is) to a ``JaxClient``, a
             ``TorchClient``, a ``NumpyClient`` or anything else with the methods of ``LocalOracle``. It is called once
             for each client of a process and run: in a deployment that is once a message, in simulations once.
+        policy: what the client takes part in, whatever the server asks for: which runs, with how many rows at least,
+            in how many rounds at most.
 
     A client that raises ``Refused`` is left out of the round; one that raises anything else is lost in it.
     """
@@ -51,7 +55,10 @@ def client_app(factory: Factory) -> ClientApp:
     def answering(handler: Handler) -> Callable[[Message, Context], Message]:
         def answer(message: Message, context: Context) -> Message:
             try:
-                return handler(oracle(context), message, context)
+                client = oracle(context)
+                if policy is not None:
+                    policy.admit(client, message.metadata.message_type, context)
+                return handler(client, message, context)
             except Refused as refused:
                 return wire.refusal(message, str(refused))
 
@@ -66,8 +73,12 @@ def client_app(factory: Factory) -> ClientApp:
 
 
 def _hello(client: LocalOracle, message: Message, context: Context) -> Message:
-    """Who this is."""
+    """Who this is, to a server that speaks the same protocol."""
+    said = message.content.get(wire.SETTINGS)
+    if (why := other_protocol(said if isinstance(said, ConfigRecord) else None, "server")) is not None:
+        raise Refused(why)
     about: dict[str, Any] = {
+        **own_version(),
         "name": str(client.name),
         "rows": int(client.rows),
         "held_out_rows": int(client.held_out_rows),

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 
@@ -19,13 +20,13 @@ from softswitch.engines.choice import SMOOTHING, first_choice
 from softswitch.engines.completing import as_in_paper, chooses
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.exchange import PromptGrid
+from softswitch.engines.flower.members.leaving_out import consistency_of, history_of, memory_of
 from softswitch.engines.flower.reading import Reader
 from softswitch.engines.flower.remote import RemoteClients
 from softswitch.engines.flower.remote_cycles import RemoteCycles
 from softswitch.engines.flower.roster import Roster
 from softswitch.engines.flower.run_state import RunState
 from softswitch.engines.flower.strategy_settings import StrategySettings
-from softswitch.method import robust
 from softswitch.method.memory import Memory
 from softswitch.method.round import check_optimizer
 from softswitch.method.rules import Rule
@@ -33,13 +34,16 @@ from softswitch.problem.domains import check_domain
 from softswitch.problem.parameters import Params, checked_start
 from softswitch.results.conclude import conclude
 from softswitch.results.ending import Ending
-from softswitch.results.history import History
+from softswitch.results.finding import Finding
+from softswitch.results.history import Fate, History
 from softswitch.results.record import Record
 from softswitch.results.result import Result
 from softswitch.runs.checkpoints import Standing
+from softswitch.runs.events import EventLog
 from softswitch.runs.watching import Chunk, SwitchShare, any_ends
 from softswitch.support.arrays import fingerprint, has_leaves
 from softswitch.support.programs import without_addresses
+from softswitch.support.text import few_of
 
 logger = logging.getLogger("softswitch.flower")
 
@@ -52,6 +56,7 @@ class Course:
         grid: Flower's, waiting as ``exchange`` does.
         roster: who is there.
         clients: all of them, to be asked outside of the rounds.
+        events: what happens to clients, for a file.
         reader: of their answers.
         run: what the server keeps.
         cycles: those of a run that chooses for itself; else None.
@@ -73,23 +78,20 @@ class Course:
         chosen = chooses([rule])
         check_optimizer(self._template(rule, params, rounds, jumps=False) if chosen else rule, params)
         self._asked = rule
-        self.grid = PromptGrid(grid, settings.update_timeout)
-        self.roster = Roster(settings.report_timeout, settings.names, settings.constraints)
-        least = 1 if rule.robust is None else robust.fewest(rule.robust)
-        if settings.names and len(settings.names) < least:
-            raise ValueError(
-                f"robust={rule.robust} needs at least {least} clients in every round, but names lists "
-                f"{len(settings.names)}"
-            )
-        self.roster.look(self.grid, max(settings.min_clients, least, len(settings.names)), settings.wait)
+        self.events = EventLog(settings.events)
+        self.grid = PromptGrid(grid, settings.update_timeout, settings.enough)
+        self.roster = Roster(settings, self.events)
+        self.roster.look(self.grid, settings.min_clients, settings.wait, all_expected=True)
         constraints = self.roster.constraints
         if constraints is None:
-            raise TimeoutError(f"no client was connected within {settings.wait:g} s (wait)")
+            who = "client of the list" if settings.clients else "client"
+            raise TimeoutError(f"no {who} was connected within {settings.wait:g} s (wait)")
+        self._warn_of_the_largest(settings)
         exact = self.roster.tells_all and self._everyone(settings)
         careful = chosen or rule.robust is not None
         asked_memory = settings.memory if careful or settings.memory != "auto" else None
         self.settings = settings = replace(settings, memory=self._memory(settings, chosen))
-        self.clients = RemoteClients(self.grid, self.roster, settings)
+        self.clients = RemoteClients(self.grid, self.roster, settings, self.events)
         statistics = self._statistics()
         jumps = self.roster.stands_in
         method = (
@@ -97,7 +99,9 @@ class Course:
         )
         self.run = RunState(method, params, constraints, statistics, rounds, settings)
         self.cycles = RemoteCycles(rule, rounds, self.run, self.clients, settings, exact) if chosen else None
-        self.reader = Reader(self.roster, wire.shapes(params), constraints, statistics, self.run.dtype, settings)
+        self.reader = Reader(
+            self.roster, wire.shapes(params), constraints, statistics, self.run.dtype, settings, self.events
+        )
         self.metrics: dict[int, MetricRecord] = {}
         self._share, self._told_to_stop = SwitchShare(), False
         self._began = time.perf_counter()
@@ -169,16 +173,18 @@ class Course:
             return False
         self.run.go_on(there, in_cycles=cycles is not None)
         self.roster.recall(there.names)
+        gone = self._leave_out()
         self._began -= there.seconds
         told = json.loads(there.journal) if there.journal else {}
         if "memory" in told:
             self.run.smooth_by(told["memory"])
         if cycles is not None:
-            cycles.go_on(there.best, told["cycles"])
+            cycles.go_on(there.best, told["cycles"], gone)
         elif "numbers" in told:
             self.run.rule = with_numbers(self.run.rule, told["numbers"])
         self._share.with_rounds(self._history())
         logger.info("going on after %d of %d rounds", there.done, self.run.rounds)
+        self.events.tell("resumed", f"after {there.done} of {self.run.rounds} rounds")
         return True
 
     @property
@@ -242,17 +248,23 @@ class Course:
 
     def finish(self, stopped: bool) -> Result:
         """The result; ``stopped``: the rounds ended before their time."""
-        run, history, cycles = self.run, self._history(), self.cycles
+        run, cycles, kept = self.run, self.cycles, self.roster.kept
         if cycles is not None and cycles.done < run.done:  # for the answer only: a checkpoint goes on with this cycle
             cycles.close()
+        history = history_of(self._history(), kept)
+        state = run.state
+        if state.memory is not None:
+            state = state._replace(memory=memory_of(state.memory, kept))
+        if state.consistency is not None:
+            state = state._replace(consistency=consistency_of(state.consistency, kept))
         assert history.per_client is not None
         asked = (history.per_client.clients >= 0).sum(axis=1)
         self.clients.participants = max(1, round(float(asked.mean())))
         ending = Ending(
-            run.state,
+            state,
             history,
             run.rule,
-            tuple(self.roster.names),
+            tuple(self.roster.names[i] for i in kept),
             averaging_from=run.averaging_from,
             answer="average" if self.settings.answer == "auto" else self.settings.answer,
             stopped=stopped and run.done < run.rounds and not run.diverged,
@@ -262,10 +274,48 @@ class Course:
         )
         # How much reports scatter at one iterate is not measured here: it would take rounds of its own.
         result = conclude(ending, self.clients, lambda: math.nan)
+        if self.settings.exclude:
+            result = replace(result, diagnosis=(*result.diagnosis, self._excluded(self._history())))
+        self.events.tell("finished", str(result.status))
         if run.void_in_a_row < self.settings.patience:
             return result
         why = f"{result.status.message}. The last {run.void_in_a_row} rounds were void, so it ended (patience)"
         return replace(result, status=replace(result.status, message=why))
+
+    def _warn_of_the_largest(self, settings: StrategySettings) -> None:
+        """Tell where one client's rows decide what is on all data put together: there is only its word for them."""
+        if settings.pooled is None or len(self.roster.names) < 3:
+            return
+        rows = {name: self.roster.rows(i) for i, name in enumerate(self.roster.names)}
+        name = max(rows, key=lambda own: rows[own])
+        known = name in settings.listed and settings.listed[name].rows is not None
+        if known or 2 * rows[name] <= sum(rows.values()):
+            return
+        why = f"it says that it has {rows[name]:,} of {sum(rows.values()):,} rows, and so decides the pooled constraint"
+        logger.warning("client %r: %s", name, why)
+        self.events.tell("weighs most", why, client=name)
+
+    def _leave_out(self) -> list[int]:
+        """Forget what is remembered of clients that are excluded from now on; their indices."""
+        gone = sorted(set(range(len(self.roster.names))) - set(self.roster.kept))
+        self.run.forget(gone)
+        for i in gone:
+            self.events.tell("excluded", "it is left out from now on (exclude)", client=self.roster.names[i])
+        return gone
+
+    def _excluded(self, history: History) -> Finding:
+        """Who was left out, and in how many rounds it had taken part before."""
+        gone = set(range(len(self.roster.names))) - set(self.roster.kept)
+        assert history.per_client is not None
+        assert history.per_client.fates is not None
+        counted = np.isin(history.per_client.clients, list(gone)) & (history.per_client.fates == Fate.COUNTED)
+        rounds = int(counted.any(axis=1).sum())
+        before = f"; {rounds} round{'s' * (rounds != 1)} before had counted some of them" if rounds else ""
+        return Finding(
+            "clients are excluded",
+            f"{few_of([repr(name) for name in self.settings.exclude], 5)} left out (exclude){before}",
+            "Nothing is said of them, neither by the status nor by a certificate: say so wherever the model goes",
+        )
 
     def _history(self) -> History:
         assert self.run.record is not None

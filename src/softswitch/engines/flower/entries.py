@@ -83,7 +83,7 @@ def with_memory(record: Record, remembered: Remembered | None, k: int) -> Record
         return record
     heard = np.asarray(remembered.heard_at)
     oldest: Any = np.asarray([k - heard[heard >= 0].min(initial=k)], np.int32)
-    unheard: Any = np.asarray([(heard < 0).sum()], np.int32)
+    unheard: Any = np.asarray([(heard == -1).sum()], np.int32)
     return record._replace(unheard=unheard, oldest=oldest)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flwr.app import Message, RecordDict
@@ -32,43 +32,111 @@ class Lost(Exception):  # noqa: N818 (what became of a client, not an error of o
 
     Attributes:
         for_good: whether it would do the same again.
+        silent: whether nothing at all came from it in all the time it had.
     """
 
-    def __init__(self, why: str, *, for_good: bool = False) -> None:
+    def __init__(self, why: str, *, for_good: bool = False, silent: bool = False) -> None:
         super().__init__(why)
         self.for_good = for_good
+        self.silent = silent
 
 
-def exchange(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Message | Lost]:
+class Outstanding:
+    """Messages that were sent and are not answered yet, each known by a number that whoever asks chooses.
+
+    Args:
+        grid: Flower's.
+        timeout: seconds that each has for its answer.
+    """
+
+    def __init__(self, grid: Grid, timeout: float) -> None:
+        self._grid = grid
+        self._timeout = timeout
+        self._waiting: dict[str, tuple[int, float]] = {}  # message's id -> its number, and until when
+        self._unsent: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._unsent)
+
+    @property
+    def numbers(self) -> set[int]:
+        """Those that are not answered yet."""
+        return {number for number, _ in self._waiting.values()} | set(self._unsent)
+
+    def send(self, messages: Mapping[int, Message], timeout: float | None = None) -> None:
+        """Send messages.
+
+        Args:
+            messages: by their numbers.
+            timeout: seconds that these have.
+        """
+        if not messages:
+            return
+        sent = set(self._grid.push_messages(list(messages.values())))
+        until = time.monotonic() + (self._timeout if timeout is None else timeout)
+        for number, message in messages.items():
+            if message.metadata.message_id in sent:
+                self._waiting[message.metadata.message_id] = number, until
+            else:
+                self._unsent.append(number)
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Wait for these no longer: whatever they answer is ignored."""
+        gone = set(numbers)
+        self._waiting = {own: (number, until) for own, (number, until) in self._waiting.items() if number not in gone}
+
+    def hear(self) -> list[tuple[int, Message | Lost]]:
+        """What has come since, with the numbers of the messages it answers; and what has taken too long."""
+        found: list[tuple[int, Message | Lost]] = [(one, Lost("the message could not be sent")) for one in self._unsent]
+        self._unsent = []
+        if not self._waiting:
+            return found
+        now = time.monotonic()
+        for message_id, answer in _pull(self._grid, list(self._waiting)):
+            number, _ = self._waiting.pop(message_id, (None, 0.0))
+            if number is not None:
+                found.append((number, answer))
+        for message_id, (number, until) in list(self._waiting.items()):
+            if now >= until:
+                del self._waiting[message_id]
+                found.append((number, Lost(f"no answer within {self._timeout:g} s", silent=True)))
+        return found
+
+
+def pauses() -> Iterator[float]:
+    """Seconds from one look for answers to the next: short at first, then ever longer."""
+    pause = FIRST_LOOK
+    while True:
+        yield pause
+        pause = min(1.3 * pause, RAREST_LOOK)
+
+
+def exchange(
+    grid: Grid, messages: Sequence[Message], timeout: float, enough: int | None = None
+) -> list[Message | Lost]:
     """Send messages and wait for replies, each in its message's place.
 
     Args:
         grid: Flower's.
         messages: one a client.
         timeout: seconds to wait; what has not come by then is lost.
+        enough: as soon as so many replies have come, the others are not waited for; None: all are.
     """
-    if not messages:
-        return []
-    messages = list(messages)
-    sent = set(grid.push_messages(messages))
     answers: list[Message | Lost] = [Lost("the message could not be sent")] * len(messages)
-    ids = {message.metadata.message_id: place for place, message in enumerate(messages)}
-    waiting = {message_id: place for message_id, place in ids.items() if message_id in sent}
-    until, pause = time.monotonic() + timeout, FIRST_LOOK
-    while waiting:
-        for message_id, answer in _pull(grid, list(waiting)):
-            place = waiting.pop(message_id, None)
-            if place is not None:
-                answers[place] = answer
-        if not waiting:
+    outstanding, replies = Outstanding(grid, timeout), 0
+    outstanding.send(dict(enumerate(messages)))
+    until = time.monotonic() + timeout
+    for pause in pauses():
+        for place, answer in outstanding.hear():
+            answers[place] = answer
+            replies += isinstance(answer, Message)
+        if not outstanding:
+            return answers
+        if enough is not None and replies >= enough:
             break
-        left = until - time.monotonic()
-        if left <= 0:
-            break
-        time.sleep(min(pause, left))
-        pause = min(1.3 * pause, RAREST_LOOK)
-    for place in waiting.values():
-        answers[place] = Lost(f"no answer within {timeout:g} s")
+        time.sleep(max(0.0, min(pause, until - time.monotonic())))
+    for place in outstanding.numbers:
+        answers[place] = Lost(f"it was not waited for: {replies} of {len(messages)} had answered (quorum)")
     return answers
 
 
@@ -101,14 +169,17 @@ class PromptGrid(Grid):
         answers: of the last ``send_and_receive``, in the order of its messages.
     """
 
-    def __init__(self, grid: Grid, timeout: float) -> None:
+    def __init__(self, grid: Grid, timeout: float, enough: Callable[[int], int | None] | None = None) -> None:
         self._grid = grid
         self._timeout = timeout
+        self._enough = enough
         self.answers: list[Message | Lost] = []
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Send and wait; failures are left out here."""
-        self.answers = exchange(self._grid, list(messages), self._timeout if timeout is None else timeout)
+        asked = list(messages)
+        enough = None if self._enough is None else self._enough(len(asked))
+        self.answers = exchange(self._grid, asked, self._timeout if timeout is None else timeout, enough)
         return [answer for answer in self.answers if isinstance(answer, Message)]
 
     def set_run(self, run: Any) -> None:
@@ -129,6 +200,10 @@ class PromptGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         """As the grid."""
         return self._grid.get_node_ids()
+
+    def get_nodes(self) -> Iterable[Any]:
+        """As the grid."""
+        return self._grid.get_nodes()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """As the grid."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -23,6 +24,7 @@ class InProcessGrid(Grid):
         nodes: each node's config by its id, such as ``{1: {"partition-id": 0}}``; or how many nodes there are, each
             with ``partition-id`` and ``num-partitions`` as in Flower's simulations.
         run_config: what the clients' contexts hold under that name.
+        keys: the nodes' public keys by their ids, as a SuperLink would tell them: OpenSSH or PEM.
 
     Attributes:
         connected: the ids of the nodes that can be reached; take some out, put them back.
@@ -36,6 +38,7 @@ class InProcessGrid(Grid):
         app: ClientApp,
         nodes: int | Mapping[int, Mapping[str, Any]],
         run_config: Mapping[str, Any] | None = None,
+        keys: Mapping[int, str | bytes] | None = None,
     ) -> None:
         if isinstance(nodes, int):
             nodes = {100 + i: {"partition-id": i, "num-partitions": nodes} for i in range(nodes)}
@@ -46,6 +49,7 @@ class InProcessGrid(Grid):
             for node, config in nodes.items()
         }
         self.connected = set(nodes)
+        self._keys = {node: key.encode() if isinstance(key, str) else key for node, key in (keys or {}).items()}
         self._replies: dict[str, Message] = {}
         self._ids = itertools.count(1)
         # A Message outside of a run of Flower's own has nobody to be from.
@@ -62,6 +66,10 @@ class InProcessGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         """Those connected."""
         return sorted(self.connected)
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Those connected, with their keys."""
+        return [NodeInfo(node_id=node, public_key=self._keys.get(node, b"")) for node in self.get_node_ids()]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Let every node answer its message; what is sent to a node that is gone is never answered."""

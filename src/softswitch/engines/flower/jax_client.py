@@ -42,7 +42,7 @@ class JaxClient:
             "auto".
         replace: draw rows with replacement, or without. Left out: with, but where it has no more rows than a batch, it
             takes each of them once.
-        strata: a column to draw by, as in ``ClientData.from_arrays``.
+        strata: a column to draw by, as in ``ClientData.from_arrays``; a ``ClientPolicy`` takes them for its classes.
         held_out: rows it does not train on, for the certificate.
     """
 
@@ -80,6 +80,8 @@ class JaxClient:
         self.gradient_rows = first.update_batching.width
         self.constraints = first.constraints
         self.stands_in = first.stands_in
+        if strata is not None:
+            self.class_rows = tuple(int(rows) for rows in self._data.stratum_sizes[0])
         told = jax.eval_shape(_report, first, problem.start, np.zeros(3, np.uint32))[2]
         self.statistics = 0 if told is None else int(told.shape[0])
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from flwr.app import Message, RecordDict
+from flwr.app import Message, MetricRecord, RecordDict
 
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.client_app import clipped
 from softswitch.engines.flower.entries import no_reports
 from softswitch.engines.flower.exchange import Lost
+from softswitch.engines.flower.members.value_limits import ValueLimits
 from softswitch.engines.flower.roster import Roster
 from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.method.messages import Reports
 from softswitch.results.history import Fate
+from softswitch.runs.events import EventLog
 
 logger = logging.getLogger("softswitch.flower")
 
@@ -34,12 +37,29 @@ def put_together(pooled: Callable[[Any], Any], sums: Sequence[np.ndarray] | np.n
     return value
 
 
+def _most_statistics(answers: Sequence[Message | Lost]) -> int | None:
+    """How many statistics most of those who answered have told: whoever is read first does not decide it."""
+    told = (answer.content.get(wire.VALUES) for answer in answers if isinstance(answer, Message))
+    counts = Counter(
+        len(record["statistics"]) if isinstance(record["statistics"], list) else 1
+        for record in told
+        if isinstance(record, MetricRecord) and "statistics" in record
+    )
+    most = counts.most_common(2)
+    return None if not most or (len(most) > 1 and most[0][1] == most[1][1]) else most[0][0]
+
+
 class _Said(Exception):  # noqa: N818
     """A client said that it would not take part."""
 
 
 class Reader:
-    """Turns answers into reports and directions, and names whoever fails in the log."""
+    """Turns answers into reports and directions, and names whoever fails in the log.
+
+    Attributes:
+        silent: the clients of whom nothing came in the present round,
+        answered: and those who answered something.
+    """
 
     def __init__(
         self,
@@ -49,15 +69,21 @@ class Reader:
         statistics: int | None,
         dtype: np.dtype,
         settings: StrategySettings,
+        events: EventLog,
     ) -> None:
         self._roster = roster
+        self._events = events
+        ranges = settings.objective_range, settings.constraint_range, settings.statistics_range
+        self._limits = ValueLimits(*ranges, constraints)
+        self.silent: set[int] = set()
+        self.answered: set[int] = set()
         self._expected = expected
         self._constraints = constraints
         self._dtype = dtype
         self._largest = settings.largest_number
         self._clip_norm = settings.clip_norm
         self._pooled = settings.pooled
-        self._statistics = statistics
+        self._statistics = settings.statistics if statistics is None else statistics
         self._keeps_sums = statistics is not None
 
     def reports(self, k: int, clients: list[int], answers: Sequence[Message | Lost]) -> tuple[Reports, np.ndarray]:
@@ -68,6 +94,9 @@ class Reader:
         nobody = no_reports(len(clients), self._constraints, self._dtype, self._pooled is not None)
         objective, constraint, mask = (np.array(part) for part in (nobody.objective, nobody.constraint, nobody.mask))
         fates, sums = np.zeros(len(clients), np.int32), {}
+        self.silent, self.answered = set(), set()
+        if self._pooled is not None and not self._statistics:
+            self._statistics = _most_statistics(answers)
         for place, (index, answer) in enumerate(zip(clients, answers, strict=True)):
             values = self._usable(k, index, answer, place, fates, (Fate.NO_REPORT, Fate.BAD_REPORT), self._values)
             if values is None:
@@ -120,27 +149,33 @@ class Reader:
             found = read(answer.content)
         except Lost as lost:
             fates[place] = otherwise[0]
+            if lost.silent:
+                self.silent.add(index)
             logger.warning("round %d: client %r is lost: %s", k, name, lost)
+            self._events.tell("lost", f"{otherwise[0].told}: {lost}", client=name)
+            return None
         except _Said as said:
             fates[place] = Fate.REFUSED
             logger.warning("round %d: client %r refuses: %s", k, name, said)
+            self._events.tell("refused", str(said), client=name)
         except wire.Unacceptable as error:
             fates[place] = otherwise[1]
             logger.warning("round %d: what client %r sent is rejected: %s", k, name, error)
+            self._events.tell("rejected", f"{otherwise[1].told}: {error}", client=name)
         else:
             fates[place] = Fate.COUNTED
-            return found
-        return None
+        self.answered.add(index)
+        return found if fates[place] == Fate.COUNTED else None
 
     def _values(self, content: RecordDict) -> wire.Values:
         values = wire.checked_values(content, self._constraints, self._pooled is not None, self._largest)
-        if values.statistics is not None:
-            self._statistics = self._statistics or len(values.statistics)
-            if len(values.statistics) != self._statistics:
-                raise wire.Unacceptable(
-                    f"it has {len(values.statistics)} statistics, where {self._statistics} are expected"
-                )
-        return values
+        if values.statistics is not None and self._statistics is None:
+            raise wire.Unacceptable("clients differ in how many statistics they report; set statistics")
+        if values.statistics is not None and len(values.statistics) != self._statistics:
+            raise wire.Unacceptable(
+                f"it has {len(values.statistics)} statistics, where {self._statistics} are expected"
+            )
+        return self._limits.check(values)
 
     def _direction(self, content: RecordDict) -> wire.Arrays:
         direction = wire.checked_arrays(content.get(wire.DIRECTION), self._expected, self._largest)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
+import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from softswitch.clients.oracle import Judged
 from softswitch.engines.flower import wire
-from softswitch.engines.flower.exchange import Lost, exchange
+from softswitch.engines.flower.exchange import Lost, Outstanding, pauses
+from softswitch.engines.flower.members.told_intervals import IntervalLimits, checked_intervals
+from softswitch.engines.flower.members.value_limits import ValueLimits
 from softswitch.engines.flower.reading import put_together
 from softswitch.engines.flower.roster import Roster
 from softswitch.engines.flower.strategy_settings import StrategySettings
@@ -21,7 +25,8 @@ from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
 from softswitch.guarantees.unseen_rows.step_up import certificate_of
 from softswitch.problem.parameters import Params
 from softswitch.problem.ranges import Range, checked_range, each_range, ends, has_two_values
-from softswitch.results.certificate import Certificate, Interval, Method
+from softswitch.results.certificate import Certificate, Interval
+from softswitch.runs.events import EventLog
 from softswitch.support import checks
 
 logger = logging.getLogger("softswitch.flower")
@@ -41,7 +46,10 @@ class RemoteClients:
     steadied_by = "batch_size"
     rows_a_report: int | None = None
 
-    def __init__(self, grid: Grid, roster: Roster, settings: StrategySettings) -> None:
+    def __init__(self, grid: Grid, roster: Roster, settings: StrategySettings, events: EventLog | None = None) -> None:
+        self._events = EventLog() if events is None else events
+        self._ranges = settings.objective_range, settings.constraint_range
+        self._limits = ValueLimits(*self._ranges, settings.statistics_range, roster.constraints or 1)
         self._grid = grid
         self._roster = roster
         self._local_steps = settings.local_steps
@@ -52,8 +60,8 @@ class RemoteClients:
         self.participants = 1
 
     def rows(self, index: int) -> int:
-        """How many rows a client trains on."""
-        return self._roster.rows(index)
+        """How many rows a client trains on, by its place among those that are not excluded."""
+        return self._roster.rows(self._roster.kept[index])
 
     @property
     def stands_in(self) -> bool:
@@ -64,11 +72,16 @@ class RemoteClients:
         """How many rows a round evaluates values on, and how many it evaluates gradients on."""
         return rows_held[:, 0], self._local_steps * rows_held[:, 1]
 
-    def judge(self, params: Params, *, patiently: bool = True) -> Judged:
-        """f_i and g_i of every client on all of its rows; NaN for one that does not answer.
+    def judge(self, params: Params) -> Judged:
+        """f_i and g_i of every client that is not excluded, on all of its rows; NaN for one that does not answer.
 
-        ``patiently``: wait for those who are not connected, and ask again those who do not answer.
+        Those who are not connected are waited for, and those who fail for now asked again.
         """
+        every, kept = self.judge_now(params, patiently=True), self._roster.kept
+        return Judged(every.objective[kept], every.constraint[kept], every.pooled)
+
+    def judge_now(self, params: Params, *, patiently: bool = False) -> Judged:
+        """The same of everyone ever met, by its index: NaN for those excluded, and for those not there now."""
         constraints = self._roster.constraints or 1
         many = len(self._roster.names)
         objective, constraint = np.full(many, np.nan), np.full((many, constraints), np.nan)
@@ -76,6 +89,10 @@ class RemoteClients:
 
         def take(index: int, answer: Message) -> None:
             values = wire.checked_values(answer.content, constraints, self._pooled is not None, self._largest)
+            self._limits.check(values)
+            known = self._roster.statistics
+            if values.statistics is not None and len(values.statistics) != (known or len(values.statistics)):
+                raise wire.Unacceptable(f"it has {len(values.statistics)} statistics, where {known} are expected")
             objective[index], constraint[index] = values.objective, values.constraint
             client = self._roster.clients[index]
             if values.statistics is not None and client is not None:
@@ -98,15 +115,20 @@ class RemoteClients:
     ) -> Certificate | None:
         """Bound every client's objective and constraint from rows that it held out; None where nobody did.
 
-        Each client computes its own intervals and tells only those. The arguments are those of ``softswitch.certify``.
+        Each client computes its own intervals and tells only those. The arguments are those of ``softswitch.certify``;
+        ranges that are left out are those of the run's settings.
         """
+        objective_range = self._ranges[0] if objective_range is None else objective_range
+        constraint_range = self._ranges[1] if constraint_range is None else constraint_range
         error = 1 - checks.probability("confidence", confidence)
         functions = 1 + (self._roster.constraints or 1)
         ranges = [checked_range("objective_range", objective_range), *each_range(constraint_range, functions - 1)]
-        held_out = [client is not None and client.held_out_rows > 0 for client in self._roster.clients]
-        if not any(held_out):
+        held_out = {
+            i: client.held_out_rows for i in self._roster.kept if (client := self._roster.clients[i]) is not None
+        }
+        who = [i for i, rows in held_out.items() if rows > 0]
+        if not who:
             return None
-        who = np.flatnonzero(held_out).tolist()
         levels = ErrorLevels(error / len(who), error, tolerance)
         settings = ConfigRecord(
             {
@@ -122,10 +144,11 @@ class RemoteClients:
         found: dict[int, list[Interval]] = {}
 
         def take(index: int, answer: Message) -> None:
-            found[index] = checked_intervals(answer.content, functions)
+            limits = IntervalLimits(held_out[index], levels, ranges, self._largest)
+            found[index] = checked_intervals(answer.content, functions, limits)
 
         self._ask_all(wire.CERTIFY, content, take, who)
-        told = [(name, found.get(i)) for i, name in enumerate(self._roster.names)]
+        told = [(self._roster.names[i], found.get(i)) for i in self._roster.kept]
         return certificate_of(told, confidence, levels, ranges)
 
     def _ask_all(
@@ -137,73 +160,52 @@ class RemoteClients:
         *,
         patiently: bool = True,
     ) -> None:
-        """Ask every client; whoever does not answer is asked again."""
-        left = list(range(len(self._roster.names))) if who is None else list(who)
-        for attempt in range(ATTEMPTS if patiently else 1):
-            wait = self._wait if patiently and not attempt else 0.0
-            self._roster.look(self._grid, len(self._roster.names), wait)
-            nodes = self._roster.connected
-            asked = [index for index in left if index in nodes]
-            messages = [Message(content, nodes[index], kind, ttl=self._timeout, group_id=kind) for index in asked]
-            for index, answer in zip(asked, exchange(self._grid, messages, self._timeout), strict=True):
-                name = self._roster.names[index]
-                try:
-                    if isinstance(answer, Lost):
-                        raise answer
-                    if (why := wire.refused(answer.content)) is not None:
-                        raise wire.Unacceptable(f"it refused: {why}")
-                    take(index, answer)
-                    left.remove(index)
-                except Lost as lost:
-                    logger.warning("client %r did not answer (%s): %s", name, kind, lost)
-                    if lost.for_good:
-                        left.remove(index)
-                except wire.Unacceptable as error:
-                    logger.warning("client %r's answer is rejected (%s): %s", name, kind, error)
-                    left.remove(index)
-            if not left:
-                return
+        """Ask every client, all within one time limit; whoever comes back in this time, or fails for now, is asked too.
 
+        ``patiently``: wait for those who are not connected, and ask also those who stayed silent of late.
+        """
+        self._roster.look(self._grid, 0, 0.0)
+        left = set(self._roster.kept if who is None else who)
+        if not patiently:
+            left &= set(self._roster.awake(self._events.round or 0, 0))
+        tries, most = Counter[int](), ATTEMPTS if patiently else 1
+        outstanding, began = Outstanding(self._grid, self._timeout), time.monotonic()
+        until = began + self._timeout
+        expected = min(until, began + (self._wait if patiently else 0.0))
+        for pause in pauses():
+            nodes, now = self._roster.connected, time.monotonic()
+            may_ask = now < until or not tries  # those who are there are asked, however long it took to see them
+            ready = [i for i in sorted(left - outstanding.numbers) if i in nodes and tries[i] < most and may_ask]
+            tries.update(ready)
+            messages = {i: Message(content, nodes[i], kind, ttl=self._timeout, group_id=kind) for i in ready}
+            outstanding.send(messages, max(0.0, until - now))
+            left -= {i for i, answer in outstanding.hear() if self._is_done(i, answer, kind, take)}
+            again = any(i in nodes and tries[i] < most for i in left - outstanding.numbers)
+            comes = now < expected and any(i not in nodes for i in left)
+            if now >= until or not (outstanding or again or comes):
+                break
+            time.sleep(min(pause, max(0.0, until - now)))
+            self._roster.look(self._grid, 0, 0.0)
+        for i in sorted(outstanding.numbers):
+            self._is_done(i, Lost(f"no answer within {self._timeout:g} s"), kind, take)
+        for i in sorted(i for i in left if not tries[i]):
+            logger.warning("client %r was not there (%s)", self._roster.names[i], kind)
+            self._events.tell("lost", f"it was not there ({kind})", client=self._roster.names[i])
 
-def checked_intervals(content: RecordDict, functions: int) -> list[Interval]:
-    """Intervals that a client sent, or raise."""
-    told = content.get(wire.INTERVALS)
-    if not isinstance(told, MetricRecord):
-        raise wire.Unacceptable("there are no intervals")
-    plain = {"alone": math.nan, "meets_at": 1.0, "violates_at": 1.0, "method": float(list(Method).index(Method.NORMAL))}
-    names = ("estimate", "lower", "upper", "rows", "deviation", "approximate", *plain)
-    columns = {
-        name: [plain[name]] * functions if name in plain and name not in told else wire.numbers(told, name)
-        for name in names
-    }
-    if {len(column) for column in columns.values()} != {functions}:
-        raise wire.Unacceptable(f"there are not {functions} intervals")
-    found = []
-    for j in range(functions):
-        row = {name: columns[name][j] for name in names}
-        ordered = row["lower"] <= row["upper"]
-        inside = math.isnan(row["estimate"]) or row["lower"] <= row["estimate"] <= row["upper"]
-        counted = row["rows"] == math.floor(row["rows"]) if 0 <= row["rows"] < 2**53 else False
-        endless = math.isinf(row["lower"]) and math.isinf(row["upper"])
-        chances = all(0 <= row[name] <= 1 for name in ("meets_at", "violates_at"))
-        alone = math.isnan(row["alone"]) or row["alone"] <= row["upper"]
-        made = row["method"] in range(len(Method))
-        if not (chances and alone and made):
-            raise wire.Unacceptable(f"{row} is not an interval")
-        if not (ordered and inside and counted and row["deviation"] >= 0 and (row["rows"] >= 1 or endless)):
-            raise wire.Unacceptable(f"{row} is not an interval")
-        found.append(
-            Interval(
-                row["estimate"],
-                row["lower"],
-                row["upper"],
-                int(row["rows"]),
-                row["deviation"],
-                approximate=row["approximate"] != 0,
-                alone=row["alone"],
-                meets_at=row["meets_at"],
-                violates_at=row["violates_at"],
-                method=list(Method)[int(row["method"])],
-            )
-        )
-    return found
+    def _is_done(self, index: int, answer: Message | Lost, kind: str, take: Callable[[int, Message], None]) -> bool:
+        """Take an answer; whether there is nothing more to ask this client."""
+        name = self._roster.names[index]
+        try:
+            if isinstance(answer, Lost):
+                raise answer
+            if (why := wire.refused(answer.content)) is not None:
+                raise wire.Unacceptable(f"it refused: {why}")
+            take(index, answer)
+        except Lost as lost:
+            logger.warning("client %r did not answer (%s): %s", name, kind, lost)
+            self._events.tell("lost", f"{kind}: {lost}", client=name)
+            return lost.for_good
+        except wire.Unacceptable as error:
+            logger.warning("client %r's answer is rejected (%s): %s", name, kind, error)
+            self._events.tell("rejected", f"{kind}: {error}", client=name)
+        return True

@@ -200,8 +200,8 @@ class RemoteCycles:
         }
         return best.params, json.dumps(told)
 
-    def go_on(self, params: Params, journal: str) -> None:
-        """Take up the cycles that a checkpoint has kept: nothing is chosen again."""
+    def go_on(self, params: Params, journal: str, gone: list[int]) -> None:
+        """Take up the cycles that a checkpoint has kept: nothing is chosen again. Those ``gone`` do not count now."""
         told = json.loads(journal)
         self.past = [Cycle.from_dict(one) for one in told["past"]]
         words, objective, constraint, pooled = told["best"]
@@ -212,6 +212,7 @@ class RemoteCycles:
             np.asarray(constraint, float).reshape(-1, self._run.constraints),
             None if pooled is None else np.asarray(pooled, float),
         )
+        self._forget(gone)
         self._factor, self._shift, self._momentum, self._size, self._measures = told["next"]
         self._start_constraint, self._exact = told["start"], told["exact"]
         self.end, numbers = told["now"]
@@ -219,8 +220,15 @@ class RemoteCycles:
         if self._run.done == self.done and not self.over:
             self.begin()
 
+    def _forget(self, clients: list[int]) -> None:
+        """What some clients told of the best answer so far does not count any longer."""
+        best = self._best.widened(max([len(self._best.objective), *(index + 1 for index in clients)]))
+        objective, constraint = best.objective.copy(), best.constraint.copy()
+        objective[clients], constraint[clients] = np.nan, np.nan
+        self._best = best._replace(objective=objective, constraint=constraint)
+
     def _told(self, params: Params, words: str) -> _Told:
-        judged: Judged = self._clients.judge(params, patiently=False)
+        judged: Judged = self._clients.judge_now(params)
         return _Told(params, words, judged.objective, judged.constraint, judged.pooled)
 
     def _candidates(self, state: State, begin: int) -> list[tuple[Params, str]]:

@@ -17,6 +17,7 @@ from softswitch.clients.evaluation import Overview
 from softswitch.clients.sampling import choose_clients, words_to_choose
 from softswitch.engines.between_cycles import numbers_of
 from softswitch.engines.flower.entries import entry, joined, no_reports, with_memory
+from softswitch.engines.flower.members.leaving_out import without
 from softswitch.engines.flower.reading import put_together
 from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.engines.flower.wire import Arrays
@@ -104,7 +105,7 @@ class RunState:
         self._local_steps = settings.local_steps
         self._key = jax.random.key(settings.seed)
         self._domain = as_argument(settings.domain)
-        self._min_clients = max(settings.min_clients, 0 if rule.robust is None else robust.fewest(rule.robust))
+        self._min_clients = settings.min_clients
         self._pooled = settings.pooled
         self.dtype = np.dtype(float_dtype(params))
         memory = settings.memory
@@ -210,6 +211,11 @@ class RunState:
         self.averaging_from = averaging_from
         self.state = jax.tree.map(jnp.asarray, standing.state)
         self.record, self.done = standing.record, standing.done
+
+    def forget(self, clients: list[int]) -> None:
+        """Forget what is remembered of some clients, as if they had never been heard."""
+        if self.state.memory is not None:
+            self.state = self.state._replace(memory=without(self.state.memory, clients))
 
     def sample(self, connected: list[int], known: int) -> list[int]:
         """I_k out of the connected clients, from the seed and k; where the server remembers, by need.

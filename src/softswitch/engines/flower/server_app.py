@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +17,8 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from softswitch.engines.flower.flat_params import flat, initial_arrays
+from softswitch.engines.flower.members.client_names import written_name
+from softswitch.engines.flower.members.listed import keys_in
 from softswitch.engines.flower.strategy import SwitchingStrategy
 from softswitch.engines.flower.strategy_settings import StrategySettings, with_changes
 from softswitch.method.rules import Rule
@@ -26,6 +28,7 @@ from softswitch.results.certificate import Certificate
 from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
 from softswitch.runs.checkpoints import Checkpoints
+from softswitch.runs.events import EVENTS
 from softswitch.runs.folder import (
     ABOUT,
     CHECKPOINTS,
@@ -62,10 +65,12 @@ def server_app(
     It runs the rounds, keeps checkpoints, asks all clients how good the answer is, certifies it on the rows that they
     held out, and writes the same folder as ``softswitch train``, with a report where Jinja is installed.
 
-    The run's own config may hold ``rounds``, ``seed``, ``out`` and ``resume``, so that ``flwr run --run-config
-    'rounds=50'`` changes them: ``resume=true`` goes on with the newest run of this name below ``out`` that was not
-    finished, or ended before its time, with its own ``rounds`` and ``seed``, after at most one lost round;
-    ``resume="FOLDER"`` with that one.
+    The run's own config may hold ``rounds``, ``seed``, ``out``, ``resume``, ``clients`` and ``exclude``, so that ``flwr
+    run --run-config 'rounds=50'`` changes them. ``resume=true`` goes on with the newest run of this name below ``out``
+    that was not finished, or ended before its time, with its own ``rounds`` and ``seed``, after at most one lost round;
+    ``resume="FOLDER"`` with that one. ``clients="FOLDER"`` is a folder with the public key of every client that may
+    take part, in a file NAME.pub each. ``exclude="NAME, NAME"`` goes on without these; a resumed run stays without
+    those that were left out before.
 
     Args:
         rule: the method and its settings; or a function that makes it of the run's config.
@@ -76,7 +81,7 @@ def server_app(
             an absolute one.
         name: of the run's folder, before its time.
         confidence: of the certificate; None: none is made.
-        objective_range: the range of the objective on a single row, as for ``certify``.
+        objective_range: the range of the objective on a single row, as for ``certify``; reports outside are rejected.
         constraint_range: and of the constraint.
         settings: of ``SwitchingStrategy``;
         changes: or single ones by their names.
@@ -87,6 +92,8 @@ def server_app(
     checked_range("objective_range", objective_range)
     checked_ranges(constraint_range)
     chosen = with_changes(settings, changes)
+    given = {"objective_range": objective_range, "constraint_range": constraint_range}
+    chosen = with_changes(chosen, {name: bounds for name, bounds in given.items() if bounds is not None})
     if chosen.checkpoints is not None:
         raise ValueError("checkpoints are kept in the run's folder; use SwitchingStrategy to keep them elsewhere")
     if isinstance(rule, Rule):
@@ -105,11 +112,18 @@ def server_app(
         where = Path(str(config.get("out") or out)).expanduser()
         folder, about = _folder(where, name, config, asked)
         asked = about["asked"]  # a resumed run is what it was
+        own = _members(chosen, config, about.get("excluded", ()))
+        if own.exclude:
+            about = about | {"excluded": list(own.exclude)}
         strategy = SwitchingStrategy(
-            method, chosen, seed=asked["seed"], checkpoints=Checkpoints(folder / CHECKPOINTS, every=0)
+            method,
+            own,
+            seed=asked["seed"],
+            checkpoints=Checkpoints(folder / CHECKPOINTS, every=0),
+            events=own.events or folder / EVENTS,
         )
         write_json(folder / ABOUT, about)
-        write_atomically(folder / CONFIG, _settings(method, first, asked, chosen).encode(), durable=False)
+        write_atomically(folder / CONFIG, _settings(method, first, asked, own).encode(), durable=False)
         strategy.start(grid, initial_arrays(first), asked["rounds"])
         result, clients = strategy.result, strategy.clients
         assert result is not None
@@ -122,13 +136,20 @@ def server_app(
                 result.params,
                 float(method.tolerance),
                 confidence,
-                objective_range=objective_range,
-                constraint_range=constraint_range,
             )
             write_result(folder, result, about=about, clients=rows, certificate=certificate)
         _say(folder, result, certificate)
 
     return app
+
+
+def _members(settings: StrategySettings, config: Mapping[str, Any], before: Sequence[str]) -> StrategySettings:
+    """Who takes part, by the settings, the run's config, and who was left out before."""
+    named = [written_name(name) for name in str(config.get("exclude") or "").split(",") if name.strip()]
+    exclude = dict.fromkeys([*before, *settings.exclude, *named])
+    if not config.get("clients"):
+        return replace(settings, exclude=tuple(exclude))
+    return replace(settings, names=(), clients=keys_in(str(config["clients"])), exclude=tuple(exclude))
 
 
 def _folder(out: Path, name: str, config: dict[str, Any], asked: dict[str, int]) -> tuple[Path, dict[str, Any]]:
@@ -155,8 +176,8 @@ def _folder(out: Path, name: str, config: dict[str, Any], asked: dict[str, int])
             raise ValueError(f"resume=true needs a run of {name!r} below {out} that was not finished; there is none")
         run = max(found, key=lambda run: str(run.about.get("started", "")))
     logger.info("going on with %s", run.folder)
-    kept = ("format", "started", "engine", "command", "asked")
-    return run.folder, {key: run.about[key] for key in kept} | {"versions": versions()}
+    kept = ("format", "started", "engine", "command", "asked", "excluded")
+    return run.folder, {key: run.about[key] for key in kept if key in run.about} | {"versions": versions()}
 
 
 def _settings(rule: Rule, start: Any, asked: dict[str, int], chosen: StrategySettings) -> str:
@@ -169,6 +190,8 @@ def _settings(rule: Rule, start: Any, asked: dict[str, int], chosen: StrategySet
     }
     plain = {key: value for key, value in settings.items() if isinstance(value, bool | int | float | str | list)}
     described = {key: str(value) for key, value in settings.items() if key not in plain and value is not None}
+    if chosen.clients:
+        described["clients"] = ", ".join(chosen.clients)
     entries = sum(np.size(leaf) for leaf in flat(start).values())
     parts: dict[str, dict[str, Any]] = {
         "run": asked,

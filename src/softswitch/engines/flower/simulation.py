@@ -26,6 +26,7 @@ from softswitch.engines.flower.client_app import client_app
 from softswitch.engines.flower.flat_params import flat, flat_within_jax, initial_arrays, unflat, unflat_within
 from softswitch.engines.flower.in_process import InProcessGrid
 from softswitch.engines.flower.jax_client import JaxClient
+from softswitch.engines.flower.members.client_names import written_name
 from softswitch.engines.flower.strategy import SwitchingStrategy
 from softswitch.engines.request import RunSettings
 from softswitch.method.round import start as first_state
@@ -39,6 +40,8 @@ from softswitch.runs.checkpoints import Checkpoints
 from softswitch.runs.watching import Callback
 
 STRATUM = "stratum of the row"
+FIRST_ANSWERS = 600.0
+"""Seconds that Ray may take to start, and to let all clients introduce themselves."""
 
 
 def solve_over_flower(
@@ -67,7 +70,7 @@ def solve_over_flower(
         checkpoints: likewise.
         identity: what a run of the compiled engine depends on, as text.
     """
-    labels = [str(name) for name in clients.names]
+    labels = [written_name(str(name)) for name in clients.names]
     pooled = problem.constraint.value if isinstance(problem.constraint, PooledConstraint) else None
     strategy = SwitchingStrategy(
         rule,
@@ -83,6 +86,7 @@ def solve_over_flower(
         checkpoints=checkpoints,
         memory=settings.memory,
         names=labels,
+        wait=FIRST_ANSWERS,
     )
     strategy.clients_identity = {f"{name} of the clients": text for name, text in identity.items()}
     first = initial_arrays(problem.start)

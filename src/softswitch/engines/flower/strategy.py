@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result as FlowerResult
 from flwr.serverapp.strategy import Strategy
 
-from softswitch.clients.evaluation import Overview, overview
+from softswitch.clients.evaluation import Overview
 from softswitch.clients.oracle import Judged
 from softswitch.engines.completing import chooses
 from softswitch.engines.flower import wire
@@ -25,6 +25,8 @@ from softswitch.engines.flower.course import Course
 from softswitch.engines.flower.exchange import exchange
 from softswitch.engines.flower.remote import RemoteClients
 from softswitch.engines.flower.strategy_settings import StrategySettings, with_changes
+from softswitch.engines.one_round import believed_overview
+from softswitch.method import robust
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules import Rule
 from softswitch.results.history import Fate
@@ -32,10 +34,16 @@ from softswitch.results.result import Result
 from softswitch.support import checks
 
 logger = logging.getLogger("softswitch.flower")
+MOST_VOTES = 5
+"""So many times it is decided anew what most clients have, while the first round has not begun."""
 
 
 class _Ended(Exception):  # noqa: N818
     """The rounds end here."""
+
+
+class _Outvoted(Exception):  # noqa: N818
+    """Before the first round more clients have come than are there, and what they have is not what was taken for it."""
 
 
 class _Between(NamedTuple):
@@ -125,8 +133,13 @@ class SwitchingStrategy(Strategy):
             limit = checks.real_number("timeout", timeout, above=0)
             settings = replace(settings, report_timeout=limit, update_timeout=limit)
         rounds = checks.whole_number("num_rounds", num_rounds, at_least=1)
+        if self.rule.robust is not None:
+            settings = _enough_for(self.rule.robust, settings)
         with nullcontext() if settings.checkpoints is None else settings.checkpoints.held():
-            return self._run(grid, initial_arrays, rounds, settings, evaluate_fn)
+            for _ in range(MOST_VOTES):
+                with suppress(_Outvoted):
+                    return self._run(grid, initial_arrays, rounds, settings, evaluate_fn)
+            raise ValueError("clients differ in how many constraints they have; set constraints")
 
     def _run(
         self,
@@ -169,16 +182,19 @@ class SwitchingStrategy(Strategy):
         if course.over:
             raise _Ended
         run, k = course.run, course.run.done
+        course.events.round = k
         course.roster.look(grid, settings.min_clients, settings.wait)
+        if not k and course.roster.outvoted:
+            raise _Outvoted
         nodes = course.roster.connected
-        asked = run.sample(list(nodes), len(course.roster.names))
+        asked = run.sample(course.roster.awake(k, settings.min_clients), len(course.roster.names))
         full = Overview.nothing()
         if settings.eval_every and k % settings.eval_every == 0:
-            full = _overview(course.clients.judge(run.state.params, patiently=False))
+            full = _overview(self.rule, course.clients.judge_now(run.state.params))
         task: dict[str, Any] = {wire.PARAMS: arrays, wire.SETTINGS: self._round_settings()}
         content = RecordDict(task)
         messages = [self._message(content, nodes[i], wire.REPORT, settings.report_timeout) for i in asked]
-        answers = exchange(grid, messages, settings.report_timeout)
+        answers = exchange(grid, messages, settings.report_timeout, settings.enough(len(messages)))
         reports, fates = course.reader.reports(k, asked, answers)
         decided = run.decide(asked, reports)
         updating = [] if decided is None else np.flatnonzero(np.asarray(reports.mask)).tolist()
@@ -202,12 +218,14 @@ class SwitchingStrategy(Strategy):
         course, now = self._course, self._between
         run, k, fates = course.run, course.run.done, now.fates.copy()
         directions = course.reader.directions(k, now.clients, now.updating, course.grid.answers, fates)
+        course.roster.after_round(k, course.reader.silent, course.reader.answered)
         reported = np.flatnonzero(np.asarray(now.reports.mask)).tolist()
         costs = [course.roster.cost(now.clients[place]) for place in reported]
         rows = sum(values for values, _ in costs), sum(gradients for _, gradients in costs)
         record = run.apply(now.clients, fates, now.reports, now.decided, directions, now.full, rows)
         if run.void_in_a_row:
             logger.warning("round %d is void: %s", k, _counted(fates))
+            course.events.tell("void round", _counted(fates))
         course.tell(record)
         told = MetricRecord({"objective": float(record.objective[0]), "constraint": float(record.constraint[0])})
         course.metrics[server_round] = told
@@ -246,13 +264,23 @@ class SwitchingStrategy(Strategy):
         return Message(content, node, kind, ttl=timeout, group_id=str(self._course.run.done))
 
 
-def _overview(judged: Judged) -> Overview:
+def _enough_for(liars: int, settings: StrategySettings) -> StrategySettings:
+    """The settings with as many clients in a round at least as b liars take, or raise where there are never so many."""
+    least = robust.fewest(liars)
+    if settings.expected and len(settings.expected) < least:
+        raise ValueError(
+            f"robust={liars} needs at least {least} clients in every round, but {len(settings.expected)} may take part"
+        )
+    return replace(settings, min_clients=max(settings.min_clients, least))
+
+
+def _overview(rule: Rule, judged: Judged) -> Overview:
     """F and G over the clients that answered."""
     if np.isnan(judged.objective).all():
         return Overview.nothing()
     both = (judged.objective, judged.constraint)
     heard = (jnp.asarray(np.where(np.isnan(values), -np.inf, values)) for values in both)
-    return overview(*heard)
+    return believed_overview(rule, *heard)
 
 
 def _counted(fates: np.ndarray) -> str:

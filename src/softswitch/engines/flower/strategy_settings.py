@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 from softswitch.engines.completing import SECOND_HALF
+from softswitch.engines.flower.members.client_names import distinct_names, look_of
+from softswitch.engines.flower.members.listed import ListedClient, listed_clients
 from softswitch.method.memory import Memory
 from softswitch.problem.domains import Domain
+from softswitch.problem.ranges import Range, checked_range, checked_ranges
 from softswitch.problem.words import ANSWERS
 from softswitch.runs.checkpoints import Checkpoints
 from softswitch.runs.watching import Callback, checked_callbacks
@@ -16,6 +21,8 @@ from softswitch.support import checks
 
 LARGEST_NUMBER = 1e12
 """By default a number of larger size is absurd."""
+LARGEST_ROWS = 10**8
+"""By default no client has more rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +49,13 @@ class StrategySettings:
         resend_params: send w again in the second exchange, for clients that may be started anew in between.
         clip_norm: the largest norm of a client's direction; longer ones are shortened by the client, and by the server.
         largest_number: a number of larger size in a report or a direction is absurd, and rejected.
+        largest_rows: a client that says that it has more rows is turned away; by default a hundred million.
+        objective_range: (low, high) if the objective on a single row lies between them: reports outside are rejected,
+            and so are intervals of a certificate,
+        constraint_range: likewise of the constraint; one for all constraints, or one each.
+        statistics_range: likewise of a pooled constraint's statistics, which are means over a client's rows.
         constraints: how many a client has; by default as many as most of those first met. Others are turned away.
+        statistics: how many additive statistics a client of a pooled constraint reports; by default likewise.
         patience: so many void rounds in a row end the run.
         callbacks: each is called with a ``Chunk`` after every round; one that returns anything true ends the run.
         checkpoints: keep the run's standing in a folder, and go on from where it stands there.
@@ -52,6 +65,14 @@ class StrategySettings:
             2·robust + 1 must then report in a round for it to count. None: as the rule has it.
         names: the clients' labels in the order wanted, where they are known beforehand; the first round then waits for
             all of them, as long as ``wait`` allows. By default they are met as they come.
+        clients: those who may take part, each one's public key by its name: the text of the key (OpenSSH or PEM), the
+            path of its file, or a ``ListedClient``, which can also say how many rows it has at most. A node is the
+            client that its key says, and nobody else can take part. Instead of ``names``.
+        exclude: names of clients to go on without, also in a run that is resumed: they are not asked, not judged and
+            not in the certificate, and the result says so.
+        quorum: a round goes on as soon as so many of those asked have answered, a whole number, or a share of them
+            below 1; the others' answers are not waited for. At least ``min_clients``. By default all are waited for.
+        events: a file to append everything to that happens to clients, one JSON object a line.
     """
 
     local_steps: int = 1
@@ -69,13 +90,22 @@ class StrategySettings:
     resend_params: bool = False
     clip_norm: float | None = None
     largest_number: float = LARGEST_NUMBER
+    largest_rows: int = LARGEST_ROWS
+    objective_range: Range | None = None
+    constraint_range: Range | Sequence[Range | None] | None = None
+    statistics_range: Range | Sequence[Range | None] | None = None
     constraints: int | None = None
+    statistics: int | None = None
     patience: int = 10
     callbacks: Sequence[Callback] = ()
     checkpoints: Checkpoints | None = None
     memory: Memory | str | None = "auto"
     robust: int | None = None
     names: Sequence[str] = ()
+    clients: Mapping[str, str | Path | ListedClient] = field(default_factory=dict)
+    exclude: Sequence[str] = ()
+    quorum: float | None = None
+    events: str | Path | None = None
 
     def __post_init__(self) -> None:
         for name, least in {"local_steps": 1, "eval_every": 0, "min_clients": 1, "patience": 1}.items():
@@ -92,20 +122,54 @@ class StrategySettings:
             checks.real_number("clip_norm", self.clip_norm, above=0)
         if self.robust is not None:
             checks.whole_number("robust", self.robust, at_least=0)
-        if self.constraints is not None:
-            checks.whole_number("constraints", self.constraints, at_least=1)
+        for name in ("constraints", "statistics"):
+            if getattr(self, name) is not None:
+                checks.whole_number(name, getattr(self, name), at_least=1)
+        checks.whole_number("largest_rows", self.largest_rows, at_least=1)
+        checked_range("objective_range", self.objective_range)
+        checked_ranges(self.constraint_range)
+        checked_ranges(self.statistics_range, "statistics_range")
+        if self.quorum is not None and not (isinstance(self.quorum, float) and 0 < self.quorum < 1):
+            checks.whole_number("quorum", self.quorum, at_least=1)
         if self.checkpoints is not None:
             checks.expect("checkpoints", self.checkpoints, Checkpoints)
         if self.memory not in (None, "auto"):
             checks.expect("memory", self.memory, Memory)
         if self.pooled is not None:
             checks.function("pooled", self.pooled, "(summed statistics) -> scalar or vector")
-        if isinstance(self.names, str):
-            raise TypeError(f"names must be a list of labels, but is {self.names!r}")
+        for name in ("names", "exclude"):
+            if isinstance(getattr(self, name), str):
+                raise TypeError(f"{name} must be a list of labels, but is {getattr(self, name)!r}")
         if self.domain is not None and not isinstance(self.domain, Domain):
             raise TypeError(f"domain must be a Ball, a Box, anything with project(params), or None: {self.domain!r}")
         object.__setattr__(self, "callbacks", checked_callbacks(self.callbacks))
-        object.__setattr__(self, "names", tuple(str(name) for name in self.names))
+        object.__setattr__(self, "names", distinct_names("names", map(str, self.names)))
+        object.__setattr__(self, "exclude", distinct_names("exclude", map(str, self.exclude)))
+        object.__setattr__(self, "clients", listed_clients(self.clients))
+        if self.names and self.clients:
+            raise ValueError("clients has all names, in the order wanted: leave names out")
+
+    @property
+    def expected(self) -> tuple[str, ...]:
+        """The names of those who are known beforehand to take part."""
+        left_out = {look_of(name) for name in self.exclude}
+        return tuple(name for name in (self.clients or self.names) if look_of(name) not in left_out)
+
+    @property
+    def listed(self) -> dict[str, ListedClient]:
+        """The list of clients, where there is one."""
+        return listed_clients(self.clients)
+
+    def enough(self, asked: int) -> int | None:
+        """How many of those asked must have answered, so that the others are not waited for; None: all.
+
+        Args:
+            asked: how many were asked.
+        """
+        if self.quorum is None:
+            return None
+        wanted = math.ceil(self.quorum * asked) if self.quorum < 1 else int(self.quorum)
+        return min(asked, max(wanted, self.min_clients))
 
     def average_share(self, *, chosen: bool) -> float:
         """The share of the rounds that may join the average, of a run, or of a cycle of one that chooses.

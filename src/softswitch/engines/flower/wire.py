@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
+PROTOCOL = 2
+"""The version of what server and clients say to each other: counted up where a new one cannot talk to an old one."""
 HELLO, REPORT, UPDATE = "query.hello", "query.report", "train.update"
 JUDGE, CERTIFY = "evaluate.judge", "evaluate.certify"
 PARAMS, SETTINGS, DECISION, ABOUT = "params", "settings", "decision", "about"
@@ -206,7 +208,7 @@ def refused(content: RecordDict) -> str | None:
 def word(record: Mapping[str, Any], name: str) -> str:
     """A short text that a client sent."""
     value = record.get(name)
-    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_WORD or not value.isprintable():
+    if not isinstance(value, str) or not 0 < len(value.strip()) <= LONGEST_WORD or not value.isprintable():
         raise Unacceptable(f"its {name} must be a text of 1 to {LONGEST_WORD} characters, but is {value!r:.80}")
     return value
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from softswitch.runs.bounded_in_words import KindInWords, bounded_in_words, client_word, kind_in_words
+from softswitch.runs.events import EVENTS, events_by_kind
 from softswitch.runs.folder import ABOUT, CONFIG, Run, find_runs, open_run
 from softswitch.runs.frontier_files import has_frontier
 from softswitch.runs.report import charts
@@ -19,7 +20,7 @@ from softswitch.runs.report.frontier_section import section_of
 from softswitch.runs.report.verdict import MARKS, verdict
 from softswitch.runs.setting_differences import differing_settings
 from softswitch.support.files import write_atomically
-from softswitch.support.text import duration, number, share, short_numbers
+from softswitch.support.text import duration, few_of, number, share, short_numbers
 
 REPORT = "report.html"
 CONSTANT = "best constant prediction"
@@ -101,6 +102,7 @@ def _told(run: Run, i: int) -> dict[str, Any]:
             "time": duration(about["seconds"]),
             **_oldest(about.get("oldest_report")),
         },
+        "events": _events(run),
         "beside": _beside(run, words),
         "cycles": [str(cycle) for cycle in run.cycles],
         "clients": client_table(run, found, words, client_word(run.settings)),
@@ -166,6 +168,14 @@ def _best_possible(told: dict[str, Any] | None) -> dict[str, str]:
 def _oldest(rounds: int | None) -> dict[str, str]:
     """How long the server had to rely on a report at most, where it remembers them."""
     return {} if rounds is None else {"oldest report relied on": f"{rounds:,} rounds"}
+
+
+def _events(run: Run) -> str | None:
+    """How often what happened to clients, where that was written down; and who was left out."""
+    told = ", ".join(f"{many:,} {what}" for what, many in events_by_kind(run.events).items())
+    left_out = few_of([str(name) for name in run.about.get("excluded", ())])
+    said = [f"Events ({EVENTS}): {told}."] if told else []
+    return " ".join([*said, f"Left out (exclude): {left_out}."] if left_out else said) or None
 
 
 Cells = dict[str, list[Any]]

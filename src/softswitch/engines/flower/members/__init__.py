@@ -1,0 +1,1 @@
+"""Who may take part in a run over Flower, and what is believed of what they say."""

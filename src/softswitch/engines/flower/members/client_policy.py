@@ -1,0 +1,120 @@
+"""What a client takes part in: its own rules, whatever the server asks for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+from flwr.app import ConfigRecord, Context
+
+from softswitch.engines.flower import wire
+from softswitch.engines.flower.local import LocalOracle, Refused
+from softswitch.support import checks
+from softswitch.support.files import write_atomically
+
+COUNTED = "answers so far"
+"""The record in Flower's context that holds how often a client answered."""
+KINDS = {wire.REPORT: "reports", wire.UPDATE: "updates", wire.JUDGE: "evaluations", wire.CERTIFY: "evaluations"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientPolicy:
+    """Rules of a client's own; for ``client_app(factory, policy=ClientPolicy(least_rows=50))``.
+
+    What they do not allow is refused with the reason, and the server writes that down. They bind a client of this
+    package only: whoever may start other code at a node is not bound by them.
+
+    Attributes:
+        runs: which runs it takes part in: a set of Flower's run ids, or a function of Flower's ``Context`` that says
+            whether; None: in all.
+        least_rows: it does not take part where it trains on fewer rows, holds out fewer (but for none), or where a
+            report or a gradient is of fewer.
+        least_class_rows: it does not take part where one of its classes has fewer rows. The client must tell them by
+            an attribute ``class_rows``, such as ``{"sick": 120, "well": 800}``.
+        most_rounds: it reports, and returns directions, in at most so many rounds of a run.
+        most_evaluations: it tells its values on all rows, or intervals, at most so many times in a run.
+        counted_in: a file to count them in: then a restart of the node does not begin anew, and all runs count
+            together, also those that are resumed under another id. Without it Flower's context of the run counts.
+    """
+
+    runs: Collection[int] | Callable[[Context], bool] | None = None
+    least_rows: int = 0
+    least_class_rows: int = 0
+    most_rounds: int | None = None
+    most_evaluations: int | None = None
+    counted_in: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("least_rows", "least_class_rows", "most_rounds", "most_evaluations"):
+            if getattr(self, name) is not None:
+                checks.whole_number(name, getattr(self, name), at_least=0)
+        if self.runs is not None and not callable(self.runs):
+            object.__setattr__(
+                self, "runs", frozenset(checks.whole_number("runs", own, at_least=0) for own in self.runs)
+            )
+
+    def admit(self, client: LocalOracle, kind: str, context: Context) -> None:
+        """Count a question, or raise ``Refused`` where it is not to be answered.
+
+        Args:
+            client: whose data it is about.
+            kind: of the message.
+            context: Flower's.
+        """
+        self._check_run(context)
+        self._check_rows(client)
+        if kind in KINDS:
+            self._count(KINDS[kind], context)
+
+    def _check_run(self, context: Context) -> None:
+        if self.runs is None:
+            return
+        takes_part = self.runs(context) if callable(self.runs) else context.run_id in self.runs
+        if not takes_part:
+            raise Refused(f"it does not take part in run {context.run_id} (its own policy)")
+
+    def _check_rows(self, client: LocalOracle) -> None:
+        for what in ("rows", "held_out_rows", "value_rows", "gradient_rows"):
+            has = int(getattr(client, what))
+            if has < self.least_rows and (has or what != "held_out_rows"):
+                named = what.replace("_", " ")
+                raise Refused(f"it has {has} {named}, and answers only where there are {self.least_rows}")
+        if not self.least_class_rows:
+            return
+        told = getattr(client, "class_rows", None)
+        if told is None:
+            raise Refused("its policy is about the rows of each class (least_class_rows), which it does not tell")
+        sizes = list(told.values()) if isinstance(told, Mapping) else list(told)
+        if min(sizes, default=0) < self.least_class_rows:
+            raise Refused(f"one of its classes has fewer than {self.least_class_rows} rows")
+
+    def _count(self, what: str, context: Context) -> None:
+        most = self.most_evaluations if what == "evaluations" else self.most_rounds
+        if most is None:
+            return
+        file = None if self.counted_in is None else Path(self.counted_in).expanduser()
+        with nullcontext() if file is None else FileLock(file.with_name(f".{file.name}.lock")):
+            so_far = self._so_far(file, context)
+            if so_far.get(what, 0) >= most:
+                raise Refused(f"it has given {so_far[what]} {what}, and gives {most} at most")
+            so_far[what] = so_far.get(what, 0) + 1
+            if file is None:
+                context.state[COUNTED] = ConfigRecord(dict(so_far))
+            else:
+                write_atomically(file, json.dumps(so_far).encode())
+
+    def _so_far(self, file: Path | None, context: Context) -> dict[str, int]:
+        if file is None:
+            told = context.state.get(COUNTED)
+            return {} if told is None else {str(name): int(many) for name, many in dict(told).items()}  # type: ignore
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            return {}
+        try:
+            return {str(name): int(many) for name, many in json.loads(file.read_text(encoding="utf-8")).items()}
+        except (ValueError, AttributeError, TypeError) as error:
+            raise Refused(f"the file that counts its answers cannot be read: {file.name}") from error

@@ -1,0 +1,152 @@
+"""Everything that happens to clients is written down, one line each, and survives a kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from flwr.app import Context, RecordDict
+
+import softswitch.flower as fl
+from flower_clients import FaultyGrid, W, quadratics
+from member_clients import RULE, grid_of, key, kinds, start
+from softswitch.engines.flower import wire
+from softswitch.runs.events import EVENTS, EventLog, events_by_kind, read_events
+from softswitch.runs.folder import find_runs
+from softswitch.support.files import write_json
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+def test_an_event_is_a_line_of_json(tmp_path):
+    log = EventLog(tmp_path / "new" / "events.jsonl")
+    log.tell("met", client="Zürich", node=2**63)
+    log.round = 3
+    log.tell("lost", "no answer\nat all \ud800", client="x")
+    lines = (tmp_path / "new" / "events.jsonl").read_text().splitlines()
+    assert [json.loads(line)["what"] for line in lines] == ["met", "lost"]
+    first, second = read_events(log.file)
+    assert (first["round"], first["client"], first["node"]) == (None, "Zürich", str(2**63))
+    assert second["round"] == 3
+    assert second["time"].endswith("+00:00")
+    assert events_by_kind([first, second, second]) == {"lost": 2, "met": 1}
+
+
+def test_a_torn_line_is_passed_over_and_spoils_no_other(tmp_path):
+    file = tmp_path / "events.jsonl"
+    EventLog(file).tell("met", client="a")
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[: len(whole) // 2])
+    assert [event["what"] for event in read_events(file)] == ["met"]
+    EventLog(file).tell("resumed")
+    file.write_bytes(file.read_bytes() + b'"not an event"\n\xff\xfe{\n')
+    assert [event["what"] for event in read_events(file)] == ["met", "resumed"]
+    assert read_events(tmp_path / "nowhere") == []
+
+
+def test_nothing_that_was_told_is_lost_by_a_kill(tmp_path):
+    file = tmp_path / "events.jsonl"
+    code = (
+        "import os, signal\nfrom softswitch.runs.events import EventLog\n"
+        f"log = EventLog({str(file)!r})\n"
+        "for i in range(100):\n    log.tell('met', client=str(i))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ), check=False).returncode == -signal.SIGKILL
+    assert [event["client"] for event in read_events(file)] == [str(i) for i in range(100)]
+
+
+def test_whatever_goes_wrong_is_told_with_round_client_and_reason(tmp_path):
+    grid = FaultyGrid(quadratics(5), 5)
+    troubles = {
+        1: {(0, wire.REPORT): "silent", (1, wire.UPDATE): "raises", (2, wire.REPORT): "NaN"},
+        2: {(0, wire.UPDATE): "shape", (3, wire.REPORT): "refuses"},
+        3: {(i, wire.REPORT): "silent" for i in range(5)},
+        4: {},
+    }
+
+    def stir(chunk):
+        grid.faults = troubles.get(chunk.round, {})
+        if chunk.round == 4:
+            grid.connected = {100, 101, 102}
+        if chunk.round == 5:
+            grid.faults[0, wire.JUDGE] = "NaN judge"
+            grid.connected = {101, 102}
+
+    file = tmp_path / "events.jsonl"
+    start(grid, rounds=5, callbacks=[stir], events=file)
+    found = [(e["round"], e["what"], e["client"]) for e in read_events(file)]
+    assert found[:5] == [(None, "met", f"site {i}") for i in range(5)]
+    assert found[5:10] == [
+        (1, "lost", "site 0"),
+        (1, "rejected", "site 2"),
+        (1, "lost", "site 1"),
+        (2, "refused", "site 3"),
+        (2, "rejected", "site 0"),
+    ]
+    assert found[10:16] == [*((3, "lost", f"site {i}") for i in range(5)), (3, "void round", None)]
+    assert {(4, "left", "site 3"), (4, "left", "site 4")} <= set(found)
+    assert found[-1][1] == "finished"
+    reasons = {(e["round"], e["client"]): e["why"] for e in read_events(file)}
+    assert "ValueError: no" in reasons[1, "site 1"]
+    assert "bad report" in reasons[1, "site 2"]
+    assert reasons[2, "site 3"] == "not today"
+
+
+def test_a_run_folder_has_its_events_and_the_report_counts_them(tmp_path):
+    app = fl.server_app(
+        RULE,
+        {"w": W},
+        rounds=3,
+        out=tmp_path,
+        wait=0.0,
+        confidence=None,
+        exclude=["site 2"],
+        report_timeout=0.02,
+    )
+    grid = FaultyGrid(quadratics(3), 3)
+    grid.faults[1, wire.REPORT] = "refuses"
+    app(grid, Context(1, 1, {}, RecordDict(), {}))
+    (found,) = find_runs(tmp_path)
+    assert found.about["excluded"] == ["site 2"]
+    assert found.clients["client"] == ["site 0", "site 1"]
+    assert events_by_kind(found.events) == {"refused": 3, "met": 2, "excluded": 1, "finished": 1}
+    assert kinds(found.folder / EVENTS, "excluded") == [("excluded", "site 2")]
+    page = (found.folder / "report.html").read_text()
+    assert "Events (events.jsonl): 3 refused, 2 met, 1 excluded, 1 finished." in page
+    assert "Left out (exclude): site 2." in page
+    assert any(one["illness"] == "clients are excluded" for one in found.about["diagnosis"])
+    assert "exclude" in (found.folder / "config.toml").read_text()
+
+
+def test_the_run_config_names_a_folder_of_keys_and_whom_to_leave_out(tmp_path):
+    """A resumed run stays without those left out before."""
+    folder = tmp_path / "keys"
+    folder.mkdir()
+    for i in range(4):
+        (folder / f"site {i}.pub").write_text(key(i)[0] + " comment\n")
+    app = fl.server_app(RULE, {"w": W}, rounds=3, out=tmp_path, wait=0.0, confidence=None, names=["replaced"])
+    config = {"clients": str(folder), "exclude": "site 3,"}
+    nodes = {100: (0, 0), 101: (1, 1), 102: (2, 2), 103: (3, 3), 104: (0, 9)}
+    grid = grid_of(nodes)
+    app(grid, Context(1, 1, {}, RecordDict(), config))
+    (found,) = find_runs(tmp_path)
+    assert found.clients["client"] == ["site 0", "site 1", "site 2"]
+    assert events_by_kind(found.events) == {"met": 3, "excluded": 1, "turned away": 1, "finished": 1}
+    assert 'clients = "site 0, site 1, site 2, site 3"' in (found.folder / "config.toml").read_text()
+    write_json(found.folder / "run.json", {k: v for k, v in found.about.items() if k != "finished"})  # as if killed
+    app(grid, Context(1, 1, {}, RecordDict(), {"clients": str(folder), "exclude": "site 1", "resume": True}))
+    (found,) = find_runs(tmp_path)
+    assert found.about["excluded"] == ["site 3", "site 1"]
+    assert found.clients["client"] == ["site 0", "site 2"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"NAME\.pub"):
+        app(grid, Context(1, 1, {}, RecordDict(), {"clients": str(tmp_path / "empty")}))
+
+
+def test_without_a_file_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    start(fl.InProcessGrid(quadratics(2), 2))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,243 @@
+"""Numbers that clients tell are checked against what is known: rows, ranges, statistics, intervals."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from flwr.app import RecordDict
+
+import softswitch as ss
+import softswitch.flower as fl
+from flower_clients import FEATURES, W, constraint, objective, quadratic
+from member_clients import grid_of, key, kinds, start
+from softswitch.engines.flower import wire
+from softswitch.engines.flower.client_app import intervals_record
+from softswitch.engines.flower.members.told_intervals import IntervalLimits, checked_intervals
+from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, gap_interval, mean_interval, resampled_interval
+from softswitch.results.certificate import Interval, Method, Verdict
+from softswitch.results.history import Fate
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+class Pools:
+    """A client whose pooled constraint is a share: of its rows, ``share`` count."""
+
+    held_out_rows, value_rows, gradient_rows, constraints, statistics = 0, 5, 5, 1, 2
+
+    def __init__(self, i, share=0.0, rows=50, statistics=None):
+        self.name, self.rows, self._told = f"site {i}", rows, statistics or [share, 1.0]
+
+    def report(self, params, task):
+        return fl.Values(1.0, [self._told[0]], self._told)
+
+    def update(self, params, task, loss):
+        return {"w": W}
+
+    def judge(self, params):
+        return self.report(params, None)
+
+    def certify(self, params, error, ranges):
+        raise NotImplementedError
+
+
+POOLED = ss.AverageSGM(step_size=0.1, tolerance=0.2, criterion="pooled")
+
+
+def share(sums):
+    return sums[0] / sums[1]
+
+
+def pooled(liar, **settings):
+    """Nine clients of whom half the rows count, and a tenth."""
+    app = fl.client_app(lambda context: liar if context.node_config["i"] == 9 else Pools(context.node_config["i"], 0.5))
+    return start(grid_of({100 + i: (i, None) for i in range(10)}, app), 2, POOLED, pooled=share, **settings).result
+
+
+def test_a_client_of_more_rows_than_can_be_does_not_outvote_the_others(caplog):
+    result = pooled(Pools(9, 0.0, rows=2**40))
+    assert len(result.names) == 9
+    assert result.pooled_constraint == pytest.approx(0.5)
+    assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
+    assert "its rows must be a whole number from 0 to 100,000,000" in caplog.text
+
+
+def test_where_one_client_has_most_rows_that_is_said(tmp_path, caplog):
+    file = tmp_path / "events.jsonl"
+    assert len(pooled(Pools(9, 0.0, rows=10**6), events=file).names) == 10
+    assert ("weighs most", "site 9") in kinds(file)
+    assert "1,000,000 of 1,000,450 rows" in caplog.text
+    assert not kinds(file, "rejected")
+
+
+def test_a_list_says_how_many_rows_a_client_has_at_most(caplog):
+    nodes = {100: (0, 0), 101: (1, 1)}
+    clients = {"site 0": fl.ListedClient(key(0)[0], rows=8), "site 1": fl.ListedClient(key(1)[0], rows=7)}
+    result = start(grid_of(nodes), clients=clients).result
+    assert result.history.per_client.clients.tolist() == [[0]]
+    assert "it says that it has 8 rows, where the list says 7 at most" in caplog.text
+
+
+@pytest.mark.parametrize("given", [(0.0, 1.0), [(0.0, 1.0), None]])
+def test_statistics_outside_their_range_are_rejected(given, caplog):
+    result = pooled(Pools(9, statistics=[-1e9, 1.0]), statistics_range=given)
+    assert result.history.per_client.fates[0, 9] == Fate.BAD_REPORT
+    assert "a statistic is -1e+09, where rows lie in the range (0.0, 1.0)" in caplog.text
+    honest = pooled(Pools(9, 0.5), statistics_range=given)
+    assert (honest.history.per_client.fates == Fate.VOID).sum() == 0
+    assert np.isfinite(honest.client_objective).all()
+
+
+def test_how_many_statistics_there_are_is_not_decided_by_whoever_is_read_first():
+    class Untold(Pools):
+        statistics = 0
+
+    def factory(context):
+        i = context.node_config["i"]
+        return Untold(i, statistics=[0.5, 1.0, 1.0] if i == 0 else [0.5, 1.0])
+
+    grid = grid_of({100 + i: (i, None) for i in range(3)}, fl.client_app(factory))
+    result = start(grid, 1, POOLED, pooled=share).result
+    assert result.history.per_client.fates.tolist() == [[Fate.BAD_REPORT, Fate.COUNTED, Fate.COUNTED]]
+    result = start(grid, 1, POOLED, pooled=lambda sums: 0.5, statistics=3).result
+    assert result.history.per_client.fates.tolist() == [[Fate.COUNTED, Fate.BAD_REPORT, Fate.BAD_REPORT]]
+
+
+def test_a_client_cannot_change_how_many_rows_it_has(caplog):
+    told = {}
+
+    def factory(context):
+        return quadratic(context.node_config["i"], rows=told.get(context.node_id, 8))
+
+    app = fl.client_app(factory)
+    grid = grid_of({100: (0, None), 101: (1, None), 111: (1, None)}, app)
+    grid.connected, told[111] = {100, 101}, 80
+
+    def change(chunk):
+        grid.connected = {100, 111} if chunk.round == 1 else {100, 101}
+
+    result = start(grid, rounds=4, callbacks=[change]).result
+    assert result.history.per_client.clients.tolist() == [[0, 1], [0, -1], [0, 1], [0, 1]]
+    assert "it says 80 rows and 0 held out, but it said 8 and 0 before" in caplog.text
+
+
+def test_reports_outside_their_range_are_rejected(caplog):
+    grid = grid_of({100 + i: (i, None) for i in range(3)})
+    plain = start(grid).result.history.per_client.objective[0]
+    worst = int(np.argmax(plain))
+    most = float(np.sort(plain)[1]) + 0.01
+    result = start(grid, objective_range=(0.0, most), constraint_range=(-5.0, 5.0)).result
+    assert [fate == Fate.BAD_REPORT for fate in result.history.per_client.fates[0]] == [i == worst for i in range(3)]
+    assert "where rows lie in the range" in caplog.text
+    assert np.isnan(result.client_objective[worst])  # likewise where the answer is judged
+    with pytest.raises(ValueError, match="statistics_range must be"):
+        fl.StrategySettings(statistics_range=(1.0, 0.0))
+
+
+# ---- intervals
+
+LEVELS = ErrorLevels(0.01, 0.05, 0.2)
+RATE, RANGE = frozenset((0.0, 1.0)), (0.0, 1.0)
+GENERATOR = np.random.default_rng(5)
+
+
+def read(interval, bounds, rows=10_000, levels=LEVELS):
+    content = RecordDict({wire.INTERVALS: intervals_record([interval])})
+    return checked_intervals(content, 1, IntervalLimits(rows, levels, [bounds], 1e12))[0]
+
+
+def honest():
+    """Intervals of honest clients, of every kind and many sizes."""
+    for n in (1, 2, 5, 30, 400):
+        for mean in (0.0, 0.1, 0.3, 0.9, 1.0):
+            counted = (GENERATOR.random(n) < mean).astype(float)
+            losses = GENERATOR.beta(0.5 + mean, 2.0, n)
+            for levels in (LEVELS, ErrorLevels(0.05, 0.05, 0.2), ErrorLevels.one(0.05), ErrorLevels(1e-6, 0.01, 0.5)):
+                yield mean_interval(counted, levels, RATE), RATE, levels
+                yield mean_interval(losses, levels, RANGE), RANGE, levels
+                yield mean_interval(counted, levels, RANGE), RANGE, levels
+                yield mean_interval(3 + 4 * losses, levels, (3.0, 7.0)), (3.0, 7.0), levels
+                yield mean_interval(losses, levels, None), None, levels
+                yield gap_interval(counted, 1 - counted, levels, RATE), RATE, levels
+                yield gap_interval(3 + losses, 4 - losses, levels, (3.0, 4.0)), (3.0, 4.0), levels
+                resampled = GENERATOR.normal(mean, 0.1, 100)
+                yield resampled_interval(resampled, mean, n, levels), None, levels
+
+
+def test_what_honest_clients_tell_is_believed():
+    many = 0
+    for interval, bounds, levels in honest():
+        assert read(interval, bounds, 800, levels).upper == interval.upper
+        many += 1
+    assert many == 800
+
+
+def test_absurd_intervals_are_refused():
+    absurd = Interval(-1e300, -1e300, -1e300, 2**50, 1e-9, approximate=False, method=Method.BETTING)
+    for change in ({}, {"rows": 100}):
+        with pytest.raises(wire.Unacceptable):
+            read(replace(absurd, **change), None)
+
+
+COUNTED = mean_interval(np.repeat([1.0, 0.0], [30, 70]), LEVELS, RATE)
+LOSSES = mean_interval(GENERATOR.beta(0.5, 4.0, 100), LEVELS, RANGE)
+NORMAL = mean_interval(GENERATOR.beta(0.5, 4.0, 100), LEVELS, None)
+ZEROS = mean_interval(np.zeros(20), LEVELS, RANGE)
+
+
+@pytest.mark.parametrize(
+    ("interval", "bounds", "change", "why"),
+    [
+        (COUNTED, RATE, {"rows": 20_000}, "holds 10,000 out"),
+        (COUNTED, RATE, {"upper": COUNTED.upper - 0.01}, "upper limit"),
+        (COUNTED, RATE, {"lower": COUNTED.lower + 0.01}, "lower limit"),
+        (COUNTED, RATE, {"alone": COUNTED.alone - 0.01}, "limit of its own"),
+        (COUNTED, RATE, {"meets_at": COUNTED.meets_at / 3}, "meets_at"),
+        (COUNTED, RATE, {"violates_at": COUNTED.violates_at / 2}, "violates_at"),
+        (COUNTED, RATE, {"estimate": 0.3005}, "no rate"),
+        (COUNTED, RANGE, {}, "two values"),
+        (LOSSES, RANGE, {"estimate": -0.5, "lower": -0.5}, "range"),
+        (LOSSES, RANGE, {"upper": 1.5}, "range"),
+        (LOSSES, RANGE, {"meets_at": 0.0}, "meets_at"),
+        (LOSSES, RANGE, {"meets_at": 0.001, "violates_at": 0.001}, "both meets and violates"),
+        (ZEROS, RANGE, {"upper": 0.0, "alone": 0.0}, "upper limit"),
+        (ZEROS, RANGE, {"meets_at": 1e-9}, "meets_at"),
+        (NORMAL, None, {"upper": NORMAL.estimate, "alone": NORMAL.estimate}, "upper limit"),
+        (NORMAL, None, {"lower": NORMAL.estimate}, "lower limit"),
+        (NORMAL, None, {"meets_at": NORMAL.meets_at / 100}, "meets_at"),
+        (NORMAL, None, {"deviation": 0.0}, "do not differ"),
+        (NORMAL, None, {"estimate": -1e13, "lower": -1e13}, "is the most"),
+        (replace(NORMAL, method=Method.GAP), None, {"upper": 0.3, "meets_at": 1e-5}, "say more than its limits"),
+        (
+            Interval(math.nan, -math.inf, math.inf, 0, math.inf, approximate=True),
+            RATE,
+            {"meets_at": 0.0},
+            "knows nothing",
+        ),
+    ],
+)
+def test_intervals_better_than_their_rows_allow_are_refused(interval, bounds, change, why):
+    if bounds is not RANGE or interval is not COUNTED:
+        read(interval, bounds)
+    with pytest.raises(wire.Unacceptable, match=why):
+        read(replace(interval, **change), bounds)
+
+
+def test_a_client_that_certifies_on_rows_it_does_not_have_is_unknown_in_the_certificate(caplog):
+    class Liar(fl.NumpyClient):
+        def certify(self, params, error, ranges, *, levels=None):
+            sure = Interval(-1e300, -1e300, -1e300, 2**50, 1e-9, approximate=False, meets_at=0.0)
+            return [sure] * len(ranges)
+
+    def factory(context):
+        i = context.node_config["i"]
+        x = {"x": np.zeros((40, FEATURES), np.float32) + np.linspace(-1, 1, 40, dtype=np.float32)[:, None]}
+        made = Liar if i == 2 else fl.NumpyClient
+        return made(objective, constraint, x, {"w": W}, name=f"site {i}", batch_size=None, held_out=x)
+
+    strategy = start(grid_of({100 + i: (i, None) for i in range(3)}, fl.client_app(factory)))
+    certificate = strategy.clients.certify(strategy.result.params, 0.1)
+    assert certificate.clients[2].verdict is Verdict.UNKNOWN
+    assert certificate.verdict is not Verdict.MEETS
+    assert "but it said that it holds 40 out" in caplog.text
