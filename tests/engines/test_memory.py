@@ -107,7 +107,7 @@ def test_who_is_asked(n, data):
     heard_at = data.draw(st.lists(st.sampled_from([-1, 3]), min_size=n, max_size=n))
     remembered = remembering(f, g, heard_at)
     in_turn = jnp.asarray(turns(jax.random.key(0), range(3), n, places)[2])
-    chosen = np.asarray(ask(remembered, in_turn, places)).tolist()
+    chosen = np.asarray(ask(remembered, in_turn, places, jnp.int32(4))).tolist()
     assert len(set(chosen)) == m
     urgency = np.where(np.asarray(heard_at) < 0, np.inf, g)
     worst = chosen[: places.by_constraint] if m < n else chosen
@@ -115,6 +115,25 @@ def test_who_is_asked(n, data):
         assert all(urgency[i] <= urgency[j] for j in worst) or m == n
     due = np.asarray(in_turn)[: places.by_turns]
     assert set(due.tolist()) <= set(chosen)
+
+
+def test_who_rests_or_never_answers_waits_for_its_turn():
+    """Of five, 4 is the worst and 3 the next; 0 was asked and never answered, 1 was never asked."""
+    remembered = remembering([0.0] * 5, [0.0, 0.1, 0.2, 0.3, 0.4], [-1, 3, 3, 3, 3])
+    places, in_turn = Places(1, 0, 1), jnp.array([2, 1])
+
+    def by_need(asked_at, rest):
+        told = remembered._replace(asked_at=jnp.asarray(asked_at, jnp.int32))
+        return int(ask(told, in_turn, places, jnp.int32(10), rest)[0])
+
+    assert by_need([9, 3, 3, 3, 9], 0) == 4  # the worst again and again
+    assert by_need([9, 3, 3, 3, 9], 1) == 3  # unless it rests
+    assert by_need([9, 3, 3, 9, 8], 1) == 4
+    assert by_need([9, 3, 3, 3, 8], 2) == 3
+    assert by_need([-1, 3, 3, 3, 9], 0) == 0  # never asked: it comes first
+    left_out = remembered._replace(heard_at=jnp.array([-2, 3, 3, 3, 3], jnp.int32))
+    assert left_out.unheard.tolist() == [False] * 5
+    assert int(ask(left_out, in_turn, places, jnp.int32(10), 0)[0]) == 4
 
 
 @pytest.mark.parametrize(
@@ -135,7 +154,7 @@ def test_a_mean_weighs_every_client_alike_in_the_long_run(rule):
     np.testing.assert_allclose(counts, [1, 1, 10 / 3, 10 / 3, 10 / 3], rtol=1e-6)
 
     def weights(in_turn):
-        asked = ask(remembered, in_turn, places)
+        asked = ask(remembered, in_turn, places, jnp.int32(0))
         told = reports(remembered.objective[asked], remembered.constraint[asked])._replace(stand_for=counts)
         decision, _ = decide(rule, rule.init(1), remembered, asked, told, None)
         return jnp.zeros(n).at[asked].set(decision.weights)

@@ -19,7 +19,7 @@ RUINED = {
     "blocks": lambda f, g: g > 0.5,
     "reversed": lambda f, g: g > 0.15,
     "far": lambda f, g: g > 0.5,
-    "claims-none": lambda f, g: g > 0.5,
+    "claims-none": lambda f, g: g > 0.3,
 }
 """What these do to the honest where everyone is trusted."""
 
