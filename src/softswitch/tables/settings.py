@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from softswitch.problem.words import ALPHA_SCALES, ANSWERS, CRITERIA, LOSSES
+from softswitch.support.capped_files import read_toml
 from softswitch.support.complaints import did_you_mean
 
 RATES = ("miss-rate", "false-alarm-rate", "error-rate", "class-miss-rate", "decision-parity", "decision-opportunity")
@@ -194,11 +194,9 @@ def read_config(file: str | Path) -> Config:
     """Read and check a file of settings."""
     path = Path(file)
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
+        told = read_toml(path)
     except OSError as error:
         raise ValueError(f"{path} could not be read: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path} is not TOML: {error}") from error
     return config_from(told)
 
 

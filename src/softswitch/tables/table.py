@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -12,8 +12,10 @@ from zipfile import BadZipFile
 import numpy as np
 import pandas as pd
 
-from softswitch.tables.cells import EMPTY, tidy
-from softswitch.tables.text_file import PACKED, TextForm, first_rows, form_of, open_bytes
+from softswitch.support.spreadsheet_text import defused, restored
+from softswitch.tables.cells import EMPTY, is_text, tidy
+from softswitch.tables.text_file import PACKED, UNPACKING, TextForm, first_rows, form_of
+from softswitch.tables.unpacked import check_parquet, check_workbook, open_bytes
 
 TEXT = (".csv", ".tsv", ".tab", ".txt")
 PARQUET = (".parquet", ".pq")
@@ -100,17 +102,44 @@ def _from_text(path: Path, form: TextForm, empty: Sequence[str], *, as_text: boo
                 low_memory=False,
                 **told,
             )
-    except (pd.errors.ParserError, UnicodeDecodeError, csv.Error) as error:
+    except (pd.errors.ParserError, UnicodeDecodeError, csv.Error, *UNPACKING) as error:
         raise ValueError(f"{path} could not be read as a table {form}: {error}") from error
+    table = _each_text(table, restored)
     table.columns = table.columns.str.strip()
     return table if as_text else table.apply(tidy, decimal=form.decimal, empty=empty)
+
+
+def write_table(table: pd.DataFrame, file: Path, form: TextForm | None = None) -> None:
+    """Write a table as CSV: spreadsheets compute none of its words, nor names of columns; ``read_table`` undoes that.
+
+    Args:
+        table: it.
+        file: where; it is written over.
+        form: how it is to be written.
+    """
+    alike = {} if form is None else {"sep": form.separator, "decimal": form.decimal, "encoding": form.encoding}
+    broken = any(is_text(table[name]) and table[name].astype(str).str.contains("\r").any() for name in table.columns)
+    quoting = csv.QUOTE_NONNUMERIC if broken else csv.QUOTE_MINIMAL  # which forgets that \r ends a line
+    _each_text(table, defused).to_csv(file, index=False, quoting=quoting, **alike)
+
+
+def _each_text(table: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
+    """The table with every name and every text changed; columns without a text that changes stay as they are."""
+    changed = {}
+    for name in table.columns:
+        if is_text(table[name]):
+            words = pd.unique(table[name].dropna())
+            other = {word: new for word in words if (new := change(word)) != word}
+            if other:
+                changed[name] = table[name].map(lambda word, other=other: other.get(word, word))
+    return table.assign(**changed).rename(columns=change)
 
 
 def _check_lines(path: Path, rows: list[tuple[int, list[str]]]) -> None:
     """Refuse what is no table: nothing in it, no names above the columns, lines of other lengths than the first."""
     if not rows:
         raise ValueError(f"{path} is empty")
-    names = [name.strip() for name in rows[0][1]]
+    names = [str(restored(name)).strip() for name in rows[0][1]]
     if len(rows) == 1:
         raise ValueError(f"{path} has names of columns, but no rows")
     numbers = [name for name in names if _is_number(name)]
@@ -143,6 +172,7 @@ def _is_number(cell: str) -> bool:
 
 def _from_parquet(path: Path) -> pd.DataFrame:
     try:
+        check_parquet(path)
         table = pd.read_parquet(path)
     except ImportError as error:
         raise ValueError(f"{path} is Parquet, which needs pyarrow: pip install 'softswitch[parquet]'") from error
@@ -154,6 +184,7 @@ def _from_parquet(path: Path) -> pd.DataFrame:
 def _from_excel(path: Path) -> pd.DataFrame:
     """The first sheet."""
     try:
+        check_workbook(path)
         cells = pd.read_excel(path, header=None, engine="openpyxl")
     except ImportError as error:
         raise ValueError(f"{path} is Excel, which needs openpyxl: pip install 'softswitch[excel]'") from error

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import bz2
 import codecs
 import csv
-import gzip
 import io
 import lzma
 import re
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from softswitch.tables.unpacked import open_bytes
 
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 DECIMALS = {".": "point", ",": "comma"}
 PACKED = (".gz", ".xz", ".bz2", ".zip")
+UNPACKING = (EOFError, OSError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, NotImplementedError)
+"""What a packed file that is damaged raises."""
 LOOKED_AT = 1 << 18
 """So many characters of a file are looked at to find its separator and its decimal sign."""
 FEWEST_POINTS = 0.1
@@ -43,20 +46,11 @@ class TextForm:
         return f"separated by {separator}, decimal {DECIMALS.get(self.decimal, self.decimal)}, {name}"
 
 
-def open_bytes(path: Path) -> IO[bytes]:
-    """The file's bytes, unpacked."""
-    if path.suffix.lower() == ".zip":
-        return _from_zip(path)
-    opened: Any = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}.get(path.suffix.lower(), open)
-    found: IO[bytes] = opened(path, "rb")
-    return found
-
-
 def form_of(path: Path, *, encoding: str = "auto", separator: str = "auto", decimal: str = "auto") -> TextForm:
     """How a file is written; what is given is not looked for."""
     try:
         encoding = _encoding(path) if encoding == "auto" else codecs.lookup(encoding).name
-    except (EOFError, OSError, lzma.LZMAError, zipfile.BadZipFile) as error:
+    except UNPACKING as error:
         raise ValueError(f"{path} could not be unpacked: {error}") from error
     except LookupError as error:
         raise ValueError(f"data.encoding must name an encoding, but is {encoding!r}") from error
@@ -78,6 +72,8 @@ def first_rows(path: Path, encoding: str, separator: str) -> list[tuple[int, lis
             whole = not stream.read(1)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not written in {encoding}: {error.reason} at byte {error.start}") from error
+    except UNPACKING as error:
+        raise ValueError(f"{path} could not be unpacked: {error}") from error
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True)
     rows = []
     try:
@@ -85,14 +81,6 @@ def first_rows(path: Path, encoding: str, separator: str) -> list[tuple[int, lis
     except csv.Error as error:
         raise ValueError(f"{path} could not be read as a table: {error}") from error
     return rows if whole or len(rows) < 2 else rows[:-1]
-
-
-def _from_zip(path: Path) -> IO[bytes]:
-    archive = zipfile.ZipFile(path)
-    names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX")]
-    if len(names) != 1:
-        raise ValueError(f"{path} must hold one file, but holds {len(names)}: {', '.join(names[:5])}")
-    return archive.open(names[0])
 
 
 def _encoding(path: Path) -> str:
