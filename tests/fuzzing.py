@@ -4,6 +4,7 @@ In the suite the cases are few and always the same. For a long look: ``SOFTSWITC
 cases a test, others every time.
 """
 
+import copy
 import os
 
 import hypothesis.strategies as st
@@ -66,7 +67,7 @@ def broken_bytes(draw, content):
 @st.composite
 def broken_json(draw, told, values=None):
     """The same with some values replaced by others, taken out or called otherwise."""
-    told = [told]
+    told = [copy.deepcopy(told)]
     for _ in range(draw(st.integers(1, 3))):
         inside, key = told, 0
         while isinstance(inside[key], dict | list) and inside[key] and draw(st.integers(0, 5)):
@@ -74,7 +75,7 @@ def broken_json(draw, told, values=None):
             key = draw(st.sampled_from(sorted(inside, key=str) if isinstance(inside, dict) else range(len(inside))))
         how = draw(st.sampled_from(["value", "value", "value", "remove", "rename"]))
         if how == "value" or inside is told:
-            inside[key] = draw(st.sampled_from(HOSTILE) if values is None else values)
+            inside[key] = copy.deepcopy(draw(st.sampled_from(HOSTILE) if values is None else values))
         elif how == "remove":
             del inside[key]
         elif isinstance(inside, dict):

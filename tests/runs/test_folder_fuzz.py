@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 import warnings
+from typing import NamedTuple
 
 import hypothesis.strategies as st
 import numpy as np
@@ -52,7 +53,24 @@ def contents(whole):
     shown = {name: content for name, content in found.items() if not name.endswith((".png", ".svg", ".lock"))}
     assert {*LIKE, "config.toml", "clients.csv", "history.npz", "params.safetensors"} <= set(shown)
     assert any(name.startswith(CHECKPOINTS) for name in shown)
-    return shown
+    return Contents(shown)
+
+
+class Contents(dict):
+    """Files by name; too long to be shown."""
+
+    def __repr__(self):
+        return f"Contents({sorted(self)})"
+
+
+class Broken(NamedTuple):
+    """A file, and what is to stand in it; None: it is to be gone."""
+
+    name: str
+    content: bytes | None
+
+    def __repr__(self):
+        return f"Broken({self.name!r}, {str(self.content)[:2000]})"
 
 
 @st.composite
@@ -91,7 +109,12 @@ def words_of(content):
 
 @st.composite
 def broken_file(draw, contents):
-    """A file of the folder, and what is to stand in it; None: it is to be gone."""
+    """A file of the folder, broken."""
+    return Broken(*draw(_broken_file(contents)))
+
+
+@st.composite
+def _broken_file(draw, contents):
     name = draw(st.sampled_from(sorted(contents)))
     content = contents[name]
     how = draw(st.integers(0, 9))
@@ -185,7 +208,7 @@ def test_fuzz_run_folders(whole, contents, tmp_path_factory, data):
 @cases(3, 0.02)
 def test_fuzz_reports(whole, contents, tmp_path_factory, data):
     """The whole page, with its charts."""
-    name, content = data.draw(broken_file({key: contents[key] for key in contents if key != "encoding.json"}))
+    name, content = data.draw(broken_file(Contents({key: contents[key] for key in contents if key != "encoding.json"})))
     folder = tmp_path_factory.getbasetemp() / "fuzz-reports" / "run"
     if not folder.exists():
         shutil.copytree(whole[0], folder)
@@ -201,7 +224,7 @@ def test_fuzz_reports(whole, contents, tmp_path_factory, data):
 @given(st.data())
 @cases(60, 0.2)
 def test_fuzz_saved_results(whole, tmp_path_factory, data):
-    contents = {file.name: file.read_bytes() for file in whole[1].iterdir()}
+    contents = Contents({file.name: file.read_bytes() for file in whole[1].iterdir()})
     name, content = data.draw(broken_file(contents))
     folder = tmp_path_factory.getbasetemp() / "fuzz-saved"
     if not folder.exists():

@@ -64,7 +64,7 @@ def told_settings(draw):
     for _ in range(draw(st.integers(1, 4))):
         section = draw(st.sampled_from(list(KEYS)))
         if isinstance(told.get(section, {}), dict):
-            told.setdefault(section, {})[draw(st.sampled_from(KEYS[section]))] = draw(VALUES)
+            told.setdefault(section, {})[draw(st.sampled_from(KEYS[section]))] = copy.deepcopy(draw(VALUES))
     return draw(broken_json(told, VALUES)) if not draw(st.integers(0, 3)) else told
 
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
@@ -176,9 +175,15 @@ def _from_parquet(path: Path) -> pd.DataFrame:
         table = pd.read_parquet(path)
     except ImportError as error:
         raise ValueError(f"{path} is Parquet, which needs pyarrow: pip install 'softswitch[parquet]'") from error
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} could not be read as Parquet: {error}") from error
+    except Exception as error:  # whatever else a damaged file does to a library
+        raise ValueError(f"{path} could not be read as Parquet: {_first_line(path, error)}") from error
     return table.rename(columns=lambda name: str(name).strip())
+
+
+def _first_line(path: Path, error: Exception) -> str:
+    """What a library says, as far as it says anything."""
+    said = str(error).partition("\n")[0].removeprefix(f"{path} ")
+    return said if isinstance(error, ValueError) and said else f"{type(error).__name__} {said}".rstrip()
 
 
 def _from_excel(path: Path) -> pd.DataFrame:
@@ -188,8 +193,8 @@ def _from_excel(path: Path) -> pd.DataFrame:
         cells = pd.read_excel(path, header=None, engine="openpyxl")
     except ImportError as error:
         raise ValueError(f"{path} is Excel, which needs openpyxl: pip install 'softswitch[excel]'") from error
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
-        raise ValueError(f"{path} could not be read as Excel: {error}") from error
+    except Exception as error:  # whatever else a damaged file does to a library
+        raise ValueError(f"{path} could not be read as Excel: {_first_line(path, error)}") from error
     if len(cells) < 2:
         raise ValueError(f"{path} is empty" if cells.empty else f"{path} has names of columns, but no rows")
     names = [f"Unnamed: {i}" if pd.isna(name) else str(name).strip() for i, name in enumerate(cells.iloc[0])]
