@@ -35,7 +35,8 @@ for one in distributions():
     classifiers = [c.split(" :: ")[-1] for c in about.get_all("Classifier", ()) if c.startswith("License ::")]
     text = (about.get("License") or "").strip()
     files = sorted(f.name for f in (one.files or ()) if f.name.upper().startswith(("LICEN", "COPYING")))
-    found[about["Name"]] = [one.version, about.get("License-Expression") or "", classifiers, text.splitlines()[:3], files]
+    said = about.get("License-Expression") or ""
+    found[about["Name"]] = [one.version, said, classifiers, text.splitlines()[:3], files]
 print(json.dumps(found))
 """
 

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from safetensors import safe_open
 from safetensors.numpy import load, save
+from typer.testing import CliRunner
 
 from fuzzing import broken_bytes, broken_json, cases, only_clear_errors
 from small_run import small_run, table
+from softswitch.cli import app
 from softswitch.cli.on_runs import _line
 from softswitch.results.result import Result
 from softswitch.runs.bounded_in_words import client_word, kind_in_words
@@ -234,6 +236,22 @@ def test_fuzz_saved_results(whole, tmp_path_factory, data):
         only_clear_errors(lambda: Result.load(folder))
     finally:
         (folder / name).write_bytes(contents[name])
+
+
+def test_a_damaged_run_is_told_and_hides_no_other(whole, tmp_path):
+    for name in ("good", "bad"):
+        shutil.copytree(whole[0], tmp_path / "runs" / name)
+    (tmp_path / "runs" / "bad" / "certificate.json").write_text('{"verdict": 3}', encoding="utf-8")
+    done = CliRunner().invoke(app, ["runs", str(tmp_path / "runs")])
+    assert done.exit_code == 0
+    (bad,) = (line for line in done.output.splitlines() if "bad" in line)
+    assert "damaged" in bad
+    assert any("good" in line and "damaged" not in line for line in done.output.splitlines())
+    for command in ("compare", "report"):
+        done = CliRunner().invoke(app, [command, str(tmp_path / "runs" / "good"), str(tmp_path / "runs" / "bad")])
+        assert done.exit_code == 2
+        assert "certificate.json is damaged" in done.output
+        assert "certificate.verdict must be text" in done.output
 
 
 def test_what_is_fuzzed_can_be_read(whole):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -139,6 +140,7 @@ class Checkpoints:
             "journal": standing.journal,
             "digest": fingerprint(arrays),
         }
+        told["words"] = _digest_of_words(told)
         file = folder / f"round-{standing.done:09d}{SUFFIX}"
         write_atomically(file, save(arrays, told))
         for old in self._files()[2:]:
@@ -223,6 +225,12 @@ def _refuse_other(file: Path, there: Mapping[str, str], request: Mapping[str, st
         raise ValueError(f"{file} is of another request: {other}; use another folder")
 
 
+def _digest_of_words(told: Mapping[str, str]) -> str:
+    """A digest of all that is told beside the arrays; earlier checkpoints have none."""
+    words = json.dumps({name: word for name, word in told.items() if name != "words"}, sort_keys=True)
+    return hashlib.sha256(words.encode()).hexdigest()
+
+
 def _read(file: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     """A checkpoint's words and arrays; raises where it is damaged."""
     check_size(file, TENSORS)
@@ -234,6 +242,7 @@ def _read(file: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
                 "go on with that version, or use another folder"
             )
         arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
-    if told.get("format") != FORMAT or told["digest"] != fingerprint(arrays):
+    sound = told.get("format") == FORMAT and told["digest"] == fingerprint(arrays)
+    if not sound or told.get("words", _digest_of_words(told)) != _digest_of_words(told):
         raise _Damaged(file)
     return told, arrays
