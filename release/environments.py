@@ -41,7 +41,7 @@ class Environment:
 
     def install(self, *what: str) -> None:
         """Install with pip as it is configured."""
-        self.run("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what)
+        self.run("python", "-m", "pip", "install", "-qq", "--disable-pip-version-check", *what)
 
     def run(self, program: str, *words: str, folder: Path | None = None) -> str:
         """What a program of the environment prints."""

@@ -160,6 +160,8 @@ def look(folder, part):
     run = open_run(folder)
     if part == "shown":
         _line(run)
+        if not run.finished:
+            return
         found = standings(run)
         verdict(run, found)
         words = kind_in_words(run.settings)

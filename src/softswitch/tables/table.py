@@ -104,7 +104,8 @@ def _from_text(path: Path, form: TextForm, empty: Sequence[str], *, as_text: boo
     except (pd.errors.ParserError, UnicodeDecodeError, csv.Error, *UNPACKING) as error:
         raise ValueError(f"{path} could not be read as a table {form}: {error}") from error
     table = _each_text(table, restored)
-    table.columns = table.columns.str.strip()
+    table.columns = pd.Index([str(name).strip() or f"Unnamed: {i}" for i, name in enumerate(table.columns)])
+    _check_names(path, list(table.columns))
     return table if as_text else table.apply(tidy, decimal=form.decimal, empty=empty)
 
 

@@ -49,11 +49,11 @@ class TextForm:
 def form_of(path: Path, *, encoding: str = "auto", separator: str = "auto", decimal: str = "auto") -> TextForm:
     """How a file is written; what is given is not looked for."""
     try:
-        encoding = _encoding(path) if encoding == "auto" else codecs.lookup(encoding).name
+        encoding = _encoding(path) if encoding == "auto" else _known_encoding(encoding)
     except UNPACKING as error:
         raise ValueError(f"{path} could not be unpacked: {error}") from error
-    except LookupError as error:
-        raise ValueError(f"data.encoding must name an encoding, but is {encoding!r}") from error
+    if separator != "auto" and (len(separator) != 1 or separator in '"\0\r\n'):
+        raise ValueError(f"data.separator must be one character, such as a comma, but is {separator!r}")
     rows = first_rows(path, encoding, separator) if separator != "auto" else None
     if rows is None:
         tried = {sign: first_rows(path, encoding, sign) for sign in SEPARATORS}
@@ -72,6 +72,8 @@ def first_rows(path: Path, encoding: str, separator: str) -> list[tuple[int, lis
             whole = not stream.read(1)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not written in {encoding}: {error.reason} at byte {error.start}") from error
+    except UnicodeError as error:
+        raise ValueError(f"{path} is not written in {encoding}: {error}") from error
     except UNPACKING as error:
         raise ValueError(f"{path} could not be unpacked: {error}") from error
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True)
@@ -81,6 +83,15 @@ def first_rows(path: Path, encoding: str, separator: str) -> list[tuple[int, lis
     except csv.Error as error:
         raise ValueError(f"{path} could not be read as a table: {error}") from error
     return rows if whole or len(rows) < 2 else rows[:-1]
+
+
+def _known_encoding(name: str) -> str:
+    """An encoding of text by its Python name, or raise."""
+    try:
+        "a".encode(name)
+        return codecs.lookup(name).name
+    except (LookupError, UnicodeError, ValueError) as error:
+        raise ValueError(f"data.encoding must name an encoding, but is {name!r}") from error
 
 
 def _encoding(path: Path) -> str:
