@@ -33,7 +33,7 @@ def tells_label(values: pd.Series, label: pd.Series, what: str) -> tuple[float, 
     """
     known = label.notna().to_numpy()
     if what == "number":
-        known &= np.isfinite(label.to_numpy(float))
+        known = known & np.isfinite(label.to_numpy(float))
     rows = known.nonzero()[0]
     if len(rows) < FEWEST:
         return 0.0, {"number": "rank correlation", "two": "AUC"}.get(what, "mean recall")
