@@ -70,7 +70,9 @@ def broken_json(draw, told, values=None):
     told = [copy.deepcopy(told)]
     for _ in range(draw(st.integers(1, 3))):
         inside, key = told, 0
-        while isinstance(inside[key], dict | list) and inside[key] and draw(st.integers(0, 5)):
+        deep = draw(st.integers(0, 6))
+        while isinstance(inside[key], dict | list) and inside[key] and (inside is told or deep > 0):
+            deep -= 1
             inside = inside[key]
             key = draw(st.sampled_from(sorted(inside, key=str) if isinstance(inside, dict) else range(len(inside))))
         how = draw(st.sampled_from(["value", "value", "value", "remove", "rename"]))
