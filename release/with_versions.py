@@ -28,7 +28,9 @@ TESTS = (
     "tests/cli/test_words_of_commands.py",
     "tests/tasks/test_neyman_pearson.py",
 )
-"""From every folder something: what touches JAX, pandas, SciPy, scikit-learn, matplotlib, Flower and the terminal."""
+WITH_TORCH = ("tests/support/test_functions.py", "tests/method/test_weighting.py")
+"""Of these, what needs PyTorch, which is left out."""
+"""From many folders something: what touches JAX, pandas, SciPy, scikit-learn, matplotlib, Flower and the terminal."""
 
 
 def run_tests(folder: Path, wheel: Path, sdist: Path, what: Sequence[str]) -> str:
@@ -42,5 +44,6 @@ def run_tests(folder: Path, wheel: Path, sdist: Path, what: Sequence[str]) -> st
     (folder / "versions.txt").write_text(environment.run("python", "-m", "pip", "freeze", "--all"), encoding="utf-8")
     # Other versions warn of other things: a warning is no error here.
     words = ("-m", "pytest", "-q", "-n", "2", "-m", "not slow", "-o", "filterwarnings=default", *TESTS)
+    words += tuple(f"--ignore={name}" for name in WITH_TORCH)
     said = environment.run("python", *words, folder=unpacked)
     return said.strip().splitlines()[-1]

@@ -1,5 +1,6 @@
 """What `make release-check` is made of; it runs as a whole only before a release."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from packaging.version import Version
 
 from release.licences import is_allowed
 from release.versions import EXTRAS, oldest_pins, pinned
-from release.with_versions import TESTS
+from release.with_versions import TESTS, WITH_TORCH
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,6 +51,11 @@ def test_licences_that_are_not(licence):
     assert not is_allowed(licence)
 
 
-def test_what_is_run_is_there():
-    for name in TESTS:
-        assert (ROOT / name).exists(), name
+def test_what_is_run_is_there_and_needs_only_what_is_installed():
+    left_out = re.compile(
+        r"^\s*(import|from) (torch|playwright|flax|equinox|mlflow|cvxpy|cooper|ray|gymnasium)\b", re.M
+    )
+    files = [file for name in TESTS for file in ([ROOT / name] if name.endswith(".py") else (ROOT / name).glob("*.py"))]
+    assert len(files) > 20
+    needing = [str(file.relative_to(ROOT)) for file in files if left_out.search(file.read_text(encoding="utf-8"))]
+    assert needing == list(WITH_TORCH)
