@@ -44,6 +44,6 @@ def run_tests(folder: Path, wheel: Path, sdist: Path, what: Sequence[str]) -> st
     (folder / "versions.txt").write_text(environment.run("python", "-m", "pip", "freeze", "--all"), encoding="utf-8")
     # Other versions warn of other things: a warning is no error here.
     words = ("-m", "pytest", "-q", "-n", "2", "-m", "not slow", "-o", "filterwarnings=default", *TESTS)
-    words += tuple(f"--ignore={name}" for name in WITH_TORCH)
-    said = environment.run("python", *words, folder=unpacked)
+    without = [f"--ignore={name}" for name in WITH_TORCH]
+    said = environment.run("python", *words, *without, folder=unpacked)
     return said.strip().splitlines()[-1]
