@@ -29,6 +29,7 @@ from softswitch.runs.report.client_states import standings
 from softswitch.runs.report.client_table import client_table
 from softswitch.runs.report.page import _beside, _comparison, _groups, of_any_use
 from softswitch.runs.report.verdict import verdict
+from softswitch.runs.run_shapes import check_about
 from softswitch.runs.setting_differences import differing_settings
 from softswitch.support.arrays import fingerprint
 from softswitch.tables import training
@@ -163,6 +164,7 @@ def look(folder, part):
         _line(run)
         if not run.finished:
             return
+        check_about(run.about, whole=True)
         found = standings(run)
         verdict(run, found)
         words = kind_in_words(run.settings)

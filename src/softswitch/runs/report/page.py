@@ -17,6 +17,7 @@ from softswitch.runs.report.client_states import ClientStanding, ClientVerdict, 
 from softswitch.runs.report.client_table import METRICS, SEEN, client_table
 from softswitch.runs.report.frontier_section import section_of
 from softswitch.runs.report.verdict import MARKS, verdict
+from softswitch.runs.run_shapes import check_about
 from softswitch.runs.setting_differences import differing_settings
 from softswitch.support.capped_files import SETTINGS, or_damaged, read_words
 from softswitch.support.files import write_atomically
@@ -41,6 +42,8 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
     for run in runs:
         if not run.finished:
             raise ValueError(f"{run.folder} is not finished; softswitch resume {run.folder}")
+        with or_damaged(run.folder / ABOUT):
+            check_about(run.about, whole=True)
     file = places[0] / REPORT if out is None else Path(out)
     file.parent.mkdir(parents=True, exist_ok=True)
     with or_damaged(" and ".join(str(folder) for folder in places[:3])):
