@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # pip reads the tested versions from the committed constraints file.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo federated-demo test test-all browser docs lint format bench figures notebooks gallery clean
+.PHONY: demo federated-demo test test-all release-check browser docs lint format bench figures notebooks gallery clean
 
 demo: $(VENV)/.run
 	$(BIN)/softswitch demo --out demo
@@ -19,6 +19,12 @@ test: $(VENV)/.dev browser
 
 test-all: $(VENV)/.dev browser
 	$(BIN)/python -m pytest -n 2
+
+# What is about to be released: archives, the wheel alone, licences, the oldest and the newest versions of dependencies.
+# A quarter of an hour; not part of .ci/run. RELEASE is where it is tried, outside of the checkout.
+RELEASE ?= $(shell mktemp -d)
+release-check: $(BIN)/python
+	$(BIN)/python -m release $(RELEASE)
 
 # The report is looked at in a browser. Where there is none and none can be installed, those tests are passed over.
 browser:

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 
 import data
+import health
 import keys
 
 APP = Path(__file__).resolve().parent
@@ -60,6 +61,7 @@ class Loopback:
             "FLWR_HOME": str(self.folder / "flower"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "HOSPITALS_METRICS": str(self.folder / "metrics" / "hospitals.prom"),
             "OMP_NUM_THREADS": "1",  # many processes share the cores
         }
 
@@ -112,6 +114,7 @@ class Loopback:
             "--database": self.folder / "flower" / "state.db",
             "--host": "127.0.0.1",
             "--port": self.port,
+            "--health-server-address": f"127.0.0.1:{free_port()}",
         }
         flags = ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
         self.start("superlink", "flower-superlink", *_flat(options), *flags)
@@ -119,8 +122,9 @@ class Loopback:
         while time.monotonic() < until:
             with socket.socket() as probe:
                 probe.settimeout(1)
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
+                listens = probe.connect_ex(("127.0.0.1", self.port)) == 0
+            if listens and health.serving(str(options["--health-server-address"])):
+                return
             if self.processes["superlink"].poll() is not None:
                 break
             time.sleep(0.2)
@@ -145,6 +149,7 @@ class Loopback:
             "host": "127.0.0.1",
             "port": free_port(),
             "node-config": self.node_config(node),
+            "health-server-address": f"127.0.0.1:{free_port()}",
         }
         options |= {key.replace("_", "-"): value for key, value in changes.items()}
         given = {f"--{key}": value for key, value in options.items() if value is not None}

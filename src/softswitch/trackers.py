@@ -12,11 +12,13 @@ from softswitch.support.lazy import on_first_use
 if TYPE_CHECKING:
     from softswitch.runs.trackers.csv_file import CSVTracker as CSVTracker
     from softswitch.runs.trackers.mlflow import MLflowTracker as MLflowTracker
+    from softswitch.runs.trackers.prometheus import PrometheusTracker as PrometheusTracker
     from softswitch.runs.trackers.tensorboard import TensorBoardTracker as TensorBoardTracker
 
 _PLACES = {
     "CSVTracker": "runs.trackers.csv_file",
     "MLflowTracker": "runs.trackers.mlflow",
+    "PrometheusTracker": "runs.trackers.prometheus",
     "TensorBoardTracker": "runs.trackers.tensorboard",
 }
 """Where each name lives."""

@@ -53,7 +53,8 @@ def write_run(folder, started, **settings):
         "rounds": 20_000,
     }
     (folder / "run.json").write_text(json.dumps(about))
-    (folder / "certificate.json").write_text(json.dumps({"verdict": "cannot tell"}))
+    certificate = {"verdict": "cannot tell", "confidence": 0.95, "approximate": False, "clients": []}
+    (folder / "certificate.json").write_text(json.dumps(certificate))
     told = {"seed": 0, "rounds": 100} | settings
     lines = [f"{name} = {value!r}" for name, value in told.items()]
     (folder / "config.toml").write_text("\n".join(['[task]\nkind = "miss-rate"', "[run]", *lines]))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from benchmarks.tables import reference, sources
 from benchmarks.tables.cases import CASES, Case, chosen
 from benchmarks.tables.known import find, known

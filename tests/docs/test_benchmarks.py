@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+
 from benchmarks import gymnasium_loop
 from benchmarks.neyman_pearson import torch_clients
 from benchmarks.torch_loop import Setting, federated, lean
-
 from softswitch import evaluate
 from softswitch.tasks.neyman_pearson import breast_cancer
 from softswitch.tasks.safe_rl.advantages import advantages

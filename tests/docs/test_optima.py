@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+import softswitch as ss
 from benchmarks.optima.as_clients import as_clients
 from benchmarks.optima.epigraph import slsqp, values_and_slopes
 from benchmarks.optima.problems import PROBLEMS, half
 from benchmarks.optima.scores import CLOSE, TOLERANCE, relaxed_optimum, score
-
-import softswitch as ss
 
 HELD_OUT = """
 CB2, Crescent, Davidon 2, EVD61, HS 100, HS 11, HS 12, HS 23, HS 29, HS 31, HS 35, HS 65, HS 76, Hald-Madsen 1, LQ,

@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from benchmarks.promise import NOISE, constraint, linear_clients, objective, worst_heterogeneity
 from scipy import integrate
 
 import softswitch as ss
+from benchmarks.promise import NOISE, constraint, linear_clients, objective, worst_heterogeneity
 from softswitch.guarantees.theory.pilot import subgaussian_norm
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from benchmarks.promise import keep_promise
 
 SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in ((2, True, 200), (2, False, 200), (3, True, 200))]

@@ -118,13 +118,16 @@ def test_a_diverged_run_stays_diverged(tmp_path):
     assert solve(tmp_path, rule).status == first.status
 
 
-@pytest.mark.parametrize("harm", ["cut", "flip", "empty", "text"])
+@pytest.mark.parametrize("harm", ["cut", "flip", "empty", "text", "word"])
 def test_a_damaged_checkpoint_is_passed_over(whole, tmp_path, harm):
     solve(tmp_path, callbacks=[after(2, interrupt)])
     *_, older, newest = sorted(tmp_path.iterdir())
     content = bytearray(newest.read_bytes())
     if harm == "flip":
         content[-100] ^= 1
+    if harm == "word":
+        at = content.index(b'"done":"500"')
+        content[at + 8] ^= 1  # 400
     newest.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "text": b"round 500"}.get(harm, content))
     seen = []
     same(solve(tmp_path, callbacks=[lambda chunk: seen.append(chunk.round)]), whole)

@@ -2,14 +2,18 @@
 
 import csv
 import importlib
+import time
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import softswitch as ss
 from problems import client_data, least_squares, regression, softplus_level
-from softswitch.trackers import CSVTracker, MLflowTracker, TensorBoardTracker
+from softswitch.runs.watching import Chunk
+from softswitch.trackers import CSVTracker, MLflowTracker, PrometheusTracker, TensorBoardTracker
 
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.05, tolerance=0.1)
 ROUNDS = 600
@@ -70,3 +74,61 @@ def test_mlflow(monkeypatch, tmp_path):
 def test_unknown_names():
     with pytest.raises(AttributeError, match=r"has no attribute .Nothing."):
         importlib.import_module("softswitch.trackers").__getattr__("Nothing")
+
+
+def parsed(file):
+    """Prometheus' own reader: each number by its name, and its kind."""
+    families = list(text_string_to_metric_families(file.read_text(encoding="utf-8")))
+    assert all(len(family.samples) == 1 and family.documentation for family in families)
+    kinds = {family.samples[0].name: family.type for family in families}
+    return {family.samples[0].name: family.samples[0] for family in families}, kinds
+
+
+def test_prometheus(tmp_path):
+    file = tmp_path / "metrics" / "trial.prom"
+    seen = []
+    name = 'a "run"\\ of\nmine'
+    with PrometheusTracker(file, run=name) as tracker:
+        result = solve(tracker, lambda chunk: seen.append(parsed(file)[0]["softswitch_round"].value))
+    assert seen == sorted(set(seen))
+    assert seen[-1] == ROUNDS
+    found, kinds = parsed(file)
+    assert {sample.labels["run"] for sample in found.values()} == {name}
+    assert found["softswitch_objective"].value == pytest.approx(float(result.history.objective[-1]))
+    assert found["softswitch_constraint"].value == pytest.approx(float(result.history.constraint[-1]))
+    assert found["softswitch_feasible_share"].value == pytest.approx(result.history.switch_share)
+    assert found["softswitch_rounds"].value == ROUNDS
+    assert found["softswitch_running"].value == 0
+    assert abs(found["softswitch_updated_timestamp_seconds"].value - time.time()) < 600
+    assert kinds["softswitch_void_rounds_total"] == "counter"
+    assert kinds["softswitch_round"] == "gauge"
+    assert "softswitch_clients_lost" not in found  # nobody can be lost here
+    assert [path.name for path in file.parent.iterdir()] == ["trial.prom"]
+    with pytest.raises(ValueError, match=r"must end in \.prom"):
+        PrometheusTracker(tmp_path / "trial.txt")
+
+
+def test_prometheus_counts_clients_that_are_lost(tmp_path):
+    def history(fates, objective):
+        return SimpleNamespace(
+            objective=np.array(objective),
+            constraint=np.array(objective),
+            void=np.isneginf(objective),
+            per_client=SimpleNamespace(fates=np.array(fates)),
+        )
+
+    tracker = PrometheusTracker(tmp_path / "x.prom")
+    tracker(Chunk(2, 5, history([[1, 1, 2, 0], [5, 1, 6, 4]], [0.5, -np.inf]), 1.0, None, 1.0))
+    found, _ = parsed(tmp_path / "x.prom")
+    assert [
+        found[f"softswitch_{name}"].value for name in ("clients_counted", "clients_lost", "clients_lost_total")
+    ] == [*(1, 3, 4)]
+    assert found["softswitch_objective"].value == -np.inf
+    tracker(Chunk(3, 5, history([[1, 1, 1, 7]], [np.nan]), 1.0, None, 2.0))
+    found, _ = parsed(tmp_path / "x.prom")
+    assert [
+        found[f"softswitch_{name}"].value for name in ("clients_counted", "clients_lost", "clients_lost_total")
+    ] == [*(4, 0, 4)]
+    assert np.isnan(found["softswitch_constraint"].value)
+    assert found["softswitch_void_rounds_total"].value == 1
+    assert found["softswitch_running"].value == 1

@@ -1,8 +1,14 @@
 """What runs at the coordinator: no data, only a rule."""
 
+import os
+
 from hospitals.task import MOST_MISS_LOSS, network
 from softswitch import SoftmaxSGM
 from softswitch.flower import parameters, server_app
+from softswitch.trackers import PrometheusTracker
+
+METRICS = os.environ.get("HOSPITALS_METRICS")
+"""Where Prometheus' node exporter looks for numbers, a file that ends in .prom; not set: none are written."""
 
 app = server_app(
     SoftmaxSGM(alpha=50.0, step_size=2.0, local_step_size=0.5, tolerance=MOST_MISS_LOSS),
@@ -16,4 +22,5 @@ app = server_app(
     wait=300.0,
     report_timeout=120.0,
     update_timeout=120.0,
+    callbacks=[PrometheusTracker(METRICS, run="hospitals")] if METRICS else [],
 )

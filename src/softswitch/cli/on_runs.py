@@ -37,7 +37,11 @@ def runs(folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("
         table.add_column(name, overflow="fold")
     for name, run in zip(names, found, strict=True):
         status = run.about["status"]["code"] if run.finished else "not finished"
-        table.add_row(escape(name), status, *map(escape, _line(run)))
+        try:
+            line = _line(run)
+        except (ValueError, OSError):  # the others are listed all the same; softswitch report says what it is
+            status, line = "damaged", ("",) * len(HEAD)
+        table.add_row(escape(name), escape(status), *map(escape, line))
     console.print(table, NOTE)
 
 
@@ -49,16 +53,17 @@ def compare(runs: Annotated[list[Path], typer.Argument(help=f"Two or more runs' 
 
     console = Console()
     opened = or_refuse(lambda: [open_run(run_named(run)) for run in runs])
+    lines = or_refuse(lambda: [_line(run) for run in opened])
+    differing = or_refuse(lambda: differing_settings(opened))
     numbers = [str(i) for i in range(1, len(opened) + 1)]
     table = Table("", title="What they came to", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("run", overflow="fold", no_wrap=max(len(run.name) for run in opened) <= WIDEST)
     for name in (*HEAD, "rounds"):
         table.add_column(name, overflow="fold")
-    for number, run in zip(numbers, opened, strict=True):
+    for number, run, line in zip(numbers, opened, lines, strict=True):
         rounds = f"{run.about['rounds']:,}" if run.finished else ""
-        table.add_row(number, escape(run.name), *map(escape, _line(run)), rounds)
+        table.add_row(number, escape(run.name), *map(escape, line), rounds)
     console.print(table, NOTE)
-    differing = differing_settings(opened)
     if not differing:
         console.print("Their settings are the same.")
         return

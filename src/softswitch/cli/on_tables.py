@@ -63,7 +63,7 @@ def predict(
     """Predict a table's rows by a run's model: a copy of the table with what is predicted, and how probable it is."""
     from softswitch.runs.newest import run_named
     from softswitch.tables.model import load
-    from softswitch.tables.table import read_table, written_form
+    from softswitch.tables.table import read_table, write_table, written_form
 
     def work() -> tuple[Path, int]:
         model = load(run_named(run), uncertified=uncertified)
@@ -74,8 +74,7 @@ def predict(
         if file.exists():
             raise ValueError(f"{file} is there already; give another --out")
         predicted = read_table(data, as_text=True, **how).assign(**model.columns(table))
-        alike = {} if form is None else {"sep": form.separator, "decimal": form.decimal, "encoding": form.encoding}
-        predicted.to_csv(file, index=False, **alike)
+        write_table(predicted, file, form)
         return file, len(table)
 
     file, rows = or_refuse(work)

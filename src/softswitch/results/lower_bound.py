@@ -11,6 +11,8 @@ import numpy as np
 from softswitch.support.text import in_words
 
 _ARRAYS = ("weights", "multipliers")
+MOST_ENTRIES = 10**8
+"""One a client and constraint: nobody has more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +91,8 @@ class LowerBound:
         """
         own = {field.name: told[field.name] for field in fields(cls)}
         for name in _ARRAYS:
+            if math.prod(own[name]["shape"]) > MOST_ENTRIES:
+                raise ValueError(f"{name} must have at most {MOST_ENTRIES:,} entries, but is {own[name]['shape']}")
             array = np.zeros(own[name]["shape"])
             for *place, entry in own[name]["entries"]:
                 array[tuple(place)] = entry

@@ -25,6 +25,7 @@ from softswitch.results.lower_bound import LowerBound
 from softswitch.results.one_cycle import Cycle
 from softswitch.results.set_aside import worst_but
 from softswitch.results.status import Status, StatusCode, status_of_model
+from softswitch.support.capped_files import TENSORS, check_size, or_damaged
 from softswitch.support.text import in_words, number
 
 
@@ -217,8 +218,14 @@ class Result:
                 model, say); their values do not matter.
         """
         path = Path(folder)
+        with or_damaged(path):
+            return cls._loaded(path, rule, like)
+
+    @classmethod
+    def _loaded(cls, path: Path, rule: Rule | None, like: Params | None) -> Result:
         words = saving.read_words(path)
         method = rule_described(words["rule"]) if rule is None else same_rule(rule, words["rule"])
+        check_size(path / saving.ARRAYS, TENSORS)
         arrays = load_file(path / saving.ARRAYS)
         objective, constraint, pooled = (
             saving.tree(name, words, arrays, None)

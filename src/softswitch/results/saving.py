@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,9 @@ from safetensors.numpy import save
 
 from softswitch.results.history import History
 from softswitch.support.arrays import from_outline, named, outline, shaped
+from softswitch.support.capped_files import or_damaged, read_json
 from softswitch.support.files import write_atomically, write_json
+from softswitch.support.packed_arrays import read_npz
 
 WORDS, ARRAYS, HISTORY = "result.json", "arrays.safetensors", "history.npz"
 FORMAT = "softswitch result 1"
@@ -41,10 +42,11 @@ def read_words(folder: Path) -> dict[str, Any]:
     file = folder / WORDS
     if not file.exists():
         raise ValueError(f"{str(folder)!r} must be a folder that Result.save has written, but has no {WORDS}")
-    words: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    if words.get("format") != FORMAT:
-        raise ValueError(f"{file} has the format {words.get('format')!r}, but {FORMAT!r} is what this version reads")
-    return words
+    words = read_json(file)
+    found = words.get("format") if isinstance(words, dict) else None
+    if found != FORMAT:
+        raise ValueError(f"{file} has the format {found!r}, but {FORMAT!r} is what this version reads")
+    return dict(words)
 
 
 def tree(name: str, words: dict[str, Any], arrays: dict[str, np.ndarray], like: Any) -> Any:
@@ -69,5 +71,29 @@ def write_history(file: Path, history: History) -> None:
 
 def read_history(file: Path) -> History:
     """Read a history."""
-    with np.load(file, allow_pickle=False) as stored:
-        return History.from_arrays({name: stored[name] for name in stored.files})
+    arrays = read_npz(file)
+    with or_damaged(file):
+        history = History.from_arrays(arrays)
+        _check_lengths(history)
+    return history
+
+
+def _check_lengths(history: History) -> None:
+    """Raise where parts of a history are of other lengths than the rounds they are about."""
+    rounds, looks = history.objective.shape, history.full_rounds.shape
+    own = {name: array.shape for name, array in history.to_arrays().items()}
+    about = {
+        name: looks if name.startswith(("full", "held_out")) else rounds
+        for name in own
+        if not name.startswith("per_client.")
+    }
+    wrong = [name for name, shape in about.items() if own[name] != shape]
+    if history.per_client is not None:
+        places = history.per_client.clients.shape
+        wrong += [name for name in own if name.startswith("per_client.") and own[name][:2] != places]
+        deep = history.per_client.constraint.ndim != 3 or history.per_client.clients.dtype.kind not in "iu"
+        wrong += ["per_client"] * (deep or len(places) != 2 or places[:1] != rounds)
+    if wrong or len(rounds) != 1 or len(looks) != 1:
+        raise ValueError(f"its parts do not fit together: {', '.join(wrong)}")
+    if history.full_rounds.dtype.kind not in "iu" or history.feasible.dtype.kind != "b":
+        raise ValueError("rounds are no whole numbers, or the switch is not told by truth values")

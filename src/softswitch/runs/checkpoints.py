@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,9 @@ from softswitch.method.round import State
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
 from softswitch.support.arrays import fingerprint, named, shaped
+from softswitch.support.capped_files import TENSORS, check_size, or_damaged
 from softswitch.support.files import write_atomically
+from softswitch.support.json_shapes import Each, check_shape
 from softswitch.support.sole_use import sole_use
 
 KIND, FORMAT = "softswitch checkpoint", "softswitch checkpoint 2"
@@ -137,6 +140,7 @@ class Checkpoints:
             "journal": standing.journal,
             "digest": fingerprint(arrays),
         }
+        told["words"] = _digest_of_words(told)
         file = folder / f"round-{standing.done:09d}{SUFFIX}"
         write_atomically(file, save(arrays, told))
         for old in self._files()[2:]:
@@ -158,18 +162,19 @@ class Checkpoints:
             ValueError: it is of another request, or of another version of softswitch.
         """
         for file, told, arrays in self._sound():
-            _refuse_other(file, json.loads(told["request"]), request)
-            state, record, found = shaped(arrays, (*like(), best))
-            return Standing(
-                state,
-                record,
-                int(told["done"]),
-                float(told["seconds"]),
-                int(told["averaging_from"]),
-                tuple(json.loads(told["names"])),
-                found,
-                told.get("journal", ""),
-            )
+            _refuse_other(file, _request(file, told), request)
+            with or_damaged(file):
+                state, record, found = shaped(arrays, (*like(), best))
+                return Standing(
+                    state,
+                    record,
+                    int(told["done"]),
+                    float(told["seconds"]),
+                    int(told["averaging_from"]),
+                    tuple(json.loads(told["names"])),
+                    found,
+                    told.get("journal", ""),
+                )
         return None
 
     def said(self, name: str) -> str | None:
@@ -178,9 +183,8 @@ class Checkpoints:
         Args:
             name: of an entry of the request.
         """
-        for _, told, _ in self._sound():
-            word: str | None = json.loads(told["request"]).get(name)
-            return word
+        for file, told, _ in self._sound():
+            return _request(file, told).get(name)
         return None
 
     def _sound(self) -> Iterator[tuple[Path, dict[str, str], dict[str, np.ndarray]]]:
@@ -188,7 +192,7 @@ class Checkpoints:
         for file in self._files():
             try:
                 told, arrays = _read(file)
-            except (OSError, SafetensorError, _Damaged, KeyError):
+            except (OSError, SafetensorError, _Damaged, KeyError, TypeError, RecursionError):
                 continue  # cut short or damaged: the one before
             yield file, told, arrays
 
@@ -199,6 +203,14 @@ class Checkpoints:
 
 class _Damaged(Exception):  # noqa: N818
     """A file is not what it was when it was written."""
+
+
+def _request(file: Path, told: Mapping[str, str]) -> dict[str, str]:
+    """What a checkpoint says it was asked for."""
+    with or_damaged(file):
+        request = json.loads(told["request"])
+        check_shape(request, Each(str), "request")
+    return dict(request)
 
 
 def _refuse_other(file: Path, there: Mapping[str, str], request: Mapping[str, str]) -> None:
@@ -213,8 +225,15 @@ def _refuse_other(file: Path, there: Mapping[str, str], request: Mapping[str, st
         raise ValueError(f"{file} is of another request: {other}; use another folder")
 
 
+def _digest_of_words(told: Mapping[str, str]) -> str:
+    """A digest of all that is told beside the arrays; earlier checkpoints have none."""
+    words = json.dumps({name: word for name, word in told.items() if name != "words"}, sort_keys=True)
+    return hashlib.sha256(words.encode()).hexdigest()
+
+
 def _read(file: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     """A checkpoint's words and arrays; raises where it is damaged."""
+    check_size(file, TENSORS)
     with safe_open(file, framework="numpy") as opened:
         told = opened.metadata() or {}
         if told.get("format", "").startswith(KIND) and told["format"] != FORMAT:
@@ -223,6 +242,7 @@ def _read(file: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
                 "go on with that version, or use another folder"
             )
         arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
-    if told.get("format") != FORMAT or told["digest"] != fingerprint(arrays):
+    sound = told.get("format") == FORMAT and told["digest"] == fingerprint(arrays)
+    if not sound or told.get("words", _digest_of_words(told)) != _digest_of_words(told):
         raise _Damaged(file)
     return told, arrays

@@ -6,11 +6,14 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 EVENTS = "events.jsonl"
+LONGEST_LINE = 2**16
+"""More bytes are not read as one event."""
 
 
 class EventLog:
@@ -77,13 +80,12 @@ def read_events(file: str | Path) -> list[dict[str, Any]]:
     path, found = Path(file), []
     if not path.exists():
         return []
-    for line in path.read_bytes().splitlines():
-        try:
-            told = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(told, dict) and isinstance(told.get("what"), str):
-            found.append(told)
+    with path.open("rb") as stream:
+        while line := stream.readline(LONGEST_LINE):
+            with suppress(ValueError, RecursionError):
+                told = json.loads(line)
+                if isinstance(told, dict) and isinstance(told.get("what"), str):
+                    found.append(told)
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import platform
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -26,8 +25,19 @@ from softswitch.results.result import Result
 from softswitch.results.saving import read_history, write_history
 from softswitch.results.status import EARLIER
 from softswitch.runs.events import EVENTS, read_events
+from softswitch.runs.run_shapes import check_about, check_certificate, check_settings
 from softswitch.support.arrays import named
+from softswitch.support.capped_files import (
+    SETTINGS,
+    TENSORS,
+    check_size,
+    or_damaged,
+    read_capped,
+    read_json,
+    read_words,
+)
 from softswitch.support.files import write_atomically, write_json
+from softswitch.support.spreadsheet_text import defused_row, restored
 
 ABOUT, CONFIG, HISTORY, CLIENTS = "run.json", "config.toml", "history.npz", "clients.csv"
 PARAMS, CERTIFICATE, ENCODING, CHECKPOINTS = "params.safetensors", "certificate.json", "encoding.json", "checkpoints"
@@ -136,14 +146,15 @@ def _clients_bytes(result: Result, more: Mapping[str, Sequence[Any]]) -> bytes:
         table[name] = result.client_constraint[:, c].tolist()
     stream = io.StringIO()
     writer = csv.writer(stream)
-    writer.writerow(table)
-    writer.writerows(zip(*table.values(), strict=True))
+    writer.writerow(defused_row(table))
+    writer.writerows(map(defused_row, zip(*table.values(), strict=True)))
     return stream.getvalue().encode()
 
 
 def flat_settings(text: str) -> dict[str, Any]:
     """A file of settings, section.name by section.name."""
-    return {f"{section}.{name}": value for section, part in tomllib.loads(text).items() for name, value in part.items()}
+    told = tomllib.loads(text)
+    return {f"{section}.{name}": value for section, part in told.items() for name, value in part.items()}
 
 
 @dataclass(frozen=True)
@@ -174,14 +185,17 @@ class Run:
         file = self.folder / CONFIG
         if not file.exists():
             return {"seed": self.about.get("seed")}
-        flat = flat_settings(file.read_text(encoding="utf-8"))
+        with or_damaged(file):
+            flat = flat_settings(read_words(file, SETTINGS))
+            check_settings(flat)
         data = self.about.get("data", {}).get("sha256")
         return flat if data is None else flat | {"data.sha256": data[:12]}
 
     @property
     def cycles(self) -> list[Cycle]:
         """What a run that chose for itself went through."""
-        return [Cycle.from_dict(told) for told in self.about.get("cycles", ())]
+        with or_damaged(self.folder / ABOUT):
+            return [Cycle.from_dict(told) for told in self.about.get("cycles", ())]
 
     @cached_property
     def history(self) -> History:
@@ -191,18 +205,26 @@ class Run:
     @cached_property
     def clients(self) -> dict[str, list[Any]]:
         """The table of clients, column by column."""
-        with (self.folder / CLIENTS).open(encoding="utf-8", newline="") as stream:
-            header, *rows = csv.reader(stream)
-        columns = dict(zip(header, zip(*rows, strict=True), strict=True))
-        return {
-            name: list(column) if name == "client" else [float(cell) for cell in column]
-            for name, column in columns.items()
-        }
+        file = self.folder / CLIENTS
+        with or_damaged(file):
+            text = read_capped(file).decode("utf-8")
+            header, *rows = csv.reader(io.StringIO(text, newline=""))
+            columns = dict(zip(map(restored, header), zip(*rows, strict=True), strict=True))
+            table: dict[str, list[Any]] = {
+                name: [restored(cell) for cell in column] if name == "client" else [float(cell) for cell in column]
+                for name, column in columns.items()
+            }
+            if missing := {"client", "objective"} - set(table) or not any(n.startswith("constraint") for n in table):
+                raise ValueError(f"a column is missing: {missing if isinstance(missing, set) else 'constraint'}")
+        return table
 
     @cached_property
     def params(self) -> dict[str, np.ndarray]:
         """The model's arrays by their paths."""
-        return load_file(self.folder / PARAMS)
+        file = self.folder / PARAMS
+        check_size(file, TENSORS)
+        with or_damaged(file):
+            return load_file(file)
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
@@ -213,7 +235,12 @@ class Run:
     def certificate(self) -> dict[str, Any] | None:
         """The certificate, where there is one."""
         file = self.folder / CERTIFICATE
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+        if not file.exists():
+            return None
+        with or_damaged(file):
+            told: dict[str, Any] = read_json(file)
+            check_certificate(told)
+        return told
 
 
 def open_run(folder: str | Path) -> Run:
@@ -222,13 +249,12 @@ def open_run(folder: str | Path) -> Run:
     file = path / ABOUT
     if not file.exists():
         raise ValueError(f"{str(path)!r} must be the folder of a run, but has no {ABOUT}")
-    try:
-        about = json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file} is damaged: {error}") from error
+    about = read_json(file)
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         about = about if isinstance(about, dict) else {}
         raise ValueError(f"{file} has the format {about.get('format')!r}, but {FORMAT!r} is what this version reads")
+    with or_damaged(file):
+        check_about(about)
     if "status" in about:
         code = about["status"]["code"]
         about["status"]["code"] = EARLIER.get(code, code)
@@ -239,6 +265,6 @@ def find_runs(parent: str | Path) -> list[Run]:
     """All runs below a folder, the oldest first; whatever else is there is passed over."""
     found = []
     for file in sorted(Path(parent).glob(f"**/{ABOUT}")):
-        with suppress(ValueError):
+        with suppress(ValueError, OSError):
             found.append(open_run(file.parent))
     return found

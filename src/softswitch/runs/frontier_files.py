@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from softswitch.results.along_bounds.cost_of_bounds import Frontier
+from softswitch.runs.run_shapes import check_frontier
+from softswitch.support.capped_files import or_damaged, read_json
 from softswitch.support.files import write_atomically, write_json
 
 FRONTIER = "frontier.json"
@@ -34,11 +35,10 @@ def has_frontier(folder: str | Path) -> bool:
 def read_frontier(folder: str | Path) -> Frontier:
     """The frontier of a folder; its models are in folders of their own."""
     file = Path(folder) / FRONTIER
-    try:
-        told = json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file} is damaged: {error}") from error
+    told = read_json(file)
     found = told.get("format") if isinstance(told, dict) else None
     if found != FRONTIER_FORMAT:
         raise ValueError(f"{file} has the format {found!r}, but {FRONTIER_FORMAT!r} is what this version reads")
-    return Frontier.from_dict(told)
+    with or_damaged(file):
+        check_frontier(told)
+        return Frontier.from_dict(told)

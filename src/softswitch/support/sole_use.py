@@ -12,7 +12,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from softswitch.support.capped_files import read_json
+
 LOCK, OWNER = ".in-use.lock", ".in-use.json"
+MOST = 10_000
+"""Bytes that are read of who has it."""
 
 
 @contextmanager
@@ -44,7 +48,7 @@ def sole_use(folder: Path) -> Iterator[None]:
 def _owner(folder: Path) -> str:
     """Who has it, as far as that was written down."""
     try:
-        told = json.loads((folder / OWNER).read_text(encoding="utf-8"))
+        told = read_json(folder / OWNER, MOST)
         return f" (process {told['process']} on {told['host']}, since {told['since']})"
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return ""

@@ -88,3 +88,13 @@ def mean_and_spread(values: Sequence[float] | np.ndarray) -> str:
     """Mean ± standard deviation, for a table."""
     spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
     return f"{np.mean(values):.3f}{spread}"
+
+
+def byte_size(many: int) -> str:
+    """So many bytes as people write them: 900 bytes, 3.2 MB."""
+    if many < 1000:
+        return f"{many} bytes"
+    for unit, size in (("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
+        if many < 999.5 * size:
+            return f"{many / size:.3g} {unit}"
+    return f"{many / 1e12:,.3g} TB"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,31 @@ import pandas as pd
 
 from softswitch.runs.folder import ENCODING, PARAMS, Run, open_run
 from softswitch.support.arrays import shaped
+from softswitch.support.capped_files import or_damaged, read_json
 from softswitch.support.files import write_json
+from softswitch.support.json_shapes import check_shape
 from softswitch.tables.encoding import Encoding
 from softswitch.tables.kinds import first_network
 from softswitch.tables.label_meaning import Label, label_from_dict
 from softswitch.tasks.networks import Network, outputs
+
+VALUE = (str, bool, float, None)
+ENCODING_SHAPE = {
+    "label": str,
+    "hidden": [int],
+    "columns": [{"name": str, "levels?": [str], "mean?": (float, None), "scale?": float, "weekdays?": [int]}],
+    "meaning?": {
+        "what?": str,
+        "classes?": [VALUE],
+        "shares?": [float],
+        "mean?": float,
+        "scale?": float,
+        "low?": (float, None),
+        "high?": (float, None),
+    },
+    "classes?": [VALUE],
+}
+"""What says how a table becomes features; it may come from anyone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,9 +119,25 @@ def load(folder: str | Path, *, uncertified: bool = False) -> Model:
     if not (run.folder / ENCODING).exists() or not (run.folder / PARAMS).exists():
         what = "was not finished: softswitch resume" if not run.finished else "was not made by softswitch train:"
         raise ValueError(f"{run.folder} has no model to load: it {what} {run.folder}")
-    told = json.loads((run.folder / ENCODING).read_text(encoding="utf-8"))
-    encoding = Encoding.from_dict(told["columns"])
-    meaning = label_from_dict(told.get("meaning", told))  # earlier folders have two classes, beside the rest
-    like = first_network(len(encoding.features), tuple(told["hidden"]), 0, meaning.outputs)
-    params = jax.tree.map(jnp.asarray, shaped(run.params, like))
+    told = read_json(run.folder / ENCODING)
+    with or_damaged(run.folder / ENCODING):
+        check_shape(told, ENCODING_SHAPE, "encoding")
+        encoding = Encoding.from_dict(told["columns"])
+        meaning = label_from_dict(told.get("meaning", told))  # earlier folders have two classes, beside the rest
+        features = len(encoding.features)
+    with or_damaged(run.folder / PARAMS):
+        params = _network(run.params, features, tuple(told["hidden"]), meaning.outputs)
     return Model(run, encoding, told["label"], meaning, params, uncertified)
+
+
+def _network(arrays: Mapping[str, np.ndarray], features: int, hidden: tuple[int, ...], outputs: int) -> Network:
+    """The arrays as a network of these widths, or raise where they are of another one. Nothing is made to compare."""
+    if len(hidden) >= len(arrays):
+        raise ValueError(f"it has {len(arrays)} arrays, too few for {len(hidden)} hidden layers")
+    like = jax.eval_shape(partial(first_network, features, hidden, 0, outputs))
+    found = shaped(arrays, like)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(like), strict=True):
+        if one.shape != other.shape or one.dtype.kind != "f":
+            raise ValueError(f"it has an array of {one.dtype} with the shape {one.shape}, but {other.shape} is needed")
+    network: Network = jax.tree.map(jnp.asarray, found)
+    return network

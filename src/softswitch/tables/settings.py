@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import tomllib
+from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from softswitch.problem.words import ALPHA_SCALES, ANSWERS, CRITERIA, LOSSES
+from softswitch.support.capped_files import read_toml
 from softswitch.support.complaints import did_you_mean
 
 RATES = ("miss-rate", "false-alarm-rate", "error-rate", "class-miss-rate", "decision-parity", "decision-opportunity")
@@ -197,11 +198,9 @@ def read_config(file: str | Path) -> Config:
     """Read and check a file of settings."""
     path = Path(file)
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
+        told = read_toml(path)
     except OSError as error:
         raise ValueError(f"{path} could not be read: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path} is not TOML: {error}") from error
     return config_from(told)
 
 
@@ -218,7 +217,7 @@ def config_from(told: dict[str, Any]) -> Config:
             except ValueError as error:
                 said.append(str(error))
         elif name in SECTIONS:
-            said.append(f"{name} must be a section, [{name}], but is {part!r}")
+            said.append(f"{name} must be a section, [{name}], but is {_shown(part)}")
     if said:
         raise ValueError("\n".join(said))
     return Config(**parts)
@@ -264,12 +263,24 @@ def _value(value: Any, hint: Any, entry: Field[Any], where: str) -> Any:
         elif kind is str and words:
             if value in words:
                 return value
-        elif type(value) is kind or (kind is float and type(value) is int):
-            return kind(value)
+        elif kind is float and type(value) is int:
+            with suppress(OverflowError):  # larger than any float: refused below
+                return float(value)
+        elif type(value) is kind:
+            return value
     if words and kinds == (str,):
-        raise ValueError(f"{where} must be one of {', '.join(words)}, but is {value!r}")
+        raise ValueError(f"{where} must be one of {', '.join(words)}, but is {_shown(value)}")
     names = [_in_words(kind) for kind in kinds if kind is not type(None) and not (kind is str and words)]
-    raise ValueError(f"{where} must be {' or '.join([*names, *map(json.dumps, words)])}, but is {value!r}")
+    raise ValueError(f"{where} must be {' or '.join([*names, *map(json.dumps, words)])}, but is {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    """A value as an error shows it: not more of it than a line has."""
+    try:
+        said = repr(value)
+    except (ValueError, RecursionError):  # numbers of thousands of digits are not written out
+        return f"a very long {type(value).__name__}"
+    return said if len(said) <= 120 else f"{said[:100]}…"
 
 
 def _in_words(kind: Any) -> str:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
 
-from softswitch.tables.cells import EMPTY, tidy
-from softswitch.tables.text_file import PACKED, TextForm, first_rows, form_of, open_bytes
+from softswitch.support.spreadsheet_text import defused, restored
+from softswitch.tables.cells import EMPTY, is_text, tidy
+from softswitch.tables.text_file import PACKED, UNPACKING, TextForm, first_rows, form_of
+from softswitch.tables.unpacked import check_parquet, check_workbook, open_bytes
 
 TEXT = (".csv", ".tsv", ".tab", ".txt")
 PARQUET = (".parquet", ".pq")
@@ -100,17 +101,45 @@ def _from_text(path: Path, form: TextForm, empty: Sequence[str], *, as_text: boo
                 low_memory=False,
                 **told,
             )
-    except (pd.errors.ParserError, UnicodeDecodeError, csv.Error) as error:
+    except (pd.errors.ParserError, UnicodeDecodeError, csv.Error, *UNPACKING) as error:
         raise ValueError(f"{path} could not be read as a table {form}: {error}") from error
-    table.columns = table.columns.str.strip()
+    table = _each_text(table, restored)
+    table.columns = pd.Index([str(name).strip() or f"Unnamed: {i}" for i, name in enumerate(table.columns)])
+    _check_names(path, list(table.columns))
     return table if as_text else table.apply(tidy, decimal=form.decimal, empty=empty)
+
+
+def write_table(table: pd.DataFrame, file: Path, form: TextForm | None = None) -> None:
+    """Write a table as CSV: spreadsheets compute none of its words, nor names of columns; ``read_table`` undoes that.
+
+    Args:
+        table: it.
+        file: where; it is written over.
+        form: how it is to be written.
+    """
+    alike = {} if form is None else {"sep": form.separator, "decimal": form.decimal, "encoding": form.encoding}
+    broken = any(is_text(table[name]) and table[name].astype(str).str.contains("\r").any() for name in table.columns)
+    quoting = csv.QUOTE_NONNUMERIC if broken else csv.QUOTE_MINIMAL  # which forgets that \r ends a line
+    _each_text(table, defused).to_csv(file, index=False, quoting=quoting, **alike)
+
+
+def _each_text(table: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
+    """The table with every name and every text changed; columns without a text that changes stay as they are."""
+    changed = {}
+    for name in table.columns:
+        if is_text(table[name]):
+            words = pd.unique(table[name].dropna())
+            other = {word: new for word in words if (new := change(word)) != word}
+            if other:
+                changed[name] = table[name].map(lambda word, other=other: other.get(word, word))
+    return table.assign(**changed).rename(columns=change)
 
 
 def _check_lines(path: Path, rows: list[tuple[int, list[str]]]) -> None:
     """Refuse what is no table: nothing in it, no names above the columns, lines of other lengths than the first."""
     if not rows:
         raise ValueError(f"{path} is empty")
-    names = [name.strip() for name in rows[0][1]]
+    names = [str(restored(name)).strip() for name in rows[0][1]]
     if len(rows) == 1:
         raise ValueError(f"{path} has names of columns, but no rows")
     numbers = [name for name in names if _is_number(name)]
@@ -143,22 +172,30 @@ def _is_number(cell: str) -> bool:
 
 def _from_parquet(path: Path) -> pd.DataFrame:
     try:
+        check_parquet(path)
         table = pd.read_parquet(path)
     except ImportError as error:
         raise ValueError(f"{path} is Parquet, which needs pyarrow: pip install 'softswitch[parquet]'") from error
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} could not be read as Parquet: {error}") from error
+    except Exception as error:  # whatever else a damaged file does to a library
+        raise ValueError(f"{path} could not be read as Parquet: {_first_line(path, error)}") from error
     return table.rename(columns=lambda name: str(name).strip())
+
+
+def _first_line(path: Path, error: Exception) -> str:
+    """What a library says, as far as it says anything."""
+    said = str(error).partition("\n")[0].removeprefix(f"{path} ")
+    return said if isinstance(error, ValueError) and said else f"{type(error).__name__} {said}".rstrip()
 
 
 def _from_excel(path: Path) -> pd.DataFrame:
     """The first sheet."""
     try:
+        check_workbook(path)
         cells = pd.read_excel(path, header=None, engine="openpyxl")
     except ImportError as error:
         raise ValueError(f"{path} is Excel, which needs openpyxl: pip install 'softswitch[excel]'") from error
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
-        raise ValueError(f"{path} could not be read as Excel: {error}") from error
+    except Exception as error:  # whatever else a damaged file does to a library
+        raise ValueError(f"{path} could not be read as Excel: {_first_line(path, error)}") from error
     if len(cells) < 2:
         raise ValueError(f"{path} is empty" if cells.empty else f"{path} has names of columns, but no rows")
     names = [f"Unnamed: {i}" if pd.isna(name) else str(name).strip() for i, name in enumerate(cells.iloc[0])]

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import bz2
 import codecs
 import csv
-import gzip
 import io
 import lzma
 import re
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from softswitch.tables.unpacked import open_bytes
 
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 DECIMALS = {".": "point", ",": "comma"}
 PACKED = (".gz", ".xz", ".bz2", ".zip")
+UNPACKING = (EOFError, OSError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, NotImplementedError)
+"""What a packed file that is damaged raises."""
 LOOKED_AT = 1 << 18
 """So many characters of a file are looked at to find its separator and its decimal sign."""
 FEWEST_POINTS = 0.1
@@ -43,23 +46,14 @@ class TextForm:
         return f"separated by {separator}, decimal {DECIMALS.get(self.decimal, self.decimal)}, {name}"
 
 
-def open_bytes(path: Path) -> IO[bytes]:
-    """The file's bytes, unpacked."""
-    if path.suffix.lower() == ".zip":
-        return _from_zip(path)
-    opened: Any = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}.get(path.suffix.lower(), open)
-    found: IO[bytes] = opened(path, "rb")
-    return found
-
-
 def form_of(path: Path, *, encoding: str = "auto", separator: str = "auto", decimal: str = "auto") -> TextForm:
     """How a file is written; what is given is not looked for."""
     try:
-        encoding = _encoding(path) if encoding == "auto" else codecs.lookup(encoding).name
-    except (EOFError, OSError, lzma.LZMAError, zipfile.BadZipFile) as error:
+        encoding = _encoding(path) if encoding == "auto" else _known_encoding(encoding)
+    except UNPACKING as error:
         raise ValueError(f"{path} could not be unpacked: {error}") from error
-    except LookupError as error:
-        raise ValueError(f"data.encoding must name an encoding, but is {encoding!r}") from error
+    if separator != "auto" and (len(separator) != 1 or separator in '"\0\r\n'):
+        raise ValueError(f"data.separator must be one character, such as a comma, but is {separator!r}")
     rows = first_rows(path, encoding, separator) if separator != "auto" else None
     if rows is None:
         tried = {sign: first_rows(path, encoding, sign) for sign in SEPARATORS}
@@ -78,6 +72,10 @@ def first_rows(path: Path, encoding: str, separator: str) -> list[tuple[int, lis
             whole = not stream.read(1)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not written in {encoding}: {error.reason} at byte {error.start}") from error
+    except UnicodeError as error:
+        raise ValueError(f"{path} is not written in {encoding}: {error}") from error
+    except UNPACKING as error:
+        raise ValueError(f"{path} could not be unpacked: {error}") from error
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True)
     rows = []
     try:
@@ -87,12 +85,13 @@ def first_rows(path: Path, encoding: str, separator: str) -> list[tuple[int, lis
     return rows if whole or len(rows) < 2 else rows[:-1]
 
 
-def _from_zip(path: Path) -> IO[bytes]:
-    archive = zipfile.ZipFile(path)
-    names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX")]
-    if len(names) != 1:
-        raise ValueError(f"{path} must hold one file, but holds {len(names)}: {', '.join(names[:5])}")
-    return archive.open(names[0])
+def _known_encoding(name: str) -> str:
+    """An encoding of text by its Python name, or raise."""
+    try:
+        "a".encode(name)
+        return codecs.lookup(name).name
+    except (LookupError, UnicodeError, ValueError) as error:
+        raise ValueError(f"data.encoding must name an encoding, but is {name!r}") from error
 
 
 def _encoding(path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -302,7 +303,8 @@ def earlier_looks(folder: Path, config: Config, about: dict[str, Any]) -> int:
     """How many models the same rows have certified before, by the runs beside this one; and this one, where it did."""
     data, many = about["data"]["sha256"], 0
     for run in find_runs(folder.parent):
-        same = run.about.get("data", {}).get("sha256") == data and run.certificate is not None
         split = {"data.held_out": config.data.held_out, "run.seed": config.run.seed}
-        many += same and all(run.settings.get(name) == value for name, value in split.items())
+        with suppress(ValueError, OSError):  # a folder that is damaged says nothing
+            same = run.about.get("data", {}).get("sha256") == data and run.certificate is not None
+            many += same and all(run.settings.get(name) == value for name, value in split.items())
     return many

@@ -19,6 +19,7 @@ from softswitch.results.along_bounds.frontier_point import (
     finite,
     number,
 )
+from softswitch.support.spreadsheet_text import defused_row
 from softswitch.support.text import as_text, few_of
 
 if TYPE_CHECKING:
@@ -244,11 +245,12 @@ class Frontier:
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
         plain = ("bound", *NUMBERS)
-        writer.writerow([*plain, *names, "outcome", "model"])
+        writer.writerow(defused_row([*plain, *names, "outcome", "model"]))
         for point in self.points:
             told = point.to_dict()
             cells = [*(told[name] for name in plain), *(finite(point.measures.get(name, math.nan)) for name in names)]
-            writer.writerow([*("" if cell is None else cell for cell in cells), str(point.outcome), point.model])
+            plain_cells = ("" if cell is None else cell for cell in cells)
+            writer.writerow(defused_row([*plain_cells, str(point.outcome), point.model]))
         return stream.getvalue()
 
     def figure(self) -> Figure:

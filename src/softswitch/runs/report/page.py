@@ -18,7 +18,9 @@ from softswitch.runs.report.client_states import ClientStanding, ClientVerdict, 
 from softswitch.runs.report.client_table import METRICS, SEEN, client_table
 from softswitch.runs.report.frontier_section import section_of
 from softswitch.runs.report.verdict import MARKS, verdict
+from softswitch.runs.run_shapes import check_about
 from softswitch.runs.setting_differences import differing_settings
+from softswitch.support.capped_files import SETTINGS, or_damaged, read_words
 from softswitch.support.files import write_atomically
 from softswitch.support.text import duration, few_of, number, share, short_numbers
 
@@ -41,9 +43,13 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
     for run in runs:
         if not run.finished:
             raise ValueError(f"{run.folder} is not finished; softswitch resume {run.folder}")
+        with or_damaged(run.folder / ABOUT):
+            check_about(run.about, whole=True)
     file = places[0] / REPORT if out is None else Path(out)
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, page(runs, of_bounds).encode())
+    with or_damaged(" and ".join(str(folder) for folder in places[:3])):
+        shown = page(runs, of_bounds)
+    write_atomically(file, shown.encode())
     return file
 
 
@@ -112,7 +118,7 @@ def _told(run: Run, i: int) -> dict[str, Any]:
         "groups": _groups(run),
         "rule": short_numbers(about["rule"]),
         "price": None if about.get("price") is None else number(about["price"]),
-        "settings": settings.read_text(encoding="utf-8") if settings.exists() else "",
+        "settings": read_words(settings, SETTINGS) if settings.exists() else "",
         "frontier": section_of(run.folder, f"frontier-{i}") if has_frontier(run.folder) else None,
         "curves": charts.curves(run, f"curves-{i}", (f"F: {words.objective}", f"G: {words.constraint}"), words.write),
         "bars": charts.clients(run, found, f"clients-{i}", words.constraint, words.write),

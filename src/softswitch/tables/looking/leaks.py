@@ -31,7 +31,12 @@ def tells_label(values: pd.Series, label: pd.Series, what: str) -> tuple[float, 
         label: the column to predict.
         what: what the label is: "two" classes, several "classes" or a "number".
     """
-    rows = label.notna().to_numpy().nonzero()[0]
+    known = label.notna().to_numpy()
+    if what == "number":
+        known = known & np.isfinite(label.to_numpy(float))
+    rows = known.nonzero()[0]
+    if len(rows) < FEWEST:
+        return 0.0, {"number": "rank correlation", "two": "AUC"}.get(what, "mean recall")
     if len(rows) > LOOKED_AT:
         rows = np.sort(np.random.default_rng(0).choice(rows, LOOKED_AT, replace=False))
     # Every second row of an order at random: files are often sorted.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from zipfile import BadZipFile
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from softswitch.support.packed_arrays import read_npz
 from softswitch.tasks.safe_rl.policy import STATE_SIZE, Layer, Policy, logit
 
 
@@ -24,13 +24,12 @@ def save(policy: Policy, file: Path) -> None:
 def load(file: Path) -> Policy:
     """Read a policy from ``file``."""
     try:
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            found = {name: jnp.asarray(arrays[name]) for name in arrays.files}
+        found = {name: jnp.asarray(array) for name, array in read_npz(file).items()}
         policy = [Layer(found[f"{i}.weights"], found[f"{i}.bias"]) for i in range(len(found) // 2)]
         if jax.eval_shape(logit, policy, jnp.zeros(STATE_SIZE)).shape != ():
             raise ValueError("it has more than one output")
         return policy
-    except (OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, BadZipFile) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise ValueError(
             f"{file} must be a policy written by softswitch (.npz), but could not be read: {error}"
         ) from error

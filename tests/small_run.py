@@ -1,0 +1,71 @@
+"""A small run's folder with everything in it that a run's folder can have."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from softswitch.results.along_bounds.cost_of_bounds import Frontier
+from softswitch.results.along_bounds.frontier_point import BoundOutcome, FrontierPoint, SmallestConstraint
+from softswitch.runs.folder import CLIENTS
+from softswitch.runs.frontier_files import write_frontier
+from softswitch.support.spreadsheet_text import defused
+from softswitch.tables import training
+
+SETTINGS = """[data]
+file = "cases.csv"
+label = "y"
+client = "ward"
+[task]
+at_most = 0.5
+[method]
+step_size = 0.5
+[run]
+rounds = 12
+aim = "bare"
+"""
+
+
+def table(rows=240, wards=4):
+    generator = np.random.default_rng(0)
+    cases = pd.DataFrame(generator.normal(size=(rows, 2)).round(3), columns=["a", "b"])
+    cases["kind"] = generator.choice(["x", "z"], rows)
+    cases["seen"] = pd.date_range("2020-01-01", periods=rows).strftime("%Y-%m-%d")
+    cases["y"] = (cases["a"] + 0.5 * generator.normal(size=rows) > 0).astype(int)
+    cases["ward"] = [f"ward {i % wards}" for i in range(rows)]
+    return cases
+
+
+def small_run(home: Path) -> Path:
+    """Train for a moment; the folder has a certificate, checkpoints and a frontier."""
+    table().to_csv(home / "cases.csv", index=False)
+    (home / "small.toml").write_text(SETTINGS, encoding="utf-8")
+    folder = training.train(home / "small.toml", progress=False).folder
+    numbers = dict.fromkeys(("objective", "chosen_objective", "other_objective", "other_constraint"), 0.3)
+    numbers["constraint"] = 0.1
+    points = [
+        FrontierPoint(0.4, BoundOutcome.CERTIFIED, **numbers, measures={"accuracy, all rows": 0.9}, model="the last"),
+        FrontierPoint(0.2, BoundOutcome.FAILED, **numbers, measures={"accuracy, all rows": math.nan}, model="the last"),
+    ]
+    found = Frontier(tuple(points), SmallestConstraint(0.05, 0.4, 0.1), 0.95, 4, tested=((0.4, True), (0.2, False)))
+    write_frontier(folder, found, {})
+    return folder
+
+
+def rename_clients(folder: Path, names: list[str]) -> None:
+    """Call a run's clients otherwise, wherever they are named."""
+    lines = (folder / CLIENTS).read_text(encoding="utf-8").splitlines()
+    old = [line.partition(",")[0] for line in lines[1:]]
+    new = dict(zip(old, names, strict=True))
+    cells = ['"' + defused(new[line.partition(",")[0]]).replace('"', '""') + '"' for line in lines[1:]]
+    told = [lines[0], *(f"{cell},{line.partition(',')[2]}" for cell, line in zip(cells, lines[1:], strict=True))]
+    (folder / CLIENTS).write_text("\n".join(told) + "\n", encoding="utf-8")
+    for file in ("run.json", "certificate.json"):
+        said = json.loads((folder / file).read_text(encoding="utf-8"))
+        if file == "run.json":
+            said["violating"] = names
+        for client in said["clients"] if file == "certificate.json" else ():
+            client["client"] = new[client["client"]]
+        (folder / file).write_text(json.dumps(said), encoding="utf-8")

@@ -1,0 +1,89 @@
+"""Fuzzing of settings: whatever a file says, it is read or refused by a clear error."""
+
+import copy
+import math
+import tomllib
+from dataclasses import fields
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from fuzzing import HOSTILE, broken_bytes, broken_json, cases, only_clear_errors
+from small_run import SETTINGS, table
+from softswitch.support import checks
+from softswitch.support.complaints import all_at_once
+from softswitch.tables import training
+from softswitch.tables.ready import make_ready
+from softswitch.tables.rule_choice import memory_by, rule_by
+from softswitch.tables.settings import SECTIONS, TASKS, Config, config_from, read_config, write_config
+
+WHOLE = write_config(config_from(tomllib.loads(SETTINGS)))
+KEYS = {section: [entry.name for entry in fields(kind)] for section, kind in SECTIONS.items()}
+WORDS = [
+    "y",
+    "ward",
+    "a",
+    "kind",
+    "seen",
+    "all",
+    "same",
+    "on",
+    "off",
+    "adam",
+    "penalty",
+    "number",
+    "classes",
+    ",",
+    *TASKS,
+]
+VALUES = st.sampled_from([*HOSTILE, *WORDS, math.nan, math.inf, -math.inf, ["a"], ["a", "b"], [0, 1], [4], [10**12]])
+
+
+@given(st.one_of(broken_bytes(WHOLE.encode()), broken_bytes(SETTINGS.encode()), st.binary(), st.text().map(str.encode)))
+@cases(150)
+def test_fuzz_text_of_settings(tmp_path_factory, content):
+    file = tmp_path_factory.getbasetemp() / "fuzz-settings.toml"
+    file.write_bytes(content)
+    config = only_clear_errors(lambda: read_config(file))
+    if config is not None:
+        assert isinstance(config, Config)
+        only_clear_errors(lambda: write_config(config))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("settings")
+    table().to_csv(folder / "cases.csv", index=False)
+    return folder
+
+
+@st.composite
+def told_settings(draw):
+    told = copy.deepcopy(tomllib.loads(WHOLE if draw(st.booleans()) else SETTINGS))
+    for _ in range(draw(st.integers(1, 4))):
+        section = draw(st.sampled_from(list(KEYS)))
+        if isinstance(told.get(section, {}), dict):
+            told.setdefault(section, {})[draw(st.sampled_from(KEYS[section]))] = copy.deepcopy(draw(VALUES))
+    return draw(broken_json(told, VALUES)) if not draw(st.integers(0, 3)) else told
+
+
+@given(told_settings())
+@cases(100, 0.4)
+def test_fuzz_settings_with_a_table(home, told):
+    """As far as ``softswitch train`` goes before it makes a folder."""
+
+    def prepare():
+        config = config_from(told)
+        ready, rule, *_ = all_at_once(
+            lambda: make_ready(config, home),
+            lambda: rule_by(config),
+            lambda: memory_by(config.method),
+            lambda: checks.seed("run.seed", config.run.seed),
+            lambda: checks.probability("run.confidence", config.run.confidence),
+        )
+        training._check(config, ready, rule)
+        assert config_from(tomllib.loads(write_config(config))) == config
+
+    if isinstance(told, dict):
+        only_clear_errors(prepare)

@@ -1,0 +1,100 @@
+"""Fuzzing of tables: whatever stands in a file, it is read or refused by a clear error."""
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import zipfile
+
+import hypothesis.strategies as st
+from hypothesis import given
+from typer.testing import CliRunner
+
+from fuzzing import broken_bytes, cases, only_clear_errors
+from small_run import table
+from softswitch.cli import app
+from softswitch.tables.table import marks_in, read_table, write_table, written_form
+
+CELLS = st.one_of(
+    st.sampled_from(["", "1", "-2.5", "1,5", "1.234,5", "1e5", "1e999", "nan", "NA", "-", "?", "inf", "2020-01-31"]),
+    st.sampled_from(["31.12.2020", "25:61", "0000-00-00", "9" * 400, "=1+1", "'=1", "yes", "no", "a b", " x ", "True"]),
+    st.sampled_from(['"', '""', 'a"b', '"a', "\0", "\r", "é", "€ 5", "5%", "x" * 200_000, "−3", "٣", "1_000", "0x1f"]),
+    st.text(max_size=6),
+)
+NAMES = st.one_of(st.sampled_from(["a", "b", "y", "id", "", " ", "a ", "Unnamed: 0", "=a", "a.1", "label"]), CELLS)
+ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "cp1252", "latin-1", "utf-32", "utf-7"]
+
+
+@st.composite
+def tables(draw):
+    """Text that may be a table: ragged rows, quotes, names twice, odd encodings."""
+    wide, long = draw(st.integers(1, 5)), draw(st.integers(0, 8))
+    sign = draw(st.sampled_from([",", ";", "\t", "|", ", "]))
+    end = draw(st.sampled_from(["\n", "\r\n", "\r"]))
+    own = draw(st.lists(CELLS, min_size=1, max_size=5))
+    cells = st.sampled_from(own) if draw(st.booleans()) else CELLS
+
+    def row(of):
+        many = wide if draw(st.integers(0, 9)) else draw(st.integers(0, 7))
+        said = [draw(of) for _ in range(many)]
+        return sign.join(f'"{one.replace(chr(34), chr(34) * 2)}"' if draw(st.booleans()) else one for one in said)
+
+    text = end.join([row(NAMES), *(row(cells) for _ in range(long))]) + draw(st.sampled_from(["", end, end * 3]))
+    return text.encode(draw(st.sampled_from(ENCODINGS)), errors="ignore")
+
+
+def looked_at(file):
+    form = written_form(file)
+    found = read_table(file)
+    marks_in(file)
+    read_table(file, as_text=True)
+    write_table(found, file.with_name("fuzz-again.csv"), form)
+    return found
+
+
+@given(st.one_of(tables(), tables(), st.binary(max_size=300)))
+@cases(150)
+def test_fuzz_text_of_tables(tmp_path_factory, content):
+    file = tmp_path_factory.getbasetemp() / "fuzz-table.csv"
+    file.write_bytes(content)
+    only_clear_errors(lambda: looked_at(file))
+
+
+def packed():
+    text = table(30).to_csv(index=False).encode()
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("t.csv", text)
+    found = {"csv": text, "csv.gz": gzip.compress(text), "csv.xz": lzma.compress(text), "csv.bz2": bz2.compress(text)}
+    found["csv.zip"] = stream.getvalue()
+    for ending in ("parquet", "xlsx"):
+        stream = io.BytesIO()
+        getattr(table(30), "to_parquet" if ending == "parquet" else "to_excel")(stream, index=False)
+        found[ending] = stream.getvalue()
+    return found
+
+
+PACKED = packed()
+
+
+@given(st.sampled_from(sorted(PACKED)).flatmap(lambda kind: st.tuples(st.just(kind), broken_bytes(PACKED[kind]))))
+@cases(100, 0.5)
+def test_fuzz_packed_tables(tmp_path_factory, broken):
+    ending, content = broken
+    file = tmp_path_factory.getbasetemp() / f"fuzz-table.{ending}"
+    file.write_bytes(content)
+    only_clear_errors(lambda: read_table(file))
+
+
+@given(st.one_of(tables(), tables(), broken_bytes(PACKED["csv"])))
+@cases(40, 0.4)
+def test_fuzz_init(tmp_path_factory, content):
+    """``softswitch init`` ends with settings or with an error in words, never with a traceback."""
+    home = tmp_path_factory.getbasetemp()
+    (home / "fuzz-init.csv").write_bytes(content)
+    before = os.environ.get("COLUMNS")
+    command = ["init", str(home / "fuzz-init.csv"), "--out", str(home / "fuzz-init.toml"), "--force"]
+    done = CliRunner().invoke(app, command, env={"COLUMNS": before or "80"})
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    assert done.exit_code in (0, 2)
