@@ -50,7 +50,10 @@ def remembering(f, g, heard_at=None):
     nothing = nothing_remembered(len(f), 1, None, jnp.float32)
     every = jnp.arange(len(f), dtype=jnp.int32)
     told = hear(ss.Memory(), nothing, jnp.int32(0), every, reports(f, g))
-    return told if heard_at is None else told._replace(heard_at=jnp.asarray(heard_at, jnp.int32))
+    if heard_at is None:
+        return told
+    when = jnp.asarray(heard_at, jnp.int32)
+    return told._replace(heard_at=when, asked_at=when)
 
 
 def turns(key, rounds, n, places):
@@ -154,7 +157,7 @@ def test_a_mean_weighs_every_client_alike_in_the_long_run(rule):
     np.testing.assert_allclose(counts, [1, 1, 10 / 3, 10 / 3, 10 / 3], rtol=1e-6)
 
     def weights(in_turn):
-        asked = ask(remembered, in_turn, places, jnp.int32(0))
+        asked = ask(remembered, in_turn, places, jnp.int32(1))
         told = reports(remembered.objective[asked], remembered.constraint[asked])._replace(stand_for=counts)
         decision, _ = decide(rule, rule.init(1), remembered, asked, told, None)
         return jnp.zeros(n).at[asked].set(decision.weights)

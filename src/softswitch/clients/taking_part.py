@@ -100,16 +100,39 @@ def gradient_oracle(
     )
 
 
-def federation_of(problem: Problem, clients: ClientData, **taking_part: Any) -> Federation:
+def federation_of(
+    problem: Problem,
+    clients: ClientData,
+    *,
+    local_steps: int = 1,
+    participation: float = 1.0,
+    batch_size: int | None = None,
+    value_batch_size: int | Literal["same"] | None = "same",
+    replace: bool | None = None,
+    clients_at_once: int | None = None,
+) -> Federation:
     """A problem and its clients as ``solve`` makes them, for functions that take a federation.
 
     Args:
         problem: what to solve.
         clients: their data.
-        taking_part: ``local_steps``, ``participation``, ``batch_size``, ``value_batch_size``, ``replace`` and
-            ``clients_at_once``, as for ``solve``.
+        local_steps: E, gradient steps a client takes in a round.
+        participation: the share of clients drawn for each round, in (0, 1].
+        batch_size: rows a client draws for a gradient; None: all of its rows.
+        value_batch_size: rows it draws for its report; "same": as many.
+        replace: draw rows with replacement, or without. None: with, but a client that has no more rows than a batch
+            takes each of them once.
+        clients_at_once: how many clients are computed side by side; None: as many as memory allows.
     """
-    oracle = gradient_oracle(problem, clients, TakingPart(**taking_part))
+    how = TakingPart(
+        local_steps=local_steps,
+        participation=participation,
+        batch_size=batch_size,
+        value_batch_size=value_batch_size,
+        replace=replace,
+        clients_at_once=clients_at_once,
+    )
+    oracle = gradient_oracle(problem, clients, how)
     return Federation(oracle, problem.start, clients.names, problem.domain)
 
 

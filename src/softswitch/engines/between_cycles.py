@@ -16,7 +16,7 @@ from softswitch.method.round import State
 from softswitch.method.rules import Rule
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.results.one_cycle import Cycle
-from softswitch.results.set_aside import mean_within, worst_but
+from softswitch.support.set_aside import mean_within, worst_but
 
 LONGER = math.sqrt(2)
 LARGER, SMALLER, MUCH_SMALLER = 2.0, 0.3, 0.1

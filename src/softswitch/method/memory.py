@@ -75,7 +75,7 @@ class Memory:
         if self.rest is not None and not hasattr(self.rest, "dtype"):
             object.__setattr__(self, "rest", checks.whole_number("rest", self.rest, at_least=0))
 
-    def rest_for(self, rule: Rule) -> Any:
+    def rest_for(self, rule: Rule) -> int | Array:
         """How many rounds a client rests from being asked by need, under this rule.
 
         Args:

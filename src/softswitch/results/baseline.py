@@ -13,7 +13,7 @@ from softswitch.clients.oracle import Judged
 from softswitch.method.rules import Rule
 from softswitch.problem.parameters import Params
 from softswitch.results.finding import Finding
-from softswitch.results.set_aside import worst_but
+from softswitch.support.set_aside import worst_but
 from softswitch.support.text import in_words, number
 
 START = "the start"

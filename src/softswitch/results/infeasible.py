@@ -11,7 +11,7 @@ from softswitch.clients.oracle import Judged
 from softswitch.results.blocker import Alone
 from softswitch.results.ending import Ending
 from softswitch.results.finding import Finding
-from softswitch.results.set_aside import worst_but
+from softswitch.support.set_aside import worst_but
 from softswitch.support.text import in_words
 
 NEVER_MET = "constraint never met"

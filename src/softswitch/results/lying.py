@@ -10,7 +10,7 @@ from softswitch.clients.oracle import Judged
 from softswitch.method.consistency import Consistency
 from softswitch.results.ending import Ending
 from softswitch.results.finding import Finding
-from softswitch.results.set_aside import largest_few, worst_but
+from softswitch.support.set_aside import largest_few, worst_but
 from softswitch.support.text import in_words
 
 FEWEST = 12

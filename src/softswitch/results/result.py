@@ -23,9 +23,9 @@ from softswitch.results.history import History
 from softswitch.results.improvement import quality
 from softswitch.results.lower_bound import LowerBound
 from softswitch.results.one_cycle import Cycle
-from softswitch.results.set_aside import worst_but
 from softswitch.results.status import Status, StatusCode, status_of_model
 from softswitch.support.capped_files import TENSORS, check_size, or_damaged
+from softswitch.support.set_aside import worst_but
 from softswitch.support.text import in_words, number
 
 

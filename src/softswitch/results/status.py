@@ -13,7 +13,7 @@ from softswitch.clients.oracle import Judged
 from softswitch.method.rules import Rule
 from softswitch.results.answer import smallest_criterion
 from softswitch.results.ending import Ending
-from softswitch.results.set_aside import worst_but
+from softswitch.support.set_aside import worst_but
 from softswitch.support.text import in_words
 
 EARLIER = {"converged-feasible": "feasible"}
