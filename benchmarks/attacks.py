@@ -4,7 +4,8 @@
     python -m benchmarks.attacks --task few --seeds 2
 
 For every attack: the worst objective and the worst constraint of the honest clients, on all their rows, as the mean of
-the seeds and the worst of them; and in how many runs the liar is named in the diagnosis.
+the seeds and the worst of them; with a robust rule also the worst constraint once as many honest clients as there are
+liars are set aside; and in how many runs the liars are named in the diagnosis.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ class Found(NamedTuple):
 
     objective: float
     constraint: float
+    all_but: float
     named: bool
-    status: str
 
 
 def one(task: Task, attack: str | None, seed: int, robust: int | None) -> Found:
@@ -126,7 +127,8 @@ def one(task: Task, attack: str | None, seed: int, robust: int | None) -> Found:
     objective, constraint = (np.asarray(part) for part in ss.evaluate(problem, clients, result.params))
     told = " ".join(finding.seen for finding in result.diagnosis if finding.illness in NAMING)
     named = all(re.search(rf"(?<![\w.]){re.escape(repr(name))}(?![\w.])", told) for name in names)
-    return Found(objective[honest].max(), constraint[honest].max(), named, str(result.status.code))
+    levels = np.sort(constraint[honest].max(axis=1))
+    return Found(objective[honest].max(), levels[-1], levels[-1 - task.liars], named)
 
 
 def _flipped(clients: ss.ClientData, liars: list[int]) -> ss.ClientData:
@@ -179,7 +181,9 @@ def main() -> None:
     for name in asked.task:
         task = TASKS[name]
         print(f"\n{task.words}; {asked.seeds} seeds\n")
-        print("| what the liar does | trusted: F | G | robust: F | G | named |\n|---|---|---|---|---|---|")
+        print(
+            "| what the liar does | trusted: F | G | robust: F | G | G, all but b | named |\n|---|---|---|---|---|---|---|"
+        )
         for attack, words in SAID.items():
             if asked.attack and str(attack) not in asked.attack:
                 continue
@@ -190,8 +194,8 @@ def main() -> None:
             cells = []
             for robust in (None, task.liars):
                 found = [one(task, attack, seed, robust) for seed in range(asked.seeds)]
-                both = ([run.objective for run in found], [run.constraint for run in found])
-                cells += [f"{np.mean(values):.3g} ({np.max(values):.3g})" for values in both]
+                shown = np.array([run[: 2 if robust is None else 3] for run in found])
+                cells += [f"{np.mean(values):.2g} ({np.max(values):.2g})" for values in shown.T]
             cells.append("–" if attack is None else f"{sum(run.named for run in found)} of {len(found)}")
             print(f"| {words} | {' | '.join(cells)} |", flush=True)
 
