@@ -181,9 +181,8 @@ def main() -> None:
     for name in asked.task:
         task = TASKS[name]
         print(f"\n{task.words}; {asked.seeds} seeds\n")
-        print(
-            "| what the liar does | trusted: F | G | robust: F | G | G, all but b | named |\n|---|---|---|---|---|---|---|"
-        )
+        print("| what the liar does | trusted: F | G | robust: F | G | G, all but b | named |")
+        print("|---|---|---|---|---|---|---|")
         for attack, words in SAID.items():
             if asked.attack and str(attack) not in asked.attack:
                 continue

@@ -23,6 +23,8 @@ from softswitch.results.certificate import Interval, Method
 
 Factory = Callable[[Context], LocalOracle]
 Handler = Callable[[LocalOracle, Message, Context], Message]
+MOST_OF_ALL, MOST_STEPS = 2**63 - 1, 10**6
+"""No round or seed is larger, and no client takes more steps in a round."""
 _MADE: dict[tuple[int, int], LocalOracle] = {}
 """The present run's clients in this process, by run and node; Ray sends the app anew with every message."""
 
@@ -61,6 +63,8 @@ def client_app(factory: Factory, policy: ClientPolicy | None = None) -> ClientAp
                 return handler(client, message, context)
             except Refused as refused:
                 return wire.refusal(message, str(refused))
+            except wire.Unacceptable as error:
+                return wire.refusal(message, f"the server's message cannot be used: {error}")
 
         return answer
 
@@ -93,10 +97,10 @@ def _hello(client: LocalOracle, message: Message, context: Context) -> Message:
 
 def _report(client: LocalOracle, message: Message, context: Context) -> Message:
     """First exchange: two numbers at w_k. The parameters are kept for the second."""
-    params, settings = message.content[wire.PARAMS], message.content[wire.SETTINGS]
-    assert isinstance(params, ArrayRecord)
-    assert isinstance(settings, ConfigRecord)
+    settings = wire.settings_of(message.content, wire.SETTINGS)
+    params = message.content.get(wire.PARAMS)
     values = client.report(wire.from_record(params), _task(settings))
+    assert isinstance(params, ArrayRecord)
     context.state[wire.PARAMS] = params
     context.state[wire.SETTINGS] = settings
     return wire.answer(message, **{wire.VALUES: wire.values_record(values)})
@@ -104,8 +108,7 @@ def _report(client: LocalOracle, message: Message, context: Context) -> Message:
 
 def _update(client: LocalOracle, message: Message, context: Context) -> Message:
     """Second exchange: a direction, from the parameters that were kept or that come again."""
-    decision = message.content[wire.DECISION]
-    assert isinstance(decision, ConfigRecord)
+    decision = wire.settings_of(message.content, wire.DECISION)
     again = wire.PARAMS in message.content
     params, settings = (
         (message.content if again else context.state).get(name) for name in (wire.PARAMS, wire.SETTINGS)
@@ -123,39 +126,58 @@ def _update(client: LocalOracle, message: Message, context: Context) -> Message:
 
 
 def _judge(client: LocalOracle, message: Message, context: Context) -> Message:
-    params = message.content[wire.PARAMS]
-    assert isinstance(params, ArrayRecord)
-    return wire.answer(message, **{wire.VALUES: wire.values_record(client.judge(wire.from_record(params)))})
+    params = wire.from_record(message.content.get(wire.PARAMS))
+    return wire.answer(message, **{wire.VALUES: wire.values_record(client.judge(params))})
 
 
 def _certify(client: LocalOracle, message: Message, context: Context) -> Message:
-    params, settings = message.content[wire.PARAMS], message.content[wire.SETTINGS]
-    assert isinstance(params, ArrayRecord)
-    assert isinstance(settings, ConfigRecord)
+    settings = wire.settings_of(message.content, wire.SETTINGS)
+    params = wire.from_record(message.content.get(wire.PARAMS))
     if not client.held_out_rows:
         raise Refused("it holds no rows out")
-    error = wire.numbers(settings, "error")[0]
+    error = _probability(settings, "error")
     told: dict[str, Any] = {}
     if "alone" in settings and "levels" in inspect.signature(client.certify).parameters:
-        told["levels"] = ErrorLevels(error, *(wire.numbers(settings, name)[0] for name in ("alone", "tolerance")))
-    intervals = client.certify(wire.from_record(params), error, _ranges(settings), **told)
+        told["levels"] = ErrorLevels(error, _probability(settings, "alone"), wire.real(settings, "tolerance"))
+    intervals = client.certify(params, error, _ranges(settings, client.constraints), **told)
     return wire.answer(message, **{wire.INTERVALS: intervals_record(intervals)})
 
 
 def _task(settings: ConfigRecord) -> Task:
-    told: Any = settings
-    return Task(told["round"], told["seed"], told["local_steps"], told["step_size"], told["switches"])
+    return Task(
+        wire.whole(settings, "round", MOST_OF_ALL),
+        wire.whole(settings, "seed", MOST_OF_ALL),
+        wire.whole(settings, "local_steps", MOST_STEPS),
+        wire.real(settings, "step_size"),
+        wire.truth(settings, "switches"),
+    )
+
+
+def _probability(settings: ConfigRecord, name: str) -> float:
+    found = wire.real(settings, name)
+    if not 0 < found < 1:
+        raise wire.Unacceptable(f"its {name} must be between 0 and 1, but is {found:g}")
+    return found
 
 
 def _local_loss(decision: ConfigRecord, constraints: int) -> LocalLoss:
     """What to minimise. A single bit says it all where a switching rule has one constraint a client."""
-    told: Any = decision
-    if "feasible" in told:
-        feasible = bool(told["feasible"])
-        mix = [0.0] * constraints if feasible else [float(b) for b in told.get("constraint", [1.0])]
-        return LocalLoss(float(feasible), np.asarray(mix), 0.0, 0.0)  # type: ignore[arg-type]
-    mix = [float(b) for b in told["constraint"]]
-    return LocalLoss(told["objective"], np.asarray(mix), told["penalty"], told["tolerance"])  # type: ignore[arg-type]
+    switches = "feasible" in decision
+    feasible = switches and wire.truth(decision, "feasible")
+    if feasible:
+        mix = [0.0] * constraints
+    elif switches and constraints == 1 and "constraint" not in decision:
+        mix = [1.0]
+    else:
+        mix = wire.numbers(decision, "constraint")
+    if len(mix) != constraints or not np.isfinite(mix).all():
+        raise wire.Unacceptable(f"its mix of constraints must be {constraints} finite numbers, but is {mix!r:.80}")
+    shares: Any = np.asarray(mix)
+    if switches:
+        return LocalLoss(float(feasible), shares, 0.0, 0.0)
+    return LocalLoss(
+        wire.real(decision, "objective"), shares, wire.real(decision, "penalty"), wire.real(decision, "tolerance")
+    )
 
 
 def decision_record(loss: LocalLoss, switches: bool, feasible: bool) -> ConfigRecord:
@@ -189,10 +211,14 @@ def intervals_record(intervals: Sequence[Interval]) -> MetricRecord:
     return MetricRecord({name: [kinds.get(name, float)(row[name]) for row in rows] for name in rows[0]})
 
 
-def _ranges(settings: ConfigRecord) -> list[Range | None]:
+def _ranges(settings: ConfigRecord, constraints: int) -> list[Range | None]:
     """The ranges of f and g, where they are known: two lists of numbers, NaN for none."""
     low, high = wire.numbers(settings, "low"), wire.numbers(settings, "high")
     two = wire.numbers(settings, "two_values") if "two_values" in settings else [0.0] * len(low)
+    if not len(low) == len(high) == len(two) == 1 + constraints:
+        raise wire.Unacceptable(f"there must be ranges of 1 objective and {constraints} constraints")
+    if any(not (math.isfinite(a) and a < b < math.inf) for a, b in zip(low, high, strict=True) if not math.isnan(a)):
+        raise wire.Unacceptable("its ranges must be finite, the lower end below the upper")
     return [
         None if math.isnan(ends[0]) else frozenset(ends[:2]) if ends[2] else ends[:2]
         for ends in zip(low, high, two, strict=True)

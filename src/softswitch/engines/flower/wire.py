@@ -65,9 +65,22 @@ def to_record(arrays: Mapping[str, Any]) -> ArrayRecord:
     return ArrayRecord({name: Array(np.asarray(array, order="C")) for name, array in arrays.items()})
 
 
-def from_record(record: ArrayRecord) -> Arrays:
-    """Arrays by their names, as they came from the server; not to be written to."""
-    return {name: _read(array.data) for name, array in record.items()}
+def from_record(record: Any) -> Arrays:
+    """Arrays by their names, as they came from the server, or raise; not to be written to."""
+    if not isinstance(record, ArrayRecord):
+        raise Unacceptable("there are no parameters")
+    try:
+        return {name: _read(array.data) for name, array in record.items()}
+    except Exception as error:
+        raise Unacceptable(f"its parameters are not arrays in NumPy's format: {said(str(error))}") from error
+
+
+def settings_of(content: RecordDict, name: str) -> ConfigRecord:
+    """A record of settings, or raise."""
+    record = content.get(name)
+    if not isinstance(record, ConfigRecord):
+        raise Unacceptable(f"there are no {name}")
+    return record
 
 
 def _read(data: bytes) -> np.ndarray:
@@ -179,7 +192,7 @@ def numbers(record: Mapping[str, Any], name: str) -> list[float]:
     value = record.get(name)
     if isinstance(value, int | float):
         return [float(value)]
-    if not isinstance(value, list):
+    if not isinstance(value, list) or not all(isinstance(one, int | float) for one in value):
         raise Unacceptable(f"it does not tell its {name}")
     return [float(one) for one in value]
 
@@ -210,6 +223,22 @@ def word(record: Mapping[str, Any], name: str) -> str:
     value = record.get(name)
     if not isinstance(value, str) or not 0 < len(value.strip()) <= LONGEST_WORD or not value.isprintable():
         raise Unacceptable(f"its {name} must be a text of 1 to {LONGEST_WORD} characters, but is {value!r:.80}")
+    return value
+
+
+def real(record: Mapping[str, Any], name: str) -> float:
+    """A finite number."""
+    value = record.get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise Unacceptable(f"its {name} must be a finite number, but is {value!r:.80}")
+    return float(value)
+
+
+def truth(record: Mapping[str, Any], name: str) -> bool:
+    """True or False."""
+    value = record.get(name)
+    if not isinstance(value, bool):
+        raise Unacceptable(f"its {name} must be True or False, but is {value!r:.80}")
     return value
 
 
