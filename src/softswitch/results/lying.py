@@ -42,13 +42,14 @@ def suspects(ending: Ending, judged: Judged) -> list[Finding]:
 def _set_aside(ending: Ending, judged: Judged, liars: int) -> Finding | None:
     """Clients above the tolerance that do not count, since as many may lie."""
     worst, tolerance = judged.constraint.max(axis=1), ending.rule.tolerance
-    above = [i for i in largest_few(worst, liars) if not worst[i] <= tolerance]
-    if not above or worst_but(judged.constraint, liars) > tolerance:
+    above = [i for i in largest_few(worst, liars) if worst[i] > tolerance]
+    if not above or not worst_but(judged.constraint, liars) <= tolerance:
         return None
+    unknown = " that have answered" if np.isnan(worst).any() else ""
     return Finding(
         "above the bound and set aside",
         f"{_named(ending, above, worst)} {'is' if len(above) == 1 else 'are'} above the tolerance {tolerance:g}; all "
-        f"others are within it, and robust={liars} sets as many aside",
+        f"others{unknown} are within it, and robust={liars} sets as many aside",
         "It lies, or it is the worst-off client and pays for the protection of the others: ask it; if you trust all "
         "clients, leave robust out",
     )
