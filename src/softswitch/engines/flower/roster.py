@@ -49,6 +49,7 @@ class Roster:
         self._listed = settings.listed
         self._owners = {listed.identity: name for name, listed in self._listed.items()}
         self._excluded = {look_of(name) for name in settings.exclude}
+        self._left_out = {look_of(name) for name in (*settings.names, *settings.clients)} & self._excluded
         self._events = EventLog() if events is None else events
         self.names: list[str] = list(settings.expected)
         self.clients: list[Client | None] = [None] * len(self.names)
@@ -389,7 +390,12 @@ class Roster:
         self._events.tell("turned away", why, client=client, node=node)
         self._turned_away[node] = ""
 
+    def is_known(self, name: str) -> bool:
+        """Whether there is, or was, a client of this name, taking part or left out."""
+        return look_of(name) in self._left_out or look_of(name) in self._places
+
     def _leave_out(self, node: int, name: str) -> None:
+        self._left_out.add(look_of(name))
         logger.info("client %r is excluded", name)
         self._events.tell("excluded", "it is left out of the run (exclude)", client=name, node=node)
         self._turned_away[node] = ""
