@@ -228,6 +228,11 @@ class AttackedOracle(Oracle):
         return self.truth.local_steps
 
     @property
+    def rows_a_report(self) -> int | None:
+        """How many rows a report rests on."""
+        return self.truth.rows_a_report
+
+    @property
     def stands_in(self) -> bool:  # type: ignore[override]
         """Whether the constraint has a stand-in to descend on."""
         return self.truth.stands_in
