@@ -112,8 +112,9 @@ def public(file: Path, certified: x509.Certificate) -> None:
 def main(folder: Path, nodes: int, addresses: list[str]) -> None:
     """Write everything."""
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
-    if (folder / "authority" / "ca.key").exists():
-        raise ValueError(f"{folder} has an authority already; python keys.py renew {folder}")
+    there = [name for name in ("authority/ca.key", "ca.crt", "server.key") if (folder / name).exists()]
+    if there:  # hospitals trust this ca.crt: it is not written over, wherever its key was moved to
+        raise ValueError(f"{folder} has {there[0]} already; python keys.py renew {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "authority").mkdir(mode=0o700, exist_ok=True)
     root = signed_root(authority)

@@ -9,12 +9,14 @@ import pytest
 
 import softswitch as ss
 from softswitch.clients.evaluation import judge_of
+from softswitch.clients.oracle import Judged
 from softswitch.clients.parts import Parts
 from softswitch.engines import certified
 from softswitch.engines.candidates import Candidate, HowTrained, ways
 from softswitch.engines.certified import prepare, solve_certified
 from softswitch.guarantees.unseen_rows.chances import Foreseen
 from softswitch.results.certificate import Verdict
+from softswitch.results.lying import SET_ASIDE
 from softswitch.results.trajectory import STILL_IMPROVING
 from softswitch.tables.kinds import problem_of_kind
 from softswitch.tasks.networks import moved_network
@@ -68,6 +70,19 @@ def test_whether_it_was_still_improving_is_told_of_the_models_own_run(found):
         model = replace(found.model, result=replace(found.model.result, diagnosis=mine))
         ready = certified.Prepared(first, (model,), model, 1, found.reach, judge_of(PROBLEM, parts().learn))
         assert ready.result_of(model).diagnosis == told
+
+
+@pytest.mark.parametrize("above", [0, 1])
+def test_who_is_set_aside_is_told_of_the_model_chosen(found, above):
+    """The first run's answer may have another client above the tolerance, or none."""
+    first = replace(found.result, diagnosis=(ss.Finding(SET_ASIDE, "of another model", "change"),))
+    rule = replace(found.model.result.rule, robust=1)
+    model = replace(found.model, result=replace(found.model.result, rule=rule, diagnosis=()))
+    judged = Judged(np.zeros(3), np.array([[0.0], [0.0], [0.9 * above]]))
+    ready = certified.Prepared(first, (model,), model, 1, found.reach, lambda params: judged)
+    told = [finding.seen for finding in ready.result_of(model).diagnosis]
+    others = "all others are within it, and robust=1 sets as many aside"
+    assert told == [f"2 (0.9) is above the tolerance {model.tolerance:g}; {others}"] * above
 
 
 def test_the_rows_that_certify_choose_nothing():

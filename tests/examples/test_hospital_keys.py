@@ -28,7 +28,7 @@ def folder(tmp_path):
     return tmp_path / "keys"
 
 
-def test_what_is_made(folder):
+def test_what_is_made(folder, tmp_path):
     assert sorted(file.name for file in folder.iterdir()) == [
         *("authority", "ca.crt", "node-1", "node-1.pub", "node-2", "node-2.pub", "server.crt", "server.key")
     ]
@@ -37,8 +37,13 @@ def test_what_is_made(folder):
     assert stat.S_IMODE((folder / "authority").stat().st_mode) == 0o700
     read(folder / "server.crt").verify_directly_issued_by(read(folder / "ca.crt"))
     assert addresses(read(folder / "server.crt")) == ["127.0.0.1", "fl.example.org"]
-    with pytest.raises(ValueError, match="has an authority already"):
+    with pytest.raises(ValueError, match=r"has authority/ca.key already; python keys.py renew"):
         keys.main(folder, 1, ["127.0.0.1"])
+    trusted, moved = (folder / "ca.crt").read_bytes(), (folder / "authority").rename(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=r"has ca.crt already"):
+        keys.main(folder, 1, ["127.0.0.1"])
+    assert (folder / "ca.crt").read_bytes() == trusted
+    moved.rename(folder / "authority")
 
 
 def test_a_certificate_is_renewed(folder, tmp_path):

@@ -171,3 +171,14 @@ def test_too_few_or_too_large_are_refused_before_any_work():
     huge = np.broadcast_to(np.float32(0), (2**30,))
     with pytest.raises(ValueError, match="robust=2 keeps the directions of all 8 participants at once"):
         robust.check_robust(rule, 8, huge)
+
+
+@pytest.mark.parametrize("number", [int, np.int64, np.int32])
+def test_a_number_of_liars_is_checked_whatever_its_type(number):
+    rule = ss.SoftmaxSGM(alpha=1.0, step_size=1.0, tolerance=0.1, robust=number(2))
+    assert (rule.robust, type(rule.robust)) == (2, int)
+    assert ss.SoftmaxSGM(alpha=1.0, step_size=1.0, tolerance=0.1, robust=number(0)).robust is None
+    with pytest.raises(ValueError, match="robust must be a whole number >= 0"):
+        ss.SoftmaxSGM(alpha=1.0, step_size=1.0, tolerance=0.1, robust=number(-1))
+    with pytest.raises(ValueError, match="rest must be a whole number >= 0"):
+        ss.Memory(rest=number(-1))

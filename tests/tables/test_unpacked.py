@@ -111,6 +111,30 @@ def test_a_sheet_with_a_cell_far_out(tmp_path):
         read_table(tmp_path / "far.xlsx")
 
 
+FAR = b'<row r="9"><c r="XFD9"><v>1</v></c></row><row r="1000000"><c r="A1000000"><v>1</v></c></row>'
+
+
+@pytest.mark.parametrize(
+    ("cells", "name"),
+    [
+        (FAR.replace(b"<c r", b"<c\nr"), "worksheets/sheet1.xml"),
+        (FAR.replace(b'"', b"'"), "worksheets/sheet1.xml"),
+        (FAR.replace(b' r="A1000000"', b""), "worksheets/sheet1.xml"),
+        (FAR.replace(b"<c r", b"<c " + b" " * unpacked.BLOCK + b"r"), "worksheets/sheet1.xml"),
+        (FAR, "elsewhere.bin"),
+    ],
+)
+def test_a_cell_far_out_is_seen_however_it_is_written(tmp_path, cells, name):
+    pd.DataFrame({"a": [1, 2], "b": [3, 4]}).to_excel(tmp_path / "good.xlsx", index=False)
+    with zipfile.ZipFile(tmp_path / "good.xlsx") as good, zipfile.ZipFile(tmp_path / "far.xlsx", "w") as far:
+        for member in good.namelist():
+            content = good.read(member).replace(b"</sheetData>", cells + b"</sheetData>")
+            content = content.replace(b"worksheets/sheet1.xml", name.encode())
+            far.writestr(member.replace("worksheets/sheet1.xml", name), content)
+    with pytest.raises(ValueError, match="a sheet of 1,000,000 rows and 16,384 columns"):
+        read_table(tmp_path / "far.xlsx")
+
+
 def test_parquet_that_grows_beyond_measure(tmp_path, monkeypatch):
     monkeypatch.setattr(unpacked, "HARMLESS", 1 << 20)
     pq.write_table(pa.table({"a": np.zeros(1 << 20), "b": ["x"] * (1 << 20)}), tmp_path / "t.parquet")

@@ -228,9 +228,19 @@ class AttackedOracle(Oracle):
         return self.truth.local_steps
 
     @property
+    def rows_a_report(self) -> int | None:
+        """How many rows a report rests on."""
+        return self.truth.rows_a_report
+
+    @property
     def stands_in(self) -> bool:  # type: ignore[override]
         """Whether the constraint has a stand-in to descend on."""
         return self.truth.stands_in
+
+    @property
+    def takes_whom_it_is_told(self) -> bool:
+        """Whether the server can choose who takes part."""
+        return self.truth.takes_whom_it_is_told
 
     def draw(self, key: Array) -> _Draws:
         """What the clients draw, and a key for the liars."""

@@ -72,6 +72,11 @@ class Oracle(ABC):
         """How many rows a client draws for its report."""
         return None
 
+    @property
+    def takes_whom_it_is_told(self) -> bool:
+        """Whether the server can choose who takes part (memory): whether it has a ``chance`` of its own."""
+        return type(self).chance is not Oracle.chance
+
     @abstractmethod
     def draw(self, key: Array) -> Any:
         """All random choices of one round, from its key: a pytree with the participants under ``.clients``.

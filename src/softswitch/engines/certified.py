@@ -21,6 +21,7 @@ from softswitch.method.rules import Rule
 from softswitch.problem.parameters import float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.results.certificate import Certificate
+from softswitch.results.lying import SET_ASIDE, UNLIKE, suspects_at
 from softswitch.results.promised import ending, is_answer
 from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
@@ -166,16 +167,17 @@ class Prepared:
         """The result of the model's run with the model as its answer, judged by the tolerance asked for.
 
         What looks wrong is told of the first run: another was perhaps trained for a part of the tolerance, and what it
-        says of that part would be said of the whole. Whether a run was still improving is told of the model's own.
+        says of that part would be said of the whole. Whether a run was still improving is told of the model's own; who
+        may have lied, of the model itself.
         """
         own = replace(model.result.rule, tolerance=model.tolerance)
-        looks_wrong = [found for found in self.first.diagnosis if found.illness != STILL_IMPROVING]
+        judged, anew = self.learnt_from(model.params), (STILL_IMPROVING, SET_ASIDE, UNLIKE)
+        looks_wrong = suspects_at(self.first.names, own, judged)
+        looks_wrong += [found for found in self.first.diagnosis if found.illness not in anew]
         looks_wrong += [found for found in model.result.diagnosis if found.illness == STILL_IMPROVING]
         run = replace(model.result, rule=own, diagnosis=tuple(looks_wrong))
         said = f"model chosen for unseen rows ({model})"
-        return replace(
-            run.with_model(model.params, said, self.learnt_from(model.params)), baselines=self.first.baselines
-        )
+        return replace(run.with_model(model.params, said, judged), baselines=self.first.baselines)
 
 
 def prepare(

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
-from softswitch.clients.oracle import Oracle
 from softswitch.clients.taking_part import TakingPart, participants_of
 from softswitch.engines.choice import Choice, choose, first_choice, memory_for
 from softswitch.engines.request import CHOSEN_FOR, RunSettings
@@ -84,7 +83,7 @@ def completed_for(
     checks.expect("federation", federation, Federation)
     oracle = federation.oracle
     everyone = oracle.participants == oracle.client_count
-    if type(oracle).chance is not Oracle.chance:  # else it cannot be told whom to ask
+    if oracle.takes_whom_it_is_told:
         noisy = oracle.rows_a_report is not None
         told = told | {"memory": _memory_of(rules, told["memory"], everyone=everyone, noisy=noisy)}
     if not chooses(rules):

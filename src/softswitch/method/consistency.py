@@ -25,6 +25,7 @@ class Consistency(NamedTuple):
         loss: what it minimised there, one row of constraints a client.
         value: what it reported of that.
         foretold: how that was to change, by its own direction.
+        times: how often its report could be compared with its direction before.
         hurt: how often its direction said that the step would hurt it,
         denied: and how often of these it then reported to be better off.
         said: the sum of the sizes of the changes that it reported,
@@ -35,6 +36,7 @@ class Consistency(NamedTuple):
     loss: LocalLoss
     value: Float[Array, " n"]
     foretold: Float[Array, " n"]
+    times: Int[Array, " n"]
     hurt: Int[Array, " n"]
     denied: Int[Array, " n"]
     said: Float[Array, " n"]
@@ -46,7 +48,7 @@ def nothing_compared(clients: int, constraints: int, dtype: Any) -> Consistency:
     none, zero = jnp.zeros(clients, jnp.int32), jnp.zeros(clients, dtype)
     scalar = jnp.zeros((), dtype)
     loss = LocalLoss(scalar, jnp.zeros((clients, constraints), dtype), scalar, scalar)
-    return Consistency(none - 1, loss, zero, zero, none, none, zero, zero)
+    return Consistency(none - 1, loss, zero, zero, none, none, none, zero, zero)
 
 
 def widened(known: Consistency, clients: int) -> Consistency:
@@ -114,6 +116,7 @@ def compared(
         loss=LocalLoss(objective, put(known.loss.constraint, mix), penalty, tolerance),
         value=put(known.value, minimised(reports, loss)),
         foretold=put(known.foretold, foretold),
+        times=add(known.times, counts),
         hurt=add(known.hurt, hurt),
         denied=add(known.denied, hurt & (change < 0)),
         said=add(known.said, jnp.abs(change)),

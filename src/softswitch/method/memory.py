@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
@@ -72,7 +73,8 @@ class Memory:
         object.__setattr__(self, "smoothing", smoothing)
         share = checks.real_number("worst_share", self.worst_share, at_least=0, at_most=1)
         object.__setattr__(self, "worst_share", share)
-        if self.rest is not None and not hasattr(self.rest, "dtype"):
+        given = isinstance(self.rest, np.integer) or not hasattr(self.rest, "dtype")  # an array was checked before
+        if self.rest is not None and given:
             object.__setattr__(self, "rest", checks.whole_number("rest", self.rest, at_least=0))
 
     def rest_for(self, rule: Rule) -> int | Array:

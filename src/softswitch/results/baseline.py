@@ -13,7 +13,7 @@ from softswitch.clients.oracle import Judged
 from softswitch.method.rules import Rule
 from softswitch.problem.parameters import Params
 from softswitch.results.finding import Finding
-from softswitch.support.set_aside import worst_but
+from softswitch.support.set_aside import mean_within, worst_but
 from softswitch.support.text import in_words, number
 
 START = "the start"
@@ -69,7 +69,7 @@ class Baseline:
         return cls(
             name=name,
             objective=worst_but(judged.objective, rule.robust),
-            mean_objective=float(known.mean()) if len(known) else -math.inf,
+            mean_objective=mean_within(judged.objective, rule.robust) if len(known) else -math.inf,
             constraint=worst_but(judged.constraint, rule.robust),
             violating=int((~(worst <= rule.tolerance)).sum()),
             feasible=bool(feasible),

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from softswitch.clients.oracle import Judged
 from softswitch.method.consistency import Consistency
+from softswitch.method.rules import Rule
 from softswitch.results.ending import Ending
 from softswitch.results.finding import Finding
 from softswitch.support.set_aside import largest_few, worst_but
 from softswitch.support.text import in_words
 
+SET_ASIDE, UNLIKE = "above the bound and set aside", "a number unlike all others"
+"""Findings about one model, whatever came before it."""
 FEWEST = 12
 """Of fewer rounds nothing is said."""
 CERTAIN = 4.0
@@ -33,28 +37,44 @@ def suspects(ending: Ending, judged: Judged) -> list[Finding]:
     liars = ending.rule.robust
     if liars is None:
         return []
-    found = [_set_aside(ending, judged, liars), _far_from_others(ending, judged, liars)]
+    found = suspects_at(ending.names, ending.rule, judged)
     if ending.state.consistency is not None:
-        found += [_disagree(ending, ending.state.consistency, liars), _out_of_proportion(ending, liars)]
+        along = (_disagree(ending, ending.state.consistency, liars), _out_of_proportion(ending, liars))
+        found += [finding for finding in along if finding is not None]
+    return found
+
+
+def suspects_at(names: Sequence[Any], rule: Rule, judged: Judged) -> list[Finding]:
+    """What looks like a lie in what clients say of one model, whatever came before it.
+
+    Args:
+        names: of the clients.
+        rule: the method.
+        judged: what every client says of the model.
+    """
+    if rule.robust is None:
+        return []
+    found = (_set_aside(names, rule, judged), _far_from_others(names, judged, rule.robust))
     return [finding for finding in found if finding is not None]
 
 
-def _set_aside(ending: Ending, judged: Judged, liars: int) -> Finding | None:
+def _set_aside(names: Sequence[Any], rule: Rule, judged: Judged) -> Finding | None:
     """Clients above the tolerance that do not count, since as many may lie."""
-    worst, tolerance = judged.constraint.max(axis=1), ending.rule.tolerance
-    above = [i for i in largest_few(worst, liars) if not worst[i] <= tolerance]
-    if not above or worst_but(judged.constraint, liars) > tolerance:
+    worst, tolerance, liars = judged.constraint.max(axis=1), rule.tolerance, rule.robust
+    above = [i for i in largest_few(worst, liars) if worst[i] > tolerance]
+    if not above or not worst_but(judged.constraint, liars) <= tolerance:
         return None
+    unknown = " that have answered" if np.isnan(worst).any() else ""
     return Finding(
-        "above the bound and set aside",
-        f"{_named(ending, above, worst)} {'is' if len(above) == 1 else 'are'} above the tolerance {tolerance:g}; all "
-        f"others are within it, and robust={liars} sets as many aside",
+        SET_ASIDE,
+        f"{_named(names, above, worst)} {'is' if len(above) == 1 else 'are'} above the tolerance {tolerance:g}; all "
+        f"others{unknown} are within it, and robust={liars} sets as many aside",
         "It lies, or it is the worst-off client and pays for the protection of the others: ask it; if you trust all "
         "clients, leave robust out",
     )
 
 
-def _far_from_others(ending: Ending, judged: Judged, liars: int) -> Finding | None:
+def _far_from_others(names: Sequence[Any], judged: Judged, liars: int) -> Finding | None:
     """Clients that claim a number unlike anybody else's."""
     far, told = [], np.full(len(judged.objective), np.nan)
     for values in (judged.objective, *judged.constraint.T):
@@ -71,8 +91,8 @@ def _far_from_others(ending: Ending, judged: Judged, liars: int) -> Finding | No
     if not far:
         return None
     return Finding(
-        "a number unlike all others",
-        f"{_named(ending, far, told)}: more than {FAR_OFF:g} times as far from the other clients as these are from "
+        UNLIKE,
+        f"{_named(names, far, told)}: more than {FAR_OFF:g} times as far from the other clients as these are from "
         "each other",
         "Look at that client's data and units, or go on without it (exclude)",
     )
@@ -105,7 +125,7 @@ def _out_of_proportion(ending: Ending, liars: int) -> Finding | None:
     known = ending.state.consistency
     assert known is not None
     said, meant = np.asarray(known.said, float), np.asarray(known.meant, float)
-    compared = (said > 0) & (meant > 0) & (np.asarray(known.hurt) + np.asarray(known.round) >= FEWEST)
+    compared = (said > 0) & (meant > 0) & (np.asarray(known.times) >= FEWEST)
     if compared.sum() <= 2 * liars + 1:
         return None
     ratio = np.where(compared, said / np.where(compared, meant, 1), np.nan)
@@ -122,6 +142,6 @@ def _out_of_proportion(ending: Ending, liars: int) -> Finding | None:
     )
 
 
-def _named(ending: Ending, clients: list[int], values: Any) -> str:
-    told = ", ".join(f"{ending.names[i]!r} ({in_words(float(values[i]))})" for i in clients[:5])
+def _named(names: Sequence[Any], clients: list[int], values: Any) -> str:
+    told = ", ".join(f"{names[i]!r} ({in_words(float(values[i]))})" for i in clients[:5])
     return f"{told} and {len(clients) - 5} more" if len(clients) > 5 else told

@@ -92,11 +92,10 @@ class Result:
             selected: what it is, in words.
             judged: its values at every client, on all training data.
         """
-        objective = worst_but(judged.objective, self.rule.robust)
         bound = self.lower_bound
-        if bound is not None:
-            meets = bool(worst_but(judged.constraint, self.rule.robust) <= self.rule.tolerance)
-            bound = replace(bound, objective=objective, meets=meets)
+        if bound is not None:  # it is of the problem with all clients: nobody is set aside
+            meets = bool(judged.constraint.max() <= self.rule.tolerance)
+            bound = replace(bound, objective=float(judged.objective.max()), meets=meets)
         return replace(
             self,
             params=params,

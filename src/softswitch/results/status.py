@@ -167,6 +167,8 @@ def _nothing_counted(ending: Ending) -> Status:
             f"in none of {len(history)} rounds did enough clients do their part: {history.lost_share:.0%} of those "
             "asked were lost or rejected; the log names them"
         )
+    if ending.rule.robust is not None:
+        message += f"; robust={ending.rule.robust} needs {2 * ending.rule.robust + 1} clients in every round"
     return Status(StatusCode.NO_FEASIBLE_ROUND, message, None, None, _smallest(ending))
 
 

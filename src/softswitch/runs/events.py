@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -11,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+logger = logging.getLogger("softswitch.runs")
 EVENTS = "events.jsonl"
 LONGEST_LINE = 2**16
 """More bytes are not read as one event."""
@@ -18,6 +20,9 @@ LONGEST_LINE = 2**16
 
 class EventLog:
     """Appends events to a file, each whole and handed to the system at once: a kill loses none that was told.
+
+    A file that cannot be written at all is an error. One that cannot be written any longer (a full disk, say) does not
+    end the run: the log tells so, once.
 
     Attributes:
         file: where; None: they are not kept.
@@ -27,7 +32,7 @@ class EventLog:
     def __init__(self, file: str | Path | None = None) -> None:
         self.file = None if file is None else Path(file)
         self.round: int | None = None
-        self._begun = False
+        self._begun = self._failed = False
 
     def tell(self, what: str, why: str = "", *, client: str | None = None, node: int | None = None) -> None:
         """Append an event.
@@ -57,9 +62,18 @@ class EventLog:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             if _is_torn(self.file):  # of a process that was killed: the next line must not be spoiled
                 line = b"\n" + line
+            with self.file.open("ab") as stream:
+                stream.write(line)
             self._begun = True
-        with self.file.open("ab") as stream:
-            stream.write(line)
+            return
+        try:
+            with self.file.open("ab") as stream:
+                stream.write(line)
+            self._failed = False
+        except OSError as error:
+            if not self._failed:
+                logger.warning("events cannot be written any longer, and are lost until they can: %s", error)
+            self._failed = True
 
 
 def _is_torn(file: Path) -> bool:

@@ -11,14 +11,14 @@ def worst_but(values: np.ndarray, liars: Any) -> float:
     """The largest of the clients' values once the b largest are set aside. One that is not known counts as the largest.
 
     Args:
-        values: one a client, or one a client and constraint: each constraint is then looked at by itself.
+        values: one a client, or one a client and constraint: a client counts by its largest, so that b clients are set
+            aside, and not b for each constraint.
         liars: b; None: nobody is set aside.
     """
-    columns = np.asarray(values, float).reshape(len(values), -1)
-    place = min(int(liars or 0), len(columns) - 1)
-    known = np.where(np.isnan(columns), np.inf, columns)
-    found = np.sort(known, axis=0)[-1 - place].max()
-    lost = np.isnan(columns).any() and found == np.inf
+    of_each = np.asarray(values, float).reshape(len(values), -1).max(axis=1)
+    place = min(int(liars or 0), len(of_each) - 1)
+    found = np.sort(np.where(np.isnan(of_each), np.inf, of_each))[-1 - place]
+    lost = np.isnan(of_each).any() and found == np.inf
     return float("nan") if lost else float(found)
 
 

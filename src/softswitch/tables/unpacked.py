@@ -8,8 +8,10 @@ import io
 import lzma
 import re
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
+from xml.parsers import expat
 
 from softswitch.support.capped_files import cap, check_size, refuse_size
 from softswitch.support.packed_arrays import check_members, refuse_trap
@@ -21,7 +23,7 @@ HARMLESS = 1 << 30
 MEMORY = 1 << 28
 """So many bytes may unpacking .xz take for itself; its own strongest setting takes a quarter of it."""
 BLOCK = 1 << 18
-MOST_CELLS = 1 << 28
+MOST_CELLS = 1 << 26
 """A sheet is as wide as its widest row and as long as its last; so many cells it may have, empty ones counted."""
 ROUGHLY = 8
 """Bytes that a cell takes in memory at least."""
@@ -105,7 +107,7 @@ def _from_zip(path: Path) -> IO[bytes]:
     return archive.open(names[0])
 
 
-_CELL = re.compile(rb'<c [^>]*?r="([A-Z]{1,3})(\d{1,7})"')
+_PLACE = re.compile(r"([A-Za-z]{1,3})(\d{1,12})")
 
 
 def check_workbook(path: Path) -> None:
@@ -113,26 +115,52 @@ def check_workbook(path: Path) -> None:
     check_size(path, TABLE)
     with zipfile.ZipFile(path) as archive:
         check_members(path, archive.infolist(), TABLE, HARMLESS)
-        for member in archive.namelist():
-            if member.startswith("xl/worksheets/") and member.endswith(".xml"):
-                with archive.open(member) as stream:
-                    _check_sheet(path, stream)
+        for member in archive.namelist():  # a sheet may have any name
+            with archive.open(member) as stream, suppress(expat.ExpatError):
+                _check_sheet(path, stream)
 
 
 def _check_sheet(path: Path, stream: IO[bytes]) -> None:
-    wide, long, rest = 0, 0, b""
+    parser, extent = expat.ParserCreate(), _Extent(path)
+    parser.StartElementHandler = extent.see
     while part := stream.read(BLOCK):
-        for column, row in _CELL.findall(rest + part):
-            place = 0
-            for letter in column:
-                place = 26 * place + letter - 64
-            wide, long = max(wide, place), max(long, int(row))
-        rest = part[-64:]
-    if wide * long > MOST_CELLS:
-        raise ValueError(
-            f"{path} has a sheet of {long:,} rows and {wide:,} columns, more than {MOST_CELLS:,} cells; remove what "
-            "stands far from the table, or save the sheet as CSV"
-        )
+        parser.Parse(part, False)
+
+
+class _Extent:
+    """How far out the cells of a sheet stand; whatever has no place of its own comes after what was before it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._row = self._column = self._wide = self._long = 0
+
+    def see(self, name: str, attributes: dict[str, str]) -> None:
+        """Look at an element; raise where the sheet becomes too large by it."""
+        kind, place = name.rpartition(":")[2], attributes.get("r")
+        if kind == "row":
+            self._row = self._row + 1 if place is None else _whole(place)
+            self._column = 0
+        elif kind == "c":
+            self._column += 1
+            if place is not None and (found := _PLACE.fullmatch(place)):
+                self._column = 0
+                for letter in found[1].upper():
+                    self._column = 26 * self._column + ord(letter) - 64
+                self._long = max(self._long, int(found[2]))
+            self._wide, self._long = max(self._wide, self._column), max(self._long, self._row)
+        if self._wide * self._long > MOST_CELLS:
+            raise ValueError(
+                f"{self._path} has a sheet of {self._long:,} rows and {self._wide:,} columns, more than "
+                f"{MOST_CELLS:,} cells; remove what stands far from the table, or save the sheet as CSV"
+            )
+
+
+def _whole(number: str) -> int:
+    """The number of a row; 0 where it is none."""
+    try:
+        return int(float(number))
+    except (ValueError, OverflowError):
+        return 0
 
 
 def check_parquet(path: Path) -> None:

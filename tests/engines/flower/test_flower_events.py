@@ -46,6 +46,22 @@ def test_a_torn_line_is_passed_over_and_spoils_no_other(tmp_path):
     assert read_events(tmp_path / "nowhere") == []
 
 
+def test_a_file_that_cannot_be_written_any_longer_ends_no_run(tmp_path, caplog):
+    log = EventLog(tmp_path / "events.jsonl")
+    log.tell("met")
+    log.file.unlink()
+    log.file.mkdir()
+    log.tell("lost")
+    log.tell("lost")
+    assert caplog.text.count("events cannot be written any longer") == 1
+    log.file.rmdir()
+    log.tell("back")
+    assert [event["what"] for event in read_events(log.file)] == ["back"]
+    (tmp_path / "plain").touch()
+    with pytest.raises(OSError, match="plain"):
+        EventLog(tmp_path / "plain" / "events.jsonl").tell("met")
+
+
 def test_nothing_that_was_told_is_lost_by_a_kill(tmp_path):
     file = tmp_path / "events.jsonl"
     code = (
@@ -138,6 +154,10 @@ def test_the_run_config_names_a_folder_of_keys_and_whom_to_leave_out(tmp_path):
     assert 'clients = "site 0, site 1, site 2, site 3"' in (found.folder / "config.toml").read_text()
     write_json(found.folder / "run.json", {k: v for k, v in found.about.items() if k != "finished"})  # as if killed
     app(grid, Context(1, 1, {}, RecordDict(), {"clients": str(folder), "exclude": "site 1", "resume": True}))
+    (found,) = find_runs(tmp_path)
+    assert found.about["excluded"] == ["site 3", "site 1"]
+    write_json(found.folder / "run.json", {k: v for k, v in found.about.items() if k != "finished"})
+    app(grid, Context(1, 1, {}, RecordDict(), {"clients": str(folder), "exclude": "SITE 3", "resume": True}))
     (found,) = find_runs(tmp_path)
     assert found.about["excluded"] == ["site 3", "site 1"]
     assert found.clients["client"] == ["site 0", "site 2"]

@@ -240,6 +240,16 @@ def test_a_run_goes_on_without_an_excluded_client(tmp_path, chosen, participatio
     assert memory is None or len(memory.heard_at) == 3
 
 
+def test_a_name_to_leave_out_that_nobody_has_is_told(caplog):
+    result = start(FaultyGrid(quadratics(3), 3), exclude=["site 1", "site 11"]).result
+    assert result.names == ("site 0", "site 2")
+    assert "nobody is known by the name 'site 11'" in caplog.text
+    assert result.diagnosis[-1].seen.endswith("nobody is known by the name 'site 11'")
+    caplog.clear()
+    start(FaultyGrid(quadratics(2), 2), exclude=["site 5"], names=["site 0", "site 1", "Site 5"])
+    assert "nobody is known" not in caplog.text
+
+
 def test_what_is_remembered_of_an_excluded_client_is_forgotten(tmp_path):
     """It is far above the tolerance: as long as it is remembered no round is feasible."""
 

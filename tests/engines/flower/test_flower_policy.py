@@ -130,6 +130,13 @@ def test_a_client_refuses_a_server_of_another_protocol():
         assert why.endswith(f"upgrade softswitch at the {older}")
 
 
+def test_a_client_that_allows_nothing_refuses(caplog):
+    result = start(grid_with(fl.ClientPolicy(most_rounds=0, most_evaluations=0))).result
+    assert result.history.per_client.fates[0].tolist() == [Fate.REFUSED, Fate.COUNTED]
+    assert "it has given 0 reports, and gives 0 at most" in caplog.text
+    assert "it refused: it has given 0 evaluations, and gives 0 at most" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("told", "why"),
     [

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FaultyGrid, quadratic, quadratics
 from member_clients import Clock, kinds, start
@@ -50,6 +51,24 @@ def test_without_a_quorum_everyone_is_waited_for(clock):
     grid.faults[1, wire.REPORT] = "silent"
     start(grid, rounds=2, report_timeout=600.0)
     assert clock.now == pytest.approx(1200, abs=2)
+
+
+@pytest.mark.parametrize("fault", ["refuses", "NaN"])
+def test_a_quick_client_of_no_use_does_not_void_rounds(clock, fault):
+    """It answers at once, and the others later: as many as a round needs are waited for beside it."""
+
+    class OneIsQuick(FaultyGrid):
+        def pull_messages(self, message_ids):
+            ids = list(message_ids)
+            quick = [one for one in ids if one in self._replies and self._replies[one].metadata.src_node_id == 101]
+            return super().pull_messages((quick or ids)[:1])
+
+    grid = OneIsQuick(quadratics(MANY), MANY)
+    grid.faults[1, wire.REPORT] = fault
+    rule = ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1, robust=1)
+    limits = {"report_timeout": 600.0, "update_timeout": 600.0, "wait": 60.0}
+    result = start(grid, rounds=3, rule=rule, quorum=3, **limits).result
+    assert not result.history.void.any()
 
 
 def test_a_quorum_is_never_below_min_clients(clock):

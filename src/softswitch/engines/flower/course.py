@@ -133,6 +133,8 @@ class Course:
         if not self._go_on() and self.cycles is not None:
             self.cycles.look_at_start()
             self.cycles.begin()
+        if unknown := self._nobody:
+            logger.warning("exclude: nobody is known by the name %s; is it written as the client writes it?", unknown)
 
     @staticmethod
     def _template(rule: Rule, params: Any, rounds: int, *, jumps: bool) -> Rule:
@@ -303,6 +305,11 @@ class Course:
             self.events.tell("excluded", "it is left out from now on (exclude)", client=self.roster.names[i])
         return gone
 
+    @property
+    def _nobody(self) -> str:
+        """Names to leave out that no client has, as far as is known."""
+        return few_of([repr(name) for name in self.settings.exclude if not self.roster.is_known(name)], 5)
+
     def _excluded(self, history: History) -> Finding:
         """Who was left out, and in how many rounds it had taken part before."""
         gone = set(range(len(self.roster.names))) - set(self.roster.kept)
@@ -311,9 +318,10 @@ class Course:
         counted = np.isin(history.per_client.clients, list(gone)) & (history.per_client.fates == Fate.COUNTED)
         rounds = int(counted.any(axis=1).sum())
         before = f"; {rounds} round{'s' * (rounds != 1)} before had counted some of them" if rounds else ""
+        nobody = f"; nobody is known by the name {self._nobody}" if self._nobody else ""
         return Finding(
             "clients are excluded",
-            f"{few_of([repr(name) for name in self.settings.exclude], 5)} left out (exclude){before}",
+            f"{few_of([repr(name) for name in self.settings.exclude], 5)} left out (exclude){before}{nobody}",
             "Nothing is said of them, neither by the status nor by a certificate: say so wherever the model goes",
         )
 

@@ -120,7 +120,7 @@ def exchange(
         grid: Flower's.
         messages: one a client.
         timeout: seconds to wait; what has not come by then is lost.
-        enough: as soon as so many replies have come, the others are not waited for; None: all are.
+        enough: as soon as so many replies have come that are no refusals, the others are not waited for; None: all are.
     """
     answers: list[Message | Lost] = [Lost("the message could not be sent")] * len(messages)
     outstanding, replies = Outstanding(grid, timeout), 0
@@ -129,7 +129,7 @@ def exchange(
     for pause in pauses():
         for place, answer in outstanding.hear():
             answers[place] = answer
-            replies += isinstance(answer, Message)
+            replies += isinstance(answer, Message) and wire.refused(answer.content) is None
         if not outstanding:
             return answers
         if enough is not None and replies >= enough:

@@ -49,6 +49,7 @@ class Roster:
         self._listed = settings.listed
         self._owners = {listed.identity: name for name, listed in self._listed.items()}
         self._excluded = {look_of(name) for name in settings.exclude}
+        self._left_out = {look_of(name) for name in (*settings.names, *settings.clients)} & self._excluded
         self._events = EventLog() if events is None else events
         self.names: list[str] = list(settings.expected)
         self.clients: list[Client | None] = [None] * len(self.names)
@@ -159,19 +160,22 @@ class Roster:
             self._replace(self._node_of[index], waiting[0], self._contenders.pop(waiting[0]), "it stayed silent")
 
     def look(self, grid: Grid, wanted: int, limit: float, *, all_expected: bool = False) -> None:
-        """See who is connected; wait up to ``limit`` seconds for ``wanted`` clients, and for those being greeted.
+        """See who is connected; wait up to ``limit`` seconds for ``wanted`` clients.
 
         Where nobody is there but those being greeted, these have all the time that an answer may take.
-        ``all_expected``: wait for all that are known beforehand, whoever else is there.
+        ``all_expected``: wait for all that are known beforehand, and for those being greeted, whoever else is there.
         """
         until = time.monotonic() + limit
         at_most = time.monotonic() + max(limit, self._timeout if wanted else 0.0)
         for pause in pauses():
             self._meet(grid)
             left = until - time.monotonic()
-            waits = len(self._nodes) + len(self._voters) < wanted or self._expects_answers
+            waits = len(self._nodes) + len(self._voters) < wanted
             if all_expected and not waits:
-                waits = not self._expected <= {*map(self.names.__getitem__, self._node_of), *self._by_name()}
+                waits = self._expects_answers or not self._expected <= {
+                    *map(self.names.__getitem__, self._node_of),
+                    *self._by_name(),
+                }
             if left <= 0 and not (self._nodes or self._voters) and self._expects_answers:
                 left = at_most - time.monotonic()
             if left <= 0 or not waits:
@@ -389,7 +393,12 @@ class Roster:
         self._events.tell("turned away", why, client=client, node=node)
         self._turned_away[node] = ""
 
+    def is_known(self, name: str) -> bool:
+        """Whether there is, or was, a client of this name, taking part or left out."""
+        return look_of(name) in self._left_out or look_of(name) in self._places
+
     def _leave_out(self, node: int, name: str) -> None:
+        self._left_out.add(look_of(name))
         logger.info("client %r is excluded", name)
         self._events.tell("excluded", "it is left out of the run (exclude)", client=name, node=node)
         self._turned_away[node] = ""

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from softswitch.engines.flower.flat_params import flat, initial_arrays
-from softswitch.engines.flower.members.client_names import written_name
+from softswitch.engines.flower.members.client_names import look_of, written_name
 from softswitch.engines.flower.members.listed import keys_in
 from softswitch.engines.flower.strategy import SwitchingStrategy
 from softswitch.engines.flower.strategy_settings import StrategySettings, with_changes
@@ -146,10 +146,13 @@ def server_app(
 def _members(settings: StrategySettings, config: Mapping[str, Any], before: Sequence[str]) -> StrategySettings:
     """Who takes part, by the settings, the run's config, and who was left out before."""
     named = [written_name(name) for name in str(config.get("exclude") or "").split(",") if name.strip()]
-    exclude = dict.fromkeys([*before, *settings.exclude, *named])
+    written: dict[str, str] = {}
+    for own in (*before, *settings.exclude, *named):
+        written.setdefault(look_of(own), own)
+    exclude = tuple(written.values())
     if not config.get("clients"):
-        return replace(settings, exclude=tuple(exclude))
-    return replace(settings, names=(), clients=keys_in(str(config["clients"])), exclude=tuple(exclude))
+        return replace(settings, exclude=exclude)
+    return replace(settings, names=(), clients=keys_in(str(config["clients"])), exclude=exclude)
 
 
 def _folder(out: Path, name: str, config: dict[str, Any], asked: dict[str, int]) -> tuple[Path, dict[str, Any]]:

@@ -271,7 +271,7 @@ def _enough_for(liars: int, settings: StrategySettings) -> StrategySettings:
         raise ValueError(
             f"robust={liars} needs at least {least} clients in every round, but {len(settings.expected)} may take part"
         )
-    return replace(settings, min_clients=max(settings.min_clients, least))
+    return replace(settings, min_clients=max(settings.min_clients, least), robust=liars)
 
 
 def _overview(rule: Rule, judged: Judged) -> Overview:

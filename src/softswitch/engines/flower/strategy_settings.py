@@ -71,7 +71,8 @@ class StrategySettings:
         exclude: names of clients to go on without, also in a run that is resumed: they are not asked, not judged and
             not in the certificate, and the result says so.
         quorum: a round goes on as soon as so many of those asked have answered, a whole number, or a share of them
-            below 1; the others' answers are not waited for. At least ``min_clients``. By default all are waited for.
+            below 1; the others' answers are not waited for. At least ``min_clients``, and b more where b may lie: what
+            liars send at once may have to be rejected. By default all are waited for.
         events: a file to append everything to that happens to clients, one JSON object a line.
     """
 
@@ -169,7 +170,7 @@ class StrategySettings:
         if self.quorum is None:
             return None
         wanted = math.ceil(self.quorum * asked) if self.quorum < 1 else int(self.quorum)
-        return min(asked, max(wanted, self.min_clients))
+        return min(asked, max(wanted, self.min_clients + (self.robust or 0)))
 
     def average_share(self, *, chosen: bool) -> float:
         """The share of the rounds that may join the average, of a run, or of a cycle of one that chooses.

@@ -99,9 +99,10 @@ class ClientPolicy:
         file = None if self.counted_in is None else Path(self.counted_in).expanduser()
         with nullcontext() if file is None else FileLock(file.with_name(f".{file.name}.lock")):
             so_far = self._so_far(file, context)
-            if so_far.get(what, 0) >= most:
-                raise Refused(f"it has given {so_far[what]} {what}, and gives {most} at most")
-            so_far[what] = so_far.get(what, 0) + 1
+            given = so_far.get(what, 0)
+            if given >= most:
+                raise Refused(f"it has given {given} {what}, and gives {most} at most")
+            so_far[what] = given + 1
             if file is None:
                 context.state[COUNTED] = ConfigRecord(dict(so_far))
             else:
