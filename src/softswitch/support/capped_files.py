@@ -19,8 +19,6 @@ from zipfile import BadZipFile
 
 from safetensors import SafetensorError
 
-from softswitch.support.text import byte_size
-
 MOST_BYTES = "SOFTSWITCH_MOST_BYTES"
 """The environment variable that stands for every cap, where it is set."""
 SETTINGS = 1 << 20
@@ -55,6 +53,8 @@ def cap(default: int) -> int:
 
 def refuse_size(file: object, size: int, most: int, what: str = "") -> NoReturn:
     """Say that a file is larger than its cap, and how to have it read all the same."""
+    from softswitch.support.text import byte_size  # it needs NumPy, which a help text does without
+
     raise ValueError(
         f"{file} has {byte_size(size)}{f' {what}' if what else ''}, but at most {byte_size(most)} are read; where you "
         f"know it, and it is meant to be so large: set {MOST_BYTES}={size} in the environment"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -12,6 +14,9 @@ from softswitch.support import checks
 
 Network = list[dict[str, Array]]
 """Layer by layer: weights ``w`` and biases ``b``."""
+
+MOST_WEIGHTS = 2**30
+"""A network of more takes more memory than it could be trained in here."""
 
 
 def network(features: int, hidden: tuple[int, ...] = (64,), *, outputs: int = 1, seed: int = 0) -> Network:
@@ -30,6 +35,11 @@ def network(features: int, hidden: tuple[int, ...] = (64,), *, outputs: int = 1,
         raise TypeError(f"hidden must be a tuple of widths, such as (64,), but is {hidden!r}")
     inner = [checks.whole_number("hidden", width, at_least=1) for width in hidden]
     widths = (features, *inner, checks.whole_number("outputs", outputs, at_least=1))
+    entries = sum(before * after + after for before, after in pairwise(widths))
+    if entries > MOST_WEIGHTS:
+        raise ValueError(
+            f"hidden makes a network of {entries:,} weights, more than {MOST_WEIGHTS:,}; make its layers narrower"
+        )
     layers = []
     for depth, key in enumerate(jax.random.split(jax.random.key(checks.seed("seed", seed)), len(widths) - 1)):
         before, after = widths[depth : depth + 2]

@@ -172,10 +172,8 @@ class Roster:
             left = until - time.monotonic()
             waits = len(self._nodes) + len(self._voters) < wanted
             if all_expected and not waits:
-                waits = self._expects_answers or not self._expected <= {
-                    *map(self.names.__getitem__, self._node_of),
-                    *self._by_name(),
-                }
+                there = {*map(self.names.__getitem__, self._node_of), *self._by_name()}
+                waits = self._expects_answers or not self._expected <= there
             if left <= 0 and not (self._nodes or self._voters) and self._expects_answers:
                 left = at_most - time.monotonic()
             if left <= 0 or not waits:
