@@ -250,7 +250,8 @@ def test_every_line_reaches_the_run(home, tmp_path):
         ready.problem,
         ready.train,
         rule,
-        held_out=ready.held_out,  # as train does: a program that does not look at them may round otherwise
+        held_out=ready.held_out,  # with these two it is the program that train compiles; another may round otherwise
+        record_clients=True,
         **run | {"value_batch_size": None, "local_steps": 2, "answer": "last", "memory": ss.Memory(smoothing=0.5)},
     )
     np.testing.assert_array_equal(result.params[0]["w"], expected.params[0]["w"])
