@@ -176,7 +176,7 @@ ATTACKS = {
     "against-the-others": Attack(_just_above, _just_above, _against_the_others),
     "knows-the-defence": Attack(_just_above, _just_above, _against_all_defences),
 }
-"""Attacks by their names. The last six know all other clients' numbers and directions."""
+"""Attacks by their names. The last five know all other clients' numbers and directions."""
 
 
 class _Draws(NamedTuple):
