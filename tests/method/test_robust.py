@@ -1,5 +1,6 @@
 """A round of which some clients may lie: what they can do is bounded by what the honest say."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import softswitch as ss
 from softswitch.method import robust
 from softswitch.rules import Reports
 
+decide, combined, trimmed = (jax.jit(one) for one in (robust.decide, robust.combined, robust.trimmed))
 numbers = st.floats(-100, 100, width=32)
 lies = st.floats(-(2.0**40), 2.0**40, width=32)
 
@@ -22,16 +24,14 @@ def told(objective, constraint, mask=None):
 
 
 def test_the_largest_and_smallest_are_moved_to_their_neighbours():
-    reports = robust.trimmed(told([5, 1, 9, 3, -7], [[0, 1], [9, 1], [2, -8], [3, 1], [4, 7]]), 1)
+    reports = trimmed(told([5, 1, 9, 3, -7], [[0, 1], [9, 1], [2, -8], [3, 1], [4, 7]]), 1)
     np.testing.assert_array_equal(reports.objective, [5, 1, 5, 3, 1])
     np.testing.assert_array_equal(reports.constraint, [[2, 1], [4, 1], [2, 1], [3, 1], [4, 1]])
 
 
 def test_what_a_client_does_not_have_and_who_did_not_report_are_left_out():
     absent = -jnp.inf
-    reports = robust.trimmed(
-        told([absent, 1, 2, 3, 4, 900], [1, 2, 3, absent, 5, 6], jnp.array([1, 1, 1, 1, 1, 0], bool)), 1
-    )
+    reports = trimmed(told([absent, 1, 2, 3, 4, 900], [1, 2, 3, absent, 5, 6], jnp.array([1, 1, 1, 1, 1, 0], bool)), 1)
     np.testing.assert_array_equal(reports.objective[:5], [absent, 2, 2, 3, 3])
     np.testing.assert_array_equal(reports.constraint[:5, 0], [2, 2, 3, absent, 3])
 
@@ -42,7 +42,7 @@ def test_whatever_liars_say_no_number_leaves_the_honest_range(honest, lying):
     if len(honest) < liars + 1:
         honest = honest * 2
     values = np.array([*lying, *honest], np.float32)
-    reports = robust.trimmed(told(values, values), liars)
+    reports = trimmed(told(values, values), liars)
     for found in (reports.objective, reports.constraint[:, 0]):
         assert np.min(found) >= np.float32(min(honest))
         assert np.max(found) <= np.float32(max(honest))
@@ -63,7 +63,7 @@ RULES = (
 def test_nobody_weighs_more_than_liars_may(rule, reports, liars):
     careful = type(rule)(**{**vars(rule), "robust": liars})
     f, g = zip(*reports, strict=True)
-    decision, _ = robust.decide(careful, careful.init(1), told(f, g))
+    decision, _ = decide(careful, careful.init(1), told(f, g))
     weights = np.asarray(decision.weights, float)
     np.testing.assert_allclose(weights.sum(), 1, rtol=1e-5)
     assert weights.max() <= 1 / (2 * liars + 1) * 1.002
@@ -72,7 +72,7 @@ def test_nobody_weighs_more_than_liars_may(rule, reports, liars):
 
 def test_the_next_worst_share_what_the_worst_may_not_weigh():
     rule = ss.HardSGM(step_size=0.1, tolerance=0.1, robust=1)
-    decision, _ = robust.decide(rule, (), told([0, 0, 0, 0, 0], [7, 5, 3, 2, 1]))
+    decision, _ = decide(rule, (), told([0, 0, 0, 0, 0], [7, 5, 3, 2, 1]))
     np.testing.assert_allclose(decision.weights, [1 / 3, 1 / 3, 1 / 3, 0, 0], rtol=1e-6)  # 7 is moved to 5
     assert not decision.feasible
     np.testing.assert_allclose(decision.criterion, 5)
@@ -81,14 +81,14 @@ def test_the_next_worst_share_what_the_worst_may_not_weigh():
 def test_a_sharp_softmax_leaves_no_weight_unused():
     """Weights that are 0 in float32 are found again among those who are left."""
     rule = ss.SoftmaxSGM(alpha=1e6, step_size=0.1, tolerance=0.1, robust=1)
-    decision, _ = robust.decide(rule, (), told([9, 8, 7, 6, 5, 4], [0] * 6))
+    decision, _ = decide(rule, (), told([9, 8, 7, 6, 5, 4], [0] * 6))
     np.testing.assert_allclose(decision.weights, [1 / 3, 1 / 3, 1 / 3, 0, 0, 0], rtol=1e-5)
 
 
 def test_with_several_constraints_a_client_keeps_its_own_mix():
     rule = ss.SoftmaxSGM(alpha=100.0, step_size=0.1, tolerance=0.0, robust=1)
     g = [[5, 0], [0, 5], [4, 4], [1, 0], [0, 1]]
-    decision, _ = robust.decide(rule, (), told([0] * 5, g))
+    decision, _ = decide(rule, (), told([0] * 5, g))
     np.testing.assert_allclose(decision.weights, [1 / 3, 1 / 3, 1 / 3, 0, 0], atol=1e-5)
     np.testing.assert_allclose(decision.local_loss.constraint[:3], [[1, 0], [0, 1], [0.5, 0.5]], atol=1e-5)
 
@@ -120,17 +120,17 @@ def test_directions_are_combined_as_scipy_finds_it(seed):
     directions = generator.normal((2, 0), size=(7, 2))
     directions[0] *= -30
     weights = generator.dirichlet(np.full(7, 3.0))
-    found = robust.combined({"w": jnp.asarray(directions)}, jnp.asarray(weights))["w"]
+    found = combined({"w": jnp.asarray(directions)}, jnp.asarray(weights))["w"]
     # Eight steps towards the middle are not all of the way: a hundredth of the directions' size.
     np.testing.assert_allclose(found, _in_numpy(directions, weights), atol=0.02)
 
 
 def test_equal_directions_are_their_own_combination():
     same = {"a": jnp.ones((5, 2, 3)), "b": jnp.full((5,), 2.0)}
-    found = robust.combined(same, jnp.full(5, 0.2))
+    found = combined(same, jnp.full(5, 0.2))
     np.testing.assert_allclose(found["a"], np.ones((2, 3)), rtol=1e-6)
     np.testing.assert_allclose(found["b"], 2.0, rtol=1e-6)
-    nothing = robust.combined({"a": jnp.zeros((3, 2))}, jnp.full(3, 1 / 3))
+    nothing = combined({"a": jnp.zeros((3, 2))}, jnp.full(3, 1 / 3))
     np.testing.assert_array_equal(nothing["a"], [0, 0])
 
 
@@ -145,7 +145,7 @@ def test_however_far_a_liar_points_the_step_stays_near_the_honest(honest, lie):
     directions = np.array([lie, *honest], np.float32)
     weights = np.full(len(directions), 2 / 3 / len(honest), np.float32)
     weights[0] = 1 / 3
-    found = np.asarray(robust.combined({"w": jnp.asarray(directions)}, jnp.asarray(weights))["w"], float)
+    found = np.asarray(combined({"w": jnp.asarray(directions)}, jnp.asarray(weights))["w"], float)
     others = np.array(honest, float)
     centre = others.mean(axis=0)
     spread = np.linalg.norm(others - centre, axis=1).max()

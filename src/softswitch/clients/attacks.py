@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.clients.federation import Federation
-from softswitch.clients.oracle import STATIC, Judged, Oracle
+from softswitch.clients.oracle import Judged, Oracle
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.robust import lengths
 from softswitch.problem.parameters import Params
@@ -200,12 +201,12 @@ class AttackedOracle(Oracle):
     Attributes:
         truth: the clients as they would be.
         liars: which of them lie.
-        attack: the name of how they do it.
+        attack: how they do it, by its place among ``ATTACKS``: a number, so that another one compiles nothing.
     """
 
     truth: Oracle
     liars: Bool[Array, " n"]
-    attack: str = field(metadata=STATIC)
+    attack: Int[Array, ""]
 
     @property
     def client_count(self) -> int:
@@ -275,7 +276,8 @@ class AttackedOracle(Oracle):
         """Every u_i: what a client found, or what a liar makes of it."""
         truth = self.truth.directions(params, draws.own, kept, decision, switches, step_size)
         lie = self._lie(draws, decision.weights, decision.feasible)
-        return jax.tree.map(lie.of_each, truth, ATTACKS[self.attack].direction(lie, truth))
+        pointing = [attack.direction for attack in ATTACKS.values()]
+        return jax.tree.map(lie.of_each, truth, lax.switch(self.attack, pointing, lie, truth))
 
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
         """What they say of all their data: a liar lies here as well."""
@@ -296,9 +298,9 @@ class AttackedOracle(Oracle):
         return Lie(self.liars[draws.clients], weights, feasible, draws.key)
 
     def _claimed(self, lie: Lie, objective: Array, constraint: Array) -> tuple[Array, Array]:
-        attack = ATTACKS[self.attack]
-        columns = jax.vmap(lambda column: attack.constraint(lie, column), 1, 1)(constraint)
-        return lie.of_each(objective, attack.objective(lie, objective)), lie.of_each(constraint, columns)
+        of_f, of_g = zip(*((attack.objective, attack.constraint) for attack in ATTACKS.values()), strict=True)
+        columns = jax.vmap(lambda column: lax.switch(self.attack, of_g, lie, column), 1, 1)(constraint)
+        return lie.of_each(objective, lax.switch(self.attack, of_f, lie, objective)), lie.of_each(constraint, columns)
 
 
 def attacked(federation: Federation, liars: Collection[Any], attack: str) -> Federation:
@@ -319,4 +321,5 @@ def attacked(federation: Federation, liars: Collection[Any], attack: str) -> Fed
     if unknown or isinstance(liars, str):
         raise ValueError(f"liars must be labels of clients, some of {federation.names[:5]!r}…, but is {liars!r}")
     who = jnp.asarray([name in liars for name in federation.names])
-    return replace(federation, oracle=AttackedOracle(federation.oracle, who, attack))
+    which = jnp.asarray(list(ATTACKS).index(attack), jnp.int32)
+    return replace(federation, oracle=AttackedOracle(federation.oracle, who, which))
