@@ -144,10 +144,13 @@ def _certify(client: LocalOracle, message: Message, context: Context) -> Message
 
 
 def _task(settings: ConfigRecord) -> Task:
+    local_steps = wire.whole(settings, "local_steps", MOST_STEPS)
+    if not local_steps:
+        raise wire.Unacceptable("its local_steps must be at least 1, but is 0")
     return Task(
         wire.whole(settings, "round", MOST_OF_ALL),
         wire.whole(settings, "seed", MOST_OF_ALL),
-        wire.whole(settings, "local_steps", MOST_STEPS),
+        local_steps,
         wire.real(settings, "step_size"),
         wire.truth(settings, "switches"),
     )

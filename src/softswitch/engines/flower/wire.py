@@ -70,9 +70,13 @@ def from_record(record: Any) -> Arrays:
     if not isinstance(record, ArrayRecord):
         raise Unacceptable("there are no parameters")
     try:
-        return {name: _read(array.data) for name, array in record.items()}
+        found = {name: _read(array.data) for name, array in record.items()}
+        finite = all(np.isfinite(array).all() for array in found.values())
     except Exception as error:
         raise Unacceptable(f"its parameters are not arrays in NumPy's format: {said(str(error))}") from error
+    if not finite:
+        raise Unacceptable("its parameters hold NaN or infinity")
+    return found
 
 
 def settings_of(content: RecordDict, name: str) -> ConfigRecord:
