@@ -18,6 +18,7 @@ from softswitch.method.messages import Decision, Reports
 from softswitch.method.robust import lengths
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
+from softswitch.support.per_client import beside, weighted_sum
 
 HUGE = 1e6
 """What a client claims that does not care to be believed."""
@@ -49,14 +50,14 @@ class Lie(NamedTuple):
 
     def of_each(self, leaf: Array, lies: Array) -> Array:
         """``lies`` for the liars, and the truth for the others."""
-        return jnp.where(self.liars.reshape(-1, *[1] * (leaf.ndim - 1)), lies, leaf).astype(leaf.dtype)
+        return jnp.where(beside(self.liars, leaf), lies, leaf).astype(leaf.dtype)
 
     def honest(self, directions: Params) -> Params:
         """Where the honest would go together."""
         weights = jnp.where(self.liars, 0, self.weights)
         weights = jnp.where(weights.sum() > 0, weights, ~self.liars)
         share = weights / jnp.maximum(weights.sum(), 1e-30)
-        return jax.tree.map(lambda leaf: jnp.tensordot(share.astype(leaf.dtype), leaf, axes=1), directions)
+        return weighted_sum(directions, share)
 
 
 Claims = Callable[[Lie, Float[Array, " m"]], Array]
@@ -136,7 +137,7 @@ def _a_little_off(lie: Lie, directions: Params) -> Params:
     """Where an honest client might still be: 1.5 standard deviations from their mean, to the wrong side."""
 
     def off(leaf: Array) -> Array:
-        honest = jnp.broadcast_to(~lie.liars.reshape(-1, *[1] * (leaf.ndim - 1)), leaf.shape)
+        honest = jnp.broadcast_to(~beside(lie.liars, leaf), leaf.shape)
         away = leaf.mean(axis=0, where=honest) - 1.5 * leaf.std(axis=0, where=honest)
         return jnp.zeros_like(leaf) + away
 
@@ -147,7 +148,7 @@ def _as_long_as(lie: Lie, directions: Params, others: Params) -> Params:
     """Other directions, each as long as the honest ones usually are."""
     usual = jnp.nanmedian(jnp.where(lie.liars, jnp.nan, lengths(directions)))
     factor = usual / jnp.maximum(lengths(others), 1e-30)
-    return jax.tree.map(lambda leaf: leaf * factor.reshape(-1, *[1] * (leaf.ndim - 1)).astype(leaf.dtype), others)
+    return jax.tree.map(lambda leaf: leaf * beside(factor, leaf).astype(leaf.dtype), others)
 
 
 class Attack(NamedTuple):
@@ -267,8 +268,7 @@ class AttackedOracle(Oracle):
     ) -> Params:
         """Σ r_i u_i, with the liars' u_i."""
         every = self.directions(params, draws, kept, decision, switches, step_size)
-        weights = decision.weights
-        return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1), every)
+        return weighted_sum(every, decision.weights)
 
     def directions(
         self, params: Params, draws: _Draws, kept: Any, decision: Decision, switches: bool, step_size: Any
@@ -306,7 +306,7 @@ class AttackedOracle(Oracle):
 def attacked(federation: Federation, liars: Collection[Any], attack: str) -> Federation:
     """The same federation, with clients who lie: in every report, every direction, and when they are judged.
 
-    ``result.oracle`` is not told the truth either; ``attacked(…).oracle.honest(params)`` tells what the honest have.
+    A result holds what they claim; ``attacked(…).oracle.honest(params)`` tells what the honest truly have.
 
     Args:
         federation: the clients as they would be, such as ``federation_of`` makes; one that is compiled.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from softswitch.clients.sampling import Batching, choose_clients, whole, words_t
 from softswitch.clients.slices import map_slices, slice_size, sum_slices
 from softswitch.method.messages import Decision, LocalLoss, Reports
 from softswitch.problem.parameters import Batch, Params, float_dtype
+from softswitch.support.per_client import weighted_sum
 
 FOR_FUNCTIONS = 1
 """Folded into a round's key for the functions that take one: what they draw is not what rows are drawn by."""
@@ -185,6 +187,10 @@ class GradientOracle(Oracle):
             )
             return sum_slices(in_slice, everyone, self.slice_size)
 
+        return self._by_branch(minimise, decision, switches)
+
+    def _by_branch(self, minimise: Callable[[Loss], Params], decision: Decision, switches: bool) -> Params:
+        """What is minimised in this round. A switching rule's branch is chosen outside the client axis."""
         if not switches:
             return minimise(self.losses.mixed_loss)
         return lax.cond(
@@ -252,7 +258,7 @@ class GradientOracle(Oracle):
             return self.local_direction(loss, params, client, rows, keys, mix, local_loss, step_size)
 
         directions = jax.vmap(one)(clients, rows, keys, local_loss.constraint)
-        return jax.tree.map(lambda u: jnp.tensordot(server_weights.astype(u.dtype), u, axes=1), directions)
+        return weighted_sum(directions, server_weights)
 
     def local_direction(
         self,
@@ -295,13 +301,7 @@ class GradientOracle(Oracle):
             everyone = (draws.clients, rows, draws.keys, decision.local_loss.constraint)
             return map_slices(one, everyone, self.slice_size)
 
-        if not switches:
-            return minimise(self.losses.mixed_loss)
-        return lax.cond(
-            decision.feasible,
-            lambda: minimise(self.losses.objective_loss),
-            lambda: minimise(self.losses.constraint_loss),
-        )
+        return self._by_branch(minimise, decision, switches)
 
     def rows_held(self, draws: RowDraws) -> Int[Array, ""] | None:
         """Σ_i of the participants' rows, where a batch is all of them; else None."""

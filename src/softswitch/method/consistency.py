@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.method.messages import LocalLoss, Reports
 from softswitch.problem.parameters import Params
+from softswitch.support.per_client import some, with_more
 
 
 class Consistency(NamedTuple):
@@ -55,7 +56,7 @@ def widened(known: Consistency, clients: int) -> Consistency:
     """The same for more clients, of whom nothing is known."""
     had, constraints = known.loss.constraint.shape
     more = nothing_compared(clients - had, constraints, known.value.dtype)
-    return jax.tree.map(lambda old, new: old if old.ndim == 0 else jnp.concatenate([old, new]), known, more)
+    return with_more(known, more)
 
 
 def elsewhere(known: Consistency) -> Consistency:
@@ -93,7 +94,7 @@ def compared(
         returned: who did.
         step: w_{k+1} − w_k.
     """
-    before = jax.tree.map(lambda every: every if every.ndim == 0 else every[clients], known)
+    before = some(known, clients)
     now = minimised(reports, before.loss)
     change = now - before.value
     counts = reports.mask & (before.round == k - 1) & (k > 0) & jnp.isfinite(change)

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
@@ -26,6 +25,7 @@ from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules import Rule
 from softswitch.support import checks
 from softswitch.support.largest import largest
+from softswitch.support.per_client import some, with_more
 from softswitch.support.traced import traced_settings
 
 LEFT_OUT = -2
@@ -73,8 +73,7 @@ class Memory:
         object.__setattr__(self, "smoothing", smoothing)
         share = checks.real_number("worst_share", self.worst_share, at_least=0, at_most=1)
         object.__setattr__(self, "worst_share", share)
-        given = isinstance(self.rest, np.integer) or not hasattr(self.rest, "dtype")  # an array was checked before
-        if self.rest is not None and given:
+        if self.rest is not None and not checks.is_array(self.rest):  # an array was checked when it was a number
             object.__setattr__(self, "rest", checks.whole_number("rest", self.rest, at_least=0))
 
     def rest_for(self, rule: Rule) -> int | Array:
@@ -337,12 +336,7 @@ def widened(remembered: Remembered, clients: int) -> Remembered:
     known = remembered.objective.shape[0]
     statistics = None if remembered.sums is None else remembered.sums.shape[1]
     more = nothing_remembered(clients - known, remembered.constraint.shape[1], statistics, remembered.objective.dtype)
-    return jax.tree.map(lambda old, new: old if old.ndim == 0 else jnp.concatenate([old, new]), remembered, more)
-
-
-def some(remembered: Remembered, clients: Int[Array, " some"]) -> Remembered:
-    """What is remembered of some clients."""
-    return jax.tree.map(lambda every: every if every.ndim == 0 else every[clients], remembered)
+    return with_more(remembered, more)
 
 
 def moved(remembered: Remembered, before: Any, after: Any) -> Remembered:

@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules import Rule
 from softswitch.problem.parameters import Params
+from softswitch.support.per_client import beside, weighted_sum
 
 STEPS_TO_THE_MIDDLE = 8
 """Of Weiszfeld's iteration: more change nothing that a step of the server would show."""
@@ -128,12 +129,12 @@ def combined(directions: Params, weights: Float[Array, " m"]) -> Params:
     def nearer(_: Any, middle: Params) -> Params:
         apart = _less(directions, middle)
         pull = weights / jnp.sqrt(lengths(apart) ** 2 + near)
-        return _weighted(directions, pull / _or_one(pull.sum()))
+        return weighted_sum(directions, pull / _or_one(pull.sum()))
 
-    first = _weighted(_shortened(directions, usual), weights / _or_one(weights.sum()))
+    first = weighted_sum(_shortened(directions, usual), weights / _or_one(weights.sum()))
     middle = lax.fori_loop(0, STEPS_TO_THE_MIDDLE, nearer, first)
     apart = _less(directions, middle)
-    moved = _weighted(_shortened(apart, _median(lengths(apart), weights)), weights)
+    moved = weighted_sum(_shortened(apart, _median(lengths(apart), weights)), weights)
     return jax.tree.map(jnp.add, middle, moved)
 
 
@@ -156,19 +157,11 @@ def _shortened(directions: Params, most: Float[Array, ""]) -> Params:
     """Directions none of which is longer."""
     of_each = lengths(directions)
     factor = jnp.where(of_each > most, most / _or_one(of_each), 1)
-    return jax.tree.map(lambda leaf: leaf * _beside(factor, leaf), directions)
-
-
-def _weighted(directions: Params, weights: Float[Array, " m"]) -> Params:
-    return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1), directions)
+    return jax.tree.map(lambda leaf: leaf * beside(factor, leaf).astype(leaf.dtype), directions)
 
 
 def _less(directions: Params, middle: Params) -> Params:
     return jax.tree.map(lambda leaf, own: leaf - own, directions, middle)
-
-
-def _beside(values: Float[Array, " m"], leaf: Array) -> Array:
-    return values.reshape(-1, *[1] * (leaf.ndim - 1)).astype(leaf.dtype)
 
 
 def _or_one(value: Array) -> Array:

@@ -13,7 +13,7 @@ from softswitch.method.rules import Rule
 from softswitch.results.ending import Ending
 from softswitch.results.finding import Finding
 from softswitch.support.set_aside import largest_few, worst_but
-from softswitch.support.text import in_words
+from softswitch.support.text import few_of, in_words
 
 SET_ASIDE, UNLIKE = "above the bound and set aside", "a number unlike all others"
 """Findings about one model, whatever came before it."""
@@ -110,7 +110,7 @@ def _disagree(ending: Ending, known: Consistency, liars: int) -> Finding | None:
     found = np.flatnonzero(enough & (beyond >= CERTAIN)).tolist()
     if not found:
         return None
-    told = ", ".join(f"{ending.names[i]!r} in {denied[i]} of {hurt[i]} rounds" for i in found[:5])
+    told = few_of([f"{ending.names[i]!r} in {denied[i]} of {hurt[i]} rounds" for i in found])
     return Finding(
         "reports and directions disagree",
         f"a client's direction says that a step would hurt it, and it then reports to be better off: {told}; of the "
@@ -134,7 +134,7 @@ def _out_of_proportion(ending: Ending, liars: int) -> Finding | None:
     found = np.flatnonzero(odd).tolist()
     if not found:
         return None
-    told = ", ".join(f"{ending.names[i]!r} ({ratio[i]:.2g} times as much)" for i in found[:5])
+    told = few_of([f"{ending.names[i]!r} ({ratio[i]:.2g} times as much)" for i in found])
     return Finding(
         "reports out of proportion to directions",
         f"reports changed by {usual:.2g} times what directions foretell, at the client in the middle; but {told}",
@@ -143,5 +143,4 @@ def _out_of_proportion(ending: Ending, liars: int) -> Finding | None:
 
 
 def _named(names: Sequence[Any], clients: list[int], values: Any) -> str:
-    told = ", ".join(f"{names[i]!r} ({in_words(float(values[i]))})" for i in clients[:5])
-    return f"{told} and {len(clients) - 5} more" if len(clients) > 5 else told
+    return few_of([f"{names[i]!r} ({in_words(float(values[i]))})" for i in clients])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 
@@ -17,6 +18,11 @@ def whole_number(name: str, value: Any, *, at_least: int) -> int:
     if number is None or isinstance(value, bool) or number < at_least:
         raise ValueError(f"{name} must be a whole number >= {at_least}, but is {value!r}")
     return number
+
+
+def is_array(value: Any) -> bool:
+    """Whether a setting is an array by now, as within a compiled program; NumPy's own whole numbers are none."""
+    return hasattr(value, "dtype") and not isinstance(value, Integral)
 
 
 def real_number(

@@ -35,7 +35,6 @@ from softswitch.method.memory import (
     nothing_remembered,
     order_of_pass,
     rounds_a_pass,
-    some,
     stand_for,
     turn,
     widened,
@@ -48,6 +47,7 @@ from softswitch.problem.parameters import Params, float_dtype
 from softswitch.results.history import Fate
 from softswitch.results.record import Record
 from softswitch.runs.checkpoints import Standing
+from softswitch.support.per_client import some
 from softswitch.support.programs import program_digest
 
 _decide = jax.jit(robust.decide)

@@ -108,8 +108,7 @@ class Rule(ABC):
             self._set("threshold", checks.real_number("threshold", self.threshold))
         if self.criterion is not None:
             checks.one_of("criterion", self.criterion, CRITERIA)
-        given = isinstance(self.robust, np.integer) or not hasattr(self.robust, "dtype")  # an array was checked before
-        if self.robust is not None and given:
+        if self.robust is not None and not checks.is_array(self.robust):  # an array was checked when it was a number
             liars = checks.whole_number("robust", self.robust, at_least=0)
             object.__setattr__(self, "robust", liars or None)
             if liars and self.switches_on == "pooled":

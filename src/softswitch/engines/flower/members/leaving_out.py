@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from softswitch.method.consistency import Consistency
-from softswitch.method.memory import LEFT_OUT, Remembered, nothing_remembered, some
+from softswitch.method.memory import LEFT_OUT, Remembered, nothing_remembered
 from softswitch.results.history import Fate, History
+from softswitch.support.per_client import some
 
 
 def without(remembered: Remembered, clients: list[int]) -> Remembered:
@@ -57,7 +57,7 @@ def consistency_of(known: Consistency, kept: list[int]) -> Consistency:
         kept: the indices of those.
     """
     own = jnp.asarray([index for index in kept if index < len(known.value)], jnp.int32)
-    return jax.tree.map(lambda every: every if every.ndim == 0 else every[own], known)
+    return some(known, own)
 
 
 def history_of(history: History, kept: list[int]) -> History:
