@@ -249,7 +249,8 @@ def test_a_rule_of_ones_own_is_a_plain_dataclass():
     known = ss.solve(problem, two, ss.SoftmaxSGM(alpha=4.0, criterion="mean", **COMMON), **options)
     np.testing.assert_array_equal(own.params, known.params)
     careless = ss.solve(problem, two, Mine(sharpness=4.0, **COMMON), **options)
-    np.testing.assert_array_equal(careless.params, ss.solve(problem, two, ss.AverageSGM(**COMMON), **options).params)
+    average = ss.solve(problem, two, ss.AverageSGM(**COMMON), **options)  # another program, so equal to rounding
+    np.testing.assert_allclose(careless.params, average.params, rtol=1e-6)
 
 
 APART = hnp.arrays(float, st.integers(2, 6), elements=st.floats(-10, 10)).filter(lambda x: np.ptp(x) > 1e-3)

@@ -547,6 +547,15 @@ def test_a_result_over_flower_is_saved_and_gone_on_from_like_any_other(tmp_path)
         np.testing.assert_allclose(last["shift"][0], on[-1]["shift"][0], atol=1e-5)
 
 
+def test_columns_may_have_any_name():
+    """Also those of a function's own arguments, where rows are written for the workers."""
+    two = ss.ClientData.from_arrays({"file": np.ones(2), "allow_pickle": np.zeros(2)}, client=["a", "b"])
+    problem = ss.Problem(lambda w, b: (w - b["file"][0]) ** 2, lambda w, b: b["allow_pickle"][0] - 1 + 0 * w, 0.0)
+    options = {"rounds": 2, "batch_size": None}
+    found, grid = (ss.solve(problem, two, RULE, engine=engine, **options) for engine in ("compiled", "grid"))
+    np.testing.assert_allclose(grid.params, found.params, rtol=1e-6)
+
+
 def test_logs_of_flower_are_as_loud_as_before(cancer):
     level = logging.getLogger("flwr").level
     ss.solve(cancer.problem, cancer.train, RULE, engine="grid", rounds=1)

@@ -19,6 +19,7 @@ import numpy as np
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
+from safetensors.numpy import load_file, save_file
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.taking_part import TakingPart
@@ -93,7 +94,7 @@ def solve_over_flower(
     with tempfile.TemporaryDirectory() as folder, _quiet():
         for i, rows in enumerate(_apart(clients)):
             # Each worker reads the rows of its own clients only.
-            np.savez(Path(folder) / f"{i}.npz", allow_pickle=False, **rows)
+            save_file(rows, Path(folder) / f"{i}.safetensors")
         app = client_app(partial(_stored_client, folder, problem, labels, dict(how.batches)))
         if engine == "grid":
             strategy.start(InProcessGrid(app, len(clients)), first, settings.rounds)
@@ -148,8 +149,7 @@ def _stored_client(
     folder: str, problem: Problem, labels: list[str], batches: dict[str, Any], context: Context
 ) -> JaxClient:
     i = int(context.node_config["partition-id"])
-    with np.load(Path(folder) / f"{i}.npz", allow_pickle=False) as stored:
-        rows = {key: stored[key] for key in stored.files}
+    rows = load_file(Path(folder) / f"{i}.safetensors")
     return JaxClient(problem, rows, name=labels[i], strata=rows.pop(STRATUM), **batches)
 
 
@@ -159,7 +159,7 @@ def _apart(clients: ClientData) -> Iterator[dict[str, np.ndarray]]:
     for i, (first, end) in enumerate(zip(ends - clients.sizes, ends, strict=True)):
         stratum = np.repeat(np.arange(len(clients.strata)), clients.stratum_sizes[i])
         yield {
-            **{key: np.asarray(column[first:end]) for key, column in clients.rows.columns.items()},
+            **{key: np.ascontiguousarray(column[first:end]) for key, column in clients.rows.columns.items()},
             STRATUM: stratum,
         }
 
