@@ -80,7 +80,9 @@ def kernels(run: Callable[[int], Any], rounds: int, folder: Path) -> None:
             continue
         spent[event["name"]] += event["dur"]
         often[event["name"]] += 1
-    print(f"  device busy {sum(spent.values()) / 1e3 / rounds:.3f} ms a round, {sum(often.values()) / rounds:.0f} kernels")
+    print(
+        f"  device busy {sum(spent.values()) / 1e3 / rounds:.3f} ms a round, {sum(often.values()) / rounds:.0f} kernels"
+    )
     for name, micro in spent.most_common(30):
         print(f"    {micro / 1e3 / rounds:8.4f} ms {often[name] / rounds:7.1f}×  {name[:110]}")
 

@@ -36,7 +36,17 @@ def test_only_feasible_iterates_before_their_step_are_averaged():
     assert int(state.average.rounds) == 3
     assert float(state.average.mean()) == pytest.approx(-2 / 3)
     assert (float(state.best.params), float(state.best.score)) == (-1, 2), "the smallest reported worst objective"
-    assert (float(state.least_violating.params), float(state.least_violating.score)) == (-2, -5)
+    assert float(state.best.criterion) == -5, "the smallest criterion of any round"
+
+
+def test_while_nothing_is_feasible_the_nearest_iterate_is_kept():
+    state = advance(begin(1.0), 0, reports([3.0], [7.0]), jnp.float32(2.0))  # at w = 1
+    state = advance(state, 1, reports([2.0], [4.0]), jnp.float32(2.0))  # nearer, at w = 0
+    state = advance(state, 2, reports([1.0], [5.0]), jnp.float32(2.0))  # less near, at w = −1
+    assert (float(state.best.params), float(state.best.score), float(state.best.criterion)) == (0, np.inf, 4)
+    state = advance(state, 3, reports([9.0], [0.0]), jnp.float32(2.0))  # feasible, at w = −2
+    state = advance(state, 4, reports([9.5], [-1.0]), jnp.float32(2.0))  # nearer still, but worse
+    assert (float(state.best.params), float(state.best.score), float(state.best.criterion)) == (-2, 9, -1)
 
 
 def test_averaging_may_begin_late():

@@ -16,6 +16,7 @@ from softswitch.cli.on_plan import plan
 from softswitch.cli.on_runs import compare, report, runs
 from softswitch.cli.on_tables import predict, resume, train
 from softswitch.cli.refusing import ErrorFirst
+from softswitch.support.kept_programs import keep_programs
 
 app = typer.Typer(
     cls=ErrorFirst,
@@ -41,6 +42,7 @@ def main(
     ] = False,
 ) -> None:
     """Train one model over many clients: the worst-off as well as possible, every constraint met."""
+    keep_programs()
 
 
 for command in (

@@ -18,7 +18,7 @@ from softswitch.clients.oracle import STATIC, Judged, Oracle
 from softswitch.clients.sampling import Batching, choose_clients, whole, words_to_choose
 from softswitch.clients.slices import map_slices, slice_size, sum_slices
 from softswitch.method.messages import Decision, LocalLoss, Reports
-from softswitch.problem.parameters import Batch, Params, float_dtype
+from softswitch.problem.parameters import WEIGHT, Batch, Params, float_dtype
 from softswitch.support.per_client import weighted_sum
 
 FOR_FUNCTIONS = 1
@@ -57,6 +57,8 @@ class GradientOracle(Oracle):
         update_batching: how the batches for gradients are drawn.
         slice_size: how many clients are computed side by side; the rest wait, to bound memory.
         held_out: rows not trained on, to be evaluated beside, and how to go through them; or None.
+        by_size: compute clients of similar size together.
+        compute_dtype: what reports and gradients are computed in, narrower than the parameters; None: as these are.
     """
 
     rows: Rows
@@ -70,6 +72,7 @@ class GradientOracle(Oracle):
     slice_size: int = field(metadata=STATIC)
     held_out: tuple[Rows, WayThrough] | None = None
     by_size: bool = field(default=False, metadata=STATIC)
+    compute_dtype: str | None = field(default=None, metadata=STATIC)
 
     @property
     def client_count(self) -> int:
@@ -141,9 +144,10 @@ class GradientOracle(Oracle):
             objective, constraint = values(self.way, self.rows, params, self.losses)
             mask = jnp.ones(objective.shape, bool)
             return Reports(objective.astype(dtype), constraint.astype(dtype), None, mask), None
+        params = self._narrowed(params)
 
         def one(client: tuple[Array, Array]) -> tuple[Array, Array, Array | None]:
-            batch = self.batch(self.report_batching, *client, dtype)
+            batch = self._narrowed_rows(self.batch(self.report_batching, *client, dtype))
             return (
                 self.losses.objective(params, batch).astype(dtype),
                 self.losses.constraints(params, batch).astype(dtype),
@@ -192,12 +196,33 @@ class GradientOracle(Oracle):
     def _by_branch(self, minimise: Callable[[Loss], Params], decision: Decision, switches: bool) -> Params:
         """What is minimised in this round. A switching rule's branch is chosen outside the client axis."""
         if not switches:
-            return minimise(self.losses.mixed_loss)
+            return minimise(self._narrow(self.losses.mixed_loss))
         return lax.cond(
             decision.feasible,
-            lambda: minimise(self.losses.objective_loss),
-            lambda: minimise(self.losses.constraint_loss),
+            lambda: minimise(self._narrow(self.losses.objective_loss)),
+            lambda: minimise(self._narrow(self.losses.constraint_loss)),
         )
+
+    def _narrow(self, loss: Loss) -> Loss:
+        """The loss, computed in fewer digits; its gradient has the parameters' own."""
+        if self.compute_dtype is None:
+            return loss
+
+        def narrow(params: Params, batch: Batch, mix: LocalLoss, key: Any) -> Array:
+            value = loss(self._narrowed(params), self._narrowed_rows(batch), mix, key)
+            return value.astype(float_dtype(params))
+
+        return narrow
+
+    def _narrowed(self, tree: Any) -> Any:
+        if self.compute_dtype is None:
+            return tree
+        dtype = jnp.dtype(self.compute_dtype)
+        return jax.tree.map(lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, tree)
+
+    def _narrowed_rows(self, batch: Batch) -> Batch:
+        """Rows in fewer digits; but their weights stay as they are, so that means over rows are summed in full."""
+        return batch if self.compute_dtype is None else {**self._narrowed(batch), WEIGHT: batch[WEIGHT]}
 
     def fused(
         self,

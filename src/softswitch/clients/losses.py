@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,18 +15,29 @@ from softswitch.problem.parameters import Batch, Params
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.problem.problem import Problem
 from softswitch.problem.randomness import call, takes_key
+from softswitch.support.alike import Alike
 
 Loss = Callable[[Params, Batch, LocalLoss, Any], Array]
 """A local loss of one client, with a random key or None; its ``LocalLoss`` holds that client's row of the mix."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Losses:
-    """A problem's objective, constraint and its stand-in. Equal, and compiled once, for the same functions."""
+    """A problem's objective, constraint and its stand-in. Equal, and compiled once, for functions that are alike."""
 
     objective_function: Callable[..., Any]
     constraint_function: Callable[..., Any]
     stand_in_function: Callable[..., Any] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Losses) and self._alike == other._alike
+
+    def __hash__(self) -> int:
+        return hash(self._alike)
+
+    @cached_property
+    def _alike(self) -> tuple[Alike, ...]:
+        return Alike(self.objective_function), Alike(self.constraint_function), Alike(self.stand_in_function)
 
     @classmethod
     def of(cls, problem: Problem) -> Losses:

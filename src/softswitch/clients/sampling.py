@@ -62,8 +62,10 @@ def first_distinct(words: UInt32[Array, " words"], count: Int[Array, ""], size: 
 
 
 def enough_for(size: int, count: int) -> int:
-    """So many draws from ``count`` numbers hold ``size`` different ones: the mean of how many that takes, and twelve
-    standard deviations. Fewer came up with probability below 10⁻³⁰; then the first number is taken twice."""
+    """How many draws from ``count`` numbers hold ``size`` different ones: what that takes on average, and far more.
+
+    It is twelve standard deviations more. With a probability below 10⁻³⁰ that is too few; then 0 is among them twice.
+    """
     share = size / count
     mean = -count * math.log1p(-share)
     variance = count * (share / (1 - share) + math.log1p(-share))

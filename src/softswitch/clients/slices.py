@@ -51,6 +51,7 @@ def sum_slices(function: Callable[[Any], Any], clients: Any, size: int) -> Any:
     count = _count(clients)
     if size >= count:
         return function(clients)
+    function = jax.jit(function)  # traced once for all whole slices
     whole, rest = divmod(count, size)
     stacked = jax.tree.map(lambda x: x[: whole * size].reshape(whole, size, *x.shape[1:]), clients)
 

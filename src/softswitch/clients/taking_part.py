@@ -21,6 +21,8 @@ from softswitch.support import checks
 
 BatchSize = int | None | Literal["auto"]
 ValueBatchSize = int | None | Literal["same", "auto"]
+NARROW = ("bfloat16", "float16")
+"""Half as wide as float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,7 @@ class TakingPart:
         clients_at_once: how many clients are computed side by side; None: as many as memory allows.
         by_size: compute clients of similar size together, where all take part with all of their rows in one step: less
             work where sizes differ much, and other rounding.
+        compute_dtype: what clients compute in, "bfloat16" or "float16"; None: as the parameters are.
     """
 
     local_steps: int = 1
@@ -46,6 +49,7 @@ class TakingPart:
     replace: bool | None = None
     clients_at_once: int | None = None
     by_size: bool = False
+    compute_dtype: str | None = None
 
     def __post_init__(self) -> None:
         checks.whole_number("local_steps", self.local_steps, at_least=1)
@@ -54,6 +58,7 @@ class TakingPart:
         for name, known in words.items():
             if getattr(self, name) is not None and getattr(self, name) not in known:
                 checks.whole_number(name, getattr(self, name), at_least=1)
+        checks.one_of("compute_dtype", self.compute_dtype, (None, *NARROW))
 
     @property
     def batches(self) -> Mapping[str, Any]:
@@ -80,8 +85,9 @@ def gradient_oracle(
     participants = participants_of(how.participation, len(clients))
     at_once = how.clients_at_once
     if at_once is None:
-        # A batch and about three times as much for what is computed from it; a local iterate, its gradient and its sum.
-        iterate = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.start))
+        # A batch and about three times as much for what is computed from it; a local iterate, its gradient and its sum,
+        # where a client has one: a single step is a gradient of all clients' sum.
+        iterate = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.start)) if how.local_steps > 1 else 0
         widest = max(report.width, update.width)
         at_once = slice_size(participants, 4 * widest * clients.rows.row_bytes + 3 * iterate)
     losses = Losses.of(problem)
@@ -97,6 +103,7 @@ def gradient_oracle(
         slice_size=at_once,
         held_out=None if held_out is None else _held_out(held_out, clients, traced.ignore_weight),
         by_size=how.by_size and not (losses.random or losses.pools or traced.ignore_weight),
+        compute_dtype=how.compute_dtype,
     )
 
 
@@ -110,6 +117,7 @@ def federation_of(
     value_batch_size: int | Literal["same"] | None = "same",
     replace: bool | None = None,
     clients_at_once: int | None = None,
+    compute_dtype: str | None = None,
 ) -> Federation:
     """A problem and its clients as ``solve`` makes them, for functions that take a federation.
 
@@ -123,6 +131,7 @@ def federation_of(
         replace: draw rows with replacement, or without. None: with, but a client that has no more rows than a batch
             takes each of them once.
         clients_at_once: how many clients are computed side by side; None: as many as memory allows.
+        compute_dtype: what clients compute in, "bfloat16" or "float16"; None: as the parameters are.
     """
     how = TakingPart(
         local_steps=local_steps,
@@ -131,6 +140,7 @@ def federation_of(
         value_batch_size=value_batch_size,
         replace=replace,
         clients_at_once=clients_at_once,
+        compute_dtype=compute_dtype,
     )
     oracle = gradient_oracle(problem, clients, how)
     return Federation(oracle, problem.start, clients.names, problem.domain)

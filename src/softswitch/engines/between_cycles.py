@@ -156,8 +156,8 @@ def candidates(
         every["average"] = (mean, f"mean of the {many} feasible iterates from round {first} on{more}")
     if np.isfinite(state.best.score):
         every["best"] = (state.best.params, f"best feasible iterate by its reports {within}")
-    elif np.isfinite(state.least_violating.score):
-        every["best"] = (state.least_violating.params, f"iterate with the smallest criterion {within}")
+    elif np.isfinite(state.best.criterion):
+        every["best"] = (state.best.params, f"iterate with the smallest criterion {within}")
     return {name: one for name, one in every.items() if wanted in ("auto", name)}
 
 

@@ -156,8 +156,14 @@ def chunk(parts: Pieces, program: Program, span: Span, key: Array, state: round.
     return played
 
 
-run_chunk = partial(jax.jit, static_argnames="program")(chunk)
-"""A chunk of one run, compiled."""
+run_chunk = partial(jax.jit, static_argnames="program", donate_argnames="state")(chunk)
+"""A chunk of one run, compiled. The state is overwritten: whoever wants to keep it gives a copy (``apart``)."""
+
+
+@jax.jit
+def apart(state: round.State) -> round.State:
+    """A copy of the state in which no two arrays are the same, compiled."""
+    return jax.tree.map(jnp.copy, state)
 
 
 @partial(jax.jit, static_argnames="program")

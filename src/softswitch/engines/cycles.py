@@ -37,7 +37,7 @@ from softswitch.engines.between_cycles import (
 from softswitch.engines.choice import FARTHER, MOMENTUM, Choice
 from softswitch.engines.request import Request
 from softswitch.method.consistency import elsewhere
-from softswitch.method.round import BestSeen, State, first_to_average
+from softswitch.method.round import State, first_to_average
 from softswitch.method.rules import Rule
 from softswitch.method.steps import FallingStep
 from softswitch.problem.parameters import Params
@@ -198,7 +198,9 @@ class Cycles:
             return state
         score = jnp.asarray(self.best.objective if self._feasible(self.best) else jnp.inf, state.best.score.dtype)
         return state._replace(
-            params=self.best.params, best=BestSeen(self.best.params, score), diverged_at=jnp.int32(-1)
+            params=self.best.params,
+            best=state.best._replace(params=self.best.params, score=score),
+            diverged_at=jnp.int32(-1),
         )
 
     def _off(self, last: Found, history: History) -> float:

@@ -21,7 +21,8 @@ from softswitch.results.history import History
 from softswitch.results.record import Record, join
 from softswitch.results.result import Result
 from softswitch.runs.checkpoints import Checkpoints, Standing
-from softswitch.runs.watching import Callback, Chunk, SwitchShare, any_ends
+from softswitch.runs.watching import Callback, Chunk, ProgressBar, SwitchShare, any_ends
+from softswitch.support.unbroken import unbroken
 
 
 def run(
@@ -47,15 +48,16 @@ def _run(
     key, length = jax.random.key(seed), request.engine.chunk_length(request.oracle)
     program, rounds, seconds = request.program(length), request.rounds, request.settings.seconds
     records, done, stopped, late = list[Record](), 0, False, False
-    state = request.first_state(rule) if cycles is None else cycles.begin()
+    state = request.engine.apart(request.first_state(rule) if cycles is None else cycles.begin())
     if kept is not None and (there := kept.latest(state, length)) is not None:
-        state, records, done = jax.tree.map(jnp.asarray, there.state), [there.record], there.done
+        state, records, done = request.engine.apart(there.state), [there.record], there.done
         began -= there.seconds
         late = seconds is not None and there.seconds >= seconds
         if cycles is not None:
             cycles.go_on(there.best, there.journal)
             state = _in_next_cycle(request, cycles, state, records, done, begins=not late)
     share = SwitchShare()
+    shown = any(not isinstance(one, ProgressBar) for one in callbacks)  # who may keep the state
     if done:
         share.with_rounds(History.from_records(request.oracle, records, done))
     try:
@@ -64,15 +66,16 @@ def _run(
                 break
             span = request.span(done) if cycles is None else cycles.span(request.span(done))
             method = rule if cycles is None else cycles.rule
-            after, record = request.engine.run_chunk(request.parts(method), program, span, key, state)
-            record = jax.tree.map(np.asarray, record)  # the device keeps nothing of rounds that are over
-            diverged_at = int(after.diverged_at)
-            last = min(done + length, int(span.last)) if diverged_at < 0 else diverged_at + 1
-            record = jax.tree.map(lambda rows, many=last - done: rows[:many], record)
-            history = History.from_records(request.oracle, [record], last - done, first=done)
-            # Nothing above is kept if Ctrl-C comes before this line; all of it if after.
-            state, records, done = after, [*records, record], last
-            news = Chunk(done, rounds, history, share.with_rounds(history), state, time.perf_counter() - began)
+            with unbroken():  # the state before is overwritten on the way
+                after, record = request.engine.run_chunk(request.parts(method), program, span, key, state)
+                record = jax.tree.map(np.asarray, record)  # the device keeps nothing of rounds that are over
+                diverged_at = int(after.diverged_at)
+                last = min(done + length, int(span.last)) if diverged_at < 0 else diverged_at + 1
+                record = jax.tree.map(lambda rows, many=last - done: rows[:many], record)
+                history = History.from_records(request.oracle, [record], last - done, first=done)
+                state, records, done = after, [*records, record], last
+            told = request.engine.apart(state) if shown else state
+            news = Chunk(done, rounds, history, share.with_rounds(history), told, time.perf_counter() - began)
             stopped = any_ends(callbacks, news)
             late = seconds is not None and time.perf_counter() - began >= seconds
             if cycles is not None:
@@ -97,7 +100,10 @@ def _in_next_cycle(
     """The state to go on with: where a cycle has ended, it is closed and the next one begins, if it may."""
     if cycles.ended(state, done):
         state = cycles.close(state, done, _since(request, records, done, cycles.done))
-    return cycles.begin(state) if begins and done == cycles.done and not cycles.over else state
+    if not begins or done != cycles.done or cycles.over:
+        return state
+    begun: State = request.engine.apart(cycles.begin(state))
+    return begun
 
 
 def _since(request: Request, records: Sequence[Record], done: int, first: int) -> History:

@@ -57,6 +57,7 @@ def solve(
     record_clients: bool = False,
     memory: Memory | str | None = "auto",
     clients_at_once: int | None = None,
+    compute_dtype: str | None = None,
     callbacks: Sequence[Callback] = (),
     checkpoints: Checkpoints | None = None,
     warm_start: Result | None = None,
@@ -101,7 +102,10 @@ def solve(
         memory: let the server remember every client's reports: the switch then sees all clients though few take part,
             and the worst are asked again sooner; ``Memory()``. None is the paper's method. "auto": where few take part
             or batches are small; with a step size never.
-        clients_at_once: how many clients are computed side by side; by default as many as fit in 256 MiB.
+        clients_at_once: how many clients are computed side by side; by default as many as fit in 256 MiB, on an
+            accelerator in an eighth of its memory.
+        compute_dtype: what clients compute in: "bfloat16" or "float16", for accelerators that are faster so; None: as
+            the parameters are. Parameters, row weights, the server's step and all judging keep their digits.
         callbacks: each is called with a ``Chunk`` after every chunk of rounds; one that returns anything true ends it.
         checkpoints: keep the run's standing in a folder, and go on from where it stands there; ``Checkpoints(folder)``.
             Ask for more rounds than before, and a finished run goes on to those; one that chose for itself keeps what
@@ -130,6 +134,7 @@ def solve(
         value_batch_size=value_batch_size,
         replace=replace,
         clients_at_once=clients_at_once,
+        compute_dtype=compute_dtype,
     )
     told = {
         "rounds": rounds,
@@ -154,6 +159,7 @@ def solve(
             "seconds": seconds,
             "held_out": held_out,
             "clients_at_once": clients_at_once,
+            "compute_dtype": compute_dtype,
             "warm_start": warm_start,
         }
         for name, given in only_compiled.items():

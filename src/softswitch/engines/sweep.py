@@ -110,6 +110,7 @@ def sweep(
     record_clients: bool = False,
     memory: Memory | str | None = "auto",
     clients_at_once: int | None = None,
+    compute_dtype: str | None = None,
     together: bool | None = None,
     progress: bool | None = None,
 ) -> Sweep:
@@ -137,6 +138,7 @@ def sweep(
         record_clients: keep what every participant reported in every round.
         memory: let the server remember every client's reports.
         clients_at_once: how many clients of a run are computed side by side.
+        compute_dtype: what clients compute in, as in ``solve``.
         together: compute all runs of one kind side by side as one program, which fills an accelerator; or one after
             another on every core, each exactly as ``solve`` would. By default the first on an accelerator, the second
             on a CPU: there it is faster, since side by side both branches of the switch are computed.
@@ -150,6 +152,7 @@ def sweep(
         value_batch_size=value_batch_size,
         replace=replace,
         clients_at_once=clients_at_once,
+        compute_dtype=compute_dtype,
     )
     told = {
         "rounds": rounds,

@@ -50,19 +50,36 @@ class Average(NamedTuple):
 
 
 class BestSeen(NamedTuple):
-    """An iterate kept for its score, the smallest seen.
+    """The iterate to answer with where there is no average: the best feasible one, before that the nearest to it.
 
     Attributes:
-        params: the iterate.
-        score: its score; +∞ before the first.
+        params: the feasible iterate with the smallest reported worst-client objective; while there is none, the one
+            with the smallest criterion.
+        score: that objective; +∞ while there is none.
+        criterion: the smallest criterion of any iterate, feasible or not; +∞ before the first.
     """
 
     params: Params
     score: Float[Array, ""]
+    criterion: Float[Array, ""]
 
-    def offer(self, params: Params, score: Float[Array, ""], valid: Bool[Array, ""]) -> BestSeen:
-        """Keep ``params`` instead, where valid and better."""
-        return select(valid & (score < self.score), BestSeen(params, score), self)
+    def offer(
+        self,
+        params: Params,
+        score: Float[Array, ""],
+        feasible: Bool[Array, ""],
+        criterion: Float[Array, ""],
+        counts: Bool[Array, ""],
+    ) -> BestSeen:
+        """Keep ``params`` instead, where they are feasible and better, or nearer while nothing was feasible."""
+        better = feasible & (score < self.score)
+        nearer = counts & (criterion < self.criterion)
+        takes = better | (nearer & jnp.isposinf(self.score))
+        return BestSeen(
+            select(takes, params, self.params),
+            select(better, score, self.score),
+            select(nearer, criterion, self.criterion),
+        )
 
 
 class State(NamedTuple):
@@ -73,8 +90,7 @@ class State(NamedTuple):
         optimizer: the server optimiser's state.
         rule: the rule's memory.
         average: of the feasible iterates.
-        best: the feasible iterate with the smallest reported worst-client objective.
-        least_violating: the iterate with the smallest criterion, feasible or not.
+        best: the best feasible iterate by its reports; while there is none, the one with the smallest criterion.
         diverged_at: the round in which something was not finite; −1 while all is well.
         memory: what is remembered of every client, where the server remembers; else None.
         beside: what goes with the parameters and no step changes, a network's running means, say; None where there is
@@ -87,7 +103,6 @@ class State(NamedTuple):
     rule: Any
     average: Average
     best: BestSeen
-    least_violating: BestSeen
     diverged_at: Int[Array, ""]
     memory: Remembered | None = None
     beside: Any = None
@@ -96,15 +111,14 @@ class State(NamedTuple):
 
 def start(params: Params, rule: Rule, constraints: int, memory: Remembered | None = None, *, clients: int = 0) -> State:
     """The state before round 0, of a run with so many clients."""
-    nothing = BestSeen(params, jnp.full((), jnp.inf, float_dtype(params)))
+    infinite = jnp.full((), jnp.inf, float_dtype(params))
     trusting = rule.robust is None
     return State(
         params=params,
         optimizer=server_optimizer(rule, 0).init(params),
         rule=rule.init(constraints),
         average=no_average(params),
-        best=nothing,
-        least_violating=nothing,
+        best=BestSeen(params, infinite, infinite),
         diverged_at=jnp.int32(-1),
         memory=memory,
         consistency=None if trusting else nothing_compared(clients, constraints, float_dtype(params)),
@@ -225,8 +239,7 @@ def advance(
         optimizer=select(moves, optimizer_state, state.optimizer),
         rule=select(moves, rule_state, state.rule),
         average=state.average.add(state.params, joins & (k >= averaging_from)),
-        best=state.best.offer(state.params, worst, joins),
-        least_violating=state.least_violating.offer(state.params, decision.criterion, counts),
+        best=state.best.offer(state.params, worst, joins, decision.criterion, counts),
         diverged_at=jnp.where(running & ~moves, k, state.diverged_at),
         memory=memory,
         beside=state.beside,

@@ -31,8 +31,8 @@ def choose_answer(state: State, history: History, averaging_from: int, wanted: s
         else:
             why = f"no feasible round from {averaging_from} on"
         return state.best.params, f"{when}: {why}"
-    if np.isfinite(state.least_violating.score):
-        return state.least_violating.params, f"iterate with the smallest criterion, round {smallest_criterion(history)}"
+    if np.isfinite(state.best.criterion):
+        return state.best.params, f"iterate with the smallest criterion, round {smallest_criterion(history)}"
     return state.params, "the start: no round was completed"
 
 

@@ -131,7 +131,7 @@ class _AtAnswer:
 
 
 def _smallest(ending: Ending) -> float:
-    return float(ending.state.least_violating.score)
+    return float(ending.state.best.criterion)
 
 
 def _diverged(ending: Ending) -> Status:

@@ -233,7 +233,7 @@ class RemoteCycles:
 
     def _candidates(self, state: State, begin: int) -> list[tuple[Params, str]]:
         """The iterates that may be the answer; the first is where the cycle ended. None where no round counted."""
-        if not np.isfinite(state.least_violating.score):
+        if not np.isfinite(state.best.criterion):
             return []
         every = candidates(state, begin, self._run.done, self._run.averaging_from, self._settings.answer)
         return list(every.values())

@@ -40,7 +40,7 @@ from softswitch.method.memory import (
     widened,
 )
 from softswitch.method.messages import Decision, Reports
-from softswitch.method.round import BestSeen, State, advance, first_to_average, start, surviving_weights
+from softswitch.method.round import State, advance, first_to_average, start, surviving_weights
 from softswitch.method.rules import Rule
 from softswitch.problem.domains import as_argument
 from softswitch.problem.parameters import Params, float_dtype
@@ -201,7 +201,7 @@ class RunState:
 
     def settle(self, params: Params, score: float) -> None:
         """End a cycle with its answer."""
-        best = BestSeen(params, jnp.asarray(score, self.state.best.score.dtype))
+        best = self.state.best._replace(params=params, score=jnp.asarray(score, self.state.best.score.dtype))
         self.state = self.state._replace(params=params, best=best, diverged_at=jnp.int32(-1))
 
     def go_on(self, standing: Standing, *, in_cycles: bool = False) -> None:

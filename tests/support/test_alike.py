@@ -1,0 +1,104 @@
+"""Functions that are made anew and yet the same share what was compiled; those that may differ never do."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import softswitch as ss
+from softswitch.engines import compiled
+from softswitch.support.alike import Alike
+
+SCALE = 1.0
+
+
+def loss(w, batch, scale=1.0):
+    return scale * jnp.average((w - batch["x"]) ** 2, weights=batch["weight"])
+
+
+def below(w, batch):
+    return -1.0 + 0 * w
+
+
+def around(value):
+    return lambda w: value * w
+
+
+def by_global():
+    return lambda w: SCALE * w
+
+
+@dataclass(frozen=True)
+class Holder:
+    function: object
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: optax.cosine_decay_schedule(x, 500),
+        lambda x: optax.warmup_cosine_decay_schedule(0.0, x, 10, 100),
+        lambda x: optax.join_schedules([optax.constant_schedule(x), optax.constant_schedule(0.1)], [10]),
+        lambda x: partial(loss, scale=x),
+        lambda x: partial(partial(loss), scale=x),
+        lambda x: lambda w, batch: loss(w, batch, x),
+        lambda x: lambda size: optax.chain(optax.clip(x), optax.adam(size)),
+        lambda x: Holder(partial(loss, scale=x)),
+        around,
+    ],
+)
+def test_made_twice_they_are_alike_and_with_another_number_they_are_not(make):
+    assert Alike(make(0.5)) == Alike(make(0.5))
+    assert hash(Alike(make(0.5))) == hash(Alike(make(0.5)))
+    assert Alike(make(0.5)) != Alike(make(0.25))
+    assert Alike(make(1)) != Alike(make(True)), "equal numbers of another kind compute something else"
+
+
+@pytest.mark.parametrize("value", [[1.0], {"a": 1.0}, np.ones(3), Holder([1.0]), object()])
+def test_what_may_change_is_like_itself_only(value):
+    function = around(value)
+    assert Alike(function) == Alike(function)
+    assert Alike(function) != Alike(around(value))
+
+
+def test_arrays_that_nobody_can_write_to_are_told_apart_by_being_the_same():
+    array = jnp.ones(3)
+    assert Alike(around(array)) == Alike(around(array))
+    assert Alike(around(array)) != Alike(around(jnp.ones(3)))
+
+
+def test_a_name_of_the_module_counts_with_what_it_means_now(monkeypatch):
+    before = Alike(by_global())
+    assert before == Alike(by_global())
+    monkeypatch.setitem(globals(), "SCALE", 2.0)
+    assert before != Alike(by_global())
+
+
+def test_functions_that_call_themselves_or_each_other_end():
+    def odd(n):
+        return even(n - 1)
+
+    def even(n):
+        return n == 0 or odd(n - 1)
+
+    assert Alike(odd) == Alike(odd)
+
+
+def test_nothing_is_compiled_anew_for_schedules_and_partials_made_anew():
+    clients = ss.ClientData.from_arrays({"x": np.arange(4.0)}, client=[0, 0, 1, 1])
+
+    def run(scale):
+        problem = ss.Problem(partial(loss, scale=scale), below, 0.0)
+        rule = ss.SoftmaxSGM(alpha=1.0, tolerance=0.1, step_size=optax.cosine_decay_schedule(0.1, 20))
+        return ss.solve(problem, clients, rule, rounds=5, eval_every=0)
+
+    run(1.0)
+    programs = compiled.run_chunk._cache_size()
+    again = run(1.0)
+    assert compiled.run_chunk._cache_size() == programs
+    other = run(2.0)
+    assert compiled.run_chunk._cache_size() == programs + 1
+    assert other.worst_objective != again.worst_objective

@@ -1,0 +1,50 @@
+"""Compiled programs are kept where the user's caches are, unless the user says where."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from softswitch.support.kept_programs import folder, keep_programs
+
+NAMES = ("JAX_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_MAX_SIZE", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
+
+
+@pytest.fixture
+def unset(monkeypatch, tmp_path):
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def test_what_the_user_says_stays(unset, monkeypatch):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
+    keep_programs()
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"
+    assert NAMES[1] not in os.environ
+
+
+def test_a_process_finds_what_another_compiled(unset, tmp_path):
+    code = (
+        "from softswitch.support.kept_programs import keep_programs; keep_programs()\n"
+        "import jax, jax.numpy as jnp\n"
+        "hits = []\n"
+        "jax.monitoring.register_event_listener(lambda name, **_: hits.append(name))\n"
+        "jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)\n"
+        "jax.jit(lambda x: jnp.sin(x) + 3)(1.0)\n"
+        "print(sum('cache_hits' in name for name in hits))"
+    )
+    told = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        for _ in range(2)
+    ]
+    assert told[0] == "0"
+    assert int(told[1]) >= 1
+    assert any((tmp_path / "softswitch" / "programs").iterdir())
+
+
+def test_without_a_setting_it_is_below_the_home(monkeypatch, tmp_path):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert folder() == tmp_path / ".cache" / "softswitch" / "programs"
