@@ -22,6 +22,7 @@ from softswitch.results.record import Record, join
 from softswitch.results.result import Result
 from softswitch.runs.checkpoints import Checkpoints, Standing
 from softswitch.runs.watching import Callback, Chunk, SwitchShare, any_ends
+from softswitch.support import processes
 
 
 def run(
@@ -32,7 +33,8 @@ def run(
     checkpoints: Checkpoints | None = None,
 ) -> Result:
     """Run a request by a rule, from its start or from where its checkpoints stand."""
-    with nullcontext() if checkpoints is None else checkpoints.held():
+    alone = request.oracle.processes == 1
+    with checkpoints.held() if checkpoints is not None and (alone or processes.is_first()) else nullcontext():
         return _run(request, rule, seed, callbacks, checkpoints)
 
 
@@ -40,6 +42,8 @@ def _run(
     request: Request, rule: Rule, seed: int, callbacks: Sequence[Callback], checkpoints: Checkpoints | None
 ) -> Result:
     began = time.perf_counter()
+    together = request.oracle.processes > 1
+    first = not together or processes.is_first()
     cycles = (
         None if rule.step_size is not None or request.choice is None else Cycles(request, request.choice, rule, seed)
     )
@@ -51,7 +55,7 @@ def _run(
     if kept is not None and (there := kept.latest(state, length)) is not None:
         state, records, done = jax.tree.map(jnp.asarray, there.state), [there.record], there.done
         began -= there.seconds
-        late = seconds is not None and there.seconds >= seconds
+        late = seconds is not None and there.seconds >= seconds  # as all processes read in one file
         if cycles is not None:
             cycles.go_on(there.best, there.journal)
             state = _in_next_cycle(request, cycles, state, records, done, begins=not late)
@@ -73,8 +77,10 @@ def _run(
             # Nothing above is kept if Ctrl-C comes before this line; all of it if after.
             state, records, done = after, [*records, record], last
             news = Chunk(done, rounds, history, share.with_rounds(history), state, time.perf_counter() - began)
-            stopped = any_ends(callbacks, news)
+            stopped = first and any_ends(callbacks, news)
             late = seconds is not None and time.perf_counter() - began >= seconds
+            if together:
+                stopped, late = processes.as_first_says(stopped, late)
             if cycles is not None:
                 state = _in_next_cycle(request, cycles, state, records, done, begins=not (stopped or late))
             if kept is not None and kept.due:
@@ -122,15 +128,17 @@ class _RunCheckpoints:
 
     def save(self, state: State, records: Sequence[Record], done: int, seconds: float) -> list[Record]:
         """Keep where the run stands; the records come back as one, so that they are put together once only."""
+        request = self._request
         if not done:
             return list(records)
         joined = join(records, done)
-        averaging_from = self._request.settings.averaging_from
+        averaging_from = request.settings.averaging_from
         standing = Standing(state, joined, done, seconds, averaging_from)
         if self._cycles is not None:
             best, journal = self._cycles.journal()
             standing = standing._replace(best=best, journal=journal)
-        self._checkpoints.save(standing, self._identity)
+        if request.oracle.processes == 1 or processes.is_first():
+            self._checkpoints.save(standing, self._identity)
         return [joined]
 
     def latest(self, state: State, length: int) -> Standing | None:
@@ -143,6 +151,11 @@ class _RunCheckpoints:
             return shapes
 
         there = self._checkpoints.latest(self._identity, like, self._cycles and state.params)
+        if request.oracle.processes > 1 and not processes.all_same(0 if there is None else there.done):
+            raise ValueError(
+                f"checkpoints must be in a folder that all processes see, but {self._checkpoints.folder} is not the "
+                "same in all of them"
+            )
         if there is None:
             return None
         if self._cycles is not None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
+from softswitch.clients.over_devices.placing import Devices
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
 from softswitch.engines.choice import size_of
 from softswitch.engines.completing import completed, completed_for
@@ -27,7 +28,7 @@ from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
 from softswitch.runs.checkpoints import Checkpoints
 from softswitch.runs.watching import Callback, ProgressBar, checked_callbacks
-from softswitch.support import checks
+from softswitch.support import checks, processes
 
 ROUNDS_OVER_FLOWER = 300
 """Rounds of a run that chooses for itself over Flower, where each is dear, unless told otherwise."""
@@ -57,6 +58,7 @@ def solve(
     record_clients: bool = False,
     memory: Memory | str | None = "auto",
     clients_at_once: int | None = None,
+    devices: Devices = None,
     callbacks: Sequence[Callback] = (),
     checkpoints: Checkpoints | None = None,
     warm_start: Result | None = None,
@@ -102,6 +104,8 @@ def solve(
             and the worst are asked again sooner; ``Memory()``. None is the paper's method. "auto": where few take part
             or batches are small; with a step size never.
         clients_at_once: how many clients are computed side by side; by default as many as fit in 256 MiB.
+        devices: divide the clients over these: "all", how many, or some of ``jax.devices()``. Each holds the rows of
+            its own clients only. Draws are the same, and results are up to rounding. None: the default device.
         callbacks: each is called with a ``Chunk`` after every chunk of rounds; one that returns anything true ends it.
         checkpoints: keep the run's standing in a folder, and go on from where it stands there; ``Checkpoints(folder)``.
             Ask for more rounds than before, and a finished run goes on to those; one that chose for itself keeps what
@@ -113,8 +117,8 @@ def solve(
             itself, for the diagnosis: by gradients of at most as many rows as the run took, where ten steps on all
             of its rows can be had for that.
         lower_bound: bound the best possible from below, for ``result.gap``, by at most an eighth of the rows that the
-            run took. By default where the rule has no step size and the model at most 500 parameters. There is none
-            where the constraint has a stand-in.
+            run took. By default where the rule has no step size and the model at most 500 parameters, unless
+            ``devices`` are given: it is computed on one. There is none where the constraint has a stand-in.
         progress: show a progress bar; by default on a terminal only.
         engine: "compiled": whole stretches of rounds as one program. "grid" and "ray" speak to every client in Flower's
             messages, in this process or under its Ray simulation: slower, for a look at what a deployment will do.
@@ -144,7 +148,17 @@ def solve(
         told["rounds"] = ROUNDS_OVER_FLOWER
     begin = WarmStart.after(warm_start, keep)
     (rule,), how, settings, choice = completed(problem, clients, (rule,), how, told, checkpoints)
-    asked = request(problem, clients, (rule,), how, settings, held_out=held_out, warm_start=begin, choice=choice)
+    asked = request(
+        problem,
+        clients,
+        (rule,),
+        how,
+        settings,
+        held_out=held_out,
+        warm_start=begin,
+        choice=choice,
+        devices=devices if engine == "compiled" else None,
+    )
     seed = checks.seed("seed", seed)
     watching = checked_callbacks(callbacks)
     if checks.one_of("engine", engine, ENGINES) == "compiled":
@@ -154,6 +168,7 @@ def solve(
             "seconds": seconds,
             "held_out": held_out,
             "clients_at_once": clients_at_once,
+            "devices": devices,
             "warm_start": warm_start,
         }
         for name, given in only_compiled.items():
@@ -177,7 +192,11 @@ def solve(
     if lower_bound is None:
         smooth = problem.constraint_stand_in is None
         lower_bound = (
-            choice is not None and smooth and engine == "compiled" and size_of(problem.start) <= MOST_PARAMETERS
+            choice is not None
+            and smooth
+            and engine == "compiled"
+            and devices is None
+            and size_of(problem.start) <= MOST_PARAMETERS
         )
     if lower_bound and result.status.code not in (StatusCode.DIVERGED, StatusCode.STOPPED):
         result = _with_gap(result, problem, clients)
@@ -252,7 +271,8 @@ def _watched(
 ) -> Result:
     if checkpoints is not None:
         checks.expect("checkpoints", checkpoints, Checkpoints)
-    with ProgressBar(asked.rounds, progress) as bar:
+    first = asked.oracle.processes == 1 or processes.is_first()
+    with ProgressBar(asked.rounds, progress if first else False) as bar:
         return run(asked, rule, seed, (bar, *callbacks), checkpoints)
 
 
