@@ -138,7 +138,7 @@ class GradientOracle(Oracle):
         """The constraint of the clients' data put together."""
         return self.losses.pool(sums)
 
-    def report(self, params: Params, draws: RowDraws) -> tuple[Reports, None]:
+    def report(self, params: Params, draws: Any) -> tuple[Reports, None]:
         """f_i(w_k, ξ_i) and g_i(w_k, ξ_i) on a fresh batch of each participant."""
         objective, constraint, statistics = self.reported(params, draws)
         mask = jnp.ones(objective.shape, bool)
@@ -148,7 +148,7 @@ class GradientOracle(Oracle):
         pooled = self.losses.pool(jnp.tensordot(sizes, statistics, axes=1))
         return Reports(objective, constraint, pooled, mask, sums=sizes[:, None] * statistics), None
 
-    def reported(self, params: Params, draws: RowDraws) -> tuple[Array, Array, Array | None]:
+    def reported(self, params: Params, draws: Any) -> tuple[Array, Array, Array | None]:
         """Every participant's f_i and g_i, and the statistics of a pooled constraint."""
         dtype = float_dtype(params)
         if self.by_size:
@@ -176,7 +176,7 @@ class GradientOracle(Oracle):
         return sum_slices(function, (weights, everyone), self.slice_size)
 
     def direction(
-        self, params: Params, draws: RowDraws, kept: None, decision: Decision, switches: bool, step_size: Any
+        self, params: Params, draws: Any, kept: None, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
         """Σ_i r_i u_i, by one backward pass where E = 1 and by the local solver otherwise.
 
@@ -300,7 +300,7 @@ class GradientOracle(Oracle):
         return jax.tree.map(lambda leaf: leaf / self.local_steps, total)
 
     def directions(
-        self, params: Params, draws: RowDraws, kept: None, decision: Decision, switches: bool, step_size: Any
+        self, params: Params, draws: Any, kept: None, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
         """Every u_i by itself: m gradients side by side, as the first axis of every array."""
 
@@ -315,7 +315,7 @@ class GradientOracle(Oracle):
 
         return self._by_branch(minimise, decision, switches)
 
-    def rows_held(self, draws: RowDraws) -> Int[Array, ""] | None:
+    def rows_held(self, draws: Any) -> Int[Array, ""] | None:
         """Σ_i of the participants' rows, where a batch is all of them; else None."""
         if self.report_batching.draws is not None and self.update_batching.draws is not None:
             return None

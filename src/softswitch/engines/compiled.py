@@ -128,7 +128,7 @@ def chunk(parts: Pieces, program: Program, span: Span, key: Array, state: round.
     rounds = span.first + jnp.arange(program.length, dtype=jnp.int32)
     keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(rounds)
     if places is None:
-        chances: Any = jax.vmap(oracle.draw)(keys)
+        chances: Any = oracle.draw_rounds(keys)
     else:
         chances = jax.vmap(oracle.chance)(keys)
 

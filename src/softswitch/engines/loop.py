@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from softswitch.clients.over_devices import processes
 from softswitch.engines.cycles import Cycles
 from softswitch.engines.request import Request
 from softswitch.method.round import State, healthy
@@ -22,7 +23,6 @@ from softswitch.results.record import Record, join
 from softswitch.results.result import Result
 from softswitch.runs.checkpoints import Checkpoints, Standing
 from softswitch.runs.watching import Callback, Chunk, SwitchShare, any_ends
-from softswitch.support import processes
 
 
 def run(

@@ -10,6 +10,7 @@ import numpy as np
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
+from softswitch.clients.over_devices import processes
 from softswitch.clients.over_devices.placing import Devices
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
 from softswitch.engines.choice import size_of
@@ -28,7 +29,7 @@ from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
 from softswitch.runs.checkpoints import Checkpoints
 from softswitch.runs.watching import Callback, ProgressBar, checked_callbacks
-from softswitch.support import checks, processes
+from softswitch.support import checks
 
 ROUNDS_OVER_FLOWER = 300
 """Rounds of a run that chooses for itself over Flower, where each is dear, unless told otherwise."""

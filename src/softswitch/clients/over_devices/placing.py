@@ -15,12 +15,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from softswitch.clients.client_data import ClientData, Rows
 from softswitch.clients.evaluation import WayThrough
 from softswitch.clients.gradient_oracle import GradientOracle
+from softswitch.clients.over_devices import processes
 from softswitch.clients.over_devices.dealing import Deal, deal, padded_by_owner
 from softswitch.clients.over_devices.one_device import OwnWay
 from softswitch.clients.over_devices.sharded_oracle import AXIS, DIVIDED, EVERYWHERE, ShardedOracle
-from softswitch.support import checks, processes
+from softswitch.support import checks
 
-SLICES = 8
+SLICES = 16
 """Where few clients take part a device goes through so many slices on average: what the last one lacks is wasted."""
 Devices = str | int | Sequence[Any] | None
 """None: the default device alone; "all"; how many; or the devices themselves."""

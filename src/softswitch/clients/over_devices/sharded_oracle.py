@@ -71,12 +71,32 @@ class ShardedOracle(GradientOracle):
 
     def draw(self, key: Array) -> Any:
         """Draw I_k; each device draws its own members' rows when it needs them."""
-        n, m = self.client_count, self.participants
-        for_clients = words_to_choose(n, m)
-        if not can_count(key, for_clients + self._words_for_rows):
+        if not can_count(key, self._words_for_clients + self._words_for_rows):
             return super().draw(key)
-        who = words_at(key, jnp.arange(for_clients, dtype=jnp.uint32))
-        return self._undrawn(choose_clients(who, n, m), key, for_clients)
+        return self._undrawn(self._choose(key), key, self._words_for_clients)
+
+    def draw_rounds(self, keys: Array) -> Any:
+        """The same for many rounds, of which each device draws I_k for some."""
+        if self._words_for_clients == 0 or not can_count(keys, self._words_for_clients + self._words_for_rows):
+            return super().draw_rounds(keys)
+
+        def some_rounds(keys: Array) -> Array:
+            return lax.all_gather(jax.vmap(self._choose)(keys), AXIS, tiled=True)
+
+        rounds, devices = len(keys), self.mesh.size
+        padded = keys[jnp.minimum(jnp.arange(-(-rounds // devices) * devices), rounds - 1)]
+        everyone = jax.shard_map(some_rounds, mesh=self.mesh, in_specs=DIVIDED, out_specs=EVERYWHERE, check_vma=False)(
+            padded
+        )[:rounds]
+        return jax.vmap(lambda clients, key: self._undrawn(clients, key, self._words_for_clients))(everyone, keys)
+
+    @property
+    def _words_for_clients(self) -> int:
+        return words_to_choose(self.client_count, self.participants)
+
+    def _choose(self, key: Array) -> Int[Array, " m"]:
+        who = words_at(key, jnp.arange(self._words_for_clients, dtype=jnp.uint32))
+        return choose_clients(who, self.client_count, self.participants)
 
     def chance(self, key: Array) -> Any:
         """What rows are drawn by."""
