@@ -23,7 +23,7 @@ from softswitch.support import checks
 
 SLICES = 16
 """Where few clients take part a device goes through so many slices on average: what the last one lacks is wasted."""
-Devices = str | int | Sequence[Any] | None
+Devices = str | int | Sequence[jax.Device] | None
 """None: the default device alone; "all"; how many; or the devices themselves."""
 
 
