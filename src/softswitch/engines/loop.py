@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
@@ -33,9 +33,15 @@ def run(
     checkpoints: Checkpoints | None = None,
 ) -> Result:
     """Run a request by a rule, from its start or from where its checkpoints stand."""
-    alone = request.oracle.processes == 1
-    with checkpoints.held() if checkpoints is not None and (alone or processes.is_first()) else nullcontext():
+    with _held(request, checkpoints):
         return _run(request, rule, seed, callbacks, checkpoints)
+
+
+def _held(request: Request, checkpoints: Checkpoints | None) -> AbstractContextManager[None]:
+    """Within, no other run has the checkpoints' folder; of several processes the first takes it."""
+    if checkpoints is None:
+        return nullcontext()
+    return checkpoints.held() if request.oracle.processes == 1 else processes.held_by_first(checkpoints.held)
 
 
 def _run(

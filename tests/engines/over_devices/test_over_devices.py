@@ -120,6 +120,12 @@ def test_processes_that_were_told_different_things_end(by_two):
         assert one["half"].startswith("devices must have some of each of the 2 processes")
 
 
+def test_a_folder_that_the_first_process_cannot_have_is_refused_in_both(by_two):
+    first, second = by_two
+    assert "is in use by another run" in first["taken"]
+    assert second["taken"].startswith("the first process was refused what it needs")
+
+
 def test_one_device_by_name(x64):
     data, owner = regression()
     problem, clients = ss.Problem(least_squares, two_constraints, jnp.zeros(4)), client_data(data, owner)
@@ -130,6 +136,11 @@ def test_one_device_by_name(x64):
     named = ss.solve(ss.Problem(least_squares, two_constraints, start), clients, rule, devices=1, **options)
     np.testing.assert_allclose(named.params, one.params, rtol=1e-12, atol=1e-14)
     np.testing.assert_array_equal(named.history.feasible, one.history.feasible)
+    on = [
+        ss.solve(problem, clients, rule, devices=d, warm_start=begun, **options)
+        for d, begun in ((None, one), (1, named))
+    ]
+    np.testing.assert_allclose(on[1].params, on[0].params, rtol=1e-12, atol=1e-14)
 
 
 def test_other_generators_draw_alike(x64_alone):

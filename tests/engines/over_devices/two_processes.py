@@ -5,6 +5,7 @@ python two_processes.py PLACE PORT FOLDER
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import jax
@@ -50,6 +51,9 @@ def main(place, port, folder):
     own = ss.Checkpoints(folder / f"own-{place}", every=0)
     if place == 0:  # one that the other process does not see
         run(clients, None, rounds=12, checkpoints=own)
+    theirs = ss.Checkpoints(folder / "taken")
+    with theirs.held() if place == 0 else nullcontext():
+        taken = refused(clients, "all", checkpoints=theirs)
     return {
         "params": np.asarray(many.params).tolist(),
         "apart": float(apart),
@@ -58,6 +62,7 @@ def main(place, port, folder):
         "heard": heard,
         "other folder": refused(clients, "all", checkpoints=own),
         "other clients": refused(client_data(*regression(clients=11 + place)), "all"),
+        "taken": taken,
         "half": refused(clients, jax.devices()[:2]),
     }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import jax
@@ -27,6 +29,22 @@ def as_first_says(*answers: bool) -> tuple[bool, ...]:
         return answers
     told = multihost_utils.broadcast_one_to_all(np.array(answers, np.int32))
     return tuple(bool(answer) for answer in np.asarray(told))
+
+
+@contextmanager
+def held_by_first(take: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Within, the first process has taken something; where it cannot, all of them raise, and none waits for it."""
+    with ExitStack() as held:
+        refused: Exception | None = None
+        if is_first():
+            try:
+                held.enter_context(take())
+            except Exception as error:
+                refused = error
+        (failed,) = as_first_says(refused is not None)
+        if failed:
+            raise refused or ValueError("the first process was refused what it needs; it says why")
+        yield
 
 
 def all_same(number: int) -> bool:

@@ -76,6 +76,8 @@ def _bound(leaf: Any) -> bool:
 
 
 def _copied(leaf: Any) -> Any:
+    if isinstance(leaf, jax.core.Tracer):
+        return leaf  # only its shape is asked for
     if is_key(leaf):
         data = jnp.asarray(np.asarray(jax.random.key_data(leaf)))
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
