@@ -54,8 +54,11 @@ class Case:
 
     @property
     def least_bytes(self) -> float:
-        """What a round must move at least: each drawn row read, written side by side and read again; where E > 1 each
-        client's iterate and gradient written and read again in each step."""
+        """What a round must move at least.
+
+        Each drawn row is read, written side by side and read again; where E > 1 each client's iterate and gradient are
+        written and read again in each step.
+        """
         rows = self.asked * self.batch * (1 + self.local_steps) * 4.0 * (self.features + 2)
         iterates = 0 if self.local_steps == 1 else 4 * self.asked * self.local_steps * 4.0 * self.parameters
         return 3 * rows + iterates

@@ -18,6 +18,7 @@ ANYTHING = {
     "Rule.init return": "a rule's memory is any tree of arrays",
     "Rule.decide state": "the same",
     "Oracle.draw return": "what an oracle draws is its own affair",
+    "Oracle.draw_rounds return": "the same",
     "Oracle.chance return": "the same",
     "Oracle.draw_for chance": "the same",
     "Oracle.draw_for return": "the same",

@@ -93,7 +93,11 @@ class WayThrough:
                 return function(rows.take(*whole(rows, client, width, dtype)))
 
             parts.append(map_slices(one, clients, at_once(len(clients), width * self.row_bytes)))
-        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[self.order], *parts)
+        return jax.tree.map(lambda *leaves: self.in_order(jnp.concatenate(leaves)), *parts)
+
+    def in_order(self, values: Array) -> Array:
+        """Values of the clients group by group, in the clients' order."""
+        return values[self.order]
 
 
 def values(

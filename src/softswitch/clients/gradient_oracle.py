@@ -40,6 +40,11 @@ class RowDraws(NamedTuple):
     update_rows: Int[Array, "e m drawn_too"]
     keys: Key[Array, "m e"] | None
 
+    @property
+    def update_rows_of_each(self) -> Int[Array, "m e drawn_too"]:
+        """The rows of the gradient batches, with the participants as the first axis."""
+        return jnp.swapaxes(self.update_rows, 0, 1)
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -136,14 +141,23 @@ class GradientOracle(Oracle):
         """The constraint of the clients' data put together."""
         return self.losses.pool(sums)
 
-    def report(self, params: Params, draws: RowDraws) -> tuple[Reports, None]:
+    def report(self, params: Params, draws: Any) -> tuple[Reports, None]:
         """f_i(w_k, ξ_i) and g_i(w_k, ξ_i) on a fresh batch of each participant."""
+        objective, constraint, statistics = self.reported(params, draws)
+        mask = jnp.ones(objective.shape, bool)
+        if statistics is None:
+            return Reports(objective, constraint, None, mask), None
+        sizes = self.rows.sizes[draws.clients].astype(statistics.dtype)
+        pooled = self.losses.pool(jnp.tensordot(sizes, statistics, axes=1))
+        return Reports(objective, constraint, pooled, mask, sums=sizes[:, None] * statistics), None
+
+    def reported(self, params: Params, draws: Any) -> tuple[Array, Array, Array | None]:
+        """Every participant's f_i and g_i, and the statistics of a pooled constraint."""
         dtype = float_dtype(params)
         if self.by_size:
             assert self.way is not None
             objective, constraint = values(self.way, self.rows, params, self.losses)
-            mask = jnp.ones(objective.shape, bool)
-            return Reports(objective.astype(dtype), constraint.astype(dtype), None, mask), None
+            return objective.astype(dtype), constraint.astype(dtype), None
         params = self._narrowed(params)
 
         def one(client: tuple[Array, Array]) -> tuple[Array, Array, Array | None]:
@@ -154,16 +168,19 @@ class GradientOracle(Oracle):
                 self.losses.statistics(params, batch),
             )
 
-        objective, constraint, statistics = map_slices(one, (draws.clients, draws.report_rows), self.slice_size)
-        mask = jnp.ones(objective.shape, bool)
-        if statistics is None:
-            return Reports(objective, constraint, None, mask), None
-        sizes = self.rows.sizes[draws.clients].astype(statistics.dtype)
-        pooled = self.losses.pool(jnp.tensordot(sizes, statistics, axes=1))
-        return Reports(objective, constraint, pooled, mask, sums=sizes[:, None] * statistics), None
+        found: tuple[Array, Array, Array | None] = self.of_each(one, (draws.clients, draws.report_rows))
+        return found
+
+    def of_each(self, function: Callable[[Any], Any], everyone: Any) -> Any:
+        """``function`` of every participant, stacked."""
+        return map_slices(function, everyone, self.slice_size)
+
+    def summed(self, function: Callable[[Any], Any], weights: Float[Array, " m"], everyone: Any) -> Any:
+        """The sum of ``function((weights, participants))`` over slices of them, in which it is a weighted sum."""
+        return sum_slices(function, (weights, everyone), self.slice_size)
 
     def direction(
-        self, params: Params, draws: RowDraws, kept: None, decision: Decision, switches: bool, step_size: Any
+        self, params: Params, draws: Any, kept: None, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
         """Σ_i r_i u_i, by one backward pass where E = 1 and by the local solver otherwise.
 
@@ -175,21 +192,16 @@ class GradientOracle(Oracle):
                 return self.by_sizes(loss, params, decision)
 
             def in_slice(some: tuple[Any, ...]) -> Params:
-                clients, rows, keys, server_weights, mix = some
+                server_weights, (clients, rows, keys, mix) = some
                 mixed = decision.local_loss._replace(constraint=mix)
                 if self.local_steps == 1:
                     first = None if keys is None else keys[:, 0]
                     return self.fused(loss, params, clients, rows[:, 0], first, server_weights, mixed)
                 return self.local_solver(loss, params, clients, rows, keys, server_weights, mixed, step_size)
 
-            everyone = (
-                draws.clients,
-                jnp.swapaxes(draws.update_rows, 0, 1),
-                draws.keys,
-                decision.weights,
-                decision.local_loss.constraint,
-            )
-            return sum_slices(in_slice, everyone, self.slice_size)
+            everyone = (draws.clients, draws.update_rows_of_each, draws.keys, decision.local_loss.constraint)
+            total: Params = self.summed(in_slice, decision.weights, everyone)
+            return total
 
         return self._by_branch(minimise, decision, switches)
 
@@ -313,7 +325,7 @@ class GradientOracle(Oracle):
         return jax.tree.map(lambda leaf: leaf / self.local_steps, total)
 
     def directions(
-        self, params: Params, draws: RowDraws, kept: None, decision: Decision, switches: bool, step_size: Any
+        self, params: Params, draws: Any, kept: None, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
         """Every u_i by itself: m gradients side by side, as the first axis of every array."""
 
@@ -322,13 +334,13 @@ class GradientOracle(Oracle):
                 client, rows, keys, mix = its
                 return self.local_direction(loss, params, client, rows, keys, mix, decision.local_loss, step_size)
 
-            rows = jnp.swapaxes(draws.update_rows, 0, 1)
-            everyone = (draws.clients, rows, draws.keys, decision.local_loss.constraint)
-            return map_slices(one, everyone, self.slice_size)
+            everyone = (draws.clients, draws.update_rows_of_each, draws.keys, decision.local_loss.constraint)
+            every: Params = self.of_each(one, everyone)
+            return every
 
         return self._by_branch(minimise, decision, switches)
 
-    def rows_held(self, draws: RowDraws) -> Int[Array, ""] | None:
+    def rows_held(self, draws: Any) -> Int[Array, ""] | None:
         """Σ_i of the participants' rows, where a batch is all of them; else None."""
         if self.report_batching.draws is not None and self.update_batching.draws is not None:
             return None

@@ -51,6 +51,8 @@ class Oracle(ABC):
         steadied_by: the name of the setting that makes reports less noisy, for advice.
         rows_a_report: how many rows a report rests on; None where it is all of them, or no rows.
         compiles: whether whole stretches of rounds are compiled with it, as one program.
+        over_devices: whether clients are divided over devices, each of which computes its own.
+        processes: how many processes have these devices.
     """
 
     participants: int
@@ -61,6 +63,12 @@ class Oracle(ABC):
     stands_in: bool = False
     steadied_by: ClassVar[str] = "value_batch_size"
     compiles: ClassVar[bool] = True
+    over_devices: ClassVar[bool] = False
+
+    @property
+    def processes(self) -> int:
+        """How many processes compute with these clients together."""
+        return 1
 
     @property
     @abstractmethod
@@ -84,6 +92,14 @@ class Oracle(ABC):
         Args:
             key: the round's random key.
         """
+
+    def draw_rounds(self, keys: Array) -> Any:
+        """``draw`` for many rounds at once, which is far cheaper than one by one.
+
+        Args:
+            keys: the rounds' random keys.
+        """
+        return jax.vmap(self.draw)(keys)
 
     def chance(self, key: Array) -> Any:
         """The random numbers of one round, before it is known who takes part: for a server that chooses by need.

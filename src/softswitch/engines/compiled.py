@@ -130,13 +130,15 @@ def chunk(parts: Pieces, program: Program, span: Span, key: Array, state: round.
     oracle, places = parts.oracle, program.places
     rounds = span.first + jnp.arange(program.length, dtype=jnp.int32)
     draw = oracle.draw if places is None else oracle.chance
-    draw_in = lambda k: draw(jax.random.fold_in(key, k))  # noqa: E731
     together = program.length * _words(oracle) <= CHUNK_WORDS
-    chances: Any = jax.vmap(draw_in)(rounds) if together else None
+    chances: Any = None
+    if together:
+        keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(rounds)
+        chances = oracle.draw_rounds(keys) if places is None else jax.vmap(oracle.chance)(keys)
 
     def one(state: round.State, i: Any) -> tuple[round.State, Record]:
         k, chance = jax.tree.map(lambda all_rounds: all_rounds[i], (rounds, chances))
-        draws = chance = chance if together else draw_in(k)
+        draws = chance = chance if together else draw(jax.random.fold_in(key, k))
         if places is not None:
             assert parts.memory is not None
             state, clients = asked(state, key, k, places, parts.memory.rest_for(parts.rule))

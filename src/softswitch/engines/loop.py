@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from softswitch.clients.over_devices import processes
 from softswitch.engines.cycles import Cycles
 from softswitch.engines.request import Request
 from softswitch.method.round import State, healthy
@@ -33,14 +34,23 @@ def run(
     checkpoints: Checkpoints | None = None,
 ) -> Result:
     """Run a request by a rule, from its start or from where its checkpoints stand."""
-    with nullcontext() if checkpoints is None else checkpoints.held():
+    with _held(request, checkpoints):
         return _run(request, rule, seed, callbacks, checkpoints)
+
+
+def _held(request: Request, checkpoints: Checkpoints | None) -> AbstractContextManager[None]:
+    """Within, no other run has the checkpoints' folder; of several processes the first takes it."""
+    if checkpoints is None:
+        return nullcontext()
+    return checkpoints.held() if request.oracle.processes == 1 else processes.held_by_first(checkpoints.held)
 
 
 def _run(
     request: Request, rule: Rule, seed: int, callbacks: Sequence[Callback], checkpoints: Checkpoints | None
 ) -> Result:
     began = time.perf_counter()
+    together = request.oracle.processes > 1
+    first = not together or processes.is_first()
     cycles = (
         None if rule.step_size is not None or request.choice is None else Cycles(request, request.choice, rule, seed)
     )
@@ -52,7 +62,7 @@ def _run(
     if kept is not None and (there := kept.latest(state, length)) is not None:
         state, records, done = request.engine.apart(there.state), [there.record], there.done
         began -= there.seconds
-        late = seconds is not None and there.seconds >= seconds
+        late = seconds is not None and there.seconds >= seconds  # as all processes read in one file
         if cycles is not None:
             cycles.go_on(there.best, there.journal)
             state = _in_next_cycle(request, cycles, state, records, done, begins=not late)
@@ -76,8 +86,10 @@ def _run(
                 state, records, done = after, [*records, record], last
             told = request.engine.apart(state) if shown else state
             news = Chunk(done, rounds, history, share.with_rounds(history), told, time.perf_counter() - began)
-            stopped = any_ends(callbacks, news)
+            stopped = first and any_ends(callbacks, news)
             late = seconds is not None and time.perf_counter() - began >= seconds
+            if together:
+                stopped, late = processes.as_first_says(stopped, late)
             if cycles is not None:
                 state = _in_next_cycle(request, cycles, state, records, done, begins=not (stopped or late))
             if kept is not None and kept.due:
@@ -128,15 +140,17 @@ class _RunCheckpoints:
 
     def save(self, state: State, records: Sequence[Record], done: int, seconds: float) -> list[Record]:
         """Keep where the run stands; the records come back as one, so that they are put together once only."""
+        request = self._request
         if not done:
             return list(records)
         joined = join(records, done)
-        averaging_from = self._request.settings.averaging_from
+        averaging_from = request.settings.averaging_from
         standing = Standing(state, joined, done, seconds, averaging_from)
         if self._cycles is not None:
             best, journal = self._cycles.journal()
             standing = standing._replace(best=best, journal=journal)
-        self._checkpoints.save(standing, self._identity)
+        if request.oracle.processes == 1 or processes.is_first():
+            self._checkpoints.save(standing, self._identity)
         return [joined]
 
     def latest(self, state: State, length: int) -> Standing | None:
@@ -149,6 +163,11 @@ class _RunCheckpoints:
             return shapes
 
         there = self._checkpoints.latest(self._identity, like, self._cycles and state.params)
+        if request.oracle.processes > 1 and not processes.all_same(0 if there is None else there.done):
+            raise ValueError(
+                f"checkpoints must be in a folder that all processes see, but {self._checkpoints.folder} is not the "
+                "same in all of them"
+            )
         if there is None:
             return None
         if self._cycles is not None:

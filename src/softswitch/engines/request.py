@@ -15,9 +15,11 @@ import jax
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
 from softswitch.clients.oracle import Oracle
+from softswitch.clients.over_devices.placing import Devices, sharded
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
 from softswitch.engines import compiled, stepwise
 from softswitch.engines.choice import Choice
+from softswitch.engines.over_devices import mesh_engine
 from softswitch.engines.warm_start import WarmStart
 from softswitch.method.memory import Memory
 from softswitch.method.robust import check_robust
@@ -85,12 +87,15 @@ class Request:
         settings: of the run; its ``eval_every`` is decided.
         warm_start: what a run before this one leaves to it.
         choice: what rules without a step size begin with; None where there are none.
+        on_one_device: the clients as they would be on one device, where they are divided over several: a run is told
+            apart by these, and may go on with another number of devices.
     """
 
     federation: Federation
     settings: RunSettings
     warm_start: WarmStart | None = None
     choice: Choice | None = None
+    on_one_device: Oracle | None = None
 
     @property
     def oracle(self) -> Oracle:
@@ -121,6 +126,8 @@ class Request:
     @property
     def engine(self) -> ModuleType:
         """What plays the rounds: compiled stretches of them, or one by one where clients cannot be compiled."""
+        if self.oracle.over_devices:
+            return mesh_engine
         return compiled if self.oracle.compiles else stepwise
 
     def span(self, first: int) -> compiled.Span:
@@ -154,7 +161,7 @@ class Request:
 
         How long it is and how often it looks at all data is not part of it: a run can be made longer.
         """
-        oracle, state = self.oracle, self.first_state(rule)
+        oracle, state = self.on_one_device or self.oracle, self.first_state(rule)
         asked = self.parts(rule)._replace(oracle=oracle.without_evaluation())
         program = self.program(1)._replace(looks=False)
         return {
@@ -190,6 +197,7 @@ def request(
     held_out: ClientData | None = None,
     warm_start: WarmStart | None = None,
     choice: Choice | None = None,
+    devices: Devices = None,
 ) -> Request:
     """Check everything that can be checked before any work, where clients hold rows."""
     oracle = gradient_oracle(problem, clients, how, held_out)
@@ -201,8 +209,10 @@ def request(
         every = rounds_between_looks(settings.rounds, evaluated, training)
     if held_out is not None and every == 0:
         raise ValueError("held_out is evaluated every eval_every rounds, but eval_every is 0, which means never")
-    federation = Federation(oracle, problem.start, clients.names, problem.domain)
-    return request_of(federation, rules, _with(settings, every), warm_start=warm_start, choice=choice)
+    divided = oracle if devices is None else sharded(oracle, clients, held_out, devices, how.clients_at_once)
+    federation = Federation(divided, problem.start, clients.names, problem.domain)
+    made = request_of(federation, rules, _with(settings, every), warm_start=warm_start, choice=choice)
+    return made if devices is None else replace(made, on_one_device=oracle)
 
 
 def rounds_between_looks(rounds: int, evaluated: float, training: float) -> int:

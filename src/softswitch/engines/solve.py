@@ -10,6 +10,8 @@ import numpy as np
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
+from softswitch.clients.over_devices import processes
+from softswitch.clients.over_devices.placing import Devices
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
 from softswitch.engines.choice import size_of
 from softswitch.engines.completing import completed, completed_for
@@ -58,6 +60,7 @@ def solve(
     memory: Memory | str | None = "auto",
     clients_at_once: int | None = None,
     compute_dtype: str | None = None,
+    devices: Devices = None,
     callbacks: Sequence[Callback] = (),
     checkpoints: Checkpoints | None = None,
     warm_start: Result | None = None,
@@ -106,6 +109,8 @@ def solve(
             accelerator in an eighth of its memory.
         compute_dtype: what clients compute in: "bfloat16" or "float16", for accelerators that are faster so; None: as
             the parameters are. Parameters, row weights, the server's step and all judging keep their digits.
+        devices: divide the clients over these: "all", how many, or some of ``jax.devices()``. Each holds the rows of
+            its own clients only. Draws are the same, and results are up to rounding. None: the default device.
         callbacks: each is called with a ``Chunk`` after every chunk of rounds; one that returns anything true ends it.
         checkpoints: keep the run's standing in a folder, and go on from where it stands there; ``Checkpoints(folder)``.
             Ask for more rounds than before, and a finished run goes on to those; one that chose for itself keeps what
@@ -117,8 +122,8 @@ def solve(
             itself, for the diagnosis: by gradients of at most as many rows as the run took, where ten steps on all
             of its rows can be had for that.
         lower_bound: bound the best possible from below, for ``result.gap``, by at most an eighth of the rows that the
-            run took. By default where the rule has no step size and the model at most 500 parameters. There is none
-            where the constraint has a stand-in.
+            run took. By default where the rule has no step size and the model at most 500 parameters, unless
+            ``devices`` are given: it is computed on one. There is none where the constraint has a stand-in.
         progress: show a progress bar; by default on a terminal only.
         engine: "compiled": whole stretches of rounds as one program. "grid" and "ray" speak to every client in Flower's
             messages, in this process or under its Ray simulation: slower, for a look at what a deployment will do.
@@ -149,7 +154,17 @@ def solve(
         told["rounds"] = ROUNDS_OVER_FLOWER
     begin = WarmStart.after(warm_start, keep)
     (rule,), how, settings, choice = completed(problem, clients, (rule,), how, told, checkpoints)
-    asked = request(problem, clients, (rule,), how, settings, held_out=held_out, warm_start=begin, choice=choice)
+    asked = request(
+        problem,
+        clients,
+        (rule,),
+        how,
+        settings,
+        held_out=held_out,
+        warm_start=begin,
+        choice=choice,
+        devices=devices if engine == "compiled" else None,
+    )
     seed = checks.seed("seed", seed)
     watching = checked_callbacks(callbacks)
     if checks.one_of("engine", engine, ENGINES) == "compiled":
@@ -160,6 +175,7 @@ def solve(
             "held_out": held_out,
             "clients_at_once": clients_at_once,
             "compute_dtype": compute_dtype,
+            "devices": devices,
             "warm_start": warm_start,
         }
         for name, given in only_compiled.items():
@@ -183,7 +199,11 @@ def solve(
     if lower_bound is None:
         smooth = problem.constraint_stand_in is None
         lower_bound = (
-            choice is not None and smooth and engine == "compiled" and size_of(problem.start) <= MOST_PARAMETERS
+            choice is not None
+            and smooth
+            and engine == "compiled"
+            and devices is None
+            and size_of(problem.start) <= MOST_PARAMETERS
         )
     if lower_bound and result.status.code not in (StatusCode.DIVERGED, StatusCode.STOPPED):
         result = _with_gap(result, problem, clients)
@@ -258,7 +278,8 @@ def _watched(
 ) -> Result:
     if checkpoints is not None:
         checks.expect("checkpoints", checkpoints, Checkpoints)
-    with ProgressBar(asked.rounds, progress) as bar:
+    first = asked.oracle.processes == 1 or processes.is_first()
+    with ProgressBar(asked.rounds, progress if first else False) as bar:
         return run(asked, rule, seed, (bar, *callbacks), checkpoints)
 
 

@@ -2,8 +2,8 @@
 
 ``optax.cosine_decay_schedule(0.1, 500)`` and ``partial(loss, weight=2.0)`` are new objects with every call. Two such
 functions are alike where their code is the same and all that it takes from around it is: numbers and words by their
-value, functions and frozen settings by being alike, modules of known libraries, classes and JAX arrays by being the same object. A
-function that refers to anything else, a list or an object that may change, say, is like itself only.
+value, functions and frozen settings by being alike, modules of known libraries, classes and JAX arrays by being the
+same object. A function that refers to anything else, a list or an object that may change, say, is like itself only.
 """
 
 from __future__ import annotations

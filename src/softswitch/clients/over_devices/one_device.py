@@ -1,0 +1,122 @@
+"""What one of many devices does of a round: the share of its own clients, zeros in the places of all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from softswitch.clients.evaluation import WayThrough
+from softswitch.clients.gradient_oracle import GradientOracle
+from softswitch.clients.losses import Loss
+from softswitch.clients.oracle import STATIC
+from softswitch.method.messages import Decision
+from softswitch.problem.parameters import Params
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class OwnWay(WayThrough):
+    """A way through a device's own data. Groups are padded by n, a client that stands in; what it gives is dropped.
+
+    Attributes:
+        client_count: n, of all devices.
+    """
+
+    client_count: int = field(default=0, metadata=STATIC)
+
+    def in_order(self, values: Array) -> Array:
+        """Values of the device's own clients in the order of all; zeros for the others."""
+        everyone = jnp.zeros((self.client_count, *values.shape[1:]), values.dtype)
+        return everyone.at[jnp.concatenate(self.groups)].set(values, mode="drop")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class OneDevice(GradientOracle):
+    """The clients of one device, by the indices that they have among all. Client n stands in where there is none.
+
+    Sums and stacks over participants are those of its own; added up over the devices they are those of all.
+
+    Attributes:
+        mine: which of all clients it has.
+        members: its clients in ascending order, padded by n.
+    """
+
+    mine: Bool[Array, " n"] = field(kw_only=True)
+    members: Int[Array, " own"] = field(kw_only=True)
+
+    def of_each(self, function: Callable[[Any], Any], everyone: Any) -> Any:
+        """``function`` of its own participants, each in its place; zeros for the others."""
+        m = self.participants
+
+        def some(positions: Array) -> Any:
+            return jax.vmap(function)(_picked(everyone, positions))
+
+        def put(found: Any, positions: Array, valid: Array) -> Any:
+            at = jnp.where(valid, positions, m)
+            return jax.tree.map(lambda all_, own: all_.at[at].set(own, mode="drop"), found, some(positions))
+
+        shapes = jax.eval_shape(some, jnp.zeros(self.slice_size, jnp.int32))
+        nothing = jax.tree.map(lambda leaf: jnp.zeros((m, *leaf.shape[1:]), leaf.dtype), shapes)
+        return self._over_slices(everyone[0], nothing, put)
+
+    def summed(self, function: Callable[[Any], Any], weights: Float[Array, " m"], everyone: Any) -> Any:
+        """The sum over its own participants."""
+
+        def part(positions: Array, valid: Array) -> Any:
+            return function((jnp.where(valid, weights[positions], 0), _picked(everyone, positions)))
+
+        def add(total: Any, positions: Array, valid: Array) -> Any:
+            return jax.tree.map(jnp.add, total, part(positions, valid))
+
+        none = jnp.zeros(self.slice_size, jnp.int32)
+        shapes = jax.eval_shape(part, none, none.astype(bool))
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        return self._over_slices(everyone[0], nothing, add)
+
+    def by_sizes(self, loss: Loss, params: Params, decision: Decision) -> Params:
+        """All of its clients with all of their rows; the one that stands in weighs nothing."""
+        mix = decision.local_loss.constraint
+        extended = decision._replace(
+            weights=jnp.append(decision.weights, jnp.zeros_like(decision.weights[:1])),
+            local_loss=decision.local_loss._replace(constraint=jnp.concatenate([mix, jnp.zeros_like(mix[:1])])),
+        )
+        return super().by_sizes(loss, params, extended)
+
+    def _over_slices(self, clients: Int[Array, " m"], nothing: Any, step: Callable[[Any, Array, Array], Any]) -> Any:
+        """``step`` for every slice of its own participants: their positions, and which of these are theirs.
+
+        Where all clients take part the number of slices is known before; else devices go through as many as they have
+        participants for.
+        """
+        size, m, n = self.slice_size, self.participants, self.mine.shape[0]
+        if m == n:
+            at = jnp.zeros(n, jnp.int32).at[clients].set(jnp.arange(n, dtype=jnp.int32))
+            own, count = at[jnp.minimum(self.members, n - 1)], (self.members < n).sum()
+            slices: Any = -(-len(self.members) // size)
+        else:
+            taking_part = self.mine[clients]
+            own = jnp.nonzero(taking_part, size=m, fill_value=0)[0].astype(jnp.int32)
+            count = taking_part.sum()
+            slices = (count + size - 1) // size
+        own = jnp.pad(own, (0, size))
+
+        def one(i: Any, so_far: Any) -> Any:
+            valid = i * size + jnp.arange(size) < count
+            positions = jnp.where(valid, lax.dynamic_slice(own, (i * size,), (size,)), own[0])
+            return step(so_far, positions, valid)
+
+        if isinstance(slices, int) and slices == 1:
+            return one(0, nothing)
+        return lax.fori_loop(0, slices, one, nothing)
+
+
+def _picked(everyone: Any, positions: Int[Array, " s"]) -> Any:
+    """What belongs to the participants at these positions."""
+    return jax.tree.map(lambda leaf: leaf[positions], everyone)
