@@ -1,0 +1,86 @@
+"""The server's state is overwritten chunk by chunk: few copies of the parameters, and nobody's arrays are lost."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import softswitch as ss
+from softswitch.clients.taking_part import federation_of
+from softswitch.engines import compiled
+from softswitch.method.round import start
+
+WIDTH = 300
+ROWS = {"x": np.random.default_rng(0).normal(size=(8, WIDTH)).astype(np.float32), "y": np.ones(8, np.float32)}
+CLIENTS = ss.ClientData.from_arrays(ROWS, client=np.repeat(np.arange(4), 2))
+RULE = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.5)
+
+
+def score(w, batch):
+    return jnp.tanh(batch["x"] @ w).mean(axis=1)
+
+
+def loss(w, batch):
+    return jnp.average((score(w, batch) - batch["y"]) ** 2, weights=batch["weight"])
+
+
+def level(w, batch):
+    return jnp.average(score(w, batch), weights=batch["weight"])
+
+
+PROBLEM = ss.Problem(loss, level, jnp.zeros((WIDTH, WIDTH)))
+
+
+@pytest.mark.parametrize(("optimizer", "at_most"), [(optax.sgd, 7.1), (optax.adam, 9.6)])
+def test_a_round_needs_few_copies_of_the_parameters(optimizer, at_most):
+    """Counted by the compiler: what goes in, comes out and lies between, without the rows."""
+    rule = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.5, optimizer=optimizer)
+    oracle = federation_of(PROBLEM, CLIENTS).oracle.without_evaluation()
+    asked = (compiled.Pieces(oracle, rule, None), compiled.Program(10, False, False), compiled.Span(0, 10, 0, 1))
+    lowered = compiled.run_chunk.lower(*asked, jax.random.key(0), start(PROBLEM.start, rule, 1))
+    needed = lowered.compile().memory_analysis()
+    copies = needed.argument_size_in_bytes - CLIENTS.rows.columns["x"].nbytes + needed.temp_size_in_bytes
+    copies += needed.output_size_in_bytes - needed.alias_size_in_bytes
+    assert copies / PROBLEM.start.nbytes <= at_most
+
+
+def test_whoever_watches_may_keep_what_is_shown(monkeypatch):
+    monkeypatch.setattr(compiled, "CHUNK_ROUNDS", 5)
+    seen = []
+    result = ss.solve(PROBLEM, CLIENTS, RULE, rounds=15, callbacks=[lambda chunk: seen.append(chunk.state)])
+    sizes = [float(jnp.abs(state.params).sum()) for state in seen]
+    assert len(set(sizes)) == 3
+    np.testing.assert_array_equal(seen[-1].params, result.last)
+    np.testing.assert_array_equal(PROBLEM.start, 0)
+
+
+def test_a_run_that_goes_on_leaves_the_one_before_as_it_was():
+    first = ss.solve(PROBLEM, CLIENTS, RULE, rounds=5)
+    before = np.array(first.last)
+    second = ss.solve(PROBLEM, CLIENTS, RULE, rounds=5, warm_start=first)
+    np.testing.assert_array_equal(first.state.params, before)
+    np.testing.assert_array_equal(first.last, before)
+    assert (np.asarray(second.last) != before).any()
+
+
+def test_clients_may_compute_in_fewer_digits():
+    """Functions see narrow rows and parameters, and full weights; what is kept and judged has all digits."""
+    seen = set()
+
+    def narrow_loss(w, batch):
+        seen.add((str(w.dtype), str(batch["x"].dtype), str(batch["weight"].dtype)))
+        return loss(w, batch)
+
+    problem = ss.Problem(narrow_loss, level, PROBLEM.start)
+    options = {"rounds": 40, "batch_size": None, "eval_every": 0}
+    full, narrow = (ss.solve(problem, CLIENTS, RULE, compute_dtype=dtype, **options) for dtype in (None, "bfloat16"))
+    assert ("bfloat16", "bfloat16", "float32") in seen
+    assert narrow.params.dtype == np.float32
+    assert narrow.client_objective.dtype == np.float32
+    assert narrow.worst_objective == pytest.approx(full.worst_objective, rel=0.02)
+    assert (np.asarray(narrow.last) != np.asarray(full.last)).any()
+    judged = ss.evaluate(problem, CLIENTS, narrow.params)[0]
+    np.testing.assert_array_equal(judged, narrow.client_objective)
+    with pytest.raises(ValueError, match=r"compute_dtype must be one of .*bfloat16.*, but is 'int8'"):
+        ss.solve(problem, CLIENTS, RULE, compute_dtype="int8")
