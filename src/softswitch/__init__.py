@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from softswitch.clients.splits import split_by_column as split_by_column
     from softswitch.clients.splits import split_dirichlet as split_dirichlet
     from softswitch.clients.splits import split_iid as split_iid
+    from softswitch.clients.streamed.streamed_data import StreamedData as StreamedData
     from softswitch.clients.taking_part import federation_of as federation_of
     from softswitch.engines.certified import Certified as Certified
     from softswitch.engines.certified import solve_certified as solve_certified
@@ -118,6 +119,7 @@ _PLACES = {
     "SoftmaxSGM": "method.rules",
     "Status": "results.status",
     "StatusCode": "results.status",
+    "StreamedData": "clients.streamed.streamed_data",
     "Sweep": "engines.sweep",
     "Verdict": "results.certificate",
     "add_baselines": "engines.unconstrained",
