@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -202,7 +202,7 @@ def request(
     if isinstance(clients, StreamedData):
         oracle = StreamedOracle(problem, clients, how, held_out)
     else:
-        oracle = gradient_oracle(problem, clients, how, held_out)
+        oracle = gradient_oracle(problem, clients, how, cast(ClientData | None, held_out))
     every = settings.eval_every
     if every is None:
         a_client = oracle.report_batching.width + 3 * oracle.local_steps * oracle.update_batching.width

@@ -274,7 +274,9 @@ def _refuse_beyond_memory(engine: str, lower_bound: bool | None) -> None:
     if engine != "compiled":
         raise ValueError(f"engine must be 'compiled' where clients are StreamedData, but is {engine!r}")
     if lower_bound:
-        raise ValueError("lower_bound must be False or None where clients are StreamedData: it needs all rows in memory")
+        raise ValueError(
+            "lower_bound must be False or None where clients are StreamedData: it needs all rows in memory"
+        )
 
 
 def _with_blocker_alone(result: Result, problem: Problem, clients: ClientData | StreamedData) -> Result:

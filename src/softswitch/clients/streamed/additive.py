@@ -31,7 +31,7 @@ def means_over_rows(data: StreamedData, client: int, losses: Losses, start: Para
     draws, one = np.random.default_rng(0), len(rows) // 3
     means = {"objective": True, "constraint": True}
     for farther in FARTHER:
-        params = jax.tree.map(lambda leaf: leaf + farther * draws.normal(size=leaf.shape).astype(leaf.dtype), start)
+        params = _moved(start, farther, draws)
         for _ in range(TRIALS):
             order = draws.permutation(len(rows))
             parts = [
@@ -43,6 +43,10 @@ def means_over_rows(data: StreamedData, client: int, losses: Losses, start: Para
                 scale = np.maximum(np.abs(first), np.abs(second)) + np.abs(whole)
                 means[name] &= bool((np.abs(whole - put_together) <= ROUNDING * scale + 1e-30).all())
     return means | ({"constraint": True} if losses.pools else {})
+
+
+def _moved(start: Params, farther: float, draws: np.random.Generator) -> Params:
+    return jax.tree.map(lambda leaf: leaf + farther * draws.normal(size=leaf.shape).astype(leaf.dtype), start)
 
 
 def _batch(store: dict[str, np.ndarray], rows: np.ndarray, params: Params) -> Batch:

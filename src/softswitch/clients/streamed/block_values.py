@@ -21,7 +21,7 @@ from softswitch.clients.streamed.streamed_data import Outline, StreamedData
 from softswitch.problem.parameters import Params, float_dtype
 
 
-class Block(NamedTuple):
+class RowBlock(NamedTuple):
     """Some clients whose rows are looked at together, or a piece of one that is too large for that.
 
     Attributes:
@@ -65,7 +65,7 @@ class BlockValues:
         return Judged(objective, constraint, pooled)
 
     def _values(self, params: Params) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        found: list[tuple[Block, tuple[np.ndarray, ...]]] = []
+        found: list[tuple[RowBlock, tuple[np.ndarray, ...]]] = []
         for block, rows in self._ahead.each(self._read, self._blocks()):
             each = _one_width(len(block.clients), block.width, self._data.row_bytes)
             values: tuple[Any, ...] = compiled_values(each, rows, params, self._losses)
@@ -92,7 +92,7 @@ class BlockValues:
         objective, constraint, *rest = every
         return objective, constraint, rest[0] if rest else None
 
-    def _blocks(self) -> Iterator[Block]:
+    def _blocks(self) -> Iterator[RowBlock]:
         """Clients of similar size together, as many as fit."""
         row_bytes = self._data.row_bytes
         for group, width in zip(self._way.groups, self._way.widths, strict=True):
@@ -105,20 +105,20 @@ class BlockValues:
             # Whole slices, where one fits: these are then the slices of data in memory.
             many = self._half // (at_once * a_client) * at_once or max(1, self._half // a_client)
             for first in range(0, len(clients), many):
-                yield Block(clients[first : first + many], width)
+                yield RowBlock(clients[first : first + many], width)
 
-    def _pieces(self, client: int) -> Iterator[Block]:
+    def _pieces(self, client: int) -> Iterator[RowBlock]:
         """One client's rows, as many at a time as fit."""
         rows = int(self._data.looked_at[client])
         many = min(rows, max(1, self._half // self._data.row_bytes))
         if many == rows:
-            yield Block(np.asarray([client]), rows)
+            yield RowBlock(np.asarray([client]), rows)
             return
         for first in range(0, rows, many):
             end = min(rows, first + many)
-            yield Block(np.asarray([client]), end - first if self._ignoring else many, (first, end))
+            yield RowBlock(np.asarray([client]), end - first if self._ignoring else many, (first, end))
 
-    def _read(self, block: Block) -> Rows:
+    def _read(self, block: RowBlock) -> Rows:
         rows = self._data.rows_looked_at(block.clients, block.piece)
         sizes = self._data.looked_at[block.clients] if block.piece is None else np.asarray([len(rows)])
         store = self._data.store(len(block.clients) * block.width)

@@ -82,7 +82,9 @@ def _written(paths: Sequence[Path], wanted: ParquetColumns, cache: Path) -> dict
     def cells(batch: Mapping[str, Any]) -> np.ndarray:
         code = np.searchsorted(distinct[wanted.client], _labels(wanted.client, batch[wanted.client]))
         if wanted.strata is not None:
-            code = code * groups + np.searchsorted(distinct[wanted.strata], _labels(wanted.strata, batch[wanted.strata]))
+            code = code * groups + np.searchsorted(
+                distinct[wanted.strata], _labels(wanted.strata, batch[wanted.strata])
+            )
         return code
 
     counts = np.zeros(len(distinct[wanted.client]) * groups, np.int64)
@@ -125,9 +127,7 @@ def _taken(paths: Sequence[Path], wanted: ParquetColumns) -> dict[str, list[str]
             field.name: [field.name]
             for field in schema
             if field.name != wanted.client
-            and any(
-                is_kind(_inner(field.type)) for is_kind in (kinds.is_integer, kinds.is_floating, kinds.is_boolean)
-            )
+            and any(is_kind(_inner(field.type)) for is_kind in (kinds.is_integer, kinds.is_floating, kinds.is_boolean))
         }
     missing = sorted({name for names in taken.values() for name in names} - set(schema.names))
     if missing or not taken:

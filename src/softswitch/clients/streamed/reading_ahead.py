@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import jax
 
-Job, Made = TypeVar("Job"), TypeVar("Made")
+Job = TypeVar("Job")
+Made = TypeVar("Made")
 
 
 class ReadingAhead:
@@ -19,7 +20,7 @@ class ReadingAhead:
 
     def ask(self, function: Callable[..., Made], *arguments: Any) -> Future[Made]:
         """Call a function in that thread; its result, or what it raised, comes with the future."""
-        wide, device = jax.config.jax_enable_x64, jax.config.jax_default_device
+        wide, device = (getattr(jax.config, name) for name in ("jax_enable_x64", "jax_default_device"))
 
         def called() -> Made:
             with jax.enable_x64(wide), jax.default_device(device):  # both belong to a thread

@@ -36,13 +36,13 @@ class Coming(NamedTuple):
     Attributes:
         run: the key of the run they are for, as bytes.
         first: their first round,
-        count: and how many rounds they are for.
+        rounds: and how many rounds they are for.
         rows: what will be there.
     """
 
     run: bytes
     first: int
-    count: int
+    rounds: int
     rows: Future[Stretch]
 
 
@@ -66,7 +66,7 @@ class RowFeed:
         self._total, self._half = int(data.sizes.sum()), data.buffer_bytes // 2
         self.rounds = next((r for r in range(MOST_ROUNDS, 0, -1) if self._bytes(r) <= self._half), 0)
         if not self.rounds:
-            whole = " (batch_size=None takes all rows of every participant)" if self._of_participants else ""
+            whole = " (all rows of every participant, as with batch_size=None)" if self._of_participants else ""
             raise ValueError(
                 f"one round's rows take up to {self._bytes(1):,} bytes{whole}, more than half of buffer_bytes = "
                 f"{data.buffer_bytes:,}; lower batch_size, value_batch_size, local_steps or participation, or raise "

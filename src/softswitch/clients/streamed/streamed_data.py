@@ -359,8 +359,8 @@ class StreamedData:
         wanted = (len(rows), *row.shape)
         if column.shape != wanted:
             raise ValueError(
-                f"{key!r} of client {self.owner(int(rows[0]))!r} must have shape {wanted} for {len(rows)} rows, but has "
-                f"{column.shape}"
+                f"{key!r} of client {self.owner(int(rows[0]))!r} must have shape {wanted} for {len(rows)} rows, but "
+                f"has {column.shape}"
             )
         dtype = jnp.dtype(row.dtype)
         if not (jnp.issubdtype(column.dtype, jnp.number) or column.dtype == bool) or (

@@ -169,7 +169,7 @@ def _with_views(record: Record, oracle: StreamedOracle, looks: bool, seen: Any, 
         every = np.full((len(Overview._fields), count), np.nan, dtype)
         if first is not None:
             every[:, 0] = [np.asarray(one) for one in first]
-        return Overview(*every)  # type: ignore[arg-type]
+        return Overview(*every)
 
     full, held_out = (None, None) if seen is None else seen
     return record._replace(full=view(full), held_out=view(held_out) if oracle.holds_out else None)
