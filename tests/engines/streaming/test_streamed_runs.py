@@ -11,6 +11,7 @@ import softswitch as ss
 from problems import least_squares, mean, regression, two_constraints
 from softswitch.clients.streamed.streamed_oracle import StreamedOracle
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
+from softswitch.engines import compiled
 from softswitch.engines.streaming import streamed_rounds
 
 RULE = ss.SoftmaxSGM(alpha=20, step_size=0.05, tolerance=0.2)
@@ -177,6 +178,7 @@ def test_the_next_rows_are_asked_for_before_a_result_is_waited_for(monkeypatch):
         waits.append(asked[-1])
         return waited(record, count)
 
+    monkeypatch.setattr(compiled, "CHUNK_ROUNDS", 8)  # of two stretches: also over the edge of a chunk
     monkeypatch.setattr(streamed_rounds._Reader, "ask", note)
     monkeypatch.setattr(streamed_rounds, "_waited", look)
     ss.solve(problem(), streamed, RULE, rounds=23, batch_size=8, eval_every=5)
@@ -224,42 +226,41 @@ def test_a_thousand_million_rows():
         seen["last"].append((int(clients.max()), int(rows.max())))
         return hashed(clients, rows)
 
-    sizes = np.full(1000, 1_000_000)
+    sizes = np.full(100, 10_000_000)
     sizes[0] = 1  # and one with a single row
-    streamed = ss.StreamedData.from_function(rows, sizes, judge_rows=50, buffer_bytes=2**22)
+    streamed = ss.StreamedData.from_function(rows, sizes, judge_rows=50, buffer_bytes=2**20)
+    big = ss.Problem(squares, slope, jnp.zeros(2))
+    ss.solve(big, streamed, RULE, rounds=1, batch_size=32, eval_every=4)  # to compile takes memory of its own
     tracemalloc.start()
     try:
-        big = ss.Problem(squares, slope, jnp.zeros(2))
         found = ss.solve(big, streamed, RULE, rounds=12, batch_size=32, eval_every=4)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 40 * 2**20  # 12 GB of rows
+    assert peak < 12 * 2**20  # 12 GB of rows
     assert min(seen["first"]) >= 0
-    assert max(seen["last"]) >= (999, 999_000)
-    assert max(row for _, row in seen["last"]) < 1_000_000
+    assert max(seen["last"]) >= (99, 9_990_000)
+    assert max(row for _, row in seen["last"]) < 10_000_000
     # What a round reports is what its rows say: the first round's, drawn again and computed by NumPy at w = 0.
     oracle = StreamedOracle(big, streamed, TakingPart(batch_size=32))
     drawn = np.asarray(oracle.draw(jax.random.fold_in(jax.random.key(0), 0)).report_rows).astype(np.int64)
     owner = np.searchsorted(np.cumsum(sizes), drawn, side="right")
-    np.testing.assert_array_equal(owner, np.arange(1000)[:, None] + np.zeros((1, 32), int))
+    np.testing.assert_array_equal(owner, np.arange(100)[:, None] + np.zeros((1, 32), int))
     y = hashed(owner, drawn - (np.cumsum(sizes) - sizes)[owner])["y"]
-    loss = (y.astype(float) + 1) ** 2
-    loss[0] = loss[0, 0]  # a client of one row has that row
+    loss = (y.astype(float) + 1) ** 2  # the rows of a client with a single one are that row, 32 times
     np.testing.assert_allclose(found.history.objective[0], loss.mean(axis=1).max(), rtol=1e-5)
-    assert found.history.value_evaluations[-1] == 12 * 32 * 1000
+    assert found.history.value_evaluations[-1] == 12 * 32 * 100
 
 
 def test_large_clients_are_judged_in_pieces_where_functions_are_means():
-    in_memory, streamed = both()
+    in_memory, streamed = both(clients=3)
     w = jnp.asarray([0.5, -1.0, 0.3, 2.0])
     for objective, constraint in (
-        (least_squares, two_constraints),
+        (lambda w, batch: jnp.mean(batch["a"] @ w), two_constraints),  # weights ignored
         (least_squares, ss.PooledConstraint(statistics, lambda sums: sums[0] / sums[1] - 0.3)),
-        (lambda w, batch: jnp.mean(batch["a"] @ w), lambda w, batch: jnp.mean(batch["c"] @ w)),  # weights ignored
     ):
         stated = problem(objective, constraint)
-        how = TakingPart(batch_size=4, replace=True, participation=0.2)
+        how = TakingPart(batch_size=4, replace=True, participation=0.3)
         pieces = StreamedOracle(stated, in_pieces(streamed, 16), how).judge(w)
         whole = gradient_oracle(stated, in_memory, how).judge(w)
         for mine, theirs in zip(pieces, whole, strict=True):

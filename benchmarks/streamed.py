@@ -1,0 +1,158 @@
+"""Rows read from files while rounds are computed, against the same rows in memory; and 10⁹ rows by a function.
+
+``python -m benchmarks.streamed [--rows 1000000] [--rounds 100] [--generated 1000000000]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import softswitch as ss
+from benchmarks.timing import seconds_in_turns
+
+FEATURES, CLIENTS, BATCH = 50, 100, 64
+MIB = 2**20
+
+
+def squares(w: Any, batch: dict[str, Any]) -> Any:
+    """The objective: a linear model's mean square."""
+    return jnp.average((batch["x"] @ w - batch["y"]) ** 2, weights=batch["weight"])
+
+
+def level(w: Any, batch: dict[str, Any]) -> Any:
+    """The constraint: its mean prediction."""
+    return jnp.average(batch["x"] @ w, weights=batch["weight"])
+
+
+def network(w: Any, batch: dict[str, Any]) -> Any:
+    """The objective of a network of two hidden layers."""
+    hidden = jnp.tanh(jnp.tanh(batch["x"] @ w["in"]) @ w["between"])
+    return jnp.average((hidden @ w["out"] - batch["y"]) ** 2, weights=batch["weight"])
+
+
+def network_level(w: Any, batch: dict[str, Any]) -> Any:
+    """Its mean prediction."""
+    hidden = jnp.tanh(jnp.tanh(batch["x"] @ w["in"]) @ w["between"])
+    return jnp.average(hidden @ w["out"], weights=batch["weight"])
+
+
+def problems(rounds: int) -> dict[str, tuple[ss.Problem, int]]:
+    """One that costs next to nothing, so that reading is all there is, and one that costs something; with rounds."""
+    draws, wide = np.random.default_rng(0), 128
+    start = {
+        "in": draws.normal(size=(FEATURES, wide)) / FEATURES**0.5,
+        "between": draws.normal(size=(wide, wide)) / wide**0.5,
+        "out": np.zeros(wide),
+    }
+    return {
+        f"linear, {FEATURES} features": (ss.Problem(squares, level, jnp.zeros(FEATURES)), rounds),
+        f"network, {FEATURES} → {wide} → {wide} → 1": (
+            ss.Problem(network, network_level, {key: jnp.asarray(one, jnp.float32) for key, one in start.items()}),
+            max(1, rounds // 5),
+        ),
+    }
+
+
+RULE = ss.SoftmaxSGM(alpha=20, step_size=0.01, tolerance=0.1)
+
+
+def against_memory(rows: int, rounds: int, repeats: int) -> None:
+    """Print rows a second of rounds alone: the difference of a long and a short run, candidates in turns."""
+    draws = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        x = draws.standard_normal((rows, FEATURES), dtype=np.float32)
+        columns = {"x": x, "y": x[:, :5].sum(axis=1)}
+        owner = np.sort(draws.integers(CLIENTS, size=rows))
+        for key, column in columns.items():
+            np.save(Path(folder) / f"{key}.npy", column)
+        mapped = {key: Path(folder) / f"{key}.npy" for key in columns}
+        sources = {
+            "in memory": ss.ClientData.from_arrays(columns, owner),
+            "mapped files": ss.StreamedData.from_arrays(mapped, owner),
+            "mapped files, rows in no order": ss.StreamedData.from_arrays(mapped, draws.permutation(owner)),
+        }
+        del x, columns
+        a_round = 2 * CLIENTS * BATCH
+        print(
+            f"{rows:,} rows of {sources['mapped files'].row_bytes} bytes, {CLIENTS} clients, {a_round:,} rows a round "
+            f"on {jax.devices()[0].device_kind}"
+        )
+        for name, (problem, many) in problems(rounds).items():
+            runs = {
+                (kind, length): partial(_run, problem, data, length)
+                for kind, data in sources.items()
+                for length in (many, 4 * many)
+            }
+            taken = seconds_in_turns({f"{kind} {length}": run for (kind, length), run in runs.items()}, repeats)
+            a_second = {
+                kind: 3 * many * a_round / (taken[f"{kind} {4 * many}"] - taken[f"{kind} {many}"]) for kind in sources
+            }
+            told = "; ".join(
+                f"{kind} {speed / 1e6:.2f} million rows a second, {a_second['in memory'] / speed:.2f}× the time"
+                for kind, speed in a_second.items()
+            )
+            print(f"  {name}: {told}", flush=True)
+
+
+def _run(problem: ss.Problem, data: Any, rounds: int) -> Any:
+    return ss.solve(problem, data, RULE, rounds=rounds, batch_size=BATCH, eval_every=0, answer="last", progress=False)
+
+
+def hashed(clients: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Numbers in [-1, 1) that depend on client and row alone."""
+    mixed = (clients.astype(np.uint64) << np.uint64(32)) + rows.astype(np.uint64)
+    columns = []
+    for salt in range(1, 6):
+        bits = (mixed + np.uint64(salt)) * np.uint64(0x9E3779B97F4A7C15)
+        bits ^= bits >> np.uint64(29)
+        bits *= np.uint64(0xBF58476D1CE4E5B9)
+        columns.append((bits >> np.uint64(40)).astype(np.float32) / np.float32(2**23) - 1)
+    return {"x": np.stack(columns[:4], axis=1), "y": columns[4]}
+
+
+def generated(rows: int, rounds: int, judge_rows: int | None) -> None:
+    """Print what rounds on so many rows take, which a function makes, and what memory they take."""
+    clients = 1000
+    data = ss.StreamedData.from_function(hashed, np.full(clients, rows // clients), judge_rows=judge_rows)
+    problem = ss.Problem(squares, level, jnp.zeros(4))
+    before = _peak()
+    began = time.perf_counter()
+    found = ss.solve(problem, data, RULE, rounds=rounds, batch_size=BATCH, eval_every=0, progress=False)
+    judged = "all" if judge_rows is None else f"{judge_rows:,} a client"
+    print(
+        f"{rows:,} rows by a function, {data.row_bytes * rows / 1e9:.0f} GB: {rounds} rounds of "
+        f"{2 * clients * BATCH:,} rows, judged by {judged}: {time.perf_counter() - began:.1f} s, peak memory "
+        f"{_peak() / MIB:.0f} MiB, {before / MIB:.0f} MiB before; F = {found.worst_objective:.4f}",
+        flush=True,
+    )
+
+
+def _peak() -> int:
+    """The most memory that this process has held so far, in bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--generated", type=int, default=10**9, help="0: leave it out")
+    parser.add_argument("--judge-all", action="store_true", help="go through all generated rows, twice")
+    chosen = parser.parse_args()
+    if chosen.generated:  # first: what memory it takes is not to be hidden by what others took
+        generated(chosen.generated, 20, None if chosen.judge_all else 1000)
+    if chosen.rows:
+        against_memory(chosen.rows, chosen.rounds, chosen.repeats)
