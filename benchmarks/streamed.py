@@ -1,6 +1,6 @@
 """Rows read from files while rounds are computed, against the same rows in memory; and 10⁹ rows by a function.
 
-``python -m benchmarks.streamed [--rows 1000000] [--rounds 100] [--generated 1000000000]``
+``python -m benchmarks.streamed [--rows 1000000] [--rounds 100] [--generated 1000000000] [--processor-time]``
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def problems(rounds: int) -> dict[str, tuple[ss.Problem, int]]:
 RULE = ss.SoftmaxSGM(alpha=20, step_size=0.01, tolerance=0.1)
 
 
-def against_memory(rows: int, rounds: int, repeats: int) -> None:
+def against_memory(rows: int, rounds: int, repeats: int, processor_time: bool) -> None:
     """Print rows a second of rounds alone: the difference of a long and a short run, candidates in turns."""
     draws = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
@@ -77,7 +77,7 @@ def against_memory(rows: int, rounds: int, repeats: int) -> None:
         for key, column in columns.items():
             np.save(Path(folder) / f"{key}.npy", column)
         mapped = {key: Path(folder) / f"{key}.npy" for key in columns}
-        sources = {
+        sources: dict[str, Any] = {
             "in memory": ss.ClientData.from_arrays(columns, owner),
             "mapped files": ss.StreamedData.from_arrays(mapped, owner),
             "mapped files, rows in no order": ss.StreamedData.from_arrays(mapped, draws.permutation(owner)),
@@ -86,7 +86,7 @@ def against_memory(rows: int, rounds: int, repeats: int) -> None:
         a_round = 2 * CLIENTS * BATCH
         print(
             f"{rows:,} rows of {sources['mapped files'].row_bytes} bytes, {CLIENTS} clients, {a_round:,} rows a round "
-            f"on {jax.devices()[0].device_kind}"
+            f"on {jax.devices()[0].device_kind}{', processor time' * processor_time}"
         )
         for name, (problem, many) in problems(rounds).items():
             runs = {
@@ -94,7 +94,8 @@ def against_memory(rows: int, rounds: int, repeats: int) -> None:
                 for kind, data in sources.items()
                 for length in (many, 4 * many)
             }
-            taken = seconds_in_turns({f"{kind} {length}": run for (kind, length), run in runs.items()}, repeats)
+            clock = time.process_time if processor_time else time.perf_counter
+            taken = seconds_in_turns({f"{kind} {length}": run for (kind, length), run in runs.items()}, repeats, clock)
             a_second = {
                 kind: 3 * many * a_round / (taken[f"{kind} {4 * many}"] - taken[f"{kind} {many}"]) for kind in sources
             }
@@ -151,8 +152,9 @@ if __name__ == "__main__":
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--generated", type=int, default=10**9, help="0: leave it out")
     parser.add_argument("--judge-all", action="store_true", help="go through all generated rows, twice")
+    parser.add_argument("--processor-time", action="store_true", help="not the clock's: others use the machine too")
     chosen = parser.parse_args()
     if chosen.generated:  # first: what memory it takes is not to be hidden by what others took
         generated(chosen.generated, 20, None if chosen.judge_all else 1000)
     if chosen.rows:
-        against_memory(chosen.rows, chosen.rounds, chosen.repeats)
+        against_memory(chosen.rows, chosen.rounds, chosen.repeats, chosen.processor_time)

@@ -314,13 +314,15 @@ def test_what_cannot_be_done_is_refused_beforehand(asked, words):
 def test_functions_that_need_rows_in_memory_say_so():
     _, streamed = both()
     found = ss.solve(problem(), streamed, RULE, rounds=2, batch_size=8, eval_every=0)
-    refused = "clients must be a ClientData, but is StreamedData"
-    with pytest.raises(TypeError, match=refused):
-        ss.with_lower_bound(found, problem(), streamed)
-    with pytest.raises(TypeError, match=refused):
-        ss.federation_of(problem(), streamed)
-    with pytest.raises(TypeError, match="must be a ClientData, but is StreamedData"):
-        ss.certify(found, problem(), streamed)
+    for function in (
+        lambda: ss.with_lower_bound(found, problem(), streamed),
+        lambda: ss.federation_of(problem(), streamed),
+        lambda: ss.certify(found, problem(), streamed),
+        lambda: ss.add_baselines(found, problem(), streamed),
+        lambda: ss.estimate_constants(problem(), streamed),
+    ):
+        with pytest.raises(TypeError, match="must be a ClientData, but is StreamedData"):
+            function()
 
 
 def test_an_error_in_the_reading_thread_ends_the_run_with_its_client():

@@ -20,6 +20,9 @@ from softswitch.clients.streamed.reading_ahead import ReadingAhead
 from softswitch.clients.streamed.streamed_data import Outline, StreamedData
 from softswitch.problem.parameters import Params, float_dtype
 
+PART_ROWS = 1 << 18
+"""The numbers of so many rows are made at a time."""
+
 
 class RowBlock(NamedTuple):
     """Some clients whose rows are looked at together, or a piece of one that is too large for that.
@@ -119,13 +122,29 @@ class BlockValues:
             yield RowBlock(np.asarray([client]), end - first if self._ignoring else many, (first, end))
 
     def _read(self, block: RowBlock) -> Rows:
-        rows = self._data.rows_looked_at(block.clients, block.piece)
-        sizes = self._data.looked_at[block.clients] if block.piece is None else np.asarray([len(rows)])
-        store = self._data.store(len(block.clients) * block.width)
-        self._data.read(rows, store, 0)
+        sizes = self._data.looked_at[block.clients]
+        if block.piece is not None:
+            sizes = np.asarray([block.piece[1] - block.piece[0]])
+        store, first = self._data.store(len(block.clients) * block.width), 0
+        for clients, piece in self._parts(block):
+            rows = self._data.rows_looked_at(clients, piece)
+            self._data.read(rows, store, first)
+            first += len(rows)
         columns = {key: jax.device_put(column, may_alias=True) for key, column in store.items()}
         offsets = np.cumsum(sizes) - sizes
         return Rows(columns, *(jnp.asarray(one.astype(np.int32)[:, None]) for one in (offsets, sizes)))
+
+    def _parts(self, block: RowBlock) -> Iterator[tuple[np.ndarray, tuple[int, int] | None]]:
+        """A block's rows some at a time: their numbers are not to take more memory than they do."""
+        if len(block.clients) > 1 and block.width <= PART_ROWS:
+            together = PART_ROWS // block.width
+            for first in range(0, len(block.clients), together):
+                yield block.clients[first : first + together], None
+            return
+        for client in block.clients:
+            begin, end = block.piece or (0, int(self._data.looked_at[client]))
+            for first in range(begin, end, PART_ROWS):
+                yield np.asarray([client]), (first, min(end, first + PART_ROWS))
 
     def _refuse_what_is_no_mean(self, client: int, start: Params) -> None:
         found = means_over_rows(self._data, client, self._losses, start)

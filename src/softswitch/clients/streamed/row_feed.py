@@ -99,7 +99,7 @@ class RowFeed:
         for name, many in (("report_rows", self._reported), ("update_rows", self._updated)):
             drawn: Any = getattr(draws, name)
             if many:
-                self._data.read(np.asarray(drawn)[:count].reshape(-1).astype(np.int64), store, first)
+                self._data.read(np.asarray(drawn)[:count].reshape(-1), store, first)
                 placed[name] = jnp.arange(first, first + rounds * many, dtype=jnp.int32).reshape(drawn.shape)
                 first += rounds * many
         columns = {key: jax.device_put(column, may_alias=True) for key, column in store.items()}

@@ -292,7 +292,7 @@ class StreamedData:
             first: where in it the first of them goes.
         """
         for begin in range(0, len(rows), READ_ROWS):
-            some = rows[begin : begin + READ_ROWS]
+            some = rows[begin : begin + READ_ROWS].astype(np.int64)
             given = self._asked(some)
             for key in self.columns:
                 place = store[key][first + begin : first + begin + len(some)]
@@ -326,12 +326,8 @@ class StreamedData:
             position = np.where((many < sizes)[own], np.minimum(spread, sizes[own] - 1), position)
         return self.offsets[clients, 0][own] + position
 
-    def owner(self, row: int) -> Any:
-        """The label of the client whose row this is.
-
-        Args:
-            row: its number.
-        """
+    def _owner(self, row: int) -> Any:
+        """The label of the client whose row this is."""
         return self.names[int(np.searchsorted(np.cumsum(self.sizes), row, side="right"))]
 
     def _asked(self, rows: np.ndarray) -> Mapping[str, Any]:
@@ -341,14 +337,14 @@ class StreamedData:
                 given = self._source.take(rows)
         except Exception as error:
             raise RuntimeError(
-                f"the rows of client {self.owner(int(rows[0]))!r} could not be read "
+                f"the rows of client {self._owner(int(rows[0]))!r} could not be read "
                 f"({len(rows)} rows were asked for, of it and perhaps of others): {type(error).__name__}: {error}"
             ) from error
         if not isinstance(given, Mapping):
-            raise TypeError(f"client {self.owner(int(rows[0]))!r}: rows must come as a dict of arrays, not {given!r}")
+            raise TypeError(f"client {self._owner(int(rows[0]))!r}: rows must come as a dict of arrays, not {given!r}")
         if self.columns and set(given) != set(self.columns):
             raise ValueError(
-                f"client {self.owner(int(rows[0]))!r}: rows must have the columns {list(self.columns)}, but have "
+                f"client {self._owner(int(rows[0]))!r}: rows must have the columns {list(self.columns)}, but have "
                 f"{list(given)}"
             )
         return given
@@ -359,7 +355,7 @@ class StreamedData:
         wanted = (len(rows), *row.shape)
         if column.shape != wanted:
             raise ValueError(
-                f"{key!r} of client {self.owner(int(rows[0]))!r} must have shape {wanted} for {len(rows)} rows, but "
+                f"{key!r} of client {self._owner(int(rows[0]))!r} must have shape {wanted} for {len(rows)} rows, but "
                 f"has {column.shape}"
             )
         dtype = jnp.dtype(row.dtype)
@@ -367,14 +363,14 @@ class StreamedData:
             jnp.issubdtype(column.dtype, jnp.inexact) and not jnp.issubdtype(dtype, jnp.inexact)
         ):
             raise TypeError(
-                f"{key!r} of client {self.owner(int(rows[0]))!r} must hold {dtype} as its first row does, but holds "
+                f"{key!r} of client {self._owner(int(rows[0]))!r} must hold {dtype} as its first row does, but holds "
                 f"{column.dtype}"
             )
         if len(column):
             try:
                 _refuse_wrapping(key, column, dtype)
             except ValueError as error:
-                raise ValueError(f"client {self.owner(int(rows[0]))!r} or one read with it: {error}") from error
+                raise ValueError(f"client {self._owner(int(rows[0]))!r} or one read with it: {error}") from error
         return column
 
     def _put(self, key: str, column: np.ndarray, place: np.ndarray, rows: np.ndarray) -> None:
@@ -386,7 +382,7 @@ class StreamedData:
             bad = np.flatnonzero(~finite.reshape(len(finite), -1).all(axis=1))
             raise ValueError(
                 f"data[{key!r}] must be finite, but {len(bad)} of the {len(rows)} rows just read hold NaN or infinity "
-                f"(the first at client {self.owner(int(rows[bad[0]]))!r}); fill or drop them"
+                f"(the first at client {self._owner(int(rows[bad[0]]))!r}); fill or drop them"
             )
 
 
