@@ -1,16 +1,16 @@
 """Rows read from files while rounds are computed, against the same rows in memory; and 10⁹ rows by a function.
 
-``python -m benchmarks.streamed [--rows 1000000] [--rounds 100] [--generated 1000000000] [--processor-time]``
+``python -m benchmarks.streamed [--rows 300000] [--rounds 100] [--generated 1000000000]``
 """
 
 from __future__ import annotations
 
 import argparse
 import resource
+import statistics
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import softswitch as ss
-from benchmarks.timing import seconds_in_turns
+from softswitch.engines import compiled
 
 FEATURES, CLIENTS, BATCH = 50, 100, 64
+CHUNK = 20
+"""Rounds of a chunk: the clock is looked at after each."""
 MIB = 2**20
 
 
@@ -59,7 +61,7 @@ def problems(rounds: int) -> dict[str, tuple[ss.Problem, int]]:
         f"linear, {FEATURES} features": (ss.Problem(squares, level, jnp.zeros(FEATURES)), rounds),
         f"network, {FEATURES} → {wide} → {wide} → 1": (
             ss.Problem(network, network_level, {key: jnp.asarray(one, jnp.float32) for key, one in start.items()}),
-            max(1, rounds // 5),
+            max(CHUNK, rounds // 5),
         ),
     }
 
@@ -67,8 +69,8 @@ def problems(rounds: int) -> dict[str, tuple[ss.Problem, int]]:
 RULE = ss.SoftmaxSGM(alpha=20, step_size=0.01, tolerance=0.1)
 
 
-def against_memory(rows: int, rounds: int, repeats: int, processor_time: bool) -> None:
-    """Print rows a second of rounds alone: the difference of a long and a short run, candidates in turns."""
+def against_memory(rows: int, rounds: int, repeats: int) -> None:
+    """Print rows a second of rounds alone, in turns: by the clock, and by the processors' time of all threads."""
     draws = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         x = draws.standard_normal((rows, FEATURES), dtype=np.float32)
@@ -86,28 +88,36 @@ def against_memory(rows: int, rounds: int, repeats: int, processor_time: bool) -
         a_round = 2 * CLIENTS * BATCH
         print(
             f"{rows:,} rows of {sources['mapped files'].row_bytes} bytes, {CLIENTS} clients, {a_round:,} rows a round "
-            f"on {jax.devices()[0].device_kind}{', processor time' * processor_time}"
+            f"on {jax.devices()[0].device_kind}"
         )
         for name, (problem, many) in problems(rounds).items():
-            runs = {
-                (kind, length): partial(_run, problem, data, length)
-                for kind, data in sources.items()
-                for length in (many, 4 * many)
-            }
-            clock = time.process_time if processor_time else time.perf_counter
-            taken = seconds_in_turns({f"{kind} {length}": run for (kind, length), run in runs.items()}, repeats, clock)
-            a_second = {
-                kind: 3 * many * a_round / (taken[f"{kind} {4 * many}"] - taken[f"{kind} {many}"]) for kind in sources
-            }
-            told = "; ".join(
-                f"{kind} {speed / 1e6:.2f} million rows a second, {a_second['in memory'] / speed:.2f}× the time"
-                for kind, speed in a_second.items()
+            taken: dict[str, list[tuple[float, float]]] = {kind: [] for kind in sources}
+            for turn in range(repeats + 1):
+                for kind, data in sources.items():
+                    spent = _spent(problem, data, many)
+                    if turn:  # the first is to compile
+                        taken[kind].append(spent)
+            clock, processor = (
+                {kind: statistics.median(one[i] for one in taken[kind]) for kind in sources} for i in (0, 1)
             )
-            print(f"  {name}: {told}", flush=True)
+            for kind in sources:
+                print(
+                    f"  {name}, {kind}: {a_round / clock[kind] / 1e6:.2f} million rows a second, "
+                    f"{clock[kind] / clock['in memory']:.2f}× the time in memory, "
+                    f"{processor[kind] / processor['in memory']:.2f}× the processors' time",
+                    flush=True,
+                )
 
 
-def _run(problem: ss.Problem, data: Any, rounds: int) -> Any:
-    return ss.solve(problem, data, RULE, rounds=rounds, batch_size=BATCH, eval_every=0, answer="last", progress=False)
+def _spent(problem: ss.Problem, data: Any, rounds: int) -> tuple[float, float]:
+    """Seconds a round, and the processors': from the first chunk's end to the last's, so that nothing else counts."""
+    marks: list[tuple[int, float, float]] = []
+    how: dict[str, Any] = {"batch_size": BATCH, "eval_every": 0, "answer": "last", "progress": False}
+    watch = [lambda chunk: marks.append((chunk.round, time.perf_counter(), time.process_time()))]
+    ss.solve(problem, data, RULE, rounds=CHUNK + rounds, callbacks=watch, look_at_blocker=False, **how)
+    (first, *before), (last, *after) = marks[0], marks[-1]
+    seconds, processor = ((end - begin) / (last - first) for begin, end in zip(before, after, strict=True))
+    return seconds, processor
 
 
 def hashed(clients: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -147,14 +157,14 @@ def _peak() -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rows", type=int, default=300_000)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--generated", type=int, default=10**9, help="0: leave it out")
     parser.add_argument("--judge-all", action="store_true", help="go through all generated rows, twice")
-    parser.add_argument("--processor-time", action="store_true", help="not the clock's: others use the machine too")
     chosen = parser.parse_args()
     if chosen.generated:  # first: what memory it takes is not to be hidden by what others took
         generated(chosen.generated, 20, None if chosen.judge_all else 1000)
     if chosen.rows:
-        against_memory(chosen.rows, chosen.rounds, chosen.repeats, chosen.processor_time)
+        compiled.CHUNK_ROUNDS = CHUNK
+        against_memory(chosen.rows, chosen.rounds, chosen.repeats)

@@ -52,7 +52,6 @@ def same(one, other):
 
 
 HOW = {
-    "batches": {"batch_size": 8},
     "few take part": {"batch_size": 8, "participation": 0.5, "local_steps": 2, "record_clients": True},
     "all rows of few": {"batch_size": None, "participation": 0.3},
     "report by all rows": {"batch_size": 5, "value_batch_size": None, "replace": False, "eval_every": 0},
