@@ -9,6 +9,7 @@ import pytest
 
 import softswitch as ss
 from problems import least_squares, mean, regression, two_constraints
+from softswitch.clients.streamed import block_values
 from softswitch.clients.streamed.streamed_oracle import StreamedOracle
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
 from softswitch.engines import compiled
@@ -105,7 +106,8 @@ def in_pieces(streamed, many):
     )
 
 
-def test_pooled_constraint_and_held_out_rows():
+def test_pooled_constraint_and_held_out_rows(monkeypatch):
+    monkeypatch.setattr(block_values, "PART_ROWS", 130)  # two clients' numbers at a time
     in_memory, streamed = both()
     held_out, held_out_streamed = both(seed=3)
     pooled = problem(constraint=ss.PooledConstraint(statistics, lambda sums: sums[0] / sums[1] - 0.3))
@@ -251,7 +253,8 @@ def test_a_thousand_million_rows():
     assert found.history.value_evaluations[-1] == 12 * 32 * 100
 
 
-def test_large_clients_are_judged_in_pieces_where_functions_are_means():
+def test_large_clients_are_judged_in_pieces_where_functions_are_means(monkeypatch):
+    monkeypatch.setattr(block_values, "PART_ROWS", 7)
     in_memory, streamed = both(clients=3)
     w = jnp.asarray([0.5, -1.0, 0.3, 2.0])
     for objective, constraint in (
