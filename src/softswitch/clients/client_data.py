@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from numpy.typing import ArrayLike, DTypeLike
 
 from softswitch.problem.parameters import WEIGHT, Batch
@@ -38,7 +41,13 @@ class Rows(NamedTuple):
 
     def take(self, indices: jax.Array, weights: jax.Array) -> Batch:
         """The batch of these rows, with their weights."""
-        return {**{key: column[indices] for key, column in self.columns.items()}, WEIGHT: weights}
+        columns = {key: _picked(column, indices) for key, column in self.columns.items()}
+        return {**columns, WEIGHT: weights}
+
+
+def _picked(column: jax.Array, indices: jax.Array) -> jax.Array:
+    """Rows that are there, so that nothing is looked for beyond the ends."""
+    return column.at[indices].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 class ClientData:
@@ -97,7 +106,8 @@ class ClientData:
         """Clients from arrays with one row a sample, and a column that says whose row it is.
 
         Args:
-            data: the columns, each an array whose first axis counts the samples.
+            data: the columns, each an array whose first axis counts the samples. A JAX array whose rows are in the
+                order of their clients is kept as it is; anything else is copied.
             client: one label a sample: a hospital's name, a number. Clients are ordered by label.
             strata: a column (its name, or one label a sample) whose every value gets a fixed number of draws in each
                 batch, so that no batch lacks a class or group its client has. Row weights make up for it. A tuple of
@@ -172,35 +182,83 @@ class ClientData:
             f"{self.sizes.min()} to {self.sizes.max()} a client{strata}; {columns})"
         )
 
-    def _stored(self, key: str, column: np.ndarray, order: np.ndarray | None) -> jax.Array:
-        """The column in the given order, copied once: JAX takes over a buffer of ours that is aligned as it likes.
+    def _stored(self, key: str, column: np.ndarray | jax.Array, order: np.ndarray | None) -> jax.Array:
+        """The column in the given order, copied once, in blocks; the user's own array is never shared.
 
-        Blocks keep the copy's working memory small; the user's own array is never shared, since they may write to it.
+        A JAX array in order is kept as it is: nobody can write to it. Otherwise, on a processor JAX takes over a buffer
+        of ours that is aligned as it likes; to an accelerator blocks go one by one, so that the host never holds a
+        second copy.
         """
         dtype = jax.dtypes.canonicalize_dtype(column.dtype)
+        if isinstance(column, jax.Array) and order is None and bool(_all_finite(column)):
+            return column
         _refuse_wrapping(key, column, dtype)
-        size = column.size * dtype.itemsize
-        raw = np.empty(size + _ALIGNMENT, dtype=np.uint8)
-        first = -raw.ctypes.data % _ALIGNMENT
-        buffer = raw[first : first + size].view(dtype).reshape(column.shape)
-        bad = []
-        for start in range(0, len(column), _BLOCK_ROWS):
-            block = slice(start, start + _BLOCK_ROWS)
-            buffer[block] = column[block] if order is None else column[order[block]]
-            finite = np.isfinite(buffer[block])
+        rows = max(1, _BLOCK_BYTES // max(1, dtype.itemsize * math.prod(column.shape[1:])))
+        blocks = [slice(start, start + rows) for start in range(0, len(column), rows)]
+        into: Any = _HostBuffer if jax.default_backend() == "cpu" else _DeviceBuffer
+        buffer, bad = into(column.shape, dtype), []
+        for block in blocks:
+            part = np.ascontiguousarray(column[block] if order is None else column[order[block]], dtype)
+            buffer.put(block.start, part)
+            finite = np.isfinite(part)
             if not finite.all():
-                bad.append(start + np.flatnonzero(~finite.reshape(len(finite), -1).all(axis=1)))
+                bad.append(block.start + np.flatnonzero(~finite.reshape(len(finite), -1).all(axis=1)))
         if bad:
-            rows = np.concatenate(bad)
-            owner = self.names[int(np.searchsorted(np.cumsum(self.sizes), rows[0], side="right"))]
+            at = np.concatenate(bad)
+            owner = self.names[int(np.searchsorted(np.cumsum(self.sizes), at[0], side="right"))]
             raise ValueError(
-                f"data[{key!r}] must be finite, but {len(rows)} rows hold NaN or infinity "
+                f"data[{key!r}] must be finite, but {len(at)} rows hold NaN or infinity "
                 f"(the first at client {owner!r}); fill or drop them"
             )
-        return jax.device_put(buffer, may_alias=True)
+        stored: jax.Array = buffer.taken()
+        return stored
 
 
-def _refuse_wrapping(key: str, column: np.ndarray, dtype: Any) -> None:
+class _HostBuffer:
+    """An array that is filled in blocks, and then taken over by JAX as it is."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        size = math.prod(shape) * dtype.itemsize
+        raw = np.empty(size + _ALIGNMENT, dtype=np.uint8)
+        first = -raw.ctypes.data % _ALIGNMENT
+        self._buffer = raw[first : first + size].view(dtype).reshape(shape)
+
+    def put(self, start: int, block: np.ndarray) -> None:
+        """These rows from ``start`` on."""
+        self._buffer[start : start + len(block)] = block
+
+    def taken(self) -> jax.Array:
+        """The whole, not copied."""
+        return jax.device_put(self._buffer, may_alias=True)
+
+
+class _DeviceBuffer:
+    """The same on an accelerator."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self._buffer = jnp.zeros(shape, dtype)
+
+    def put(self, start: int, block: np.ndarray) -> None:
+        """These rows from ``start`` on."""
+        self._buffer = _with_block(self._buffer, block, start)
+        self._buffer.block_until_ready()  # else blocks wait on the host for their turn, all of them
+
+    def taken(self) -> jax.Array:
+        """The whole."""
+        return self._buffer
+
+
+@jax.jit
+def _all_finite(column: jax.Array) -> jax.Array:
+    return jnp.isfinite(column).all()
+
+
+@partial(jax.jit, donate_argnums=0)
+def _with_block(buffer: jax.Array, block: jax.Array, start: Any) -> jax.Array:
+    return lax.dynamic_update_slice_in_dim(buffer, block, start, 0)
+
+
+def _refuse_wrapping(key: str, column: np.ndarray | jax.Array, dtype: Any) -> None:
     """Raise where JAX's narrower integers cannot hold a column's values."""
     if not jnp.issubdtype(dtype, jnp.integer) or dtype == column.dtype:
         return
@@ -213,10 +271,10 @@ def _refuse_wrapping(key: str, column: np.ndarray, dtype: Any) -> None:
 MOST_CELLS = 1 << 26
 """Clients times strata, at most: beyond, their counts alone would take gigabytes."""
 _ALIGNMENT = 64  # bytes
-_BLOCK_ROWS = 1 << 16
+_BLOCK_BYTES = 1 << 26
 
 
-def _checked_columns(data: Mapping[str, Any], client: Any = None) -> dict[str, np.ndarray]:
+def _checked_columns(data: Mapping[str, Any], client: Any = None) -> dict[str, np.ndarray | jax.Array]:
     """The columns as arrays of numbers, all with the same number of rows, at least one."""
     where = "" if client is None else f" of client {client!r}"
     if not isinstance(data, Mapping) or not data:
@@ -225,7 +283,7 @@ def _checked_columns(data: Mapping[str, Any], client: Any = None) -> dict[str, n
         raise ValueError(
             f"data{where} must not have a column {WEIGHT!r}: batches carry their row weights there; rename it"
         )
-    columns = {key: np.asarray(column) for key, column in data.items()}
+    columns = {key: column if isinstance(column, jax.Array) else np.asarray(column) for key, column in data.items()}
     lengths = {key: column.shape[0] if column.ndim else None for key, column in columns.items()}
     if len(set(lengths.values())) > 1 or None in lengths.values():
         raise ValueError(f"the columns{where} must all have one entry a sample, but have lengths {lengths}")

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from jax import lax
 
 SLICE_BYTES = 256 * 2**20
-"""How much the clients of one slice may hold together: batches, activations' share, local iterates."""
-
+"""How much the clients of one slice may hold together: batches, activations' share, local iterates;"""
+SLICE_SHARE = 8
+"""on an accelerator this part of its memory, if that is more."""
 
 CACHE_BYTES = 8 * 2**20
 """The same where whole data are gone through on a processor: what its cache holds is not fetched from memory twice."""
@@ -19,12 +20,20 @@ CACHE_BYTES = 8 * 2**20
 
 def slice_size(clients: int, bytes_a_client: int) -> int:
     """How many clients fit side by side."""
-    return max(1, min(clients, SLICE_BYTES // max(1, bytes_a_client)))
+    return max(1, min(clients, _slice_bytes() // max(1, bytes_a_client)))
+
+
+def _slice_bytes() -> int:
+    """How much a slice may hold, by the memory of the device."""
+    if jax.default_backend() == "cpu":
+        return SLICE_BYTES
+    told = jax.local_devices()[0].memory_stats() or {}
+    return max(SLICE_BYTES, told.get("bytes_limit", 0) // SLICE_SHARE)
 
 
 def slice_of_whole_data(clients: int, bytes_a_client: int) -> int:
     """How many clients' whole data go side by side."""
-    at_most = min(SLICE_BYTES, CACHE_BYTES) if jax.default_backend() == "cpu" else SLICE_BYTES
+    at_most = min(SLICE_BYTES, CACHE_BYTES) if jax.default_backend() == "cpu" else _slice_bytes()
     return max(1, min(clients, at_most // max(1, bytes_a_client)))
 
 

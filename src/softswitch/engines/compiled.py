@@ -28,7 +28,9 @@ from softswitch.support.programs import program_digest
 CHUNK_ROUNDS = 250
 """A chunk is at most so many rounds,"""
 CHUNK_WORDS = 2**22
-"""and draws at most so many random numbers at once."""
+"""and draws at most so many random numbers at once;"""
+FAST_CHUNK_WORDS = 2**28
+"""on an accelerator so many, too many at once: there each round of a chunk that large draws its own."""
 
 
 class Span(NamedTuple):
@@ -124,23 +126,21 @@ def chunk(
 ) -> tuple[round.State, Record]:
     """Up to so many rounds from ``span.first`` on, but none from ``span.last`` on; their records are zeros.
 
-    Round k's random numbers come from the run's key and k, all rounds' at once: that is far cheaper than one by one.
-    Where all rounds were ``drawn`` already, since their rows had to be read first, nothing is drawn here.
+    Round k's random numbers come from the run's key and k, all rounds' at once where they are few: that is far cheaper
+    than one by one. Where all rounds were ``drawn`` already, since their rows had to be read first, nothing is drawn.
     """
     oracle, places = parts.oracle, program.places
     rounds = span.first + jnp.arange(program.length, dtype=jnp.int32)
-    keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(rounds)
+    draw = oracle.draw if places is None else oracle.chance
+    draw_in = lambda k: draw(jax.random.fold_in(key, k))  # noqa: E731
+    together = drawn is not None or program.length * _words(oracle) <= CHUNK_WORDS
     chances: Any = drawn
-    if drawn is not None:
-        pass
-    elif places is None:
-        chances = jax.vmap(oracle.draw)(keys)
-    else:
-        chances = jax.vmap(oracle.chance)(keys)
+    if drawn is None and together:
+        chances = jax.vmap(draw_in)(rounds)
 
     def one(state: round.State, i: Any) -> tuple[round.State, Record]:
         k, chance = jax.tree.map(lambda all_rounds: all_rounds[i], (rounds, chances))
-        draws = chance
+        draws = chance = chance if together else draw_in(k)
         if places is not None:
             assert parts.memory is not None
             state, clients = asked(state, key, k, places, parts.memory.rest_for(parts.rule))
@@ -186,10 +186,14 @@ def _draw(oracle: Oracle, key: Array) -> Any:
 
 
 def chunk_length(oracle: Oracle, seeds: int = 1) -> int:
-    """How many rounds to compile into one program: as many as may draw their random numbers together."""
-    draws = _draw.eval_shape(oracle, jax.random.key(0))
-    words = seeds * sum(leaf.size for leaf in jax.tree.leaves(draws))
-    return max(1, min(CHUNK_ROUNDS, CHUNK_WORDS // max(1, words)))
+    """How many rounds to compile into one program: fewer where a round is large, so that no chunk takes long."""
+    at_most = CHUNK_WORDS if jax.default_backend() == "cpu" else FAST_CHUNK_WORDS
+    return max(1, min(CHUNK_ROUNDS, at_most // max(1, seeds * _words(oracle))))
+
+
+def _words(oracle: Oracle) -> int:
+    """How many random numbers a round draws."""
+    return sum(leaf.size for leaf in jax.tree.leaves(_draw.eval_shape(oracle, jax.random.key(0))))
 
 
 @partial(jax.jit, static_argnames="remembers")

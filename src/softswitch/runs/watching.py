@@ -100,7 +100,8 @@ class ProgressBar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        if not self._bar.disable:  # older versions of rich end a bar that never was with an empty line
+            self._bar.stop()
 
     def __call__(self, chunk: Chunk) -> None:
         """Show where the run stands."""

@@ -125,7 +125,8 @@ class StreamedData:
             buffer_bytes: what the rows of two stretches of rounds may take together.
             judge_rows: look at so many rows of a client where all of them would be looked at; None: at all.
         """
-        columns = _checked_columns({key: _mapped(column) for key, column in _named(data).items()})
+        checked = _checked_columns({key: _mapped(column) for key, column in _named(data).items()})
+        columns = {key: np.asarray(column) for key, column in checked.items()}
         total = len(next(iter(columns.values())))
         if (client is None) == (sizes is None):
             raise ValueError("either client or sizes must be given: whose every row is, or how many each client has")
