@@ -10,7 +10,6 @@ from softswitch.support.lazy import on_first_use
 if TYPE_CHECKING:
     from softswitch.clients.attacks import attacked as attacked
     from softswitch.clients.client_data import ClientData as ClientData
-    from softswitch.clients.evaluation import evaluate as evaluate
     from softswitch.clients.federation import Federation as Federation
     from softswitch.clients.oracle import Oracle as Oracle
     from softswitch.clients.parts import Parts as Parts
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
     from softswitch.clients.splits import split_by_column as split_by_column
     from softswitch.clients.splits import split_dirichlet as split_dirichlet
     from softswitch.clients.splits import split_iid as split_iid
+    from softswitch.clients.streamed.judged_anywhere import evaluate as evaluate
+    from softswitch.clients.streamed.streamed_data import StreamedData as StreamedData
     from softswitch.clients.taking_part import federation_of as federation_of
     from softswitch.engines.certified import Certified as Certified
     from softswitch.engines.certified import solve_certified as solve_certified
@@ -118,6 +119,7 @@ _PLACES = {
     "SoftmaxSGM": "method.rules",
     "Status": "results.status",
     "StatusCode": "results.status",
+    "StreamedData": "clients.streamed.streamed_data",
     "Sweep": "engines.sweep",
     "Verdict": "results.certificate",
     "add_baselines": "engines.unconstrained",
@@ -126,7 +128,7 @@ _PLACES = {
     "certify_torch": "engines.torch_certificate",
     "certify": "guarantees.unseen_rows.certify",
     "estimate_constants": "guarantees.theory.pilot",
-    "evaluate": "clients.evaluation",
+    "evaluate": "clients.streamed.judged_anywhere",
     "federation_of": "clients.taking_part",
     "frontier": "engines.frontier",
     "heterogeneity": "guarantees.theory.client_gaps",

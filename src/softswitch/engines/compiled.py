@@ -121,18 +121,20 @@ def _look_at_all(
     )
 
 
-def chunk(parts: Pieces, program: Program, span: Span, key: Array, state: round.State) -> tuple[round.State, Record]:
+def chunk(
+    parts: Pieces, program: Program, span: Span, key: Array, state: round.State, drawn: Any = None
+) -> tuple[round.State, Record]:
     """Up to so many rounds from ``span.first`` on, but none from ``span.last`` on; their records are zeros.
 
     Round k's random numbers come from the run's key and k, all rounds' at once where they are few: that is far cheaper
-    than one by one.
+    than one by one. Where all rounds were ``drawn`` already, since their rows had to be read first, nothing is drawn.
     """
     oracle, places = parts.oracle, program.places
     rounds = span.first + jnp.arange(program.length, dtype=jnp.int32)
     draw = oracle.draw if places is None else oracle.chance
-    together = program.length * _words(oracle) <= CHUNK_WORDS
-    chances: Any = None
-    if together:
+    together = drawn is not None or program.length * _words(oracle) <= CHUNK_WORDS
+    chances: Any = drawn
+    if drawn is None and together:
         keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(rounds)
         chances = oracle.draw_rounds(keys) if places is None else jax.vmap(oracle.chance)(keys)
 
@@ -142,7 +144,7 @@ def chunk(parts: Pieces, program: Program, span: Span, key: Array, state: round.
         if places is not None:
             assert parts.memory is not None
             state, clients = asked(state, key, k, places, parts.memory.rest_for(parts.rule))
-            draws = oracle.draw_for(clients, chance)
+            draws = oracle.draw_for(clients, chance) if drawn is None else chance
         return play(parts, program, span, state, k, draws)
 
     def step(i: Any, so_far: tuple[round.State, Record]) -> tuple[round.State, Record]:
@@ -222,8 +224,12 @@ def report(oracle: Oracle, params: Any, key: Array, k: Array) -> tuple[Array, An
 @jax.jit
 def direction_size(parts: Pieces, key: Array, k: Array, state: round.State) -> Float[Array, ""]:
     """The length of round k's direction at a state, were clients to stay where they are, compiled."""
+    return direction_size_of(parts, state, parts.oracle.draw(jax.random.fold_in(key, k)))
+
+
+def direction_size_of(parts: Pieces, state: round.State, draws: Any) -> Float[Array, ""]:
+    """The same for a round that was drawn already."""
     oracle, rule = parts.oracle, parts.rule
-    draws = oracle.draw(jax.random.fold_in(key, k))
     reports, kept = oracle.report(state.params, draws)
     decision, _ = robust.decide(rule, state.rule, reports)
     return optax.tree.norm(oracle.direction(state.params, draws, kept, decision, rule.switches, 0.0))

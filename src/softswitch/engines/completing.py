@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
+from softswitch.clients.streamed.streamed_data import StreamedData
 from softswitch.clients.taking_part import TakingPart, participants_of
 from softswitch.engines.choice import Choice, choose, first_choice, memory_for
 from softswitch.engines.request import CHOSEN_FOR, RunSettings
@@ -59,7 +60,8 @@ def completed(
         checkpoints: where these have a run that chose for itself, it keeps what it chose, for however many rounds.
     """
     checks.expect("problem", problem, Problem)
-    checks.expect("clients", clients, ClientData)
+    if not isinstance(clients, StreamedData):
+        checks.expect("clients", clients, ClientData)
     if chooses(rules):
         _checked(told)
         rounds, begun_with = told["rounds"], _rounds_begun_with(told["rounds"], checkpoints)

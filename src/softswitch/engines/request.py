@@ -8,18 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import jax
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
+from softswitch.clients.gradient_oracle import GradientOracle
 from softswitch.clients.oracle import Oracle
 from softswitch.clients.over_devices.placing import Devices, sharded
+from softswitch.clients.streamed.streamed_data import StreamedData
+from softswitch.clients.streamed.streamed_oracle import StreamedOracle
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
 from softswitch.engines import compiled, stepwise
 from softswitch.engines.choice import Choice
 from softswitch.engines.over_devices import mesh_engine
+from softswitch.engines.streaming import streamed_rounds
 from softswitch.engines.warm_start import WarmStart
 from softswitch.method.memory import Memory
 from softswitch.method.robust import check_robust
@@ -125,9 +129,11 @@ class Request:
 
     @property
     def engine(self) -> ModuleType:
-        """What plays the rounds: compiled stretches of them, or one by one where clients cannot be compiled."""
+        """What plays the rounds: compiled stretches, the same with rows read for each, or rounds one by one."""
         if self.oracle.over_devices:
             return mesh_engine
+        if isinstance(self.oracle, StreamedOracle):
+            return streamed_rounds
         return compiled if self.oracle.compiles else stepwise
 
     def span(self, first: int) -> compiled.Span:
@@ -189,30 +195,43 @@ def _static_settings(oracle: Oracle) -> dict[str, str]:
 
 def request(
     problem: Problem,
-    clients: ClientData,
+    clients: ClientData | StreamedData,
     rules: Sequence[Rule],
     how: TakingPart,
     settings: RunSettings,
     *,
-    held_out: ClientData | None = None,
+    held_out: ClientData | StreamedData | None = None,
     warm_start: WarmStart | None = None,
     choice: Choice | None = None,
     devices: Devices = None,
 ) -> Request:
     """Check everything that can be checked before any work, where clients hold rows."""
-    oracle = gradient_oracle(problem, clients, how, held_out)
+    oracle: GradientOracle | StreamedOracle
+    divided, on_one_device = None, None
+    if isinstance(clients, StreamedData):
+        oracle = StreamedOracle(problem, clients, how, held_out)
+    else:
+        in_memory = cast(ClientData | None, held_out)
+        oracle = gradient_oracle(problem, clients, how, in_memory)
+        if devices is not None:
+            divided = sharded(oracle, clients, in_memory, devices, how.clients_at_once)
+            on_one_device = oracle
     every = settings.eval_every
     if every is None:
         a_client = oracle.report_batching.width + 3 * oracle.local_steps * oracle.update_batching.width
         training = oracle.participants * a_client  # a gradient costs about 3 values
-        evaluated = clients.sizes.sum() + (0 if held_out is None else held_out.sizes.sum())
+        evaluated = sum(_rows_of(data).sum() for data in (clients, held_out) if data is not None)
         every = rounds_between_looks(settings.rounds, evaluated, training)
     if held_out is not None and every == 0:
         raise ValueError("held_out is evaluated every eval_every rounds, but eval_every is 0, which means never")
-    divided = oracle if devices is None else sharded(oracle, clients, held_out, devices, how.clients_at_once)
-    federation = Federation(divided, problem.start, clients.names, problem.domain)
+    federation = Federation(divided or oracle, problem.start, clients.names, problem.domain)
     made = request_of(federation, rules, _with(settings, every), warm_start=warm_start, choice=choice)
-    return made if devices is None else replace(made, on_one_device=oracle)
+    return replace(made, on_one_device=on_one_device)
+
+
+def _rows_of(clients: ClientData | StreamedData) -> Any:
+    """How many rows of each client an evaluation takes."""
+    return clients.looked_at if isinstance(clients, StreamedData) else clients.sizes
 
 
 def rounds_between_looks(rounds: int, evaluated: float, training: float) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace as changed
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
 from softswitch.clients.over_devices import processes
 from softswitch.clients.over_devices.placing import Devices
+from softswitch.clients.streamed.streamed_data import StreamedData
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
 from softswitch.engines.choice import size_of
 from softswitch.engines.completing import completed, completed_for
@@ -41,7 +42,7 @@ MOST_PARAMETERS = 500
 
 def solve(
     problem: Problem,
-    clients: ClientData,
+    clients: ClientData | StreamedData,
     rule: Rule,
     *,
     rounds: int | None = None,
@@ -55,7 +56,7 @@ def solve(
     average_last: float | None = None,
     answer: str = "auto",
     eval_every: int | None = None,
-    held_out: ClientData | None = None,
+    held_out: ClientData | StreamedData | None = None,
     record_clients: bool = False,
     memory: Memory | str | None = "auto",
     clients_at_once: int | None = None,
@@ -77,7 +78,7 @@ def solve(
 
     Args:
         problem: objective, constraint, start, perhaps a domain.
-        clients: whose data.
+        clients: whose data; ``StreamedData`` where it does not fit in memory.
         rule: the method and its settings, such as ``SoftmaxSGM(tolerance=0.1)``, or with the paper's settings
             ``SoftmaxSGM(alpha=100, step_size=0.5, tolerance=0.1)``.
         rounds: K. Left out: until nothing more is gained, over Flower 300; with a step size 1000.
@@ -123,7 +124,8 @@ def solve(
             of its rows can be had for that.
         lower_bound: bound the best possible from below, for ``result.gap``, by at most an eighth of the rows that the
             run took. By default where the rule has no step size and the model at most 500 parameters, unless
-            ``devices`` are given: it is computed on one. There is none where the constraint has a stand-in.
+            ``devices`` are given: it is computed on one. There is none where the constraint has a stand-in, nor of
+            ``StreamedData``.
         progress: show a progress bar; by default on a terminal only.
         engine: "compiled": whole stretches of rounds as one program. "grid" and "ray" speak to every client in Flower's
             messages, in this process or under its Ray simulation: slower, for a look at what a deployment will do.
@@ -152,6 +154,9 @@ def solve(
     }
     if rounds is None and engine != "compiled" and isinstance(rule, Rule) and rule.step_size is None:
         told["rounds"] = ROUNDS_OVER_FLOWER
+    if isinstance(clients, StreamedData):
+        _refuse_beyond_memory(engine, lower_bound, devices)
+        lower_bound = False
     begin = WarmStart.after(warm_start, keep)
     (rule,), how, settings, choice = completed(problem, clients, (rule,), how, told, checkpoints)
     asked = request(
@@ -186,7 +191,7 @@ def solve(
         with ProgressBar(asked.rounds, progress) as bar:
             result = solve_over_flower(
                 problem,
-                clients,
+                cast(ClientData, clients),
                 rule,
                 engine,
                 how,
@@ -206,7 +211,7 @@ def solve(
             and size_of(problem.start) <= MOST_PARAMETERS
         )
     if lower_bound and result.status.code not in (StatusCode.DIVERGED, StatusCode.STOPPED):
-        result = _with_gap(result, problem, clients)
+        result = _with_gap(result, problem, cast(ClientData, clients))
     never = result.status.code is StatusCode.NO_FEASIBLE_ROUND and result.status.client is not None
     if never and look_at_blocker and result.violating:
         return _with_blocker_alone(result, problem, clients)
@@ -292,15 +297,32 @@ def _with_gap(result: Result, problem: Problem, clients: ClientData) -> Result:
         return result
 
 
-def _with_blocker_alone(result: Result, problem: Problem, clients: ClientData) -> Result:
+def _refuse_beyond_memory(engine: str, lower_bound: bool | None, devices: Devices) -> None:
+    """Raise for what needs all rows in memory."""
+    if devices is not None:
+        raise ValueError(f"devices must be None where clients are StreamedData, but is {devices!r}")
+    if engine != "compiled":
+        raise ValueError(f"engine must be 'compiled' where clients are StreamedData, but is {engine!r}")
+    if lower_bound:
+        raise ValueError(
+            "lower_bound must be False or None where clients are StreamedData: it needs all rows in memory"
+        )
+
+
+def _with_blocker_alone(result: Result, problem: Problem, clients: ClientData | StreamedData) -> Result:
     """Look whether the client that blocks could meet its constraint by itself, and put it into the diagnosis."""
     worst = result.client_constraint.max(axis=1)
     if not np.isfinite(worst).any():
         return result
     blocker = int(np.nanargmax(worst))
     spent: Any = result.history.gradient_evaluations[-1]
+    by_itself, index = clients, blocker
+    if isinstance(clients, StreamedData):
+        if int(clients.sizes[blocker]) * clients.row_bytes > clients.buffer_bytes:
+            return result
+        by_itself, index = clients.of_client(blocker), 0
     try:
-        alone = smallest_alone(problem, clients, blocker, result.params, int(spent))
+        alone = smallest_alone(problem, cast(ClientData, by_itself), index, result.params, int(spent))
     except KeyboardInterrupt:  # the run itself is done
         return result
     finding = never_feasible(clients.names, worst, result.rule.tolerance, blocker, alone)

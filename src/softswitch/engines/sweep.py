@@ -13,6 +13,7 @@ from rich.table import Table
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
+from softswitch.clients.streamed.streamed_data import StreamedData
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
 from softswitch.engines.completing import completed, completed_for
 from softswitch.engines.many_runs import Share, run_all
@@ -93,7 +94,7 @@ class Sweep:
 
 def sweep(
     problem: Problem | Sequence[Problem],
-    clients: ClientData | Sequence[ClientData],
+    clients: ClientData | StreamedData | Sequence[ClientData | StreamedData],
     rules: Sequence[Rule] | Mapping[str, Rule],
     *,
     seeds: int | Sequence[int] = 5,
@@ -106,7 +107,7 @@ def sweep(
     average_last: float | None = None,
     answer: str = "auto",
     eval_every: int | None = None,
-    held_out: ClientData | Sequence[ClientData] | None = None,
+    held_out: ClientData | StreamedData | Sequence[ClientData | StreamedData] | None = None,
     record_clients: bool = False,
     memory: Memory | str | None = "auto",
     clients_at_once: int | None = None,

@@ -67,6 +67,7 @@ def add_baselines(
             of scores near 0 is small, whatever they decide.
     """
     checks.expect("result", result, Result)
+    checks.expect("clients", clients, ClientData)
     judge = judge_of(problem, clients)
     more: list[Baseline] = []
     costs: list[float] | None = None

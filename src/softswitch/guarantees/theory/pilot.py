@@ -58,6 +58,7 @@ def estimate_constants(
         gap: the distribution by whose scale σ is measured: ``softswitch.theory.GAPS``.
         gap_shape: its shape parameters.
     """
+    checks.expect("clients", clients, ClientData)
     gap_shape = checked_gap(gap, gap_shape)
     theta = problem.domain if domain is None else domain
     if not isinstance(theta, Ball | Box):

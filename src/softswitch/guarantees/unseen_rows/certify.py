@@ -55,6 +55,7 @@ def certify(
             is the range of the values whose means are compared.
         kinds: what objective and constraints are, mean, gap or other, where that was found out before, on other rows.
     """
+    checks.expect("held_out", held_out, ClientData)
     params = result.params if isinstance(result, Result) else result
     if tolerance is None:
         if not isinstance(result, Result):

@@ -1,0 +1,174 @@
+"""f_i and g_i of every client on all rows that are looked at, read block by block, the next while one is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from softswitch.clients.client_data import Rows
+from softswitch.clients.evaluation import WayThrough, compiled_values, way_through
+from softswitch.clients.losses import Losses
+from softswitch.clients.oracle import Judged
+from softswitch.clients.slices import slice_of_whole_data
+from softswitch.clients.streamed.additive import means_over_rows
+from softswitch.clients.streamed.reading_ahead import ReadingAhead
+from softswitch.clients.streamed.streamed_data import Outline, StreamedData
+from softswitch.problem.parameters import Params, float_dtype
+
+PART_ROWS = 1 << 18
+"""The numbers of so many rows are made at a time."""
+
+
+class RowBlock(NamedTuple):
+    """Some clients whose rows are looked at together, or a piece of one that is too large for that.
+
+    Attributes:
+        clients: who.
+        width: how many rows of each the program has room for.
+        piece: which of the one client's rows: the first, and the one after the last; None: all.
+    """
+
+    clients: np.ndarray
+    width: int
+    piece: tuple[int, int] | None = None
+
+
+class BlockValues:
+    """All clients' values, by a way through data that need not fit in memory.
+
+    A client that is too large for half of the buffer is looked at in pieces, where its functions are means over rows.
+
+    Args:
+        data: whose.
+        losses: of which functions.
+        ignoring: the functions that do not read the rows' weights.
+        start: parameters to try with whether functions are means.
+    """
+
+    def __init__(self, data: StreamedData, losses: Losses, ignoring: tuple[str, ...], start: Params) -> None:
+        self._data, self._losses, self._ignoring = data, losses, ignoring
+        self._ahead, self._half = ReadingAhead(), data.buffer_bytes // 2
+        self._way = way_through(Outline(data, data.looked_at[:, None]), ignoring)
+        large = [block for block in self._blocks() if block.piece is not None]
+        if large:
+            self._refuse_what_is_no_mean(int(large[0].clients[0]), start)
+
+    def judged(self, params: Params) -> Judged:
+        """How good parameters are at every client, and of a pooled constraint on all rows put together."""
+        objective, constraint, statistics = self._values(params)
+        pooled = None
+        if statistics is not None:
+            sizes = jnp.asarray(self._data.sizes.astype(np.float64), statistics.dtype)
+            pooled = np.asarray(_pooled(sizes, jnp.asarray(statistics), self._losses))
+        return Judged(objective, constraint, pooled)
+
+    def _values(self, params: Params) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        found: list[tuple[RowBlock, tuple[np.ndarray, ...]]] = []
+        for block, rows in self._ahead.each(self._read, self._blocks()):
+            each = _one_width(len(block.clients), block.width, self._data.row_bytes)
+            values: tuple[Any, ...] = compiled_values(each, rows, params, self._losses)
+            if self._losses.pools:
+                values = (*values, _statistics(each, rows, params, self._losses))
+            found.append((block, tuple(np.asarray(one) for one in values)))
+        every = [np.zeros((len(self._data), *one.shape[1:]), one.dtype) for one in found[0][1]]
+        in_pieces: dict[int, list[np.ndarray]] = {}
+        for block, of_block in found:
+            if block.piece is None:
+                for whole, own in zip(every, of_block, strict=True):
+                    whole[block.clients] = own
+                continue
+            client = int(block.clients[0])
+            share = (block.piece[1] - block.piece[0]) / int(self._data.looked_at[client])
+            sums = in_pieces.setdefault(client, [np.zeros(one.shape[1:]) for one in of_block])
+            for so_far, own in zip(sums, of_block, strict=True):
+                so_far += share * own[0].astype(np.float64)
+        for client, sums in in_pieces.items():
+            for whole, own in zip(every, sums, strict=True):
+                whole[client] = own
+            if self._losses.pools:
+                every[1][client] = np.asarray(self._losses.pool(jnp.asarray(every[2][client])))
+        objective, constraint, *rest = every
+        return objective, constraint, rest[0] if rest else None
+
+    def _blocks(self) -> Iterator[RowBlock]:
+        """Clients of similar size together, as many as fit."""
+        row_bytes = self._data.row_bytes
+        for group, width in zip(self._way.groups, self._way.widths, strict=True):
+            clients, a_client = np.asarray(group), width * row_bytes
+            if int(self._data.looked_at[clients].max()) * row_bytes > self._half:
+                for client in clients:
+                    yield from self._pieces(int(client))
+                continue
+            at_once = slice_of_whole_data(len(clients), a_client)
+            # Whole slices, where one fits: these are then the slices of data in memory.
+            many = self._half // (at_once * a_client) * at_once or max(1, self._half // a_client)
+            for first in range(0, len(clients), many):
+                yield RowBlock(clients[first : first + many], width)
+
+    def _pieces(self, client: int) -> Iterator[RowBlock]:
+        """One client's rows, as many at a time as fit."""
+        rows = int(self._data.looked_at[client])
+        many = min(rows, max(1, self._half // self._data.row_bytes))
+        if many == rows:
+            yield RowBlock(np.asarray([client]), rows)
+            return
+        for first in range(0, rows, many):
+            end = min(rows, first + many)
+            yield RowBlock(np.asarray([client]), end - first if self._ignoring else many, (first, end))
+
+    def _read(self, block: RowBlock) -> Rows:
+        sizes = self._data.looked_at[block.clients]
+        if block.piece is not None:
+            sizes = np.asarray([block.piece[1] - block.piece[0]])
+        store, first = self._data.store(len(block.clients) * block.width), 0
+        for clients, piece in self._parts(block):
+            rows = self._data.rows_looked_at(clients, piece)
+            self._data.read(rows, store, first)
+            first += len(rows)
+        columns = {key: jax.device_put(column, may_alias=True) for key, column in store.items()}
+        offsets = np.cumsum(sizes) - sizes
+        return Rows(columns, *(jnp.asarray(one.astype(np.int32)[:, None]) for one in (offsets, sizes)))
+
+    def _parts(self, block: RowBlock) -> Iterator[tuple[np.ndarray, tuple[int, int] | None]]:
+        """A block's rows some at a time: their numbers are not to take more memory than they do."""
+        if len(block.clients) > 1 and block.width <= PART_ROWS:
+            together = PART_ROWS // block.width
+            for first in range(0, len(block.clients), together):
+                yield block.clients[first : first + together], None
+            return
+        for client in block.clients:
+            begin, end = block.piece or (0, int(self._data.looked_at[client]))
+            for first in range(begin, end, PART_ROWS):
+                yield np.asarray([client]), (first, min(end, first + PART_ROWS))
+
+    def _refuse_what_is_no_mean(self, client: int, start: Params) -> None:
+        found = means_over_rows(self._data, client, self._losses, start)
+        wrong = [name for name, is_mean in found.items() if not is_mean]
+        if wrong:
+            raise ValueError(
+                f"client {self._data.names[client]!r} has {int(self._data.looked_at[client]):,} rows to look at, more "
+                f"than fit into half of buffer_bytes = {self._data.buffer_bytes:,}; they can be looked at in pieces "
+                f"only where {' and '.join(wrong)} is a mean over rows, and it is not: raise buffer_bytes, or look at "
+                "fewer rows (judge_rows)"
+            )
+
+
+def _one_width(clients: int, width: int, row_bytes: int) -> WayThrough:
+    """A way through clients that are all of one width, in their order."""
+    everyone = jnp.arange(clients, dtype=jnp.int32)
+    return WayThrough((everyone,), everyone, (width,), row_bytes)
+
+
+@partial(jax.jit, static_argnames="losses")
+def _statistics(way: WayThrough, rows: Rows, params: Params, losses: Losses) -> Any:
+    return way.each(lambda batch: losses.statistics(params, batch), rows, float_dtype(params))
+
+
+@partial(jax.jit, static_argnames="losses")
+def _pooled(sizes: Any, statistics: Any, losses: Losses) -> Any:
+    return losses.pool(jnp.tensordot(sizes, statistics, axes=1))

@@ -1,0 +1,1 @@
+"""Rounds whose rows are read just before them."""

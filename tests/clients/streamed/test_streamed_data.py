@@ -1,0 +1,234 @@
+"""Rows outside of memory: the same rows in the same order as in memory, wherever they come from; and clear errors."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import softswitch as ss
+from softswitch.clients.streamed import row_order, streamed_data
+from softswitch.clients.streamed.streamed_data import Outline
+
+
+def shuffled(seed=0, many=500):
+    draws = np.random.default_rng(seed)
+    client = draws.choice(["north", "south", "west"], many, p=[0.6, 0.3, 0.1])
+    data = {
+        "x": draws.normal(size=(many, 3)),
+        "y": draws.integers(0, 2, many),
+        "group": draws.integers(0, 3, many).astype(np.int8),
+        "row": np.arange(many, dtype=np.int32),
+    }
+    return data, client
+
+
+def all_rows(data):
+    store = data.store(int(data.sizes.sum()))
+    data.read(np.arange(int(data.sizes.sum())), store, 0)
+    return store
+
+
+def same_rows(streamed, in_memory, columns=None):
+    assert streamed.names == in_memory.names
+    np.testing.assert_array_equal(streamed.stratum_sizes, in_memory.stratum_sizes)
+    for key, column in all_rows(streamed).items():
+        kept = np.asarray(in_memory.rows.columns[key])
+        assert column.dtype == kept.dtype
+        np.testing.assert_array_equal(column, kept)
+    assert set(streamed.columns) == set(in_memory.rows.columns)
+    np.testing.assert_array_equal(streamed.offsets, in_memory.rows.offsets)
+
+
+@pytest.mark.parametrize("strata", [None, "y", ("y", "group")])
+def test_rows_are_counted_as_in_memory_though_read_in_blocks(monkeypatch, strata):
+    monkeypatch.setattr(row_order, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(streamed_data, "READ_ROWS", 50)
+    data, client = shuffled()
+    streamed = ss.StreamedData.from_arrays(data, client, strata=strata)
+    in_memory = ss.ClientData.from_arrays(data, client, strata=strata)
+    same_rows(streamed, in_memory)
+    assert streamed.strata == in_memory.strata
+    outline = Outline(streamed)
+    assert outline.rows.row_bytes == in_memory.rows.row_bytes == streamed.row_bytes
+    assert outline.batch_shapes(7, np.float32) == in_memory.batch_shapes(7, np.float32)
+
+
+def test_mapped_files_are_not_read_before_they_are_asked_for(tmp_path):
+    data, client = shuffled()
+    order = np.argsort(client, kind="stable")
+    for name, column in {**data, "client": client}.items():
+        np.save(tmp_path / f"{name}.npy", column[order])
+    paths = {name: tmp_path / f"{name}.npy" for name in data}
+    in_memory = ss.ClientData.from_arrays(data, client)
+    same_rows(ss.StreamedData.from_arrays(paths, tmp_path / "client.npy"), in_memory)
+    by_sizes = ss.StreamedData.from_arrays(paths, sizes=in_memory.sizes, names=in_memory.names)
+    same_rows(by_sizes, in_memory)
+    assert isinstance(by_sizes._source._columns["x"].base, np.memmap)
+    assert by_sizes._source._order is None
+
+
+def test_one_client_comes_into_memory_with_its_strata():
+    data, client = shuffled()
+    streamed = ss.StreamedData.from_arrays(data, client, strata="y")
+    one = streamed.of_client(1)
+    np.testing.assert_array_equal(
+        one.rows.columns["row"],
+        np.flatnonzero(client == "south")[np.argsort(data["y"][client == "south"], kind="stable")],
+    )
+    np.testing.assert_array_equal(one.stratum_sizes, streamed.stratum_sizes[1:2])
+    assert one.names == ("south",)
+
+
+def parquet_file(path, data, client, **options):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {f"x{i}": data["x"][:, i] for i in range(3)} | {key: data[key] for key in ("y", "group", "row")}
+    columns["list"] = pyarrow.array(list(data["x"]))
+    columns |= {"client": client, "words": [f"w{i}" for i in range(len(client))]} | options
+    parquet.write_table(pyarrow.table(columns), path, row_group_size=70)
+
+
+def test_parquet_is_written_once_as_columns_sorted_by_client(tmp_path, monkeypatch):
+    from softswitch.clients.streamed import parquet_rows
+
+    monkeypatch.setattr(parquet_rows, "BATCH_ROWS", 64)
+    data, client = shuffled()
+    half = len(client) // 2
+    parts = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    for path, some in zip(parts, (slice(0, half), slice(half, None)), strict=True):
+        parquet_file(path, {key: column[some] for key, column in data.items()}, client[some])
+    columns = {"x": ["x0", "x1", "x2"], "y": "y", "group": "group", "row": "row"}
+    asked = {"columns": columns, "strata": "y", "cache": tmp_path / "cache"}
+    in_memory = ss.ClientData.from_arrays(data, client, strata="y")
+    same_rows(ss.StreamedData.from_parquet(parts, "client", **asked), in_memory)
+    monkeypatch.setattr(parquet_rows, "_written", None)  # what is there is used again
+    same_rows(ss.StreamedData.from_parquet(parts, "client", **asked), in_memory)
+    monkeypatch.undo()
+    with_lists = ss.StreamedData.from_parquet(
+        parts, "client", columns={"x": "list", "row": "row"}, cache=tmp_path / "cache"
+    )
+    same_rows(with_lists, ss.ClientData.from_arrays({"x": data["x"], "row": data["row"]}, client))
+    plain = ss.StreamedData.from_parquet(parts[0], "client", cache=tmp_path / "other")
+    assert set(plain.columns) == {"x0", "x1", "x2", "y", "group", "row", "list"}
+    assert "words" not in json.loads((tmp_path / "other" / "about.json").read_text())["arrays"]
+
+
+def test_a_broken_conversion_is_not_taken_for_a_whole_one(tmp_path):
+    data, client = shuffled()
+    parquet_file(tmp_path / "a.parquet", data, client, y=[None, *data["y"][1:].tolist()])
+    for _ in range(2):
+        with pytest.raises(ValueError, match="column 'y' must have a number in every row, but 1 are missing"):
+            ss.StreamedData.from_parquet(tmp_path / "a.parquet", "client", cache=tmp_path / "cache")
+    with pytest.raises(ValueError, match="no column 'hospital'"):
+        ss.StreamedData.from_parquet(tmp_path / "a.parquet", "hospital", cache=tmp_path / "cache")
+    with pytest.raises(TypeError, match="column 'words' must hold numbers"):
+        ss.StreamedData.from_parquet(tmp_path / "a.parquet", "client", columns={"x": "words"}, cache=tmp_path / "cache")
+
+
+def test_a_torch_data_set_a_client(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(streamed_data, "READ_ROWS", 50)
+    data, client = shuffled()
+    names = ["north", "south", "west"]
+    sets = [
+        torch.utils.data.TensorDataset(*(torch.as_tensor(data[key][client == name]) for key in ("x", "y")))
+        for name in names
+    ]
+    sets[1] = torch.utils.data.Subset(sets[1], range(len(sets[1])))  # has __getitems__
+    in_memory = ss.ClientData.from_arrays({key: data[key] for key in ("x", "y")}, client)
+    same_rows(ss.StreamedData.from_datasets(sets, names=names), in_memory)
+
+    class AsDicts(torch.utils.data.Dataset):
+        def __init__(self, inner, bad=None):
+            self.inner, self.bad = inner, bad
+
+        def __len__(self):
+            return len(self.inner)
+
+        def __getitem__(self, i):
+            if i == self.bad:
+                raise OSError("the disk is gone")
+            x, y = self.inner[i]
+            return {"x": x, "y": int(y)}
+
+    same_rows(ss.StreamedData.from_datasets([AsDicts(one) for one in sets], names=names), in_memory)
+    broken = ss.StreamedData.from_datasets([AsDicts(one, 3 if one is sets[2] else None) for one in sets], names=names)
+    with pytest.raises(RuntimeError, match=r"client 'west'.*disk is gone"):
+        all_rows(broken)
+    uneven = [*sets[:2], [(np.zeros(4), 1)] * 3]
+    with pytest.raises(RuntimeError, match=r"'x' of client 'west' is of shape \(4,\)"):
+        all_rows(ss.StreamedData.from_datasets(uneven, names=names))
+    with pytest.raises(RuntimeError, match="client 'north' has 2 entries, but columns names"):
+        ss.StreamedData.from_datasets(sets, names=names, columns=("x",))
+    with pytest.raises(TypeError, match="a length and items"):
+        ss.StreamedData.from_datasets([iter([1])])
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        (lambda c, r: {"x": np.where(r == 3, np.nan, r)}, ValueError, r"data\['x'\] must be finite, .*client 'b'"),
+        (lambda c, r: {"x": np.zeros((len(r), 1 + (c > 0).any()))}, ValueError, "'x' of client 'b' must have shape"),
+        (lambda c, r: {"x": np.zeros(len(r) + (c > 0).any())}, ValueError, "'x' of client 'b' must have shape"),
+        (lambda c, r: {"x": r * 1.0} | ({"z": r} if (c > 0).any() else {}), ValueError, "client 'b'.*columns"),
+        (lambda c, r: {"x": r if (c == 0).all() else r + 0.5}, TypeError, "'x' of client 'b' must hold int32"),
+        (lambda c, r: {"x": r + 2**40 * (c > 0)}, ValueError, "client 'b'.*must fit in int32"),
+        (lambda c, r: {"x": 1 / 0 if c[0] else r * 1.0}, RuntimeError, "client 'b'.*ZeroDivisionError"),
+        (lambda c, r: [r] if c[0] else {"x": r}, TypeError, "client 'b': rows must come as a dict"),
+    ],
+)
+def test_a_source_that_is_wrong_is_named_with_client_and_column(given, error, words):
+    if jax.config.jax_enable_x64:
+        pytest.skip("integers are wide")
+    streamed = ss.StreamedData.from_function(given, [3, 7], names=["a", "b"])
+    store = streamed.store(10)
+    streamed.read(np.arange(3), store, 0)
+    with pytest.raises(error, match=words):
+        streamed.read(np.arange(3, 10), store, 3)
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "words"),
+    [
+        (lambda: ss.StreamedData.from_function(lambda c, r: {"x": r}, [3, 0]), ValueError, "client 1 has none"),
+        (lambda: ss.StreamedData.from_function(lambda c, r: {"x": r}, [2**30, 2**30]), ValueError, "2\\*\\*31"),
+        (lambda: ss.StreamedData.from_function(lambda c, r: {"weight": r}, [3]), ValueError, "'weight'"),
+        (lambda: ss.StreamedData.from_function(lambda c, r: {"x": ["a"] * len(r)}, [3]), TypeError, "hold numbers"),
+        (lambda: ss.StreamedData.from_function(lambda c, r: {"x": r}, [3], names=["a", "b"]), ValueError, "names"),
+        (lambda: ss.StreamedData.from_function(lambda c, r: {"x": r}, [3], judge_rows=0), ValueError, "judge_rows"),
+        (lambda: ss.StreamedData.from_function(lambda c, r: {"x": [0.0, 0.0]}, [3]), ValueError, "one row was asked"),
+        (lambda: ss.StreamedData.from_arrays({"x": np.zeros(4)}), ValueError, "either client or sizes"),
+        (lambda: ss.StreamedData.from_arrays({"x": np.zeros(4)}, sizes=[1, 2]), ValueError, "sum to 4"),
+        (lambda: ss.StreamedData.from_arrays({"x": np.zeros(4)}, np.zeros(3)), ValueError, "one label for each"),
+        (lambda: ss.StreamedData.from_arrays({"x": np.zeros(4)}, [0, 0, 1, np.nan]), ValueError, "NaN"),
+        (lambda: ss.StreamedData.from_arrays({"x": np.zeros(4)}, [0] * 4, strata="z"), ValueError, "strata must name"),
+    ],
+)
+def test_what_cannot_be_is_refused_beforehand(asked, error, words):
+    with pytest.raises(error, match=words):
+        asked()
+
+
+def test_rows_to_judge_by_are_spread_over_every_client_and_always_the_same():
+    sizes = np.array([1000, 5, 40])
+    streamed = ss.StreamedData.from_function(lambda c, r: {"x": r * 1.0}, sizes, judge_rows=20)
+    assert streamed.looked_at.tolist() == [20, 5, 20]
+    rows = streamed.rows_looked_at(np.arange(3))
+    own = [rows[:20], rows[20:25] - 1000, rows[25:] - 1005]
+    np.testing.assert_array_equal(own[0] // 50, np.arange(20))  # one in every stretch of 50
+    assert len(set(own[0] % 50)) > 10
+    np.testing.assert_array_equal(own[1], np.arange(5))
+    np.testing.assert_array_equal(own[2] // 2, np.arange(20))
+    np.testing.assert_array_equal(rows, streamed.rows_looked_at(np.arange(3)))
+    np.testing.assert_array_equal(streamed.rows_looked_at(np.array([0]), (5, 9)), own[0][5:9])
+    whole = ss.StreamedData.from_function(lambda c, r: {"x": r * 1.0}, sizes)
+    np.testing.assert_array_equal(whole.rows_looked_at(np.array([2, 1])), [*range(1005, 1045), *range(1000, 1005)])
+
+
+def test_other_data_have_another_fingerprint():
+    def of(shift, sizes=(30, 40), names="ab"):
+        return ss.StreamedData.from_function(lambda c, r: {"x": r + shift}, sizes, names=list(names)).fingerprint()
+
+    assert of(0.0) == of(0.0)
+    assert len({of(0.0), of(1.0), of(0.0, (40, 30)), of(0.0, names="ac")}) == 4
