@@ -28,7 +28,7 @@ TESTS = (
     "tests/cli/test_words_of_commands.py",
     "tests/tasks/test_neyman_pearson.py",
 )
-WITH_TORCH = ("tests/support/test_functions.py", "tests/method/test_weighting.py")
+WITH_TORCH = ("tests/support/compiling/test_functions.py", "tests/method/test_weighting.py")
 """Of these, what needs PyTorch, which is left out."""
 """From many folders something: what touches JAX, pandas, SciPy, scikit-learn, matplotlib, Flower and the terminal."""
 

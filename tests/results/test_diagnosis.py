@@ -12,7 +12,7 @@ import softswitch as ss
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.clients.losses import Losses
 from softswitch.results import blocker
-from softswitch.support.programs import _constants as constants
+from softswitch.support.compiling.programs import _constants as constants
 from softswitch.tasks.neyman_pearson import breast_cancer
 
 

@@ -16,7 +16,7 @@ from softswitch.cli.on_plan import plan
 from softswitch.cli.on_runs import compare, report, runs
 from softswitch.cli.on_tables import predict, resume, train
 from softswitch.cli.refusing import ErrorFirst
-from softswitch.support.kept_programs import keep_programs
+from softswitch.support.compiling.kept_programs import keep_programs
 
 app = typer.Typer(
     cls=ErrorFirst,

@@ -15,7 +15,7 @@ from softswitch.problem.parameters import Batch, Params
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.problem.problem import Problem
 from softswitch.problem.randomness import call, takes_key
-from softswitch.support.alike import Alike
+from softswitch.support.compiling.alike import Alike
 
 Loss = Callable[[Params, Batch, LocalLoss, Any], Array]
 """A local loss of one client, with a random key or None; its ``LocalLoss`` holds that client's row of the mix."""

@@ -58,7 +58,8 @@ class TakingPart:
         for name, known in words.items():
             if getattr(self, name) is not None and getattr(self, name) not in known:
                 checks.whole_number(name, getattr(self, name), at_least=1)
-        checks.one_of("compute_dtype", self.compute_dtype, (None, *NARROW))
+        if self.compute_dtype is not None:
+            checks.one_of("compute_dtype", self.compute_dtype, NARROW)
 
     @property
     def batches(self) -> Mapping[str, Any]:

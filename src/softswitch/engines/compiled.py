@@ -23,7 +23,7 @@ from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import float_dtype
 from softswitch.results.record import Record
 from softswitch.support.arrays import fingerprint
-from softswitch.support.programs import program_digest
+from softswitch.support.compiling.programs import program_digest
 
 CHUNK_ROUNDS = 250
 """A chunk is at most so many rounds,"""

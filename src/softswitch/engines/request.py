@@ -35,7 +35,7 @@ from softswitch.problem.problem import Problem
 from softswitch.problem.words import ANSWERS
 from softswitch.support import checks
 from softswitch.support.arrays import fingerprint
-from softswitch.support.programs import without_addresses
+from softswitch.support.compiling.programs import without_addresses
 
 EVALUATIONS = 20
 """How often a run looks at all data, unless told otherwise."""

@@ -24,9 +24,9 @@ from softswitch.method import robust
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules import Rule
 from softswitch.support import checks
+from softswitch.support.compiling.traced import traced_settings
 from softswitch.support.largest import largest
 from softswitch.support.per_client import some, with_more
-from softswitch.support.traced import traced_settings
 
 LEFT_OUT = -2
 """When a client was last heard that is left out."""

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import optax
 
-from softswitch.support.traced import traced_settings
+from softswitch.support.compiling.traced import traced_settings
 
 
 @traced_settings

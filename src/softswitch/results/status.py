@@ -103,7 +103,7 @@ class _AtAnswer:
         self.worst = judged.constraint.max(axis=1)
         self.client = names[int(np.argmax(np.where(np.isnan(self.worst), -np.inf, self.worst)))]
         self.largest = float("nan") if np.isnan(self.worst).all() else float(np.nanmax(self.worst))
-        self.unknown = [names[i] for i in np.flatnonzero(np.isnan(self.worst))]
+        self.unknown = [names[int(i)] for i in np.flatnonzero(np.isnan(self.worst))]
         self.violating = int((self.worst > tolerance).sum())
         self._enough = worst_but(judged.constraint, rule.robust) <= tolerance
 

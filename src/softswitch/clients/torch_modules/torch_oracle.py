@@ -17,8 +17,8 @@ from softswitch.clients.torch_modules.running_means import RunningMeans
 from softswitch.clients.torch_modules.torch_rows import TorchRows, seeded
 from softswitch.method.messages import Decision, LocalLoss, Reports
 from softswitch.problem.pooled import PooledConstraint
-from softswitch.support.functions import function_digest
-from softswitch.support.programs import without_addresses
+from softswitch.support.compiling.functions import function_digest
+from softswitch.support.compiling.programs import without_addresses
 
 REPORT, UPDATE, LAYERS = 0, 1, 2
 """What randomness is for: the rows of a report, those of a gradient, and what layers draw."""

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from softswitch.clients.own_batches import drawn
-from softswitch.support.functions import function_digest
+from softswitch.support.compiling.functions import function_digest
 
 ROWS_IN_DIGEST = 64
 """Of a data set that is not made of tensors so many rows, evenly spread, stand for all."""

@@ -42,7 +42,7 @@ from softswitch.runs.checkpoints import Standing
 from softswitch.runs.events import EventLog
 from softswitch.runs.watching import Chunk, SwitchShare, any_ends
 from softswitch.support.arrays import fingerprint, has_leaves
-from softswitch.support.programs import without_addresses
+from softswitch.support.compiling.programs import without_addresses
 from softswitch.support.text import few_of
 
 logger = logging.getLogger("softswitch.flower")

@@ -47,8 +47,8 @@ from softswitch.problem.parameters import Params, float_dtype
 from softswitch.results.history import Fate
 from softswitch.results.record import Record
 from softswitch.runs.checkpoints import Standing
+from softswitch.support.compiling.programs import program_digest
 from softswitch.support.per_client import some
-from softswitch.support.programs import program_digest
 
 _decide = jax.jit(robust.decide)
 _trimmed = jax.jit(robust.trimmed)

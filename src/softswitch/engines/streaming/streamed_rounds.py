@@ -21,7 +21,7 @@ from softswitch.clients.oracle import Oracle
 from softswitch.clients.streamed.row_feed import Coming, Stretch
 from softswitch.clients.streamed.streamed_oracle import StreamedOracle
 from softswitch.engines import compiled
-from softswitch.engines.compiled import Pieces, Program, Span, apart
+from softswitch.engines.compiled import Pieces, Program, Span
 from softswitch.engines.one_round import asked, believed_overview
 from softswitch.method import round
 from softswitch.method.memory import Places

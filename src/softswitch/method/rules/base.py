@@ -15,7 +15,7 @@ from softswitch.method.messages import Decision, Reports
 from softswitch.method.weighting import Array, maximum, softmax_mean
 from softswitch.problem.words import CRITERIA
 from softswitch.support import checks
-from softswitch.support.traced import traced_settings
+from softswitch.support.compiling.traced import traced_settings
 
 Schedule = Callable[[Any], Any]
 PAPER_SLACK = 10.0

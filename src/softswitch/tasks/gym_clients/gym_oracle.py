@@ -12,7 +12,7 @@ import numpy as np
 
 from softswitch.clients.round_by_round import RoundByRound, Turn
 from softswitch.method.messages import Decision, Reports
-from softswitch.support.functions import function_digest
+from softswitch.support.compiling.functions import function_digest
 from softswitch.tasks.gym_clients.actions import ActionDistribution
 from softswitch.tasks.gym_clients.estimates import advantage_estimates
 from softswitch.tasks.gym_clients.networks_by_hand import PolicyNetwork

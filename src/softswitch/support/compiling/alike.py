@@ -24,10 +24,10 @@ class Alike:
     """A function, equal to every function that is like it.
 
     Attributes:
-        function: the function itself.
+        function: the function itself, or None for none.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any] | None) -> None:
         self.function = function
         key = _key(function, ())
         self._key: Hashable = _Itself(function) if key is None else key
@@ -65,7 +65,7 @@ def _key(value: Any, within: tuple[Any, ...]) -> Hashable | None:
         return _Itself(value) if _known(value.__name__) else None
     if isinstance(value, partial):
         return _all([partial, value.func, value.args, *sorted(value.keywords.items())], within)
-    if is_dataclass(value) and type(value).__dataclass_params__.frozen:  # type: ignore[attr-defined]
+    if is_dataclass(value) and vars(type(value))["__dataclass_params__"].frozen:
         return _all([type(value), *(getattr(value, entry.name) for entry in fields(value))], within)
     if not isinstance(value, FunctionType):
         return _Itself(value) if _known(getattr(value, "__module__", "") or "") and callable(value) else None

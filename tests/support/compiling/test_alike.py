@@ -10,7 +10,7 @@ import pytest
 
 import softswitch as ss
 from softswitch.engines import compiled
-from softswitch.support.alike import Alike
+from softswitch.support.compiling.alike import Alike
 
 SCALE = 1.0
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from softswitch.support.alike import Alike
+from softswitch.support.compiling.alike import Alike
 
 Settings = TypeVar("Settings")
 _TRACED: set[type] = set()

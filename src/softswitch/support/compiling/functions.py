@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.support.programs import without_addresses
+from softswitch.support.compiling.programs import without_addresses
 
 
 def function_digest(*functions: Any) -> str:
