@@ -65,7 +65,7 @@ def _key(value: Any, within: tuple[Any, ...]) -> Hashable | None:
         return _Itself(value) if _known(value.__name__) else None
     if isinstance(value, partial):
         return _all([partial, value.func, value.args, *sorted(value.keywords.items())], within)
-    if is_dataclass(value) and vars(type(value))["__dataclass_params__"].frozen:
+    if is_dataclass(value) and getattr(type(value), "__dataclass_params__").frozen:  # noqa: B009
         return _all([type(value), *(getattr(value, entry.name) for entry in fields(value))], within)
     if not isinstance(value, FunctionType):
         return _Itself(value) if _known(getattr(value, "__module__", "") or "") and callable(value) else None
