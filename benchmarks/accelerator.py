@@ -87,7 +87,7 @@ def kernels(run: Callable[[int], Any], rounds: int, folder: Path) -> None:
         print(f"    {micro / 1e3 / rounds:8.4f} ms {often[name] / rounds:7.1f}×  {name[:110]}")
 
 
-def very_many(clients: int, rounds: int) -> None:
+def very_many(clients: int, rounds: int, repeats: int) -> None:
     """Logistic regression with that many clients resident: what the host needs, and client updates a second."""
     case = Case(**{**LOGISTIC.__dict__, "clients": clients, "asked": min(LOGISTIC.asked, clients)})
     # On a processor JAX arrays, which are taken as they are; to an accelerator what the host has is sent.
@@ -95,11 +95,12 @@ def very_many(clients: int, rounds: int) -> None:
     owners = case.owners()
     size = sum(column.nbytes for column in columns.values())
     began = time.perf_counter()
+    print("rows made", flush=True)
     data = ss.ClientData.from_arrays(columns, client=owners)
     made, peak = time.perf_counter() - began, peak_bytes()
     del columns, owners
     run = {"engine": engine(case, data, callbacks=[lambda chunk: print(f"round {chunk.round}", flush=True)])}
-    found = a_round(run, max(1, rounds // 10), rounds, 3)["engine"]
+    found = a_round(run, max(1, rounds // 10), rounds, repeats)["engine"]
     print(
         f"{clients:,} clients × {case.rows} rows × {case.features} features, {size / 1e9:.1f} GB: taken in within "
         f"{made:.0f} s, the host's peak {peak / 1e9:.1f} GB, {peak / size:.2f}× the data; m = {case.asked:,}, "
@@ -116,11 +117,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--profile", type=Path)
+    parser.add_argument("--narrow", action="store_true", help="also with clients that compute in bfloat16")
     parser.add_argument("--clients", type=int, help="instead: logistic regression with so many clients")
     asked = parser.parse_args()
     print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}; ms a round", flush=True)
     if asked.clients is not None:
-        very_many(asked.clients, asked.rounds)
+        very_many(asked.clients, asked.rounds, asked.repeats)
         return
     for number in asked.only if asked.only is not None else range(len(CASES)):
         big = CASES[number]
@@ -133,6 +135,8 @@ def main() -> None:
             "engine": engine(case, clients),
             "probe": probe(case, clients.rows.columns, case.start()),
         }
+        if asked.narrow:
+            runs["narrow"] = engine(case, clients, compute_dtype="bfloat16")
         if asked.profile is not None:
             for name, run in runs.items():
                 print(name, case.name, flush=True)
@@ -141,7 +145,7 @@ def main() -> None:
         floor = 1e3 * case.least_bytes / BANDWIDTH
         print(
             f"| {case.name} | {found['engine']:.3f} | {found['probe']:.3f} | {found['engine'] / found['probe']:.2f} | "
-            f"{floor:.3f} | data in {made:.1f} s",
+            f"{floor:.3f} | data in {made:.1f} s" + (f", in bfloat16 {found['narrow']:.3f}" if asked.narrow else ""),
             flush=True,
         )
 
