@@ -15,7 +15,7 @@ from softswitch.clients.evaluation import Overview
 from softswitch.clients.oracle import Oracle
 from softswitch.engines.one_round import RoundView, applied, asked, believed_overview, decided
 from softswitch.method import robust, round
-from softswitch.method.memory import Memory, Places, nothing_remembered
+from softswitch.method.memory import Memory, Places, Remembered, nothing_remembered
 from softswitch.method.messages import Reports
 from softswitch.method.rules import Rule
 from softswitch.method.weighting import maximum
@@ -204,14 +204,17 @@ def _words(oracle: Oracle) -> int:
 
 @partial(jax.jit, static_argnames="remembers")
 def start(params: Any, rule: Rule, oracle: Oracle, *, remembers: bool) -> round.State:
-    """The state before round 0, compiled."""
-    if not remembers:
-        return round.start(params, rule, oracle.constraints, clients=oracle.client_count)
+    """The state before round 0, compiled; no two of its arrays are the same, nor one of ``params``."""
+    nothing = _nothing_remembered(params, oracle) if remembers else None
+    fresh = round.start(params, rule, oracle.constraints, nothing, clients=oracle.client_count)
+    return jax.tree.map(jnp.copy, fresh)
+
+
+def _nothing_remembered(params: Any, oracle: Oracle) -> Remembered:
     sums = jax.eval_shape(lambda: oracle.report(params, oracle.draw(jax.random.key(0)))[0]).sums
-    nothing = nothing_remembered(
+    return nothing_remembered(
         oracle.client_count, oracle.constraints, None if sums is None else sums.shape[1], float_dtype(params)
     )
-    return round.start(params, rule, oracle.constraints, nothing, clients=oracle.client_count)
 
 
 @jax.jit

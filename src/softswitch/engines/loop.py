@@ -58,7 +58,9 @@ def _run(
     key, length = jax.random.key(seed), request.engine.chunk_length(request.oracle)
     program, rounds, seconds = request.program(length), request.rounds, request.settings.seconds
     records, done, stopped, late = list[Record](), 0, False, False
-    state = request.engine.apart(request.first_state(rule) if cycles is None else cycles.begin())
+    state = request.first_state(rule) if cycles is None else cycles.begin()
+    if cycles is not None or request.warm_start is not None:
+        state = request.engine.apart(state)
     if kept is not None and (there := kept.latest(state, length)) is not None:
         state, records, done = request.engine.apart(there.state), [there.record], there.done
         began -= there.seconds
