@@ -28,6 +28,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--work", nargs="+", default=(), help="work and tables whose name has one of these words")
     parser.add_argument("--quick", action="store_true", help="a look: short turns, small tables")
+    parser.add_argument("--turns", type=int, default=5, help="how often each candidate is timed")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a turn, about")
     parser.add_argument("--save", type=Path, default=None, help="a JSON file for everything found")
     return parser.parse_args()
 
@@ -69,13 +71,13 @@ def main() -> None:
             print(f"{model}: after a round all agree to {max(apart.values()):.0e}", flush=True)
         print()
         for work in works:
-            rows = updates.measured(work, candidates, *((2, 0.1) if asked.quick else (5, 1.0)))
+            rows = updates.measured(work, candidates, *((2, 0.1) if asked.quick else (asked.turns, asked.seconds)))
             keep("updates", rows)
             print("\n".join(updates.table(rows)), flush=True)
     if "accuracy" in asked.parts:
         for work in works:
             if work.model == "cnn":
-                goal, turns, rounds = (0.5, 1, 20) if asked.quick else (0.95, 3, 400)
+                goal, turns, rounds = (0.5, 1, 20) if asked.quick else (0.95, min(3, asked.turns), 400)
                 shortened = replace(work, rows=60) if asked.quick else work
                 rows = accuracy.raced(shortened, candidates, turns, goal, rounds, 5)
                 keep("accuracy", rows)
@@ -83,7 +85,7 @@ def main() -> None:
     if "solutions" in asked.parts:
         for case in solutions.cases(asked.quick):
             if wanted(case.name):
-                rows = solutions.solved(case, asked.only, quick=asked.quick)
+                rows = solutions.solved(case, asked.only, quick=asked.quick, turns=min(3, asked.turns))
                 keep("solutions", rows)
                 print("\n".join(solutions.table(case, rows)), flush=True)
 

@@ -20,7 +20,7 @@ def raced(
 ) -> list[Row]:
     """One row a candidate: medians over seeds, with the number of threads that is fastest for it."""
     work = file_of(workload, "race")
-    tried = [(one, threads) for one in candidates if one.races for threads in one.threads]
+    tried = [(one, threads) for one in candidates if one.races for threads in one.threads(workload.model)]
     with ExitStack() as stack:
         workers = [stack.enter_context(Worker(one, work, threads)) for one, threads in tried]
         for worker in workers:
@@ -36,7 +36,7 @@ def raced(
             "seconds": statistics.median(run["seconds"] for run in seen),
             "rounds": statistics.median(run["rounds"] for run in seen),
             "accuracy": min(run["accuracy"] for run in seen),
-            "threads": threads if len(one.threads) > 1 else None,
+            "threads": threads if one.in_torch else None,
             "reached": all(run["accuracy"] >= accuracy for run in seen),
         }
         if one.name not in rows or row["seconds"] < rows[one.name]["seconds"]:

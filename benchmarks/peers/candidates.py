@@ -16,8 +16,9 @@ class Candidate:
         script: in the folder ``rounds``.
         environment: whose Python; "": ours.
         word: for the script.
-        threads: how many threads it is tried with; the fastest counts. PyTorch is often faster with one, and on a
-            machine that others use too by far. JAX takes the cores that it finds.
+        in_torch: networks are tried with one thread and with two, and the faster counts; logistic regression has one
+            thread, since PyTorch shares out nothing so small. JAX takes the cores that it finds.
+        rounds: of a turn; 0: as many as take about a second.
         races: whether it takes part in the race to an accuracy.
     """
 
@@ -26,8 +27,13 @@ class Candidate:
     script: str
     environment: str = ""
     word: str = ""
-    threads: tuple[int, ...] = (2,)
+    in_torch: bool = False
+    rounds: int = 0
     races: bool = True
+
+    def threads(self, model: str) -> tuple[int, ...]:
+        """How many threads it is tried with; for JAX the number says nothing."""
+        return (1,) if not self.in_torch or model == "logistic" else (1, 2)
 
 
 OURS = Candidate("softswitch, rounds", "softswitch", "with_softswitch.py", word="averaging")
@@ -37,11 +43,11 @@ CANDIDATES = (
     CALL,
     Candidate("softswitch, switching", "softswitch", "with_softswitch.py", word="switching", races=False),
     Candidate("FedJAX", "fedjax", "with_fedjax.py", "fedjax"),
-    Candidate("pfl-research", "pfl", "with_pfl.py", "pfl", threads=(1, 2)),
-    Candidate("Flower, Ray simulation", "flower", "with_flower.py", races=False),
-    Candidate("PyTorch, usual loop", "torch", "with_torch.py", word="usual", threads=(1, 2)),
-    Candidate("PyTorch, lean loop", "torch", "with_torch.py", word="lean", threads=(1, 2)),
-    Candidate("PyTorch, torch.func.vmap", "torch", "with_torch.py", word="vmap", threads=(1, 2)),
+    Candidate("pfl-research", "pfl", "with_pfl.py", "pfl", in_torch=True),
+    Candidate("Flower, Ray simulation", "flower", "with_flower.py", rounds=4, races=False),
+    Candidate("PyTorch, usual loop", "torch", "with_torch.py", word="usual", in_torch=True),
+    Candidate("PyTorch, lean loop", "torch", "with_torch.py", word="lean", in_torch=True),
+    Candidate("PyTorch, torch.func.vmap", "torch", "with_torch.py", word="vmap", in_torch=True),
     Candidate("DrJAX", "drjax", "with_drjax.py", "drjax"),
 )
 

@@ -65,10 +65,10 @@ def enough_rounds(worker: Worker, wanted: float) -> int:
 def measured(workload: Workload, candidates: Sequence[Candidate], turns: int, wanted: float) -> list[Row]:
     """One row a candidate: the median of its turns, with the number of threads that is fastest for it."""
     work = file_of(workload, "work")
-    tried = [(one, threads) for one in candidates for threads in one.threads]
+    tried = [(one, threads) for one in candidates for threads in one.threads(workload.model)]
     with ExitStack() as stack:
         workers = [stack.enter_context(Worker(one, work, threads)) for one, threads in tried]
-        rounds = [enough_rounds(worker, wanted) for worker in workers]
+        rounds = [one.rounds or enough_rounds(worker, wanted) for (one, _), worker in zip(tried, workers, strict=True)]
         rates: list[list[float]] = [[] for _ in tried]
         for turn in range(turns):
             for i, worker in enumerate(workers):
@@ -86,7 +86,7 @@ def measured(workload: Workload, candidates: Sequence[Candidate], turns: int, wa
                 "slowest": min(seen),
                 "fastest": max(seen),
                 "rounds": many,
-                "threads": threads if len(one.threads) > 1 else None,
+                "threads": threads if one.in_torch else None,
                 "versions": using,
             }
     return list(rows.values())
