@@ -21,7 +21,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 def python_of(environment: str, folder: Path = FOLDER) -> Path:
     """The Python of an environment; "": the one that runs this.
 
-    It is made beside its place and moved there when it is whole, so that an interrupted one is made anew.
+    A file in it says that it is whole; one without, from an interrupted installation, is made anew.
     """
     if not environment:
         return Path(sys.executable)

@@ -22,9 +22,14 @@ NEAR = 0.01
 """F may be above F* by this share of it."""
 ROUNDING = 1e-6
 """G may be above the bound by so much: models are computed in float32."""
-FULL = ("flights, neyman-pearson", "mortgages, demographic-parity", "diamonds, neyman-pearson", "adult, equal-opportunity")
+FULL = (
+    "flights, neyman-pearson",
+    "mortgages, demographic-parity",
+    "diamonds, neyman-pearson",
+    "adult, equal-opportunity",
+)
 QUICK = ("cancer, neyman-pearson",)
-PATIENCE = 600.0
+PATIENCE = 300.0
 """Seconds after which a method that ends by itself is not waited for any more."""
 LONG = 60.0
 """A run of so many seconds is not repeated."""
@@ -91,7 +96,9 @@ def write(case: Case, judge: Judge, path: Path, seconds: float) -> Path:
     return path
 
 
-def solved(case: Case, only: Collection[str], *, quick: bool = False, seconds: float = 30.0, turns: int = 3) -> list[Row]:
+def solved(
+    case: Case, only: Collection[str], *, quick: bool = False, seconds: float = 30.0, turns: int = 3
+) -> list[Row]:
     """One row a solver; those that end by themselves take turns, and the median counts.
 
     Args:

@@ -100,8 +100,12 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
     yield "| | updates a second | slowest and fastest turn | softswitch's rounds are | its whole call is |"
     yield "|---|---|---|---|---|"
     for row in rows:
-        name = row["name"] + ("" if row["threads"] is None else f" ({row['threads']} thread{'s'[: row['threads'] - 1]})")
-        times = ("", "") if row["name"].startswith("softswitch") else tuple(_times(a / row["rate"]) for a in (ours, call))
+        name = row["name"] + (
+            "" if row["threads"] is None else f" ({row['threads']} thread{'s'[: row['threads'] - 1]})"
+        )
+        times = (
+            ("", "") if row["name"].startswith("softswitch") else tuple(_times(a / row["rate"]) for a in (ours, call))
+        )
         spread = f"{_rate(row['slowest'])} to {_rate(row['fastest'])}"
         yield f"| {name} | {_rate(row['rate'])} | {spread} | {times[0]} | {times[1]} |"
     yield ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -61,11 +62,9 @@ class Worker:
         """Give an order and wait for its answer."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        try:
+        with suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps({"do": do, **order}) + "\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            pass
         line = self._process.stdout.readline()
         if not line:
             last = self._log_path.read_text(encoding="utf-8").strip().splitlines()[-1:]
@@ -81,10 +80,8 @@ class Worker:
     ) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        try:
+        with suppress(BrokenPipeError):
             self._process.stdin.close()
-        except BrokenPipeError:
-            pass
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:

@@ -6,8 +6,9 @@ from functools import partial
 
 import cooper
 import torch
-from torch_case import SETTINGS, TorchCase, run
+
 from models_noted import CaseFile, Trace, solve
+from torch_case import SETTINGS, TorchCase, run
 
 
 class WorstClient(cooper.ConstrainedMinimizationProblem):
@@ -24,9 +25,7 @@ class WorstClient(cooper.ConstrainedMinimizationProblem):
     def compute_cmp_state(self, w: torch.Tensor) -> cooper.CMPState:
         """Loss and violations at w."""
         f, g = self.problem.values(w)
-        return cooper.CMPState(
-            loss=f.max(), observed_constraints={self.bounds: cooper.ConstraintState(violation=g)}
-        )
+        return cooper.CMPState(loss=f.max(), observed_constraints={self.bounds: cooper.ConstraintState(violation=g)})
 
 
 def method(case: CaseFile, trace: Trace) -> None:

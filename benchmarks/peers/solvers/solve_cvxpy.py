@@ -5,6 +5,7 @@ from __future__ import annotations
 import cvxpy as cp
 import numpy as np
 from scipy import sparse
+
 from models_noted import CaseFile, Trace, solve
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from fairlearn.reductions import DemographicParity, ExponentiatedGradient, TruePositiveRateParity
 from scipy import special
 from sklearn.linear_model import LogisticRegression
-from models_noted import CaseFile, Trace, solve
 
 from benchmarks.tables.cases import CASES, Case
+from models_noted import CaseFile, Trace, solve
 
 
 def method(case_file: CaseFile, trace: Trace) -> None:

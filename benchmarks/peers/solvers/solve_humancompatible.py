@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from humancompatible.train.dual_optim import ALM
-from torch_case import SETTINGS, TorchCase, run
+
 from models_noted import CaseFile, Trace, solve
+from torch_case import SETTINGS, TorchCase, run
 
 
 def method(case: CaseFile, trace: Trace) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from scipy import optimize, sparse, special
+
 from models_noted import CaseFile, Trace, solve
 
 SAFE = 1e-7

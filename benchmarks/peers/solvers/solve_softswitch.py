@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from models_noted import CaseFile, Trace, solve
 
 import softswitch as ss
 from benchmarks.tables.cases import CASES, Case
+from models_noted import CaseFile, Trace, solve
 from softswitch.tables.kinds import problem_of_kind
 
 
@@ -29,7 +29,7 @@ def method(case_file: CaseFile, trace: Trace) -> None:
         callbacks = [lambda news: trace.note(lambda: vector(news.state.params))]
         rule = ss.SoftmaxSGM(tolerance=case.tolerance)
         result = ss.solve(made.problem, data, rule, callbacks=callbacks, progress=False)
-        trace.note(lambda result=result: vector(result.params))  # type: ignore[misc]
+        trace.note(lambda result=result: vector(result.params))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import product
 
 import torch
+
 from models_noted import CaseFile, Trace
 
 PARTS = (1 / 15, 1 / 4, 1)

@@ -1,1 +1,0 @@
-"""One script a peer: rounds of federated averaging. Each runs under the Python of that peer's own environment."""
