@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from benchmarks.peers.candidates import Candidate
-from benchmarks.peers.updates import file_of
+from benchmarks.peers.updates import file_of, named
 from benchmarks.peers.workers import Worker
 from benchmarks.peers.workloads import Workload
 
@@ -50,9 +50,6 @@ def table(rows: Sequence[Row], accuracy: float) -> Iterator[str]:
     yield f"| | seconds to {accuracy:.0%} | rounds | of softswitch's rounds |"
     yield "|---|---|---|---|"
     for row in rows:
-        name = row["name"] + (
-            "" if row["threads"] is None else f" ({row['threads']} thread{'s'[: row['threads'] - 1]})"
-        )
         seconds = f"{row['seconds']:.1f}" if row["reached"] else f"not reached: {row['accuracy']:.1%}"
-        yield f"| {name} | {seconds} | {row['rounds']:.0f} | {row['seconds'] / fastest:.1f}× |"
+        yield f"| {named(row)} | {seconds} | {row['rounds']:.0f} | {row['seconds'] / fastest:.1f}× |"
     yield ""

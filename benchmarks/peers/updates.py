@@ -100,15 +100,17 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
     yield "| | updates a second | slowest and fastest turn | softswitch's rounds are | its whole call is |"
     yield "|---|---|---|---|---|"
     for row in rows:
-        name = row["name"] + (
-            "" if row["threads"] is None else f" ({row['threads']} thread{'s'[: row['threads'] - 1]})"
-        )
-        times = (
-            ("", "") if row["name"].startswith("softswitch") else tuple(_times(a / row["rate"]) for a in (ours, call))
-        )
+        against = () if row["name"].startswith("softswitch") else (ours, call)
+        times = [_times(rate / row["rate"]) for rate in against] or ["", ""]
         spread = f"{_rate(row['slowest'])} to {_rate(row['fastest'])}"
-        yield f"| {name} | {_rate(row['rate'])} | {spread} | {times[0]} | {times[1]} |"
+        yield f"| {named(row)} | {_rate(row['rate'])} | {spread} | {times[0]} | {times[1]} |"
     yield ""
+
+
+def named(row: Row) -> str:
+    """The candidate, and its threads where it has a number of them."""
+    threads = row["threads"]
+    return str(row["name"]) if threads is None else f"{row['name']} ({threads} thread{'' if threads == 1 else 's'})"
 
 
 def _rate(rate: float) -> str:

@@ -1,4 +1,4 @@
-"""The comparison with peers: the work is the same for all, answers are read rightly, and the page says who took part."""
+"""The comparison with peers: the work is the same for all, answers are read rightly, the page says who took part."""
 
 import importlib
 from dataclasses import replace
@@ -92,7 +92,7 @@ def test_other_work_is_refused(elsewhere, monkeypatch):
 
     monkeypatch.setattr(updates, "Worker", Stand)
     assert updates.disagreement(WORKLOADS[0], [OURS]) == {OURS.name: 0.0}
-    with pytest.raises(RuntimeError, match="not the same work.*lean"):
+    with pytest.raises(RuntimeError, match=r"not the same work.*lean"):
         updates.disagreement(WORKLOADS[0], [OURS, LEAN])
 
 
