@@ -36,6 +36,10 @@ LONG = 60.0
 Row = dict[str, Any]
 
 
+class NoAnswerError(Exception):
+    """Why a solver has none."""
+
+
 @dataclass(frozen=True)
 class Solver:
     """A peer that solves the problem.
@@ -45,12 +49,14 @@ class Solver:
         script: in the folder ``solvers``.
         environment: whose Python; "": ours.
         kinds: of constraints that it can state; none named: all.
+        goes_on: it has no end of its own; several settings are tried, once each, and the best counts.
     """
 
     name: str
     script: str
     environment: str = ""
     kinds: tuple[str, ...] = ()
+    goes_on: bool = False
 
 
 SOLVERS = {
@@ -60,8 +66,10 @@ SOLVERS = {
     "fairlearn": Solver(
         "Fairlearn, ExponentiatedGradient", "solve_fairlearn.py", kinds=("demographic-parity", "equal-opportunity")
     ),
-    "cooper": Solver("Cooper", "solve_cooper.py"),
-    "humancompatible": Solver("humancompatible-train, ALM", "solve_humancompatible.py", "humancompatible"),
+    "cooper": Solver("Cooper", "solve_cooper.py", goes_on=True),
+    "humancompatible": Solver(
+        "humancompatible-train, ALM", "solve_humancompatible.py", "humancompatible", goes_on=True
+    ),
 }
 
 
@@ -117,37 +125,34 @@ def solved(
         if (not only or key in (*only, "softswitch")) and (not one.kinds or case.kind in one.kinds)
     }
     told: dict[str, list[list[Row]]] = {key: [] for key in chosen}
+    why: dict[str, str] = {}
     for turn in range(turns):
         for key, one in chosen.items():
-            goes_on = key in ("cooper", "humancompatible")
-            if turn and (goes_on or not told[key][0] or told[key][0][0]["seconds"] > LONG):
-                continue  # long enough, or no answer the first time
-            told[key].append(judged(one, judge, work))
+            if key in why or (turn and (one.goes_on or told[key][0][0]["seconds"] > LONG)):
+                continue
+            try:
+                told[key].append(judged(one, judge, work))
+            except NoAnswerError as reason:
+                why[key] = str(reason)
     optimum = known(case).optimum
     rows = []
     for key, one in chosen.items():
-        runs = [run for run in told[key] if run]
-        settings = [setting["setting"] for setting in runs[0]] if runs else []
-        found = []
-        for i, setting in enumerate(settings):
-            each = [run[i] for run in runs]
-            first = [row["first"] for row in each]
-            found.append(
-                each[0]
-                | {
-                    "name": one.name,
-                    "setting": setting,
-                    "first": statistics.median(first) if all(one is not None for one in first) else None,
-                    "seconds": statistics.median(row["seconds"] for row in each),
-                }
-            )
-        if not found:
-            rows.append({"name": one.name, "setting": "", "case": case.name, "none": True})
-        elif key in ("cooper", "humancompatible"):
-            rows.append(min(found, key=_rank))
+        if key in why:
+            rows.append({"name": one.name, "setting": "", "none": why[key]})
         else:
-            rows += found
+            found = [{"name": one.name, **row} for row in medians(told[key])]
+            rows += [min(found, key=_rank)] if one.goes_on else found
     return [row | {"case": case.name, "optimum": optimum} for row in rows]
+
+
+def medians(runs: Sequence[Sequence[Row]]) -> Iterator[Row]:
+    """Setting by setting; what the first run found, with the median seconds of all."""
+    for each in zip(*runs, strict=True):
+        firsts = [row["first"] for row in each if row["first"] is not None]
+        yield each[0] | {
+            "first": statistics.median(firsts) if len(firsts) == len(each) else None,
+            "seconds": statistics.median(row["seconds"] for row in each),
+        }
 
 
 def _rank(row: Row) -> tuple[float, float]:
@@ -156,8 +161,13 @@ def _rank(row: Row) -> tuple[float, float]:
 
 
 def judged(one: Solver, judge: Judge, work: Path) -> list[Row]:
-    """A solver's run, setting by setting; nothing where it gave no answer in time."""
+    """A solver's run, setting by setting.
+
+    Raises:
+        NoAnswerError: it failed, or took too long.
+    """
     place, out = HERE / "solvers", FOLDER / "work" / "trace.npz"
+    out.parent.mkdir(parents=True, exist_ok=True)
     out.unlink(missing_ok=True)
     ours = () if one.environment else (ROOT / "src", ROOT)
     log = FOLDER / "logs" / f"{one.script.removesuffix('.py')}.log"
@@ -172,8 +182,10 @@ def judged(one: Solver, judge: Judge, work: Path) -> list[Row]:
                 timeout=PATIENCE,
                 check=True,
             )
-        except subprocess.TimeoutExpired:
-            return []
+        except subprocess.TimeoutExpired as late:
+            raise NoAnswerError(f"no answer in {PATIENCE:.0f} s") from late
+        except subprocess.CalledProcessError as failed:
+            raise NoAnswerError(f"failed: {log.read_text(encoding='utf-8').strip().splitlines()[-1]}") from failed
     with np.load(out) as file:
         settings, setting, seconds, models = (file[key] for key in ("settings", "setting", "seconds", "models"))
     tolerance, optimum = judge.case.tolerance, known(judge.case).optimum
@@ -211,7 +223,7 @@ def table(case: Case, rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         name = row["name"] + (f" ({row['setting']})" if row["setting"] else "")
         if row.get("none"):
-            yield f"| {name} | no answer in {PATIENCE:.0f} s | – | – | – | – |"
+            yield f"| {name} | {row['none']} | – | – | – | – |"
             continue
         first = "never" if row["first"] is None else f"{row['first']:.2f}"
         best, end = (_excess(row[what], about.optimum) for what in ("best", "objective"))

@@ -119,6 +119,14 @@ def test_a_solver_that_finds_the_optimum_is_seen_to(elsewhere):
     assert "| nobody | never | none |" in "\n".join(solutions.table(case, [never]))
 
 
+def test_a_solver_without_an_answer_has_a_row_that_says_why(elsewhere, monkeypatch):
+    monkeypatch.setattr(solutions, "PATIENCE", 0.01)
+    (case,) = solutions.cases(quick=True)
+    rows = solutions.solved(case, ["slsqp"], quick=True)
+    assert [row["none"] for row in rows] == ["no answer in 0 s"] * 2
+    assert "| SLSQP (SciPy) | no answer in 0 s |" in "\n".join(solutions.table(case, rows))
+
+
 def test_only_those_asked_for_take_part():
     assert {one.peer for one in chosen(["flower"])} == {"softswitch", "flower"}
     assert chosen([]) == CANDIDATES

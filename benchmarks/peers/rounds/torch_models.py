@@ -11,8 +11,8 @@ Params = dict[str, torch.Tensor]
 
 
 def tensors(arrays: dict[str, Any]) -> Params:
-    """Copies of arrays."""
-    return {name: torch.tensor(array) for name, array in arrays.items()}
+    """Copies of arrays or tensors."""
+    return {name: torch.as_tensor(array).detach().clone() for name, array in arrays.items()}
 
 
 def outputs(model: str, params: Params, x: torch.Tensor) -> torch.Tensor:
