@@ -109,5 +109,5 @@ WORKLOADS = (
     Workload("logistic regression, n = 100, d = 30, E = 5", "logistic", 100, 100, 160, 30),
     Workload("logistic regression, n = 100, d = 100, E = 5", "logistic", 100, 100, 160, 100),
     Workload("network 100→64→1, n = 1,000, m = 100, E = 5", "mlp", 1000, 100, 160, 100),
-    Workload("CNN on MNIST, n = 100, m = 10, E = 5", "cnn", 100, 10, 600),
+    Workload("CNN on MNIST, n = 100, m = 10, E = 5", "cnn", 100, 10, 100),
 )

@@ -8,6 +8,7 @@ from functools import lru_cache
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+
 from serve import Work
 from torch_models import loss
 
@@ -27,8 +28,8 @@ def work_of(path: str) -> Work:
 def train(message: Message, context: Context) -> Message:
     """E local steps from the server's parameters."""
     work = work_of(os.environ[WORK])
-    client, whole = int(context.node_config["partition-id"]), bool(message.content["config"][WHOLE])
-    local = {name: torch.from_numpy(array.numpy().copy()) for name, array in message.content["arrays"].items()}
+    client, whole = int(context.node_config["partition-id"]), bool(message.content.config_records["config"][WHOLE])
+    local = {name: torch.from_numpy(array.numpy().copy()) for name, array in message.content.array_records["arrays"].items()}
     x, y = torch.from_numpy(work.x[client]), torch.from_numpy(work.y[client]).long()
     for _ in range(work.steps):
         rows = slice(None) if whole else torch.randint(work.rows, (work.batch,))

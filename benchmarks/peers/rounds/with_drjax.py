@@ -8,6 +8,7 @@ import drjax
 import jax
 import jax.numpy as jnp
 import numpy as np
+
 from jax_models import labels, losses
 from serve import Arrays, Clock, Watch, Work, serve, versions
 

@@ -7,6 +7,7 @@ from typing import Any
 import fedjax
 import jax
 import numpy as np
+
 from jax_models import labels, losses
 from serve import Arrays, Clock, Watch, Work, serve, versions
 

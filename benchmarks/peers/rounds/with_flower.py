@@ -12,11 +12,12 @@ import time
 from typing import Any
 
 import numpy as np
-from flower_client import WHOLE, WORK, app
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
+
+from flower_client import WHOLE, WORK, app
 from serve import Arrays, Watch, Work, serve, versions
 
 WARM = 2

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 from pfl.aggregate.simulate import SimulatedBackend
-from pfl.algorithm.federated_averaging import FederatedAveraging
 from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
 from pfl.callback.base import TrainingProcessCallback
 from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
@@ -17,6 +17,7 @@ from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
+
 from serve import Arrays, Clock, Watch, Work, serve, versions
 from torch_models import Module, labels
 

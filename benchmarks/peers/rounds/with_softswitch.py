@@ -6,14 +6,16 @@ averaging, timed with all that a call of ``solve`` does besides rounds: it check
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import jax
 import numpy as np
-from jax_models import labels, losses
-from serve import Arrays, Clock, Watch, Work, serve, versions
 
 import softswitch as ss
+from jax_models import labels, losses
+from serve import Arrays, Clock, Watch, Work, serve, versions
+from softswitch.engines import compiled
 
 NO_BOUND = 1e30
 
@@ -50,25 +52,28 @@ class Softswitch:
         return np.concatenate(parts)
 
     def train(self, rounds: int, whole: bool, seed: int, watch: Watch | None, every: int) -> tuple[Arrays, float]:
-        """One call of ``solve``.
+        """One call of ``solve``; where it is looked at, its chunks are as short as that, compiled beforehand."""
+        if watch is None:
+            return self._solve(rounds, whole, seed, None)
+        usual, compiled.CHUNK_ROUNDS = compiled.CHUNK_ROUNDS, every
+        try:
+            self._solve(every, whole, seed, None)
+            return self._solve(rounds, whole, seed, watch)
+        finally:
+            compiled.CHUNK_ROUNDS = usual
 
-        A look would have to wait for the end of a chunk of rounds. Since rounds depend on the seed and their number
-        alone, shorter runs are looked at instead, and the one that is long enough is run again and timed.
-        """
-        if watch is not None:
-            for enough in range(every, rounds + 1, every):
-                if watch(self._solve(enough, whole, seed)[0]):
-                    break
-            rounds = enough
-        return self._solve(rounds, whole, seed)
-
-    def _solve(self, rounds: int, whole: bool, seed: int) -> tuple[Arrays, float]:
+    def _solve(self, rounds: int, whole: bool, seed: int, watch: Watch | None) -> tuple[Arrays, float]:
         work, clock = self.work, Clock()
-        in_rounds = 0.0
+        in_rounds = looking = 0.0
 
-        def looked(news: Any) -> None:
-            nonlocal in_rounds
-            in_rounds = news.seconds
+        def looked(news: Any) -> bool:
+            nonlocal in_rounds, looking
+            in_rounds = news.seconds - looking
+            began = time.perf_counter()
+            with clock.stopped():
+                ends = watch is not None and watch(news.state.params)
+            looking += time.perf_counter() - began
+            return ends
 
         result = ss.solve(
             self.problem,

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from serve import Arrays, Clock, Watch, Work, serve, versions
 from torch_models import Module, Params, labels, loss, tensors
 
