@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from benchmarks.peers.candidates import Candidate
-from benchmarks.peers.updates import file_of, named
+from benchmarks.peers.updates import named, written
 from benchmarks.peers.workers import Worker
 from benchmarks.peers.workloads import Workload
 
@@ -19,9 +19,9 @@ def raced(
     workload: Workload, candidates: Sequence[Candidate], turns: int, accuracy: float, rounds: int, every: int
 ) -> list[Row]:
     """One row a candidate: medians over seeds, with the number of threads that is fastest for it."""
-    work = file_of(workload, "race")
     tried = [(one, threads) for one in candidates if one.races for threads in one.threads(workload.model)]
     with ExitStack() as stack:
+        work = stack.enter_context(written(workload))
         workers = [stack.enter_context(Worker(one, work, threads)) for one, threads in tried]
         for worker in workers:
             worker.ask("time", rounds=2, seed=0)  # compiles

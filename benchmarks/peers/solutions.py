@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 from collections.abc import Collection, Iterator, Sequence
@@ -118,7 +119,7 @@ def solved(
     """
     judge = Judge(case)
     seconds, turns = (2.0, 1) if quick else (seconds, turns)
-    work = write(case, judge, FOLDER / "work" / "case.npz", seconds)
+    work = write(case, judge, FOLDER / "work" / f"case-{os.getpid()}.npz", seconds)
     chosen = {
         key: one
         for key, one in SOLVERS.items()
@@ -134,6 +135,7 @@ def solved(
                 told[key].append(judged(one, judge, work))
             except NoAnswerError as reason:
                 why[key] = str(reason)
+    work.unlink()
     optimum = known(case).optimum
     rows = []
     for key, one in chosen.items():
@@ -166,7 +168,7 @@ def judged(one: Solver, judge: Judge, work: Path) -> list[Row]:
     Raises:
         NoAnswerError: it failed, or took too long.
     """
-    place, out = HERE / "solvers", FOLDER / "work" / "trace.npz"
+    place, out = HERE / "solvers", FOLDER / "work" / f"models-{os.getpid()}.npz"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.unlink(missing_ok=True)
     ours = () if one.environment else (ROOT / "src", ROOT)
@@ -188,6 +190,7 @@ def judged(one: Solver, judge: Judge, work: Path) -> list[Row]:
             raise NoAnswerError(f"failed: {log.read_text(encoding='utf-8').strip().splitlines()[-1]}") from failed
     with np.load(out) as file:
         settings, setting, seconds, models = (file[key] for key in ("settings", "setting", "seconds", "models"))
+    out.unlink()
     tolerance, optimum = judge.case.tolerance, known(judge.case).optimum
     rows = []
     for i, name in enumerate(settings):

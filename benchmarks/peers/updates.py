@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,9 +22,14 @@ MOST_ROUNDS = 20_000
 Row = dict[str, Any]
 
 
-def file_of(workload: Workload, name: str) -> Any:
-    """The work as a file."""
-    return workload.write(FOLDER / "work" / f"{name}.npz", FOLDER)
+@contextmanager
+def written(workload: Workload) -> Iterator[Path]:
+    """The work as a file, while it is needed; runs beside each other have their own."""
+    path = workload.write(FOLDER / "work" / f"{workload.model}-{os.getpid()}.npz", FOLDER)
+    try:
+        yield path
+    finally:
+        path.unlink()
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
@@ -37,12 +44,12 @@ def disagreement(workload: Workload, candidates: Sequence[Candidate]) -> dict[st
 
     Every client takes part, and takes all of its rows in every local step.
     """
-    work = file_of(workload.small, "small")
     found: dict[str, dict[str, Any]] = {}
-    for one in candidates:
-        if one.word not in ("call", "switching"):
-            with Worker(one, work, 1) as worker:
-                found[one.name] = worker.ask("check")["params"]
+    with written(workload.small) as work:
+        for one in candidates:
+            if one.word not in ("call", "switching"):
+                with Worker(one, work, 1) as worker:
+                    found[one.name] = worker.ask("check")["params"]
     apart = {name: difference(params, found[OURS.name]) for name, params in found.items()}
     wrong = {name: far for name, far in apart.items() if not far <= SAME}
     if wrong:
@@ -64,9 +71,9 @@ def enough_rounds(worker: Worker, wanted: float) -> int:
 
 def measured(workload: Workload, candidates: Sequence[Candidate], turns: int, wanted: float) -> list[Row]:
     """One row a candidate: the median of its turns, with the number of threads that is fastest for it."""
-    work = file_of(workload, "work")
     tried = [(one, threads) for one in candidates for threads in one.threads(workload.model)]
     with ExitStack() as stack:
+        work = stack.enter_context(written(workload))
         workers = [stack.enter_context(Worker(one, work, threads)) for one, threads in tried]
         rounds = [one.rounds or enough_rounds(worker, wanted) for (one, _), worker in zip(tried, workers, strict=True)]
         rates: list[list[float]] = [[] for _ in tried]

@@ -29,7 +29,9 @@ def train(message: Message, context: Context) -> Message:
     """E local steps from the server's parameters."""
     work = work_of(os.environ[WORK])
     client, whole = int(context.node_config["partition-id"]), bool(message.content.config_records["config"][WHOLE])
-    local = {name: torch.from_numpy(array.numpy().copy()) for name, array in message.content.array_records["arrays"].items()}
+    local = {
+        name: torch.from_numpy(array.numpy().copy()) for name, array in message.content.array_records["arrays"].items()
+    }
     x, y = torch.from_numpy(work.x[client]), torch.from_numpy(work.y[client]).long()
     for _ in range(work.steps):
         rows = slice(None) if whole else torch.randint(work.rows, (work.batch,))

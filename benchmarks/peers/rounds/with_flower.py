@@ -1,6 +1,7 @@
 """Flower's simulation under Ray, a worker on each core: its own FedAvg strategy with clients in PyTorch.
 
-Seconds are those of the rounds; the start of Ray and the first rounds, in which workers import and read, are not counted.
+Seconds are those of the rounds; the start of Ray and the first rounds, in which workers
+import and read, are not counted.
 """
 
 from __future__ import annotations

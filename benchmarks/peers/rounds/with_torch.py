@@ -1,7 +1,7 @@
 """Federated averaging in plain PyTorch, three ways.
 
-Words on the command line: "usual", as tutorials write it, a copied module and an optimiser for each client; "lean", only
-what the mathematics needs, on bare tensors; "vmap", all clients of a round at once by ``torch.func``.
+Words on the command line: "usual", as tutorials write it, a copied module and an optimiser for each client; "lean",
+only what the mathematics needs, on bare tensors; "vmap", all clients of a round at once by ``torch.func``.
 """
 
 from __future__ import annotations
