@@ -30,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a look: short turns, small tables")
     parser.add_argument("--turns", type=int, default=5, help="how often each candidate is timed")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn, about")
+    parser.add_argument("--accuracy", type=float, default=0.95, help="what the race is to")
     parser.add_argument("--save", type=Path, default=None, help="a JSON file for everything found")
     return parser.parse_args()
 
@@ -77,8 +78,8 @@ def main() -> None:
     if "accuracy" in asked.parts:
         for work in works:
             if work.model == "cnn":
-                goal, turns, rounds = (0.5, 1, 20) if asked.quick else (0.95, min(3, asked.turns), 400)
-                shortened = replace(work, rows=60) if asked.quick else work
+                goal, turns, rounds = (0.5, 1, 20) if asked.quick else (asked.accuracy, min(3, asked.turns), 400)
+                shortened = replace(work, rows=40) if asked.quick else work
                 rows = accuracy.raced(shortened, candidates, turns, goal, rounds, 5)
                 keep("accuracy", rows)
                 print("\n".join(accuracy.table(rows, goal)), flush=True)

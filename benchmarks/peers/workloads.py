@@ -65,10 +65,9 @@ class Workload:
                 "test_y": test_y,
             }
         generator = np.random.default_rng(0)
-        shape = (self.clients + 1, self.rows, self.features)
-        x = generator.normal(size=shape).astype(np.float32)
+        x = generator.normal(size=(self.clients + 1, self.rows, self.features)).astype(np.float32)
         truth = generator.normal(size=self.features) / np.sqrt(self.features)
-        y = (x @ truth + 0.5 * generator.normal(size=shape[:2]) > 0).astype(np.int32)
+        y = (x @ truth + 0.5 * generator.normal(size=x.shape[:2]) > 0).astype(np.int32)
         return {"x": x[:-1], "y": y[:-1], "test_x": x[-1], "test_y": y[-1]}
 
     def start(self) -> dict[str, np.ndarray]:
