@@ -30,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a look: short turns, small tables")
     parser.add_argument("--turns", type=int, default=5, help="how often each candidate is timed")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn, about")
+    parser.add_argument("--threads", type=int, default=2, choices=(1, 2), help="for PyTorch's networks, at most")
     parser.add_argument("--accuracy", type=float, default=0.95, help="what the race is to")
     parser.add_argument("--save", type=Path, default=None, help="a JSON file for everything found")
     return parser.parse_args()
@@ -64,7 +65,7 @@ def main() -> None:
     def wanted(name: str) -> bool:
         return not asked.work or any(word in name for word in asked.work)
 
-    candidates = installed(chosen(asked.only))
+    candidates = installed(tuple(replace(one, most_threads=asked.threads) for one in chosen(asked.only)))
     works = [work for work in WORKLOADS if wanted(work.name)]
     if "updates" in asked.parts:
         for model in dict.fromkeys(work.model for work in works):

@@ -18,6 +18,7 @@ class Candidate:
         word: for the script.
         in_torch: networks are tried with one thread and with two, and the faster counts; logistic regression has one
             thread, since PyTorch shares out nothing so small. JAX takes the cores that it finds.
+        most_threads: 1 leaves out the trial with two, which on a machine that others use may take for ever.
         rounds: of a turn; 0: as many as take about a second.
         races: whether it takes part in the race to an accuracy.
     """
@@ -28,12 +29,13 @@ class Candidate:
     environment: str = ""
     word: str = ""
     in_torch: bool = False
+    most_threads: int = 2
     rounds: int = 0
     races: bool = True
 
     def threads(self, model: str) -> tuple[int, ...]:
         """How many threads it is tried with; for JAX the number says nothing."""
-        return (1,) if not self.in_torch or model == "logistic" else (1, 2)
+        return (1,) if not self.in_torch or model == "logistic" or self.most_threads == 1 else (1, 2)
 
 
 OURS = Candidate("softswitch, rounds", "softswitch", "with_softswitch.py", word="averaging")

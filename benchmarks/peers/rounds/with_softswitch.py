@@ -1,7 +1,7 @@
 """softswitch's rounds, through ``solve``: with equal weights and no bound, which is federated averaging, or as it is.
 
 Words on the command line: "averaging"; "switching", the method itself with a bound on the loss of one class; "call",
-averaging, timed with all that a call of ``solve`` does besides rounds: checks, and judging start and answer on all rows.
+averaging, timed with all that a call of ``solve`` does beside rounds: checks, and judging start and answer on all rows.
 """
 
 from __future__ import annotations
