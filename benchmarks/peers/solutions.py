@@ -1,0 +1,242 @@
+"""Seconds to a solution of problems on public tables: a model within the bound whose F is at most 1% above F*."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers.environments import FOLDER, python_of
+from benchmarks.peers.workers import HERE, ROOT, surroundings
+from benchmarks.tables.cases import CASES, Case
+from benchmarks.tables.known import known
+from benchmarks.tables.opponents import Judge
+from benchmarks.tables.reference import Means
+
+NEAR = 0.01
+"""F may be above F* by this share of it."""
+ROUNDING = 1e-6
+"""G may be above the bound by so much: models are computed in float32."""
+FULL = (
+    "flights, neyman-pearson",
+    "mortgages, demographic-parity",
+    "diamonds, neyman-pearson",
+    "adult, equal-opportunity",
+)
+QUICK = ("cancer, neyman-pearson",)
+PATIENCE = 300.0
+"""Seconds after which a method that ends by itself is not waited for any more."""
+LONG = 60.0
+"""A run of so many seconds is not repeated."""
+Row = dict[str, Any]
+
+
+class NoAnswerError(Exception):
+    """Why a solver has none."""
+
+
+@dataclass(frozen=True)
+class Solver:
+    """A peer that solves the problem.
+
+    Attributes:
+        name: as tables have it.
+        script: in the folder ``solvers``.
+        environment: whose Python; "": ours.
+        kinds: of constraints that it can state; none named: all.
+        goes_on: it has no end of its own; several settings are tried, once each, and the best counts.
+    """
+
+    name: str
+    script: str
+    environment: str = ""
+    kinds: tuple[str, ...] = ()
+    goes_on: bool = False
+
+
+SOLVERS = {
+    "softswitch": Solver("softswitch, its defaults", "solve_softswitch.py"),
+    "slsqp": Solver("SLSQP (SciPy)", "solve_slsqp.py"),
+    "cvxpy": Solver("CVXPY, Clarabel", "solve_cvxpy.py", kinds=("neyman-pearson", "group-loss")),
+    "fairlearn": Solver(
+        "Fairlearn, ExponentiatedGradient", "solve_fairlearn.py", kinds=("demographic-parity", "equal-opportunity")
+    ),
+    "cooper": Solver("Cooper", "solve_cooper.py", goes_on=True),
+    "humancompatible": Solver(
+        "humancompatible-train, ALM", "solve_humancompatible.py", "humancompatible", goes_on=True
+    ),
+}
+
+
+def cases(quick: bool) -> tuple[Case, ...]:
+    """The tables that are tried, the largest first."""
+    names = QUICK if quick else FULL
+    return tuple(next(case for case in CASES if case.name == name) for name in names)
+
+
+def write(case: Case, judge: Judge, path: Path, seconds: float) -> Path:
+    """The case as a file for the scripts."""
+    rows = judge.rows
+
+    def shares(means: Means) -> dict[str, np.ndarray]:
+        table = means.weights.tocoo()
+        return {"mean": table.row, "row": table.col, "weight": table.data}
+
+    parts = {"objectives": shares(rows.objectives), "constraints": shares(rows.constraints)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(
+        path,
+        allow_pickle=False,
+        name=np.array(case.name),
+        x=rows.x,
+        y=rows.y,
+        tolerance=np.array(case.tolerance),
+        seconds=np.array(seconds),
+        of_loss=np.array(rows.constraints.of_loss),
+        both_sides=np.array(rows.constraints.both_sides),
+        **{f"{name}.{key}": array for name, every in parts.items() for key, array in every.items()},
+    )
+    return path
+
+
+def solved(
+    case: Case, only: Collection[str], *, quick: bool = False, seconds: float = 30.0, turns: int = 3
+) -> list[Row]:
+    """One row a solver; those that end by themselves take turns, and the median counts.
+
+    Args:
+        case: the problem.
+        only: these solvers beside ours; all where none is named.
+        quick: one turn, and few seconds.
+        seconds: for each setting of the methods that go on for ever.
+        turns: how often.
+    """
+    judge = Judge(case)
+    seconds, turns = (2.0, 1) if quick else (seconds, turns)
+    work = write(case, judge, FOLDER / "work" / f"case-{os.getpid()}.npz", seconds)
+    chosen = {
+        key: one
+        for key, one in SOLVERS.items()
+        if (not only or key in (*only, "softswitch")) and (not one.kinds or case.kind in one.kinds)
+    }
+    told: dict[str, list[list[Row]]] = {key: [] for key in chosen}
+    why: dict[str, str] = {}
+    for turn in range(turns):
+        for key, one in chosen.items():
+            if key in why or (turn and (one.goes_on or told[key][0][0]["seconds"] > LONG)):
+                continue
+            try:
+                told[key].append(judged(one, judge, work))
+            except NoAnswerError as reason:
+                why[key] = str(reason)
+    work.unlink()
+    optimum = known(case).optimum
+    rows = []
+    for key, one in chosen.items():
+        if key in why:
+            rows.append({"name": one.name, "setting": "", "none": why[key]})
+        else:
+            found = [{"name": one.name, **row} for row in medians(told[key])]
+            rows += [min(found, key=_rank)] if one.goes_on else found
+    return [row | {"case": case.name, "optimum": optimum} for row in rows]
+
+
+def medians(runs: Sequence[Sequence[Row]]) -> Iterator[Row]:
+    """Setting by setting; what the first run found, with the median seconds of all."""
+    for each in zip(*runs, strict=True):
+        firsts = [row["first"] for row in each if row["first"] is not None]
+        yield each[0] | {
+            "first": statistics.median(firsts) if len(firsts) == len(each) else None,
+            "seconds": statistics.median(row["seconds"] for row in each),
+        }
+
+
+def _rank(row: Row) -> tuple[float, float]:
+    """The earliest to the goal; where none gets there, the smallest F within the bound."""
+    return (np.inf if row["first"] is None else row["first"], row["best"])
+
+
+def judged(one: Solver, judge: Judge, work: Path) -> list[Row]:
+    """A solver's run, setting by setting.
+
+    Raises:
+        NoAnswerError: it failed, or took too long.
+    """
+    place, out = HERE / "solvers", FOLDER / "work" / f"models-{os.getpid()}.npz"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.unlink(missing_ok=True)
+    ours = () if one.environment else (ROOT / "src", ROOT)
+    log = FOLDER / "logs" / f"{one.script.removesuffix('.py')}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w", encoding="utf-8") as printed:
+        try:
+            subprocess.run(
+                [str(python_of(one.environment)), str(place / one.script), str(work), str(out)],
+                env=surroundings(2, place, *ours),
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                timeout=PATIENCE,
+                check=True,
+            )
+        except subprocess.TimeoutExpired as late:
+            raise NoAnswerError(f"no answer in {PATIENCE:.0f} s") from late
+        except subprocess.CalledProcessError as failed:
+            raise NoAnswerError(f"failed: {log.read_text(encoding='utf-8').strip().splitlines()[-1]}") from failed
+    with np.load(out) as file:
+        settings, setting, seconds, models = (file[key] for key in ("settings", "setting", "seconds", "models"))
+    out.unlink()
+    tolerance, optimum = judge.case.tolerance, known(judge.case).optimum
+    rows = []
+    for i, name in enumerate(settings):
+        reached = []
+        for model, second in zip(models[setting == i], seconds[setting == i], strict=True):
+            score = model if len(model) == len(judge.rows.y) else judge.rows.x @ model
+            values = judge.judge("", score)
+            reached.append((second, values.objective, values.constraint))
+        within = [(second, f) for second, f, g in reached if g <= tolerance + ROUNDING]
+        rows.append(
+            {
+                "setting": str(name),
+                "first": next((second for second, f in within if f <= (1 + NEAR) * optimum), None),
+                "seconds": reached[-1][0],
+                "objective": reached[-1][1],
+                "constraint": reached[-1][2],
+                "best": min((f for _, f in within), default=np.inf),
+            }
+        )
+    return rows
+
+
+def table(case: Case, rows: Sequence[Row]) -> Iterator[str]:
+    """One case's rows in Markdown."""
+    about = known(case)
+    yield (
+        f"**{case.name}**: {about.rows:,} rows, {about.clients} clients, {about.features} features; "
+        f"F* = {about.optimum:.4f}, bound {case.tolerance:g}"
+    )
+    yield ""
+    yield "| | seconds to 1% | best F within the bound | in the end: F | G | after seconds |"
+    yield "|---|---|---|---|---|---|"
+    for row in rows:
+        name = row["name"] + (f" ({row['setting']})" if row["setting"] else "")
+        if row.get("none"):
+            yield f"| {name} | {row['none']} | – | – | – | – |"
+            continue
+        first = "never" if row["first"] is None else f"{row['first']:.2f}"
+        best, end = (_excess(row[what], about.optimum) for what in ("best", "objective"))
+        yield f"| {name} | {first} | {best} | {end} | {row['constraint']:.4f} | {row['seconds']:.1f} |"
+    yield ""
+
+
+def _excess(objective: float, optimum: float) -> str:
+    """F, and how far it is above F*."""
+    if not np.isfinite(objective):
+        return "none"
+    share = round(100 * (objective / optimum - 1), 1) + 0.0  # no minus before a zero
+    return f"{objective:.4f} ({share:+.1f}%)"

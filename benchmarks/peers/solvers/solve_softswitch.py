@@ -1,0 +1,36 @@
+"""softswitch with its defaults: nothing is chosen but the tolerance. Once with compilation, once compiled already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import softswitch as ss
+from benchmarks.tables.cases import CASES, Case
+from models_noted import CaseFile, Trace, solve
+from softswitch.tables.kinds import problem_of_kind
+
+
+def vector(params: Any) -> np.ndarray:
+    """Weights, the constant last."""
+    (layer,) = params
+    return np.append(np.asarray(layer["w"], float)[:, 0], np.asarray(layer["b"], float))
+
+
+def method(case_file: CaseFile, trace: Trace) -> None:
+    """Iterates after each chunk of rounds, and the answer."""
+    case: Case = next(one for one in CASES if one.name == case_file.name)
+    columns, client = case.columns()
+    for setting in ("with compilation", "compiled already"):
+        trace.begin(setting)
+        made = problem_of_kind(case.kind, columns["x"].shape[1], ())
+        data = ss.ClientData.from_arrays(columns, client, strata=made.strata)
+        callbacks = [lambda news: trace.note(lambda: vector(news.state.params))]
+        rule = ss.SoftmaxSGM(tolerance=case.tolerance)
+        result = ss.solve(made.problem, data, rule, callbacks=callbacks, progress=False)
+        trace.note(lambda result=result: vector(result.params))
+
+
+if __name__ == "__main__":
+    solve(method)

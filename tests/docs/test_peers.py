@@ -1,0 +1,160 @@
+"""The comparison with peers: the work is the same for all, answers are read rightly, the page says who took part."""
+
+import importlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.peers import solutions, updates, workers
+from benchmarks.peers.candidates import CALL, CANDIDATES, OURS, Candidate, chosen
+from benchmarks.peers.environments import PACKAGES, python_of
+from benchmarks.peers.workloads import WORKLOADS
+from benchmarks.tables.cases import CASES
+from benchmarks.tables.opponents import Judge
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
+LEAN = Candidate("PyTorch, lean loop", "torch", "with_torch.py", word="lean")
+
+
+@pytest.fixture
+def rounds(monkeypatch):
+    """The scripts of the rounds, as modules."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "peers" / "rounds"))
+    return importlib.import_module
+
+
+@pytest.fixture
+def elsewhere(monkeypatch, tmp_path):
+    """Whatever is built is built there."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def no_images(folder):
+    generator = np.random.default_rng(0)
+    x, y = generator.uniform(size=(400, 28, 28, 1)).astype(np.float32), generator.integers(10, size=400, dtype=np.int32)
+    return x, y, x[:50], y[:50]
+
+
+@pytest.mark.parametrize("model", ["logistic", "mlp", "cnn"])
+def test_our_round_and_plain_pytorch_are_the_same_work(model, rounds, elsewhere, monkeypatch):
+    monkeypatch.setattr("benchmarks.peers.workloads.mnist", no_images)
+    workload = next(one for one in WORKLOADS if one.model == model and one.steps > 1)
+    path = workload.small.write(elsewhere / "work.npz", elsewhere)
+    work = rounds("serve").Work(str(path))
+    ours, _ = rounds("with_softswitch").Softswitch(work, "averaging").train(1, True, 0, None, 1)
+    assert updates.difference(ours, work.start) > 1e-3
+    for word in ("usual", "lean", "vmap"):
+        theirs, seconds = rounds("with_torch").Torch(work, word).train(1, True, 0, None, 1)
+        assert updates.difference(ours, theirs) < 1e-5
+        assert seconds > 0
+
+
+def test_a_script_answers_as_it_is_asked(elsewhere):
+    workload = WORKLOADS[0].small
+    path = workload.write(elsewhere / "work.npz", elsewhere)
+    with workers.Worker(LEAN, path, 1) as worker:
+        assert np.shape(worker.ask("check")["params"]["w"]) == (workload.features,)
+        told = worker.ask("time", rounds=3, seed=1)
+        assert told["updates"] == 3 * workload.participants
+        assert told["seconds"] > 0
+        race = worker.ask("race", accuracy=0.6, rounds=40, every=2, seed=0)
+        assert race["accuracy"] >= 0.6
+        assert race["rounds"] == 2 * len(race["seen"]) < 40
+        assert "torch" in worker.ask("versions")["versions"]
+
+
+def test_a_script_that_fails_says_why(elsewhere):
+    path = WORKLOADS[0].small.write(elsewhere / "work.npz", elsewhere)
+    with (
+        workers.Worker(replace(LEAN, word="nonsense"), path, 1) as worker,
+        pytest.raises(RuntimeError, match="KeyError: 'nonsense'"),
+    ):
+        worker.ask("versions")
+
+
+def test_other_work_is_refused(elsewhere, monkeypatch):
+    class Stand:
+        def __init__(self, candidate, work, threads):
+            self.off = 0.0 if candidate is OURS else 1e-3
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def ask(self, do):
+            return {"params": {"w": [1.0 + self.off]}}
+
+    monkeypatch.setattr(updates, "Worker", Stand)
+    assert updates.disagreement(WORKLOADS[0], [OURS]) == {OURS.name: 0.0}
+    with pytest.raises(RuntimeError, match=r"not the same work.*lean"):
+        updates.disagreement(WORKLOADS[0], [OURS, LEAN])
+
+
+def test_ratios_are_by_the_same_rows():
+    def row(name, rate):
+        return {"work": "some", "name": name, "rate": rate, "slowest": rate, "fastest": rate, "threads": None}
+
+    lines = list(updates.table([row(OURS.name, 1000.0), row(CALL.name, 500.0), row("FedJAX", 10.0)]))
+    assert lines[-2] == "| FedJAX | 10.0 | 10.0 to 10.0 | 100× | 50× |"
+
+
+def test_a_solver_that_finds_the_optimum_is_seen_to(elsewhere):
+    case = next(case for case in CASES if case.table == "cancer")
+    judge = Judge(case)
+    work = solutions.write(case, judge, elsewhere / "case.npz", 1.0)
+    (found,) = solutions.judged(solutions.SOLVERS["slsqp"], judge, work)
+    optimum = solutions.known(case).optimum
+    assert found["best"] == pytest.approx(optimum, rel=1e-4)
+    assert found["constraint"] <= case.tolerance + solutions.ROUNDING
+    assert 0 < found["first"] <= found["seconds"]
+    text = "\n".join(solutions.table(case, [{"name": "SLSQP (SciPy)", "case": case.name, **found}]))
+    assert "(+0.0%)" in text
+    never = found | {"first": None, "best": np.inf, "name": "nobody"}
+    assert "| nobody | never | none |" in "\n".join(solutions.table(case, [never]))
+
+
+def test_a_solver_without_an_answer_has_a_row_that_says_why(elsewhere, monkeypatch):
+    monkeypatch.setattr(solutions, "PATIENCE", 0.01)
+    (case,) = solutions.cases(quick=True)
+    rows = solutions.solved(case, ["slsqp"], quick=True)
+    assert [row["none"] for row in rows] == ["no answer in 0 s"] * 2
+    assert "| SLSQP (SciPy) | no answer in 0 s |" in "\n".join(solutions.table(case, rows))
+
+
+def test_only_those_asked_for_take_part():
+    assert {one.peer for one in chosen(["flower"])} == {"softswitch", "flower"}
+    assert chosen([]) == CANDIDATES
+
+
+def test_an_environment_is_made_once(elsewhere, monkeypatch):
+    calls = []
+
+    def run(line, check):
+        calls.append(line)
+        (elsewhere / "drjax").mkdir(exist_ok=True)
+
+    monkeypatch.setattr("benchmarks.peers.environments.subprocess.run", run)
+    (elsewhere / "drjax").mkdir()
+    (elsewhere / "drjax" / "left by an interrupted one").touch()
+    for _ in range(2):
+        assert python_of("drjax", elsewhere) == elsewhere / "drjax" / "bin" / "python"
+    assert len(calls) == 2
+    assert calls[1][-2:] == list(PACKAGES["drjax"])
+    assert [file.name for file in (elsewhere / "drjax").iterdir()] == ["whole"]
+
+
+def test_the_page_names_everybody_and_all_work():
+    for name in (*(one.name for one in CANDIDATES), *(one.name for one in solutions.SOLVERS.values())):
+        assert f"| {name}" in PAGE, name
+    for workload in WORKLOADS:
+        assert f"**{workload.name}**" in PAGE
+    for case in solutions.cases(quick=False):
+        assert f"**{case.name}**" in PAGE
+    for packages in PACKAGES.values():
+        assert packages[0] in PAGE
