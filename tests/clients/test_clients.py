@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from softswitch.clients import client_data
 
 
 def ragged():
@@ -118,3 +119,25 @@ def test_strata_by_combinations_of_columns():
     np.testing.assert_array_equal(one.stratum_sizes, [[2, 2], [2, 2]])
     with pytest.raises(ValueError, match="strata must name a column of data"):
         ss.ClientData.from_arrays(data, client=[0] * 8, strata=("group", "sex"))
+
+
+def test_arrays_that_nobody_can_write_to_are_kept_as_they_are():
+    x = jnp.arange(12.0).reshape(6, 2)
+    ordered = ss.ClientData.from_arrays({"x": x}, client=[0, 0, 1, 1, 1, 2])
+    assert ordered.rows.columns["x"] is x
+    mixed = ss.ClientData.from_arrays({"x": x}, client=[1, 0, 1, 0, 1, 2])
+    np.testing.assert_array_equal(mixed.rows.columns["x"], np.asarray(x)[[1, 3, 0, 2, 4, 5]])
+    with pytest.raises(ValueError, match=r"data\['x'\] must be finite, but 1 rows hold NaN .*client 2"):
+        ss.ClientData.from_arrays({"x": x.at[5, 0].set(jnp.nan)}, client=[0, 0, 1, 1, 1, 2])
+
+
+@pytest.mark.parametrize("buffer", ["_HostBuffer", "_DeviceBuffer"])
+@pytest.mark.parametrize("order", [[0, 0, 1, 1, 1, 2, 2], [2, 0, 1, 1, 0, 2, 1]])
+def test_rows_are_taken_in_block_by_block(monkeypatch, buffer, order):
+    monkeypatch.setattr(client_data, "_BLOCK_BYTES", 24)  # three rows of two numbers
+    monkeypatch.setattr(client_data, "_HostBuffer", getattr(client_data, buffer))
+    x = np.arange(14, dtype=np.float32).reshape(7, 2)
+    clients = ss.ClientData.from_arrays({"x": x}, client=order)
+    np.testing.assert_array_equal(clients.rows.columns["x"], x[np.argsort(order, kind="stable")])
+    x[:] = 0
+    assert np.asarray(clients.rows.columns["x"]).any(), "the user's array is not shared"

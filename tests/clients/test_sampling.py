@@ -7,7 +7,15 @@ import pytest
 from scipy import stats
 
 import softswitch as ss
-from softswitch.clients.sampling import batching, below, choose_clients, subset, words_to_choose
+from softswitch.clients.sampling import (
+    batching,
+    below,
+    choose_clients,
+    enough_for,
+    first_distinct,
+    subset,
+    words_to_choose,
+)
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
 
 
@@ -31,7 +39,31 @@ def test_subsets_are_uniform():
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
-@pytest.mark.parametrize(("n", "m"), [(20, 20), (20, 10), (20, 1), (9000, 5000)])
+def test_first_distinct_draws_are_uniform_too():
+    words = bits(2, (20_000, enough_for(3, 6)))
+    drawn = np.sort(jax.vmap(lambda some: first_distinct(some, jnp.int32(6), 3))(words), axis=1)
+    assert (np.diff(drawn, axis=1) > 0).all()
+    _, counts = np.unique(drawn, axis=0, return_counts=True)
+    assert len(counts) == 20
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_first_distinct_are_the_first_in_the_order_drawn():
+    wanted = np.array([5, 2, 5, 5, 0, 2, 7, 1], np.uint64)
+    words = jnp.asarray(((wanted * 2**32) // 8 + 1).astype(np.uint32))
+    np.testing.assert_array_equal(below(words, jnp.int32(8)), wanted)
+    np.testing.assert_array_equal(first_distinct(words, jnp.int32(8), 4), [5, 2, 0, 7])
+
+
+@pytest.mark.parametrize(("size", "count"), [(5_000, 10_000), (10_000, 100_000), (20_000, 20_000_000)])
+def test_so_many_draws_are_enough_and_few_too_many(size, count):
+    """How many it takes is a sum of geometric numbers: mean and variance summed one by one."""
+    left = count - np.arange(size, dtype=float)
+    mean, variance = (count / left).sum(), (count * (count - left) / left**2).sum()
+    assert mean + 10 * np.sqrt(variance) < enough_for(size, count) < mean + 13 * np.sqrt(variance) + 30
+
+
+@pytest.mark.parametrize(("n", "m"), [(20, 20), (20, 10), (20, 1), (9000, 5000), (20_000, 5000), (3_000_000, 4097)])
 def test_clients_are_drawn_without_replacement(n, m):
     chosen = np.asarray(choose_clients(bits(0, (words_to_choose(n, m),)), n, m))
     assert len(set(chosen.tolist())) == m

@@ -301,6 +301,18 @@ def test_a_constraint_that_is_nan_is_never_called_feasible():
     assert result.violating == (19,)
 
 
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_large_rounds_draw_as_they_go_and_draw_the_same(monkeypatch, clients, participation):
+    options = {"rounds": 20, "participation": participation, "batch_size": 4, "replace": True, "record_clients": True}
+    together = solve(clients, **options)
+    monkeypatch.setattr(engine, "CHUNK_WORDS", 1)
+    monkeypatch.setattr(engine, "chunk_length", lambda oracle: 20)
+    apart = solve(clients, **options)
+    np.testing.assert_array_equal(apart.history.per_client.clients, together.history.per_client.clients)
+    np.testing.assert_allclose(apart.history.objective, together.history.objective, rtol=1e-5)
+    np.testing.assert_allclose(apart.params, together.params, rtol=1e-4, atol=1e-6)
+
+
 def test_a_round_that_fails_is_not_feasible():
     one = ss.ClientData.from_arrays({"x": np.ones(2)}, client=[0, 0])
     problem = ss.Problem(lambda w, b: jnp.log(-b["x"][0]) + w, lambda w, b: 0 * w - 1, jnp.float32(0.0))
