@@ -55,7 +55,11 @@ def test_what_is_run_is_there_and_needs_only_what_is_installed():
     left_out = re.compile(
         r"^\s*(import|from) (torch|playwright|flax|equinox|mlflow|cvxpy|cooper|ray|gymnasium)\b", re.M
     )
-    files = [file for name in TESTS for file in ([ROOT / name] if name.endswith(".py") else (ROOT / name).glob("*.py"))]
+    files = [
+        file
+        for name in TESTS
+        for file in ([ROOT / name] if name.endswith(".py") else sorted((ROOT / name).rglob("*.py")))
+    ]
     assert len(files) > 20
     needing = [str(file.relative_to(ROOT)) for file in files if left_out.search(file.read_text(encoding="utf-8"))]
     assert needing == list(WITH_TORCH)

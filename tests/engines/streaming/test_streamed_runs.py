@@ -127,6 +127,7 @@ def test_pooled_constraint_and_held_out_rows(monkeypatch):
         ss.solve(pooled, streamed, rule, held_out=ss.ClientData.from_list([{"a": np.zeros(3)}]), **asked)
 
 
+@pytest.mark.as_users_compile
 def test_a_run_that_chooses_for_itself():
     in_memory, streamed = both()
     asked = {"rounds": 50, "batch_size": 8, "participation": 0.5}

@@ -21,7 +21,7 @@ from softswitch.clients.oracle import Oracle
 from softswitch.clients.streamed.row_feed import Coming, Stretch
 from softswitch.clients.streamed.streamed_oracle import StreamedOracle
 from softswitch.engines import compiled
-from softswitch.engines.compiled import Pieces, Program, Span
+from softswitch.engines.compiled import Pieces, Program, Span, apart
 from softswitch.engines.one_round import asked, believed_overview
 from softswitch.method import round
 from softswitch.method.memory import Places
@@ -30,6 +30,17 @@ from softswitch.method.weighting import maximum
 from softswitch.problem.parameters import Params
 from softswitch.results.record import Record
 
+__all__ = [
+    "apart",
+    "chunk_length",
+    "depends_on",
+    "direction_size",
+    "like_records",
+    "report",
+    "run_chunk",
+    "scatter",
+    "start",
+]
 REPORTS_TO_SCATTER = 32
 
 
@@ -95,7 +106,7 @@ def run_chunk(
     return state, jax.tree.map(lambda *rows: np.concatenate(rows), *records)
 
 
-_play = partial(jax.jit, static_argnames="program")(compiled.chunk)
+_play = partial(jax.jit, static_argnames="program", donate_argnames="state")(compiled.chunk)
 
 
 def _rounds_together(program: Program, span: Span, length: int, k: int, end: int) -> int:
