@@ -68,7 +68,7 @@ def kernels(run: Callable[[int], Any], rounds: int, folder: Path) -> None:
     run(rounds)
     with jax.profiler.trace(str(folder)):
         run(rounds)
-    (file,) = folder.rglob("*.trace.json.gz")
+    file = max(folder.rglob("*.trace.json.gz"), key=lambda one: one.stat().st_mtime)
     events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
     names = {e["pid"]: e["args"]["name"] for e in events if e.get("name") == "process_name"}
     threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e.get("name") == "thread_name"}
@@ -120,7 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", type=int, nargs="*", help="lines of the table, from 0")
     parser.add_argument("--scale", type=int, default=1, help="that many times fewer clients, to try it")
-    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--profile", type=Path)
     parser.add_argument("--narrow", action="store_true", help="also with clients that compute in bfloat16")

@@ -47,3 +47,18 @@ def test_other_threads_are_let_alone():
     thread.start()
     thread.join()
     assert done == [True]
+
+
+def test_a_third_one_comes_through():
+    reached = []
+
+    def work():
+        with unbroken():
+            for _ in range(3):
+                signal.raise_signal(signal.SIGINT)
+            reached.append("the end")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert not reached
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

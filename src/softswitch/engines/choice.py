@@ -11,6 +11,7 @@ import numpy as np
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.evaluation import widths_by_size
+from softswitch.clients.streamed.streamed_data import StreamedData
 from softswitch.clients.taking_part import TakingPart, participants_of
 from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule, SoftmaxSGM
@@ -45,6 +46,9 @@ MOMENTUM, LONG_MOMENTUM, LONG_CYCLE = 0.9, 0.99, 1000
 """Of the server optimiser; every second cycle of so many rounds has the larger one."""
 SMOOTHING = 0.8
 """Of remembered reports, where they are noisy."""
+
+MORE_THAN_FIT = 2**62
+"""As many rows as cannot be taken together."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ class Choice:
 
 
 def choose(
-    problem: Problem, clients: ClientData, how: TakingPart, rounds: int | None, memory: Any
+    problem: Problem, clients: ClientData | StreamedData, how: TakingPart, rounds: int | None, memory: Any
 ) -> tuple[Choice, TakingPart, Memory | None]:
     """Choose what is left out, by the sizes of model and data and the start alone."""
     parameters = _costing(size_of(problem.start))
@@ -122,17 +126,24 @@ def choose(
     for_report: Any = how.value_batch_size
     for_update: Any = how.batch_size
     grouped = steps == 1 and m == len(clients) and how.clients_at_once is None
-    all_rows = int(widths_by_size(clients).sum()) if grouped else m * largest
+    most_rows = MOST_ROWS
+    if isinstance(clients, StreamedData):
+        grouped, all_rows, fit = False, m * largest, clients.buffer_bytes // 2 // clients.row_bytes
+        if all_rows > fit:  # nothing may take them all
+            all_rows, largest, a_batch = MORE_THAN_FIT, MORE_THAN_FIT, max(1, fit // (m * (1 + steps)))
+            most_rows = (min(MOST_ROWS[0], a_batch), min(MOST_ROWS[1], a_batch))
+    else:
+        all_rows = int(widths_by_size(clients).sum()) if grouped else m * largest
     if for_update == "auto" and for_report in ("auto", "same", None) and all_rows * (1 + 3 * steps) <= a_round:
         for_report = for_update = None
     elif for_report == "auto" and grouped and all_rows <= a_round:
         for_report, a_round = None, 2 * (a_round - all_rows)
     if for_update == "auto":
-        for_update = _all_or(a_round / 2 / (3 * steps * m * DRAWN), FEWEST_ROWS[0], MOST_ROWS[0], largest)
+        for_update = _all_or(a_round / 2 / (3 * steps * m * DRAWN), FEWEST_ROWS[0], most_rows[0], largest)
     if for_report == "same":
         for_report = for_update
     elif for_report == "auto":
-        for_report = _all_or(a_round / 2 / (m * DRAWN), FEWEST_ROWS[1], MOST_ROWS[1], largest)
+        for_report = _all_or(a_round / 2 / (m * DRAWN), FEWEST_ROWS[1], most_rows[1], largest)
     taken = replace(how, batch_size=for_update, value_batch_size=for_report, by_size=grouped and for_report is None)
     value_rows, update_rows = (
         all_rows if size is None else DRAWN * m * min(size, largest) for size in (for_report, for_update)

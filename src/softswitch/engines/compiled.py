@@ -32,6 +32,9 @@ CHUNK_WORDS = 2**22
 FAST_CHUNK_WORDS = 2**28
 """on an accelerator so many, too many at once: there each round of a chunk that large draws its own."""
 
+OVERWRITES = True
+"""Whether ``run_chunk`` overwrites the state that it is given."""
+
 
 class Span(NamedTuple):
     """The numbers of a run beside the rule's. All are traced: another value compiles nothing.

@@ -78,7 +78,7 @@ def _run(
                 break
             span = request.span(done) if cycles is None else cycles.span(request.span(done))
             method = rule if cycles is None else cycles.rule
-            with unbroken():  # the state before is overwritten on the way
+            with unbroken() if request.engine.OVERWRITES else nullcontext():
                 after, record = request.engine.run_chunk(request.parts(method), program, span, key, state)
                 record = jax.tree.map(np.asarray, record)  # the device keeps nothing of rounds that are over
                 diverged_at = int(after.diverged_at)

@@ -224,7 +224,8 @@ def request(
         every = rounds_between_looks(settings.rounds, evaluated, training)
     if held_out is not None and every == 0:
         raise ValueError("held_out is evaluated every eval_every rounds, but eval_every is 0, which means never")
-    federation = Federation(divided or oracle, problem.start, clients.names, problem.domain)
+    begin = problem.start if divided is None else mesh_engine.free(problem.start)
+    federation = Federation(divided or oracle, begin, clients.names, problem.domain)
     made = request_of(federation, rules, _with(settings, every), warm_start=warm_start, choice=choice)
     return replace(made, on_one_device=on_one_device)
 

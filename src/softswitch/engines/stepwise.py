@@ -29,6 +29,8 @@ from softswitch.results.record import Record
 CHUNK_ROUNDS = 10
 """Rounds from one look at the clock, at callbacks and checkpoints to the next."""
 REPORTS_TO_SCATTER = 32
+OVERWRITES = False
+"""Whether ``run_chunk`` overwrites the state that it is given."""
 
 
 def run_chunk(

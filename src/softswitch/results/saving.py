@@ -16,7 +16,7 @@ from softswitch.support.files import write_atomically, write_json
 from softswitch.support.packed_arrays import read_npz
 
 WORDS, ARRAYS, HISTORY = "result.json", "arrays.safetensors", "history.npz"
-FORMAT = "softswitch result 1"
+FORMAT = "softswitch result 2"
 
 
 def write(folder: Path, words: dict[str, Any], trees: dict[str, Any], history: History) -> None:

@@ -232,3 +232,23 @@ def test_other_data_have_another_fingerprint():
 
     assert of(0.0) == of(0.0)
     assert len({of(0.0), of(1.0), of(0.0, (40, 30)), of(0.0, names="ac")}) == 4
+
+
+def test_another_conversion_into_the_same_folder_leaves_the_rows_of_the_first(tmp_path):
+    data, client = shuffled()
+    parquet_file(tmp_path / "a.parquet", data, client)
+    parquet_file(tmp_path / "b.parquet", {key: column[:50] * 2 for key, column in data.items()}, client[:50])
+    asked = {"columns": {"row": "row"}, "cache": tmp_path / "cache"}
+    first = ss.StreamedData.from_parquet(tmp_path / "a.parquet", "client", **asked)
+    ss.StreamedData.from_parquet(tmp_path / "b.parquet", "client", **asked)
+    same_rows(first, ss.ClientData.from_arrays({"row": data["row"]}, client))
+
+
+def test_a_column_that_is_wider_in_a_later_file_is_refused(tmp_path):
+    data, client = shuffled()
+    parquet_file(tmp_path / "a.parquet", data, client, y=np.zeros(len(client), np.int32))
+    parquet_file(tmp_path / "b.parquet", data, client, y=np.full(len(client), 0.7))
+    with pytest.raises(ValueError, match="'y' must be of one kind in all files, but is int32 first and float64 later"):
+        ss.StreamedData.from_parquet(
+            [tmp_path / "a.parquet", tmp_path / "b.parquet"], "client", columns={"y": "y"}, cache=tmp_path / "cache"
+        )

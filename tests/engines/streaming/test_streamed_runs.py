@@ -346,3 +346,25 @@ def test_an_error_in_the_reading_thread_ends_the_run_with_its_client():
     streamed = ss.StreamedData.from_function(holes, [50, 50, 100], names=["a", "b", "c"])
     with pytest.raises(ValueError, match=r"data\['y'\] must be finite.*client 'c'"):
         ss.solve(ss.Problem(squares, slope, jnp.zeros(2)), streamed, RULE, rounds=5, batch_size=8, eval_every=0)
+
+
+def test_nothing_is_chosen_that_does_not_fit_the_buffer():
+    _, streamed = both(buffer_bytes=20_000, sizes=(60, 90))
+    result = ss.solve(problem(), streamed, ss.SoftmaxSGM(tolerance=0.2), rounds=20)
+    assert len(result.history) == 20, "batches were chosen that fit"
+
+
+def test_a_mean_over_few_of_the_rows_is_not_taken_for_a_mean_over_all():
+    """A rare group: in a small sample of the rows there is none of it."""
+    rare = np.zeros(3000, np.float32)
+    rare[[70, 1500, 2950]] = 1
+    rows = {"x": np.arange(3000, dtype=np.float32) / 3000, "rare": rare}
+
+    def of_the_rare(w, b):
+        weights = b["weight"] * b["rare"]
+        return jnp.dot(weights, b["x"] * w) / jnp.maximum(weights.sum(), 1e-12)
+
+    streamed = ss.StreamedData.from_arrays(rows, np.zeros(3000, int), buffer_bytes=16_000)
+    hidden = ss.Problem(lambda w, b: mean((w - b["x"]) ** 2, b), of_the_rare, jnp.float32(1.0))
+    with pytest.raises(ValueError, match="constraint"):
+        ss.evaluate(hidden, streamed, hidden.start)

@@ -1,5 +1,6 @@
 """Functions that are made anew and yet the same share what was compiled; those that may differ never do."""
 
+import functools
 from dataclasses import dataclass
 from functools import partial
 
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 import softswitch as ss
 from softswitch.engines import compiled
@@ -57,7 +59,26 @@ def test_made_twice_they_are_alike_and_with_another_number_they_are_not(make):
     assert Alike(make(1)) != Alike(make(True)), "equal numbers of another kind compute something else"
 
 
-@pytest.mark.parametrize("value", [[1.0], {"a": 1.0}, np.ones(3), Holder([1.0]), object()])
+class Config:
+    weight = 1.0
+
+
+def by_class():
+    return lambda w: Config.weight * w
+
+
+@functools.wraps(optax.squared_error)
+def scaled(*arguments):
+    return SCALE * optax.squared_error(*arguments)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *([1.0], {"a": 1.0}, np.ones(3), Holder([1.0]), object(), Config, {"a": 1.0}.get, np.poly1d([1.0])),
+        nnx.Linear(1, 1, rngs=nnx.Rngs(0)),
+    ],
+)
 def test_what_may_change_is_like_itself_only(value):
     function = around(value)
     assert Alike(function) == Alike(function)
@@ -75,6 +96,24 @@ def test_a_name_of_the_module_counts_with_what_it_means_now(monkeypatch):
     assert before == Alike(by_global())
     monkeypatch.setitem(globals(), "SCALE", 2.0)
     assert before != Alike(by_global())
+
+
+def test_what_a_class_holds_may_change():
+    assert Alike(by_class()) != Alike(by_class())
+
+
+def test_a_wrapper_that_takes_a_librarys_name_is_still_the_users(monkeypatch):
+    assert scaled.__module__.startswith("optax")
+    before = Alike(around(scaled))
+    monkeypatch.setitem(globals(), "SCALE", 2.0)
+    assert before != Alike(around(scaled))
+
+
+def test_a_function_that_refers_to_very_much_is_not_followed_for_ever():
+    function = loss
+    for _ in range(60):
+        function = (lambda one, other: lambda w, batch: one(w, batch) + other(w, batch))(function, function)
+    assert Alike(function) == Alike(function)
 
 
 def test_functions_that_call_themselves_or_each_other_end():

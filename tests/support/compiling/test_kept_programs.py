@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +49,13 @@ def test_without_a_setting_it_is_below_the_home(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert folder() == tmp_path / ".cache" / "softswitch" / "programs"
+
+
+def test_without_a_home_nothing_is_kept(unset, monkeypatch):
+    def nowhere():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", nowhere)
+    keep_programs()
+    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ

@@ -13,8 +13,8 @@ from softswitch.clients.losses import Losses
 from softswitch.clients.streamed.streamed_data import StreamedData
 from softswitch.problem.parameters import WEIGHT, Batch, Params, float_dtype
 
-ROWS, TRIALS, ROUNDING = 48, 4, 1e-4
-"""Rows to try with, spread over a client's; how often they are parted; and what rounding may make of a mean."""
+ROWS, TRIALS, ROUNDING = 2**14, 4, 1e-4
+"""Rows to try with at most, spread over a client's; how often they are parted; what rounding may make of a mean."""
 FARTHER = (0.0, 0.1, 1.0)
 """How far from the start to try, in standard deviations of random numbers: at the start all rows may be alike."""
 
@@ -25,7 +25,8 @@ def means_over_rows(data: StreamedData, client: int, losses: Losses, start: Para
     A pooled constraint is not tried: its statistics are sums over rows by their meaning.
     """
     total = int(data.sizes[client])
-    rows = np.unique(np.linspace(0, total - 1, min(total, ROWS)).astype(np.int64))
+    fit = max(3, data.buffer_bytes // 2 // data.row_bytes)
+    rows = np.unique(np.linspace(0, total - 1, min(total, ROWS, fit)).astype(np.int64))
     store = data.store(len(rows))
     data.read(int(data.offsets[client, 0]) + rows, store, 0)
     draws, one = np.random.default_rng(0), len(rows) // 3

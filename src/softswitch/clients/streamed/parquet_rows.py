@@ -98,11 +98,16 @@ def _written(paths: Sequence[Path], wanted: ParquetColumns, cache: Path) -> dict
         for i, (key, names) in enumerate(taken.items()):
             own = _joined(key, [_numbers(name, batch[name]) for name in names], wanted)
             if key not in arrays:
-                arrays[key] = np.lib.format.open_memmap(
-                    cache / f"column{i}.npy", mode="w+", dtype=own.dtype, shape=(total, *own.shape[1:])
-                )
+                file = cache / f"column{i}.npy"
+                file.unlink(missing_ok=True)  # whoever has the one before mapped keeps it
+                arrays[key] = np.lib.format.open_memmap(file, mode="w+", dtype=own.dtype, shape=(total, *own.shape[1:]))
             if own.shape[1:] != arrays[key].shape[1:]:
                 raise ValueError(f"{key!r} has rows of shape {own.shape[1:]} and of shape {arrays[key].shape[1:]}")
+            if not np.can_cast(own.dtype, arrays[key].dtype, "safe"):
+                raise ValueError(
+                    f"{key!r} must be of one kind in all files, but is {arrays[key].dtype} first and {own.dtype} "
+                    "later; write it as the wider one in all of them"
+                )
             arrays[key][places] = own
     for array in arrays.values():
         array.flush()  # type: ignore[attr-defined]

@@ -33,6 +33,8 @@ __all__ = [
     "scatter",
     "start",
 ]
+OVERWRITES = False
+"""Whether ``run_chunk`` overwrites the state that it is given."""
 _run_chunk = partial(jax.jit, static_argnames="program")(compiled.chunk)  # what comes from the host is not overwritten
 
 

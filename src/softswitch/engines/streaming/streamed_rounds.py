@@ -42,6 +42,8 @@ __all__ = [
     "start",
 ]
 REPORTS_TO_SCATTER = 32
+OVERWRITES = True
+"""Whether ``run_chunk`` overwrites the state that it is given."""
 
 
 class _Reader:

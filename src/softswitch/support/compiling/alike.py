@@ -2,13 +2,14 @@
 
 ``optax.cosine_decay_schedule(0.1, 500)`` and ``partial(loss, weight=2.0)`` are new objects with every call. Two such
 functions are alike where their code is the same and all that it takes from around it is: numbers and words by their
-value, functions and frozen settings by being alike, modules of known libraries, classes and JAX arrays by being the
-same object. A function that refers to anything else, a list or an object that may change, say, is like itself only.
+value, functions and frozen settings by being alike, JAX arrays and what known libraries have by being the same object.
+A function that refers to anything else, a list, or a class or an object that may change, is like itself only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import sys
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import fields, is_dataclass
 from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -18,6 +19,9 @@ import jax
 
 LIBRARIES = {"builtins", "equinox", "flax", "functools", "itertools", "jax", "math", "numpy", "operator", "optax"}
 """Whose names mean the same as long as the process lives."""
+
+MOST_VALUES = 2000
+"""So many are looked at; a function that refers to more is like itself only."""
 
 
 class Alike:
@@ -29,7 +33,7 @@ class Alike:
 
     def __init__(self, function: Callable[..., Any] | None) -> None:
         self.function = function
-        key = _key(function, ())
+        key = _Keys().of(function)
         self._key: Hashable = _Itself(function) if key is None else key
         self._hash = hash(self._key)
 
@@ -53,43 +57,73 @@ class _Itself:
         return id(self._value)
 
 
-def _key(value: Any, within: tuple[Any, ...]) -> Hashable | None:
-    """What a value is like; None where that cannot be said."""
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
-        return (type(value), repr(value))
-    if isinstance(value, tuple):
-        return _all([type(value), *value], within)
-    if isinstance(value, type | BuiltinFunctionType | jax.Array):
-        return _Itself(value)
+class _Keys:
+    """What values are like; None where that cannot be said."""
+
+    def __init__(self) -> None:
+        self._left, self._within = MOST_VALUES, set[int]()
+
+    def of(self, value: Any) -> Hashable | None:
+        """Of one value."""
+        self._left -= 1
+        if self._left < 0:
+            return None
+        if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+            return (type(value), repr(value))
+        if isinstance(value, tuple):
+            return self._all(type(value), value)
+        if isinstance(value, partial):
+            return self._all(partial, [value.func, value.args, *sorted(value.keywords.items())])
+        if isinstance(value, FunctionType):
+            if id(value) in self._within:  # it calls itself
+                return None
+            self._within.add(id(value))
+            key = self._of_function(value)
+            self._within.discard(id(value))
+            return key
+        if isinstance(value, type):
+            return _Itself(value) if _known(value.__module__) else None
+        if is_dataclass(value) and getattr(type(value), "__dataclass_params__").frozen:  # noqa: B009
+            return self._all(type(value), [getattr(value, entry.name) for entry in fields(value)])
+        return _Itself(value) if _never_changes(value) else None
+
+    def _of_function(self, function: FunctionType) -> Hashable | None:
+        own = _known(function.__globals__.get("__name__", ""))  # ``__module__`` may be another's, by functools.wraps
+        if own and function.__closure__ is None:
+            return _Itself(function)
+        if function.__dict__ and not own:
+            return None
+        try:
+            closed = [cell.cell_contents for cell in function.__closure__ or ()]
+        except ValueError:  # one is not filled yet
+            return None
+        if own:  # nobody else can reach a list that it closes over
+            closed = [tuple(value) if isinstance(value, list) else value for value in closed]
+        around = [] if own else _global_values(function)
+        keywords = sorted((function.__kwdefaults__ or {}).items())
+        return self._all(function.__code__, [function.__defaults__, *keywords, *closed, *around])
+
+    def _all(self, kind: Any, values: Iterable[Any]) -> Hashable | None:
+        keys = []
+        for value in values:
+            key = self.of(value)
+            if key is None:
+                return None
+            keys.append(key)
+        return (kind, *keys)
+
+
+def _never_changes(value: Any) -> bool:
+    """Whether an object is a JAX array, a known library, or one of its own functions by name."""
+    if isinstance(value, jax.Array):
+        return not isinstance(value, jax.core.Tracer)
     if isinstance(value, ModuleType):
-        return _Itself(value) if _known(value.__name__) else None
-    if isinstance(value, partial):
-        return _all([partial, value.func, value.args, *sorted(value.keywords.items())], within)
-    if is_dataclass(value) and getattr(type(value), "__dataclass_params__").frozen:  # noqa: B009
-        return _all([type(value), *(getattr(value, entry.name) for entry in fields(value))], within)
-    if not isinstance(value, FunctionType):
-        return _Itself(value) if _known(getattr(value, "__module__", "") or "") and callable(value) else None
-    if any(value is one for one in within):
-        return ("itself", within.index(value))
-    if _known(value.__module__ or "") and value.__closure__ is None:
-        return _Itself(value)
-    return _of_function(value, (*within, value))
-
-
-def _of_function(function: FunctionType, within: tuple[Any, ...]) -> Hashable | None:
-    code = function.__code__
-    try:
-        closed = [cell.cell_contents for cell in function.__closure__ or ()]
-    except ValueError:  # one is not filled yet
-        return None
-    around = []
-    if _known(function.__module__ or ""):  # nobody else can reach a list that it closes over
-        closed = [tuple(value) if isinstance(value, list) else value for value in closed]
-    else:
-        around = _global_values(function)
-    keywords = sorted((function.__kwdefaults__ or {}).items())
-    rest = _all([function.__defaults__, *keywords, *closed, *around], within)
-    return None if rest is None else (code, rest)
+        return _known(value.__name__)
+    if isinstance(value, BuiltinFunctionType) and value.__self__ is not None:
+        return isinstance(value.__self__, ModuleType) and _known(value.__self__.__name__)
+    module = getattr(value, "__module__", None) or ""
+    home = sys.modules.get(module)
+    return _known(module) and home is not None and getattr(home, getattr(value, "__name__", ""), None) is value
 
 
 def _global_values(function: FunctionType) -> list[Any]:
@@ -101,11 +135,6 @@ def _global_values(function: FunctionType) -> list[Any]:
 def _names(code: CodeType) -> set[str]:
     inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return set(code.co_names).union(*inner)
-
-
-def _all(values: list[Any], within: tuple[Any, ...]) -> Hashable | None:
-    keys = [_key(value, within) for value in values]
-    return None if any(key is None for key in keys) else tuple(keys)
 
 
 def _known(module: str) -> bool:

@@ -16,13 +16,17 @@ def keep_programs() -> None:
 
     JAX_ENABLE_COMPILATION_CACHE=false keeps nothing, JAX_COMPILATION_CACHE_DIR names another folder.
     """
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
+    try:
+        where = folder()
+    except RuntimeError:  # this user has no home
+        return
     settings = {
-        "JAX_COMPILATION_CACHE_DIR": str(folder()),
+        "JAX_COMPILATION_CACHE_DIR": str(where),
         "JAX_COMPILATION_CACHE_MAX_SIZE": str(MOST_BYTES),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(WORTH_KEEPING),
     }
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
-        return
     os.environ |= {name: value for name, value in settings.items() if name not in os.environ}
 
 
