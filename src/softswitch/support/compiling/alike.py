@@ -12,10 +12,12 @@ import sys
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import fields, is_dataclass
 from functools import partial
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import jax
+
+from softswitch.support.compiling.functions import names_in
 
 LIBRARIES = {"builtins", "equinox", "flax", "functools", "itertools", "jax", "math", "numpy", "operator", "optax"}
 """Whose names mean the same as long as the process lives."""
@@ -129,12 +131,7 @@ def _never_changes(value: Any) -> bool:
 def _global_values(function: FunctionType) -> list[Any]:
     """What a function's names mean in its module, those of inner functions included; modules' attributes are not."""
     own = function.__globals__
-    return [pair for name in sorted(_names(function.__code__)) if name in own for pair in (name, own[name])]
-
-
-def _names(code: CodeType) -> set[str]:
-    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
-    return set(code.co_names).union(*inner)
+    return [pair for name in sorted(names_in(function.__code__)) if name in own for pair in (name, own[name])]
 
 
 def _known(module: str) -> bool:

@@ -105,7 +105,7 @@ def _surroundings(function: FunctionType) -> list[Any]:
         except ValueError:  # not yet filled
             continue
     own = function.__globals__
-    for name in sorted(_names(function.__code__) & set(own)):
+    for name in sorted(names_in(function.__code__) & set(own)):
         value = own[name]
         if isinstance(value, FunctionType) and value.__module__ != function.__module__:
             continue  # a library's
@@ -114,7 +114,7 @@ def _surroundings(function: FunctionType) -> list[Any]:
     return found
 
 
-def _names(code: CodeType) -> set[str]:
+def names_in(code: CodeType) -> set[str]:
     """The names that a function's code looks up, inner functions' and comprehensions' included."""
-    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    inner = (names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return set(code.co_names).union(*inner)
