@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from softswitch.problem.domains import Ball as Ball
     from softswitch.problem.domains import Box as Box
     from softswitch.problem.domains import Domain as Domain
+    from softswitch.problem.logistic import logistic_loss as logistic_loss
     from softswitch.problem.means import mean_over as mean_over
     from softswitch.problem.means import share_over as share_over
     from softswitch.problem.pooled import PooledConstraint as PooledConstraint
@@ -134,6 +135,7 @@ _PLACES = {
     "heterogeneity": "guarantees.theory.client_gaps",
     "load": "tables.model",
     "lower_bound": "guarantees.optimality.best_possible",
+    "logistic_loss": "problem.logistic",
     "mean_over": "problem.means",
     "plan": "guarantees.theory.plan_search",
     "reach": "guarantees.unseen_rows.beforehand",

@@ -27,8 +27,8 @@ from softswitch.support.compiling.programs import program_digest
 
 CHUNK_ROUNDS = 250
 """A chunk is at most so many rounds,"""
-CHUNK_WORDS = 2**22
-"""and draws at most so many random numbers at once;"""
+CHUNK_WORDS = 2**21
+"""and draws at most so many random numbers at once: with more than a cache holds each costs three times as much;"""
 FAST_CHUNK_WORDS = 2**28
 """on an accelerator so many, too many at once: there each round of a chunk that large draws its own."""
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from softswitch.problem.logistic import logistic_loss
 from softswitch.problem.means import mean_over
 from softswitch.problem.parameters import Batch, Params
 from softswitch.support import checks
@@ -87,7 +88,7 @@ def probability(params: Network, batch: Batch) -> Float[Array, " rows"]:
 def objective(params: Network, batch: Batch) -> Float[Array, ""]:
     """f_i: the mean binary cross-entropy."""
     score = scores(params, batch["x"])
-    return jnp.average(jnp.logaddexp(0, score) - (batch["y"] == 1) * score, weights=batch["weight"])
+    return jnp.average(logistic_loss(score, batch["y"] == 1), weights=batch["weight"])
 
 
 def false_alarms(params: Network, batch: Batch) -> Float[Array, ""]:
@@ -102,8 +103,7 @@ def misses(params: Network, batch: Batch) -> Float[Array, ""]:
 
 def _class_loss(params: Network, batch: Batch, label: int) -> Float[Array, ""]:
     score = scores(params, batch["x"])
-    loss = jnp.logaddexp(0, score) - (batch["y"] == 1) * score
-    return mean_over(loss, batch["weight"] * (batch["y"] == label))
+    return mean_over(logistic_loss(score, batch["y"] == 1), batch["weight"] * (batch["y"] == label))
 
 
 def count(params: Params) -> int:

@@ -18,6 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.splits import split_dirichlet, split_iid
 from softswitch.problem.domains import Domain
+from softswitch.problem.logistic import logistic_loss
 from softswitch.problem.means import mean_over
 from softswitch.problem.parameters import Batch
 from softswitch.problem.problem import Problem
@@ -26,7 +27,7 @@ from softswitch.problem.problem import Problem
 def class_loss(params: Float[Array, " d"], batch: Batch, label: int) -> Float[Array, ""]:
     """The mean logistic loss over the client's rows of one class; −∞ where it has none."""
     scores = batch["x"] @ params
-    loss = jnp.logaddexp(0, scores) - batch["y"] * scores
+    loss = logistic_loss(scores, batch["y"])
     return mean_over(loss, batch["weight"] * (batch["y"] == label))
 
 
