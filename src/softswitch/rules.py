@@ -5,14 +5,33 @@ from typing import TYPE_CHECKING
 from softswitch.support.lazy import on_first_use
 
 if TYPE_CHECKING:
+    from softswitch.method.at_clients import Asked as Asked
+    from softswitch.method.at_clients import AtClients as AtClients
+    from softswitch.method.at_clients import Consensus as Consensus
+    from softswitch.method.at_clients import ControlVariates as ControlVariates
+    from softswitch.method.directions import Direction as Direction
+    from softswitch.method.directions import Momentum as Momentum
+    from softswitch.method.directions import Optimistic as Optimistic
+    from softswitch.method.directions import Spider as Spider
+    from softswitch.method.directions import Storm as Storm
+    from softswitch.method.rules import TERM as TERM
+    from softswitch.method.rules import Agnostic as Agnostic
+    from softswitch.method.rules import AugmentedLagrangian as AugmentedLagrangian
     from softswitch.method.rules import AverageSGM as AverageSGM
     from softswitch.method.rules import Decision as Decision
+    from softswitch.method.rules import ExactPenalty as ExactPenalty
+    from softswitch.method.rules import FedAvg as FedAvg
     from softswitch.method.rules import HardSGM as HardSGM
+    from softswitch.method.rules import HingePenalty as HingePenalty
     from softswitch.method.rules import LocalLoss as LocalLoss
+    from softswitch.method.rules import NuPI as NuPI
     from softswitch.method.rules import Penalty as Penalty
     from softswitch.method.rules import PrimalDual as PrimalDual
+    from softswitch.method.rules import ProxAL as ProxAL
+    from softswitch.method.rules import QFedAvg as QFedAvg
     from softswitch.method.rules import Reports as Reports
     from softswitch.method.rules import Rule as Rule
+    from softswitch.method.rules import ScaffPD as ScaffPD
     from softswitch.method.rules import SoftmaxSGM as SoftmaxSGM
     from softswitch.method.rules.switching import switch as switch
     from softswitch.method.steps import FallingStep as FallingStep
@@ -20,18 +39,37 @@ if TYPE_CHECKING:
     from softswitch.problem.words import CRITERIA as CRITERIA
 
 _PLACES = {
+    "Agnostic": "method.rules",
+    "Asked": "method.at_clients",
+    "AtClients": "method.at_clients",
+    "AugmentedLagrangian": "method.rules",
     "AverageSGM": "method.rules",
     "CRITERIA": "problem.words",
+    "Consensus": "method.at_clients",
+    "ControlVariates": "method.at_clients",
     "Decision": "method.rules",
+    "Direction": "method.directions",
+    "ExactPenalty": "method.rules",
     "FallingStep": "method.steps",
+    "FedAvg": "method.rules",
     "HardSGM": "method.rules",
+    "HingePenalty": "method.rules",
     "LocalLoss": "method.rules",
+    "Momentum": "method.directions",
     "NormalizedAdam": "method.steps",
+    "NuPI": "method.rules",
+    "Optimistic": "method.directions",
     "Penalty": "method.rules",
     "PrimalDual": "method.rules",
+    "ProxAL": "method.rules",
+    "QFedAvg": "method.rules",
     "Reports": "method.rules",
     "Rule": "method.rules",
+    "ScaffPD": "method.rules",
     "SoftmaxSGM": "method.rules",
+    "Spider": "method.directions",
+    "Storm": "method.directions",
+    "TERM": "method.rules",
     "switch": "method.rules.switching",
 }
 """Where each name lives."""

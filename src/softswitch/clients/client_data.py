@@ -39,6 +39,13 @@ class Rows(NamedTuple):
         """Bytes of one row over all columns."""
         return sum(column.nbytes // len(column) for column in self.columns.values())
 
+    def batch_shapes(self, width: int, dtype: DTypeLike) -> dict[str, Any]:
+        """The shapes of a batch of so many rows whose weights are of this dtype."""
+        shapes = {
+            key: jax.ShapeDtypeStruct((width, *column.shape[1:]), column.dtype) for key, column in self.columns.items()
+        }
+        return shapes | {WEIGHT: jax.ShapeDtypeStruct((width,), dtype)}
+
     def take(self, indices: jax.Array, weights: jax.Array) -> Batch:
         """The batch of these rows, with their weights."""
         columns = {key: _picked(column, indices) for key, column in self.columns.items()}
@@ -166,11 +173,7 @@ class ClientData:
             width: rows a batch has.
             dtype: of the row weights.
         """
-        shapes = {
-            key: jax.ShapeDtypeStruct((width, *column.shape[1:]), column.dtype)
-            for key, column in self.rows.columns.items()
-        }
-        return shapes | {WEIGHT: jax.ShapeDtypeStruct((width,), dtype)}
+        return self.rows.batch_shapes(width, dtype)
 
     def __repr__(self) -> str:
         columns = ", ".join(

@@ -21,6 +21,7 @@ from softswitch.problem.means import mean_over
 from softswitch.problem.parameters import Batch, Params, checked_params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
+from softswitch.support.compiling.row_blocks import by_blocks, bytes_computed
 
 MAX_WIDTHS = 64
 """With functions that ignore row weights each distinct client size is a program of its own: how many are allowed."""
@@ -85,14 +86,22 @@ class WayThrough:
         dtype: Any,
         at_once: AtOnce = slice_of_whole_data,
     ) -> Any:
-        """A function of every client's whole data, in the clients' order; ``at_once`` says how many side by side."""
+        """A function of every client's whole data, in the clients' order; ``at_once`` says how many side by side.
+
+        Where what it makes of them is too much for memory fewer go side by side, and one that is too large for itself
+        goes some of its rows at a time.
+        """
         parts = []
         for clients, width in zip(self.groups, self.widths, strict=True):
+            many, its_rows = at_once(len(clients), width * self.row_bytes), width
+            if many * width > FEW_ROWS:
+                computed = bytes_computed(function, rows.batch_shapes(width, dtype))
+                many, its_rows = min(many, slice_size(len(clients), computed)), slice_size(width, computed // width)
 
-            def one(client: Array, width: int = width) -> Any:
-                return function(rows.take(*whole(rows, client, width, dtype)))
+            def one(client: Array, width: int = width, its_rows: int = its_rows) -> Any:
+                return by_blocks(function, rows.take(*whole(rows, client, width, dtype)), its_rows)
 
-            parts.append(map_slices(one, clients, at_once(len(clients), width * self.row_bytes)))
+            parts.append(map_slices(one, clients, many))
         return jax.tree.map(lambda *leaves: self.in_order(jnp.concatenate(leaves)), *parts)
 
     def in_order(self, values: Array) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from softswitch.clients.sampling import Batching, choose_clients, whole, words_t
 from softswitch.clients.slices import map_slices, slice_size, sum_slices
 from softswitch.method.messages import Decision, LocalLoss, Reports
 from softswitch.problem.parameters import WEIGHT, Batch, Params, float_dtype
-from softswitch.support.per_client import weighted_sum
+from softswitch.support.per_client import some, weighted_sum
 
 FOR_FUNCTIONS = 1
 """Folded into a round's key for the functions that take one: what they draw is not what rows are drawn by."""
@@ -64,6 +64,7 @@ class GradientOracle(Oracle):
         held_out: rows not trained on, to be evaluated beside, and how to go through them; or None.
         by_size: compute clients of similar size together.
         compute_dtype: what reports and gradients are computed in, narrower than the parameters; None: as these are.
+        all_rows: how a client takes all of its rows.
     """
 
     rows: Rows
@@ -78,6 +79,8 @@ class GradientOracle(Oracle):
     held_out: tuple[Rows, WayThrough] | None = None
     by_size: bool = field(default=False, metadata=STATIC)
     compute_dtype: str | None = field(default=None, metadata=STATIC)
+    all_rows: Batching | None = field(default=None, metadata=STATIC)
+    looks_back: ClassVar[bool] = True
 
     @property
     def client_count(self) -> int:
@@ -192,14 +195,14 @@ class GradientOracle(Oracle):
                 return self.by_sizes(loss, params, decision)
 
             def in_slice(some: tuple[Any, ...]) -> Params:
-                server_weights, (clients, rows, keys, mix) = some
-                mixed = decision.local_loss._replace(constraint=mix)
+                server_weights, (clients, rows, keys, own) = some
+                mixed = decision.local_loss.with_own(own)
                 if self.local_steps == 1:
                     first = None if keys is None else keys[:, 0]
                     return self.fused(loss, params, clients, rows[:, 0], first, server_weights, mixed)
                 return self.local_solver(loss, params, clients, rows, keys, server_weights, mixed, step_size)
 
-            everyone = (draws.clients, draws.update_rows_of_each, draws.keys, decision.local_loss.constraint)
+            everyone = (draws.clients, draws.update_rows_of_each, draws.keys, decision.local_loss.own)
             total: Params = self.summed(in_slice, decision.weights, everyone)
             return total
 
@@ -249,11 +252,11 @@ class GradientOracle(Oracle):
         """E = 1: Σ_i r_i ∇h_i(w) = ∇(Σ_i r_i h_i)(w), one backward pass and O(d) memory."""
 
         def total(params: Params) -> Array:
-            def one(client: Array, rows: Array, key: Any, mix: Array) -> Array:
+            def one(client: Array, rows: Array, key: Any, own: Any) -> Array:
                 batch = self.batch(self.update_batching, client, rows, float_dtype(params))
-                return loss(params, batch, local_loss._replace(constraint=mix), key)
+                return loss(params, batch, local_loss.with_own(own), key)
 
-            return jnp.dot(server_weights, jax.vmap(one)(clients, rows, keys, local_loss.constraint))
+            return jnp.dot(server_weights, jax.vmap(one)(clients, rows, keys, local_loss.own))
 
         return jax.grad(total)(params)
 
@@ -263,17 +266,17 @@ class GradientOracle(Oracle):
         total = jax.tree.map(jnp.zeros_like, params)
         for clients, width in zip(self.way.groups, self.way.widths, strict=True):
 
-            def in_slice(some: tuple[Array, Array, Array], width: int = width) -> Params:
+            def in_slice(some: tuple[Array, Array, Any], width: int = width) -> Params:
                 def weighted(params: Params) -> Array:
-                    def one(client: Array, mix: Array) -> Array:
+                    def one(client: Array, mix: Any) -> Array:
                         batch = self.rows.take(*whole(self.rows, client, width, float_dtype(params)))
-                        return loss(params, batch, decision.local_loss._replace(constraint=mix), None)
+                        return loss(params, batch, decision.local_loss.with_own(mix), None)
 
                     return jnp.dot(some[1], jax.vmap(one)(some[0], some[2]))
 
                 return jax.grad(weighted)(params)
 
-            everyone = (clients, decision.weights[clients], decision.local_loss.constraint[clients])
+            everyone = (clients, decision.weights[clients], some(decision.local_loss.own, clients))
             at_once = slice_size(len(clients), 4 * width * self.way.row_bytes)
             total = jax.tree.map(jnp.add, total, sum_slices(in_slice, everyone, at_once))
         return total
@@ -291,10 +294,10 @@ class GradientOracle(Oracle):
     ) -> Params:
         """Σ_i r_i u_i over some clients, each by its local steps."""
 
-        def one(client: Array, rows: Array, keys: Any, mix: Array) -> Params:
-            return self.local_direction(loss, params, client, rows, keys, mix, local_loss, step_size)
+        def one(client: Array, rows: Array, keys: Any, own: Any) -> Params:
+            return self.local_direction(loss, params, client, rows, keys, local_loss.with_own(own), step_size)
 
-        directions = jax.vmap(one)(clients, rows, keys, local_loss.constraint)
+        directions = jax.vmap(one)(clients, rows, keys, local_loss.own)
         return weighted_sum(directions, server_weights)
 
     def local_direction(
@@ -304,7 +307,6 @@ class GradientOracle(Oracle):
         client: Int[Array, ""],
         rows: Int[Array, "e drawn"],
         keys: Key[Array, " e"] | None,
-        mix: Float[Array, " c"],
         local_loss: LocalLoss,
         step_size: Any,
     ) -> Params:
@@ -318,7 +320,12 @@ class GradientOracle(Oracle):
             rows, key = drawn
             here = jax.tree.map(lambda w, s: w - jnp.asarray(step_size, w.dtype) * s, params, total)
             batch = self.batch(self.update_batching, client, rows, float_dtype(params))
-            gradient = jax.grad(loss)(here, batch, local_loss._replace(constraint=mix), key)
+            gradient = jax.grad(loss)(here, batch, local_loss, key)
+            if local_loss.linear is not None:
+                gradient = jax.tree.map(jnp.add, gradient, local_loss.linear)
+            if local_loss.pull is not None:
+                pull = local_loss.pull
+                gradient = jax.tree.map(lambda slope, w, at: slope + pull * (at - w), gradient, params, here)
             return jax.tree.map(jnp.add, total, gradient), None
 
         total, _ = lax.scan(step, jax.tree.map(jnp.zeros_like, params), (rows, keys))
@@ -331,14 +338,22 @@ class GradientOracle(Oracle):
 
         def minimise(loss: Loss) -> Params:
             def one(its: tuple[Any, Any, Any, Any]) -> Params:
-                client, rows, keys, mix = its
-                return self.local_direction(loss, params, client, rows, keys, mix, decision.local_loss, step_size)
+                client, rows, keys, own = its
+                mixed = decision.local_loss.with_own(own)
+                return self.local_direction(loss, params, client, rows, keys, mixed, step_size)
 
-            everyone = (draws.clients, draws.update_rows_of_each, draws.keys, decision.local_loss.constraint)
+            everyone = (draws.clients, draws.update_rows_of_each, draws.keys, decision.local_loss.own)
             every: Params = self.of_each(one, everyone)
             return every
 
         return self._by_branch(minimise, decision, switches)
+
+    def with_all_rows(self, draws: Any) -> tuple[GradientOracle, Any]:
+        """The same with gradients on all rows of each, and draws that draw none."""
+        assert self.all_rows is not None
+        at_once = slice_size(self.participants, 4 * self.all_rows.width * self.rows.row_bytes)
+        whole = replace(self, update_batching=self.all_rows, slice_size=min(self.slice_size, at_once))
+        return whole, draws._replace(update_rows=draws.update_rows[..., :0])
 
     def rows_held(self, draws: Any) -> Int[Array, ""] | None:
         """Σ_i of the participants' rows, where a batch is all of them; else None."""

@@ -53,6 +53,8 @@ class Oracle(ABC):
         compiles: whether whole stretches of rounds are compiled with it, as one program.
         over_devices: whether clients are divided over devices, each of which computes its own.
         processes: how many processes have these devices.
+        looks_back: whether ``report`` and ``direction`` can be asked again at another iterate, with the same draws,
+            whether there is ``with_all_rows``, and whether local losses may have a ``linear`` part and a ``pull``.
     """
 
     participants: int
@@ -64,6 +66,7 @@ class Oracle(ABC):
     steadied_by: ClassVar[str] = "value_batch_size"
     compiles: ClassVar[bool] = True
     over_devices: ClassVar[bool] = False
+    looks_back: ClassVar[bool] = False
 
     @property
     def processes(self) -> int:
@@ -171,6 +174,14 @@ class Oracle(ABC):
             return self.direction(params, draws, kept, decision._replace(weights=weights), switches, step_size)
 
         return lax.map(of_one, jnp.eye(self.participants, dtype=decision.weights.dtype))
+
+    def with_all_rows(self, draws: Any) -> tuple[Oracle, Any]:
+        """The same clients with gradients on all of their rows, and a round's draws for that.
+
+        Args:
+            draws: what ``draw`` gave for this round.
+        """
+        raise ValueError(f"{type(self).__name__} cannot take gradients on all rows where rows are drawn")
 
     @abstractmethod
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:

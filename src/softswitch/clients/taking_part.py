@@ -18,6 +18,7 @@ from softswitch.clients.slices import slice_size
 from softswitch.problem.parameters import float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
+from softswitch.support.compiling.row_blocks import bytes_computed
 
 BatchSize = int | None | Literal["auto"]
 ValueBatchSize = int | None | Literal["same", "auto"]
@@ -84,14 +85,19 @@ def gradient_oracle(
         report, update = _batchings(how, clients, True)  # rows that are drawn with replacement weigh the same
     _refuse_ignored_weights(traced.ignore_weight, report, update, clients)
     participants = participants_of(how.participation, len(clients))
-    at_once = how.clients_at_once
+    losses, at_once = Losses.of(problem), how.clients_at_once
     if at_once is None:
-        # A batch and about three times as much for what is computed from it; a local iterate, its gradient and its sum,
-        # where a client has one: a single step is a gradient of all clients' sum.
+        # A batch and about three times as much for what is computed from it, or what a network's layers make of it if
+        # that is more; a local iterate, its gradient and its sum, where a client has one: a single step is a gradient
+        # of all clients' sum.
         iterate = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.start)) if how.local_steps > 1 else 0
         widest = max(report.width, update.width)
-        at_once = slice_size(participants, 4 * widest * clients.rows.row_bytes + 3 * iterate)
-    losses = Losses.of(problem)
+        in_layers = bytes_computed(
+            lambda batch: losses.objective(problem.start, batch) + losses.constraints(problem.start, batch),
+            clients.batch_shapes(widest, float_dtype(problem.start)),
+        )
+        a_batch = widest * clients.rows.row_bytes
+        at_once = slice_size(participants, a_batch + max(3 * a_batch, in_layers) + 3 * iterate)
     return GradientOracle(
         rows=clients.rows,
         way=way_through(clients, traced.ignore_weight),
@@ -105,6 +111,7 @@ def gradient_oracle(
         held_out=None if held_out is None else _held_out(held_out, clients, traced.ignore_weight),
         by_size=how.by_size and not (losses.random or losses.pools or traced.ignore_weight),
         compute_dtype=how.compute_dtype,
+        all_rows=batching(None, None, clients.stratum_sizes),
     )
 
 

@@ -13,7 +13,8 @@ from jaxtyping import Array, Float, Int
 
 from softswitch.clients.evaluation import Overview
 from softswitch.clients.oracle import Oracle
-from softswitch.engines.one_round import RoundView, applied, asked, believed_overview, decided
+from softswitch.engines.one_round import RoundView, applied, asked, believed_overview, decided, informed
+from softswitch.engines.second_exchange import pointing
 from softswitch.method import robust, round
 from softswitch.method.memory import Memory, Places, Remembered, nothing_remembered
 from softswitch.method.messages import Reports
@@ -85,26 +86,21 @@ class Pieces(NamedTuple):
 
 
 def play(
-    parts: Pieces, program: Program, span: Span, state: round.State, k: Array, draws: Any
+    parts: Pieces, program: Program, span: Span, key: Array, state: round.State, k: Array, draws: Any
 ) -> tuple[round.State, Record]:
     """One round: report, decide, update, apply."""
     oracle, rule = parts.oracle, parts.rule
     reports, kept = oracle.report(state.params, draws)
-    by = decided(rule, parts.memory, program.places, state, k, draws.clients, reports, oracle.pool)
-    step_size = rule.local_step_size_at(k, oracle.local_steps)
-    update, directions = (state.params, draws, kept, by.decision, rule.switches, step_size), None
-    if rule.robust is None:
-        direction = oracle.direction(*update)
-    else:
-        directions = oracle.directions(*update)
-        direction = robust.combined(directions, by.decision.weights)
+    told = informed(rule, state, key, k, draws.clients, reports, lambda params: oracle.report(params, draws)[0])
+    by = decided(rule, parts.memory, program.places, state, k, draws.clients, told, oracle.pool)
+    pointed = pointing(oracle, rule, state, key, k, draws, kept, by)
     full, held_out = Overview.nothing(), None
     if program.looks:
         full, held_out = _look_at_all(oracle, rule, span, state.params, k, reports)
-    seen = RoundView(full, held_out, oracle.rows_held(draws))
-    return applied(
-        rule, parts.domain, span.averaging_from, state, k, by, direction, directions, seen, program.record_clients
-    )
+    rows = oracle.rows_held(draws)
+    twice = 2 * jnp.asarray(oracle.cost(rows)[0], jnp.int32) if rule.compares else None
+    seen = RoundView(full, held_out, rows, twice)
+    return applied(rule, parts.domain, span.averaging_from, state, k, by, pointed, seen, program.record_clients)
 
 
 def _look_at_all(
@@ -148,7 +144,7 @@ def chunk(
             assert parts.memory is not None
             state, clients = asked(state, key, k, places, parts.memory.rest_for(parts.rule))
             draws = oracle.draw_for(clients, chance) if drawn is None else chance
-        return play(parts, program, span, state, k, draws)
+        return play(parts, program, span, key, state, k, draws)
 
     def step(i: Any, so_far: tuple[round.State, Record]) -> tuple[round.State, Record]:
         state, records = so_far

@@ -20,6 +20,9 @@ from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params
 from softswitch.results.record import Record, RecordedClients
 
+FOR_RULE = 3
+"""Folded into a round's key for a rule that draws."""
+
 
 class Decided(NamedTuple):
     """A round after its first exchange.
@@ -41,6 +44,24 @@ class Decided(NamedTuple):
     remembered: Remembered | None
 
 
+class Pointed(NamedTuple):
+    """A round after its second exchange.
+
+    Attributes:
+        direction: Σ r_i u_i, or what is made of the u_i where clients may lie,
+        each: who are then all of them, with the clients as the first axis of every array; else None.
+        back: the direction at the earlier iterate that the rule looks back to; None where it does not.
+        gradients: on how many rows gradients were taken, where that is not what the clients' rounds usually cost.
+        at_clients: what every client keeps after it, where the rule asks for it; else None.
+    """
+
+    direction: Params
+    each: Params | None = None
+    back: Params | None = None
+    gradients: Any = None
+    at_clients: Any = None
+
+
 class RoundView(NamedTuple):
     """What a round leaves in its record beside its reports.
 
@@ -48,11 +69,13 @@ class RoundView(NamedTuple):
         full: the worst and the mean client on all data; NaN where the round did not look.
         held_out: the same on data not trained on, where there is such.
         rows: how many rows the participants hold together, where that is counted.
+        values: on how many rows values were computed, where that is not what the clients' rounds usually cost.
     """
 
     full: Overview
     held_out: Overview | None
     rows: Any
+    values: Any = None
 
 
 def believed_overview(rule: Rule, objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> Overview:
@@ -70,6 +93,36 @@ def asked(
     assert state.memory is not None
     remembered = with_turns(state.memory, key, k, places)
     return state._replace(memory=remembered), ask(remembered, turn(remembered.order, k, places), places, k, rest)
+
+
+def informed(
+    rule: Rule,
+    state: round.State,
+    key: Array,
+    k: Int[Array, ""],
+    clients: Int[Array, " m"],
+    reports: Reports,
+    again: Callable[[Params], Reports],
+) -> Reports:
+    """A round's reports with what else the rule wants to know.
+
+    Args:
+        rule: the method.
+        state: before the round.
+        key: the run's random key.
+        k: the round.
+        clients: who was asked.
+        reports: what they reported.
+        again: what they report at other parameters, on the same batches.
+    """
+    if rule.knows_clients:
+        reports = reports._replace(clients=clients)
+    if rule.compares and state.before is not None:
+        before = again(state.before)
+        reports = reports._replace(earlier=(before.objective, before.constraint))
+    if rule.draws_clients:
+        reports = reports._replace(key=jax.random.fold_in(jax.random.fold_in(key, k), FOR_RULE))
+    return reports
 
 
 def decided(
@@ -115,8 +168,7 @@ def applied(
     state: round.State,
     k: Int[Array, ""],
     by: Decided,
-    direction: Params,
-    directions: Params | None,
+    pointed: Pointed,
     seen: RoundView,
     record_clients: bool,
 ) -> tuple[round.State, Record]:
@@ -129,15 +181,26 @@ def applied(
         state: before the round.
         k: the round.
         by: the round after its first exchange.
-        direction: Σ r_i u_i, or what is made of the u_i where clients may lie,
-        directions: who are then all of them, with the clients as the first axis of every array; else None.
+        pointed: what came of its second exchange.
         seen: what else goes into the record.
         record_clients: whether what every participant reported is kept.
     """
     reports, decision, remembered = by.reports, by.decision, by.remembered
     after = round.advance(
-        state, rule, domain, k, averaging_from, reports, decision, by.rule_state, direction, remembered
+        state,
+        rule,
+        domain,
+        k,
+        averaging_from,
+        reports,
+        decision,
+        by.rule_state,
+        pointed.direction,
+        remembered,
+        pointed.back,
+        pointed.at_clients,
     )
+    directions = pointed.each
     if directions is not None and state.consistency is not None:
         step = jax.tree.map(jnp.subtract, after.params, state.params)
         known = compared(state.consistency, k, by.clients, by.told, decision.local_loss, directions, by.told.mask, step)
@@ -156,5 +219,7 @@ def applied(
         told if record_clients else None,
         None if remembered is None else remembered.unheard.sum(),
         None if remembered is None else k - jnp.where(remembered.heard, remembered.heard_at, k).min(),
+        pointed.gradients,
+        seen.values,
     )
     return after, record

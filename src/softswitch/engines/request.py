@@ -23,8 +23,10 @@ from softswitch.clients.taking_part import TakingPart, gradient_oracle
 from softswitch.engines import compiled, stepwise
 from softswitch.engines.choice import Choice
 from softswitch.engines.over_devices import mesh_engine
+from softswitch.engines.second_exchange import check_exchanges
 from softswitch.engines.streaming import streamed_rounds
 from softswitch.engines.warm_start import WarmStart
+from softswitch.method.at_clients import check_size
 from softswitch.method.memory import Memory
 from softswitch.method.robust import check_robust
 from softswitch.method.round import State, check_optimizer, first_to_average
@@ -266,6 +268,9 @@ def request_of(
             )
         check_robust(rule, federation.oracle.participants, federation.start)
         check_optimizer(rule, federation.start)
+        check_exchanges(rule, federation.oracle, remembers=settings.memory is not None)
+        if rule.at_clients is not None:
+            check_size(rule.at_clients, federation.start, federation.oracle.client_count, rule.switches)
     every = math.ceil(settings.rounds / EVALUATIONS) if settings.eval_every is None else settings.eval_every
     made = Request(federation, _with(settings, every), warm_start, choice)
     if warm_start is not None:

@@ -17,7 +17,7 @@ from jaxtyping import Array
 from softswitch.clients.evaluation import Overview
 from softswitch.clients.round_by_round import RoundByRound
 from softswitch.engines.compiled import Pieces, Program, Span
-from softswitch.engines.one_round import Decided, RoundView, applied, asked, believed_overview, decided
+from softswitch.engines.one_round import Decided, Pointed, RoundView, applied, asked, believed_overview, decided
 from softswitch.method import robust, round
 from softswitch.method.memory import Memory, Places, nothing_remembered
 from softswitch.method.messages import Decision, Reports
@@ -71,19 +71,17 @@ def _play(
     else:
         by = _decided(rule, parts.memory, program.places, state, number, draws.clients, reports)
     step_size = float(rule.local_step_size_at(number, oracle.local_steps))
-    update, directions = (state.params, draws, kept, _numbers(by.decision), rule.switches, step_size), None
+    update = (state.params, draws, kept, _numbers(by.decision), rule.switches, step_size)
     if rule.robust is None:
-        direction = oracle.direction(*update)
+        pointed = Pointed(oracle.direction(*update))
     else:
         directions = oracle.directions(*update)
-        direction = _combined(directions, by.decision.weights)
+        pointed = Pointed(_combined(directions, by.decision.weights), directions)
     full, held_out = Overview.nothing(), None
     if program.looks:
         full, held_out = _look_at_all(oracle, rule, state.params, reports, looks=k % int(span.eval_every) == 0)
     seen = RoundView(full, held_out, oracle.rows_held(draws))
-    return _applied(
-        rule, parts.domain, span.averaging_from, state, number, by, direction, directions, seen, program.record_clients
-    )
+    return _applied(rule, parts.domain, span.averaging_from, state, number, by, pointed, seen, program.record_clients)
 
 
 @partial(jax.jit, static_argnums=2)
@@ -99,7 +97,7 @@ def _decided(
     return decided(rule, memory, places, state, k, clients, reports, _nothing_to_pool)
 
 
-_applied = partial(jax.jit, static_argnums=9)(applied)
+_applied = partial(jax.jit, static_argnums=8)(applied)
 _combined = jax.jit(robust.combined)
 _asked = partial(jax.jit, static_argnums=3)(asked)
 _key_of_round = jax.jit(jax.random.fold_in)

@@ -48,7 +48,7 @@ def nothing_compared(clients: int, constraints: int, dtype: Any) -> Consistency:
     """Before the first round."""
     none, zero = jnp.zeros(clients, jnp.int32), jnp.zeros(clients, dtype)
     scalar = jnp.zeros((), dtype)
-    loss = LocalLoss(scalar, jnp.zeros((clients, constraints), dtype), scalar, scalar)
+    loss = LocalLoss(zero, jnp.zeros((clients, constraints), dtype), scalar, scalar)
     return Consistency(none - 1, loss, zero, zero, none, none, none, zero, zero)
 
 
@@ -110,8 +110,8 @@ def compared(
         return every.at[clients].set(new.astype(every.dtype))
 
     mix = jnp.broadcast_to(loss.constraint, before.loss.constraint.shape)
-    scalars = (jnp.asarray(part, known.value.dtype) for part in (loss.objective, loss.penalty, loss.tolerance))
-    objective, penalty, tolerance = scalars
+    penalty, tolerance = (jnp.asarray(part, known.value.dtype) for part in (loss.penalty, loss.tolerance))
+    objective = put(jnp.asarray(known.loss.objective), jnp.broadcast_to(loss.objective, clients.shape))
     return Consistency(
         round=put(known.round, jnp.where(returned, k, before.round)),
         loss=LocalLoss(objective, put(known.loss.constraint, mix), penalty, tolerance),

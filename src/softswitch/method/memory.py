@@ -67,10 +67,7 @@ class Memory:
     rest: int | None = None
 
     def __post_init__(self) -> None:
-        smoothing = checks.real_number("smoothing", self.smoothing, at_least=0, at_most=1)
-        if smoothing >= 1:
-            raise ValueError(f"smoothing must be a number >= 0 and < 1, but is {self.smoothing!r}")
-        object.__setattr__(self, "smoothing", smoothing)
+        object.__setattr__(self, "smoothing", checks.share_below_one("smoothing", self.smoothing))
         share = checks.real_number("worst_share", self.worst_share, at_least=0, at_most=1)
         object.__setattr__(self, "worst_share", share)
         if self.rest is not None and not checks.is_array(self.rest):  # an array was checked when it was a number
@@ -320,6 +317,8 @@ def decide(
         pooled: the constraint on all clients' data put together, by what is remembered, where it is pooled.
     """
     everyone = Everyone(remembered.objective, remembered.constraint, pooled, remembered.heard)
+    if reports.clients is not None:
+        everyone = everyone._replace(clients=jnp.arange(remembered.objective.shape[0], dtype=jnp.int32))
     by_all, after = robust.decide(rule, rule_state, everyone)
     asked = as_remembered(remembered, clients, reports)._replace(pooled=pooled, bit=by_all.feasible)
     decision, _ = robust.decide(rule, rule_state, asked)

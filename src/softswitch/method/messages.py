@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from array_api_compat import array_namespace
 
 if TYPE_CHECKING:  # it would import JAX, which not every client has
-    from jaxtyping import Array, Bool, Float
+    from jaxtyping import Array, Bool, Float, Int
 
 
 class Reports(NamedTuple):
@@ -23,6 +23,9 @@ class Reports(NamedTuple):
         bit: the switch bit, where the round is decided already: those who are left after it are weighed again.
         stand_for: for how many clients each of these stands, where some are asked more often than others: a rule that
             wants a mean weighs them by it. None: all alike.
+        clients: whose reports these are, for a rule that remembers clients (``Rule.knows_clients``); else None.
+        earlier: what the same batches gave at w_{k−1}, f and g, for a rule that compares (``Rule.compares``).
+        key: a random key, for a rule that draws clients (``Rule.draws_clients``); else None.
     """
 
     objective: Float[Array, " m"]
@@ -33,6 +36,9 @@ class Reports(NamedTuple):
     sums: Float[Array, "m s"] | None = None
     bit: Bool[Array, ""] | None = None
     stand_for: Float[Array, " m"] | None = None
+    clients: Int[Array, " m"] | None = None
+    earlier: tuple[Float[Array, " m"], Float[Array, "m c"]] | None = None
+    key: Any = None
 
     @property
     def has_objective(self) -> Bool[Array, " m"]:
@@ -59,19 +65,40 @@ class Reports(NamedTuple):
 
 
 class LocalLoss(NamedTuple):
-    """What a client minimises in its local steps: a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε).
+    """What a client minimises in its local steps: a_i·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε).
 
     Attributes:
-        objective: a.
+        objective: a, the same for all or one a client.
         constraint: b, one row a client, one column a constraint.
         penalty: c.
         tolerance: ε.
+        linear: s, one a client in the shape of the parameters, where clients keep something (``Rule.at_clients``): the
+            part <s_i, w>, which is added to the rest; else None.
+        pull: π, likewise: the part (π/2)·‖w − w_k‖².
     """
 
-    objective: Float[Array, ""] | float
+    objective: Float[Array, ""] | Float[Array, " m"] | float
     constraint: Float[Array, "m c"]
     penalty: Float[Array, ""] | float
     tolerance: Float[Array, ""] | float
+    linear: Any = None
+    pull: Any = None
+
+    @property
+    def own(self) -> tuple[Any, Any, Any]:
+        """What differs from client to client, the clients first: a, or None where all have the same, b and s."""
+        return (self.objective if getattr(self.objective, "ndim", 0) else None), self.constraint, self.linear
+
+    def with_own(self, own: tuple[Any, Any, Any]) -> LocalLoss:
+        """The same with other parts of that: of some clients, or of a single one."""
+        objective, constraint, linear = own
+        objective = self.objective if objective is None else objective
+        return self._replace(objective=objective, constraint=constraint, linear=linear)
+
+    def of(self, place: int) -> LocalLoss:
+        """What the participant in this place minimises; ``linear`` is left out, which no client elsewhere has."""
+        objective, constraint, _ = self.own
+        return self.with_own((None if objective is None else objective[place], constraint[place], None))
 
 
 class Decision(NamedTuple):
@@ -82,9 +109,12 @@ class Decision(NamedTuple):
         feasible: the switch bit 1_k: whether the criterion is at most λ. The round then joins the feasible set S.
         weights: r, the server's weight of each client's direction; sums to 1, or to 0 in a void round.
         local_loss: what the clients minimise in their local steps.
+        clients: who is asked for directions, where a rule draws them (``Rule.draws_clients``); weights and local
+            losses are theirs. None: those who reported.
     """
 
     criterion: Float[Array, ""]
     feasible: Bool[Array, ""]
     weights: Float[Array, " m"]
     local_loss: LocalLoss
+    clients: Int[Array, " m"] | None = None

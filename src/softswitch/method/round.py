@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.method import robust
 from softswitch.method.consistency import Consistency, minimised, nothing_compared
+from softswitch.method.directions import Branches
 from softswitch.method.memory import Remembered, moved
 from softswitch.method.rules import Decision, Reports, Rule
 from softswitch.method.weighting import maximum
@@ -96,6 +97,9 @@ class State(NamedTuple):
         beside: what goes with the parameters and no step changes, a network's running means, say; None where there is
             none, or where it is to be found anew.
         consistency: whether clients' reports agree with their directions, where the rule is robust; else None.
+        directions: what the rule's way to make directions remembers, where it has one; else None.
+        at_clients: what every client keeps, where the rule asks for it; else None.
+        before: w_{k−1}, where the rule compares reports with those at the iterate before; else None.
     """
 
     params: Params
@@ -107,6 +111,9 @@ class State(NamedTuple):
     memory: Remembered | None = None
     beside: Any = None
     consistency: Consistency | None = None
+    directions: Branches | None = None
+    at_clients: Any = None
+    before: Params | None = None
 
 
 def start(params: Params, rule: Rule, constraints: int, memory: Remembered | None = None, *, clients: int = 0) -> State:
@@ -116,12 +123,15 @@ def start(params: Params, rule: Rule, constraints: int, memory: Remembered | Non
     return State(
         params=params,
         optimizer=server_optimizer(rule, 0).init(params),
-        rule=rule.init(constraints),
+        rule=rule.begin(clients, constraints),
         average=no_average(params),
         best=BestSeen(params, infinite, infinite),
         diverged_at=jnp.int32(-1),
         memory=memory,
         consistency=None if trusting else nothing_compared(clients, constraints, float_dtype(params)),
+        directions=Branches.begun(rule.direction, params, rule.switches),
+        at_clients=None if rule.at_clients is None else rule.at_clients.init(params, clients, rule.switches),
+        before=params if rule.compares else None,
     )
 
 
@@ -199,6 +209,8 @@ def advance(
     rule_state: Any,
     direction: Params,
     memory: Remembered | None = None,
+    back: Params | None = None,
+    at_clients: Any = None,
 ) -> State:
     """Apply a round: w_{k+1} = Π_Θ(w_k − η Σ r_i u_i), and account for w_k.
 
@@ -217,7 +229,14 @@ def advance(
         direction: Σ r_i u_i.
         memory: what is remembered after this round's reports, where the server remembers. Rounds do not join the
             average before every client was heard, or all but b where b may lie.
+        back: the clients' direction at the earlier iterate that the rule's way to make directions looks back to.
+        at_clients: what every client keeps after the round, where the rule asks for it.
     """
+    directions = state.directions
+    if rule.direction is not None and directions is not None:
+        own = directions.of(decision.feasible)
+        direction, own = rule.direction.made(own, state.params, direction, back)
+        directions = directions.after(decision.feasible, own)
     value = descended_on(rule, reports, decision)
     updates, optimizer_state = server_optimizer(rule, k).update(direction, state.optimizer, state.params, value=value)
     params = optax.apply_updates(state.params, updates)
@@ -225,7 +244,8 @@ def advance(
         params = domain.project(params)
 
     fine = sound(reports, decision)
-    stepped = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((params, optimizer_state))]).all()
+    finite = jax.tree.leaves((params, optimizer_state, directions, at_clients))
+    stepped = jnp.stack([jnp.isfinite(leaf).all() for leaf in finite]).all()
     running = (state.diverged_at < 0) & ~reports.void
     counts = running & fine
     joins = counts & decision.feasible
@@ -244,6 +264,9 @@ def advance(
         memory=memory,
         beside=state.beside,
         consistency=state.consistency,
+        directions=select(moves, directions, state.directions),
+        at_clients=select(moves, at_clients, state.at_clients),
+        before=None if state.before is None else select(moves, state.params, state.before),
     )
 
 

@@ -148,7 +148,14 @@ class History:
         """
         joined: Any = join(records, rounds)
         held = None if joined.rows is None else joined.rows.astype(np.int64)
-        values, gradients = (np.cumsum(np.broadcast_to(rows, rounds), dtype=np.int64) for rows in oracle.cost(held))
+        of_values, of_gradients = oracle.cost(held)
+        if joined.gradients is not None:
+            of_gradients = joined.gradients
+        if joined.values is not None:
+            of_values = joined.values
+        values, gradients = (
+            np.cumsum(np.broadcast_to(rows, rounds), dtype=np.int64) for rows in (of_values, of_gradients)
+        )
         evaluated = np.flatnonzero(~np.isnan(joined.full.objective))
         return cls(
             objective=joined.objective,

@@ -46,6 +46,8 @@ class Record(NamedTuple):
         clients: what each participant told; None where that is not recorded.
         unheard: how many clients the server has not heard yet, where it remembers them; else None.
         oldest: how many rounds old the oldest report is that it remembers; else None.
+        gradients: on how many rows gradients were taken, where that is not what the clients' rounds usually cost;
+        values: and on how many values were.
     """
 
     objective: Float[Array, ""]
@@ -60,6 +62,8 @@ class Record(NamedTuple):
     clients: RecordedClients | None
     unheard: Int[Array, ""] | None = None
     oldest: Int[Array, ""] | None = None
+    gradients: Int[Array, ""] | None = None
+    values: Int[Array, ""] | None = None
 
 
 def join(records: Sequence[Record], rounds: int) -> Record:

@@ -72,6 +72,14 @@ def probability(name: str, value: Any) -> float:
     return number
 
 
+def share_below_one(name: str, value: Any) -> float:
+    """A number in [0, 1)."""
+    share = real_number(name, value, at_least=0, at_most=1)
+    if not is_array(share) and share >= 1:
+        raise ValueError(f"{name} must be a number >= 0 and < 1, but is {value!r}")
+    return share
+
+
 def one_of(name: str, value: Any, accepted: Sequence[str]) -> str:
     """Return ``value`` if it is one of the ``accepted`` words, or raise."""
     if value not in accepted:

@@ -82,10 +82,10 @@ class OneDevice(GradientOracle):
 
     def by_sizes(self, loss: Loss, params: Params, decision: Decision) -> Params:
         """All of its clients with all of their rows; the one that stands in weighs nothing."""
-        mix = decision.local_loss.constraint
+        own = jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.zeros_like(leaf[:1])]), decision.local_loss.own)
         extended = decision._replace(
             weights=jnp.append(decision.weights, jnp.zeros_like(decision.weights[:1])),
-            local_loss=decision.local_loss._replace(constraint=jnp.concatenate([mix, jnp.zeros_like(mix[:1])])),
+            local_loss=decision.local_loss.with_own(own),
         )
         return super().by_sizes(loss, params, extended)
 

@@ -15,7 +15,7 @@ from softswitch.clients.round_by_round import RoundByRound, Turn
 from softswitch.clients.torch_modules.module_functions import ModuleFunctions
 from softswitch.clients.torch_modules.running_means import RunningMeans
 from softswitch.clients.torch_modules.torch_rows import TorchRows, seeded
-from softswitch.method.messages import Decision, LocalLoss, Reports
+from softswitch.method.messages import Decision, Reports
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.support.compiling.functions import function_digest
 from softswitch.support.compiling.programs import without_addresses
@@ -157,13 +157,12 @@ class TorchOracle(RoundByRound):
         """The directions of some participants, one after the other; the running means are those of all afterwards."""
         before = self._means.read()
         after: list[dict[str, np.ndarray]] = []
-        mix: Any = decision.local_loss.constraint
         for place in places:
             client = draws.clients[place]
             self.functions.load(params)
             if self._means:
                 self._means.write(before)
-            loss: LocalLoss = decision.local_loss._replace(constraint=mix[place])
+            loss = decision.local_loss.of(place)
             own = (draws.seed, int(client), LAYERS)
             with seeded(own), closing(self._drawn(client, draws, UPDATE)) as batches:
                 yield place, self.functions.direction(batches, loss, self.local_steps, step_size)

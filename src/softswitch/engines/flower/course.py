@@ -30,6 +30,7 @@ from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.method.memory import Memory
 from softswitch.method.round import check_optimizer
 from softswitch.method.rules import Rule
+from softswitch.method.rules.base import check_over_network
 from softswitch.problem.domains import check_domain
 from softswitch.problem.parameters import Params, checked_start
 from softswitch.results.conclude import conclude
@@ -76,6 +77,7 @@ class Course:
         params = _first_params(initial_arrays)
         check_domain(settings.domain, params)
         chosen = chooses([rule])
+        check_over_network(rule)
         check_optimizer(self._template(rule, params, rounds, jumps=False) if chosen else rule, params)
         self._asked = rule
         self.events = EventLog(settings.events)

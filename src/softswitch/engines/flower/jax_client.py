@@ -95,7 +95,7 @@ class JaxClient:
             self._oracle(task.local_steps),
             self._tree(params),
             self._chance(task),
-            LocalLoss(*(np.asarray(part, self._dtype) for part in loss)),  # type: ignore[arg-type]
+            LocalLoss(*(np.asarray(part, self._dtype) for part in loss[:4])),  # type: ignore[arg-type]
             np.asarray(task.step_size, self._dtype),
             switches=task.switches,
         )

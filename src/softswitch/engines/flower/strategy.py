@@ -205,7 +205,7 @@ class SwitchingStrategy(Strategy):
         again = task if settings.resend_params else {}
         updates = []
         for place in updating:
-            own = decision_record(loss._replace(constraint=loss.constraint[place]), run.switches, feasible)
+            own = decision_record(loss.of(place), run.switches, feasible)
             content = RecordDict({wire.DECISION: own, **again})
             updates.append(self._message(content, nodes[asked[place]], wire.UPDATE, settings.update_timeout))
         return updates

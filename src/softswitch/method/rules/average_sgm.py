@@ -7,8 +7,10 @@ from typing import Any
 
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules.base import Rule
+from softswitch.method.rules.sharing import softly
 from softswitch.method.rules.switching import switch
 from softswitch.method.weighting import equal_weights
+from softswitch.support import checks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,11 +21,30 @@ class AverageSGM(Rule):
         w_{k+1} = w_k − η (1/m) Σ_i u_i(f_i)   if G_k <= λ
         w_{k+1} = w_k − η (1/m) Σ_i u_i(g_i)   otherwise
 
-    It meets the constraint on average; a client may violate it by any amount.
+    It meets the constraint on average; a client may violate it by any amount. It is FedSGM (arXiv 2601.16897); with
+    ``soft`` it has that method's soft switch, see ``SoftmaxSGM``.
+
+    Attributes:
+        soft: β > 0 of the soft switch, per unit of g; None: the hard one.
     """
+
+    soft: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.soft is not None:
+            self._set("soft", checks.real_number("soft", self.soft, above=0))
+
+    @property
+    def switches(self) -> bool:  # type: ignore[override]
+        """Whether a round is of the objective or of the constraint, never of both."""
+        return self.soft is None
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Weigh all clients equally, and switch on the criterion."""
         objective_weights = equal_weights(reports.objective, reports.has_objective, reports.stand_for)
         pair_weights = equal_weights(reports.constraint, reports.has_constraint, reports.stand_for)
-        return switch(self, reports, self.measure(reports), objective_weights, pair_weights), state
+        criterion = self.measure(reports)
+        if self.soft is None:
+            return switch(self, reports, criterion, objective_weights, pair_weights), state
+        return softly(self, self.soft, reports, criterion, objective_weights, pair_weights), state

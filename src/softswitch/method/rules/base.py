@@ -11,6 +11,8 @@ import numpy as np
 import optax
 from array_api_compat import array_namespace
 
+from softswitch.method.at_clients import AtClients
+from softswitch.method.directions import Direction
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.weighting import Array, maximum, softmax_mean
 from softswitch.problem.words import CRITERIA
@@ -61,6 +63,11 @@ class Rule(ABC):
             smallest, no client weighs more than 1/(2b+1), and directions far from the others' are shortened. The b
             worst-off honest clients lose the full protection: they cannot be told from liars. At least 2b + 1 must take
             part in a round. None: all are trusted.
+        direction: what the server makes of the clients' weighted direction before its optimiser takes it: momentum,
+            an optimistic step, variance reduction (``Momentum``, ``Optimistic``, ``Storm``, ``Spider`` of
+            ``softswitch.rules``). None: nothing.
+        at_clients: what clients keep from round to round, and how they change their local steps by it:
+            ``ControlVariates`` of ``softswitch.rules``. As many numbers a client as there are parameters.
     """
 
     tolerance: float
@@ -71,6 +78,8 @@ class Rule(ABC):
     criterion: str | None = None
     optimizer: Callable[[Any], optax.GradientTransformation] | None = None
     robust: int | None = None
+    direction: Direction | None = None
+    at_clients: AtClients | None = None
 
     own_criterion: ClassVar[str] = "mean"
     """The criterion of a rule that is given none."""
@@ -83,6 +92,18 @@ class Rule(ABC):
 
     switches: ClassVar[bool] = True
     """Whether the local loss is either f_i or a mix of client i's constraints, never both at once."""
+
+    knows_clients: ClassVar[bool] = False
+    """Whether it remembers something of each client: ``begin`` is told how many there are, reports whose they are."""
+
+    compares: ClassVar[bool] = False
+    """Whether it is also told what the same batches gave at the iterate before: twice the values."""
+
+    draws_clients: ClassVar[bool] = False
+    """Whether it draws the clients of the second exchange itself, with a key that it is told."""
+
+    sees_each: ClassVar[bool] = False
+    """Whether it makes the direction of each client's own (``combine``), which are then all kept at once."""
 
     def __init_subclass__(cls) -> None:
         """A method is a pytree: its numbers are traced, the rest is compiled in."""
@@ -108,6 +129,10 @@ class Rule(ABC):
             self._set("threshold", checks.real_number("threshold", self.threshold))
         if self.criterion is not None:
             checks.one_of("criterion", self.criterion, CRITERIA)
+        if self.direction is not None:
+            checks.expect("direction", self.direction, Direction)
+        if self.at_clients is not None:
+            checks.expect("at_clients", self.at_clients, AtClients)
         if self.robust is not None and not checks.is_array(self.robust):  # an array was checked when it was a number
             liars = checks.whole_number("robust", self.robust, at_least=0)
             object.__setattr__(self, "robust", liars or None)
@@ -175,6 +200,26 @@ class Rule(ABC):
         """
         return ()
 
+    def begin(self, clients: int, constraints: int) -> Any:
+        """The same for a rule that remembers something of each client; all others say what ``init`` says.
+
+        Args:
+            clients: n.
+            constraints: how many constraints a client has.
+        """
+        return self.init(constraints)
+
+    def combine(self, k: Any, reports: Reports, decision: Decision, directions: Any) -> Any:
+        """The direction made of each client's own, for a rule that sees each.
+
+        Args:
+            k: the round.
+            reports: what the participants reported.
+            decision: what ``decide`` made of it.
+            directions: u_i, the clients as the first axis of every array.
+        """
+        raise NotImplementedError(f"{type(self).__name__} sees each direction, but does not say what to make of them")
+
     @abstractmethod
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Turn a round's reports into a decision, and the rule's memory into the next round's.
@@ -215,3 +260,25 @@ class Rule(ABC):
                 "but this problem's constraint is a plain function"
             )
         return array_namespace(reports.pooled).max(reports.pooled)
+
+
+def check_over_network(rule: Rule) -> None:
+    """Raise where a rule asks more of its clients than two numbers and a direction, which is all that is sent.
+
+    Args:
+        rule: the method.
+    """
+    wants = {
+        "at_clients": rule.at_clients is not None,
+        "a direction that looks back": rule.direction is not None and rule.direction.looks_back,
+        "reports at two iterates": rule.compares,
+        "a choice of clients of its own": rule.draws_clients,
+        "a memory of each client": rule.knows_clients,
+        "every direction by itself": rule.sees_each,
+    }
+    asked = [name for name, wanted in wants.items() if wanted]
+    if asked:
+        raise ValueError(
+            f"{type(rule).__name__} asks for {' and '.join(asked)}, which clients over a network do not send; it can "
+            "be simulated: solve(…) without engine"
+        )

@@ -114,7 +114,7 @@ class GymOracle(RoundByRound):
             share = float(weights[place])
             if share == 0:
                 continue
-            on_cost = float(loss.constraint[place, 0])
+            on_reward, on_cost = float(loss.of(place).objective), float(loss.constraint[place, 0])
             if loss.penalty and self._measured(kept[place], client)[1] > loss.tolerance:
                 on_cost += float(loss.penalty)
             policy: Weights = begin
@@ -122,7 +122,7 @@ class GymOracle(RoundByRound):
             for step in range(self.local_steps):
                 if step:
                     episodes = self._play(client, self.gradient_episodes, policy, (draws.seed, int(client), step))
-                policy = self._improved(policy, episodes, float(loss.objective), on_cost)
+                policy = self._improved(policy, episodes, on_reward, on_cost)
             for name, value in policy.items():
                 total[name] += share * (begin[name] - value)
         return {name: value.astype(np.asarray(params[name]).dtype) for name, value in total.items()}

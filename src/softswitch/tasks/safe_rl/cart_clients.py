@@ -141,24 +141,26 @@ class CartPoleOracle(Oracle):
         loss = decision.local_loss
         beyond = jnp.where(kept.constraint > loss.tolerance, loss.penalty, 0.0)
         on_cost = (loss.constraint + beyond)[:, 0]
+        on_reward = loss.own[0]
 
-        def local_step(policy: Policy, episodes: Episodes, on_cost: Array) -> Policy:
-            signal = loss.objective * episodes.rewards - on_cost * episodes.costs
+        def local_step(policy: Policy, episodes: Episodes, share: tuple[Any, Array]) -> Policy:
+            reward, cost = share
+            signal = (loss.objective if reward is None else reward) * episodes.rewards - cost * episodes.costs
             better = advantages(episodes, signal, self.discount, self.trace)
             return improve(policy, episodes, better, self.trust_region)
 
-        def one(client: tuple[Episodes, Luck, Physics, Array]) -> Policy:
-            episodes, later, physics, on_cost = client
-            first = local_step(params, episodes, on_cost)
+        def one(client: tuple[Episodes, Luck, Physics, tuple[Any, Array]]) -> Policy:
+            episodes, later, physics, share = client
+            first = local_step(params, episodes, share)
 
             def further(policy: Policy, luck: Luck) -> tuple[Policy, None]:
-                return local_step(policy, play(policy, luck, physics), on_cost), None
+                return local_step(policy, play(policy, luck, physics), share), None
 
             last = lax.scan(further, first, later)[0] if self.local_steps > 1 else first
             return jax.tree.map(jnp.subtract, params, last)
 
         later = Luck(jnp.moveaxis(draws.later.starts, 1, 0), jnp.moveaxis(draws.later.coins, 2, 0))
-        everyone = (kept.episodes, later, self._physics(draws.clients), on_cost)
+        everyone = (kept.episodes, later, self._physics(draws.clients), (on_reward, on_cost))
         directions = map_slices(one, everyone, self.clients_at_once)
         return jax.tree.map(lambda u: jnp.tensordot(decision.weights, u, axes=1), directions)
 

@@ -1,0 +1,101 @@
+"""What all ways share: a memory for each of the two things that a switching rule descends on."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from softswitch.problem.parameters import Params
+from softswitch.support.compiling.traced import traced_settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Direction(ABC):
+    """What the server makes of a round's direction u_k = Σ r_i u_i; for ``Rule.direction``.
+
+    A switching rule goes along two vector fields, the objective's and the constraint's: each has a memory of its own,
+    and a round changes only the memory of what it descends on. A way of your own is a subclass, a frozen dataclass.
+    """
+
+    looks_back: ClassVar[bool] = False
+    """Whether it also wants the direction at an earlier iterate, of the same clients and rows: twice the gradients."""
+
+    def __init_subclass__(cls) -> None:
+        """Its numbers are traced, the rest is compiled in."""
+        super().__init_subclass__()
+        traced_settings(cls)
+
+    @abstractmethod
+    def init(self, params: Params) -> Any:
+        """What is remembered before the first round.
+
+        Args:
+            params: w_0, for its shapes.
+        """
+
+    def back_to(self, state: Any) -> Params:
+        """At which earlier iterate it wants the direction too.
+
+        Args:
+            state: what is remembered.
+        """
+        raise NotImplementedError(f"{type(self).__name__} looks back, but does not say where to")
+
+    def anchors(self, state: Any) -> Any:
+        """Whether a round's direction is to be of all rows of its clients, instead of a batch; None: never.
+
+        Args:
+            state: what is remembered.
+        """
+        return None
+
+    @abstractmethod
+    def made(self, state: Any, params: Params, now: Params, back: Params | None) -> tuple[Params, Any]:
+        """The direction to take, and what is remembered after it.
+
+        Args:
+            state: what is remembered.
+            params: w_k.
+            now: u_k.
+            back: the same clients' direction at the iterate that it looks back to; None where it does not.
+        """
+
+
+class Branches(NamedTuple):
+    """What a way remembers of each of the two.
+
+    Attributes:
+        objective: of rounds that descend on the objective; of all rounds, where a rule does not switch.
+        constraint: of those that descend on the constraint; None where a rule does not switch.
+    """
+
+    objective: Any
+    constraint: Any
+
+    @classmethod
+    def begun(cls, way: Direction | None, params: Params, switches: bool) -> Branches | None:
+        """Before the first round; None where there is nothing to remember."""
+        if way is None:
+            return None
+        return cls(way.init(params), way.init(params) if switches else None)
+
+    def of(self, feasible: Bool[Array, ""]) -> Any:
+        """What is remembered of what a round descends on."""
+        if self.constraint is None:
+            return self.objective
+        return jax.tree.map(lambda one, other: jnp.where(feasible, one, other), self.objective, self.constraint)
+
+    def after(self, feasible: Bool[Array, ""], state: Any) -> Branches:
+        """The same, after a round that descended on one of the two."""
+        if self.constraint is None:
+            return Branches(state, None)
+
+        def chosen(takes: Array, old: Any) -> Any:
+            return jax.tree.map(lambda new, kept: jnp.where(takes, new, kept).astype(kept.dtype), state, old)
+
+        return Branches(chosen(feasible, self.objective), chosen(~feasible, self.constraint))

@@ -1,0 +1,136 @@
+"""Methods beyond the paper against plain NumPy loops; and every extension of ours, which is nothing when it is off."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import reference
+import reference_methods as loops
+import softswitch as ss
+from problems import NumpyTwin, client_data, least_squares, regression, two_constraints, watched
+from softswitch import rules
+from softswitch.clients.taking_part import TakingPart, gradient_oracle
+
+ROUNDS, ETA, EPS = 80, 0.1, 0.05
+LAM = EPS / (1 + 1 / 10)
+N, C, D = 6, 2, 4
+COMMON = {"step_size": ETA, "tolerance": EPS}
+SCHEMES = {
+    "all, E = 1": {"batch_size": 8},
+    "half, E = 3": {"batch_size": 8, "local_steps": 3, "participation": 0.5},
+}
+METHODS = {
+    "softly switched": (
+        ss.SoftmaxSGM(alpha=20.0, soft=3.0, **COMMON),
+        lambda: loops.SoftSwitch(20.0, 3.0, LAM),
+    ),
+    "FedSGM, soft": (ss.AverageSGM(soft=3.0, **COMMON), lambda: loops.SoftSwitch(0.0, 3.0, LAM)),
+    "FedAvg": (rules.FedAvg(**COMMON), loops.FedAvg),
+    "TERM": (rules.TERM(tilt=3.0, **COMMON), lambda: loops.TERM(3.0)),
+    "q-FedAvg": (rules.QFedAvg(power=1.5, **COMMON), lambda: loops.QFedAvg(1.5)),
+    "νPI": (
+        rules.NuPI(multiplier=0.3, integral=0.1, proportional=0.4, smoothing=0.3, **COMMON),
+        lambda: loops.NuPI(N, C, 0.3, 0.1, 0.4, 0.3, EPS),
+    ),
+    "νPI, worst client": (
+        rules.NuPI(integral=0.1, alpha=5.0, **COMMON),
+        lambda: loops.NuPI(N, C, 0.0, 0.1, 0.0, 0.0, EPS, 5.0),
+    ),
+    "augmented Lagrangian": (
+        rules.AugmentedLagrangian(penalty=0.5, dual_step_size=0.1, multiplier=0.1, **COMMON),
+        lambda: loops.AugmentedLagrangian(N, C, 0.5, 0.1, EPS, 0.1),
+    ),
+    "hinge penalty": (
+        rules.HingePenalty(penalty=2.0, share=0.2, **COMMON),
+        lambda: loops.HingePenalty(N, C, 2.0, 0.2, EPS),
+    ),
+    "hinge penalty, worst client": (
+        rules.HingePenalty(penalty=2.0, share=0.2, alpha=5.0, **COMMON),
+        lambda: loops.HingePenalty(N, C, 2.0, 0.2, EPS, 5.0),
+    ),
+    "exact penalty, SPIDER": (
+        rules.ExactPenalty(penalty=2.0, direction=rules.Spider(every=7, anchor="batch"), **COMMON),
+        lambda: loops.Estimated(loops.spider(7), None, penalty=2.0, eps=EPS),
+    ),
+    "momentum": (
+        ss.SoftmaxSGM(alpha=20.0, direction=rules.Momentum(share=0.7), **COMMON),
+        lambda: loops.Estimated(loops.momentum(0.7), 20.0, LAM),
+    ),
+    "optimistic": (
+        ss.SoftmaxSGM(alpha=20.0, direction=rules.Optimistic(carry=0.5), **COMMON),
+        lambda: loops.Estimated(loops.optimistic(0.5), 20.0, LAM),
+    ),
+    "STORM": (
+        ss.SoftmaxSGM(alpha=20.0, direction=rules.Storm(share=0.3), **COMMON),
+        lambda: loops.Estimated(loops.storm(0.3), 20.0, LAM),
+    ),
+    "AFL": (rules.Agnostic(dual_step_size=0.05, **COMMON), lambda: loops.Agnostic(N, 0.05)),
+    "control variates": (
+        ss.SoftmaxSGM(alpha=20.0, at_clients=rules.ControlVariates(), **COMMON),
+        lambda: loops.SwitchingScaffold(N, 20.0, LAM),
+    ),
+    "Scaff-PD": (rules.ScaffPD(dual_step_size=0.1, carry=0.5, **COMMON), lambda: loops.ScaffPD(N, 0.1, 0.5)),
+    "proximal AL": (
+        rules.ProxAL(penalty=0.4, inner=5, at_clients=rules.Consensus(pull=2.0), **COMMON),
+        lambda: loops.ProxAL(N, C, 0.4, 5, 2.0, EPS, D),
+    ),
+}
+
+
+def drawn(problem, clients, seed, rounds, **options):
+    """The engine's own random choices, handed to the loops."""
+    oracle = gradient_oracle(problem, clients, TakingPart(replace=True, **options))
+    key = jax.random.key(seed)
+    found = jax.jit(jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k))))(jnp.arange(rounds))
+    arrays = (np.asarray(part) for part in found[:3])
+    return [reference.Draws(*one) for one in zip(*arrays, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def table():
+    return regression()
+
+
+@pytest.fixture
+def case(x64, table):
+    data, owner = table
+    problem = ss.Problem(least_squares, two_constraints, jnp.zeros(D, dtype=jnp.float64))
+    return data, client_data(data, owner), problem
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("name", METHODS)
+def test_engine_follows_a_plain_loop(monkeypatch, case, name, scheme):
+    data, clients, problem = case
+    (rule, make), how = METHODS[name], SCHEMES[scheme]
+    draws, steps = drawn(problem, clients, 3, ROUNDS, **how), how.get("local_steps", 1)
+    method = make()
+    expected = loops.run(NumpyTwin(data, C), method, np.zeros(D), draws, ETA, ETA / steps, steps, N)
+    iterates, _ = watched(
+        monkeypatch, problem, clients, rule, rounds=ROUNDS, seed=3, replace=True, memory=None, answer="last", **how
+    )
+    np.testing.assert_allclose(iterates, expected, rtol=1e-8, atol=1e-11)
+    assert np.abs(expected[-1]).max() < 10, "a run that goes astray compares nothing"
+    if isinstance(method, loops.SoftSwitch):
+        assert method.mixed > 5, "the mixture must occur"
+
+
+PLAIN = ss.SoftmaxSGM(alpha=20.0, **COMMON)
+NOTHING = {
+    "no momentum": {"direction": rules.Momentum(share=0.0)},
+    "not optimistic": {"direction": rules.Optimistic(carry=0.0)},
+    "only what is new": {"direction": rules.Storm(share=1.0)},
+    "anchors only": {"direction": rules.Spider(every=1, anchor="batch")},
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_an_extension_that_is_off_changes_no_bit(name):
+    clients = client_data(*regression())
+    problem = ss.Problem(least_squares, two_constraints, jnp.zeros(D))
+    how = {"rounds": 60, "batch_size": 8, "seed": 2, "eval_every": 0, "answer": "last"}
+    plain = ss.solve(problem, clients, PLAIN, **how)
+    extended = ss.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, **COMMON, **NOTHING[name]), **how)
+    np.testing.assert_array_equal(extended.last, plain.last)
+    np.testing.assert_array_equal(extended.history.criterion, plain.history.criterion)
