@@ -146,7 +146,7 @@ class Estimated:
         p, q = lean(f, self.alpha), lean(g, self.alpha)
         G, kind = (q * g).sum(), "both"
         if self.penalty is not None:
-            P, Q = p, self.penalty * (G > self.eps) * q
+            P, Q = p, self.penalty * (self.eps < G) * q
         else:
             kind = "f" if self.lam >= G else "g"
             P, Q = (p, 0 * q) if kind == "f" else (0 * p, q)
