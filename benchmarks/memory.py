@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 import softswitch as ss
-from benchmarks.tables.sources import encoded
+from softswitch.leaderboard.contest_tables import encoded
 from softswitch.support.plotting import BLUE, GREY, VERMILLION, panels, tolerance
 from softswitch.tables.kinds import problem_of_kind
 from softswitch.tasks.fair_classification import adult

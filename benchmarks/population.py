@@ -29,6 +29,7 @@ from benchmarks.tables import sources
 from softswitch.clients.parts import Parts
 from softswitch.engines.certified import solve_certified
 from softswitch.guarantees.unseen_rows.certify import certify
+from softswitch.leaderboard.contest_tables import encoded
 from softswitch.results.promised import is_answer
 from softswitch.tables.kinds import GROUPED, KindOfProblem, problem_of_kind
 from softswitch.tasks.networks import moved_network
@@ -92,7 +93,7 @@ class Sampler:
         frame = frame[frame["client"].astype(str).isin(largest)].reset_index(drop=True)
         kept = [name for name in frame.columns if name not in ("client", "y", "group")]
         self.columns: dict[str, np.ndarray] = {
-            "x": sources.encoded(frame, kept),
+            "x": encoded(frame, kept),
             "y": frame["y"].to_numpy().astype(np.int32),
         }
         self.alike: tuple[str, ...] = ("y",)

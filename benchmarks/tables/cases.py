@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 import softswitch as ss
-from benchmarks.tables.sources import SOURCES, Source, encoded, table
+from benchmarks.tables.sources import SOURCES, Source, table
+from softswitch.leaderboard.contest_tables import encoded
 from softswitch.tables.kinds import GROUPED, problem_of_kind
 
 NOT_FEATURES = ("y", "client", "group")

