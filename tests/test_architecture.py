@@ -22,6 +22,7 @@ FOLDERS = (
     "tasks",
     "tables",
     "paper",
+    "leaderboard",
     "cli",
 )
 """From the lowest to the highest."""

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from softswitch.support.lazy import on_first_use
 
 if TYPE_CHECKING:
-    from softswitch.method.at_clients import Asked as Asked
     from softswitch.method.at_clients import AtClients as AtClients
     from softswitch.method.at_clients import Consensus as Consensus
     from softswitch.method.at_clients import ControlVariates as ControlVariates
+    from softswitch.method.at_clients import RoundAtClients as RoundAtClients
     from softswitch.method.directions import Direction as Direction
     from softswitch.method.directions import Momentum as Momentum
     from softswitch.method.directions import Optimistic as Optimistic
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "Agnostic": "method.rules",
-    "Asked": "method.at_clients",
     "AtClients": "method.at_clients",
     "AugmentedLagrangian": "method.rules",
     "AverageSGM": "method.rules",
@@ -64,6 +63,7 @@ _PLACES = {
     "ProxAL": "method.rules",
     "QFedAvg": "method.rules",
     "Reports": "method.rules",
+    "RoundAtClients": "method.at_clients",
     "Rule": "method.rules",
     "ScaffPD": "method.rules",
     "SoftmaxSGM": "method.rules",

@@ -11,6 +11,7 @@ import softswitch as ss
 from problems import NumpyTwin, client_data, least_squares, regression, two_constraints, watched
 from softswitch import rules
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
+from softswitch.method.at_clients import kept
 
 ROUNDS, ETA, EPS = 80, 0.1, 0.05
 LAM = EPS / (1 + 1 / 10)
@@ -134,3 +135,107 @@ def test_an_extension_that_is_off_changes_no_bit(name):
     extended = ss.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, **COMMON, **NOTHING[name]), **how)
     np.testing.assert_array_equal(extended.last, plain.last)
     np.testing.assert_array_equal(extended.history.criterion, plain.history.criterion)
+
+
+def test_anchors_of_all_rows(monkeypatch, case):
+    """SPIDER as published: every fourth round goes through all rows of its clients; the cost is counted as such."""
+    data, clients, problem = case
+    owner = np.repeat(np.arange(N), clients.sizes)
+    draws = drawn(problem, clients, 5, 40, batch_size=8, participation=0.5)
+    rule = rules.ExactPenalty(penalty=2.0, direction=rules.Spider(every=4), **COMMON)
+    functions, kept, w, iterates, rows = NumpyTwin(data, C), None, np.zeros(D), [np.zeros(D)], []
+    for k, told in enumerate(draws):
+        now = loops.Round(functions, told, ETA, ETA, 1, N)
+        g = now.g(w)
+        P, Q = loops.lean(now.f(w), None), 2.0 * (g.mean() > EPS) * loops.lean(g, None)
+        if k % 4 == 0:
+            whole = [np.flatnonzero(owner == i) for i in told.clients]
+            rows.append(sum(map(len, whole)))
+            everything = reference.Draws(told.clients, told.value_rows, _Whole(whole))
+            d = loops.Round(functions, everything, ETA, ETA, 1, N).along(w, P, Q)
+        else:
+            rows.append(2 * 3 * 8)
+            d = kept[0] + now.along(w, P, Q) - now.along(kept[1], P, Q)
+        kept, w = (d, w), w - ETA * d
+        iterates.append(w)
+    found, result = watched(
+        monkeypatch,
+        problem,
+        clients,
+        rule,
+        rounds=40,
+        seed=5,
+        replace=True,
+        memory=None,
+        batch_size=8,
+        participation=0.5,
+    )
+    np.testing.assert_allclose(found, iterates, rtol=1e-8, atol=1e-11)
+    np.testing.assert_array_equal(result.history.gradient_evaluations, np.cumsum(rows))
+
+
+class _Whole:
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __getitem__(self, index):
+        return [self.rows[index[1]]]
+
+
+def test_clients_are_drawn_by_their_weights(monkeypatch, x64):
+    """f_i = w_i + i/10: a step says who was drawn, and weights climb as by hand."""
+    n, rounds, step, dual = 4, 60, 0.01, 0.02
+    clients = ss.ClientData.from_arrays({"i": np.arange(n)}, client=np.arange(n))
+    problem = ss.Problem(
+        lambda w, b: jnp.average(w[b["i"]] + b["i"] / 10, weights=b["weight"]),
+        lambda w, b: -1.0 + 0 * w[0],
+        jnp.zeros(n, dtype=jnp.float64),
+    )
+    rule = rules.Agnostic(dual_step_size=dual, draws=True, step_size=step, tolerance=0.1)
+    iterates, result = watched(monkeypatch, problem, clients, rule, rounds=rounds, memory=None, batch_size=1)
+    counts = -np.diff(iterates, axis=0) / step * n
+    np.testing.assert_allclose(counts, np.round(counts), atol=1e-9)
+    np.testing.assert_allclose(counts.sum(axis=1), n)
+    weights, expected = np.full(n, 1 / n), np.zeros(n)
+    for w in iterates[:-1]:
+        expected += weights
+        weights = loops.simplex(weights + dual * (w + np.arange(n) / 10))
+    np.testing.assert_allclose(result.state.rule, weights, atol=1e-9)
+    assert np.abs(counts.sum(axis=0) / n - expected).max() < 3 * np.sqrt(rounds / n)
+
+
+def test_what_does_not_go_together_is_refused(monkeypatch):
+    clients = client_data(*regression())
+    problem = ss.Problem(least_squares, two_constraints, jnp.zeros(D))
+    common = COMMON | {"alpha": 1.0}
+    both = ss.SoftmaxSGM(direction=rules.Storm(), at_clients=rules.ControlVariates(), **common)
+    with pytest.raises(ValueError, match="do not go together"):
+        ss.solve(problem, clients, both, rounds=2)
+    with pytest.raises(ValueError, match="memory must be None"):
+        ss.solve(problem, clients, rules.HingePenalty(penalty=1.0, **COMMON), rounds=2, memory=ss.Memory())
+    monkeypatch.setattr(asked, "MOST_BYTES", 100)
+    with pytest.raises(ValueError, match="GiB for 6 clients"):
+        ss.solve(problem, clients, ss.SoftmaxSGM(at_clients=rules.ControlVariates(), **common), rounds=2)
+    with pytest.raises(TypeError, match="direction"):
+        ss.SoftmaxSGM(direction="storm", **common)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: rules.TERM(tilt=-1.0, **COMMON),
+        lambda: rules.QFedAvg(power=-1.0, **COMMON),
+        lambda: rules.NuPI(integral=0.0, **COMMON),
+        lambda: rules.HingePenalty(penalty=1.0, share=0.0, **COMMON),
+        lambda: rules.Momentum(share=1.0),
+        lambda: rules.Storm(share=0.0),
+        lambda: rules.Spider(every=0),
+        lambda: rules.Spider(anchor="some"),
+        lambda: rules.Optimistic(carry=-1.0),
+        lambda: rules.Consensus(pull=0.0),
+        lambda: ss.SoftmaxSGM(alpha=1.0, soft=0.0, **COMMON),
+    ],
+)
+def test_bad_settings_are_refused(make):
+    with pytest.raises(ValueError, match="must be"):
+        make()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.support.compiling.row_blocks import Steps, by_blocks, bytes_computed, do, parted
+from softswitch.support.compiling.row_blocks import ProgramSteps, by_blocks, bytes_computed, do, parted
 
 ROWS, WIDTH = 103, 6
 GENERATOR = np.random.default_rng(0)
@@ -81,7 +81,7 @@ def test_what_is_taken_as_row_by_row_really_is():
     tried = set()
     for function in FUNCTIONS:
         closed = jax.make_jaxpr(function)(BATCH)
-        steps = Steps()
+        steps = ProgramSteps()
         given = [steps.number() for _ in closed.jaxpr.invars]
         steps.add(closed.jaxpr, closed.consts, given)
         alone = parted(steps.every, set(given), ROWS)[1]

@@ -30,11 +30,11 @@ def bench(
     """
     from dataclasses import replace
 
-    from softswitch.leaderboard.bench_methods import METHODS
-    from softswitch.leaderboard.bench_tasks import TASKS
     from softswitch.leaderboard.board import Board, Place
     from softswitch.leaderboard.board_page import write_page
-    from softswitch.leaderboard.cell import QUICK, Effort
+    from softswitch.leaderboard.contestants import METHODS
+    from softswitch.leaderboard.contests import TASKS
+    from softswitch.leaderboard.one_cell import QUICK, Effort
     from softswitch.leaderboard.scheme import MAIN, OTHERS
     from softswitch.leaderboard.score_book import ScoreBook
 

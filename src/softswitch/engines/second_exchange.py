@@ -12,7 +12,7 @@ from jaxtyping import Array
 from softswitch.clients.oracle import Oracle
 from softswitch.engines.one_round import Decided, Pointed
 from softswitch.method import robust
-from softswitch.method.at_clients import Asked
+from softswitch.method.at_clients import RoundAtClients
 from softswitch.method.round import State
 from softswitch.method.rules import Rule
 from softswitch.problem.parameters import Params
@@ -61,7 +61,7 @@ def _with_what_clients_keep(
 ) -> Pointed:
     way, (draws, kept, decision, switches, step_size) = rule.at_clients, update
     assert way is not None
-    asked = Asked(
+    asked = RoundAtClients(
         state.params, decision.feasible, decision.weights, oracle.local_steps, step_size, rule.step_size_at(k)
     )
     own = some(state.at_clients, clients)

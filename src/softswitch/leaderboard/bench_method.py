@@ -49,7 +49,7 @@ STEP: dict[str, Between | OneOf] = {"optimizer": OneOf(tuple(OPTIMIZERS)), "step
 
 @dataclass(frozen=True)
 class BenchMethod:
-    """A method to be compared. One of your own goes into a list, as those in ``bench_methods.py`` do.
+    """A method to be compared. One of your own goes into a list, as those in ``contestants.py`` do.
 
     Attributes:
         name: for tables and files.

@@ -32,7 +32,7 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class BenchTask:
-    """A problem that methods are compared on. One of your own goes into a list, as those in ``bench_tasks.py`` do.
+    """A problem that methods are compared on. One of your own goes into a list, as those in ``contests.py`` do.
 
     Attributes:
         name: for tables and files.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from softswitch.leaderboard.bench_method import BenchMethod
 from softswitch.leaderboard.bench_task import BenchTask
-from softswitch.leaderboard.cell import Effort, played
+from softswitch.leaderboard.one_cell import Effort, played
 from softswitch.leaderboard.scheme import MAIN, OTHERS, Scheme
 from softswitch.leaderboard.score_book import ScoreBook
 
@@ -97,8 +97,8 @@ def _alone() -> None:
 
 
 def _by_name(place: Place, effort: Effort) -> dict[str, Any]:
-    from softswitch.leaderboard.bench_methods import METHODS
-    from softswitch.leaderboard.bench_tasks import TASKS
+    from softswitch.leaderboard.contestants import METHODS
+    from softswitch.leaderboard.contests import TASKS
 
     task = next(one for one in TASKS if one.name == place.task)
     method = next(one for one in METHODS if one.name == place.method)

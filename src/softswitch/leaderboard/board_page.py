@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from softswitch.leaderboard.bench_method import BenchMethod
-from softswitch.leaderboard.bench_methods import DEFAULT
 from softswitch.leaderboard.bench_task import BenchTask
+from softswitch.leaderboard.contestants import DEFAULT
 from softswitch.leaderboard.scheme import MAIN
-from softswitch.leaderboard.standing import EQUAL, Standing
+from softswitch.leaderboard.standing import EQUAL, Ranking
 from softswitch.support.plotting import panels
 
 NAMED = 6
@@ -35,7 +35,7 @@ def write_page(
     for scheme in dict.fromkeys(cell["scheme"] for cell in cells):
         own = [cell for cell in cells if cell["scheme"] == scheme]
         for by, words in BY.items():
-            standing = Standing.of(own, by, {task.name: task.tolerance for task in tasks})
+            standing = Ranking.of(own, by, {task.name: task.tolerance for task in tasks})
             lines += [f"## {scheme}, {words}", ""]
             if scheme == MAIN.name:
                 lines += [f"![Profiles](profiles-{by}.png)", ""]
@@ -47,7 +47,7 @@ def write_page(
     return path
 
 
-def table(standing: Standing) -> Iterator[str]:
+def table(standing: Ranking) -> Iterator[str]:
     """Mean merits above the best seen, in percent of the start's objective; the best and what is as good in bold."""
     ranks = standing.ranks()
     yield "| method | mean rank | " + " | ".join(standing.tasks) + " |"
@@ -67,7 +67,7 @@ def table(standing: Standing) -> Iterator[str]:
     yield ""
 
 
-def in_words(standing: Standing) -> Iterator[str]:
+def in_words(standing: Ranking) -> Iterator[str]:
     """Who leads where, and whether ranks can be told apart."""
     ranks, apart = standing.ranks(), standing.critical_difference()
     first = int(np.argmin(ranks))
@@ -83,7 +83,7 @@ def in_words(standing: Standing) -> Iterator[str]:
         )
 
 
-def _behind(standing: Standing, leads: Sequence[bool]) -> Iterator[str]:
+def _behind(standing: Ranking, leads: Sequence[bool]) -> Iterator[str]:
     for task, (leading, best) in enumerate(zip(leads, standing.best, strict=True)):
         if not leading:
             low, high = standing.behind(DEFAULT, task, int(best))
@@ -104,7 +104,7 @@ def chosen(cells: Sequence[dict[str, Any]], methods: Sequence[BenchMethod]) -> I
         yield ""
 
 
-def draw_profiles(standing: Standing, path: Path, words: str) -> None:
+def draw_profiles(standing: Ranking, path: Path, words: str) -> None:
     """For each method the share of tasks on which it is within so much of the best seen."""
     within = np.geomspace(1e-3, 1.0, 200)
     shares = standing.profile(within)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from softswitch.leaderboard.cell import Effort
+from softswitch.leaderboard.one_cell import Effort
 from softswitch.support.files import write_atomically
 
 

@@ -16,7 +16,7 @@ LEVEL = 0.95
 
 
 @dataclass(frozen=True)
-class Standing:
+class Ranking:
     """Merits of methods on tasks.
 
     Attributes:
@@ -33,7 +33,7 @@ class Standing:
     violations: np.ndarray
 
     @classmethod
-    def of(cls, cells: Sequence[dict[str, Any]], by: str, tolerances: dict[str, float]) -> Standing:
+    def of(cls, cells: Sequence[dict[str, Any]], by: str, tolerances: dict[str, float]) -> Ranking:
         """From cells of one scheme, judged at equal "passes" or "bytes"."""
         methods = tuple(dict.fromkeys(cell["method"] for cell in cells))
         tasks = tuple(dict.fromkeys(cell["task"] for cell in cells))

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from softswitch.method.at_clients.base import Asked, AtClients
+from softswitch.method.at_clients.kept import AtClients, RoundAtClients
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
 
@@ -35,12 +35,12 @@ class Consensus(AtClients):
         """No price."""
         return jax.tree.map(lambda leaf: jnp.zeros((clients, *leaf.shape), leaf.dtype), params)
 
-    def shift(self, own: Any, asked: Asked) -> Params:
+    def shift(self, own: Any, asked: RoundAtClients) -> Params:
         """κ_i."""
         price: Params = own
         return price
 
-    def after(self, own: Any, asked: Asked, shift: Params | None, directions: Params) -> tuple[Params, Any]:
+    def after(self, own: Any, asked: RoundAtClients, shift: Params | None, directions: Params) -> tuple[Params, Any]:
         """How far w_k is from what it sends, per step of the server; and its new price."""
         length = asked.step_size * asked.local_steps
         away = jax.tree.map(lambda u: -length * u, directions)  # u_i − w_k

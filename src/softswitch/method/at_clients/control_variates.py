@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from softswitch.method.at_clients.base import Asked, AtClients
+from softswitch.method.at_clients.kept import AtClients, RoundAtClients
 from softswitch.problem.parameters import Params
 from softswitch.support.per_client import beside, weighted_sum
 
@@ -44,7 +44,7 @@ class ControlVariates(AtClients):
         )
         return (none, none) if switches else (none,)
 
-    def shift(self, own: Any, asked: Asked) -> Params:
+    def shift(self, own: Any, asked: RoundAtClients) -> Params:
         """−c_i + Σ_j r_j c_j."""
         known, mean = _chosen(own, asked.feasible)
         weights = jnp.where(known, asked.weights, 0)
@@ -52,7 +52,7 @@ class ControlVariates(AtClients):
         together = weighted_sum(mean, weights / jnp.where(total > 0, total, 1))
         return jax.tree.map(lambda c, all_: jnp.where(beside(known, c), all_ - c, 0), mean, together)
 
-    def after(self, own: Any, asked: Asked, shift: Params | None, directions: Params) -> tuple[Params, Any]:
+    def after(self, own: Any, asked: RoundAtClients, shift: Params | None, directions: Params) -> tuple[Params, Any]:
         """The directions as they are; c_i is what they are without what was added."""
         new = Variates(
             jnp.ones(asked.weights.shape, bool), jax.tree.map(lambda u, s: u - s.astype(u.dtype), directions, shift)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from softswitch.method.directions.base import Direction
+from softswitch.method.directions.branches import Direction
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
 
@@ -42,6 +42,11 @@ class Spider(Direction):
         """w_j."""
         earlier: Params = state[2]
         return earlier
+
+    def rows(self, drawn: float, held: float) -> float:
+        """Anchors of all rows now and then, two batches else."""
+        share = 1 / self.every
+        return share * (held if self.anchor == "all" else 2 * drawn) + (1 - share) * 2 * drawn
 
     def anchors(self, state: Any) -> Any:
         """Whether this round's direction is to be one of all rows; None: never."""

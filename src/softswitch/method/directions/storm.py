@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from softswitch.method.directions.base import Direction
+from softswitch.method.directions.branches import Direction
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
 

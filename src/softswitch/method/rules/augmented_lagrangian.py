@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules.base import Rule
-from softswitch.method.rules.multipliers import above, on_lagrangian, put
+from softswitch.method.rules.priced import above, on_lagrangian, put
 from softswitch.support import checks
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules.base import Rule
-from softswitch.method.rules.multipliers import put
+from softswitch.method.rules.priced import put
 from softswitch.method.rules.sharing import leaning, shared_out
 from softswitch.support import checks
 

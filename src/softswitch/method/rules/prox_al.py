@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from softswitch.method.at_clients import AtClients, Consensus
 from softswitch.method.messages import Decision, LocalLoss, Reports
 from softswitch.method.rules.base import Rule
-from softswitch.method.rules.multipliers import above, put
+from softswitch.method.rules.priced import above, put
 from softswitch.method.weighting import equal_weights
 from softswitch.support import checks
 

@@ -59,7 +59,7 @@ class Step(NamedTuple):
 
 
 @dataclass
-class Steps:
+class ProgramSteps:
     """A traced function as one list of operations: functions within functions are written out.
 
     Attributes:
@@ -123,7 +123,7 @@ def bytes_computed(function: Callable[[Any], Any], rows: Any) -> int:
         function: of rows.
         rows: arrays with the rows as their first axis, or their shapes.
     """
-    steps, closed = Steps(), jax.make_jaxpr(function)(rows)
+    steps, closed = ProgramSteps(), jax.make_jaxpr(function)(rows)
     steps.add(closed.jaxpr, closed.consts, [steps.number() for _ in closed.jaxpr.invars])
     return COPIES * sum(
         math.prod(array.shape) * array.dtype.itemsize
@@ -146,7 +146,7 @@ def by_blocks(function: Callable[[Any], Any], rows: Any, at_once: int) -> Any:
     if at_once >= many:
         return function(rows)
     closed, shape = jax.make_jaxpr(function, return_shape=True)(rows)
-    steps = Steps()
+    steps = ProgramSteps()
     given = [steps.number() for _ in columns]
     results = steps.add(closed.jaxpr, closed.consts, given)
     before, apart, after = parted(steps.every, set(given), many)

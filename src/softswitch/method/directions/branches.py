@@ -46,6 +46,15 @@ class Direction(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} looks back, but does not say where to")
 
+    def rows(self, drawn: float, held: float) -> float:
+        """On how many rows a round takes gradients, on average.
+
+        Args:
+            drawn: rows that clients draw for them in a plain round.
+            held: all rows of those who take part, as often as they take a step.
+        """
+        return 2 * drawn if self.looks_back else drawn
+
     def anchors(self, state: Any) -> Any:
         """Whether a round's direction is to be of all rows of its clients, instead of a batch; None: never.
 

@@ -141,9 +141,9 @@ METHODS: tuple[BenchMethod, ...] = (
         "exact penalty, SPIDER",
         "arXiv 2501.19214",
         lambda settings, common: ExactPenalty(
-            penalty=settings["price"], alpha=settings["alpha"], direction=Spider(every=settings["every"]), **common
+            penalty=settings["price"], alpha=settings["alpha"], direction=Spider(), **common
         ),
-        {"price": PRICE, "every": OneOf((5, 20)), **LEAN},
+        {"price": PRICE, **LEAN},
         sends=2.0,
         simulators=False,
     ),

@@ -16,7 +16,7 @@ MOST_BYTES = 4 * 2**30
 """How much all clients may keep together."""
 
 
-class Asked(NamedTuple):
+class RoundAtClients(NamedTuple):
     """What clients know of a round when they are asked for their directions.
 
     Attributes:
@@ -62,7 +62,7 @@ class AtClients(ABC):
             switches: whether the rule descends on one of two things in a round, or always on the same.
         """
 
-    def shift(self, own: Any, asked: Asked) -> Params | None:
+    def shift(self, own: Any, asked: RoundAtClients) -> Params | None:
         """What each participant adds to every gradient; None: nothing.
 
         Args:
@@ -72,7 +72,7 @@ class AtClients(ABC):
         return None
 
     @abstractmethod
-    def after(self, own: Any, asked: Asked, shift: Params | None, directions: Params) -> tuple[Params, Any]:
+    def after(self, own: Any, asked: RoundAtClients, shift: Params | None, directions: Params) -> tuple[Params, Any]:
         """What the participants send for their directions, and what they keep after it.
 
         Args:

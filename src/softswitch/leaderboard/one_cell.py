@@ -68,7 +68,7 @@ class Scored(NamedTuple):
     rounds: int
 
 
-class Scale(NamedTuple):
+class TaskUnits(NamedTuple):
     """Units of a task, by its start.
 
     Attributes:
@@ -80,7 +80,7 @@ class Scale(NamedTuple):
     constraint: float
 
     @classmethod
-    def of(cls, task: BenchTask, stage: Stage) -> Scale:
+    def of(cls, task: BenchTask, stage: Stage) -> TaskUnits:
         """|F| and the bound, or a tenth of how far the start is from it."""
         federation = stage.federation
         judged = federation.oracle.judge(federation.start)
@@ -94,31 +94,27 @@ class Scale(NamedTuple):
         return objective / self.objective + PRICE * max(0.0, constraint - task.tolerance) / self.constraint
 
 
-class Played(NamedTuple):
+class CellRuns(NamedTuple):
     """A cell's task, method and stage, with what follows from them."""
 
     task: BenchTask
     method: BenchMethod
     stage: Stage
-    scale: Scale
+    scale: TaskUnits
 
     def rounds(self, share: float, by: str) -> int:
         """How many rounds a budget pays for: of data passes, or as many as the plain method has, of bytes."""
         oracle, budget = self.stage.federation.oracle, self.task.passes * share * self.stage.rows
-        values, gradients = self._rows_a_round(oracle)
+        held = self.stage.rows * oracle.participants / oracle.client_count
+        values, gradients = (float(rows) for rows in oracle.cost(held))
         if by == "passes":
             rule = self.method.made(self.method.points(1)[0], self.task.tolerance, 1)
             values *= 2 if rule.compares else 1
-            gradients *= 2 if rule.direction is not None and rule.direction.looks_back else 1
+            if rule.direction is not None:
+                gradients = rule.direction.rows(gradients, held * oracle.local_steps)
             return max(10, round(budget / (values + gradients)))
         plain = budget / (values + gradients)
         return max(10, round(plain * 2 / (self.method.sends + self.method.receives)))
-
-    def _rows_a_round(self, oracle: Any) -> tuple[float, float]:
-        """On average: where batches are all rows, by the clients' mean."""
-        held = self.stage.rows * oracle.participants / oracle.client_count
-        values, gradients = oracle.cost(held)
-        return float(values), float(gradients)
 
     def run(self, settings: list[Settings], seeds: list[int], rounds: int) -> list[list[Scored]]:
         """All settings with all seeds."""
@@ -161,7 +157,7 @@ def played(task: BenchTask, method: BenchMethod, scheme: Scheme, effort: Effort)
     """Tune and judge: what goes into the book."""
     began = time.perf_counter()
     stage = task.stage(scheme)
-    cell = Played(task, method, stage, Scale.of(task, stage))
+    cell = CellRuns(task, method, stage, TaskUnits.of(task, stage))
     settings, tried = _tuned(cell, effort)
     found: dict[str, list[Scored]] = {}
     for by in ("passes", "bytes"):
@@ -187,12 +183,12 @@ def len_of(runs: list[Scored]) -> int:
     return runs[0].rounds
 
 
-def _start(cell: Played) -> float:
+def _start(cell: CellRuns) -> float:
     judged = cell.stage.federation.oracle.judge(cell.stage.federation.start)
     return cell.scale.merit(cell.task, float(np.max(judged.objective)), float(np.max(judged.constraint)))
 
 
-def _tuned(cell: Played, effort: Effort) -> tuple[Settings, list[dict[str, Any]]]:
+def _tuned(cell: CellRuns, effort: Effort) -> tuple[Settings, list[dict[str, Any]]]:
     """The best settings: all with a small budget, the best third with three times as much, and so on."""
     left: list[Settings] = list(cell.method.points(effort.points))
     tried: list[dict[str, Any]] = []
