@@ -79,7 +79,9 @@ def sizes(factors: tuple[int, ...]) -> dict[str, tuple[Size, ...]]:
 def milliseconds(every: set[Size], turns: int) -> dict[Size, float]:
     """A round's milliseconds: of a long run less a short one, which leaves out what a run costs once."""
     runs = {
-        f"{size} {length}": partial(played, size, length * rounds_of(size)) for size in sorted(every) for length in (1, 3)
+        f"{size} {length}": partial(played, size, length * rounds_of(size))
+        for size in sorted(every)
+        for length in (1, 3)
     }
     taken = seconds_in_turns(runs, turns)
     return {size: 1e3 * (taken[f"{size} 3"] - taken[f"{size} 1"]) / (2 * rounds_of(size)) for size in every}

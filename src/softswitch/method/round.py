@@ -18,7 +18,7 @@ from softswitch.method.rules import Decision, Reports, Rule
 from softswitch.method.weighting import maximum
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params, float_dtype
-from softswitch.support.compiling.in_place import changed_again, changed_where, numbers_in, once_known, select
+from softswitch.support.compiling.in_place import changed_where, once_known, select
 
 
 class Average(NamedTuple):
@@ -122,6 +122,145 @@ def start(params: Params, rule: Rule, constraints: int, memory: Remembered | Non
     """The state before round 0, of a run with so many clients."""
     infinite = jnp.full((), jnp.inf, float_dtype(params))
     trusting = rule.robust is None
+    return State(
+        params=params,
+        optimizer=server_optimizer(rule, 0).init(params),
+        rule=rule.begin(clients, constraints),
+        average=no_average(params),
+        best=BestSeen(params, infinite, infinite),
+        diverged_at=jnp.int32(-1),
+        memory=memory,
+        consistency=None if trusting else nothing_compared(clients, constraints, float_dtype(params)),
+        directions=Branches.begun(rule.direction, params, rule.switches),
+        at_clients=None if rule.at_clients is None else rule.at_clients.init(params, clients, rule.switches),
+        before=params if rule.compares else None,
+    )
+
+
+def first_to_average(rounds: int, share: float) -> int:
+    """The first round that may join an average over the last share of so many rounds."""
+    return rounds - math.ceil(share * rounds)
+
+
+def no_average(params: Params) -> Average:
+    """A mean of no iterates yet."""
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, float_dtype(leaf)), params)
+    return Average(zeros, zeros, jnp.int32(0))
+
+
+def server_optimizer(rule: Rule, k: Any) -> optax.GradientTransformationExtraArgs:
+    """The rule's optimiser at round k's step size; one that wants a ``value`` is given it, the others ignore it."""
+    return optax.with_extra_args_support(rule.server_optimizer(rule.step_size_at(k)))
+
+
+def check_optimizer(rule: Rule, params: Params) -> None:
+    """Raise where the rule's optimiser asks for more than a server knows. Nothing is computed."""
+    made: list[Any] = []
+
+    def update(k: Array, params: Params) -> Any:
+        made.append(rule.server_optimizer(rule.step_size_at(k)))
+        optimizer = optax.with_extra_args_support(made[0])
+        return optimizer.update(params, optimizer.init(params), params, value=jnp.zeros((), float_dtype(params)))
+
+    try:
+        jax.eval_shape(update, jnp.int32(0), params)
+    except (TypeError, AttributeError) as error:
+        if made and not isinstance(made[0], optax.GradientTransformation):
+            raise TypeError(
+                f"optimizer must be a function from a step size to an optax transformation, but makes {made[0]!r}"
+            ) from error
+        if isinstance(error, AttributeError):
+            raise
+        raise ValueError(
+            "optimizer must be content with a direction, the parameters and a value, but "
+            f"{rule.server_optimizer!r} is not: {error}. A server cannot evaluate functions for it, as a line search "
+            "would need"
+        ) from error
+
+
+def descended_on(rule: Rule, reports: Reports, decision: Decision) -> Float[Array, ""]:
+    """The value of what a round descends on, by its reports: Σ r_i (a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε)).
+
+    In a constraint round of a switching rule it is measured from λ, so that 0 is where the round wants to be.
+    """
+    each = minimised(reports, decision.local_loss)
+    value = jnp.dot(decision.weights, each.astype(decision.weights.dtype))
+    return value - jnp.where(decision.feasible, 0, rule.switch_at) if rule.switches else value
+
+
+def surviving_weights(
+    rule: Rule, rule_state: Any, reports: Reports, decision: Decision, survived: Bool[Array, " m"]
+) -> Float[Array, " m"]:
+    """The server's weights once some clients that reported never returned their update.
+
+    The rule weighs the others again by their reports, as the round was decided. To renormalise the weights that they
+    had would not do: where the worst client is lost and α is large, all others had weight 0.
+    """
+    left = reports._replace(mask=reports.mask & survived, bit=decision.feasible)
+    return robust.decide(rule, rule_state, left)[0].weights
+
+
+def advance(
+    state: State,
+    rule: Rule,
+    domain: Domain | None,
+    k: Int[Array, ""],
+    averaging_from: Int[Array, ""] | int,
+    reports: Reports,
+    decision: Decision,
+    rule_state: Any,
+    direction: Params,
+    memory: Remembered | None = None,
+    back: Params | None = None,
+    at_clients: Any = None,
+) -> State:
+    """Apply a round: w_{k+1} = Π_Θ(w_k − η Σ r_i u_i), and account for w_k.
+
+    A void round (nobody reported an objective, or nobody a constraint) changes nothing. A round in which a report or
+    the step is not finite marks the run as diverged; from then on nothing changes, and the last finite iterate stays.
+
+    Args:
+        state: before the round.
+        rule: the method.
+        domain: Θ, or None.
+        k: the round.
+        averaging_from: rounds before this one do not join the average.
+        reports: what the clients reported.
+        decision: what the rule made of it.
+        rule_state: the rule's memory after it.
+        direction: Σ r_i u_i.
+        memory: what is remembered after this round's reports, where the server remembers. Rounds do not join the
+            average before every client was heard, or all but b where b may lie.
+        back: the clients' direction at the earlier iterate that the rule's way to make directions looks back to.
+        at_clients: what every client keeps after the round, where the rule asks for it.
+    """
+    directions = state.directions
+    if rule.direction is not None and directions is not None:
+        own = directions.of(decision.feasible)
+        direction, own = rule.direction.made(own, state.params, direction, back)
+        directions = directions.after(decision.feasible, own)
+    value = descended_on(rule, reports, decision)
+    updates, optimizer_state = server_optimizer(rule, k).update(direction, state.optimizer, state.params, value=value)
+    params = optax.apply_updates(state.params, updates)
+    if domain is not None:
+        params = domain.project(params)
+
+    fine = sound(reports, decision)
+    finite = jax.tree.leaves((params, optimizer_state, directions, at_clients))
+    stepped = jnp.stack([jnp.isfinite(leaf).all() for leaf in finite]).all()
+    running = (state.diverged_at < 0) & ~reports.void
+    counts = running & fine
+    joins = counts & decision.feasible
+    went = None
+    if memory is not None:
+        joins &= memory.unheard.sum() <= (0 if rule.robust is None else rule.robust)
+        went = moved(memory, state.params, params)
+    average = state.average.add(state.params, joins & (k >= averaging_from))
+    worst = maximum(reports.objective, reports.mask)
+    best = state.best.offer(state.params, worst, joins, decision.criterion, counts)
+    read = (average.rounds, best.score, () if went is None else went.travelled)
+    moves = once_known(counts & stepped, read, state.params)
+    params, optimizer_state = select(moves, (params, optimizer_state), (state.params, state.optimizer))
     return State(
         params=params,
         optimizer=server_optimizer(rule, 0).init(params),

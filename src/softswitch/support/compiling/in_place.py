@@ -50,18 +50,6 @@ def changed_where(condition: Bool[Array, ""], change: Callable[[Tree], Tree], tr
     return found
 
 
-def changed_again(condition: Bool[Array, ""], change: Callable[[Tree], Tree], changed: Tree, tree: Tree) -> Tree:
-    """``changed``, which is ``change(tree)``, where the condition holds, else the tree.
-
-    Of a large one ``change`` is computed once more: then what the condition knows of ``changed`` is found number by
-    number, and it is never held as a whole.
-    """
-    if not is_large(tree):
-        return select(condition, changed, tree)  # type: ignore[no-any-return]
-    found: Tree = lax.cond(condition, lambda old: _like(change(old), old), lambda old: old, tree)
-    return found
-
-
 def once_known(value: Array, others: Any, overwritten: Any) -> Array:
     """The value, which has to wait for the others, where the tree that is overwritten by it is large.
 
