@@ -59,7 +59,7 @@ def once_known(value: Array, others: Any, overwritten: Any) -> Array:
     if not is_large(overwritten):
         return value
     numbers = [jnp.asarray(leaf, jnp.float32).ravel() for leaf in jax.tree.leaves(others)]
-    known = jnp.stack([((some == some) | (some != some)).all() for some in numbers]).all()  # noqa: PLR0124
+    known = jnp.stack([((some == some) | (some != some)).all() for some in numbers]).all()
     return jnp.where(known, value, jnp.zeros_like(value))
 
 
