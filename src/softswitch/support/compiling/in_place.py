@@ -44,7 +44,7 @@ def changed_where(condition: Bool[Array, ""], change: Callable[[Tree], Tree], tr
     turn: the compiler computes these before the loop, and keeps them.
     """
     if not is_large(tree):
-        return select(condition, change(tree), tree)  # type: ignore[no-any-return]
+        return select(condition, change(tree), tree)
     turns = condition.astype(jnp.int32)
     found: Tree = lax.fori_loop(0, turns, lambda _, old: _like(change(old), old), tree)
     return found
