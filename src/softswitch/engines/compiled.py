@@ -24,6 +24,7 @@ from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import float_dtype
 from softswitch.results.record import Record
 from softswitch.support.arrays import fingerprint
+from softswitch.support.compiling.in_place import once_known
 from softswitch.support.compiling.programs import program_digest
 
 CHUNK_ROUNDS = 250
@@ -97,6 +98,7 @@ def play(
     full, held_out = Overview.nothing(), None
     if program.looks:
         full, held_out = _look_at_all(oracle, rule, span, state.params, k, reports)
+        state = state._replace(diverged_at=once_known(state.diverged_at, (full, held_out), state.params))
     rows = oracle.rows_held(draws)
     twice = 2 * jnp.asarray(oracle.cost(rows)[0], jnp.int32) if rule.compares else None
     seen = RoundView(full, held_out, rows, twice)

@@ -18,6 +18,7 @@ from softswitch.method.rules import Decision, Reports, Rule
 from softswitch.method.weighting import maximum
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params, float_dtype
+from softswitch.support.compiling.in_place import changed_where, once_known, select
 
 
 class Average(NamedTuple):
@@ -35,14 +36,14 @@ class Average(NamedTuple):
 
     def add(self, params: Params, joins: Bool[Array, ""]) -> Average:
         """Add w_k where ``joins``."""
-        value = jax.tree.map(lambda w, lost: w.astype(lost.dtype) - lost, params, self.lost)
-        total = jax.tree.map(jnp.add, self.total, value)
-        lost = jax.tree.map(lambda new, old, v: (new - old) - v, total, self.total, value)
-        return Average(
-            select(joins, total, self.total),
-            select(joins, lost, self.lost),
-            self.rounds + joins.astype(jnp.int32),
-        )
+
+        def added(so_far: Average) -> Average:
+            value = jax.tree.map(lambda w, lost: w.astype(lost.dtype) - lost, params, so_far.lost)
+            total = jax.tree.map(jnp.add, so_far.total, value)
+            lost = jax.tree.map(lambda new, old, v: (new - old) - v, total, so_far.total, value)
+            return Average(total, lost, so_far.rounds + 1)
+
+        return changed_where(joins, added, self)
 
     def mean(self) -> Params:
         """Σ w_k / rounds; zeros where nothing was added."""
@@ -76,11 +77,12 @@ class BestSeen(NamedTuple):
         better = feasible & (score < self.score)
         nearer = counts & (criterion < self.criterion)
         takes = better | (nearer & jnp.isposinf(self.score))
-        return BestSeen(
-            select(takes, params, self.params),
-            select(better, score, self.score),
-            select(nearer, criterion, self.criterion),
-        )
+
+        def taken(so_far: tuple[Params, Array]) -> tuple[Params, Array]:
+            return params, select(better, score, so_far[1])
+
+        kept, best = changed_where(takes, taken, (self.params, self.score))
+        return BestSeen(kept, best, select(nearer, criterion, self.criterion))
 
 
 class State(NamedTuple):
@@ -249,19 +251,24 @@ def advance(
     running = (state.diverged_at < 0) & ~reports.void
     counts = running & fine
     joins = counts & decision.feasible
-    moves = counts & stepped
+    went = None
     if memory is not None:
         joins &= memory.unheard.sum() <= (0 if rule.robust is None else rule.robust)
-        memory = select(moves, moved(memory, state.params, params), state.memory)
+        went = moved(memory, state.params, params)
+    average = state.average.add(state.params, joins & (k >= averaging_from))
     worst = maximum(reports.objective, reports.mask)
+    best = state.best.offer(state.params, worst, joins, decision.criterion, counts)
+    read = (average.rounds, best.score, () if went is None else went.travelled)
+    moves = once_known(counts & stepped, read, state.params)
+    params, optimizer_state = select(moves, (params, optimizer_state), (state.params, state.optimizer))
     return State(
-        params=select(moves, params, state.params),
-        optimizer=select(moves, optimizer_state, state.optimizer),
+        params=params,
+        optimizer=optimizer_state,
         rule=select(moves, rule_state, state.rule),
-        average=state.average.add(state.params, joins & (k >= averaging_from)),
-        best=state.best.offer(state.params, worst, joins, decision.criterion, counts),
+        average=average,
+        best=best,
         diverged_at=jnp.where(running & ~moves, k, state.diverged_at),
-        memory=memory,
+        memory=None if went is None else select(moves, went, state.memory),
         beside=state.beside,
         consistency=state.consistency,
         directions=select(moves, directions, state.directions),
@@ -279,8 +286,3 @@ def healthy(reports: Reports) -> Bool[Array, " m"]:
 def sound(reports: Reports, decision: Decision) -> Bool[Array, ""]:
     """Whether a round may count: every report is finite, and so is the criterion made of them."""
     return healthy(reports).all() & jnp.isfinite(decision.criterion)
-
-
-def select(condition: Bool[Array, ""], chosen: Any, otherwise: Any) -> Any:
-    """One of two pytrees of the same shape; the result has the second one's dtypes."""
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b).astype(b.dtype), chosen, otherwise)
