@@ -11,7 +11,7 @@ import softswitch as ss
 from problems import NumpyTwin, client_data, least_squares, regression, two_constraints, watched
 from softswitch import rules
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
-from softswitch.method.at_clients import kept
+from softswitch.method.at_clients import kept as at_clients
 
 ROUNDS, ETA, EPS = 80, 0.1, 0.05
 LAM = EPS / (1 + 1 / 10)
@@ -213,7 +213,7 @@ def test_what_does_not_go_together_is_refused(monkeypatch):
         ss.solve(problem, clients, both, rounds=2)
     with pytest.raises(ValueError, match="memory must be None"):
         ss.solve(problem, clients, rules.HingePenalty(penalty=1.0, **COMMON), rounds=2, memory=ss.Memory())
-    monkeypatch.setattr(asked, "MOST_BYTES", 100)
+    monkeypatch.setattr(at_clients, "MOST_BYTES", 100)
     with pytest.raises(ValueError, match="GiB for 6 clients"):
         ss.solve(problem, clients, ss.SoftmaxSGM(at_clients=rules.ControlVariates(), **common), rounds=2)
     with pytest.raises(TypeError, match="direction"):
