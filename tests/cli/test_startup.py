@@ -11,6 +11,7 @@ from softswitch.cli import app
 
 HEAVY = ("jax", "matplotlib", "numpy", "optax", "pandas", "sklearn", "softswitch.paper")
 COMMANDS = (
+    "bench",
     "plan",
     "demo",
     "init",

@@ -90,13 +90,21 @@ class LocalLoss(NamedTuple):
         return (self.objective if getattr(self.objective, "ndim", 0) else None), self.constraint, self.linear
 
     def with_own(self, own: tuple[Any, Any, Any]) -> LocalLoss:
-        """The same with other parts of that: of some clients, or of a single one."""
+        """The same with other parts of that: of some clients, or of a single one.
+
+        Args:
+            own: those parts.
+        """
         objective, constraint, linear = own
         objective = self.objective if objective is None else objective
         return self._replace(objective=objective, constraint=constraint, linear=linear)
 
     def of(self, place: int) -> LocalLoss:
-        """What the participant in this place minimises; ``linear`` is left out, which no client elsewhere has."""
+        """What the participant in this place minimises; ``linear`` is left out, which no client elsewhere has.
+
+        Args:
+            place: which of them.
+        """
         objective, constraint, _ = self.own
         return self.with_own((None if objective is None else objective[place], constraint[place], None))
 

@@ -55,7 +55,7 @@ class Direction(ABC):
         """
         return 2 * drawn if self.looks_back else drawn
 
-    def anchors(self, state: Any) -> Any:
+    def anchors(self, state: Any) -> Bool[Array, ""] | None:
         """Whether a round's direction is to be of all rows of its clients, instead of a batch; None: never.
 
         Args:

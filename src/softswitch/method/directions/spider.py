@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool
 
 from softswitch.method.directions.branches import Direction
 from softswitch.problem.parameters import Params
@@ -48,7 +49,7 @@ class Spider(Direction):
         share = 1 / self.every
         return share * (held if self.anchor == "all" else 2 * drawn) + (1 - share) * 2 * drawn
 
-    def anchors(self, state: Any) -> Any:
+    def anchors(self, state: Any) -> Bool[Array, ""] | None:
         """Whether this round's direction is to be one of all rows; None: never."""
         return state[0] % self.every == 0 if self.anchor == "all" else None
 

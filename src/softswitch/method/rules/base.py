@@ -15,6 +15,7 @@ from softswitch.method.at_clients import AtClients
 from softswitch.method.directions import Direction
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.weighting import Array, maximum, softmax_mean
+from softswitch.problem.parameters import Params
 from softswitch.problem.words import CRITERIA
 from softswitch.support import checks
 from softswitch.support.compiling.traced import traced_settings
@@ -209,7 +210,7 @@ class Rule(ABC):
         """
         return self.init(constraints)
 
-    def combine(self, k: Any, reports: Reports, decision: Decision, directions: Any) -> Any:
+    def combine(self, k: int | Array, reports: Reports, decision: Decision, directions: Params) -> Params:
         """The direction made of each client's own, for a rule that sees each.
 
         Args:
