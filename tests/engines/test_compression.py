@@ -3,13 +3,13 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_methods import drawn
 
 import softswitch as ss
 from problems import NumpyTwin, client_data, least_squares, regression, softplus_level, watched
 from reference_methods import Round, lean
 from softswitch import rules
 from softswitch.rules import Compression, TopK
-from test_methods import drawn
 
 ETA, EPS, ALPHA, N, D, ROUNDS = 0.1, 0.05, 20.0, 6, 4, 60
 LAM = EPS / (1 + 1 / 10)
