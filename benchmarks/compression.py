@@ -19,12 +19,11 @@ import softswitch as ss
 import softswitch.flower as fl
 from softswitch import rules
 from softswitch.engines.flower.flat_params import unflat
-from softswitch.engines.flower.simulation import _apart
 from softswitch.tasks.fair_classification import adult
 
 CLIENTS, TOLERANCE, ROUNDS, LOOK = 10, 0.05, 200, 5
 TUNED_ON, SEEDS = 0, (1, 2, 3)
-SETTINGS = {"alpha": 10.0, "step_size": 0.3, "tolerance": TOLERANCE}
+SETTINGS: dict[str, Any] = {"alpha": 10.0, "step_size": 0.3, "tolerance": TOLERANCE}
 WAYS: dict[str, rules.Compression | None] = {
     "plain": None,
     "8 bits up and down": rules.Compression(up=rules.Quantised(8), down=rules.Quantised(8)),
@@ -71,13 +70,11 @@ def course(
 ) -> list[Look]:
     """F, G and bytes, every few rounds; it ends where F is at most the target and the constraint is met."""
     data = adult(CLIENTS, seed=seed)
-    problem, everyone = (
-        data.problem,
-        [
-            {name: column[:rows] for name, column in own.items() if name in data.train.rows.columns}
-            for own in _apart(data.train)
-        ],
-    )
+    problem, ends = data.problem, np.cumsum(data.train.sizes)
+    everyone = [
+        {name: column[end - size : end][:rows] for name, column in data.train.rows.columns.items()}
+        for end, size in zip(ends, data.train.sizes, strict=True)
+    ]
     clients = ss.ClientData.from_list(everyone)
 
     def client(context: Any) -> fl.JaxClient:
@@ -94,6 +91,7 @@ def course(
         return target is not None and reached(looks, target) is not None
 
     rule = ss.SoftmaxSGM(at_clients=way, **SETTINGS)
+    assert isinstance(problem.constraint, ss.PooledConstraint)
     strategy = fl.SwitchingStrategy(rule, seed=seed, callbacks=[look], pooled=problem.constraint.value)
     strategy.start(grid, fl.initial_arrays(problem.start), rounds)
     return looks

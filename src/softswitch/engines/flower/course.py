@@ -117,7 +117,7 @@ class Course:
             self.run.dtype,
             settings,
             self.events,
-            way and way.up,
+            None if way is None else way.up,
         )
         self.metrics: dict[int, MetricRecord] = {}
         self._share, self._told_to_stop = SwitchShare(), False
