@@ -125,7 +125,7 @@ class Compression(AtClients):
         each = numbers * itemsize if self.up is None else self.up.size(numbers, itemsize)
         return jnp.full(participants, each, jnp.int32)
 
-    def bytes_down(self, params: Params, own: Any, k: Any, participants: int) -> Int[Array, " m"]:
+    def bytes_down(self, params: Params, own: Owed, k: Int[Array, ""] | int, participants: int) -> Int[Array, " m"]:
         """How many bytes the parameters of round k take for each participant.
 
         Args:
@@ -138,6 +138,7 @@ class Compression(AtClients):
         whole = jnp.full(participants, numbers * itemsize, jnp.int32)
         if self.changes is None:
             return whole
+        assert own.since is not None
         change = self.changes.size(numbers, itemsize)
         missed = jnp.minimum(k - own.since, -(-numbers * itemsize // change))  # more than whole is never sent
         return jnp.where(own.since < 0, whole, jnp.minimum(whole, missed * change))
