@@ -37,6 +37,7 @@ TRIED: dict[str, rules.Compression | None] = {
     "2 % in 4 bits up, 5 % down, one error": rules.Compression(
         up=rules.TopK(0.02, 4), down=rules.TopK(0.05, 4), apart=False
     ),
+    "1 bit up and down": rules.Compression(up=rules.Quantised(1), down=rules.Quantised(1)),
     "10 % in 1 bit up and down": rules.Compression(up=rules.TopK(0.1, 1), down=rules.TopK(0.1, 1)),
 }
 
