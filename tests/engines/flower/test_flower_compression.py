@@ -326,3 +326,20 @@ def test_a_run_that_chooses_its_steps_begins_every_cycle_with_nothing_owed():
         told = grid.sent(cycle.begin, 0)
         assert told[wire.SETTINGS][codes.COUNTED] == -1
     assert (result.history.per_client.fates == Fate.COUNTED).all()
+
+
+def test_a_client_that_holds_other_parameters_says_so_and_loses_nothing():
+    grid = WatchedGrid(quadratics(MANY), MANY)
+
+    def confuse(message):
+        about = message.metadata
+        if (about.group_id, about.dst_node_id, about.message_type) == ("5", 102, wire.REPORT):
+            grid.before = lambda message: None
+            grid._contexts[102].state[wire.PARAMS] = wire.to_record({"w": np.ones(FEATURES, np.float32)})
+
+    grid.before = confuse
+    result = run(grid)
+    assert whole(grid.sent(5, 2))
+    assert not whole(grid.sent(6, 2))
+    assert (result.history.per_client.fates == Fate.COUNTED).all()
+    np.testing.assert_array_equal(result.last["w"], watched()[1].last["w"])
