@@ -6,9 +6,13 @@ from softswitch.support.lazy import on_first_use
 
 if TYPE_CHECKING:
     from softswitch.method.at_clients import AtClients as AtClients
+    from softswitch.method.at_clients import Compression as Compression
     from softswitch.method.at_clients import Consensus as Consensus
     from softswitch.method.at_clients import ControlVariates as ControlVariates
     from softswitch.method.at_clients import RoundAtClients as RoundAtClients
+    from softswitch.method.compressors import Compressor as Compressor
+    from softswitch.method.compressors import Quantised as Quantised
+    from softswitch.method.compressors import TopK as TopK
     from softswitch.method.directions import Direction as Direction
     from softswitch.method.directions import Momentum as Momentum
     from softswitch.method.directions import Optimistic as Optimistic
@@ -44,6 +48,8 @@ _PLACES = {
     "AugmentedLagrangian": "method.rules",
     "AverageSGM": "method.rules",
     "CRITERIA": "problem.words",
+    "Compression": "method.at_clients",
+    "Compressor": "method.compressors",
     "Consensus": "method.at_clients",
     "ControlVariates": "method.at_clients",
     "Decision": "method.rules",
@@ -62,6 +68,7 @@ _PLACES = {
     "PrimalDual": "method.rules",
     "ProxAL": "method.rules",
     "QFedAvg": "method.rules",
+    "Quantised": "method.compressors",
     "Reports": "method.rules",
     "RoundAtClients": "method.at_clients",
     "Rule": "method.rules",
@@ -70,6 +77,7 @@ _PLACES = {
     "Spider": "method.directions",
     "Storm": "method.directions",
     "TERM": "method.rules",
+    "TopK": "method.compressors",
     "switch": "method.rules.switching",
 }
 """Where each name lives."""

@@ -64,3 +64,15 @@ def test_the_sequential_trpo_step_is_ours(x64_alone):
         found = improve(policy, episodes, advantages(episodes, ours, 0.99, 0.97), TrustRegion())
         layers = [part for layer in found for part in (layer.weights.T, layer.bias)]
         np.testing.assert_allclose(np.concatenate([np.ravel(part) for part in layers]), expected.numpy(), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_compressed_rounds_send_fewer_bytes():
+    """A look at the benchmark of bytes: whole messages are counted, and most of them are not needed."""
+    pytest.importorskip("flwr")
+    from benchmarks import compression
+
+    plain = compression.course(0, None, 5, rows=60)
+    small = compression.course(0, compression.WAYS["5 % in 4 bits up, 10 % down"], 5, rows=60)
+    assert 2 * 5 * 10 * 6529 * 4 < plain[-1].up + plain[-1].down < 2.1 * 5 * 10 * 6529 * 4
+    assert plain[-1].up > 20 * small[-1].up

@@ -53,6 +53,7 @@ class Pointed(NamedTuple):
         back: the direction at the earlier iterate that the rule looks back to; None where it does not.
         gradients: on how many rows gradients were taken, where that is not what the clients' rounds usually cost.
         at_clients: what every client keeps after it, where the rule asks for it; else None.
+        traffic: how many bytes went up and down, each in two parts, where messages are compressed; else None.
     """
 
     direction: Params
@@ -60,6 +61,7 @@ class Pointed(NamedTuple):
     back: Params | None = None
     gradients: Any = None
     at_clients: Any = None
+    traffic: Any = None
 
 
 class RoundView(NamedTuple):
@@ -221,5 +223,6 @@ def applied(
         None if remembered is None else k - jnp.where(remembered.heard, remembered.heard_at, k).min(),
         pointed.gradients,
         seen.values,
+        pointed.traffic,
     )
     return after, record

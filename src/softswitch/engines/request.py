@@ -268,7 +268,7 @@ def request_of(
             )
         check_robust(rule, federation.oracle.participants, federation.start)
         check_optimizer(rule, federation.start)
-        check_exchanges(rule, federation.oracle, remembers=settings.memory is not None)
+        check_exchanges(rule, federation.oracle, remembers=settings.memory is not None, domain=federation.domain)
         if rule.at_clients is not None:
             check_size(rule.at_clients, federation.start, federation.oracle.client_count, rule.switches)
     every = math.ceil(settings.rounds / EVALUATIONS) if settings.eval_every is None else settings.eval_every

@@ -12,10 +12,12 @@ from jaxtyping import Array
 from softswitch.clients.oracle import Oracle
 from softswitch.engines.one_round import Decided, Pointed
 from softswitch.method import robust
-from softswitch.method.at_clients import RoundAtClients
+from softswitch.method.at_clients import Compression, RoundAtClients, check_compression
 from softswitch.method.round import State
 from softswitch.method.rules import Rule
+from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params
+from softswitch.support.bit_packing import in_two_parts
 from softswitch.support.per_client import some, weighted_sum
 
 FOR_DIRECTIONS = 2
@@ -62,15 +64,29 @@ def _with_what_clients_keep(
     way, (draws, kept, decision, switches, step_size) = rule.at_clients, update
     assert way is not None
     asked = RoundAtClients(
-        state.params, decision.feasible, decision.weights, oracle.local_steps, step_size, rule.step_size_at(k)
+        state.params, decision.feasible, decision.weights, oracle.local_steps, step_size, rule.step_size_at(k), k
     )
     own = some(state.at_clients, clients)
+    traffic = None
+    if isinstance(way, Compression):
+        many = clients.shape[0]
+        counts = way.bytes_up(state.params, many), way.bytes_down(state.params, own, k, many)
+        traffic = jnp.stack([jnp.stack(in_two_parts(each)) for each in counts])
+        if way.up_exactly:  # as without compression, to the bit
+            direction = oracle.direction(state.params, *update)
+            return Pointed(
+                direction, at_clients=_put(state, clients, way.after(own, asked, None, None)[1]), traffic=traffic
+            )
     shift = way.shift(own, asked)
     shifted = decision._replace(local_loss=decision.local_loss._replace(linear=shift, pull=way.pull))
     found = oracle.directions(state.params, draws, kept, shifted, switches, step_size)
     sent, own = way.after(own, asked, shift, found)
-    every = jax.tree.map(lambda all_, new: all_.at[clients].set(new.astype(all_.dtype)), state.at_clients, own)
-    return Pointed(weighted_sum(sent, decision.weights), at_clients=every)
+    return Pointed(weighted_sum(sent, decision.weights), at_clients=_put(state, clients, own), traffic=traffic)
+
+
+def _put(state: State, clients: Array, own: Any) -> Any:
+    """What every client keeps, with what some keep after the round."""
+    return jax.tree.map(lambda all_, new: all_.at[clients].set(new.astype(all_.dtype)), state.at_clients, own)
 
 
 def _at_two_iterates(oracle: Oracle, rule: Rule, state: State, update: tuple[Any, ...]) -> Pointed:
@@ -97,14 +113,16 @@ def _at_two_iterates(oracle: Oracle, rule: Rule, state: State, update: tuple[Any
     return Pointed(now, back=then, gradients=rows)
 
 
-def check_exchanges(rule: Rule, oracle: Oracle, *, remembers: bool) -> None:
+def check_exchanges(rule: Rule, oracle: Oracle, *, remembers: bool, domain: Domain | None = None) -> None:
     """Raise where the rule asks for more than these clients can do, or for what does not go together.
 
     Args:
         rule: the method.
         oracle: the clients.
         remembers: whether the server remembers its clients' reports.
+        domain: Θ, or None.
     """
+    check_compression(rule.at_clients, domain, rule.robust)
     name, kind = type(rule).__name__, type(oracle).__name__
     wants = {
         "robust": rule.robust is not None,

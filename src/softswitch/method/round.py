@@ -11,6 +11,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.method import robust
+from softswitch.method.at_clients.compression import Compression, sending_changes
 from softswitch.method.consistency import Consistency, minimised, nothing_compared
 from softswitch.method.directions import Branches
 from softswitch.method.memory import Remembered, moved
@@ -150,7 +151,10 @@ def no_average(params: Params) -> Average:
 
 def server_optimizer(rule: Rule, k: Any) -> optax.GradientTransformationExtraArgs:
     """The rule's optimiser at round k's step size; one that wants a ``value`` is given it, the others ignore it."""
-    return optax.with_extra_args_support(rule.server_optimizer(rule.step_size_at(k)))
+    plain = optax.with_extra_args_support(rule.server_optimizer(rule.step_size_at(k)))
+    if isinstance(rule.at_clients, Compression) and rule.at_clients.changes is not None:
+        return sending_changes(plain, rule.at_clients.changes)
+    return plain
 
 
 def check_optimizer(rule: Rule, params: Params) -> None:

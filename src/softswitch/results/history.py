@@ -11,6 +11,7 @@ import numpy as np
 
 from softswitch.clients.evaluation import Overview
 from softswitch.results.record import Record, join
+from softswitch.support.bit_packing import in_one
 
 
 class CountsRows(Protocol):
@@ -86,6 +87,8 @@ class History:
         per_client: what each participant reported, where it was asked for.
         unheard: how many clients the server had not heard yet, where it remembers its clients; else None.
         oldest: how many rounds old the oldest report was that it remembered; else None.
+        bytes_up: how many bytes the clients' directions took in each round, where messages are compressed; else None,
+        bytes_down: and how many the parameters, or their changes, took for all participants.
     """
 
     objective: np.ndarray
@@ -102,6 +105,8 @@ class History:
     per_client: ClientHistory | None = None
     unheard: np.ndarray | None = None
     oldest: np.ndarray | None = None
+    bytes_up: np.ndarray | None = None
+    bytes_down: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.objective)
@@ -172,6 +177,8 @@ class History:
             per_client=None if joined.clients is None else ClientHistory(*joined.clients),
             unheard=joined.unheard,
             oldest=joined.oldest,
+            bytes_up=None if joined.traffic is None else in_one(joined.traffic[:, 0]),
+            bytes_down=None if joined.traffic is None else in_one(joined.traffic[:, 1]),
         )
 
     def since(self, first: int) -> History:

@@ -48,6 +48,8 @@ class Record(NamedTuple):
         oldest: how many rounds old the oldest report is that it remembers; else None.
         gradients: on how many rows gradients were taken, where that is not what the clients' rounds usually cost;
         values: and on how many values were.
+        traffic: how many bytes went up, and how many down, where messages are compressed; else None. Each is a number
+            of 2^15 bytes and what is over: ``bit_packing.in_one``.
     """
 
     objective: Float[Array, ""]
@@ -64,6 +66,7 @@ class Record(NamedTuple):
     oldest: Int[Array, ""] | None = None
     gradients: Int[Array, ""] | None = None
     values: Int[Array, ""] | None = None
+    traffic: Int[Array, "2 2"] | None = None
 
 
 def join(records: Sequence[Record], rounds: int) -> Record:

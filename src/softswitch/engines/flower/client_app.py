@@ -13,6 +13,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 
 from softswitch.engines.flower import wire
+from softswitch.engines.flower.compressed import codes
+from softswitch.engines.flower.compressed.own_error import Outdated, params_in, sent_direction, settle
 from softswitch.engines.flower.local import LocalOracle, Refused, Task
 from softswitch.engines.flower.members.client_policy import ClientPolicy
 from softswitch.engines.flower.members.introduction import other_protocol, own_version
@@ -63,6 +65,9 @@ def client_app(factory: Factory, policy: ClientPolicy | None = None) -> ClientAp
                 return handler(client, message, context)
             except Refused as refused:
                 return wire.refusal(message, str(refused))
+            except Outdated as outdated:
+                refusal = ConfigRecord({"why": str(outdated), codes.NEEDS: True})
+                return wire.answer(message, **{wire.REFUSED: refusal})
             except wire.Unacceptable as error:
                 return wire.refusal(message, f"the server's message cannot be used: {error}")
 
@@ -98,7 +103,8 @@ def _hello(client: LocalOracle, message: Message, context: Context) -> Message:
 def _report(client: LocalOracle, message: Message, context: Context) -> Message:
     """First exchange: two numbers at w_k. The parameters are kept for the second."""
     settings = wire.settings_of(message.content, wire.SETTINGS)
-    params = message.content.get(wire.PARAMS)
+    params = params_in(message, context)
+    settle(settings, context)
     values = client.report(wire.from_record(params), _task(settings))
     assert isinstance(params, ArrayRecord)
     context.state[wire.PARAMS] = params
@@ -122,6 +128,9 @@ def _update(client: LocalOracle, message: Message, context: Context) -> Message:
     limit = settings.get("clip_norm")
     if isinstance(limit, float):
         direction = clipped(direction, limit)
+    if codes.UP in settings:
+        sent = sent_direction(direction, settings, decision, context)
+        return wire.answer(message, **{wire.DIRECTION: sent})
     return wire.answer(message, **{wire.DIRECTION: wire.to_record(direction)})
 
 

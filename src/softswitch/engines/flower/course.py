@@ -19,6 +19,7 @@ from softswitch.engines.between_cycles import with_numbers
 from softswitch.engines.choice import SMOOTHING, first_choice
 from softswitch.engines.completing import as_in_paper, chooses
 from softswitch.engines.flower import wire
+from softswitch.engines.flower.compressed.held_params import HeldParams
 from softswitch.engines.flower.exchange import PromptGrid
 from softswitch.engines.flower.members.leaving_out import consistency_of, history_of, memory_of
 from softswitch.engines.flower.reading import Reader
@@ -27,6 +28,7 @@ from softswitch.engines.flower.remote_cycles import RemoteCycles
 from softswitch.engines.flower.roster import Roster
 from softswitch.engines.flower.run_state import RunState
 from softswitch.engines.flower.strategy_settings import StrategySettings
+from softswitch.method.at_clients import Compression, check_compression
 from softswitch.method.memory import Memory
 from softswitch.method.round import check_optimizer
 from softswitch.method.rules import Rule
@@ -59,6 +61,7 @@ class Course:
         clients: all of them, to be asked outside of the rounds.
         events: what happens to clients, for a file.
         reader: of their answers.
+        held: which parameters they have, where messages are compressed; else None.
         run: what the server keeps.
         cycles: those of a run that chooses for itself; else None.
         identity: what the run depends on, as text, as far as the server knows it.
@@ -78,6 +81,11 @@ class Course:
         check_domain(settings.domain, params)
         chosen = chooses([rule])
         check_over_network(rule)
+        check_compression(rule.at_clients, settings.domain, rule.robust)
+        way = rule.at_clients if isinstance(rule.at_clients, Compression) else None
+        if way is not None and settings.resend_params:
+            raise ValueError("resend_params sends whole parameters in every round: leave it out with Compression")
+        self.held = None if way is None else HeldParams(way)
         check_optimizer(self._template(rule, params, rounds, jumps=False) if chosen else rule, params)
         self._asked = rule
         self.events = EventLog(settings.events)
@@ -102,7 +110,14 @@ class Course:
         self.run = RunState(method, params, constraints, statistics, rounds, settings)
         self.cycles = RemoteCycles(rule, rounds, self.run, self.clients, settings, exact) if chosen else None
         self.reader = Reader(
-            self.roster, wire.shapes(params), constraints, statistics, self.run.dtype, settings, self.events
+            self.roster,
+            wire.shapes(params),
+            constraints,
+            statistics,
+            self.run.dtype,
+            settings,
+            self.events,
+            None if way is None else way.up,
         )
         self.metrics: dict[int, MetricRecord] = {}
         self._share, self._told_to_stop = SwitchShare(), False
@@ -135,6 +150,10 @@ class Course:
         if not self._go_on() and self.cycles is not None:
             self.cycles.look_at_start()
             self.cycles.begin()
+        if self.held is not None and self.run.record is not None and self.run.record.clients is not None:
+            told = self.run.record.clients
+            assert told.fates is not None
+            self.held.recall(np.asarray(told.clients), np.asarray(told.fates), self.run.begun_at)
         if unknown := self._nobody:
             logger.warning("exclude: nobody is known by the name %s; is it written as the client writes it?", unknown)
 
@@ -184,6 +203,7 @@ class Course:
             self.run.smooth_by(told["memory"])
         if cycles is not None:
             cycles.go_on(there.best, told["cycles"], gone)
+            self.run.begun_at = cycles.done
         elif "numbers" in told:
             self.run.rule = with_numbers(self.run.rule, told["numbers"])
         self._share.with_rounds(self._history())

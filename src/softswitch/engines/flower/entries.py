@@ -13,6 +13,7 @@ from softswitch.method.memory import Remembered
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.round import sound
 from softswitch.results.record import Record, RecordedClients
+from softswitch.support.bit_packing import in_two_parts
 
 
 def no_reports(clients: int, constraints: int, dtype: Any, pools: bool) -> Reports:
@@ -33,6 +34,7 @@ def entry(
     full: Overview,
     rows: tuple[int, int],
     believed: Reports | None = None,
+    traffic: tuple[int, int] | None = None,
 ) -> Record:
     """One round as a record of length 1.
 
@@ -44,6 +46,7 @@ def entry(
         full: F and G on all data, where it was looked at.
         rows: on how many rows the reports were computed, and on how many a gradient.
         believed: the reports within what others say, where clients may lie; None: all are believed.
+        traffic: how many bytes went up and down, where messages are compressed; else None.
     """
     objective, constraint, mask = (np.asarray(part) for part in (reports.objective, reports.constraint, reports.mask))
     heard = np.where(mask, objective, -np.inf), np.where(mask[:, None], constraint, -np.inf)
@@ -72,6 +75,7 @@ def entry(
         "absent": np.int32((mask & lacking).sum()),
         "rows": np.asarray(rows, np.int64),
         "clients": told,
+        "traffic": None if traffic is None else np.array([in_two_parts(np.int64(each)) for each in traffic], np.int64),
     }
     record: Record = jax.tree.map(lambda part: np.asarray(part)[None], Record(**parts))
     return record

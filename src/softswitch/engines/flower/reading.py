@@ -13,11 +13,13 @@ from flwr.app import Message, MetricRecord, RecordDict
 
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.client_app import clipped
+from softswitch.engines.flower.compressed.codes import checked_direction
 from softswitch.engines.flower.entries import no_reports
 from softswitch.engines.flower.exchange import Lost
 from softswitch.engines.flower.members.value_limits import ValueLimits
 from softswitch.engines.flower.roster import Roster
 from softswitch.engines.flower.strategy_settings import StrategySettings
+from softswitch.method.compressors import Compressor
 from softswitch.method.messages import Reports
 from softswitch.results.history import Fate
 from softswitch.runs.events import EventLog
@@ -70,7 +72,9 @@ class Reader:
         dtype: np.dtype,
         settings: StrategySettings,
         events: EventLog,
+        up: Compressor | None = None,
     ) -> None:
+        self._up = up
         self._roster = roster
         self._events = events
         ranges = settings.objective_range, settings.constraint_range, settings.statistics_range
@@ -178,5 +182,9 @@ class Reader:
         return self._limits.check(values)
 
     def _direction(self, content: RecordDict) -> wire.Arrays:
-        direction = wire.checked_arrays(content.get(wire.DIRECTION), self._expected, self._largest)
+        sent = content.get(wire.DIRECTION)
+        if self._up is None:
+            direction = wire.checked_arrays(sent, self._expected, self._largest)
+        else:
+            direction = checked_direction(sent, self._up, self._expected, self._largest)
         return direction if self._clip_norm is None else clipped(direction, self._clip_norm)

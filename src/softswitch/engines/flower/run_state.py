@@ -16,12 +16,15 @@ from jax import tree_util
 from softswitch.clients.evaluation import Overview
 from softswitch.clients.sampling import choose_clients, words_to_choose
 from softswitch.engines.between_cycles import numbers_of
+from softswitch.engines.flower import wire
+from softswitch.engines.flower.compressed import codes
 from softswitch.engines.flower.entries import entry, joined, no_reports, with_memory
 from softswitch.engines.flower.members.leaving_out import without
 from softswitch.engines.flower.reading import put_together
 from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.engines.flower.wire import Arrays
 from softswitch.method import robust
+from softswitch.method.at_clients import Compression
 from softswitch.method.consistency import compared, elsewhere
 from softswitch.method.consistency import widened as more_compared
 from softswitch.method.memory import (
@@ -86,6 +89,8 @@ class RunState:
         record: the history so far; None before the first round.
         done: how many rounds.
         void_in_a_row: how many void rounds there were since the last that counted.
+        begun_at: the first round of the present cycle.
+        change: the last round's change of the parameters as bytes, where it is sent so; else None.
     """
 
     def __init__(
@@ -112,13 +117,24 @@ class RunState:
         assert not isinstance(memory, str)  # whether it remembers is decided by now
         self._memory: Memory | None = memory
         nothing = None if self._memory is None else nothing_remembered(0, constraints, statistics, self.dtype)
-        self.state: State = _start(params, self.rule, constraints, nothing)
+        self.state: State = self._started(params, self.rule, nothing)
         self.direction_size: float | None = None
         self._heard: Remembered | None = None  # between the two exchanges of a round
         self._stand_for: jax.Array | None = None  # likewise
         self.record: Record | None = None
         self.done = 0
         self.void_in_a_row = 0
+        self.begun_at = 0
+        self.change: bytes | None = None
+
+    @property
+    def compression(self) -> Compression | None:
+        """How messages are compressed; None: not at all."""
+        return self.rule.at_clients if isinstance(self.rule.at_clients, Compression) else None
+
+    def _started(self, params: Params, rule: Rule, memory: Remembered | None) -> State:
+        """A first state; what clients keep is with them."""
+        return _start(params, rule, self.constraints, memory)._replace(at_clients=None)
 
     @property
     def diverged(self) -> bool:
@@ -138,7 +154,8 @@ class RunState:
     def like(self) -> tuple[State, Record]:
         """A state and a record in the structure of all."""
         nobody = no_reports(1, self.constraints, self.dtype, self._pooled is not None)
-        record = entry([0], np.zeros(1, int), nobody, None, Overview.nothing(), (0, 0))
+        traffic = None if self.compression is None else (0, 0)
+        record = entry([0], np.zeros(1, int), nobody, None, Overview.nothing(), (0, 0), traffic=traffic)
         return self.state, with_memory(record, self.state.memory, 0)
 
     def program(self) -> str:
@@ -192,12 +209,13 @@ class RunState:
         memory = self.state.memory
         if memory is not None and memory.sums is None:
             memory = _as_told(memory, self.done, *told)
-        state = _start(params, rule, self.constraints, memory)
+        state = self._started(params, rule, memory)
         if self.state.consistency is not None:
             state = state._replace(consistency=elsewhere(self.state.consistency))
         if self.done and rule.goes_on:
             state = state._replace(rule=self.state.rule)
         self.state, self.rule, self.averaging_from = state, rule, averaging_from
+        self.begun_at = self.done
 
     def settle(self, params: Params, score: float) -> None:
         """End a cycle with its answer."""
@@ -271,6 +289,7 @@ class RunState:
         directions: Mapping[int, Arrays],
         full: Overview,
         rows: tuple[int, int],
+        traffic: tuple[int, int] | None = None,
     ) -> Record:
         """End the round: step along the survivors' directions, or leave all as it is where too few survived.
 
@@ -282,6 +301,7 @@ class RunState:
             directions: those who survived, by their place in ``clients``, and their directions.
             full: F and G on all data, where it was looked at.
             rows: on how many rows the reports were computed, and on how many a gradient.
+            traffic: how many bytes went up and down, where messages are compressed.
         """
         weighed, believed = reports, reports
         if self.rule.robust is not None:
@@ -296,8 +316,8 @@ class RunState:
         if decided is None or direction is None:
             fates[fates == Fate.COUNTED] = Fate.VOID
             nobody = no_reports(len(clients), self.constraints, self.dtype, self._pooled is not None)
-            record = entry(clients, fates, nobody, None, full, rows)
-            state, void = self.state, self.void_in_a_row + 1
+            record = entry(clients, fates, nobody, None, full, rows, traffic=traffic)
+            state, void, change = self.state, self.void_in_a_row + 1, None
         else:
             decision, rule_state = decided
             state, void = (
@@ -317,13 +337,27 @@ class RunState:
             )
             if together is not None:
                 state = self._compared(state, clients, reports, decision, directions, together)
-            record = entry(clients, fates, reports, decision, full, rows, believed)
+            state, change = self._as_clients_have(state)
+            record = entry(clients, fates, reports, decision, full, rows, believed, traffic)
         record = with_memory(record, state.memory, self.done)
         so_far = record if self.record is None else joined(self.record, record)
         # All at once: Ctrl-C leaves a round done or not done.
         self.state, self.record, self.done, self.void_in_a_row = state, so_far, self.done + 1, void
-        self.direction_size = size
+        self.direction_size, self.change = size, change
         return record
+
+    def _as_clients_have(self, after: State) -> tuple[State, bytes | None]:
+        """The state after a round with the parameters that clients get by adding the change, and the change in bytes.
+
+        They add it outside of a compiled program, which may round otherwise.
+        """
+        way = self.compression
+        if way is None or way.changes is None or int(after.diverged_at) >= 0:
+            return after, None
+        code = way.changes.encode(codes.vector_of(after.optimizer.sent))
+        before = jax.tree.map(np.asarray, self.state.params)
+        params = codes.added(before, codes.decoded(way.changes, code, wire.shapes(before)))
+        return after._replace(params=jax.tree.map(jnp.asarray, params)), code
 
     def _weighted(
         self, reports: Reports, decision: Decision, directions: Mapping[int, Arrays]

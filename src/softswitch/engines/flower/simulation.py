@@ -113,7 +113,7 @@ def solve_over_flower(
             result.client_constraint.shape[1],
             result.state.memory,
             clients=len(result.names),
-        )
+        )._replace(at_clients=None)
     )
     known: dict[Any, Any] = dict(zip(labels, clients.names, strict=True))
     blocks = known.get(result.status.client, result.status.client)

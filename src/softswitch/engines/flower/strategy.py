@@ -21,8 +21,10 @@ from softswitch.clients.oracle import Judged
 from softswitch.engines.completing import chooses
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.client_app import decision_record
+from softswitch.engines.flower.compressed.codes import bytes_in
+from softswitch.engines.flower.compressed.held_params import needs_params
 from softswitch.engines.flower.course import Course
-from softswitch.engines.flower.exchange import exchange
+from softswitch.engines.flower.exchange import Lost, exchange
 from softswitch.engines.flower.remote import RemoteClients
 from softswitch.engines.flower.strategy_settings import StrategySettings, with_changes
 from softswitch.engines.one_round import believed_overview
@@ -192,9 +194,7 @@ class SwitchingStrategy(Strategy):
         if settings.eval_every and k % settings.eval_every == 0:
             full = _overview(self.rule, course.clients.judge_now(run.state.params))
         task: dict[str, Any] = {wire.PARAMS: arrays, wire.SETTINGS: self._round_settings()}
-        content = RecordDict(task)
-        messages = [self._message(content, nodes[i], wire.REPORT, settings.report_timeout) for i in asked]
-        answers = exchange(grid, messages, settings.report_timeout, settings.enough(len(messages)))
+        answers = self._first_exchange(grid, asked, RecordDict(task))
         reports, fates = course.reader.reports(k, asked, answers)
         decided = run.decide(asked, reports)
         updating = [] if decided is None else np.flatnonzero(np.asarray(reports.mask)).tolist()
@@ -210,6 +210,33 @@ class SwitchingStrategy(Strategy):
             updates.append(self._message(content, nodes[asked[place]], wire.UPDATE, settings.update_timeout))
         return updates
 
+    def _first_exchange(self, grid: Grid, asked: list[int], content: RecordDict) -> list[Message | Lost]:
+        """What those asked answer; where messages are compressed, whoever lacks parameters is asked again with them."""
+        course, limit = self._course, self._course.settings.report_timeout
+        nodes, held, run = course.roster.connected, course.held, course.run
+        if held is None:
+            messages = [self._message(content, nodes[i], wire.REPORT, limit) for i in asked]
+            return exchange(grid, messages, limit, course.settings.enough(len(messages)))
+        settings = wire.settings_of(content, wire.SETTINGS)
+        params = wire.from_record(content[wire.PARAMS])
+        held.begin(params)
+
+        def ask(places: list[int]) -> list[Message | Lost]:
+            own = [held.content(asked[i], params, settings, run.begun_at) for i in places]
+            sent = [
+                self._message(told, nodes[asked[i]], wire.REPORT, limit) for i, told in zip(places, own, strict=True)
+            ]
+            found = exchange(grid, sent, limit, course.settings.enough(len(sent)))
+            for i, answer in zip(places, found, strict=True):
+                held.heard(asked[i], answer)
+            return found
+
+        answers = ask(list(range(len(asked))))
+        lacking = [i for i, answer in enumerate(answers) if needs_params(answer)]
+        for i, answer in zip(lacking, ask(lacking) if lacking else [], strict=True):
+            answers[i] = answer
+        return answers
+
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
@@ -222,7 +249,13 @@ class SwitchingStrategy(Strategy):
         reported = np.flatnonzero(np.asarray(now.reports.mask)).tolist()
         costs = [course.roster.cost(now.clients[place]) for place in reported]
         rows = sum(values for values, _ in costs), sum(gradients for _, gradients in costs)
-        record = run.apply(now.clients, fates, now.reports, now.decided, directions, now.full, rows)
+        held, traffic = course.held, None
+        if held is not None:
+            up = (answer.content.get(wire.DIRECTION) for answer in course.grid.answers if isinstance(answer, Message))
+            traffic = sum(map(bytes_in, up)) if now.updating else 0, held.down
+        record = run.apply(now.clients, fates, now.reports, now.decided, directions, now.full, rows, traffic)
+        if held is not None:
+            held.after_round(k, now.clients, fates, run.change, run.state.params)
         if run.void_in_a_row:
             logger.warning("round %d is void: %s", k, _counted(fates))
             course.events.tell("void round", _counted(fates))
@@ -258,6 +291,8 @@ class SwitchingStrategy(Strategy):
         }
         if settings.clip_norm is not None:
             told["clip_norm"] = float(settings.clip_norm)
+        if self._course.held is not None:
+            told |= self._course.held.told
         return ConfigRecord(told)
 
     def _message(self, content: RecordDict, node: int, kind: str, timeout: float) -> Message:

@@ -26,6 +26,7 @@ class RoundAtClients(NamedTuple):
         local_steps: E.
         step_size: γ, of their local steps.
         server_step: η, of the server's.
+        round: k.
     """
 
     params: Params
@@ -34,6 +35,7 @@ class RoundAtClients(NamedTuple):
     local_steps: int
     step_size: Any
     server_step: Any
+    round: Any = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from array_api_compat import array_namespace
 
-from softswitch.method.at_clients import AtClients
+from softswitch.method.at_clients import AtClients, Compression
 from softswitch.method.directions import Direction
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.weighting import Array, maximum, softmax_mean
@@ -68,7 +68,8 @@ class Rule(ABC):
             an optimistic step, variance reduction (``Momentum``, ``Optimistic``, ``Storm``, ``Spider`` of
             ``softswitch.rules``). None: nothing.
         at_clients: what clients keep from round to round, and how they change their local steps by it:
-            ``ControlVariates`` of ``softswitch.rules``. As many numbers a client as there are parameters.
+            ``ControlVariates`` of ``softswitch.rules``, or ``Compression`` of what is sent. As many numbers a client as
+            there are parameters.
     """
 
     tolerance: float
@@ -270,7 +271,7 @@ def check_over_network(rule: Rule) -> None:
         rule: the method.
     """
     wants = {
-        "at_clients": rule.at_clients is not None,
+        "at_clients": rule.at_clients is not None and not isinstance(rule.at_clients, Compression),
         "a direction that looks back": rule.direction is not None and rule.direction.looks_back,
         "reports at two iterates": rule.compares,
         "a choice of clients of its own": rule.draws_clients,

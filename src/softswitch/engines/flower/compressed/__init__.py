@@ -1,0 +1,1 @@
+"""Compressed directions and changes of parameters over Flower, in bytes; see ``Compression``."""
