@@ -22,6 +22,8 @@ PRICE = 10.0
 """What a violation counts: 1% of the scale of the constraint as much as 10% of the objective's."""
 TUNING_SEED = 1000
 """The seeds that judge are 0, 1, 2, …: none of them has tuned anything."""
+LEAST = 1e-2
+"""An objective that is smaller at the start is no unit."""
 BYTES = 4
 """Of a number on the wire."""
 
@@ -81,11 +83,14 @@ class TaskUnits(NamedTuple):
 
     @classmethod
     def of(cls, task: BenchTask, stage: Stage) -> TaskUnits:
-        """|F| and the bound, or a tenth of how far the start is from it."""
+        """|F|, of the optimum where it is 0 at the start; the bound, or a tenth of how far the start is from it."""
         federation = stage.federation
         judged = federation.oracle.judge(federation.start)
         beyond = abs(float(np.max(judged.constraint)) - task.tolerance)
-        return cls(max(abs(float(np.max(judged.objective))), 1e-2), max(task.tolerance, 0.1 * beyond, 1e-3))
+        size = abs(float(np.max(judged.objective)))
+        if size < LEAST:
+            size = max(abs(task.optimum or 0.0), LEAST)
+        return cls(size, max(task.tolerance, 0.1 * beyond, 1e-3))
 
     def merit(self, task: BenchTask, objective: float, constraint: float) -> float:
         """Of an answer; infinite where it is not finite."""

@@ -19,7 +19,7 @@ from softswitch.method.rules import Decision, Reports, Rule
 from softswitch.method.weighting import maximum
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params, float_dtype
-from softswitch.support.compiling.in_place import changed_where, once_known, select
+from softswitch.support.compiling.in_place import changed_where, is_large, once_known, select
 
 
 class Average(NamedTuple):
@@ -44,7 +44,14 @@ class Average(NamedTuple):
             lost = jax.tree.map(lambda new, old, v: (new - old) - v, total, so_far.total, value)
             return Average(total, lost, so_far.rounds + 1)
 
-        return changed_where(joins, added, self)
+        if is_large(self.total):
+            return changed_where(joins, added, self)
+        new = added(self)
+        return Average(
+            select(joins, new.total, self.total),
+            select(joins, new.lost, self.lost),
+            self.rounds + joins.astype(jnp.int32),
+        )
 
     def mean(self) -> Params:
         """Σ w_k / rounds; zeros where nothing was added."""
@@ -82,7 +89,10 @@ class BestSeen(NamedTuple):
         def taken(so_far: tuple[Params, Array]) -> tuple[Params, Array]:
             return params, select(better, score, so_far[1])
 
-        kept, best = changed_where(takes, taken, (self.params, self.score))
+        if is_large(self.params):
+            kept, best = changed_where(takes, taken, (self.params, self.score))
+        else:
+            kept, best = select(takes, params, self.params), select(better, score, self.score)
         return BestSeen(kept, best, select(nearer, criterion, self.criterion))
 
 

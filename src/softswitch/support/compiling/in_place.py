@@ -37,14 +37,12 @@ def select(condition: Bool[Array, ""], chosen: Any, otherwise: Any) -> Any:
 
 
 def changed_where(condition: Bool[Array, ""], change: Callable[[Tree], Tree], tree: Tree) -> Tree:
-    """``change(tree)`` where the condition holds, else the tree.
+    """``change(tree)`` where the condition holds, else the tree, for a large one.
 
-    A large one goes through a loop of one turn or none: what a loop carries always has one place, while the branch of
-    a ``cond`` that keeps it would copy it to another. The change must not be one of which parts are the same every
-    turn: the compiler computes these before the loop, and keeps them.
+    It goes through a loop of one turn or none: what a loop carries always has one place, while the branch of a ``cond``
+    that keeps it would copy it to another. The change must not be one of which parts are the same every turn: the
+    compiler computes these before the loop, and keeps them.
     """
-    if not is_large(tree):
-        return select(condition, change(tree), tree)
     turns = condition.astype(jnp.int32)
     found: Tree = lax.fori_loop(0, turns, lambda _, old: _like(change(old), old), tree)
     return found
