@@ -100,11 +100,15 @@ class _Unxz:
 
 def _from_zip(path: Path) -> IO[bytes]:
     archive = zipfile.ZipFile(path)
-    check_members(path, archive.infolist(), TABLE, HARMLESS)
-    names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX")]
-    if len(names) != 1:
-        raise ValueError(f"{path} must hold one file, but holds {len(names)}: {', '.join(names[:5])}")
-    return archive.open(names[0])
+    try:
+        check_members(path, archive.infolist(), TABLE, HARMLESS)
+        names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX")]
+        if len(names) != 1:
+            raise ValueError(f"{path} must hold one file, but holds {len(names)}: {', '.join(names[:5])}")
+        return archive.open(names[0])
+    except BaseException:
+        archive.close()  # else it is closed whenever Python comes to it
+        raise
 
 
 _PLACE = re.compile(r"([A-Za-z]{1,3})(\d{1,12})")
