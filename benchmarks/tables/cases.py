@@ -8,10 +8,8 @@ import numpy as np
 
 import softswitch as ss
 from benchmarks.tables.sources import SOURCES, Source, table
-from softswitch.leaderboard.contest_tables import encoded
-from softswitch.tables.kinds import GROUPED, problem_of_kind
-
-NOT_FEATURES = ("y", "client", "group")
+from softswitch.leaderboard.contest_tables import columns_of
+from softswitch.tables.kinds import problem_of_kind
 
 
 @dataclass(frozen=True)
@@ -51,13 +49,7 @@ class Case:
 
     def columns(self) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """The encoded columns, one row a row, and each row's client."""
-        rows = table(self.table)
-        x = encoded(rows, [name for name in rows.columns if name not in NOT_FEATURES])
-        columns = {"x": x, "y": rows["y"].to_numpy(np.int32)}
-        if self.kind in GROUPED:
-            columns["group"] = rows["group"].to_numpy(np.int32)
-        client = rows["client"]
-        return columns, client.to_numpy() if client.dtype.kind in "iu" else client.astype(str).to_numpy(str)
+        return columns_of(table(self.table), self.kind)
 
     def make(self, hidden: tuple[int, ...] = (), seed: int = 0) -> tuple[ss.Problem, ss.ClientData]:
         """Problem and clients, for logistic regression or a network."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,8 +93,3 @@ class BenchMethod:
             common["optimizer"] = OPTIMIZERS[kind]
             common["step_size"] = FallingStep(first=USUAL[kind] * settings["step"], rounds=rounds)
         return self.rule(settings, common)
-
-
-def named(names: Sequence[str], among: Sequence[BenchMethod]) -> list[BenchMethod]:
-    """Those whose name has one of these words; all where there are none."""
-    return [one for one in among if not names or any(word.lower() in one.name.lower() for word in names)]

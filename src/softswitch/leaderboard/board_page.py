@@ -12,7 +12,7 @@ from softswitch.leaderboard.bench_method import BenchMethod
 from softswitch.leaderboard.bench_task import BenchTask
 from softswitch.leaderboard.contestants import DEFAULT
 from softswitch.leaderboard.scheme import MAIN
-from softswitch.leaderboard.standing import EQUAL, Ranking
+from softswitch.leaderboard.standing import Ranking
 from softswitch.support.plotting import panels
 
 NAMED = 6
@@ -54,9 +54,8 @@ def table(standing: Ranking) -> Iterator[str]:
     yield "|---|---|" + "---|" * len(standing.tasks)
     for m in np.argsort(ranks, kind="stable"):
         shown = []
-        for t, best in enumerate(standing.best):
+        for t, good in enumerate(standing.leads(standing.methods[m])):
             mean = standing.means[m, t]
-            good = m == best or standing.behind(standing.methods[m], t, int(best))[0] <= EQUAL
             text = _percent(mean)
             if np.isfinite(mean) and standing.violations[m, t].mean() > 0.01:
                 text += "†"

@@ -112,20 +112,24 @@ def women() -> pd.DataFrame:
     return with_rows(kept.assign(client=table["ind_code"].astype(int), y=above, group=table["race"] == 2), 100)
 
 
+def columns_of(rows: pd.DataFrame, kind: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """The encoded columns that a kind of problem needs, one row a row, and each row's client."""
+    columns = {
+        "x": encoded(rows, [name for name in rows.columns if name not in NOT_FEATURES]),
+        "y": rows["y"].to_numpy(np.int32),
+    }
+    if kind in GROUPED:
+        columns["group"] = rows["group"].to_numpy(np.int32)
+    client = rows["client"]
+    return columns, client.to_numpy() if client.dtype.kind in "iu" else client.astype(str).to_numpy(str)
+
+
 def on_table(load: Callable[[], pd.DataFrame], kind: str) -> Callable[[], tuple[Problem, ClientData]]:
     """A problem of some kind on a table, for logistic regression."""
 
     @lru_cache(maxsize=1)
     def make() -> tuple[Problem, ClientData]:
-        rows = load()
-        columns = {
-            "x": encoded(rows, [name for name in rows.columns if name not in NOT_FEATURES]),
-            "y": rows["y"].to_numpy(np.int32),
-        }
-        if kind in GROUPED:
-            columns["group"] = rows["group"].to_numpy(np.int32)
-        client = rows["client"]
-        owner = client.to_numpy() if client.dtype.kind in "iu" else client.astype(str).to_numpy(str)
+        columns, owner = columns_of(load(), kind)
         made = problem_of_kind(kind, columns["x"].shape[1])
         return made.problem, ClientData.from_arrays(columns, owner, strata=made.strata)
 

@@ -167,7 +167,7 @@ def played(task: BenchTask, method: BenchMethod, scheme: Scheme, effort: Effort)
     found: dict[str, list[Scored]] = {}
     for by in ("passes", "bytes"):
         rounds = cell.rounds(effort.share, by)
-        same = by == "bytes" and rounds == len_of(found["passes"])
+        same = by == "bytes" and rounds == found["passes"][0].rounds
         found[by] = found["passes"] if same else cell.run([settings], list(range(effort.seeds)), rounds)[0]
     return {
         "task": task.name,
@@ -181,11 +181,6 @@ def played(task: BenchTask, method: BenchMethod, scheme: Scheme, effort: Effort)
         "runs": {by: [one._asdict() for one in runs] for by, runs in found.items()},
         "seconds": time.perf_counter() - began,
     }
-
-
-def len_of(runs: list[Scored]) -> int:
-    """Rounds of a run."""
-    return runs[0].rounds
 
 
 def _start(cell: CellRuns) -> float:

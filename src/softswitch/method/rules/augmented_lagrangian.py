@@ -45,8 +45,7 @@ class AugmentedLagrangian(Rule):
         self._set("penalty", checks.real_number("penalty", self.penalty, at_least=0))
         self._set("dual_step_size", checks.real_number("dual_step_size", self.dual_step_size, above=0))
         self._set("multiplier", checks.real_number("multiplier", self.multiplier, at_least=0))
-        if self.alpha is not None:
-            self._set("alpha", checks.real_number("alpha", self.alpha, at_least=0))
+        self._check("alpha", at_least=0)
 
     def begin(self, clients: int, constraints: int) -> Float[Array, "n c"]:
         """μ_0 for everyone."""

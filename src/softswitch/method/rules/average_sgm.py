@@ -10,7 +10,6 @@ from softswitch.method.rules.base import Rule
 from softswitch.method.rules.sharing import softly
 from softswitch.method.rules.switching import switch
 from softswitch.method.weighting import equal_weights
-from softswitch.support import checks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +31,7 @@ class AverageSGM(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.soft is not None:
-            self._set("soft", checks.real_number("soft", self.soft, above=0))
+        self._check("soft", above=0)
 
     @property
     def switches(self) -> bool:  # type: ignore[override]

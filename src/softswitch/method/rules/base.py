@@ -147,6 +147,12 @@ class Rule(ABC):
     def _set(self, name: str, value: float) -> None:
         object.__setattr__(self, name, value)
 
+    def _check(self, name: str, **bounds: float) -> None:
+        """Raise unless a setting is a number within these bounds, or None."""
+        value = getattr(self, name)
+        if value is not None:
+            self._set(name, checks.real_number(name, value, **bounds))
+
     def __str__(self) -> str:
         """The rule's name and the settings that differ from their defaults, shorter than its repr."""
         changed = [

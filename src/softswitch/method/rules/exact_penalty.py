@@ -41,8 +41,7 @@ class ExactPenalty(Rule):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._set("penalty", checks.real_number("penalty", self.penalty, at_least=0))
-        if self.alpha is not None:
-            self._set("alpha", checks.real_number("alpha", self.alpha, at_least=0))
+        self._check("alpha", at_least=0)
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Share out the objective and, where the constraint is broken, its price."""

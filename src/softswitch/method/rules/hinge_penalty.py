@@ -55,8 +55,7 @@ class HingePenalty(Rule):
         super().__post_init__()
         self._set("penalty", checks.real_number("penalty", self.penalty, at_least=0))
         self._set("share", checks.real_number("share", self.share, above=0, at_most=1))
-        if self.alpha is not None:
-            self._set("alpha", checks.real_number("alpha", self.alpha, at_least=0))
+        self._check("alpha", at_least=0)
 
     def begin(self, clients: int, constraints: int) -> Estimates:
         """None yet."""

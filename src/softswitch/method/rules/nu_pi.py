@@ -61,8 +61,7 @@ class NuPI(Rule):
         self._set("integral", checks.real_number("integral", self.integral, above=0))
         self._set("proportional", checks.real_number("proportional", self.proportional, at_least=0))
         self._set("smoothing", checks.share_below_one("smoothing", self.smoothing))
-        if self.alpha is not None:
-            self._set("alpha", checks.real_number("alpha", self.alpha, at_least=0))
+        self._check("alpha", at_least=0)
 
     def begin(self, clients: int, constraints: int) -> Controlled:
         """μ_0 for everyone."""

@@ -65,14 +65,12 @@ class SoftmaxSGM(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.alpha is not None:
-            self._set("alpha", checks.real_number("alpha", self.alpha, at_least=0, at_most=MOST_ALPHA))
+        self._check("alpha", at_least=0, at_most=MOST_ALPHA)
         if self.constraint_alpha is not None:
             alpha = checks.real_number("constraint_alpha", self.constraint_alpha, at_least=0, at_most=MOST_ALPHA)
             self._set("constraint_alpha", alpha)
         checks.one_of("alpha_scale", self.alpha_scale, ALPHA_SCALES)
-        if self.soft is not None:
-            self._set("soft", checks.real_number("soft", self.soft, above=0))
+        self._check("soft", above=0)
 
     @property
     def switches(self) -> bool:  # type: ignore[override]
