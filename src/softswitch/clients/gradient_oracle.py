@@ -81,6 +81,7 @@ class GradientOracle(Oracle):
     compute_dtype: str | None = field(default=None, metadata=STATIC)
     all_rows: Batching | None = field(default=None, metadata=STATIC)
     looks_back: ClassVar[bool] = True
+    reports_again: ClassVar[bool] = True
 
     @property
     def client_count(self) -> int:
@@ -106,6 +107,11 @@ class GradientOracle(Oracle):
     def rows_a_report(self) -> int | None:
         """How many rows a client draws for its report; None: all of them."""
         return None if self.report_batching.draws is None else self.report_batching.width
+
+    @property
+    def rows_judged(self) -> int | None:
+        """All rows of all clients."""
+        return int(self.rows.sizes.sum())
 
     def draw(self, key: Array) -> RowDraws:
         """Draw I_k, then its members' rows, all from one stretch of random words: one generator to compile and run."""

@@ -50,11 +50,13 @@ class Oracle(ABC):
         stands_in: whether the constraint moves in jumps, and something else is descended on in its place.
         steadied_by: the name of the setting that makes reports less noisy, for advice.
         rows_a_report: how many rows a report rests on; None where it is all of them, or no rows.
+        rows_judged: how many rows all clients have together; None where that is not known.
         compiles: whether whole stretches of rounds are compiled with it, as one program.
         over_devices: whether clients are divided over devices, each of which computes its own.
         processes: how many processes have these devices.
         looks_back: whether ``report`` and ``direction`` can be asked again at another iterate, with the same draws,
             whether there is ``with_all_rows``, and whether local losses may have a ``linear`` part and a ``pull``.
+        reports_again: whether ``report`` at least can.
     """
 
     participants: int
@@ -67,6 +69,7 @@ class Oracle(ABC):
     compiles: ClassVar[bool] = True
     over_devices: ClassVar[bool] = False
     looks_back: ClassVar[bool] = False
+    reports_again: ClassVar[bool] = False
 
     @property
     def processes(self) -> int:
@@ -81,6 +84,11 @@ class Oracle(ABC):
     @property
     def rows_a_report(self) -> int | None:
         """How many rows a client draws for its report."""
+        return None
+
+    @property
+    def rows_judged(self) -> int | None:
+        """How many rows are gone through where all clients are evaluated; None where that is not known."""
         return None
 
     @property

@@ -18,7 +18,6 @@ from softswitch.problem.parameters import Params, float_dtype
 from softswitch.results.one_cycle import Cycle
 from softswitch.support.set_aside import mean_within, worst_but
 
-LONGER = math.sqrt(2)
 LARGER, SMALLER, MUCH_SMALLER = 2.0, 0.3, 0.1
 """What the next step is multiplied by: after a large gain or two in a row, without one, and after a value that was not
 finite."""
@@ -84,8 +83,7 @@ def diverges(past: Sequence[Cycle]) -> bool:
 
 def next_length(choice: Choice, past: Sequence[Cycle]) -> int:
     """How many rounds the next cycle takes: √2 times as many as the one before; the last one all that are left."""
-    left, length = choice.rounds - rounds_done(past), round(choice.first_cycle * LONGER ** len(past))
-    return left if left - length < length * LONGER / 2 else length
+    return choice.next_length(rounds_done(past), len(past))
 
 
 def momentum_of(length: int, past: Sequence[Cycle]) -> float:
@@ -136,7 +134,7 @@ def next_threshold(
 
 
 def candidates(
-    state: State, begin: int, done: int, averaging_from: int, wanted: str, more: str = ""
+    state: State, begin: int, done: int, averaging_from: int, wanted: str, more: str = "", *, frugal: bool = False
 ) -> dict[str, tuple[Params, str]]:
     """The iterates of a cycle that may be the answer, by their kind, each with words for what it is.
 
@@ -147,6 +145,7 @@ def candidates(
         averaging_from: the first round that could join its average.
         wanted: the kind that is wanted; "auto": any.
         more: what to say of the average beside that.
+        frugal: whether looks are saved: the best by noisy reports is not among them unless it is wanted.
     """
     within = f"of rounds {begin} to {done - 1}"
     every = {"last": (state.params, f"last iterate {within}")}
@@ -154,6 +153,8 @@ def candidates(
         mean = jax.tree.map(lambda m, w: m.astype(w.dtype), state.average.mean(), state.params)
         first = max(begin, averaging_from)
         every["average"] = (mean, f"mean of the {many} feasible iterates from round {first} on{more}")
+    if frugal and wanted == "auto":
+        return every
     if np.isfinite(state.best.score):
         every["best"] = (state.best.params, f"best feasible iterate by its reports {within}")
     elif np.isfinite(state.best.criterion):

@@ -30,11 +30,16 @@ FEWEST_ROWS, MOST_ROWS = (256, 1024), (2048, 8192)
 """Rows of a batch for a gradient and for a report, where it is not all of them: more brings little."""
 DRAWN = 2.5
 """A row that is drawn costs as much as so many that are read in order."""
-CYCLES, CYCLES_OF_LAYERS = 40, 8
+CYCLES, CYCLES_OF_LAYERS, LONGER, MOST_CYCLES = 40, 8, math.sqrt(2), 20
 """The first cycle takes this part of the rounds, for models of several layers that part, and every later one √2 times
 as many as the one before,"""
-SHORTEST_CYCLE = 40
-"""but none fewer than this."""
+SHORTEST_CYCLE, SHORTEST_NOISY_CYCLE = 40, 75
+"""but none fewer than this; or than that, where reports are of some rows only."""
+LOOKS, FEWEST_CYCLES = 0.05, 2
+"""Answers are judged by this share of a run's work at most: there are fewer cycles if need be, but never fewer than
+this, and each has"""
+JUDGED = 2
+"""so many answers judged, its last iterate and its average; where it is cheap also the best by its reports."""
 FIRST_WAY, SMALLEST_FIRST_STEP, LARGEST_FIRST_STEP = 2.5, 0.01, 0.1
 """How far a parameter can go in the first cycle, and the steps that this may come to, in units of the start."""
 FARTHER = 8.0
@@ -63,6 +68,7 @@ class Choice:
         exact: whether reports have no noise: every client tells of all its rows in every round.
         chosen_for: the rounds that were asked for when this was chosen; None: none. A run may be made longer later.
         jumps: whether the constraint moves in jumps, as rates do, and has a stand-in.
+        frugal: whether it saves on judging answers, since that costs much beside its rounds.
     """
 
     rounds: int
@@ -72,6 +78,7 @@ class Choice:
     exact: bool
     chosen_for: int | None = None
     jumps: bool = False
+    frugal: bool = False
 
     def rule(
         self,
@@ -98,6 +105,19 @@ class Choice:
                 chosen["criterion"] = "max"
         return replace(asked, **chosen)
 
+    def next_length(self, done: int, cycles: int) -> int:
+        """How many rounds the next cycle takes, after so many rounds and cycles."""
+        left, length = self.rounds - done, round(self.first_cycle * LONGER**cycles)
+        return left if left - length < length * LONGER / 2 else length
+
+    @property
+    def looks(self) -> int:
+        """How many answers are judged on the way, beside the last two: the start, and some after every cycle."""
+        done = cycles = 0
+        while done < self.rounds:
+            done, cycles = done + self.next_length(done, cycles), cycles + 1
+        return 1 + (JUDGED if self.frugal else JUDGED + 1) * cycles - JUDGED
+
     def template(self, asked: Rule) -> Rule:
         """The method of the first cycle, before anything is known of the clients."""
         step = FallingStep(first=self.first_step, rounds=self.first_cycle)
@@ -115,9 +135,24 @@ class Choice:
 
 
 def choose(
-    problem: Problem, clients: ClientData | StreamedData, how: TakingPart, rounds: int | None, memory: Any
+    problem: Problem,
+    clients: ClientData | StreamedData,
+    how: TakingPart,
+    rounds: int | None,
+    memory: Any,
+    *,
+    again: bool = True,
 ) -> tuple[Choice, TakingPart, Memory | None]:
-    """Choose what is left out, by the sizes of model and data and the start alone."""
+    """Choose what is left out, by the sizes of model and data and the start alone.
+
+    Args:
+        problem: the problem.
+        clients: its clients.
+        how: how clients take part, as far as it is told.
+        rounds: how many there are to be; None: that is chosen.
+        memory: how the server remembers; "auto": that is chosen.
+        again: whether clients may be asked to report at two iterates on the same rows.
+    """
     parameters = _costing(size_of(problem.start))
     m, largest = participants_of(how.participation, len(clients)), int(clients.sizes.max())
     fewest = FEWEST_ROUNDS if size_of(problem.start) <= NETWORK else FEWEST_FOR_NETWORKS
@@ -155,31 +190,73 @@ def choose(
         most = rounds
     everyone = m == len(clients)
     if memory == "auto":
-        memory = memory_for(everyone=everyone, noisy=for_report is not None)
+        memory = memory_for(everyone=everyone, noisy=for_report is not None, again=again)
     exact = everyone and for_report is None
     jumps = problem.constraint_stand_in is not None
-    return first_choice(problem.start, most, may_end=rounds is None, exact=exact, jumps=jumps), taken, memory
+    twice = 2 if isinstance(memory, Memory) and memory.corrected else 1
+    look = None if exact else float(clients.sizes.sum()) / (twice * value_rows + 3 * steps * update_rows)
+    noisy = for_report is not None
+    made = first_choice(problem.start, most, may_end=rounds is None, exact=exact, jumps=jumps, noisy=noisy, look=look)
+    return made, taken, memory
 
 
-def first_choice(start: Any, rounds: int, *, may_end: bool, exact: bool, jumps: bool = False) -> Choice:
-    """The first cycle of a run of so many rounds: its step by its length, by the start, smaller for many parameters."""
-    cycle = max(SHORTEST_CYCLE, rounds // (CYCLES_OF_LAYERS if has_layers(start) else CYCLES))
+def first_choice(
+    start: Any,
+    rounds: int,
+    *,
+    may_end: bool,
+    exact: bool,
+    jumps: bool = False,
+    noisy: bool = False,
+    look: float | None = None,
+) -> Choice:
+    """The first cycle of a run of so many rounds: its step by its length, by the start, smaller for many parameters.
+
+    Args:
+        start: w_0.
+        rounds: of the run.
+        may_end: whether it may end earlier.
+        exact: whether reports have no noise.
+        jumps: whether the constraint moves in jumps.
+        noisy: whether a report is of some rows only.
+        look: how many rounds it costs to judge an answer; None: that does not matter.
+    """
+    shortest = SHORTEST_NOISY_CYCLE if noisy else SHORTEST_CYCLE
+    cycle = max(shortest, rounds // (CYCLES_OF_LAYERS if has_layers(start) else CYCLES))
+    asked = None if may_end else rounds
+    made = Choice(rounds, may_end, first_cycle=cycle, first_step=0.0, exact=exact, chosen_for=asked, jumps=jumps)
+    if look is not None and made.looks * look > LOOKS * rounds:
+        cycle = max(cycle, _first_of(_cycles_that_pay(rounds, look), rounds))
+        made = replace(made, first_cycle=cycle, frugal=True)
     largest = max(float(np.abs(np.asarray(leaf)).max(initial=0)) for leaf in jax.tree.leaves(start))
     step = min(max(2 * FIRST_WAY / cycle, SMALLEST_FIRST_STEP), LARGEST_FIRST_STEP) * max(1.0, largest)
     step *= math.sqrt(LEAST_PARAMETERS / max(LEAST_PARAMETERS, size_of(start)))
-    step *= FARTHER if jumps else 1.0
-    asked = None if may_end else rounds
-    return Choice(rounds, may_end, first_cycle=cycle, first_step=step, exact=exact, chosen_for=asked, jumps=jumps)
+    return replace(made, first_step=step * (FARTHER if jumps else 1.0))
 
 
-def memory_for(*, everyone: bool, noisy: bool) -> Memory | None:
+def _cycles_that_pay(rounds: int, look: float) -> int:
+    """How many cycles there may be: one look at the start, and ``JUDGED`` after each but the last."""
+    return max(FEWEST_CYCLES, int((LOOKS * rounds / look - 1) / JUDGED) + 1)
+
+
+def _first_of(cycles: int, rounds: int) -> int:
+    """The length of the first of so many cycles, each √2 times as long as the one before."""
+    return int(rounds / sum(LONGER**i for i in range(min(cycles, MOST_CYCLES))))
+
+
+def memory_for(*, everyone: bool, noisy: bool, again: bool = False) -> Memory | None:
     """What a server remembers that chooses for itself: nothing where everyone tells of all rows in every round.
 
     Args:
         everyone: whether all clients take part in every round.
         noisy: whether a report is of some rows only.
+        again: whether clients can report at two iterates on the same rows.
     """
-    return None if everyone and not noisy else Memory(smoothing=SMOOTHING if noisy else 0.0)
+    if everyone and not noisy:
+        return None
+    if noisy and again:
+        return Memory(corrected=True)
+    return Memory(smoothing=SMOOTHING if noisy else 0.0)
 
 
 def size_of(params: Any) -> int:

@@ -100,7 +100,7 @@ def play(
         full, held_out = _look_at_all(oracle, rule, span, state.params, k, reports)
         state = state._replace(diverged_at=once_known(state.diverged_at, (full, held_out), state.params))
     rows = oracle.rows_held(draws)
-    twice = 2 * jnp.asarray(oracle.cost(rows)[0], jnp.int32) if rule.compares else None
+    twice = 2 * jnp.asarray(oracle.cost(rows)[0], jnp.int32) if told.earlier is not None else None
     seen = RoundView(full, held_out, rows, twice)
     return applied(rule, parts.domain, span.averaging_from, state, k, by, pointed, seen, program.record_clients)
 
@@ -203,18 +203,19 @@ def _words(oracle: Oracle) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(_draw.eval_shape(oracle, jax.random.key(0))))
 
 
-@partial(jax.jit, static_argnames="remembers")
-def start(params: Any, rule: Rule, oracle: Oracle, *, remembers: bool) -> round.State:
+@jax.jit
+def start(params: Any, rule: Rule, oracle: Oracle, memory: Memory | None) -> round.State:
     """The state before round 0, compiled; no two of its arrays are the same, nor one of ``params``."""
-    nothing = _nothing_remembered(params, oracle) if remembers else None
+    nothing = None if memory is None else _nothing_remembered(params, oracle, memory)
     fresh = round.start(params, rule, oracle.constraints, nothing, clients=oracle.client_count)
     return jax.tree.map(jnp.copy, fresh)
 
 
-def _nothing_remembered(params: Any, oracle: Oracle) -> Remembered:
+def _nothing_remembered(params: Any, oracle: Oracle, memory: Memory) -> Remembered:
     sums = jax.eval_shape(lambda: oracle.report(params, oracle.draw(jax.random.key(0)))[0]).sums
+    statistics = None if sums is None else sums.shape[1]
     return nothing_remembered(
-        oracle.client_count, oracle.constraints, None if sums is None else sums.shape[1], float_dtype(params)
+        oracle.client_count, oracle.constraints, statistics, float_dtype(params), corrected=memory.corrected
     )
 
 

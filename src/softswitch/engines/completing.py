@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
+from softswitch.clients.oracle import Oracle
 from softswitch.clients.streamed.streamed_data import StreamedData
 from softswitch.clients.taking_part import TakingPart, participants_of
 from softswitch.engines.choice import Choice, choose, first_choice, memory_for
 from softswitch.engines.request import CHOSEN_FOR, RunSettings
+from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule, SoftmaxSGM
 from softswitch.problem.problem import Problem
 from softswitch.runs.checkpoints import Checkpoints
@@ -65,8 +67,9 @@ def completed(
     if chooses(rules):
         _checked(told)
         rounds, begun_with = told["rounds"], _rounds_begun_with(told["rounds"], checkpoints)
-        length = choose(problem, clients, how, rounds, told["memory"])[0]
-        choice, how, memory = choose(problem, clients, how, begun_with, told["memory"])
+        asked, again = _unless_own_account(rules, told["memory"]), all(rule.robust is None for rule in rules)
+        length = choose(problem, clients, how, rounds, asked, again=again)[0]
+        choice, how, memory = choose(problem, clients, how, begun_with, asked, again=again)
         choice = replace(choice, rounds=length.rounds, may_end=length.may_end)
         return Completed(tuple(rules), how, _settings(told, choice.rounds, SECOND_HALF, "auto", memory), choice)
     size = PAPER_BATCH if how.batch_size == "auto" else how.batch_size
@@ -84,27 +87,58 @@ def completed_for(
     """The same where the clients are given as an oracle, which knows how they take part."""
     checks.expect("federation", federation, Federation)
     oracle = federation.oracle
-    everyone = oracle.participants == oracle.client_count
-    if oracle.takes_whom_it_is_told:
-        noisy = oracle.rows_a_report is not None
+    everyone, noisy = oracle.participants == oracle.client_count, oracle.rows_a_report is not None
+    chosen_by_server = oracle.takes_whom_it_is_told
+    if chosen_by_server:
         told = told | {"memory": _memory_of(rules, told["memory"], everyone=everyone, noisy=noisy)}
     if not chooses(rules):
         rules = tuple(as_in_paper(rule, federation.oracle.client_count) for rule in rules)
         return Completed(rules, TakingPart(), _paper_settings(told), None)
     _checked(told)
+    memory = _unless_own_account(rules, told["memory"])
+    if memory == "auto":
+        again = oracle.reports_again and all(rule.robust is None for rule in rules)
+        memory = memory_for(everyone=everyone, noisy=noisy, again=again) if chosen_by_server else None
     length, begun_with = (
-        first_choice(
-            federation.start,
-            ROUNDS_OF_A_FEDERATION if asked is None else asked,
-            may_end=asked is None,
-            exact=federation.oracle.reports_all,
-            jumps=federation.oracle.stands_in,
-        )
+        chosen_for(federation, asked, memory)
         for asked in (told["rounds"], _rounds_begun_with(told["rounds"], checkpoints))
     )
     choice = replace(begun_with, rounds=length.rounds, may_end=length.may_end)
-    memory = _unless_auto(told["memory"], None)
     return Completed(tuple(rules), TakingPart(), _settings(told, choice.rounds, SECOND_HALF, "auto", memory), choice)
+
+
+def chosen_for(federation: Federation, rounds: int | None, memory: Memory | None) -> Choice:
+    """What a run of so many rounds begins with, where the clients are given as an oracle.
+
+    Args:
+        federation: the clients.
+        rounds: how many there are to be; None: that is chosen.
+        memory: how the server remembers.
+    """
+    oracle = federation.oracle
+    return first_choice(
+        federation.start,
+        ROUNDS_OF_A_FEDERATION if rounds is None else rounds,
+        may_end=rounds is None,
+        exact=oracle.reports_all,
+        jumps=oracle.stands_in,
+        noisy=oracle.rows_a_report is not None,
+        look=None if oracle.reports_all else _rounds_a_look(oracle, memory),
+    )
+
+
+def _rounds_a_look(oracle: Oracle, memory: Memory | None) -> float | None:
+    """How many rounds it costs to judge an answer, a gradient counted three times; None where that is not known."""
+    if oracle.rows_judged is None:
+        return None
+    values, gradients = oracle.cost(oracle.rows_judged * oracle.participants / oracle.client_count)
+    twice = 2 if memory is not None and memory.corrected else 1
+    return float(oracle.rows_judged / (twice * values + 3 * gradients))
+
+
+def _unless_own_account(rules: Sequence[Rule], memory: Any) -> Any:
+    """The memory asked for; none where that is to be chosen and a rule keeps account of its clients itself."""
+    return None if memory == "auto" and any(rule.compares or rule.draws_clients for rule in rules) else memory
 
 
 def chooses(rules: Sequence[Rule]) -> bool:

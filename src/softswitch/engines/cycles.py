@@ -37,6 +37,7 @@ from softswitch.engines.between_cycles import (
 from softswitch.engines.choice import FARTHER, MOMENTUM, Choice
 from softswitch.engines.request import Request
 from softswitch.method.consistency import elsewhere
+from softswitch.method.memory import all_known
 from softswitch.method.round import State, first_to_average
 from softswitch.method.rules import Rule
 from softswitch.method.steps import FallingStep
@@ -163,7 +164,7 @@ class Cycles:
         diverged, tolerance = int(state.diverged_at) >= 0, float(self._asked.tolerance)
         warm = "" if self.past or not int(self._first.average.rounds) else " and of the run before"
         wanted = self._request.settings.answer
-        every = candidates(state, begin, done, self.averaging_from, wanted, warm)
+        every = candidates(state, begin, done, self.averaging_from, wanted, warm, frugal=self._choice.frugal)
         found = {name: self._judged(*one) for name, one in every.items() if not (diverged and name == "last")}
         better = [one for one in found.values() if one.finite and one.rank(tolerance) < self.best.rank(tolerance)]
         self._shift = 0.0
@@ -190,6 +191,7 @@ class Cycles:
                 better=bool(better),
                 diverged=diverged,
                 aim=self.best.aim,
+                judged=len(found),
             )
         )
         if self._begins_anew:
@@ -243,15 +245,10 @@ class Cycles:
     def _cold(self, origin: Found, done: int) -> State:
         """A state that begins at an answer, the best so far, and remembers how good that is at every client."""
         state = (self._later if self.past else self._first)._replace(params=origin.params)
+        if state.before is not None:
+            state = state._replace(before=origin.params)
         if state.memory is None or state.memory.sums is not None:
             return state
         judged = origin.judged or self._request.oracle.judge(origin.params)
-        memory = state.memory
-        return state._replace(
-            memory=memory._replace(
-                objective=jnp.asarray(judged.objective, memory.objective.dtype),
-                constraint=jnp.asarray(judged.constraint, memory.constraint.dtype),
-                heard_at=jnp.full_like(memory.heard_at, done),
-                times=memory.times + 1,
-            )
-        )
+        known = all_known(state.memory, jnp.asarray(judged.objective), jnp.asarray(judged.constraint), done)
+        return state._replace(memory=known)

@@ -106,7 +106,7 @@ def informed(
     reports: Reports,
     again: Callable[[Params], Reports],
 ) -> Reports:
-    """A round's reports with what else the rule wants to know.
+    """A round's reports with what else the rule, or a memory that is corrected, wants to know.
 
     Args:
         rule: the method.
@@ -119,9 +119,9 @@ def informed(
     """
     if rule.knows_clients:
         reports = reports._replace(clients=clients)
-    if rule.compares and state.before is not None:
+    if state.before is not None:
         before = again(state.before)
-        reports = reports._replace(earlier=(before.objective, before.constraint))
+        reports = reports._replace(earlier=(before.objective, before.constraint, before.sums))
     if rule.draws_clients:
         reports = reports._replace(key=jax.random.fold_in(jax.random.fold_in(key, k), FOR_RULE))
     return reports

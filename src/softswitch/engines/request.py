@@ -154,9 +154,8 @@ class Request:
 
     def first_state(self, rule: Rule) -> State:
         """The state before round 0."""
-        remembers = self.settings.memory is not None
         clients = self.oracle.without_evaluation()
-        fresh: State = self.engine.start(self.federation.start, rule, clients, remembers=remembers)
+        fresh: State = self.engine.start(self.federation.start, rule, clients, self.settings.memory)
         return fresh if self.warm_start is None else self.warm_start.into(fresh)
 
     @property
@@ -268,7 +267,7 @@ def request_of(
             )
         check_robust(rule, federation.oracle.participants, federation.start)
         check_optimizer(rule, federation.start)
-        check_exchanges(rule, federation.oracle, remembers=settings.memory is not None, domain=federation.domain)
+        check_exchanges(rule, federation.oracle, memory=settings.memory, domain=federation.domain)
         if rule.at_clients is not None:
             check_size(rule.at_clients, federation.start, federation.oracle.client_count, rule.switches)
     every = math.ceil(settings.rounds / EVALUATIONS) if settings.eval_every is None else settings.eval_every

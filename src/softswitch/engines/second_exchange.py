@@ -13,6 +13,7 @@ from softswitch.clients.oracle import Oracle
 from softswitch.engines.one_round import Decided, Pointed
 from softswitch.method import robust
 from softswitch.method.at_clients import Compression, RoundAtClients, check_compression
+from softswitch.method.memory import Memory
 from softswitch.method.round import State
 from softswitch.method.rules import Rule
 from softswitch.problem.domains import Domain
@@ -113,13 +114,13 @@ def _at_two_iterates(oracle: Oracle, rule: Rule, state: State, update: tuple[Any
     return Pointed(now, back=then, gradients=rows)
 
 
-def check_exchanges(rule: Rule, oracle: Oracle, *, remembers: bool, domain: Domain | None = None) -> None:
+def check_exchanges(rule: Rule, oracle: Oracle, *, memory: Memory | None, domain: Domain | None = None) -> None:
     """Raise where the rule asks for more than these clients can do, or for what does not go together.
 
     Args:
         rule: the method.
         oracle: the clients.
-        remembers: whether the server remembers its clients' reports.
+        memory: how the server remembers its clients' reports; None: not at all.
         domain: Θ, or None.
     """
     check_compression(rule.at_clients, domain, rule.robust)
@@ -140,5 +141,10 @@ def check_exchanges(rule: Rule, oracle: Oracle, *, remembers: bool, domain: Doma
         )
     if (rule.draws_clients or rule.compares) and not oracle.looks_back:
         raise ValueError(f"{name} asks clients for more than those of the kind {kind} can do")
-    if (rule.draws_clients or rule.compares) and remembers:
+    if (rule.draws_clients or rule.compares) and memory is not None:
         raise ValueError(f"memory must be None with {name}, which keeps account of its clients itself")
+    if memory is not None and memory.corrected and not oracle.reports_again:
+        raise ValueError(
+            f"memory must not be corrected with clients of the kind {kind}, which cannot report at two iterates on the "
+            f"same batch, but is {memory}; Memory(smoothing=…) goes with all"
+        )

@@ -138,9 +138,9 @@ def chunk_length(oracle: RoundByRound) -> int:
     return CHUNK_ROUNDS
 
 
-def start(params: Params, rule: Rule, oracle: RoundByRound, *, remembers: bool) -> round.State:
+def start(params: Params, rule: Rule, oracle: RoundByRound, memory: Memory | None) -> round.State:
     """The state before round 0."""
-    if not remembers:
+    if memory is None:
         return round.start(params, rule, oracle.constraints, clients=oracle.client_count)
     nothing = nothing_remembered(oracle.client_count, oracle.constraints, oracle.statistics, float_dtype(params))
     return round.start(params, rule, oracle.constraints, nothing, clients=oracle.client_count)

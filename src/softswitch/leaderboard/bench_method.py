@@ -61,7 +61,8 @@ class BenchMethod:
         bounds: whether it looks at the constraint at all.
         sends: how many vectors as long as the parameters a client sends in a round,
         receives: and how many it is sent.
-        remembers: whether the server remembers its clients' reports where some do not take part.
+        remembers: whether the server remembers its clients' reports where some do not take part,
+        corrects: and whether it corrects what it remembers by its steps, where batches are noisy.
         simulators: whether it can be played with simulated clients.
     """
 
@@ -75,14 +76,15 @@ class BenchMethod:
     sends: float = 1.0
     receives: float = 1.0
     remembers: bool = False
+    corrects: bool = False
     simulators: bool = True
 
     def points(self, many: int) -> list[dict[str, Any]]:
-        """So many settings, spread evenly over the space; the same whenever they are asked for."""
+        """So many settings, spread evenly over the space; the same for all methods that have the same one."""
         if not self.tuned:
             return [{}]
         space = {**STEP, **self.space}
-        draws = qmc.Halton(len(space), seed=np.random.default_rng(zlib.crc32(self.name.encode()))).random(many)
+        draws = qmc.Halton(len(space), seed=np.random.default_rng(zlib.crc32(repr(space).encode()))).random(many)
         return [{name: axis.at(place) for (name, axis), place in zip(space.items(), row, strict=True)} for row in draws]
 
     def made(self, settings: Settings, tolerance: float, rounds: int) -> Rule:

@@ -57,11 +57,27 @@ METHODS: tuple[BenchMethod, ...] = (
         lambda settings, common: SoftmaxSGM(**common),
         ours=True,
         tuned=False,
-        remembers=True,
+        corrects=True,
     ),
     BenchMethod("softmax SGM", "the paper's method", _switching(), {"alpha": SHARP}, ours=True),
     BenchMethod(
         "softmax SGM, remembering", "with a server's memory", _switching(), {"alpha": SHARP}, ours=True, remembers=True
+    ),
+    BenchMethod(
+        "softmax SGM, corrected",
+        "with a memory that is corrected",
+        _switching(),
+        {"alpha": SHARP},
+        ours=True,
+        corrects=True,
+    ),
+    BenchMethod(
+        "softmax SGM, corrected, optimistic",
+        "both",
+        _switching(direction=lambda settings: Optimistic(carry=settings["carry"])),
+        {"alpha": SHARP, "carry": OneOf((0.5, 1.0))},
+        ours=True,
+        corrects=True,
     ),
     BenchMethod(
         "softmax SGM, soft switch",

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from softswitch.engines.completing import chosen_for
 from softswitch.engines.sweep import sweep_federation
 from softswitch.leaderboard.bench_method import BenchMethod, Settings
 from softswitch.leaderboard.bench_task import BenchTask, Stage
@@ -26,6 +27,8 @@ LEAST = 1e-2
 """An objective that is smaller at the start is no unit."""
 BYTES = 4
 """Of a number on the wire."""
+SETTLED = 4
+"""So often it is asked how many looks the rounds take that are left after paying for looks."""
 
 
 @dataclass(frozen=True)
@@ -107,27 +110,48 @@ class CellRuns(NamedTuple):
     stage: Stage
     scale: TaskUnits
 
+    @property
+    def memory(self) -> Memory | None:
+        """How the server remembers, where it does: nothing is corrected where reports are of all rows."""
+        oracle = self.stage.federation.oracle
+        everyone, noisy = oracle.participants == oracle.client_count, oracle.rows_a_report is not None
+        if self.method.corrects and noisy:
+            return Memory(corrected=True)
+        return Memory() if (self.method.remembers or self.method.corrects) and not everyone else None
+
     def rounds(self, share: float, by: str) -> int:
-        """How many rounds a budget pays for: of data passes, or as many as the plain method has, of bytes."""
+        """How many rounds a budget pays for: of data passes, or as many as the plain method has, of bytes.
+
+        A run that chooses for itself pays for every answer that it has judged on its way, beside the last two, which
+        all methods have.
+        """
         oracle, budget = self.stage.federation.oracle, self.task.passes * share * self.stage.rows
         held = self.stage.rows * oracle.participants / oracle.client_count
         values, gradients = (float(rows) for rows in oracle.cost(held))
+        a_round, a_look = values + gradients, float(self.stage.rows)
         if by == "passes":
             rule = self.method.made(self.method.points(1)[0], self.task.tolerance, 1)
-            values *= 2 if rule.compares else 1
+            corrected = self.memory is not None and self.memory.corrected
+            values *= 2 if rule.compares or corrected else 1
             if rule.direction is not None:
                 gradients = rule.direction.rows(gradients, held * oracle.local_steps)
-            return max(10, round(budget / (values + gradients)))
-        plain = budget / (values + gradients)
-        return max(10, round(plain * 2 / (self.method.sends + self.method.receives)))
+            a_round = values + gradients
+        else:  # in units of the rows of a plain round, which sends and receives one vector
+            a_look = a_round * oracle.client_count / (2 * oracle.participants)
+            a_round *= (self.method.sends + self.method.receives) / 2
+        rounds = max(10, round(budget / a_round))
+        if self.method.tuned:
+            return rounds
+        for _ in range(SETTLED):
+            looks = chosen_for(self.stage.federation, rounds, self.memory).looks
+            rounds = max(10, round((budget - looks * a_look) / a_round))
+        return rounds
 
     def run(self, settings: list[Settings], seeds: list[int], rounds: int) -> list[list[Scored]]:
         """All settings with all seeds."""
         rules: dict[str, Rule] = {
             str(i): self.method.made(one, self.task.tolerance, rounds) for i, one in enumerate(settings)
         }
-        oracle = self.stage.federation.oracle
-        partial = oracle.participants < oracle.client_count
         swept = sweep_federation(
             self.stage.federation,
             rules,
@@ -136,7 +160,7 @@ class CellRuns(NamedTuple):
             answer="auto" if not self.method.tuned else "average",
             average_last=None if not self.method.tuned else 0.5,
             eval_every=0,
-            memory=Memory() if self.method.remembers and partial else None,
+            memory=self.memory,
             progress=False,
         )
         return [[self._scored(result) for result in results] for results in swept.results]
@@ -152,10 +176,12 @@ class CellRuns(NamedTuple):
         best = min(merits, key=lambda name: merits[name])
         length, history = len(result.history), result.history
         evaluations = int(history.value_evaluations[-1] + history.gradient_evaluations[-1])
+        looks = 1 + sum(cycle.judged for cycle in result.cycles) - len(tried) if result.cycles else 0
         size = sum(leaf.size for leaf in jax.tree.leaves(federation.start))
         numbers = (self.method.sends + self.method.receives) * size + 2 + federation.oracle.constraints
-        sent = BYTES * numbers * federation.oracle.participants * length
-        return Scored(merits[best], *tried[best], best, evaluations / self.stage.rows, sent, length)
+        oracle = federation.oracle
+        sent = BYTES * (numbers * oracle.participants * length + looks * size * oracle.client_count)
+        return Scored(merits[best], *tried[best], best, evaluations / self.stage.rows + looks, sent, length)
 
 
 def played(task: BenchTask, method: BenchMethod, scheme: Scheme, effort: Effort) -> dict[str, Any]:

@@ -3,6 +3,8 @@
     x̂_i ← β x̂_i + (1 − β) x_i                for the clients i ∈ I_k that were asked (their first report: x_i)
     G_k = <softmax(α ĝ), ĝ>  over all clients ever heard;  weights over I_k only, by what is remembered of them
 
+or, where batches are noisy, estimates that go along with the server's steps (``forecasts.py``).
+
 Of the m places of a round some go to the clients remembered as worst, half of these by ĝ and half by f̂; at least one
 goes by turns: every pass through all clients is in a new random order, so that nobody waits longer than two passes.
 Whoever claims to be the worst is believed for as long as that; where clients may lie, nobody is asked by need twice in
@@ -21,6 +23,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.method import robust
+from softswitch.method.forecasts import Forecasts, corrected, known, nothing_foreseen
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules import Rule
 from softswitch.support import checks
@@ -60,14 +63,24 @@ class Memory:
         rest: how many rounds a client rests after it was asked, before it can be asked again for being the worst; its
             turns come as ever. So whoever claims to be the worst is asked by need in every (rest + 1)-th round at most.
             None: 1 where the rule is robust, else 0.
+        corrected: remember estimates that go along with the server's steps: every client also reports what its batch
+            gave at the iterate before, so that reports cost twice as much, and what is remembered of it is moved by the
+            difference. How much is kept of what was there before is found on the way; ``smoothing`` stays 0. For
+            reports of few rows, whose maximum is otherwise mostly that of their noise.
     """
 
     smoothing: float = 0.0
     worst_share: float = 2 / 3
     rest: int | None = None
+    corrected: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "smoothing", checks.share_below_one("smoothing", self.smoothing))
+        checks.expect("corrected", self.corrected, bool)
+        if self.corrected and self.smoothing:
+            raise ValueError(
+                f"smoothing must be 0 where memory is corrected, which finds its own, but is {self.smoothing:g}"
+            )
         share = checks.real_number("worst_share", self.worst_share, at_least=0, at_most=1)
         object.__setattr__(self, "worst_share", share)
         if self.rest is not None and not checks.is_array(self.rest):  # an array was checked when it was a number
@@ -118,6 +131,8 @@ class Remembered(NamedTuple):
         travelled: and how far it has gone by now: Σ ‖w_{k+1} − w_k‖.
         order: in which order clients have their turns in the present pass,
         pass_number: and which pass that is; −1 before the first.
+        forecasts: estimates of all that is reported, where memory is corrected; else None. What is believed of them
+            is what is remembered.
     """
 
     objective: Float[Array, " n"]
@@ -130,6 +145,7 @@ class Remembered(NamedTuple):
     travelled: Float[Array, ""]
     order: Int[Array, " n"]
     pass_number: Int[Array, ""]
+    forecasts: Forecasts | None = None
 
     @property
     def heard(self) -> Bool[Array, " n"]:
@@ -142,8 +158,11 @@ class Remembered(NamedTuple):
         return self.heard_at == -1
 
 
-def nothing_remembered(clients: int, constraints: int, statistics: int | None, dtype: Any) -> Remembered:
+def nothing_remembered(
+    clients: int, constraints: int, statistics: int | None, dtype: Any, *, corrected: bool = False
+) -> Remembered:
     """Before the first round."""
+    values = 1 + constraints + (statistics or 0)
     return Remembered(
         objective=jnp.full(clients, -jnp.inf, dtype),
         constraint=jnp.full((clients, constraints), -jnp.inf, dtype),
@@ -155,6 +174,7 @@ def nothing_remembered(clients: int, constraints: int, statistics: int | None, d
         travelled=jnp.zeros((), dtype),
         order=jnp.arange(clients, dtype=jnp.int32),
         pass_number=jnp.int32(-1),
+        forecasts=nothing_foreseen(clients, values, dtype) if corrected else None,
     )
 
 
@@ -246,8 +266,18 @@ def hear(
     memory: Memory, remembered: Remembered, k: Int[Array, ""], clients: Int[Array, " m"], reports: Reports
 ) -> Remembered:
     """Remember a round's reports. A client that was asked and lost stays as it was, and grows older."""
-    before = some(remembered, clients)
-    known = before.heard
+    before = some(remembered._replace(forecasts=None), clients)
+    mask, known = reports.mask, before.heard
+    after = remembered._replace(
+        heard_at=remembered.heard_at.at[clients].set(jnp.where(mask, k, before.heard_at)),
+        asked_at=remembered.asked_at.at[clients].set(jnp.full_like(before.asked_at, k)),
+        times=remembered.times.at[clients].set(before.times + mask),
+        travelled_at=remembered.travelled_at.at[clients].set(
+            jnp.where(mask, remembered.travelled, before.travelled_at)
+        ),
+    )
+    if remembered.forecasts is not None:
+        return _foreseen(after, remembered.forecasts, clients, reports, k - before.heard_at)
 
     def newest(old: Array, told: Array) -> Array:
         width = (slice(None),) + (None,) * (told.ndim - 1)
@@ -260,20 +290,54 @@ def hear(
     def put(every: Array, some: Array) -> Array:
         return every.at[clients].set(some)
 
-    mask, sums = reports.mask, None
+    sums = None
     if remembered.sums is not None and before.sums is not None and reports.sums is not None:
         sums = put(remembered.sums, newest(before.sums, reports.sums))
-    return Remembered(
+    return after._replace(
         objective=put(remembered.objective, newest(before.objective, reports.objective)),
         constraint=put(remembered.constraint, newest(before.constraint, reports.constraint)),
         sums=sums,
-        heard_at=put(remembered.heard_at, jnp.where(mask, k, before.heard_at)),
-        asked_at=put(remembered.asked_at, jnp.full_like(before.asked_at, k)),
-        times=put(remembered.times, before.times + mask),
-        travelled_at=put(remembered.travelled_at, jnp.where(mask, remembered.travelled, before.travelled_at)),
-        travelled=remembered.travelled,
-        order=remembered.order,
-        pass_number=remembered.pass_number,
+    )
+
+
+def _foreseen(
+    after: Remembered, forecasts: Forecasts, clients: Int[Array, " m"], reports: Reports, ages: Int[Array, " m"]
+) -> Remembered:
+    """What is remembered where it is estimates that go along with the server's steps."""
+    assert reports.earlier is not None
+    told, earlier = (
+        jnp.concatenate([f[:, None], g, *([] if s is None else [s])], axis=1)
+        for f, g, s in ((reports.objective, reports.constraint, reports.sums), reports.earlier)
+    )
+    foreseen, believed = corrected(forecasts, clients, reports.mask, ages, told, earlier)
+    constraints = after.constraint.shape[1]
+    return after._replace(
+        objective=believed[:, 0],
+        constraint=believed[:, 1 : 1 + constraints],
+        sums=None if after.sums is None else jnp.where(after.heard[:, None], believed[:, 1 + constraints :], 0),
+        forecasts=foreseen,
+    )
+
+
+def all_known(
+    remembered: Remembered, objective: Float[Array, " n"], constraint: Float[Array, "n c"], k: int
+) -> Remembered:
+    """What is remembered where all clients were just judged on all their rows; not for pooled constraints.
+
+    Args:
+        remembered: what was remembered before.
+        objective: f_i.
+        constraint: g_i.
+        k: the round.
+    """
+    f, g = objective.astype(remembered.objective.dtype), constraint.astype(remembered.constraint.dtype)
+    foreseen = remembered.forecasts
+    return remembered._replace(
+        objective=f,
+        constraint=g,
+        heard_at=jnp.full_like(remembered.heard_at, k),
+        times=remembered.times + 1,
+        forecasts=None if foreseen is None else known(jnp.concatenate([f[:, None], g], axis=1)),
     )
 
 

@@ -24,7 +24,8 @@ class Reports(NamedTuple):
         stand_for: for how many clients each of these stands, where some are asked more often than others: a rule that
             wants a mean weighs them by it. None: all alike.
         clients: whose reports these are, for a rule that remembers clients (``Rule.knows_clients``); else None.
-        earlier: what the same batches gave at w_{k−1}, f and g, for a rule that compares (``Rule.compares``).
+        earlier: what the same batches gave at w_{k−1}, f, g and the sums, for a rule that compares (``Rule.compares``)
+            and for a memory that is corrected; else None.
         key: a random key, for a rule that draws clients (``Rule.draws_clients``); else None.
     """
 
@@ -37,7 +38,7 @@ class Reports(NamedTuple):
     bit: Bool[Array, ""] | None = None
     stand_for: Float[Array, " m"] | None = None
     clients: Int[Array, " m"] | None = None
-    earlier: tuple[Float[Array, " m"], Float[Array, "m c"]] | None = None
+    earlier: tuple[Float[Array, " m"], Float[Array, "m c"], Float[Array, "m s"] | None] | None = None
     key: Any = None
 
     @property

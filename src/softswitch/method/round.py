@@ -112,7 +112,7 @@ class State(NamedTuple):
         consistency: whether clients' reports agree with their directions, where the rule is robust; else None.
         directions: what the rule's way to make directions remembers, where it has one; else None.
         at_clients: what every client keeps, where the rule asks for it; else None.
-        before: w_{k−1}, where the rule compares reports with those at the iterate before; else None.
+        before: w_{k−1}, where reports are compared with those at the iterate before; else None.
     """
 
     params: Params
@@ -133,6 +133,7 @@ def start(params: Params, rule: Rule, constraints: int, memory: Remembered | Non
     """The state before round 0, of a run with so many clients."""
     infinite = jnp.full((), jnp.inf, float_dtype(params))
     trusting = rule.robust is None
+    compares = rule.compares or (memory is not None and memory.forecasts is not None)
     return State(
         params=params,
         optimizer=server_optimizer(rule, 0).init(params),
@@ -144,7 +145,7 @@ def start(params: Params, rule: Rule, constraints: int, memory: Remembered | Non
         consistency=None if trusting else nothing_compared(clients, constraints, float_dtype(params)),
         directions=Branches.begun(rule.direction, params, rule.switches),
         at_clients=None if rule.at_clients is None else rule.at_clients.init(params, clients, rule.switches),
-        before=params if rule.compares else None,
+        before=params if compares else None,
     )
 
 

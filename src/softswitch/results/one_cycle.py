@@ -26,6 +26,7 @@ class Cycle:
         better: whether this cycle found it.
         diverged: whether something was not finite in its last round.
         aim: what the rule makes small, of that answer: F, or the clients' mean.
+        judged: how many answers were judged at its end.
     """
 
     begin: int
@@ -39,6 +40,7 @@ class Cycle:
     better: bool
     diverged: bool = False
     aim: float = math.nan
+    judged: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: what is not finite is None there."""

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from softswitch.clients.oracle import Oracle
 from softswitch.engines import compiled
 from softswitch.engines.compiled import Pieces, Program, Span, apart, chunk_length, depends_on, like_records
+from softswitch.method.memory import Memory
 from softswitch.method.round import State
 from softswitch.method.rules import Rule
 from softswitch.results.record import Record
@@ -44,9 +45,9 @@ def run_chunk(parts: Pieces, program: Program, span: Span, key: Array, state: St
     return played
 
 
-def start(params: Any, rule: Rule, oracle: Oracle, *, remembers: bool) -> State:
+def start(params: Any, rule: Rule, oracle: Oracle, memory: Memory | None) -> State:
     """The state before round 0."""
-    state: State = at_home(compiled.start(free(params), free(rule), oracle, remembers=remembers))
+    state: State = at_home(compiled.start(free(params), free(rule), oracle, memory))
     return state
 
 

@@ -24,7 +24,7 @@ from softswitch.engines import compiled
 from softswitch.engines.compiled import Pieces, Program, Span, apart
 from softswitch.engines.one_round import asked, believed_overview
 from softswitch.method import round
-from softswitch.method.memory import Places
+from softswitch.method.memory import Memory, Places
 from softswitch.method.rules import Rule
 from softswitch.method.weighting import maximum
 from softswitch.problem.parameters import Params
@@ -194,9 +194,9 @@ def chunk_length(oracle: StreamedOracle) -> int:
     return length // min(length, oracle.feed.rounds) * min(length, oracle.feed.rounds)
 
 
-def start(params: Params, rule: Rule, oracle: StreamedOracle, *, remembers: bool) -> round.State:
+def start(params: Params, rule: Rule, oracle: StreamedOracle, memory: Memory | None) -> round.State:
     """The state before round 0."""
-    fresh: round.State = compiled.start(params, rule, oracle.drawing, remembers=remembers)
+    fresh: round.State = compiled.start(params, rule, oracle.drawing, memory)
     return fresh
 
 
