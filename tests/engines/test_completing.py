@@ -189,8 +189,11 @@ def test_what_is_chosen_where_there_is_work_for_few_rows_only(monkeypatch):
     told = shown(request, large)
     assert told["value_batch_size"] == 256
     assert told["batch_size"] == 64
-    assert told["memory"] == ss.Memory(smoothing=choice.SMOOTHING)
+    assert told["memory"] == ss.Memory(corrected=True)
     assert not request.choice.exact
+    assert asked(large, rule=ss.SoftmaxSGM(tolerance=0.1, robust=1))[0].settings.memory == ss.Memory(
+        smoothing=choice.SMOOTHING
+    ), "who may lie is not asked to correct what is believed of it"
 
 
 def test_who_does_not_take_part_is_remembered(clients):

@@ -124,7 +124,7 @@ def test_defaults():
         ({"data": DATA, "method": {"alpha": "big"}}, "method.alpha must be a number or \"auto\", but is 'big'"),
         (
             {"data": DATA, "method": {"memory": "of"}},
-            'method.memory must be a number or "auto" or "on" or "off", but is \'of\'',
+            'method.memory must be a number or "auto" or "on" or "off" or "corrected", but is \'of\'',
         ),
         (
             {"data": DATA, "run": {"batch_size": 2.5}},

@@ -42,6 +42,11 @@ def rule_by(config: Config) -> Rule:
 def memory_by(method: MethodSection) -> Memory | str | None:
     """The server's memory, as ``solve`` takes it."""
     if isinstance(method.memory, str):
-        known: dict[str, Memory | str | None] = {AUTO: AUTO, "on": Memory(), "off": None}
+        known: dict[str, Memory | str | None] = {
+            AUTO: AUTO,
+            "on": Memory(),
+            "off": None,
+            "corrected": Memory(corrected=True),
+        }
         return known[method.memory]
     return Memory(smoothing=method.memory)

@@ -23,7 +23,7 @@ LABELS = ("two-classes", "classes", "number")
 TASKS = (*RATES, "neyman-pearson", "demographic-parity", "equal-opportunity", "group-loss", *OF_AMOUNTS, "own")
 METHODS = ("softmax", "average", "hard", "penalty", "primal-dual")
 OPTIMIZERS = ("sgd", "adam")
-MEMORIES = ("on", "off")
+MEMORIES = ("on", "off", "corrected")
 AIMS = ("certified", "bare")
 INCOMPLETE = ("refuse", "leave-out")
 ALL = "all"
@@ -129,7 +129,8 @@ class MethodSection:
     threshold: float | str = says("The threshold itself, instead of slack.", AUTO, one_of=(AUTO,))
     local_step_size: float | str = says("The clients' step, where they take several.", AUTO, one_of=(AUTO,))
     memory: float | str = says(
-        "Remember every client's reports: on, off, or how much of the old is kept in the new, from 0 to below 1.",
+        "Remember every client's reports: on, off, corrected (for small batches), or how much of the old is kept in "
+        "the new, from 0 to below 1.",
         AUTO,
         one_of=(AUTO, *MEMORIES),
     )

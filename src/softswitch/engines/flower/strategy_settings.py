@@ -136,6 +136,11 @@ class StrategySettings:
             checks.expect("checkpoints", self.checkpoints, Checkpoints)
         if self.memory not in (None, "auto"):
             checks.expect("memory", self.memory, Memory)
+            if isinstance(self.memory, Memory) and self.memory.corrected:
+                raise ValueError(
+                    "memory must not be corrected over a network, where clients report at one iterate only, but is "
+                    f"{self.memory}; Memory(smoothing=…) takes noise out of reports"
+                )
         if self.pooled is not None:
             checks.function("pooled", self.pooled, "(summed statistics) -> scalar or vector")
         for name in ("names", "exclude"):
