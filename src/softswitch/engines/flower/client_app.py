@@ -39,11 +39,11 @@ def client_app(factory: Factory, policy: ClientPolicy | None = None) -> ClientAp
             ``TorchClient``, a ``NumpyClient`` or anything else with the methods of ``LocalOracle``. It is called once
             for each client of a process and run: in a deployment that is once a message, in simulations once.
         policy: what the client takes part in, whatever the server asks for: which runs, with how many rows at least,
-            in how many rounds at most.
+            in how many rounds at most. None: ``ClientPolicy()``, which answers on no class of fewer than ten rows.
 
     A client that raises ``Refused`` is left out of the round; one that raises anything else is lost in it.
     """
-    app = ClientApp()
+    app, own = ClientApp(), ClientPolicy() if policy is None else policy
 
     def oracle(context: Context) -> LocalOracle:
         which = (context.run_id, context.node_id)
@@ -53,15 +53,14 @@ def client_app(factory: Factory, policy: ClientPolicy | None = None) -> ClientAp
             client = factory(context)
             if not isinstance(client, LocalOracle):
                 raise TypeError(f"factory must return a client with the methods of LocalOracle, but made {client!r}")
-            _MADE[which] = client
+            _MADE[which] = own.part_of(client)
         return _MADE[which]
 
     def answering(handler: Handler) -> Callable[[Message, Context], Message]:
         def answer(message: Message, context: Context) -> Message:
             try:
                 client = oracle(context)
-                if policy is not None:
-                    policy.admit(client, message.metadata.message_type, context)
+                own.admit(client, message.metadata.message_type, context)
                 return handler(client, message, context)
             except Refused as refused:
                 return wire.refusal(message, str(refused))
@@ -96,6 +95,7 @@ def _hello(client: LocalOracle, message: Message, context: Context) -> Message:
         "constraints": int(client.constraints),
         "statistics": int(getattr(client, "statistics", 0)),
         "stands_in": bool(getattr(client, "stands_in", False)),
+        "left_out_classes": int(getattr(client, "left_out_classes", 0)),
     }
     return wire.answer(message, **{wire.ABOUT: ConfigRecord(about)})
 

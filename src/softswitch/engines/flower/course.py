@@ -300,6 +300,8 @@ class Course:
         result = conclude(ending, self.clients, lambda: math.nan)
         if self.settings.exclude:
             result = replace(result, diagnosis=(*result.diagnosis, self._excluded(self._history())))
+        if partly := self._partly():
+            result = replace(result, diagnosis=(*result.diagnosis, partly))
         self.events.tell("finished", str(result.status))
         if run.void_in_a_row < self.settings.patience:
             return result
@@ -345,6 +347,19 @@ class Course:
             "clients are excluded",
             f"{few_of([repr(name) for name in self.settings.exclude], 5)} left out (exclude){before}{nobody}",
             "Nothing is said of them, neither by the status nor by a certificate: say so wherever the model goes",
+        )
+
+    def _partly(self) -> Finding | None:
+        """Who left rows of small classes out; None where nobody did."""
+        known = ((self.roster.names[i], self.roster.clients[i]) for i in self.roster.kept)
+        names = [repr(name) for name, client in known if client is not None and client.left_out_classes]
+        if not names:
+            return None
+        return Finding(
+            "classes are left out",
+            f"{few_of(names, 5)} answered on no class of too few rows, by their own policy",
+            "Nothing is known of those rows, and functions of them alone count as not there: say so wherever the model "
+            "goes",
         )
 
     def _history(self) -> History:
