@@ -47,6 +47,8 @@ class ClientPolicy:
             as a rule, fewer rows of some class. The client must tell its classes (``classes=``, of the ready ones; one
             of your own by an attribute ``class_rows``, such as ``{"sick": 120, "well": 800}``: it stays away where one
             is too small). 1: nothing need be told, for functions of all rows alike.
+        least_together: it tells directions only as part of a sum of masked ones (``SecureAggregation``), and only where
+            the effective number of clients in it is at least so many; None: also by themselves.
         most_rounds: it reports, and returns directions, in at most so many rounds of a run.
         most_evaluations: it tells its values on all rows, or intervals, at most so many times in a run.
         counted_in: a file to count them in: then a restart of the node does not begin anew, and all runs count
@@ -56,12 +58,13 @@ class ClientPolicy:
     runs: Collection[int] | Callable[[Context], bool] | None = None
     least_rows: int = FEWEST_ROWS
     least_class_rows: int = FEWEST_ROWS
+    least_together: int | None = None
     most_rounds: int | None = None
     most_evaluations: int | None = None
     counted_in: str | Path | None = None
 
     def __post_init__(self) -> None:
-        for name in ("least_rows", "least_class_rows", "most_rounds", "most_evaluations"):
+        for name in ("least_rows", "least_class_rows", "least_together", "most_rounds", "most_evaluations"):
             if getattr(self, name) is not None:
                 checks.whole_number(name, getattr(self, name), at_least=0)
         if self.runs is not None and not callable(self.runs):
