@@ -493,7 +493,7 @@ def test_without_signatures_an_active_server_reads_a_direction():
     run(grid)
     (sent,) = (reply for site, kind, _, reply in grid.heard if site == 0 and kind == wire.UPDATE)
     terms, letters = kept["terms"], sent.content[LETTERS]["letters"]
-    common = {i: secrets.secret_between(own[i][0], terms.keys[0]) for i in range(1, SITES)}
+    common = {i: secrets.secrets_between(own[i][0], {0: terms.keys[0]})[0] for i in range(1, SITES)}
     total, digest = wire.from_record(sent.content[MASKED])["sum"], terms.digest()
     shares = [secrets.unsealed(secrets.seed_of(common[i], b"letter", digest), letters[i]) for i in common]
     total = total - secrets.mask(secrets.from_shares(shares[: terms.shares]), FEATURES)

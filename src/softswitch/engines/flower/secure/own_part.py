@@ -157,11 +157,8 @@ def _check_together(weights: list[float], least: int) -> None:
 
 def _secrets(terms: Terms, key: dict[str, Any], mine: int) -> dict[int, bytes]:
     """What the client shares with each other one, by its place."""
+    others = {place: public for place, public in enumerate(terms.keys) if place != mine}
     try:
-        return {
-            place: secrets.secret_between(key["private"], public)
-            for place, public in enumerate(terms.keys)
-            if place != mine
-        }
+        return secrets.secrets_between(key["private"], others)
     except ValueError as error:
         raise wire.Unacceptable(f"the key of a client in the sum is none: {wire.said(str(error))}") from error

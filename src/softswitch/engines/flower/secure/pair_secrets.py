@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -25,17 +26,18 @@ def new_pair() -> tuple[bytes, bytes]:
     return private_key_to_bytes(private), public_key_to_bytes(public)
 
 
-def secret_between(private: bytes, public: bytes) -> bytes:
-    """What only the owners of two keys know, or raise ValueError.
+def secrets_between(private: bytes, publics: Mapping[int, bytes]) -> dict[int, bytes]:
+    """What only the owner of a key and each of some others know, or raise ValueError.
 
     Args:
         private: one's own key.
-        public: the other's.
+        publics: the others'.
     """
     from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
     from flwr.supercore.primitives.asymmetric import bytes_to_private_key, bytes_to_public_key
 
-    return generate_shared_key(bytes_to_private_key(private), bytes_to_public_key(public))
+    own = bytes_to_private_key(private)
+    return {place: generate_shared_key(own, bytes_to_public_key(public)) for place, public in publics.items()}
 
 
 def is_key(public: bytes) -> bool:
