@@ -276,13 +276,21 @@ def test_too_few_clients_that_weigh_anything_are_not_summed(caplog):
 
 
 def test_a_client_sends_one_masked_direction_a_key_and_answers_once():
-    grid = Overhearing(app_of(), SITES)
-    run(grid)
-    again = {kind: message for site, kind, message, _ in grid.heard if site == 0 and kind in (wire.UPDATE, wire.UNMASK)}
-    for kind, message in again.items():
-        copy = Message(message.content, 100, kind, group_id="0")
-        why = wire.refused(grid.deliver(copy).content)
-        assert why is not None, kind
+    """Asked again, before and after the masks are off: two directions under one mask would tell their difference."""
+    grid, said = Overhearing(app_of(), SITES), []
+
+    def again(*kinds):
+        first = {kind: message for site, kind, message, _ in grid.heard if site == 0}
+        for kind in kinds:
+            reply = FaultyGrid.deliver(grid, Message(first[kind].content, 100, kind, group_id="0"))
+            said.append(wire.refused(reply.content))
+
+    grid.changes = {(1, wire.UPDATE): lambda content: again(wire.UPDATE)}
+    assert (fates(run(grid))[0] == Fate.COUNTED).all()
+    again(wire.UPDATE, wire.UNMASK)
+    assert "a key masks one direction only" in said[0]
+    assert "its key for the round is gone" in said[1]
+    assert "or has told already" in said[2]
 
 
 @pytest.mark.parametrize("least", [4, 7])
