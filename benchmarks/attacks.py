@@ -162,7 +162,7 @@ def _over_grid(
         return kind(problem, rows, name=str(clients.names[i]), batch_size=None)
 
     strategy = fl.SwitchingStrategy(rule, seed=seed, participation=task.participation)
-    grid = fl.InProcessGrid(fl.client_app(made), len(clients))
+    grid = fl.InProcessGrid(fl.client_app(made, fl.ClientPolicy.for_simulations()), len(clients))
     strategy.start(grid, fl.initial_arrays(problem.start), task.rounds)
     result = strategy.result
     assert result is not None

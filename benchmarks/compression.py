@@ -82,7 +82,7 @@ def course(
         i = int(context.node_config["partition-id"])
         return fl.JaxClient(problem, everyone[i], name=f"{i}", batch_size=256, value_batch_size=None)
 
-    grid, looks = CountingGrid(fl.client_app(client), CLIENTS), list[Look]()
+    grid, looks = CountingGrid(fl.client_app(client, fl.ClientPolicy.for_simulations()), CLIENTS), list[Look]()
 
     def look(chunk: Any) -> bool:
         if chunk.round % LOOK == 0:

@@ -75,11 +75,16 @@ def over_flower() -> None:
             batch_size=None,
         )
 
+    anyone = fl.ClientPolicy.for_simulations()
     print(f"\nA round of {CLIENTS} clients in one process, {FEATURES} parameters, {ROWS} rows each")
     print(f"  compiled engine                          {compiled():8.3f} ms")
-    print(f"  Flower's messages, NumPy clients         {milliseconds(fl.client_app(with_numpy), first):8.3f} ms")
+    print(
+        f"  Flower's messages, NumPy clients         {milliseconds(fl.client_app(with_numpy, anyone), first):8.3f} ms"
+    )
     jax_start = {"": np.zeros(FEATURES, np.float32)}
-    print(f"  Flower's messages, JAX clients           {milliseconds(fl.client_app(with_jax), jax_start):8.3f} ms")
+    print(
+        f"  Flower's messages, JAX clients           {milliseconds(fl.client_app(with_jax, anyone), jax_start):8.3f} ms"
+    )
 
 
 if __name__ == "__main__":

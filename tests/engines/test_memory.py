@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import reference
 import softswitch as ss
 import softswitch.flower as fl
-from flower_clients import FaultyGrid, quadratics, zeros
+from flower_clients import FaultyGrid, quadratics, simulated, zeros
 from problems import NumpyTwin, client_data, least_squares, regression, softplus_level, two_constraints, watched
 from softswitch import theory
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
@@ -387,7 +387,7 @@ def pooled_clients(clients=6, **changes):
             setattr(client, name, value)
         return client
 
-    return fl.client_app(make), fl.initial_arrays(problem.start), problem.constraint.value
+    return simulated(make), fl.initial_arrays(problem.start), problem.constraint.value
 
 
 def remembering_strategy(value, **changes):

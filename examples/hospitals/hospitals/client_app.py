@@ -18,8 +18,17 @@ def hospital(context: Context) -> TorchClient:
         raise Refused(f"there is no file {file}")
     train, held_out = rows(str(file))
     return TorchClient(
-        network(), false_alarms, misses, train, name=Path(str(file)).stem, batch_size=None, held_out=held_out
+        network(),
+        false_alarms,
+        misses,
+        train,
+        name=Path(str(file)).stem,
+        batch_size=None,
+        held_out=held_out,
+        classes=train.tensors[1],
+        held_out_classes=held_out.tensors[1],
     )
 
 
 app = client_app(hospital)
+"""By default a hospital answers on no class of fewer than ten rows."""

@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float
 
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules import Rule
+from softswitch.method.weight_cap import capped
 from softswitch.problem.parameters import Params
 from softswitch.support.per_client import beside, weighted_sum
 
@@ -96,27 +97,7 @@ def decide(rule: Rule, state: Any, reports: Reports) -> tuple[Decision, Any]:
     reports = trimmed(reports, rule.robust)
     decision, after = rule.decide(state, reports)
     most = 1 / (2 * jnp.asarray(rule.robust, decision.weights.dtype) + 1)
-
-    def too_heavy(so_far: tuple[Array, Array, Any]) -> Array:
-        held, weights, _ = so_far
-        return (~held & (weights > most * 1.001)).any()
-
-    def hold(so_far: tuple[Array, Array, Any]) -> tuple[Array, Array, Any]:
-        held, weights, own = so_far
-        held = held | (weights > most)
-        others = reports._replace(mask=reports.mask & ~held, bit=decision.feasible)
-        again, _ = rule.decide(state, others)
-        rest = jnp.maximum(1 - most * held.sum(), 0)
-        weights = jnp.where(held, most, rest * again.weights).astype(weights.dtype)
-        own = jax.tree.map(
-            lambda kept, new: jnp.where(beside(held, kept), kept, new).astype(kept.dtype), own, again.local_loss.own
-        )
-        return held, weights, own
-
-    nobody = jnp.zeros(decision.weights.shape, bool)
-    first = (nobody, decision.weights, decision.local_loss.own)
-    _, weights, own = lax.while_loop(too_heavy, hold, first)
-    return decision._replace(weights=weights, local_loss=decision.local_loss.with_own(own)), after
+    return capped(rule, state, reports, decision, most), after
 
 
 def combined(directions: Params, weights: Float[Array, " m"]) -> Params:

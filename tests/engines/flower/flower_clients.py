@@ -7,7 +7,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from softswitch.engines.flower import wire
-from softswitch.flower import InProcessGrid, NumpyClient, client_app
+from softswitch.flower import ClientPolicy, InProcessGrid, NumpyClient, client_app
 
 FEATURES = 3
 
@@ -37,9 +37,14 @@ def quadratic(i, rows=8, **changes):
     return NumpyClient(objective, constraint, {"x": x.astype(np.float32)}, start, **options)
 
 
+def simulated(factory):
+    """An app of clients with few rows: all of them are in this process."""
+    return client_app(factory, ClientPolicy.for_simulations())
+
+
 def quadratics(many, **changes):
     """An app of so many clients."""
-    return client_app(lambda context: quadratic(int(context.node_config["partition-id"]), **changes))
+    return simulated(lambda context: quadratic(int(context.node_config["partition-id"]), **changes))
 
 
 def zeros():

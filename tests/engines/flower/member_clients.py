@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 import softswitch as ss
 import softswitch.flower as fl
-from flower_clients import quadratic, zeros
+from flower_clients import quadratic, simulated, zeros
 from softswitch.engines.flower import exchange, remote, roster
 
 RULE = ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1)
@@ -30,7 +30,7 @@ def listed(*numbers):
 
 def grid_of(nodes, app=None, grid=fl.InProcessGrid):
     """A grid from {node: (site's number, key's number or None)}; the keys are told in PEM, as a SuperLink does."""
-    app = app or fl.client_app(lambda context: quadratic(context.node_config["i"]))
+    app = app or simulated(lambda context: quadratic(context.node_config["i"]))
     keys = {node: key(k)[1] for node, (_, k) in nodes.items() if k is not None}
     return grid(app, {node: {"i": i} for node, (i, _) in nodes.items()}, keys=keys)
 

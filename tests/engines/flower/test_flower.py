@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import softswitch as ss
 import softswitch.flower as fl
-from flower_clients import FEATURES, quadratics, zeros
+from flower_clients import FEATURES, quadratics, simulated, zeros
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.flat_params import flat, unflat
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, mean_interval
@@ -160,7 +160,7 @@ def torch_clients(data, **options):
             **{"batch_size": None, **options},
         )
 
-    return fl.client_app(factory)
+    return simulated(factory)
 
 
 @pytest.mark.parametrize("local_steps", [1, 5])

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import softswitch as ss
 import softswitch.flower as fl
-from flower_clients import FEATURES, FaultyGrid, centre, quadratic, quadratics, zeros
+from flower_clients import FEATURES, FaultyGrid, centre, quadratic, quadratics, simulated, zeros
 from softswitch.clients.own_batches import LOCAL_WORK, batches_of
 from softswitch.engines.flower import wire
 from softswitch.results.history import Fate
@@ -83,7 +83,7 @@ def test_a_direction_of_any_length_makes_local_paths_as_long_as_the_step():
             value, gradient = quadratic(0)._objective(params, batch)
             return factor * value, {"w": factor * gradient["w"]}
 
-        return fl.client_app(
+        return simulated(
             lambda context: fl.NumpyClient(
                 f,
                 quadratic(0)._constraint,
@@ -146,7 +146,7 @@ def test_what_was_chosen_by_clients_that_are_gone_stays(tmp_path):
         strategy.start(grid, zeros(), rounds)
         return strategy._course
 
-    grid = fl.InProcessGrid(fl.client_app(factory), 6)
+    grid = fl.InProcessGrid(simulated(factory), 6)
     assert went(grid, 20).run.smoothing == 0.8
     grid.connected.remove(100)
     course = went(grid, 30)
@@ -303,7 +303,7 @@ def test_a_first_direction_that_is_absurd_lowers_the_clients_step():
         start = {"w": np.zeros(FEATURES, np.float32)}
         return Fragile(plain._objective, plain._constraint, plain._data, start, name=plain.name)
 
-    result = run(fl.InProcessGrid(fl.client_app(factory), 2), 60, local_steps=2)
+    result = run(fl.InProcessGrid(simulated(factory), 2), 60, local_steps=2)
     assert result.history.void[:2].tolist() == [True, False]
     assert (result.history.per_client.fates[0] == Fate.BAD_UPDATE).all()
     np.testing.assert_allclose(told[2] / told[0], 1e-3, rtol=0.01)

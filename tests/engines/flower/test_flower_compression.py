@@ -8,7 +8,7 @@ from torch.utils.data import TensorDataset
 
 import softswitch as ss
 import softswitch.flower as fl
-from flower_clients import FEATURES, FaultyGrid, quadratic, quadratics, zeros
+from flower_clients import FEATURES, FaultyGrid, quadratic, quadratics, simulated, zeros
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.compressed import codes
 from softswitch.results.history import Fate
@@ -310,7 +310,7 @@ def test_pytorch_clients_take_the_course_of_numpy_clients():
         )
 
     ours = watched()[1]
-    theirs = run(FaultyGrid(fl.client_app(factory), MANY), report_timeout=5.0, update_timeout=5.0)
+    theirs = run(FaultyGrid(simulated(factory), MANY), report_timeout=5.0, update_timeout=5.0)
     np.testing.assert_allclose(theirs.last["w"], ours.last["w"], atol=1e-5)
     np.testing.assert_array_equal(theirs.history.bytes_up, ours.history.bytes_up)
 

@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 import softswitch as ss
 import softswitch.flower as fl
-from flower_clients import BAD_DIRECTIONS, BAD_REPORTS, LOST, FaultyGrid, W, quadratic, quadratics, zeros
+from flower_clients import BAD_DIRECTIONS, BAD_REPORTS, LOST, FaultyGrid, W, quadratic, quadratics, simulated, zeros
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.members.told_intervals import checked_intervals
 from softswitch.results.history import Fate
@@ -145,7 +145,7 @@ def test_nodes_join_and_leave_and_return_with_another_id():
     """A client is its name, not its node."""
     numbers = {100: 0, 101: 1, 102: 2, 103: 1, 104: 10}
     grid = fl.InProcessGrid(
-        fl.client_app(lambda context: quadratic(context.node_config["i"])), {n: {"i": i} for n, i in numbers.items()}
+        simulated(lambda context: quadratic(context.node_config["i"])), {n: {"i": i} for n, i in numbers.items()}
     )
     grid.connected = {100, 101}
 
@@ -175,7 +175,7 @@ def test_two_nodes_of_one_name_and_strangers_are_turned_away(caplog):
             return quadratic(4, name="")
         return quadratic(i)
 
-    grid = fl.InProcessGrid(fl.client_app(factory), {100 + i: {"i": i} for i in range(5)})
+    grid = fl.InProcessGrid(simulated(factory), {100 + i: {"i": i} for i in range(5)})
     with caplog.at_level(logging.WARNING):
         result = run(grid, rounds=3)
     assert result.names == ("site 0", "site 1", "site 2")
@@ -250,7 +250,7 @@ def test_a_thousand_rounds_of_every_fault_at_random():
 
 def test_a_client_that_returns_before_its_old_node_is_dropped_is_taken_in_then():
     grid = fl.InProcessGrid(
-        fl.client_app(lambda context: quadratic(context.node_config["i"])), {n: {"i": n % 10} for n in (100, 101, 111)}
+        simulated(lambda context: quadratic(context.node_config["i"])), {n: {"i": n % 10} for n in (100, 101, 111)}
     )
     grid.connected = {100, 101}
 
@@ -277,7 +277,7 @@ def test_what_most_clients_have_is_what_counts(caplog):
         client = quadratic(i)
         return fl.NumpyClient(client._objective, odd, client._data, {"w": W}, name="a") if i == 0 else client
 
-    grid = fl.InProcessGrid(fl.client_app(factory), 3)
+    grid = fl.InProcessGrid(simulated(factory), 3)
     assert run(grid).names == ("site 1", "site 2")
     assert "'a' is turned away: it has 2 constraints, the others 1" in caplog.text
     assert run(grid, constraints=2).names == ("a",)
@@ -362,7 +362,7 @@ def test_statistics_that_do_not_fit_are_rejected_and_a_pool_that_fails_voids_the
             raise ValueError("two statistics")
         return sums[0] / sums[1]
 
-    app = fl.client_app(lambda context: Pools(context.node_config["partition-id"]))
+    app = simulated(lambda context: Pools(context.node_config["partition-id"]))
     grid = FaultyGrid(app, 3)
     result = run(grid, pooled=value)
     assert result.history.per_client.fates.tolist() == [[1, 1, Fate.BAD_REPORT]]

@@ -8,7 +8,7 @@ from hypothesis import given
 
 import softswitch as ss
 import softswitch.flower as fl
-from flower_clients import FEATURES, quadratic, zeros
+from flower_clients import FEATURES, quadratic, simulated, zeros
 from fuzzing import broken_bytes, cases
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.members.introduction import own_version
@@ -66,7 +66,7 @@ class FuzzedGrid(fl.InProcessGrid):
 
 def app():
     held_out = {"x": np.ones((5, FEATURES), np.float32)}
-    return fl.client_app(lambda context: quadratic(int(context.node_config["partition-id"]), held_out=held_out))
+    return simulated(lambda context: quadratic(int(context.node_config["partition-id"]), held_out=held_out))
 
 
 APP = app()

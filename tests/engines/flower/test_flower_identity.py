@@ -5,7 +5,7 @@ import pytest
 
 import softswitch as ss
 import softswitch.flower as fl
-from flower_clients import FaultyGrid, W, quadratic, quadratics
+from flower_clients import FaultyGrid, W, quadratic, quadratics, simulated
 from member_clients import Clock, grid_of, key, kinds, listed, start
 from softswitch.engines.flower import wire
 from softswitch.results.history import Fate
@@ -77,7 +77,7 @@ def test_what_is_wrong_with_a_list_is_said_at_once(tmp_path):
 
 def test_names_are_written_in_one_way_and_look_alikes_are_turned_away(caplog):
     called = {0: " caf\u0065\u0301 ", 1: "CAF\u00c9", 2: "other"}
-    app = fl.client_app(lambda context: quadratic(0, name=called[context.node_config["i"]]))
+    app = simulated(lambda context: quadratic(0, name=called[context.node_config["i"]]))
     result = start(grid_of({100: (0, None), 101: (1, None), 102: (2, None)}, app)).result
     assert result.names == ("CAF\u00c9", "other")  # whichever comes first in the order of names
     assert "looks like that of client" in caplog.text
@@ -87,7 +87,7 @@ def test_names_are_written_in_one_way_and_look_alikes_are_turned_away(caplog):
 
 def test_all_nodes_of_one_name_are_told_at_once(monkeypatch):
     clock = Clock(monkeypatch)
-    app = fl.client_app(lambda context: quadratic(context.node_config["i"], name="hospital"))
+    app = simulated(lambda context: quadratic(context.node_config["i"], name="hospital"))
     with pytest.raises(ValueError, match="all 3 nodes call themselves 'hospital'"):
         start(grid_of({100 + i: (i, None) for i in range(3)}, app), report_timeout=600.0, wait=600.0)
     assert clock.now < 1
@@ -109,7 +109,7 @@ class Late(FaultyGrid):
 def test_one_node_that_comes_first_does_not_decide_what_the_others_have(names, caplog, monkeypatch, tmp_path):
     """It has two constraints and they have one: it is turned away, and not they."""
     Clock(monkeypatch)
-    app = fl.client_app(
+    app = simulated(
         lambda context: two_constraints(9) if context.node_config["i"] == 9 else quadratic(context.node_config["i"])
     )
     nodes = {90: {"i": 9}} | {100 + i: {"i": i} for i in range(5)}
@@ -125,7 +125,7 @@ def test_one_node_that_comes_first_does_not_decide_what_the_others_have(names, c
 
 def test_it_is_decided_anew_where_the_others_come_before_the_first_round():
     """Nothing is known beforehand, and one node is enough to begin: still five outvote it."""
-    app = fl.client_app(
+    app = simulated(
         lambda context: two_constraints(9) if context.node_config["i"] == 9 else quadratic(context.node_config["i"])
     )
     nodes = {90: {"i": 9}} | {100 + i: {"i": i} for i in range(5)}
@@ -138,7 +138,7 @@ def test_it_is_decided_anew_where_the_others_come_before_the_first_round():
 def test_strangers_do_not_vote_where_clients_are_named_and_all_named_are_waited_for(monkeypatch, caplog):
     """Three nodes that nobody named are there before the two that are."""
     Clock(monkeypatch)
-    app = fl.client_app(
+    app = simulated(
         lambda context: (two_constraints if context.node_config["i"] > 5 else quadratic)(context.node_config["i"])
     )
     grid = Late(app, {90 + i: {"i": i} for i in (0, 1, 7, 8, 9)}, late=(90, 91))
@@ -157,17 +157,15 @@ def test_whoever_comes_first_does_not_decide_how_many_statistics_there_are(given
         client.statistics = 3 if client.name == "site 9" else 2
         return client
 
-    grid = Late(fl.client_app(factory), {90 + i: {"i": i} for i in (0, 1, 2, 9)}, late=(90, 91, 92))
+    grid = Late(simulated(factory), {90 + i: {"i": i} for i in (0, 1, 2, 9)}, late=(90, 91, 92))
     strategy = start(grid, rounds=1, wait=600.0, **given)
     assert strategy.result.names == ("site 0", "site 1", "site 2")
-    strategy = start(Late(fl.client_app(factory), {90 + i: {"i": i} for i in (0, 1, 2, 9)}), statistics=3)
+    strategy = start(Late(simulated(factory), {90 + i: {"i": i} for i in (0, 1, 2, 9)}), statistics=3)
     assert strategy.result.names == ("site 9",)
 
 
 def test_where_none_is_that_of_most_it_must_be_said():
-    app = fl.client_app(
-        lambda context: (two_constraints, quadratic)[context.node_config["i"]](context.node_config["i"])
-    )
+    app = simulated(lambda context: (two_constraints, quadratic)[context.node_config["i"]](context.node_config["i"]))
     grid = grid_of({100: (0, None), 101: (1, None)}, app)
     with pytest.raises(ValueError, match="set constraints"):
         start(grid)
@@ -259,7 +257,7 @@ def test_what_is_remembered_of_an_excluded_client_is_forgotten(tmp_path):
             client._constraint = lambda params, batch: (5.0, {"w": np.zeros(3, np.float32)})
         return client
 
-    grid = grid_of({100 + i: (i, None) for i in range(4)}, fl.client_app(factory))
+    grid = grid_of({100 + i: (i, None) for i in range(4)}, simulated(factory))
     kept = ss.Checkpoints(tmp_path, every=0)
     settings = {"checkpoints": kept, "participation": 0.5, "memory": ss.Memory()}
     first = start(grid, 20, callbacks=[lambda chunk: chunk.round == 8], **settings).result

@@ -7,7 +7,7 @@ import pytest
 
 import softswitch as ss
 import softswitch.flower as fl
-from flower_clients import FEATURES, centre, constraint, objective, quadratic, zeros
+from flower_clients import FEATURES, centre, constraint, objective, quadratic, simulated, zeros
 from softswitch.results.history import Fate
 
 CLIENTS, LIAR, ROUNDS = 7, 2, 60
@@ -70,7 +70,7 @@ def run(lie, robust, **changes):
 
     rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05)
     strategy = fl.SwitchingStrategy(rule, robust=robust, **changes)
-    strategy.start(fl.InProcessGrid(fl.client_app(made), CLIENTS), zeros(), ROUNDS)
+    strategy.start(fl.InProcessGrid(simulated(made), CLIENTS), zeros(), ROUNDS)
     w = strategy.result.params["w"]
     honest = [0.5 * np.square(w - around(i)).sum() for i in range(CLIENTS) if i != LIAR]
     return strategy.result, max(honest), float(w.sum() - 0.2)
@@ -109,7 +109,7 @@ def test_too_few_reports_for_a_robust_round_make_it_void(quiet):
 
     rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05, robust=1)
     strategy = fl.SwitchingStrategy(rule, patience=3)
-    strategy.start(fl.InProcessGrid(fl.client_app(made), 3), zeros(), 10)
+    strategy.start(fl.InProcessGrid(simulated(made), 3), zeros(), 10)
     assert len(strategy.result.history) == 3
     assert set(strategy.result.history.per_client.fates.ravel()) == {Fate.NO_UPDATE, Fate.VOID}
     np.testing.assert_array_equal(strategy.result.last["w"], np.zeros(FEATURES))
@@ -118,7 +118,7 @@ def test_too_few_reports_for_a_robust_round_make_it_void(quiet):
 def test_fewer_names_than_a_robust_round_needs_are_refused(quiet):
     rule = ss.SoftmaxSGM(tolerance=0.05)
     strategy = fl.SwitchingStrategy(rule, robust=2, names=["site 0", "site 1", "site 2", "site 3"])
-    grid = fl.InProcessGrid(fl.client_app(lambda context: quadratic(0)), 4)
+    grid = fl.InProcessGrid(simulated(lambda context: quadratic(0)), 4)
     with pytest.raises(ValueError, match="robust=2 needs at least 5 clients in every round, but 4 may take part"):
         strategy.start(grid, zeros(), 5)
     with pytest.raises(ValueError, match="robust must be a whole number >= 0, but is -1"):

@@ -9,7 +9,7 @@ from flwr.app import RecordDict
 
 import softswitch as ss
 import softswitch.flower as fl
-from flower_clients import FEATURES, W, constraint, objective, quadratic
+from flower_clients import FEATURES, W, constraint, objective, quadratic, simulated
 from member_clients import grid_of, key, kinds, start
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.client_app import intervals_record
@@ -51,7 +51,7 @@ def share(sums):
 
 def pooled(liar, **settings):
     """Nine clients of whom half the rows count, and a tenth."""
-    app = fl.client_app(lambda context: liar if context.node_config["i"] == 9 else Pools(context.node_config["i"], 0.5))
+    app = simulated(lambda context: liar if context.node_config["i"] == 9 else Pools(context.node_config["i"], 0.5))
     return start(grid_of({100 + i: (i, None) for i in range(10)}, app), 2, POOLED, pooled=share, **settings).result
 
 
@@ -97,7 +97,7 @@ def test_how_many_statistics_there_are_is_not_decided_by_whoever_is_read_first()
         i = context.node_config["i"]
         return Untold(i, statistics=[0.5, 1.0, 1.0] if i == 0 else [0.5, 1.0])
 
-    grid = grid_of({100 + i: (i, None) for i in range(3)}, fl.client_app(factory))
+    grid = grid_of({100 + i: (i, None) for i in range(3)}, simulated(factory))
     result = start(grid, 1, POOLED, pooled=share).result
     assert result.history.per_client.fates.tolist() == [[Fate.BAD_REPORT, Fate.COUNTED, Fate.COUNTED]]
     result = start(grid, 1, POOLED, pooled=lambda sums: 0.5, statistics=3).result
@@ -110,7 +110,7 @@ def test_a_client_cannot_change_how_many_rows_it_has(caplog):
     def factory(context):
         return quadratic(context.node_config["i"], rows=told.get(context.node_id, 8))
 
-    app = fl.client_app(factory)
+    app = simulated(factory)
     grid = grid_of({100: (0, None), 101: (1, None), 111: (1, None)}, app)
     grid.connected, told[111] = {100, 101}, 80
 
@@ -236,7 +236,7 @@ def test_a_client_that_certifies_on_rows_it_does_not_have_is_unknown_in_the_cert
         made = Liar if i == 2 else fl.NumpyClient
         return made(objective, constraint, x, {"w": W}, name=f"site {i}", batch_size=None, held_out=x)
 
-    strategy = start(grid_of({100 + i: (i, None) for i in range(3)}, fl.client_app(factory)))
+    strategy = start(grid_of({100 + i: (i, None) for i in range(3)}, simulated(factory)))
     certificate = strategy.clients.certify(strategy.result.params, 0.1)
     assert certificate.clients[2].verdict is Verdict.UNKNOWN
     assert certificate.verdict is not Verdict.MEETS

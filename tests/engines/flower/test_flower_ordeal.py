@@ -8,7 +8,7 @@ from flwr.app import Message, MetricRecord, RecordDict
 
 import softswitch as ss
 import softswitch.flower as fl
-from flower_clients import FaultyGrid, zeros
+from flower_clients import FaultyGrid, simulated, zeros
 from softswitch.engines.flower import wire
 from softswitch.results.history import Fate
 from softswitch.runs.events import read_events
@@ -54,7 +54,7 @@ def _answer(message, content):
 @pytest.mark.parametrize("rounds", [240, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_nothing_is_lost_and_every_fate_is_explained(tmp_path, rounds):
     generator = np.random.default_rng(0)
-    grid = LyingGrid(fl.client_app(lambda context: ring(int(context.node_config["partition-id"]))), CLIENTS)
+    grid = LyingGrid(simulated(lambda context: ring(int(context.node_config["partition-id"]))), CLIENTS)
     everyone, injected, lied = set(grid.connected), [], set()
 
     def stir(chunk=None):

@@ -1,40 +1,52 @@
 """What a client takes part in is its own decision; and both sides say which protocol they speak."""
 
 import json
+from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from torch.utils.data import DataLoader, TensorDataset
 
+import softswitch as ss
 import softswitch.flower as fl
-from flower_clients import FaultyGrid, quadratic, zeros
+from flower_clients import FaultyGrid, quadratic, simulated, zeros
 from member_clients import start
 from softswitch.engines.flower import wire
+from softswitch.engines.flower.flat_params import flat
 from softswitch.engines.flower.members import introduction
+from softswitch.method.messages import LocalLoss
 from softswitch.results.history import Fate
-from softswitch.tasks.neyman_pearson import breast_cancer
+from softswitch.tasks.neyman_pearson import neyman_pearson
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
+def policy_of(**changes):
+    """One that looks at what is changed only."""
+    return fl.ClientPolicy(**{"least_rows": 1, "least_class_rows": 1, **changes})
+
+
 def grid_with(policy, many=2, **changes):
     """Client 0 has a policy of its own, the others have none."""
-    plain = fl.client_app(lambda context: quadratic(context.node_config["partition-id"]))
+    plain = simulated(lambda context: quadratic(context.node_config["partition-id"]))
     strict = fl.client_app(lambda context: quadratic(0, **changes), policy=policy)
     return FaultyGrid(lambda message, context: (strict if context.node_id == 100 else plain)(message, context), many)
 
 
 def test_a_client_takes_part_in_the_runs_it_wants(caplog):
-    assert start(grid_with(fl.ClientPolicy(runs=lambda context: context.run_id > 0))).result.names[0] == "site 0"
-    assert start(grid_with(fl.ClientPolicy(runs={10**9}))).result.names == ("site 1",)
+    assert start(grid_with(policy_of(runs=lambda context: context.run_id > 0))).result.names[0] == "site 0"
+    assert start(grid_with(policy_of(runs={10**9}))).result.names == ("site 1",)
     assert "it refused: it does not take part in run" in caplog.text
     grid = grid_with(None)
-    assert start(grid_with(fl.ClientPolicy(runs=[grid.run + 1]))).result.names == ("site 0", "site 1")
+    assert start(grid_with(policy_of(runs=[grid.run + 1]))).result.names == ("site 0", "site 1")
     for wrong in ("abc", ["run"]):
         with pytest.raises((TypeError, ValueError), match="runs"):
-            fl.ClientPolicy(runs=wrong)
+            policy_of(runs=wrong)
     with pytest.raises(ValueError, match="most_rounds"):
-        fl.ClientPolicy(most_rounds=-1)
+        policy_of(most_rounds=-1)
 
 
 @pytest.mark.parametrize(
@@ -43,11 +55,11 @@ def test_a_client_takes_part_in_the_runs_it_wants(caplog):
         ({"least_rows": 9}, {}, "it has 8 rows, and answers only where there are 9"),
         ({"least_rows": 5}, {"batch_size": 4}, "it has 4 value rows"),
         ({"least_rows": 5}, {"held_out": {"x": np.zeros((3, 3), np.float32)}}, "it has 3 held out rows"),
-        ({"least_class_rows": 3}, {}, "which it does not tell"),
+        ({"least_class_rows": 3}, {}, "it does not tell its classes"),
     ],
 )
 def test_a_client_with_too_few_rows_refuses(policy, changes, why, caplog):
-    assert start(grid_with(fl.ClientPolicy(**policy), **changes)).result.names == ("site 1",)
+    assert start(grid_with(policy_of(**policy), **changes)).result.names == ("site 1",)
     assert why in caplog.text
 
 
@@ -58,7 +70,7 @@ def test_the_smallest_class_counts(sizes, takes_part):
         client.class_rows = sizes
         return client
 
-    app = fl.client_app(factory, policy=fl.ClientPolicy(least_class_rows=3, least_rows=8))
+    app = fl.client_app(factory, policy=policy_of(least_class_rows=3, least_rows=8))
     if takes_part:
         assert start(FaultyGrid(app, 2)).result.status.ok
     else:
@@ -66,19 +78,171 @@ def test_the_smallest_class_counts(sizes, takes_part):
             start(FaultyGrid(app, 2))
 
 
-def test_a_jax_client_tells_the_rows_of_its_strata():
-    data = breast_cancer(4)
-    columns = {name: data.train.rows.columns[name][:100] for name in ("x", "y")}
-    client = fl.JaxClient(data.problem, columns, name="a", strata=columns["y"])
-    assert sorted(client.class_rows) == sorted(np.bincount(columns["y"]).tolist())
+def rows_of(rare, common=30, seed=0):
+    """Columns with a rare and a common class, ``rare`` rows of the first."""
+    generator = np.random.default_rng(seed)
+    y = np.r_[np.ones(rare), np.zeros(common)].astype(np.int32)
+    x = np.c_[generator.normal(size=(rare + common, 2)) + y[:, None], np.ones(rare + common)].astype(np.float32)
+    order = generator.permutation(len(y))
+    return {"x": x[order], "y": y[order]}
+
+
+def class_means(params, batch, label):
+    """The mean logistic loss of one class and its gradient in plain NumPy; −∞ where there is no such row."""
+    x, sign = batch["x"][batch["y"] == label], 1 - 2 * label
+    if not len(x):
+        return -np.inf, {"w": np.zeros(3, np.float32)}
+    score = sign * (x @ params["w"])
+    return np.logaddexp(0, score).mean(), {"w": (sign * x.T @ (1 / (1 + np.exp(-score))) / len(x)).astype(np.float32)}
+
+
+def torch_loss(module, batch, label):
+    """The same in PyTorch."""
+    x, y = batch
+    if not (y == label).any():
+        return torch.tensor(-torch.inf)
+    score = (1 - 2 * label) * module(x[y == label])[:, 0]
+    return torch.nn.functional.softplus(score).mean()
+
+
+def client_of(kind, columns, held_out, **changes):
+    """The same client with JAX, PyTorch or NumPy."""
+    options = {"name": kind, "batch_size": None, **changes}
+    if kind == "jax":
+        return fl.JaxClient(neyman_pearson(3), columns, held_out=held_out, **{"strata": "y", **options})
+    if kind == "numpy":
+        functions = (partial(class_means, label=label) for label in (0, 1))
+        start = {"w": np.zeros(3, np.float32)}
+        return fl.NumpyClient(*functions, columns, start, held_out=held_out, **{"classes": "y", **options})
+    sets = [TensorDataset(*(torch.from_numpy(part[key]) for key in ("x", "y"))) for part in (columns, held_out)]
+    functions = (partial(torch_loss, label=label) for label in (0, 1))
+    told = {"classes": columns["y"], "held_out_classes": held_out["y"], **options}
+    return fl.TorchClient(torch.nn.Linear(3, 1, bias=False), *functions, sets[0], held_out=sets[1], **told)
+
+
+KINDS = ("jax", "torch", "numpy")
+
+
+def iterate(what):
+    """A w, as each of them has it."""
+    w = np.array([0.5, -1.0, 0.25], np.float32)
+    return flat(w) if what == "jax" else {"weight": w[None]} if what == "torch" else {"w": w}
+
+
+def asked(client, what):
+    """What a client says at w, and whereto it goes on its constraint."""
+    w = iterate(what)
+    task = fl.Task(0, 0, 1, 0.1, True)
+    direction = client.update(w, task, LocalLoss(0.0, np.ones(1, np.float32), 0.0, 0.0))
+    return client.report(w, task), client.judge(w), np.concatenate([part.ravel() for part in direction.values()])
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_a_class_of_few_rows_is_left_out_as_if_there_were_none(what):
+    """Nine rows of the rare class: no number that leaves the client depends on them, and the others' do not change."""
+    held_out = rows_of(12, 20, seed=1)
+    few, none = rows_of(9), rows_of(9)
+    none = {key: column[none["y"] == 0] for key, column in none.items()}
+    kept = fl.ClientPolicy().part_of(client_of(what, few, held_out))
+    report, judged, direction = asked(kept, what)
+    assert (kept.rows, kept.held_out_rows, kept.left_out_classes) == (30, 20, 1)
+    assert report.constraint == judged.constraint == [-np.inf]
+    np.testing.assert_array_equal(direction, 0)
+    expected, _ = class_means({"w": np.array([0.5, -1.0, 0.25])}, none, 0)
+    assert report.objective == pytest.approx(expected, rel=1e-6)
+    fl.ClientPolicy().admit(kept, wire.REPORT, Context(1, 1, {}, RecordDict(), {}))
+    whole = client_of(what, rows_of(10), held_out)
+    assert fl.ClientPolicy().part_of(whole) is whole  # ten are enough
+    assert asked(whole, what)[0].constraint[0] > 0
+    alone = client_of(what, few, held_out)
+    assert fl.ClientPolicy.for_simulations().part_of(alone) is alone
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_few_rows_of_a_class_are_left_out_of_those_held_out_too(what):
+    kept = fl.ClientPolicy().part_of(client_of(what, rows_of(12), rows_of(3, 20, seed=1)))
+    assert (kept.rows, kept.held_out_rows, kept.left_out_classes) == (42, 20, 0)
+    objective, constraint = kept.certify(iterate(what), 0.05, [None, None])
+    assert np.isfinite(objective.upper)
+    assert constraint.upper == np.inf  # nothing is known of it
+
+
+def test_a_client_stays_away_where_too_few_rows_would_be_left():
+    policy, held_out = fl.ClientPolicy(), rows_of(12, seed=1)
+    with pytest.raises(fl.Refused, match="it has 0 rows left"):
+        policy.part_of(client_of("numpy", rows_of(3, 9), held_out))
+    with pytest.raises(fl.Refused, match="it does not tell its classes"):
+        policy.part_of(client_of("numpy", rows_of(12), held_out, classes=None))
+    mine = quadratic(0)
+    mine.class_rows, mine.classes = [12, 9], None
+    with pytest.raises(fl.Refused, match="whose rows it cannot leave out"):
+        policy.part_of(mine)
+    loader = DataLoader(TensorDataset(*map(torch.from_numpy, rows_of(3).values())), batch_size=16)
+    torch_client = fl.TorchClient(
+        torch.nn.Linear(3, 1, bias=False),
+        partial(torch_loss, label=0),
+        partial(torch_loss, label=1),
+        loader,
+        name="loader",
+        classes=rows_of(3)["y"],
+    )
+    with pytest.raises(fl.Refused, match="DataLoader"):
+        policy.part_of(torch_client)
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_a_client_refuses_batches_with_few_rows_of_a_class(what):
+    """40 of 160 rows: of 32 drawn 8 are of the rare class, or 16 where a batch is drawn by class."""
+    columns, context = rows_of(40, 120), Context(1, 1, {}, RecordDict(), {})
+    for size, enough in ((32, what == "jax"), (40, True), (None, True)):
+        client = client_of(what, columns, rows_of(12, seed=1), batch_size=size)
+        if enough:
+            fl.ClientPolicy().admit(client, wire.HELLO, context)
+        else:
+            with pytest.raises(fl.Refused, match="its batches have 8 rows of its rarest class"):
+                fl.ClientPolicy().admit(client, wire.HELLO, context)
+
+
+def test_intervals_of_rows_whose_classes_nobody_told_are_refused():
+    client, context = client_of("torch", rows_of(12), rows_of(12, seed=1), held_out_classes=None), None
     context = Context(1, 1, {}, RecordDict(), {})
-    fl.ClientPolicy(least_class_rows=min(client.class_rows)).admit(client, wire.HELLO, context)
-    with pytest.raises(fl.Refused, match="one of its classes"):
-        fl.ClientPolicy(least_class_rows=min(client.class_rows) + 1).admit(client, wire.HELLO, context)
+    fl.ClientPolicy().admit(client, wire.REPORT, context)
+    with pytest.raises(fl.Refused, match="held_out_classes"):
+        fl.ClientPolicy().admit(client, wire.CERTIFY, context)
+
+
+def test_classes_are_columns_or_labels():
+    columns = rows_of(2, 3) | {"sex": np.array(["f", "m", "f", "m", "m"])}
+    start, functions = {"w": np.zeros(3, np.float32)}, [partial(class_means, label=0)] * 2
+    client = fl.NumpyClient(*functions, columns, start, name="a", classes=("y", "sex"))
+    pairs = zip(columns["y"].tolist(), columns["sex"].tolist(), strict=True)
+    assert client.class_rows == dict(Counter(f"{label} × {sex}" for label, sex in pairs))
+    with pytest.raises(ValueError, match="names 'age', which is no column of the client's; there are x, y, sex"):
+        fl.NumpyClient(*functions, columns, start, name="a", classes="age")
+    with pytest.raises(ValueError, match="one label for each of 5 rows"):
+        fl.NumpyClient(*functions, columns, start, name="a", classes=[1, 2])
+
+
+def test_the_server_is_told_what_a_client_leaves_out(caplog, tmp_path):
+    start_at, held_out = {"w": np.zeros(3, np.float32)}, rows_of(12, seed=1)
+
+    def factory(context):
+        number = context.node_config["partition-id"]
+        return client_of("numpy", rows_of(3 if number == 1 else 12), held_out, name=f"site {number}")
+
+    strategy = fl.SwitchingStrategy(
+        ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1), wait=0.0, events=tmp_path / "events"
+    )
+    strategy.start(FaultyGrid(fl.client_app(factory), 3), fl.initial_arrays(start_at), 2)
+    assert "client 'site 1' leaves out 1 class of too few rows (its own policy)" in caplog.text
+    met = [event["why"] for event in fl.read_events(tmp_path / "events") if event["what"] == "met"]
+    assert met[1] == "it says 30 rows and 30 held out; it leaves out 1 class of too few rows (its own policy)"
+    assert [f.illness for f in strategy.result.diagnosis if "site 1" in f.seen] == ["classes are left out"]
+    assert strategy.result.client_constraint[1, 0] == -np.inf
 
 
 def test_a_client_takes_part_in_so_many_rounds_of_a_run():
-    grid = grid_with(fl.ClientPolicy(most_rounds=3, most_evaluations=0))
+    grid = grid_with(policy_of(most_rounds=3, most_evaluations=0))
     result = start(grid, rounds=5).result
     fates = result.history.per_client.fates[:, 0].tolist()
     assert fates == [Fate.COUNTED] * 3 + [Fate.REFUSED] * 2
@@ -89,7 +253,7 @@ def test_a_client_takes_part_in_so_many_rounds_of_a_run():
 
 def test_a_file_counts_over_restarts_and_runs(tmp_path, caplog):
     file = tmp_path / "budget" / "counted.json"
-    policy = fl.ClientPolicy(most_rounds=3, counted_in=file)
+    policy = policy_of(most_rounds=3, counted_in=file)
     assert (start(grid_with(policy), rounds=2).result.history.per_client.fates == Fate.COUNTED).all()
     assert json.loads(file.read_text()) == {"reports": 2, "updates": 2}
     result = start(grid_with(policy), rounds=2).result
@@ -101,7 +265,7 @@ def test_a_file_counts_over_restarts_and_runs(tmp_path, caplog):
 
 def test_a_direction_without_a_report_counts_too():
     """A server that sends the parameters again could else ask for any number of directions."""
-    grid = grid_with(fl.ClientPolicy(most_rounds=2))
+    grid = grid_with(policy_of(most_rounds=2))
     settings = ConfigRecord({"round": 0, "seed": 0, "local_steps": 1, "step_size": 0.1, "switches": True})
     content = RecordDict({"params": zeros(), "settings": settings, "decision": ConfigRecord({"feasible": True})})
     replies = [next(iter(grid.send_and_receive([Message(content, 100, wire.UPDATE, group_id="0")]))) for _ in range(3)]
@@ -112,7 +276,7 @@ def test_a_direction_without_a_report_counts_too():
 
 
 def hello(content):
-    grid = FaultyGrid(fl.client_app(lambda context: quadratic(0)), 1)
+    grid = FaultyGrid(simulated(lambda context: quadratic(0)), 1)
     return next(iter(grid.send_and_receive([Message(content, 100, wire.HELLO, group_id="hello")]))).content
 
 
@@ -131,7 +295,7 @@ def test_a_client_refuses_a_server_of_another_protocol():
 
 
 def test_a_client_that_allows_nothing_refuses(caplog):
-    result = start(grid_with(fl.ClientPolicy(most_rounds=0, most_evaluations=0))).result
+    result = start(grid_with(policy_of(most_rounds=0, most_evaluations=0))).result
     assert result.history.per_client.fates[0].tolist() == [Fate.REFUSED, Fate.COUNTED]
     assert "it has given 0 reports, and gives 0 at most" in caplog.text
     assert "it refused: it has given 0 evaluations, and gives 0 at most" in caplog.text
@@ -154,7 +318,7 @@ def test_a_server_refuses_a_client_of_another_protocol(told, why, caplog):
                 return wire.answer(message, **{wire.ABOUT: ConfigRecord(about | told)})
             return reply
 
-    app = fl.client_app(lambda context: quadratic(context.node_config["partition-id"]))
+    app = simulated(lambda context: quadratic(context.node_config["partition-id"]))
     assert start(Old(app, 2)).result.names == ("site 1",)
     assert why in caplog.text
     assert "upgrade softswitch at the client" in caplog.text

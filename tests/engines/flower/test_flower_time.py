@@ -5,7 +5,7 @@ import pytest
 
 import softswitch as ss
 import softswitch.flower as fl
-from flower_clients import FaultyGrid, quadratic, quadratics
+from flower_clients import FaultyGrid, quadratic, quadratics, simulated
 from member_clients import Clock, kinds, start
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.members.silence import RAREST, Silence
@@ -163,7 +163,7 @@ def test_several_silent_nodes_cost_no_more_than_one(clock):
 @pytest.mark.parametrize("silent", [[1], [0, 1, 2]])
 def test_to_judge_and_to_certify_take_one_time_limit_in_all(clock, silent):
     held_out = {"x": np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)}
-    app = fl.client_app(lambda context: quadratic(int(context.node_config["partition-id"]), held_out=held_out))
+    app = simulated(lambda context: quadratic(int(context.node_config["partition-id"]), held_out=held_out))
     grid = FaultyGrid(app, MANY)
     for i in silent:
         grid.faults[i, wire.JUDGE] = grid.faults[i, wire.CERTIFY] = "silent"

@@ -6,7 +6,8 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
@@ -23,15 +24,22 @@ from softswitch.method.messages import LocalLoss
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval, Method
 
+if TYPE_CHECKING:  # cryptography is imported where directions are masked
+    from softswitch.engines.flower.secure.signed_keys import SignedKeys
+
 Factory = Callable[[Context], LocalOracle]
 Handler = Callable[[LocalOracle, Message, Context], Message]
+MASKED = "masked"
+"""In the settings of a round: whether directions are to be masked."""
+TERMS = "terms"
+"""The record that says how a direction is to be masked."""
 MOST_OF_ALL, MOST_STEPS = 2**63 - 1, 10**6
 """No round or seed is larger, and no client takes more steps in a round."""
 _MADE: dict[tuple[int, int], LocalOracle] = {}
 """The present run's clients in this process, by run and node; Ray sends the app anew with every message."""
 
 
-def client_app(factory: Factory, policy: ClientPolicy | None = None) -> ClientApp:
+def client_app(factory: Factory, policy: ClientPolicy | None = None, *, signed: SignedKeys | None = None) -> ClientApp:
     """A ClientApp whose client is what ``factory`` makes.
 
     Args:
@@ -39,11 +47,13 @@ def client_app(factory: Factory, policy: ClientPolicy | None = None) -> ClientAp
             ``TorchClient``, a ``NumpyClient`` or anything else with the methods of ``LocalOracle``. It is called once
             for each client of a process and run: in a deployment that is once a message, in simulations once.
         policy: what the client takes part in, whatever the server asks for: which runs, with how many rows at least,
-            in how many rounds at most.
+            in how many rounds at most. None: ``ClientPolicy()``, which answers on no class of fewer than ten rows.
+        signed: by which key the client signs what it masks directions by, and whose it accepts (``SecureAggregation``);
+            None: none is signed.
 
     A client that raises ``Refused`` is left out of the round; one that raises anything else is lost in it.
     """
-    app = ClientApp()
+    app, own = ClientApp(), ClientPolicy() if policy is None else policy
 
     def oracle(context: Context) -> LocalOracle:
         which = (context.run_id, context.node_id)
@@ -53,15 +63,14 @@ def client_app(factory: Factory, policy: ClientPolicy | None = None) -> ClientAp
             client = factory(context)
             if not isinstance(client, LocalOracle):
                 raise TypeError(f"factory must return a client with the methods of LocalOracle, but made {client!r}")
-            _MADE[which] = client
+            _MADE[which] = own.part_of(client)
         return _MADE[which]
 
     def answering(handler: Handler) -> Callable[[Message, Context], Message]:
         def answer(message: Message, context: Context) -> Message:
             try:
                 client = oracle(context)
-                if policy is not None:
-                    policy.admit(client, message.metadata.message_type, context)
+                own.admit(client, message.metadata.message_type, context)
                 return handler(client, message, context)
             except Refused as refused:
                 return wire.refusal(message, str(refused))
@@ -74,8 +83,9 @@ def client_app(factory: Factory, policy: ClientPolicy | None = None) -> ClientAp
         return answer
 
     app.query("hello")(answering(_hello))
-    app.query("report")(answering(_report))
-    app.train("update")(answering(_update))
+    app.query("report")(answering(partial(_report, signed)))
+    app.train("update")(answering(partial(_update, signed, own.least_together)))
+    app.query("unmask")(answering(partial(_unmask, own.least_together)))
     app.evaluate("judge")(answering(_judge))
     app.evaluate("certify")(answering(_certify))
     return app
@@ -96,11 +106,12 @@ def _hello(client: LocalOracle, message: Message, context: Context) -> Message:
         "constraints": int(client.constraints),
         "statistics": int(getattr(client, "statistics", 0)),
         "stands_in": bool(getattr(client, "stands_in", False)),
+        "left_out_classes": int(getattr(client, "left_out_classes", 0)),
     }
     return wire.answer(message, **{wire.ABOUT: ConfigRecord(about)})
 
 
-def _report(client: LocalOracle, message: Message, context: Context) -> Message:
+def _report(signed: SignedKeys | None, client: LocalOracle, message: Message, context: Context) -> Message:
     """First exchange: two numbers at w_k. The parameters are kept for the second."""
     settings = wire.settings_of(message.content, wire.SETTINGS)
     params = params_in(message, context)
@@ -109,11 +120,22 @@ def _report(client: LocalOracle, message: Message, context: Context) -> Message:
     assert isinstance(params, ArrayRecord)
     context.state[wire.PARAMS] = params
     context.state[wire.SETTINGS] = settings
-    return wire.answer(message, **{wire.VALUES: wire.values_record(values)})
+    told: dict[str, Any] = {wire.VALUES: wire.values_record(values)}
+    if settings.get(MASKED) is True:
+        from softswitch.engines.flower.secure import own_part, sum_terms
+
+        told[sum_terms.ROUND_KEY] = own_part.offered(
+            wire.whole(settings, "round", MOST_OF_ALL), client.name, context, signed
+        )
+    return wire.answer(message, **told)
 
 
-def _update(client: LocalOracle, message: Message, context: Context) -> Message:
+def _update(
+    signed: SignedKeys | None, least_together: int | None, client: LocalOracle, message: Message, context: Context
+) -> Message:
     """Second exchange: a direction, from the parameters that were kept or that come again."""
+    if least_together is not None and TERMS not in message.content:
+        raise Refused("it tells directions only as part of a sum of masked ones (its own policy)")
     decision = wire.settings_of(message.content, wire.DECISION)
     again = wire.PARAMS in message.content
     params, settings = (
@@ -128,10 +150,24 @@ def _update(client: LocalOracle, message: Message, context: Context) -> Message:
     limit = settings.get("clip_norm")
     if isinstance(limit, float):
         direction = clipped(direction, limit)
+    if TERMS in message.content:
+        from softswitch.engines.flower.secure import own_part, sum_terms
+
+        sum_of = sum_terms.terms_of(message.content[TERMS])
+        short = clipped(direction, sum_of.limit)
+        parts = own_part.masked_direction(short, sum_of, client.name, context, least_together or 0, signed)
+        return wire.answer(message, **parts)
     if codes.UP in settings:
         sent = sent_direction(direction, settings, decision, context)
         return wire.answer(message, **{wire.DIRECTION: sent})
     return wire.answer(message, **{wire.DIRECTION: wire.to_record(direction)})
+
+
+def _unmask(least_together: int | None, client: LocalOracle, message: Message, context: Context) -> Message:
+    """Where directions were masked: what takes the masks off their sum."""
+    from softswitch.engines.flower.secure import own_part, sum_terms
+
+    return wire.answer(message, **{sum_terms.MASKS: own_part.unmasking(message, context, least_together or 0)})
 
 
 def _judge(client: LocalOracle, message: Message, context: Context) -> Message:

@@ -27,6 +27,7 @@ from softswitch.engines.flower.remote import RemoteClients
 from softswitch.engines.flower.remote_cycles import RemoteCycles
 from softswitch.engines.flower.roster import Roster
 from softswitch.engines.flower.run_state import RunState
+from softswitch.engines.flower.secure.summing import Summing
 from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.method.at_clients import Compression, check_compression
 from softswitch.method.memory import Memory
@@ -62,6 +63,7 @@ class Course:
         events: what happens to clients, for a file.
         reader: of their answers.
         held: which parameters they have, where messages are compressed; else None.
+        summing: the sums of masked directions, where they are; else None.
         run: what the server keeps.
         cycles: those of a run that chooses for itself; else None.
         identity: what the run depends on, as text, as far as the server knows it.
@@ -85,6 +87,7 @@ class Course:
         way = rule.at_clients if isinstance(rule.at_clients, Compression) else None
         if way is not None and settings.resend_params:
             raise ValueError("resend_params sends whole parameters in every round: leave it out with Compression")
+        _check_secure(rule, settings)
         self.held = None if way is None else HeldParams(way)
         check_optimizer(self._template(rule, params, rounds, jumps=False) if chosen else rule, params)
         self._asked = rule
@@ -119,6 +122,11 @@ class Course:
             self.events,
             None if way is None else way.up,
         )
+        self.summing: Summing | None = None
+        if settings.secure is not None:
+            assert settings.clip_norm is not None
+            self.summing = Summing(settings.secure, settings.clip_norm, wire.shapes(params), self.events)
+            self.reader.masked = self.summing.part
         self.metrics: dict[int, MetricRecord] = {}
         self._share, self._told_to_stop = SwitchShare(), False
         self._began = time.perf_counter()
@@ -145,6 +153,7 @@ class Course:
             "program": self.run.program(),
             "jax": jax.__version__,
             **({} if statistics is None else {"statistics": str(statistics)}),
+            **({} if settings.secure is None else {"secure": str(settings.secure)}),
             **clients_identity,
         }
         if not self._go_on() and self.cycles is not None:
@@ -300,6 +309,8 @@ class Course:
         result = conclude(ending, self.clients, lambda: math.nan)
         if self.settings.exclude:
             result = replace(result, diagnosis=(*result.diagnosis, self._excluded(self._history())))
+        if partly := self._partly():
+            result = replace(result, diagnosis=(*result.diagnosis, partly))
         self.events.tell("finished", str(result.status))
         if run.void_in_a_row < self.settings.patience:
             return result
@@ -347,9 +358,32 @@ class Course:
             "Nothing is said of them, neither by the status nor by a certificate: say so wherever the model goes",
         )
 
+    def _partly(self) -> Finding | None:
+        """Who left rows of small classes out; None where nobody did."""
+        known = ((self.roster.names[i], self.roster.clients[i]) for i in self.roster.kept)
+        names = [repr(name) for name, client in known if client is not None and client.left_out_classes]
+        if not names:
+            return None
+        return Finding(
+            "classes are left out",
+            f"{few_of(names, 5)} answered on no class of too few rows, by their own policy",
+            "Nothing is known of those rows, and functions of them alone count as not there: say so wherever the model "
+            "goes",
+        )
+
     def _history(self) -> History:
         assert self.run.record is not None
         return History.from_records(self.clients, [self.run.record], self.run.done)
+
+
+def _check_secure(rule: Rule, settings: StrategySettings) -> None:
+    """Raise where a rule does not go with sums of masked directions."""
+    if settings.secure is None:
+        return
+    if rule.robust is not None:
+        raise ValueError(f"robust={rule.robust} compares single directions, which secure hides: leave one out")
+    if isinstance(rule.at_clients, Compression):
+        raise ValueError("masks are as long as the model and look like chance: Compression does not go with secure")
 
 
 def _first_params(initial_arrays: ArrayRecord) -> Params:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
 from softswitch.engines.choice import size_of
 from softswitch.engines.flower.flat_params import flat, unflat
 from softswitch.engines.flower.local import Task, given_or_own
+from softswitch.engines.flower.members.row_classes import Classes, RowClasses, least_in_a_batch, part_of
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.unseen_rows.certify import intervals_of, known_ranges
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
@@ -42,8 +44,12 @@ class JaxClient:
             "auto".
         replace: draw rows with replacement, or without. Left out: with, but where it has no more rows than a batch, it
             takes each of them once.
-        strata: a column to draw by, as in ``ClientData.from_arrays``; a ``ClientPolicy`` takes them for its classes.
+        strata: a column to draw by, as in ``ClientData.from_arrays``.
         held_out: rows it does not train on, for the certificate.
+        classes: which class or group each row is of, where the functions look at some rows by themselves: a column's
+            name, a tuple of names, or one label a row; left out: ``strata``. For the client's policy, which answers on
+            none of too few rows.
+        held_out_classes: likewise of the rows held out; left out: the same columns, where ``classes`` names them.
     """
 
     def __init__(
@@ -57,6 +63,8 @@ class JaxClient:
         replace: bool | None = None,
         strata: ArrayLike | None = None,
         held_out: Mapping[str, Any] | None = None,
+        classes: Classes = None,
+        held_out_classes: Classes = None,
     ) -> None:
         self._problem = problem
         self._data = _alone(data, name, strata)
@@ -80,10 +88,53 @@ class JaxClient:
         self.gradient_rows = first.update_batching.width
         self.constraints = first.constraints
         self.stands_in = first.stands_in
-        if strata is not None:
-            self.class_rows = tuple(int(rows) for rows in self._data.stratum_sizes[0])
+        self.classes = RowClasses.told(
+            strata if classes is None else classes,
+            held_out_classes,
+            (data, held_out),
+            (self.rows, self.held_out_rows),
+        )
+        self.class_rows = self.classes.rows
+        self._drawn_by_class = classes is None
+        if self.class_rows is not None:
+            self.class_rows_in_a_batch = self._least_in_a_batch(self.class_rows)
+        self._columns = data, held_out, strata
+        self._how: dict[str, Any] = {
+            "name": name,
+            "batch_size": batch_size,
+            "value_batch_size": value_batch_size,
+            "replace": replace,
+        }
         told = jax.eval_shape(_report, first, problem.start, np.zeros(3, np.uint32))[2]
         self.statistics = 0 if told is None else int(told.shape[0])
+
+    def _least_in_a_batch(self, class_rows: Mapping[str, int]) -> int:
+        """How many rows of its rarest class a batch has."""
+        found, sizes = [], self._data.stratum_sizes[0].tolist()
+        for batching in (self._oracle(1).report_batching, self._oracle(1).update_batching):
+            if self._drawn_by_class and batching.draws is not None:
+                found += [min(size, draws) for size, draws in zip(sizes, batching.draws, strict=True) if size]
+            else:
+                found.append(least_in_a_batch(class_rows, batching.width))
+        return min(found)
+
+    def only(self, rows: np.ndarray, held_out: np.ndarray | None) -> JaxClient:
+        """The same client with some of its rows, as if it had no others.
+
+        Args:
+            rows: which of those to train on,
+            held_out: and which of those held out; None: all.
+        """
+        data, left, strata = self._columns
+        own, how = copy(self), self._how | self.classes.of(rows, held_out)
+        if self._drawn_by_class:
+            del how["classes"]
+        if not (strata is None or isinstance(strata, str | tuple)):
+            strata = np.asarray(strata)[rows]
+        JaxClient.__init__(
+            own, self._problem, part_of(data, rows), strata=strata, held_out=part_of(left, held_out), **how
+        )
+        return own
 
     def report(self, params: Arrays, task: Task) -> Values:
         """f_i and g_i on a batch."""

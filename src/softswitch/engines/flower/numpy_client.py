@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from softswitch.clients.own_batches import batches_of, drawn
 from softswitch.clients.taking_part import BatchSize, ValueBatchSize
 from softswitch.engines.flower.local import Task, given_or_own
+from softswitch.engines.flower.members.row_classes import Classes, RowClasses, least_in_a_batch, part_of
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, intervals_by_rows, others
 from softswitch.method.messages import LocalLoss
@@ -38,6 +40,9 @@ class NumpyClient:
         replace: draw rows with replacement, or without. Left out: with, but where it has no more rows than a batch, it
             takes each of them once.
         held_out: rows it does not train on, for the certificate.
+        classes: which class or group each row is of, where the functions look at some rows by themselves: a column's
+            name, a tuple of names, or one label a row. For the client's policy, which answers on none of too few rows.
+        held_out_classes: likewise of the rows held out; left out: the same columns, where ``classes`` names them.
         constraint_stand_in: ``(params, batch) -> (value, gradient)``: its gradient is followed in place of the
             constraint's, which may then be None; see ``Problem``.
         objective_range: (low, high) if the objective on a single row lies between them, {low, high} if it is one of the
@@ -57,6 +62,8 @@ class NumpyClient:
         value_batch_size: ValueBatchSize = "same",
         replace: bool | None = None,
         held_out: Mapping[str, Any] | None = None,
+        classes: Classes = None,
+        held_out_classes: Classes = None,
         constraint_stand_in: Function | None = None,
         objective_range: Range | None = None,
         constraint_range: Range | Sequence[Range | None] | None = None,
@@ -83,6 +90,34 @@ class NumpyClient:
             stood_for = np.atleast_1d(np.asarray(constraint_stand_in(first, self._data)[0])).size
             check_stand_in(stood_for, self.constraints)
         self._ranges = function_ranges(objective_range, constraint_range, self.constraints)
+        self.classes = RowClasses.told(
+            classes, held_out_classes, (self._data, self._held_out), (self.rows, self.held_out_rows)
+        )
+        self.class_rows = self.classes.rows
+        if self.class_rows is not None:
+            self.class_rows_in_a_batch = least_in_a_batch(self.class_rows, min(self.value_rows, self.gradient_rows))
+        self._how: dict[str, Any] = {
+            "name": name,
+            "batch_size": batch_size,
+            "value_batch_size": value_batch_size,
+            "replace": replace,
+            "constraint_stand_in": constraint_stand_in,
+            "objective_range": objective_range,
+            "constraint_range": constraint_range,
+        }
+        self._start = first
+
+    def only(self, rows: np.ndarray, held_out: np.ndarray | None) -> NumpyClient:
+        """The same client with some of its rows, as if it had no others.
+
+        Args:
+            rows: which of those to train on,
+            held_out: and which of those held out; None: all.
+        """
+        own, how = copy(self), self._how | self.classes.of(rows, held_out)
+        data, left = part_of(self._data, rows), part_of(self._held_out, held_out)
+        NumpyClient.__init__(own, self._objective, self._constraint, data, self._start, held_out=left, **how)
+        return own
 
     def report(self, params: Arrays, task: Task) -> Values:
         """f_i and g_i on a batch."""

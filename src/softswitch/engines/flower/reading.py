@@ -18,6 +18,8 @@ from softswitch.engines.flower.entries import no_reports
 from softswitch.engines.flower.exchange import Lost
 from softswitch.engines.flower.members.value_limits import ValueLimits
 from softswitch.engines.flower.roster import Roster
+from softswitch.engines.flower.secure.sum_terms import key_in
+from softswitch.engines.flower.secure.summing import MaskedPart
 from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.method.compressors import Compressor
 from softswitch.method.messages import Reports
@@ -61,6 +63,7 @@ class Reader:
     Attributes:
         silent: the clients of whom nothing came in the present round,
         answered: and those who answered something.
+        masked: reads a direction under masks, where they are masked; else None.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Reader:
         up: Compressor | None = None,
     ) -> None:
         self._up = up
+        self.masked: Callable[[RecordDict], MaskedPart] | None = None
         self._roster = roster
         self._events = events
         ranges = settings.objective_range, settings.constraint_range, settings.statistics_range
@@ -133,6 +137,18 @@ class Reader:
                 found[place] = direction
         return found
 
+    def masked_parts(
+        self, k: int, clients: list[int], updating: list[int], answers: Sequence[Message | Lost], fates: np.ndarray
+    ) -> dict[int, MaskedPart]:
+        """The directions under masks that can be used, by place; ``fates`` tells of the others."""
+        assert self.masked is not None
+        found, lost = {}, (Fate.NO_UPDATE, Fate.BAD_UPDATE)
+        for place, answer in zip(updating, answers, strict=True):
+            part = self._usable(k, clients[place], answer, place, fates, lost, self.masked)
+            if part is not None:
+                found[place] = part
+        return found
+
     def _usable(
         self,
         k: int,
@@ -172,6 +188,8 @@ class Reader:
         return found if fates[place] == Fate.COUNTED else None
 
     def _values(self, content: RecordDict) -> wire.Values:
+        if self.masked is not None:
+            key_in(content)  # refuses one that cannot take part in the second exchange
         values = wire.checked_values(content, self._constraints, self._pooled is not None, self._largest)
         if values.statistics is not None and self._statistics is None:
             raise wire.Unacceptable("clients differ in how many statistics they report; set statistics")

@@ -349,6 +349,8 @@ class Roster:
             return
         known = self.clients[index]
         told = f"it says {client.rows:,} rows and {client.held_out_rows:,} held out"
+        if client.left_out_classes:
+            logger.warning("client %r leaves out %s", client.name, small_classes(client.left_out_classes))
         if known is not None and (known.rows, known.held_out_rows) != (client.rows, client.held_out_rows):
             before = f"it said {known.rows:,} and {known.held_out_rows:,} before"
             self._turn_away(node, f"{told}, but {before}: a client's rows stay the same in a run", client.name)
@@ -363,6 +365,8 @@ class Roster:
             self.clients[index] = client
             self._nodes[node], self._node_of[index] = index, node
             self._quiet_clients.answered(index)
+            if client.left_out_classes:
+                told += f"; it leaves out {small_classes(client.left_out_classes)}"
             self._events.tell("met", told, client=client.name, node=node)
 
     def _contest(self, node: int, answer: Message | Lost) -> None:
@@ -400,6 +404,11 @@ class Roster:
         logger.info("client %r is excluded", name)
         self._events.tell("excluded", "it is left out of the run (exclude)", client=name, node=node)
         self._turned_away[node] = ""
+
+
+def small_classes(many: int) -> str:
+    """What a client leaves out, in words."""
+    return f"{many} {'class' if many == 1 else 'classes'} of too few rows (its own policy)"
 
 
 def _most(clients: Iterable[Client], what: str, count: Callable[[Client], int], *, raises: bool = True) -> int:

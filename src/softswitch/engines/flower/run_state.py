@@ -21,6 +21,7 @@ from softswitch.engines.flower.compressed import codes
 from softswitch.engines.flower.entries import entry, joined, no_reports, with_memory
 from softswitch.engines.flower.members.leaving_out import without
 from softswitch.engines.flower.reading import put_together
+from softswitch.engines.flower.secure.summing import Summed
 from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.engines.flower.wire import Arrays
 from softswitch.method import robust
@@ -45,6 +46,7 @@ from softswitch.method.memory import (
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.round import State, advance, first_to_average, start, surviving_weights
 from softswitch.method.rules import Rule
+from softswitch.method.weight_cap import capped
 from softswitch.problem.domains import as_argument
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.results.history import Fate
@@ -54,6 +56,7 @@ from softswitch.support.compiling.programs import program_digest
 from softswitch.support.per_client import some
 
 _decide = jax.jit(robust.decide)
+_capped = jax.jit(capped)
 _trimmed = jax.jit(robust.trimmed)
 _combined = jax.jit(robust.combined)
 _compared = jax.jit(compared)
@@ -111,6 +114,7 @@ class RunState:
         self._key = jax.random.key(settings.seed)
         self._domain = as_argument(settings.domain)
         self._min_clients = settings.min_clients
+        self._most_weight = None if settings.secure is None else settings.secure.most_weight
         self._pooled = settings.pooled
         self.dtype = np.dtype(float_dtype(params))
         memory = settings.memory
@@ -267,7 +271,7 @@ class RunState:
         if int(np.asarray(reports.mask).sum()) < self._min_clients or bool(reports.void):
             return None
         if self._memory is None:
-            return _decide(self.rule, self.state.rule, reports)
+            return self._within_cap(reports, *_decide(self.rule, self.state.rule, reports))
         reports = reports._replace(stand_for=self._stand_for)
         asked, k = jnp.asarray(clients, jnp.int32), jnp.int32(self.done)
         heard = _hear(self._memory, self.state.memory, k, asked, reports)
@@ -278,7 +282,15 @@ class RunState:
                 return None
             pooled = jnp.asarray(together, self.dtype)
         self._heard = heard
-        return _decide_by_all(self.rule, self.state.rule, heard, asked, reports, pooled)
+        decided = _decide_by_all(self.rule, self.state.rule, heard, asked, reports, pooled)
+        return self._within_cap(_as_remembered(heard, asked, reports)._replace(pooled=pooled), *decided)
+
+    def _within_cap(self, reports: Reports, decision: Decision, after: Any) -> tuple[Decision, Any]:
+        """The decision with nobody above the cap on weights, where there is one."""
+        if self._most_weight is None:
+            return decision, after
+        most = jnp.asarray(self._most_weight, decision.weights.dtype)
+        return _capped(self.rule, self.state.rule, reports, decision, most), after
 
     def apply(
         self,
@@ -286,7 +298,7 @@ class RunState:
         fates: np.ndarray,
         reports: Reports,
         decided: tuple[Decision, Any] | None,
-        directions: Mapping[int, Arrays],
+        directions: Mapping[int, Arrays] | Summed,
         full: Overview,
         rows: tuple[int, int],
         traffic: tuple[int, int] | None = None,
@@ -298,7 +310,8 @@ class RunState:
             fates: what became of each; changed to void where the round is.
             reports: what they reported.
             decided: what came of it.
-            directions: those who survived, by their place in ``clients``, and their directions.
+            directions: those who survived, by their place in ``clients``, and their directions; or, where nobody has
+                seen these, whose they are and their mean.
             full: F and G on all data, where it was looked at.
             rows: on how many rows the reports were computed, and on how many a gradient.
             traffic: how many bytes went up and down, where messages are compressed.
@@ -311,7 +324,10 @@ class RunState:
             weighed = weighed._replace(stand_for=self._stand_for)
         direction, together = None, None
         if decided is not None:
-            direction, together = self._weighted(weighed, decided[0], directions)
+            if isinstance(directions, Summed):
+                direction = self._summed(directions)
+            else:
+                direction, together = self._weighted(weighed, decided[0], directions)
         size = None if direction is None else float(optax.tree.norm(direction))
         if decided is None or direction is None:
             fates[fates == Fate.COUNTED] = Fate.VOID
@@ -335,7 +351,7 @@ class RunState:
                 ),
                 0,
             )
-            if together is not None:
+            if together is not None and not isinstance(directions, Summed):
                 state = self._compared(state, clients, reports, decision, directions, together)
             state, change = self._as_clients_have(state)
             record = entry(clients, fates, reports, decision, full, rows, believed, traffic)
@@ -358,6 +374,15 @@ class RunState:
         before = jax.tree.map(np.asarray, self.state.params)
         params = codes.added(before, codes.decoded(way.changes, code, wire.shapes(before)))
         return after._replace(params=jax.tree.map(jnp.asarray, params)), code
+
+    def _summed(self, directions: Summed) -> Params | None:
+        """The mean direction of those who survived, by the weights that they had; None where too few did."""
+        if len(directions.places) < self._min_clients:
+            return None
+        step: Params = tree_util.tree_map(
+            lambda leaf, w: jnp.asarray(leaf, w.dtype), directions.mean, self.state.params
+        )
+        return step
 
     def _weighted(
         self, reports: Reports, decision: Decision, directions: Mapping[int, Arrays]

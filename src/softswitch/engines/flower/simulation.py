@@ -28,6 +28,7 @@ from softswitch.engines.flower.flat_params import flat, flat_within_jax, initial
 from softswitch.engines.flower.in_process import InProcessGrid
 from softswitch.engines.flower.jax_client import JaxClient
 from softswitch.engines.flower.members.client_names import written_name
+from softswitch.engines.flower.members.client_policy import ClientPolicy
 from softswitch.engines.flower.strategy import SwitchingStrategy
 from softswitch.engines.request import RunSettings
 from softswitch.method.round import start as first_state
@@ -95,7 +96,8 @@ def solve_over_flower(
         for i, rows in enumerate(_apart(clients)):
             # Each worker reads the rows of its own clients only.
             save_file(rows, Path(folder) / f"{i}.safetensors")
-        app = client_app(partial(_stored_client, folder, problem, labels, dict(how.batches)))
+        factory = partial(_stored_client, folder, problem, labels, dict(how.batches))
+        app = client_app(factory, ClientPolicy.for_simulations())
         if engine == "grid":
             strategy.start(InProcessGrid(app, len(clients)), first, settings.rounds)
         else:

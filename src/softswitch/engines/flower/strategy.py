@@ -20,12 +20,13 @@ from softswitch.clients.evaluation import Overview
 from softswitch.clients.oracle import Judged
 from softswitch.engines.completing import chooses
 from softswitch.engines.flower import wire
-from softswitch.engines.flower.client_app import decision_record
+from softswitch.engines.flower.client_app import MASKED, TERMS, decision_record
 from softswitch.engines.flower.compressed.codes import bytes_in
 from softswitch.engines.flower.compressed.held_params import needs_params
 from softswitch.engines.flower.course import Course
 from softswitch.engines.flower.exchange import Lost, exchange
 from softswitch.engines.flower.remote import RemoteClients
+from softswitch.engines.flower.secure.summing import Summed
 from softswitch.engines.flower.strategy_settings import StrategySettings, with_changes
 from softswitch.engines.one_round import believed_overview
 from softswitch.method import robust
@@ -135,6 +136,8 @@ class SwitchingStrategy(Strategy):
             limit = checks.real_number("timeout", timeout, above=0)
             settings = replace(settings, report_timeout=limit, update_timeout=limit)
         rounds = checks.whole_number("num_rounds", num_rounds, at_least=1)
+        if settings.secure is not None:
+            settings = replace(settings, min_clients=max(settings.min_clients, settings.secure.least_clients))
         if self.rule.robust is not None:
             settings = _enough_for(self.rule.robust, settings)
         with nullcontext() if settings.checkpoints is None else settings.checkpoints.held():
@@ -198,6 +201,14 @@ class SwitchingStrategy(Strategy):
         reports, fates = course.reader.reports(k, asked, answers)
         decided = run.decide(asked, reports)
         updating = [] if decided is None else np.flatnonzero(np.asarray(reports.mask)).tolist()
+        masking: dict[str, Any] = {}
+        if course.summing is not None and decided is not None:
+            names = {place: course.roster.names[asked[place]] for place in updating}
+            terms = course.summing.begin(k, names, answers, np.asarray(decided[0].weights))
+            if terms is None:
+                decided, updating = None, []
+            else:
+                masking = {TERMS: terms.record()}
         self._between = _Between(asked, fates, reports, decided, updating, full)
         if decided is None:
             return []
@@ -206,7 +217,7 @@ class SwitchingStrategy(Strategy):
         updates = []
         for place in updating:
             own = decision_record(loss.of(place), run.switches, feasible)
-            content = RecordDict({wire.DECISION: own, **again})
+            content = RecordDict({wire.DECISION: own, **again, **masking})
             updates.append(self._message(content, nodes[asked[place]], wire.UPDATE, settings.update_timeout))
         return updates
 
@@ -244,7 +255,7 @@ class SwitchingStrategy(Strategy):
         del replies  # the grid remembers which reply answers which message
         course, now = self._course, self._between
         run, k, fates = course.run, course.run.done, now.fates.copy()
-        directions = course.reader.directions(k, now.clients, now.updating, course.grid.answers, fates)
+        directions = self._directions(fates)
         course.roster.after_round(k, course.reader.silent, course.reader.answered)
         reported = np.flatnonzero(np.asarray(now.reports.mask)).tolist()
         costs = [course.roster.cost(now.clients[place]) for place in reported]
@@ -263,6 +274,23 @@ class SwitchingStrategy(Strategy):
         told = MetricRecord({"objective": float(record.objective[0]), "constraint": float(record.constraint[0])})
         course.metrics[server_round] = told
         return wire.to_record(run.state.params), told
+
+    def _directions(self, fates: np.ndarray) -> dict[int, wire.Arrays] | Summed:
+        """What the second exchange brought: directions that can be used, or the mean of masked ones."""
+        course, now = self._course, self._between
+        what = course.run.done, now.clients, now.updating, course.grid.answers, fates
+        if course.summing is None:
+            return course.reader.directions(*what)
+        parts = course.reader.masked_parts(*what)
+        if not parts:
+            return {}
+        limit, nodes = course.settings.report_timeout, course.roster.connected
+
+        def ask(letters: dict[int, RecordDict]) -> dict[int, Message | Lost]:
+            messages = [self._message(own, nodes[now.clients[i]], wire.UNMASK, limit) for i, own in letters.items()]
+            return dict(zip(letters, exchange(course.grid, messages, limit), strict=True))
+
+        return course.summing.mean(course.run.done, parts, ask) or {}
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -289,6 +317,8 @@ class SwitchingStrategy(Strategy):
             "step_size": run.local_step_size,
             "switches": run.switches,
         }
+        if self._course.summing is not None:
+            told[MASKED] = True
         if settings.clip_norm is not None:
             told["clip_norm"] = float(settings.clip_norm)
         if self._course.held is not None:

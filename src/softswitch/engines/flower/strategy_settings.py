@@ -11,6 +11,7 @@ from typing import Any
 from softswitch.engines.completing import SECOND_HALF
 from softswitch.engines.flower.members.client_names import distinct_names, look_of
 from softswitch.engines.flower.members.listed import ListedClient, listed_clients
+from softswitch.engines.flower.secure.secure_settings import SecureAggregation
 from softswitch.method.memory import Memory
 from softswitch.problem.domains import Domain
 from softswitch.problem.ranges import Range, checked_range, checked_ranges
@@ -63,6 +64,8 @@ class StrategySettings:
             "auto": where the rule has no step size and not everyone takes part.
         robust: how many clients may lie without ruining the others, in place of the rule's own ``robust``; at least
             2·robust + 1 must then report in a round for it to count. None: as the rule has it.
+        secure: let clients mask their directions, so that the server sees their sum only; ``SecureAggregation()``. It
+            needs ``clip_norm``, and does not go with ``robust``, compression or ``resend_params``. None: it sees each.
         names: the clients' labels in the order wanted, where they are known beforehand; the first round then waits for
             all of them, as long as ``wait`` allows. By default they are met as they come.
         clients: those who may take part, each one's public key by its name: the text of the key (OpenSSH or PEM), the
@@ -102,6 +105,7 @@ class StrategySettings:
     checkpoints: Checkpoints | None = None
     memory: Memory | str | None = "auto"
     robust: int | None = None
+    secure: SecureAggregation | None = None
     names: Sequence[str] = ()
     clients: Mapping[str, str | Path | ListedClient] = field(default_factory=dict)
     exclude: Sequence[str] = ()
@@ -154,6 +158,25 @@ class StrategySettings:
         object.__setattr__(self, "clients", listed_clients(self.clients))
         if self.names and self.clients:
             raise ValueError("clients has all names, in the order wanted: leave names out")
+        if self.secure is not None:
+            self._check_secure()
+
+    def _check_secure(self) -> None:
+        """Raise where settings do not go with sums of masked directions."""
+        checks.expect("secure", self.secure, SecureAggregation)
+        assert self.secure is not None
+        least = self.secure.least_clients
+        if self.clip_norm is None:
+            raise ValueError("secure needs clip_norm: masked directions are whole numbers of a known range")
+        if self.robust is not None:
+            raise ValueError(f"robust={self.robust} compares single directions, which secure hides: leave one out")
+        if self.resend_params:
+            raise ValueError(
+                "resend_params is for clients that were started anew between the exchanges; with secure these have "
+                "lost their key too: leave it out"
+            )
+        if self.expected and len(self.expected) < least:
+            raise ValueError(f"secure hides a client among {least} (least_clients), but {len(self.expected)} take part")
 
     @property
     def expected(self) -> tuple[str, ...]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import zlib
 from collections.abc import Generator, Sequence
 from contextlib import closing
+from copy import copy
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from softswitch.clients.own_batches import Batches, batches_of
 from softswitch.clients.taking_part import BatchSize, ValueBatchSize
 from softswitch.clients.torch_modules.module_functions import Function, ModuleFunctions, Optimizer
 from softswitch.clients.torch_modules.torch_rows import TorchRows, seeded
-from softswitch.engines.flower.local import Task, given_or_own
+from softswitch.engines.flower.local import Refused, Task, given_or_own
+from softswitch.engines.flower.members.row_classes import Classes, RowClasses, least_in_a_batch
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.engines.torch_certificate import module_intervals
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
@@ -45,6 +47,9 @@ class TorchClient:
         optimizer: for the local steps: ``(parameters, lr=γ) -> optimizer``, such as ``torch.optim.Adam``, made anew in
             every round; by default plain gradient steps, the paper's. The direction is (w_k − w_{k,E})/(γE).
         held_out: a ``Dataset`` of rows it does not train on, for the certificate.
+        classes: which class or group each row is of, where the functions look at some rows by themselves: one label a
+            row of ``data``. For the client's policy, which answers on none of too few rows.
+        held_out_classes: likewise of the rows held out.
         device: where to compute.
         constraint_stand_in: ``(module, batch) -> scalar or vector``, of the constraint's shape: what is descended on in
             place of the constraint, where that one moves in jumps; see ``Problem``.
@@ -66,6 +71,8 @@ class TorchClient:
         replace: bool | None = None,
         optimizer: Optimizer | None = None,
         held_out: Dataset | None = None,
+        classes: Classes = None,
+        held_out_classes: Classes = None,
         device: str | torch.device = "cpu",
         constraint_stand_in: Function | None = None,
         objective_range: Range | None = None,
@@ -88,6 +95,36 @@ class TorchClient:
         self.value_rows, self.gradient_rows = (self.rows if size is None else size for size in self._batches)
         self.constraints = self._functions.constraints(self._rows.take(np.arange(1)))
         self._ranges = function_ranges(objective_range, constraint_range, self.constraints)
+        self.classes = RowClasses.told(classes, held_out_classes, (None, None), (self.rows, self.held_out_rows))
+        self.class_rows = self.classes.rows
+        if self.class_rows is not None:
+            self.class_rows_in_a_batch = least_in_a_batch(self.class_rows, min(self.value_rows, self.gradient_rows))
+        self._made_of = (module, objective, constraint), (data, held_out)
+        self._how: dict[str, Any] = {
+            "name": name,
+            "batch_size": batch_size,
+            "value_batch_size": value_batch_size,
+            "replace": replace,
+            "optimizer": optimizer,
+            "device": device,
+            "constraint_stand_in": constraint_stand_in,
+            "objective_range": objective_range,
+            "constraint_range": constraint_range,
+        }
+
+    def only(self, rows: np.ndarray, held_out: np.ndarray | None) -> TorchClient:
+        """The same client with some of its rows, as if it had no others.
+
+        Args:
+            rows: which of those to train on,
+            held_out: and which of those held out; None: all.
+        """
+        what, (data, left) = self._made_of
+        if isinstance(data, DataLoader) and not rows.all():
+            raise Refused("one of its classes has too few rows, and those of a DataLoader cannot be left out")
+        own, how = copy(self), self._how | self.classes.of(rows, held_out)
+        TorchClient.__init__(own, *what, _some(data, rows), held_out=_some(left, held_out), **how)
+        return own
 
     def report(self, params: Arrays, task: Task) -> Values:
         """f_i and g_i on a batch."""
@@ -121,6 +158,16 @@ class TorchClient:
 
     def _seed(self, task: Task) -> tuple[int, int, int]:
         return task.seed, task.round, zlib.crc32(self.name.encode())
+
+
+def _some(data: Any, kept: np.ndarray | None) -> Any:
+    """A data set of some rows; None where there are none."""
+    if data is None or kept is None or kept.all():
+        return data
+    which = np.flatnonzero(kept)
+    if isinstance(data, TensorDataset):
+        return TensorDataset(*(tensor[torch.from_numpy(which)] for tensor in data.tensors)) if len(which) else None
+    return Subset(data, which.tolist()) if len(which) else None
 
 
 def _told(values: np.ndarray) -> Values:

@@ -1,4 +1,4 @@
-"""What goes over the network: five kinds of messages, and arrays that are looked at before they are believed.
+"""What goes over the network: six kinds of messages, and arrays that are looked at before they are believed.
 
 Arrays travel as NumPy's own format, never pickled. Whatever a client sends is checked against what was expected (names,
 shapes, dtypes, sizes, finite numbers) before anything is made of it.
@@ -19,6 +19,7 @@ PROTOCOL = 2
 """The version of what server and clients say to each other: counted up where a new one cannot talk to an old one."""
 HELLO, REPORT, UPDATE = "query.hello", "query.report", "train.update"
 JUDGE, CERTIFY = "evaluate.judge", "evaluate.certify"
+UNMASK = "query.unmask"
 PARAMS, SETTINGS, DECISION, ABOUT = "params", "settings", "decision", "about"
 VALUES, DIRECTION, INTERVALS, REFUSED = "values", "direction", "intervals", "refused"
 """The names of the records in a message."""

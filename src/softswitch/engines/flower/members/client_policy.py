@@ -7,17 +7,21 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 from flwr.app import ConfigRecord, Context
 
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.local import LocalOracle, Refused
+from softswitch.engines.flower.members.row_classes import RowClasses
 from softswitch.support import checks
 from softswitch.support.files import write_atomically
 
 COUNTED = "answers so far"
 """The record in Flower's context that holds how often a client answered."""
+FEWEST_ROWS = 10
+"""By default a client answers on no class, batch or table of fewer rows."""
 KINDS = {wire.REPORT: "reports", wire.UPDATE: "updates", wire.JUDGE: "evaluations", wire.CERTIFY: "evaluations"}
 
 
@@ -25,16 +29,26 @@ KINDS = {wire.REPORT: "reports", wire.UPDATE: "updates", wire.JUDGE: "evaluation
 class ClientPolicy:
     """Rules of a client's own; for ``client_app(factory, policy=ClientPolicy(least_rows=50))``.
 
-    What they do not allow is refused with the reason, and the server writes that down. They bind a client of this
-    package only: whoever may start other code at a node is not bound by them.
+    By default a client answers on no class or group of fewer than ten rows, nor on a batch that small: of a single row
+    the server could read every feature. Rows of a smaller class are left out before anything is computed, as if the
+    client had none: functions of that class are then −∞, which counts nowhere, and the server is told how many classes
+    were left out. Where rows cannot be left out, or too few would be left, the client stays away. That alone is not
+    privacy: ten rows are ten people.
+
+    What these rules do not allow is refused with the reason, and the server writes that down. They bind a client of
+    this package only: whoever may start other code at a node is not bound by them.
 
     Attributes:
         runs: which runs it takes part in: a set of Flower's run ids, or a function of Flower's ``Context`` that says
             whether; None: in all.
         least_rows: it does not take part where it trains on fewer rows, holds out fewer (but for none), or where a
             report or a gradient is of fewer.
-        least_class_rows: it does not take part where one of its classes has fewer rows. The client must tell them by
-            an attribute ``class_rows``, such as ``{"sick": 120, "well": 800}``.
+        least_class_rows: classes and groups of fewer rows are left out; and it does not take part where a batch has,
+            as a rule, fewer rows of some class. The client must tell its classes (``classes=``, of the ready ones; one
+            of your own by an attribute ``class_rows``, such as ``{"sick": 120, "well": 800}``: it stays away where one
+            is too small). 1: nothing need be told, for functions of all rows alike.
+        least_together: it tells directions only as part of a sum of masked ones (``SecureAggregation``), and only where
+            the effective number of clients in it is at least so many; None: also by themselves.
         most_rounds: it reports, and returns directions, in at most so many rounds of a run.
         most_evaluations: it tells its values on all rows, or intervals, at most so many times in a run.
         counted_in: a file to count them in: then a restart of the node does not begin anew, and all runs count
@@ -42,20 +56,59 @@ class ClientPolicy:
     """
 
     runs: Collection[int] | Callable[[Context], bool] | None = None
-    least_rows: int = 0
-    least_class_rows: int = 0
+    least_rows: int = FEWEST_ROWS
+    least_class_rows: int = FEWEST_ROWS
+    least_together: int | None = None
     most_rounds: int | None = None
     most_evaluations: int | None = None
     counted_in: str | Path | None = None
 
     def __post_init__(self) -> None:
-        for name in ("least_rows", "least_class_rows", "most_rounds", "most_evaluations"):
+        for name in ("least_rows", "least_class_rows", "least_together", "most_rounds", "most_evaluations"):
             if getattr(self, name) is not None:
                 checks.whole_number(name, getattr(self, name), at_least=0)
         if self.runs is not None and not callable(self.runs):
             object.__setattr__(
                 self, "runs", frozenset(checks.whole_number("runs", own, at_least=0) for own in self.runs)
             )
+
+    @classmethod
+    def for_simulations(cls) -> ClientPolicy:
+        """One that answers on a single row: where all rows lie on one machine anyway."""
+        return cls(least_rows=1, least_class_rows=1)
+
+    def part_of(self, client: LocalOracle) -> LocalOracle:
+        """The client with the rows that it answers on, or raise ``Refused`` where it answers on none.
+
+        Args:
+            client: with all of its rows.
+        """
+        least = self.least_class_rows
+        if least <= 1:
+            return client
+        sizes = _sizes(getattr(client, "class_rows", None))
+        if sizes is None:
+            raise Refused(
+                f"its policy answers on no class of fewer than {least} rows, and it does not tell its classes "
+                "(classes=, or class_rows); where its functions are of all rows alike, set least_class_rows=1"
+            )
+        few = f"of fewer than {least} rows (its own policy)"
+        classes = getattr(client, "classes", None)
+        if not isinstance(classes, RowClasses) or classes.rows is None:
+            if min(sizes, default=0) < least:
+                raise Refused(f"it has a class {few}, whose rows it cannot leave out")
+            return client
+        rows, held_out = classes.kept(least)
+        small = sum(size < least for size in sizes)
+        if rows.sum() < max(1, self.least_rows):
+            raise Refused(f"without its classes {few} it has {rows.sum()} rows left")
+        if not rows.all() or (held_out is not None and not held_out.all()):
+            try:
+                client = client.only(rows, held_out)  # type: ignore[attr-defined]
+            except ValueError as error:
+                raise Refused(f"without its classes {few} it cannot go on: {error}") from error
+            client.left_out_classes = small  # type: ignore[attr-defined]
+        return client
 
     def admit(self, client: LocalOracle, kind: str, context: Context) -> None:
         """Count a question, or raise ``Refused`` where it is not to be answered.
@@ -67,6 +120,8 @@ class ClientPolicy:
         """
         self._check_run(context)
         self._check_rows(client)
+        if kind == wire.CERTIFY and client.held_out_rows:
+            self._check_held_out(client)
         if kind in KINDS:
             self._count(KINDS[kind], context)
 
@@ -83,14 +138,23 @@ class ClientPolicy:
             if has < self.least_rows and (has or what != "held_out_rows"):
                 named = what.replace("_", " ")
                 raise Refused(f"it has {has} {named}, and answers only where there are {self.least_rows}")
-        if not self.least_class_rows:
+        in_a_batch = getattr(client, "class_rows_in_a_batch", None)
+        if in_a_batch is not None and in_a_batch < self.least_class_rows:
+            raise Refused(
+                f"its batches have {in_a_batch} rows of its rarest class, and it answers only where there are "
+                f"{self.least_class_rows}: let it take more rows, or all of them (batch_size=None)"
+            )
+
+    def _check_held_out(self, client: LocalOracle) -> None:
+        """Raise where intervals would be asked for of rows whose classes nobody told."""
+        classes = getattr(client, "classes", None)
+        if self.least_class_rows <= 1 or not isinstance(classes, RowClasses) or classes.rows is None:
             return
-        told = getattr(client, "class_rows", None)
-        if told is None:
-            raise Refused("its policy is about the rows of each class (least_class_rows), which it does not tell")
-        sizes = list(told.values()) if isinstance(told, Mapping) else list(told)
-        if min(sizes, default=0) < self.least_class_rows:
-            raise Refused(f"one of its classes has fewer than {self.least_class_rows} rows")
+        if classes.held_out_rows is None:
+            raise Refused(
+                f"it answers on no class of fewer than {self.least_class_rows} rows, and does not tell those of the "
+                "rows that it holds out (held_out_classes)"
+            )
 
     def _count(self, what: str, context: Context) -> None:
         most = self.most_evaluations if what == "evaluations" else self.most_rounds
@@ -119,3 +183,10 @@ class ClientPolicy:
             return {str(name): int(many) for name, many in json.loads(file.read_text(encoding="utf-8")).items()}
         except (ValueError, AttributeError, TypeError) as error:
             raise Refused(f"the file that counts its answers cannot be read: {file.name}") from error
+
+
+def _sizes(told: Any) -> list[int] | None:
+    """How many rows each class has, by name or in a list; None where it is not told."""
+    if told is None:
+        return None
+    return [int(size) for size in (told.values() if isinstance(told, Mapping) else told)]

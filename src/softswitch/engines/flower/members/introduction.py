@@ -14,7 +14,7 @@ from softswitch.engines.flower import wire
 from softswitch.engines.flower.members.client_names import written_name
 
 ROWS = ("rows", "held_out_rows", "value_rows", "gradient_rows")
-MOST_CONSTRAINTS, MOST_STATISTICS = 10_000, 100_000
+MOST_CONSTRAINTS, MOST_STATISTICS, MOST_CLASSES = 10_000, 100_000, 10**6
 """What a client may say of itself, at most."""
 
 
@@ -30,6 +30,7 @@ class Client:
     constraints: int
     statistics: int = 0
     stands_in: bool = False
+    left_out_classes: int = 0
 
 
 @cache
@@ -87,5 +88,8 @@ def introduced(content: RecordDict, largest_rows: int) -> Client:
     if not constraints:
         raise wire.Unacceptable("it has no constraint")
     counted = wire.whole(about, "statistics", MOST_STATISTICS) if "statistics" in about else 0
-    name = written_name(wire.word(about, "name"))
-    return Client(name, constraints=constraints, statistics=counted, stands_in=about.get("stands_in") is True, **rows)
+    left_out = wire.whole(about, "left_out_classes", MOST_CLASSES) if "left_out_classes" in about else 0
+    name, stands_in = written_name(wire.word(about, "name")), about.get("stands_in") is True
+    return Client(
+        name, constraints=constraints, statistics=counted, stands_in=stands_in, left_out_classes=left_out, **rows
+    )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from softswitch.flower import NumpyClient, client_app
+from softswitch.flower import ClientPolicy, NumpyClient, client_app
 
 START = {"w": np.zeros(2, np.float32)}
 
@@ -55,4 +55,4 @@ def site(context):
     return client
 
 
-app = client_app(site)
+app = client_app(site, ClientPolicy.for_simulations())

@@ -1,0 +1,1 @@
+"""Directions summed without the server seeing any of them; see ``SecureAggregation``."""

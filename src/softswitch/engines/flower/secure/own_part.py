@@ -1,0 +1,164 @@
+"""A client's side of a sum: a key for the round, its masked direction, and what takes the masks of others off.
+
+What a client keeps is in Flower's context: its key from the report to the end of the round. A key serves for one
+direction and one answer about masks. A client tells of another either its share of that one's own mask, where its
+direction arrived, or the mask that the two have in common, where it did not, and never both: with both the server could
+take all masks off a single direction.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message
+
+from softswitch.engines.flower import wire
+from softswitch.engines.flower.local import Refused
+from softswitch.engines.flower.secure import pair_secrets as secrets
+from softswitch.engines.flower.secure.fixed_point import in_units
+from softswitch.engines.flower.secure.secure_settings import effective_number, hides_enough
+from softswitch.engines.flower.secure.signed_keys import SignedKeys
+from softswitch.engines.flower.secure.sum_terms import LETTERS, MASKED, ROUND_KEY, Terms, terms_of
+
+TERMS = "terms of the sum"
+"""The record in a client's context that holds what it has agreed to."""
+FEWEST_TOGETHER = 2
+"""A sum of fewer hides nobody."""
+
+
+def offered(round_: int, name: str, context: Context, signed: SignedKeys | None) -> ConfigRecord:
+    """A new key for a round, to be told with the report.
+
+    Args:
+        round_: k.
+        name: the client's.
+        context: Flower's.
+        signed: how the client signs it; None: not at all.
+    """
+    private, public = secrets.new_pair()
+    context.state[ROUND_KEY] = ConfigRecord({"round": round_, "private": private, "public": public})
+    for old in (TERMS, LETTERS):
+        context.state.pop(old, None)
+    told: dict[str, Any] = {"key": public}
+    if signed is not None:
+        told["signature"] = signed.signature(name, context.run_id, round_, public)
+    return ConfigRecord(told)
+
+
+def masked_direction(
+    direction: wire.Arrays, terms: Terms, name: str, context: Context, least: int, signed: SignedKeys | None
+) -> dict[str, Any]:
+    """The records of an answer: the weighted direction under masks, and letters to the others with shares of its own.
+
+    Args:
+        direction: u_i, no longer than the terms' limit.
+        terms: of the sum.
+        name: the client's.
+        context: Flower's.
+        least: the effective number of clients that the client asks for.
+        signed: by which the others' keys are checked; None: they are not.
+    """
+    key = _own_key(context, terms.round)
+    if TERMS in context.state:
+        raise Refused("it has sent its direction of this round already: a key masks one direction only")
+    mine = _place(terms, key, name)
+    _check_together(terms.weights, least)
+    if signed is not None:
+        signed.check(terms, context.run_id, besides=mine)
+    vector = np.concatenate([np.asarray(part).reshape(-1) for part in direction.values()])
+    if not np.isfinite(vector).all():
+        raise Refused("its direction holds NaN or infinity")
+    pairs = _secrets(terms, key, mine)
+    digest, own = terms.digest(), os.urandom(secrets.SEED_BYTES)
+    total = in_units(direction, terms.weights[mine], terms.limit)
+    total += secrets.mask(own, total.size)
+    for place, secret in pairs.items():
+        shared = secrets.mask(secrets.seed_of(secret, b"mask", digest), total.size)
+        total = total + shared if place > mine else total - shared
+    shares = secrets.shares_of(own, terms.shares, len(terms.names))
+    letters = [
+        secrets.sealed(secrets.seed_of(pairs[place], b"letter", digest), share) if place != mine else b""
+        for place, share in enumerate(shares)
+    ]
+    context.state[TERMS] = terms.record()
+    context.state[LETTERS] = ConfigRecord({"own": shares[mine]})
+    return {MASKED: wire.to_record({"sum": total}), LETTERS: ConfigRecord({"letters": letters})}
+
+
+def unmasking(message: Message, context: Context, least: int) -> ConfigRecord:
+    """What takes masks off the sum, told once: shares of the masks of those who arrived, masks in common with others.
+
+    Args:
+        message: the server's, which says who arrived.
+        context: Flower's.
+        least: the effective number of clients that the client asks for.
+    """
+    asked = wire.settings_of(message.content, LETTERS)
+    if TERMS not in context.state or LETTERS not in context.state:
+        raise Refused("it has no direction under a mask: it was started again, or has told already")
+    terms, key = terms_of(context.state[TERMS]), _own_key(context, None)
+    mine, many = terms.keys.index(key["public"]), len(terms.names)
+    told: dict[str, Any] = dict(asked)
+    arrived, letters = told.get("arrived"), told.get("letters")
+    if not isinstance(arrived, list) or not isinstance(letters, list) or len(arrived) != len(letters):
+        raise wire.Unacceptable("it does not tell whose directions arrived")
+    if not all(isinstance(place, int) and 0 <= place < many for place in arrived) or len(set(arrived)) < len(arrived):
+        raise wire.Unacceptable("it names clients that are not in the sum, or twice")
+    if mine not in arrived or len(arrived) < terms.shares:
+        raise Refused(
+            f"{len(arrived)} of {many} directions arrived, and it answers where {terms.shares} did, its own too"
+        )
+    _check_together([terms.weights[place] for place in arrived], least)
+    pairs, digest = _secrets(terms, key, mine), terms.digest()
+    own: Any = context.state[LETTERS]
+    shares = [
+        own["own"] if place == mine else _read(secrets.seed_of(pairs[place], b"letter", digest), letter)
+        for place, letter in zip(arrived, letters, strict=True)
+    ]
+    del context.state[LETTERS], context.state[ROUND_KEY]  # before the answer: never twice
+    lost = [secrets.seed_of(pairs[place], b"mask", digest) for place in range(many) if place not in arrived]
+    return ConfigRecord({"shares": shares, "masks": lost})
+
+
+def _read(seed: bytes, letter: Any) -> bytes:
+    """What a letter says; nothing where it cannot be read: others may have one that can."""
+    try:
+        return secrets.unsealed(seed, letter)
+    except (ValueError, TypeError):
+        return b""
+
+
+def _own_key(context: Context, round_: int | None) -> dict[str, Any]:
+    """The client's key, of this round."""
+    kept: Any = context.state.get(ROUND_KEY)
+    if not isinstance(kept, ConfigRecord) or round_ not in (None, kept["round"]):
+        raise Refused("its key for the round is gone: it was started again between two exchanges")
+    return dict(kept)
+
+
+def _place(terms: Terms, key: dict[str, Any], name: str) -> int:
+    """The client's own among those in the sum."""
+    if key["public"] not in terms.keys or terms.names[terms.keys.index(key["public"])] != name:
+        raise wire.Unacceptable("this client is not in the sum by its name and its key")
+    return terms.keys.index(key["public"])
+
+
+def _check_together(weights: list[float], least: int) -> None:
+    """Raise where the others do not hide a client."""
+    least = max(least, FEWEST_TOGETHER)
+    if not hides_enough(weights, least):
+        raise Refused(
+            f"the effective number of clients in the sum is {effective_number(weights):.2f}, and it takes part where "
+            f"it is {least}"
+        )
+
+
+def _secrets(terms: Terms, key: dict[str, Any], mine: int) -> dict[int, bytes]:
+    """What the client shares with each other one, by its place."""
+    others = {place: public for place, public in enumerate(terms.keys) if place != mine}
+    try:
+        return secrets.secrets_between(key["private"], others)
+    except ValueError as error:
+        raise wire.Unacceptable(f"the key of a client in the sum is none: {wire.said(str(error))}") from error

@@ -1,0 +1,568 @@
+"""Sums of masked directions: the server gets the weighted mean and nothing of a single client, or a void round."""
+
+import itertools
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+import softswitch as ss
+import softswitch.flower as fl
+from benchmarks.secure import CappedSGM
+from benchmarks.secure import app_of as app_of_data
+from flower_clients import FEATURES, FaultyGrid, quadratic, simulated, zeros
+from softswitch.engines.flower import wire
+from softswitch.engines.flower.client_app import TERMS
+from softswitch.engines.flower.secure import own_part
+from softswitch.engines.flower.secure import pair_secrets as secrets
+from softswitch.engines.flower.secure.fixed_point import in_units, out_of_units
+from softswitch.engines.flower.secure.secure_settings import effective_number
+from softswitch.engines.flower.secure.sum_terms import LETTERS, MASKED, MASKS, ROUND_KEY, Terms, terms_of
+from softswitch.results.history import Fate
+from softswitch.rules import Compression, TopK
+from softswitch.tasks.neyman_pearson import breast_cancer
+
+pytestmark = pytest.mark.usefixtures("quiet")
+RULE = ss.SoftmaxSGM(alpha=0.2, step_size=0.2, tolerance=0.1)
+SITES, LIMIT = 6, 10.0
+
+
+class Overhearing(FaultyGrid):
+    """A grid that keeps every message and answer, and can change either."""
+
+    def __init__(self, app, nodes, **options):
+        super().__init__(app, nodes, **options)
+        self.heard, self.changes = [], {}
+
+    def deliver(self, message):
+        kind, site = message.metadata.message_type, message.metadata.dst_node_id - 100
+        if (site, kind) in self.changes:
+            self.changes[site, kind](message.content)
+        reply = super().deliver(message)
+        if reply is not None and (site, kind, "reply") in self.changes:
+            self.changes[site, kind, "reply"](reply.content)
+        self.heard.append((site, kind, message, reply))
+        return reply
+
+    def answers(self, kind, record):
+        """The records of one kind, by site, of the last round."""
+        return {
+            site: reply.content[record] for site, what, _, reply in self.heard if what == kind and reply is not None
+        }
+
+
+def app_of(policy=None, signed=None):
+    """Sites with a policy of their own, and keys to sign by."""
+
+    def factory(context):
+        return quadratic(context.node_config["partition-id"])
+
+    if policy is None and signed is None:
+        return simulated(factory)
+    apps = {
+        i: fl.client_app(factory, policy or fl.ClientPolicy.for_simulations(), signed=signed and signed(i))
+        for i in range(SITES)
+    }
+    return lambda message, context: apps[context.node_config["partition-id"]](message, context)
+
+
+def run(grid, rounds=1, rule=RULE, secure=None, **settings):
+    """A strategy after its run."""
+    options = {"report_timeout": 0.5, "update_timeout": 0.5, "wait": 0.0, "patience": 10**6, "clip_norm": LIMIT}
+    secure = secure or fl.SecureAggregation(least_clients=3)
+    strategy = fl.SwitchingStrategy(rule, **{**options, "secure": secure, **settings})
+    strategy.start(grid, zeros(), rounds)
+    return strategy
+
+
+def terms_told(grid):
+    """The terms of all sums."""
+    return [terms_of(message.content[TERMS]) for _, kind, message, _ in grid.heard if kind == wire.UPDATE]
+
+
+def fates(strategy):
+    """Of every client in every round."""
+    return strategy.result.history.per_client.fates
+
+
+def test_the_sum_is_the_plain_run():
+    """With weights below the cap nothing but rounding differs: 2⁻³⁰ of the limit in each entry."""
+    grid = Overhearing(app_of(), SITES)
+    masked = run(grid, 6, secure=fl.SecureAggregation(least_clients=2)).result
+    assert max(max(terms.weights) for terms in terms_told(grid)) < 0.5
+    plain = fl.SwitchingStrategy(RULE, clip_norm=LIMIT, wait=0.0)
+    plain.start(FaultyGrid(app_of(), SITES), zeros(), 6)
+    assert (masked.history.per_client.fates == Fate.COUNTED).all()
+    np.testing.assert_array_equal(masked.history.feasible, plain.result.history.feasible)
+    np.testing.assert_allclose(masked.last["w"], plain.result.last["w"], atol=2e-7)
+    assert np.abs(masked.last["w"]).max() > 0.1
+
+
+def test_nothing_that_is_sent_is_a_direction():
+    """No array of floats, and masked numbers that are spread over all of 0 … 2³², however small the direction."""
+    grid = Overhearing(app_of(), SITES)
+    run(grid, 10)
+    seen = []
+    for _, kind, _, reply in grid.heard:
+        if kind == wire.UPDATE:
+            assert wire.DIRECTION not in reply.content
+            seen.append(wire.from_record(reply.content[MASKED])["sum"])
+    seen = np.array(seen)
+    assert seen.dtype == np.uint32
+    shares = np.histogram(seen, bins=4, range=(0, 2**32))[0] / seen.size  # 180 numbers: deviation 0.032
+    assert np.abs(shares - 0.25).max() < 0.16
+    assert len(np.unique(seen)) == seen.size
+
+
+def test_masks_cancel_in_the_sum_of_all_and_in_no_other():
+    """Three clients by hand: the masks of a pair cancel, each one's own is left until the shares come."""
+    terms, pairs = three()
+    directions = [np.array([1.0, -2.0, 0.5]), np.array([0.25, 0.0, -1.0]), np.array([3.0, 1.0, 1.0])]
+    contexts = [Context(7, i, {}, RecordDict(), {}) for i in range(3)]
+    sent = []
+    for i, context in enumerate(contexts):
+        context.state[ROUND_KEY] = ConfigRecord({"round": 4, "private": pairs[i][0], "public": pairs[i][1]})
+        answer = own_part.masked_direction({"w": directions[i]}, terms, terms.names[i], context, 2, None)
+        sent.append((wire.from_record(answer[MASKED])["sum"], answer[LETTERS]["letters"]))
+    arrived = [0, 1, 2]
+    told = []
+    for i, context in enumerate(contexts):
+        letters = ConfigRecord({"arrived": arrived, "letters": [sent[j][1][i] for j in arrived]})
+        message = type("Asked", (), {"content": RecordDict({LETTERS: letters})})
+        told.append(own_part.unmasking(message, context, 2))
+        with pytest.raises(fl.Refused, match="has told already"):
+            own_part.unmasking(message, context, 2)
+    total = np.sum([numbers for numbers, _ in sent], axis=0, dtype=np.uint32)
+    expected = 0.5 * directions[0] + 0.25 * directions[1] + 0.25 * directions[2]
+    like = {"w": wire.Shape((3,), "float64")}
+    assert np.abs(out_of_units(total, LIMIT, like)["w"] - expected).max() > 1e-3
+    for i in arrived:
+        own = secrets.from_shares([told[0]["shares"][i], told[2]["shares"][i]])  # two of three are enough
+        total = total - secrets.mask(own, 3)
+    np.testing.assert_allclose(out_of_units(total, LIMIT, like)["w"], expected, atol=3 * LIMIT / 2**31)
+    assert all(record["masks"] == [] for record in told)
+
+
+def three():
+    """Terms of three clients, and their keys."""
+    pairs = [secrets.new_pair() for _ in range(3)]
+    told = {"round": 4, "names": ["a", "b", "c"], "keys": [public for _, public in pairs]}
+    told |= {"weights": [0.5, 0.25, 0.25], "shares": 2, "limit": LIMIT, "signatures": []}
+    return Terms(**told), pairs
+
+
+def test_one_share_tells_nothing_and_two_tell_all():
+    own = b"0123456789abcdef" * 2
+    shares = secrets.shares_of(own, 2, 3)
+    assert all(secrets.from_shares(list(two)) == own for two in itertools.combinations(shares, 2))
+    assert all(own not in share for share in shares)
+
+
+def test_whole_numbers_and_back():
+    direction = {"b": np.array([[0.5, -0.25]]), "a": np.array([-3.0])}
+    units = in_units(direction, 0.5, 4.0)
+    assert units.tolist() == [2**32 - 3 * 2**27, 2**26, 2**32 - 2**25]  # −3·½·2³⁰/4, ½·½·2³⁰/4, −¼·½·2³⁰/4
+    back = out_of_units(units, 4.0, wire.shapes(direction))
+    np.testing.assert_allclose(back["a"], [-1.5])
+    np.testing.assert_allclose(back["b"], [[0.25, -0.125]])
+    most = in_units({"w": np.array([4.0])}, 1.0, 4.0)
+    assert out_of_units(most, 4.0, {"w": wire.Shape((1,), "float64")})["w"] == 4.0
+
+
+def test_nobody_weighs_more_than_the_cap():
+    """At α = 6400 one client has all of the weight; under a cap of a third at least three share it."""
+    sharp = ss.SoftmaxSGM(alpha=6400.0, step_size=0.1, tolerance=0.1)
+    grid = Overhearing(app_of(), SITES)
+    result = run(grid, 5, sharp).result
+    assert (result.history.per_client.fates == Fate.COUNTED).all()
+    told = terms_told(grid)
+    assert max(max(terms.weights) for terms in told) <= 1.001 / 3
+    assert min(effective_number(terms.weights) for terms in told) > 2.97
+    reports = result.history.per_client.objective[0]
+    alone = np.exp(6400.0 * (reports - reports.max()))
+    assert effective_number(alone / alone.sum()) == pytest.approx(1.0)
+
+
+class Plain:
+    """The objective by itself."""
+
+    objective, constraint, penalty, tolerance = 1.0, np.zeros(1), 0.0, 0.0
+
+
+def own_direction(i):
+    """Of site i at the start."""
+    return quadratic(i).update({"w": np.zeros(FEATURES, np.float32)}, fl.Task(0, 0, 1, 0.1, True), Plain)["w"]
+
+
+def mean_of(sites, grid):
+    """Σ r_i u_i / Σ r_i of some sites at the start, by the weights that the server told."""
+    weights = terms_told(grid)[0].weights
+    total = np.zeros(FEATURES)
+    for i in sites:
+        total += weights[i] * own_direction(i)
+    return total / sum(weights[i] for i in sites)
+
+
+@pytest.mark.parametrize("lost", [(2,), (0, 5)])
+@pytest.mark.parametrize("fault", ["silent", "raises", "restarted", "refuses"])
+def test_clients_lost_before_their_direction_are_left_out_of_the_mean(lost, fault):
+    """The others tell the masks in common with them; the sum is divided by the weight that is left."""
+    grid = Overhearing(app_of(), SITES)
+    grid.faults = {(i, wire.UPDATE): fault for i in lost}
+    strategy = run(grid)
+    here = [i for i in range(SITES) if i not in lost]
+    gone = Fate.REFUSED if fault in ("restarted", "refuses") else Fate.NO_UPDATE
+    assert fates(strategy)[0].tolist() == [gone if i in lost else Fate.COUNTED for i in range(SITES)]
+    expected = -RULE.step_size * mean_of(here, grid)
+    np.testing.assert_allclose(strategy.result.last["w"], expected, atol=1e-6)
+
+
+def test_a_client_lost_after_its_direction_still_counts():
+    """Shares of its own mask are with the others; where another's direction is lost too, the round is void."""
+    grid = Overhearing(app_of(), SITES)
+    grid.faults = {(4, wire.UNMASK): "silent"}
+    strategy = run(grid)
+    assert (fates(strategy)[0] == Fate.COUNTED).all()
+    everyone = mean_of(range(SITES), grid)
+    np.testing.assert_allclose(strategy.result.last["w"], -RULE.step_size * everyone, atol=1e-6)
+    grid = Overhearing(app_of(), SITES)
+    grid.faults = {(4, wire.UNMASK): "silent", (1, wire.UPDATE): "silent"}
+    strategy = run(grid)
+    assert (np.delete(fates(strategy)[0], 1) == Fate.VOID).all()
+    np.testing.assert_array_equal(strategy.result.last["w"], 0)
+
+
+@pytest.mark.parametrize(
+    ("faults", "secure", "why"),
+    [
+        ({(i, wire.UPDATE): "silent" for i in (0, 1, 2)}, {}, "3 of 6 directions came, with"),
+        ({(i, wire.UPDATE): "silent" for i in (0, 1)}, {"least_weight": 0.9}, "4 of 6 directions came, with"),
+        ({(0, wire.UPDATE): "silent"}, {"least_clients": 6}, "the effective number of clients is"),
+        ({(i, wire.UNMASK): "silent" for i in (0, 1, 2)}, {}, "3 shares of the mask of 'site 0' came, of 4"),
+    ],
+)
+def test_rounds_that_would_show_too_much_or_cannot_be_unmasked_are_void(faults, secure, why, caplog, tmp_path):
+    grid = Overhearing(app_of(), SITES)
+    grid.faults = faults
+    alike = ss.SoftmaxSGM(alpha=0.0, step_size=0.2, tolerance=0.1)
+    options = {"least_clients": 3, **secure}
+    strategy = run(grid, rule=alike, secure=fl.SecureAggregation(**options), min_clients=1, events=tmp_path / "events")
+    assert not (fates(strategy)[0] == Fate.COUNTED).any()
+    np.testing.assert_array_equal(strategy.result.last["w"], 0)
+    assert f"directions are not summed: {why}" in caplog.text
+    assert any(event["what"] == "not summed" for event in fl.read_events(tmp_path / "events"))
+
+
+def test_too_few_clients_that_weigh_anything_are_not_summed(caplog):
+    """Only two sites have a constraint: in a round of it they alone would be in the sum."""
+
+    def factory(context):
+        client = quadratic(context.node_config["partition-id"])
+        report = client.report
+        if context.node_config["partition-id"] > 1:
+            client.report = lambda params, task: wire.Values(report(params, task).objective, [-np.inf])
+        else:
+            client.report = lambda params, task: wire.Values(report(params, task).objective, [1.0])
+        return client
+
+    strategy = run(Overhearing(simulated(factory), SITES))
+    assert (fates(strategy)[0] == Fate.VOID).all()
+    assert "directions are not summed: the effective number of clients would be 2.00" in caplog.text
+
+
+# ---- what a client refuses, whatever the server says
+
+
+def test_a_client_sends_one_masked_direction_a_key_and_answers_once():
+    """Asked again, before and after the masks are off: two directions under one mask would tell their difference."""
+    grid, said = Overhearing(app_of(), SITES), []
+
+    def again(*kinds):
+        first = {kind: message for site, kind, message, _ in grid.heard if site == 0}
+        for kind in kinds:
+            reply = FaultyGrid.deliver(grid, Message(first[kind].content, 100, kind, group_id="0"))
+            said.append(wire.refused(reply.content))
+
+    grid.changes = {(1, wire.UPDATE): lambda content: again(wire.UPDATE)}
+    assert (fates(run(grid))[0] == Fate.COUNTED).all()
+    again(wire.UPDATE, wire.UNMASK)
+    assert "a key masks one direction only" in said[0]
+    assert "its key for the round is gone" in said[1]
+    assert "or has told already" in said[2]
+
+
+@pytest.mark.parametrize("least", [4, 7])
+def test_a_client_asks_for_company_of_its_own(least, caplog):
+    """Its policy has the last word, also where the server does not mask at all."""
+    alike = ss.SoftmaxSGM(alpha=0.0, step_size=0.2, tolerance=0.1)
+    policy = fl.ClientPolicy(least_rows=1, least_class_rows=1, least_together=least)
+    strategy = run(Overhearing(app_of(policy), SITES), rule=alike)
+    counted = (fates(strategy)[0] == Fate.COUNTED).all()
+    assert counted == (least <= SITES)
+    if least > SITES:
+        assert "the effective number of clients in the sum is 6.00, and it takes part where it is 7" in caplog.text
+    grid = Overhearing(app_of(policy), SITES)
+    plain = fl.SwitchingStrategy(RULE, wait=0.0)
+    plain.start(grid, zeros(), 1)
+    assert (plain.result.history.per_client.fates[0] == Fate.REFUSED).all()
+    assert "it tells directions only as part of a sum of masked ones" in caplog.text
+
+
+def changed(**told):
+    """Change what the server tells of the terms."""
+
+    def change(content):
+        record = content[TERMS]
+        for name, value in told.items():
+            record[name] = value(record[name]) if callable(value) else value
+
+    return change
+
+
+def test_weights_told_differently_do_not_cancel(caplog):
+    """A server that tells one site that all weigh alike, and the others that they weigh nothing, gets nothing."""
+    grid = Overhearing(app_of(), SITES)
+    tiny = changed(weights=lambda own: [1e-9 * weight for weight in own])
+    grid.changes = {(i, wire.UPDATE): tiny for i in range(1, SITES)}
+    strategy = run(grid)
+    assert (fates(strategy)[0] == Fate.VOID).all()
+    assert "1 shares of the mask of 'site 0' came, of 4" in caplog.text  # letters are sealed by the same terms
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (changed(weights=lambda own: [1.0] + [0.0] * 5), "the effective number of clients in the sum is 1.00"),
+        (changed(weights=lambda own: own[:-1]), "one name, key and weight"),
+        (changed(weights=[0.5] * 6), "sum to 1 at most"),
+        (changed(keys=lambda own: [*own[:-1], own[0]]), "one name, key and weight"),
+        (changed(keys=lambda own: [*own[:-1], b"no key"]), "the key of a client in the sum is none"),
+        (changed(keys=lambda own: [secrets.new_pair()[1], *own[1:]]), "this client is not in the sum"),
+        (changed(shares=3), "more than half"),
+        (changed(limit=0.0), "limit must be above 0"),
+        (changed(round=9), "its key for the round is gone"),
+        (changed(names="abcdef"), "not lists"),
+        (lambda content: content.update({TERMS: ConfigRecord({})}), "not lists"),
+    ],
+)
+def test_a_client_refuses_terms_that_do_not_hide_it(change, why, caplog):
+    grid = Overhearing(app_of(), SITES)
+    grid.changes = {(0, wire.UPDATE): change}
+    strategy = run(grid)
+    assert fates(strategy)[0, 0] == Fate.REFUSED
+    assert why in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"arrived": [1, 2, 3, 4]}, "its own too"),
+        ({"arrived": [0, 1, 2]}, "3 of 6 directions arrived"),
+        ({"arrived": [0, 1, 1, 2]}, "or twice"),
+        ({"arrived": [0, 1, 2, 9]}, "not in the sum"),
+        ({"arrived": "all"}, "whose directions arrived"),
+    ],
+)
+def test_a_client_tells_masks_only_where_enough_arrived(asked, why, caplog):
+    grid = Overhearing(app_of(), SITES)
+
+    def change(content):
+        content[LETTERS]["arrived"] = asked["arrived"]
+        content[LETTERS]["letters"] = [b""] * len(asked["arrived"])
+
+    grid.changes = {(0, wire.UNMASK): change}
+    run(grid)
+    assert why in caplog.text
+    assert "client 'site 0' takes no masks off" in caplog.text
+
+
+def test_of_another_client_either_its_own_mask_or_the_common_one_is_told():
+    """The server says to some that site 1 arrived, to others that it did not: it gets no site's both."""
+    grid = Overhearing(app_of(), SITES)
+
+    def without(content):
+        arrived = content[LETTERS]["arrived"]
+        place = arrived.index(1)
+        for name in ("arrived", "letters"):
+            content[LETTERS][name] = [own for i, own in enumerate(content[LETTERS][name]) if i != place]
+
+    grid.changes = {(i, wire.UNMASK): without for i in (3, 4, 5)}
+    strategy = run(grid)
+    assert not (fates(strategy)[0] == Fate.COUNTED).all()
+    told = grid.answers(wire.UNMASK, MASKS)
+    for site in range(SITES):
+        shares, masks = told[site]["shares"], told[site]["masks"]
+        assert (len(shares), len(masks)) == ((5, 1) if site > 2 else (6, 0))
+
+
+# ---- what clients send that cannot be used
+
+
+@pytest.mark.parametrize(
+    ("record", "content"),
+    [
+        (MASKED, wire.to_record({"sum": np.zeros(FEATURES + 1, np.uint32)})),
+        (MASKED, wire.to_record({"sum": np.zeros(FEATURES, np.float32)})),
+        (MASKED, ConfigRecord({"sum": 1})),
+        (LETTERS, ConfigRecord({"letters": [b""]})),
+        (LETTERS, ConfigRecord({"letters": [b"x" * 2000] * SITES})),
+        (LETTERS, ConfigRecord({"letters": [1] * SITES})),
+    ],
+)
+def test_a_masked_direction_that_is_none_is_rejected(record, content):
+    grid = Overhearing(app_of(), SITES)
+    grid.changes = {(2, wire.UPDATE, "reply"): lambda sent: sent.update({record: content})}
+    strategy = run(grid)
+    assert fates(strategy)[0].tolist() == [Fate.BAD_UPDATE if i == 2 else Fate.COUNTED for i in range(SITES)]
+
+
+@pytest.mark.parametrize("key", [None, ConfigRecord({}), ConfigRecord({"key": b"none"}), ConfigRecord({"key": 3})])
+def test_a_client_without_a_key_is_not_in_the_round(key):
+    grid = Overhearing(app_of(), SITES)
+
+    def change(content):
+        del content[ROUND_KEY]
+        if key is not None:
+            content[ROUND_KEY] = key
+
+    grid.changes = {(2, wire.REPORT, "reply"): change}
+    assert fates(run(grid))[0].tolist() == [Fate.BAD_REPORT if i == 2 else Fate.COUNTED for i in range(SITES)]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        ConfigRecord({}),
+        ConfigRecord({"shares": [b""] * SITES, "masks": []}),
+        ConfigRecord({"shares": [1], "masks": []}),
+    ],
+)
+def test_one_client_that_tells_no_shares_holds_nobody_up(record):
+    grid = Overhearing(app_of(), SITES)
+    grid.changes = {(2, wire.UNMASK, "reply"): lambda sent: sent.update({MASKS: record})}
+    assert (fates(run(grid))[0] == Fate.COUNTED).all()
+
+
+def test_letters_that_cannot_be_read_hold_nobody_up():
+    grid = Overhearing(app_of(), SITES)
+
+    def change(content):
+        content[LETTERS]["letters"] = [b"", b"x", *content[LETTERS]["letters"][2:]]
+
+    grid.changes = {(2, wire.UPDATE, "reply"): change}
+    assert (fates(run(grid))[0] == Fate.COUNTED).all()
+
+
+# ---- an active server
+
+
+def signing(tmp_path, kind):
+    """Keys of all sites in files; and how site i signs."""
+    for i in range(SITES):
+        if kind == "ed25519":
+            own = ed25519.Ed25519PrivateKey.generate()
+        else:
+            own = ec.derive_private_key(1000 + i, ec.SECP384R1())
+        nothing = serialization.NoEncryption()
+        form = serialization.PrivateFormat
+        text = own.private_bytes(serialization.Encoding.PEM, form.OpenSSH if i % 2 else form.PKCS8, nothing)
+        (tmp_path / f"site {i}").write_bytes(text)
+        public = own.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+        (tmp_path / f"site {i}.pub").write_bytes(public)
+    return lambda i: fl.SignedKeys(tmp_path / f"site {i}", tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["ecdsa", "ed25519"])
+def test_signed_keys_keep_the_server_out(tmp_path, kind, caplog):
+    signed = signing(tmp_path, kind)
+    strategy = run(Overhearing(app_of(signed=signed), SITES))
+    assert (fates(strategy)[0] == Fate.COUNTED).all()
+    grid = Overhearing(app_of(signed=signed), SITES)
+    grid.changes = {(0, wire.UPDATE): changed(keys=lambda own: [*own[:-1], secrets.new_pair()[1]])}
+    assert fates(run(grid))[0, 0] == Fate.REFUSED
+    assert "the key of 'site 5' for this round is not signed by its owner" in caplog.text
+    grid.changes = {(0, wire.UPDATE): changed(signatures=[])}
+    assert fates(run(grid))[0, 0] == Fate.REFUSED
+    assert "the keys of the others are not signed" in caplog.text
+    (tmp_path / "site 5.pub").unlink()
+    assert (fates(run(Overhearing(app_of(signed=signed), SITES)))[0, :5] == Fate.REFUSED).all()
+    assert "'site 5' is in the sum and not in its own list of clients" in caplog.text
+
+
+def test_without_signatures_an_active_server_reads_a_direction():
+    """What the page says: it gives a site keys of its own for all others, and takes every mask off."""
+    grid, own = Overhearing(app_of(), SITES), [secrets.new_pair() for _ in range(SITES)]
+    kept = {}
+
+    def in_the_middle(content):
+        content[TERMS]["keys"] = [content[TERMS]["keys"][0], *(public for _, public in own[1:])]
+        kept["terms"] = terms_of(content[TERMS])
+
+    grid.changes = {(0, wire.UPDATE): in_the_middle}
+    run(grid)
+    (sent,) = (reply for site, kind, _, reply in grid.heard if site == 0 and kind == wire.UPDATE)
+    terms, letters = kept["terms"], sent.content[LETTERS]["letters"]
+    common = {i: secrets.secrets_between(own[i][0], {0: terms.keys[0]})[0] for i in range(1, SITES)}
+    total, digest = wire.from_record(sent.content[MASKED])["sum"], terms.digest()
+    shares = [secrets.unsealed(secrets.seed_of(common[i], b"letter", digest), letters[i]) for i in common]
+    total = total - secrets.mask(secrets.from_shares(shares[: terms.shares]), FEATURES)
+    for i in common:
+        total = total - secrets.mask(secrets.seed_of(common[i], b"mask", digest), FEATURES)
+    read = out_of_units(total, LIMIT, {"w": wire.Shape((FEATURES,), "float64")})["w"] / terms.weights[0]
+    np.testing.assert_allclose(read, own_direction(0), atol=1e-6)
+
+
+# ---- what does not go together
+
+
+def test_what_does_not_go_together_is_refused():
+    secure = fl.SecureAggregation()
+    for settings, why in (
+        ({}, "secure needs clip_norm"),
+        ({"clip_norm": 1.0, "robust": 1}, "robust=1 compares single directions"),
+        ({"clip_norm": 1.0, "resend_params": True}, "resend_params"),
+        ({"clip_norm": 1.0, "names": ["a", "b"]}, "secure hides a client among 5"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            fl.SwitchingStrategy(RULE, secure=secure, **settings)
+    for rule, why in (
+        (ss.SoftmaxSGM(step_size=0.1, tolerance=0.1, robust=1), "robust=1 compares"),
+        (ss.SoftmaxSGM(step_size=0.1, tolerance=0.1, at_clients=Compression(up=TopK(0.5))), "Compression does not go"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            run(FaultyGrid(app_of(), SITES), rule=rule)
+    with pytest.raises(TypeError, match="secure must be a SecureAggregation"):
+        fl.StrategySettings(clip_norm=1.0, secure=True)
+    for wrong in ({"least_clients": 1}, {"least_weight": 0.0}, {"threshold": 0.4}, {"threshold": 1.0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            fl.SecureAggregation(**wrong)
+
+
+def test_it_goes_with_memory_and_settings_that_choose_themselves():
+    grid = Overhearing(app_of(), SITES)
+    strategy = run(grid, 5, ss.SoftmaxSGM(tolerance=0.1), participation=0.7, seed=1)
+    assert strategy.result.state.memory is not None
+    assert (fates(strategy) == Fate.COUNTED).all()
+
+
+@pytest.mark.parametrize("weights", [[0.2] * 5, [0.5, 0.5], [1.0, 0.0], []])
+def test_the_effective_number(weights):
+    assert effective_number(weights) == pytest.approx({5: 5.0, 2: 2.0 - (0.0 in weights), 0: 0.0}[len(weights)])
+
+
+def test_a_masked_run_is_the_compiled_engines_with_a_cap():
+    """As the benchmark of the cap has it; and there the cap is what changes the run."""
+    data = breast_cancer(6)
+    settings = {"alpha": 50.0, "step_size": 0.5, "tolerance": 0.1}
+    options = {"rounds": 4, "batch_size": None}
+    ours = ss.solve(data.problem, data.train, CappedSGM(most=1 / 3, **settings), **options)
+    uncapped = ss.solve(data.problem, data.train, CappedSGM(most=1.0, **settings), **options)
+    strategy = fl.SwitchingStrategy(
+        ss.SoftmaxSGM(**settings), clip_norm=LIMIT, secure=fl.SecureAggregation(least_clients=3)
+    )
+    strategy.start(fl.InProcessGrid(app_of_data(data), 6), fl.initial_arrays(data.problem.start), 4)
+    (theirs,) = strategy.result.last.values()
+    np.testing.assert_allclose(theirs, ours.last, atol=2e-5)
+    assert np.abs(np.asarray(uncapped.last) - theirs).max() > 1e-3
