@@ -55,6 +55,8 @@ class Oracle(ABC):
         processes: how many processes have these devices.
         looks_back: whether ``report`` and ``direction`` can be asked again at another iterate, with the same draws,
             whether there is ``with_all_rows``, and whether local losses may have a ``linear`` part and a ``pull``.
+        guards_rows: whether all that is told of rows is counted: a run then asks for its rounds and for one judging of
+            its answer, and for nothing else.
     """
 
     participants: int
@@ -67,6 +69,7 @@ class Oracle(ABC):
     compiles: ClassVar[bool] = True
     over_devices: ClassVar[bool] = False
     looks_back: ClassVar[bool] = False
+    guards_rows: ClassVar[bool] = False
 
     @property
     def processes(self) -> int:
