@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -9,21 +10,22 @@ from typing import Any
 import numpy as np
 
 from softswitch.clients.private.private_oracle import PrivateOracle
-from softswitch.engines.choice import size_of
 from softswitch.engines.completing import as_in_paper
 from softswitch.engines.request import RunSettings
 from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule, SoftmaxSGM
-from softswitch.method.steps import FallingStep, NormalizedAdam
-from softswitch.problem.problem import Problem
+from softswitch.method.steps import FallingStep
 
 ROUNDS = 100
 """More rounds mean more noise in each."""
 SMOOTHING = 0.8
 """Of remembered reports: what is made of what was told costs nothing."""
-FIRST_STEP = 0.3
-MARGIN = 1.0
-"""λ is below the tolerance by so many deviations of the noise on the client that has most."""
+FIRST_WAY = 1.0
+"""How far a direction of clipped rows can take the parameters in the first round; steps fall to 0 from there."""
+MARGIN = 0.5
+"""λ is below the tolerance by so many deviations of what noise remembered reports have, at the client that has most.
+It need not be more: the largest of noisy numbers is above the largest without noise on average, so that the switch is
+careful already."""
 
 
 def private_settings(told: Mapping[str, Any]) -> RunSettings:
@@ -44,23 +46,28 @@ def private_settings(told: Mapping[str, Any]) -> RunSettings:
     )
 
 
-def private_rule(rule: Rule, problem: Problem, oracle: PrivateOracle, settings: RunSettings) -> Rule:
+def _left_by(memory: Memory | None) -> float:
+    """What is left of the noise on reports by smoothing: the deviation of a running mean of many."""
+    smoothing = 0.0 if memory is None else float(memory.smoothing)
+    return math.sqrt((1 - smoothing) / (1 + smoothing))
+
+
+def private_rule(rule: Rule, oracle: PrivateOracle, settings: RunSettings) -> Rule:
     """The rule with nothing left out.
 
     Args:
         rule: as it was given.
-        problem: what to solve.
         oracle: the clients.
         settings: of the run.
     """
     chosen: dict[str, Any] = {}
     if rule.threshold is None and rule.slack is None:
         deviations = oracle.report_deviations[:, 1:]
-        chosen["threshold"] = rule.tolerance - MARGIN * float(deviations.max(where=np.isfinite(deviations), initial=0))
+        largest = float(deviations.max(where=np.isfinite(deviations), initial=0))
+        chosen["threshold"] = rule.tolerance - MARGIN * largest * _left_by(settings.memory)
     if rule.step_size is None:
-        chosen["step_size"] = FallingStep(first=FIRST_STEP, rounds=settings.rounds)
-        if rule.optimizer is None:
-            chosen["optimizer"] = NormalizedAdam()
+        first = FIRST_WAY / float(oracle.clip_gradient)
+        chosen["step_size"] = FallingStep(first=first, rounds=settings.rounds)
         if isinstance(rule, SoftmaxSGM) and rule.criterion is None:
             chosen["criterion"] = "max"
     return as_in_paper(replace(rule, **chosen), oracle.client_count)

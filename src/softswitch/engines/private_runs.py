@@ -83,7 +83,7 @@ def solve_privately(
     plan = _planned(privacy, clients, settings.rounds, how.local_steps)
     settings = replace(settings, rounds=plan.rounds)
     oracle = private_oracle(problem, clients, plan, how, counts, seed)
-    rule = private_rule(rule, problem, oracle, settings)
+    rule = private_rule(rule, oracle, settings)
     federation = Federation(oracle, problem.start, clients.names, problem.domain)
     asked = request_of(federation, (rule,), settings)
     with ProgressBar(asked.rounds, progress) as bar:
@@ -188,9 +188,13 @@ def _charged(result: Result, oracle: PrivateOracle, plan: PrivatePlan, asked_for
             tuple(float(one) if np.isfinite(one) else None for one in own) for own in oracle.judging_deviations
         ),
     )
-    status = result.status
+    largest = max((one for own in account.deviations for one in own[1:] if one is not None), default=0.0)
+    noisy = f"values on clients' data are of clipped rows, with noise of a deviation of up to {largest:.2g}"
+    status = replace(result.status, message=f"{result.status.message}; {noisy}")
     if asked_for > plan.rounds:
-        why = f"{status.message}. The budget ε = {privacy.epsilon:g} was spent after {plan.rounds} of {asked_for} rounds"
+        why = (
+            f"{status.message}. The budget ε = {privacy.epsilon:g} was spent after {plan.rounds} of {asked_for} rounds"
+        )
         status = replace(status, message=why)
     return replace(result, status=status, history=replace(result.history, per_client=per_client), privacy=account)
 

@@ -165,7 +165,9 @@ def solve(
         looks: dict[str, Any] = {"held_out": held_out, "checkpoints": checkpoints, "warm_start": warm_start}
         looks |= {"lower_bound": lower_bound, "devices": devices, "compute_dtype": compute_dtype, "seconds": seconds}
         looks |= {"replace": replace, "eval_every": eval_every or None}
-        looks |= {name: None if size == "auto" else f"{size}" for name, size in how.batches.items() if name != "replace"}
+        looks |= {
+            name: None if size == "auto" else f"{size}" for name, size in how.batches.items() if name != "replace"
+        }
         refuse_looks(looks)
         checked = checks.seed("seed", seed), checked_callbacks(callbacks)
         return solve_privately(problem, cast(ClientData, clients), rule, privacy, how, told, *checked, progress)

@@ -7,9 +7,23 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from softswitch.clients.client_data import Rows
+
+
+class PrivateChance(NamedTuple):
+    """What the participants of one round draw by, whoever they are.
+
+    Attributes:
+        report_noise: of deviation 1, on what each tells of f and each g.
+        row_keys: for the rows of each one's report and of its local steps; None where all rows are taken.
+        noise_keys: for the noise on each one's gradients, one a local step.
+    """
+
+    report_noise: Float[Array, "m functions"]
+    row_keys: Key[Array, "m steps_and_report"] | None
+    noise_keys: Key[Array, "m steps"]
 
 
 class PrivateDraws(NamedTuple):
@@ -17,11 +31,11 @@ class PrivateDraws(NamedTuple):
 
     Attributes:
         clients: I_k, the participants.
-        keys: one for each of them: for the rows of its report, the noise on that, and both for every local step.
+        chance: what they draw by.
     """
 
     clients: Int[Array, " m"]
-    keys: Key[Array, " m"]
+    chance: PrivateChance
 
 
 class DrawnRows(NamedTuple):

@@ -10,22 +10,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Key
 
 from softswitch.clients.client_data import Rows
 from softswitch.clients.losses import Losses
 from softswitch.clients.oracle import STATIC, Judged, Oracle
 from softswitch.clients.private.mixing import row_mix
-from softswitch.clients.private.private_draws import DrawnRows, PrivateDraws, all_rows, each_by_itself, so_many
+from softswitch.clients.private.private_draws import (
+    DrawnRows,
+    PrivateChance,
+    PrivateDraws,
+    all_rows,
+    each_by_itself,
+    so_many,
+)
 from softswitch.clients.private.row_sums import summed_gradients, summed_values
 from softswitch.clients.sampling import choose_clients, words_to_choose
 from softswitch.clients.slices import map_slices, sum_slices
 from softswitch.method.messages import Decision, LocalLoss, Reports
 from softswitch.problem.parameters import Params
 from softswitch.support.per_client import weighted_sum
-
-FOR_ROWS, FOR_NOISE, FOR_STEPS = 0, 1, 2
-"""Folded into a participant's key."""
 
 
 class NoiseDeviations(NamedTuple):
@@ -111,14 +116,18 @@ class PrivateOracle(Oracle):
         return np.where(counts > 0, float(self.noise.judging) / np.where(counts > 0, counts, 1), np.inf)
 
     def draw(self, key: Array) -> PrivateDraws:
-        """Draw I_k, and a key for each of its members."""
+        """Draw I_k, and what its members draw by."""
         n, m = self.client_count, self.participants
         words = jax.random.bits(jax.random.fold_in(key, 0), (words_to_choose(n, m),), jnp.uint32)
         return self.draw_for(choose_clients(words, n, m), self.chance(key))
 
-    def chance(self, key: Array) -> Key[Array, " m"]:
-        """A key for each participant."""
-        return jax.random.split(jax.random.fold_in(key, 1), self.participants)
+    def chance(self, key: Array) -> PrivateChance:
+        """Noise and keys for each participant; made in bulk, since each generator takes long to compile."""
+        m, steps = self.participants, self.local_steps
+        for_noise, for_rows, for_steps = jax.random.split(jax.random.fold_in(key, 1), 3)
+        noise = jax.random.normal(for_noise, (m, 1 + self.constraints), self.counts.dtype)
+        rows = None if self.sampling == "all" else jax.random.split(for_rows, (m, 1 + steps))
+        return PrivateChance(noise, rows, jax.random.split(for_steps, (m, steps)))
 
     def draw_for(self, clients: Int[Array, " m"], chance: Any) -> PrivateDraws:
         """The given participants, each with its key."""
@@ -127,12 +136,13 @@ class PrivateOracle(Oracle):
     def report(self, params: Params, draws: Any) -> tuple[Reports, Array]:
         """f_i and g_i by rows drawn anew, clipped and with noise; clients keep what they told of g."""
 
-        def one(its: tuple[Array, Array]) -> Array:
-            client, key = its
-            drawn = self._drawn(client, jax.random.fold_in(key, FOR_ROWS))
-            return self._told(params, client, drawn, self.noise.report, jax.random.fold_in(key, FOR_NOISE), self.shares)
+        def one(its: tuple[Array, Any, Array]) -> Array:
+            client, keys, noise = its
+            drawn = self._drawn(client, None if keys is None else keys[0])
+            return self._told(params, client, drawn, self.noise.report * noise, self.shares)
 
-        told: Array = map_slices(one, (draws.clients, draws.keys), self.slice_size)
+        chance = draws.chance
+        told: Array = map_slices(one, (draws.clients, chance.row_keys, chance.report_noise), self.slice_size)
         objective, constraint = told[:, 0], told[:, 1:]
         return Reports(objective, constraint, None, jnp.ones(objective.shape, bool)), constraint
 
@@ -146,7 +156,7 @@ class PrivateOracle(Oracle):
             each = jax.vmap(lambda its: self._local(params, decision.local_loss, step_size, its))(everyone)
             return weighted_sum(each, weights)
 
-        everyone = (draws.clients, draws.keys, kept, decision.local_loss.own)
+        everyone = (draws.clients, draws.chance, kept, decision.local_loss.own)
         total: Params = sum_slices(in_slice, (decision.weights, everyone), self.slice_size)
         return total
 
@@ -154,7 +164,7 @@ class PrivateOracle(Oracle):
         self, params: Params, draws: Any, kept: Array, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
         """Every u_i by itself."""
-        everyone = (draws.clients, draws.keys, kept, decision.local_loss.own)
+        everyone = (draws.clients, draws.chance, kept, decision.local_loss.own)
         each: Params = map_slices(
             lambda its: self._local(params, decision.local_loss, step_size, its), everyone, self.slice_size
         )
@@ -162,36 +172,34 @@ class PrivateOracle(Oracle):
 
     def _local(self, params: Params, loss: LocalLoss, step_size: Any, its: tuple[Any, ...]) -> Params:
         """u_i: the mean of E gradients along the way, each clipped row by row, on fresh rows and with its own noise."""
-        client, key, told, own = its
+        client, chance, told, own = its
         mix, scale = row_mix(loss.with_own(own), told, self.counts[client])
         per_row = scale / self.shares[client]
+        row_keys = None if chance.row_keys is None else chance.row_keys[1:]
 
-        def step(total: Params, number: Array) -> tuple[Params, None]:
-            own_key = jax.random.fold_in(jax.random.fold_in(key, FOR_STEPS), number)
+        def step(total: Params, keys: tuple[Any, Array]) -> tuple[Params, None]:
             here = jax.tree.map(lambda w, s: w - jnp.asarray(step_size, w.dtype) * s, params, total)
-            drawn = self._drawn(client, jax.random.fold_in(own_key, FOR_ROWS))
+            drawn = self._drawn(client, keys[0])
             batch = self.rows.take(drawn.indices, drawn.counted)
             summed = summed_gradients(self.losses, here, batch, drawn.counted, mix, self.clip_gradient)
-            noised = _with_noise(summed, self.noise.step, jax.random.fold_in(own_key, FOR_NOISE))
+            noised = _with_noise(summed, self.noise.step, keys[1])
             return jax.tree.map(lambda s, part: s + per_row.astype(s.dtype) * part, total, noised), None
 
-        total, _ = lax.scan(step, jax.tree.map(jnp.zeros_like, params), jnp.arange(self.local_steps))
+        total, _ = lax.scan(step, jax.tree.map(jnp.zeros_like, params), (row_keys, chance.noise_keys))
         return jax.tree.map(lambda part: part / self.local_steps, total)
 
-    def _drawn(self, client: Array, key: Array) -> DrawnRows:
+    def _drawn(self, client: Array, key: Any) -> DrawnRows:
         if self.sampling == "all":
             return all_rows(self.rows, client, self.width)
         if self.sampling == "poisson":
             return each_by_itself(self.rows, client, self.width, self.capacity, key, self.rate)
         return so_many(self.rows, client, self.width, self.capacity, key, self.taken[client])
 
-    def _told(
-        self, params: Params, client: Array, drawn: DrawnRows, deviation: Array, key: Array, shares: Array
-    ) -> Array:
+    def _told(self, params: Params, client: Array, drawn: DrawnRows, noise: Array, shares: Array) -> Array:
         """f and g of one client: a sum with noise, over how many rows there would be; −∞ where there are none."""
         batch = self.rows.take(drawn.indices, drawn.counted)
         summed = summed_values(self.losses, params, batch, drawn.counted, self.clip_value)
-        noised = _with_noise(summed, deviation, key)
+        noised = summed + noise.astype(summed.dtype)
         counts = (self.counts[client] * shares[client]).astype(noised.dtype)
         return jnp.where(counts > 0, noised / jnp.where(counts > 0, counts, 1), -jnp.inf)
 
@@ -216,20 +224,17 @@ def _judged(oracle: PrivateOracle, params: Params, key: Array) -> Array:
     everyone = jnp.arange(oracle.client_count, dtype=jnp.int32)
 
     def one(its: tuple[Array, Array]) -> Array:
-        client, own = its
+        client, noise = its
         drawn = all_rows(oracle.rows, client, oracle.width)
-        return oracle._told(params, client, drawn, oracle.noise.judging, own, jnp.ones_like(oracle.shares))
+        return oracle._told(params, client, drawn, oracle.noise.judging * noise, jnp.ones_like(oracle.shares))
 
-    told: Array = map_slices(one, (everyone, jax.random.split(key, oracle.client_count)), oracle.slice_size)
+    noise = jax.random.normal(key, oracle.counts.shape, oracle.counts.dtype)
+    told: Array = map_slices(one, (everyone, noise), oracle.slice_size)
     return told
 
 
 def _with_noise(tree: Any, deviation: Array, key: Array) -> Any:
     """The same with Gaussian noise of this deviation on every number."""
-    leaves, form = jax.tree.flatten(tree)
-    keys = jax.random.split(key, len(leaves))
-    noised = [
-        leaf + deviation.astype(leaf.dtype) * jax.random.normal(own, leaf.shape, leaf.dtype)
-        for own, leaf in zip(keys, leaves, strict=True)
-    ]
-    return jax.tree.unflatten(form, noised)
+    flat, unravel = ravel_pytree(tree)
+    noised: Any = unravel(flat + deviation.astype(flat.dtype) * jax.random.normal(key, flat.shape, flat.dtype))
+    return noised

@@ -37,12 +37,12 @@ class RecordPrivacy:
 
     epsilon: float | None = None
     delta: float = 1e-5
-    clip_value: float = 2.0
-    clip_gradient: float = 1.0
+    clip_value: float = 3.0
+    clip_gradient: float = 2.0
     sampling: str = "poisson"
     rate: float = 1.0
     noise: float | None = None
-    report_share: float = 0.3
+    report_share: float = 0.5
     judging_share: float = 0.05
     public_sizes: bool = True
     sizes_share: float = 0.05

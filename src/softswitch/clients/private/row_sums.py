@@ -44,7 +44,12 @@ def summed_values(
 
 
 def summed_gradients(
-    losses: Losses, params: Params, batch: Batch, counted: Bool[Array, " rows"], mix: Float[Array, " functions"], clip: Any
+    losses: Losses,
+    params: Params,
+    batch: Batch,
+    counted: Bool[Array, " rows"],
+    mix: Float[Array, " functions"],
+    clip: Any,
 ) -> Params:
     """Σ over the rows that are counted of the gradient of <mix, (f, g)> on each, none longer than ``clip``.
 

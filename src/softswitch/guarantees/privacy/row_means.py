@@ -27,8 +27,8 @@ def concerned_rows(problem: Problem, clients: ClientData) -> np.ndarray:
     if losses.pools:
         raise ValueError(
             "a PooledConstraint is no mean over rows, and cannot be told privately. Where the sizes of the groups are "
-            "public, a gap between two groups is two constraints that are: parity_sides and opportunity_sides of "
-            "softswitch.tasks.fairness"
+            "public, a gap between two groups is two constraints that are: gap_sides and side_of_rows of "
+            "softswitch.tasks.fair_sides"
         )
     found = RowValues(problem, clients, problem.start)
     _check_means(found.kinds, "constraint")
@@ -45,5 +45,5 @@ def _check_means(kinds: tuple[Kind, ...], name: str) -> None:
             raise ValueError(
                 f"the {function} is no mean over rows, and cannot be told privately: a single row's part in it is not "
                 "known. Write it as a mean over (some) rows; a gap between two groups as two constraints, one for each "
-                "side: parity_sides and opportunity_sides of softswitch.tasks.fairness"
+                "side: gap_sides and side_of_rows of softswitch.tasks.fair_sides"
             )

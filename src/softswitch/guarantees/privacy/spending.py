@@ -13,7 +13,7 @@ from softswitch.clients.private.releases import Drawing, NoiseLevels, Releases
 from softswitch.guarantees.privacy.accountant import epsilon_of
 from softswitch.results.history import ClientHistory
 
-POINTS = 24
+POINTS = 12
 """ε is computed after so many different numbers of rounds at most, and taken from the next larger one between."""
 
 
@@ -41,9 +41,7 @@ def _even(rounds: int) -> set[int]:
     return {math.ceil(rounds * i / POINTS) for i in range(1, POINTS)}
 
 
-def with_spending(
-    told: ClientHistory, clients: int, curves: Sequence[np.ndarray]
-) -> tuple[ClientHistory, np.ndarray]:
+def with_spending(told: ClientHistory, clients: int, curves: Sequence[np.ndarray]) -> tuple[ClientHistory, np.ndarray]:
     """The rounds with what each participant had spent after them; and in how many rounds each client took part.
 
     Args:
