@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from softswitch.clients.federation import Federation as Federation
     from softswitch.clients.oracle import Oracle as Oracle
     from softswitch.clients.parts import Parts as Parts
+    from softswitch.clients.private.privacy_account import PrivacyAccount as PrivacyAccount
     from softswitch.clients.private.record_privacy import RecordPrivacy as RecordPrivacy
     from softswitch.clients.round_by_round import RoundByRound as RoundByRound
     from softswitch.clients.splits import split_by_column as split_by_column
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
     from softswitch.results.history import Fate as Fate
     from softswitch.results.history import History as History
     from softswitch.results.lower_bound import LowerBound as LowerBound
-    from softswitch.results.privacy_account import PrivacyAccount as PrivacyAccount
     from softswitch.results.result import Result as Result
     from softswitch.results.status import Status as Status
     from softswitch.results.status import StatusCode as StatusCode
@@ -114,7 +114,7 @@ _PLACES = {
     "Plan": "guarantees.theory.plan",
     "PooledConstraint": "problem.pooled",
     "PrimalDual": "method.rules",
-    "PrivacyAccount": "results.privacy_account",
+    "PrivacyAccount": "clients.private.privacy_account",
     "Problem": "problem.problem",
     "RateClassifier": "tables.estimators.classifiers",
     "Reach": "guarantees.unseen_rows.beforehand",

@@ -12,7 +12,7 @@ from softswitch.clients import evaluation
 from softswitch.clients.private.private_oracle import PrivateOracle
 from softswitch.clients.private.releases import Drawing
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
-from softswitch.engines.private_runs import _planned, private_oracle
+from softswitch.engines.private.private_runs import _planned, private_oracle
 from softswitch.guarantees.privacy.accountant import epsilon_of
 from softswitch.guarantees.privacy.row_means import concerned_rows
 from softswitch.runs.folder import open_run, write_result
@@ -85,7 +85,9 @@ def test_reports_and_directions_have_the_noise_that_is_counted(settings):
     @jax.vmap
     def once(key):
         reports, kept = oracle.report(w, oracle.draw(key))
-        return reports.constraint[:, 0], oracle.directions(w, oracle.draw(key), kept, decision(oracle, False), True, 0.1)
+        return reports.constraint[:, 0], oracle.directions(
+            w, oracle.draw(key), kept, decision(oracle, False), True, 0.1
+        )
 
     reports, directions = once(jax.random.split(jax.random.key(1), 600))
     counts = concerned_rows(PROBLEM, CLIENTS)[:, 1]
@@ -128,7 +130,9 @@ def test_nothing_else_looks_at_rows(monkeypatch):
     for name in ("compiled_values", "pooled_value", "values"):
         monkeypatch.setattr(evaluation, name, lambda *args, **kwargs: looked.append(1))
     impossible = dataclasses.replace(RULE, tolerance=1e-4)
-    monkeypatch.setattr("softswitch.engines.private_runs.concerned_rows", lambda problem, clients: np.full((3, 2), 100))
+    monkeypatch.setattr(
+        "softswitch.engines.private.private_runs.concerned_rows", lambda problem, clients: np.full((3, 2), 100)
+    )
     found = ss.solve(PROBLEM, CLIENTS, impossible, privacy=PRIVACY, rounds=5, progress=False)
     assert found.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
     assert (judged, looked) == ([1], [])
@@ -166,10 +170,7 @@ def test_sizes_that_are_no_public_matter_are_told_with_noise_and_counted():
     plan = _planned(privacy, CLIENTS, 10, 1)
     truth = concerned_rows(PROBLEM, CLIENTS)
     told = np.stack(
-        [
-            private_oracle(PROBLEM, CLIENTS, plan, TakingPart(), truth, seed).counts - truth
-            for seed in range(40)
-        ]
+        [private_oracle(PROBLEM, CLIENTS, plan, TakingPart(), truth, seed).counts - truth for seed in range(40)]
     )
     np.testing.assert_allclose(told.std(), plan.levels.sizes * np.sqrt(2), rtol=0.15)
     found = ss.solve(PROBLEM, CLIENTS, RULE, privacy=privacy, rounds=10, progress=False)
@@ -225,7 +226,7 @@ def test_functions_that_are_no_means_over_rows_are_refused_with_the_way_out():
     gap = ss.Problem(lambda w, b: class_loss(w, b, 0), demographic_parity(predict), jnp.zeros(4))
     with pytest.raises(ValueError, match="gap_sides and side_of_rows"):
         ss.solve(gap, data, RULE, privacy=PRIVACY)
-    squared = ss.Problem(lambda w, b: class_loss(w, b, 0) ** 2, lambda w, b: class_loss(w, b, 1), jnp.zeros(4))
+    squared = ss.Problem(lambda w, b: ((b["x"] @ w) @ b["weight"]) ** 2, lambda w, b: class_loss(w, b, 1), jnp.zeros(4))
     with pytest.raises(ValueError, match="the objective is no mean over rows"):
         ss.solve(squared, data, RULE, privacy=PRIVACY)
 

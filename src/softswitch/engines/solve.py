@@ -18,7 +18,7 @@ from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
 from softswitch.engines.choice import size_of
 from softswitch.engines.completing import completed, completed_for
 from softswitch.engines.loop import run
-from softswitch.engines.private_runs import check_private, refuse_looks, solve_privately
+from softswitch.engines.private.private_runs import check_private, refuse_looks, solve_privately
 from softswitch.engines.request import Request, request, request_of
 from softswitch.engines.warm_start import WarmStart
 from softswitch.guarantees.optimality.best_possible import with_lower_bound

@@ -255,8 +255,8 @@ class Certificate:
             )
         if self.epsilon is not None:
             said.append(
-                f"Of held-out rows only sums with noise were used, which the limits include: every row is (ε, δ)-private "
-                f"with ε = {number(self.epsilon)}, δ = {self.delta:.2g}."
+                "Of held-out rows only sums with noise were used, which the limits include: every row is "
+                f"(ε, δ)-private with ε = {number(self.epsilon)}, δ = {self.delta:.2g}."
             )
         if self.approximate or self.approximate_objective:
             said.append("≈ Approximate bounds: no range of the losses is known, or they are not means over rows.")

@@ -12,6 +12,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from softswitch.clients.oracle import Judged
+from softswitch.clients.private.privacy_account import PrivacyAccount
 from softswitch.method.describing import describe_rule, rule_described, same_rule
 from softswitch.method.round import State, start
 from softswitch.method.rules import Rule
@@ -23,7 +24,6 @@ from softswitch.results.history import History
 from softswitch.results.improvement import quality
 from softswitch.results.lower_bound import LowerBound
 from softswitch.results.one_cycle import Cycle
-from softswitch.results.privacy_account import PrivacyAccount
 from softswitch.results.status import Status, StatusCode, status_of_model
 from softswitch.support.capped_files import TENSORS, check_size, or_damaged
 from softswitch.support.set_aside import worst_but

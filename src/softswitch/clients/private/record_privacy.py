@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 from softswitch.support import checks
 
 SAMPLING = ("poisson", "fixed")

@@ -75,7 +75,8 @@ class NoiseLevels(NamedTuple):
         drawn = step * math.sqrt(privacy.step_share / max(1, planned.steps))
         whole = drawn / privacy.rate
         if privacy.epsilon is not None:
-            whole = 1 / math.sqrt(2 * concentrated(privacy.epsilon, privacy.delta))
+            distance = 2 if privacy.sampling == "fixed" else 1  # by which a row changes a sum, in clips
+            whole = distance / math.sqrt(2 * concentrated(privacy.epsilon, privacy.delta))
         return cls(
             drawn * math.sqrt(max(1, planned.reports) / privacy.report_share),
             step,

@@ -13,6 +13,7 @@ import numpy as np
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
 from softswitch.clients.losses import Losses
+from softswitch.clients.private.privacy_account import PrivacyAccount
 from softswitch.clients.private.private_draws import capacity_for
 from softswitch.clients.private.private_oracle import NoiseDeviations, PrivateOracle
 from softswitch.clients.private.record_privacy import RecordPrivacy
@@ -20,14 +21,13 @@ from softswitch.clients.private.releases import Drawing, NoiseLevels, Releases, 
 from softswitch.clients.slices import slice_size
 from softswitch.clients.taking_part import TakingPart, participants_of
 from softswitch.engines.loop import run
-from softswitch.engines.private_choice import private_rule, private_settings
-from softswitch.engines.request import RunSettings, request_of
+from softswitch.engines.private.private_choice import private_rule, private_settings
+from softswitch.engines.request import request_of
 from softswitch.guarantees.privacy.accountant import epsilon_of, levels_for, rounds_within
 from softswitch.guarantees.privacy.row_means import concerned_rows
 from softswitch.guarantees.privacy.spending import spent_by_rounds, with_spending
 from softswitch.method.rules import Rule
 from softswitch.problem.problem import Problem
-from softswitch.results.privacy_account import PrivacyAccount
 from softswitch.results.result import Result
 from softswitch.runs.watching import Callback, ProgressBar
 from softswitch.support import checks
