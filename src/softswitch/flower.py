@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from softswitch.engines.flower.members.client_policy import ClientPolicy as ClientPolicy
     from softswitch.engines.flower.members.listed import ListedClient as ListedClient
     from softswitch.engines.flower.numpy_client import NumpyClient as NumpyClient
+    from softswitch.engines.flower.private.private_client import PrivateClient as PrivateClient
+    from softswitch.engines.flower.private.private_client import RowByRow as RowByRow
     from softswitch.engines.flower.server_app import server_app as server_app
     from softswitch.engines.flower.strategy import SwitchingStrategy as SwitchingStrategy
     from softswitch.engines.flower.strategy_settings import StrategySettings as StrategySettings
@@ -33,7 +35,9 @@ _PLACES = {
     "ListedClient": "engines.flower.members.listed",
     "LocalOracle": "engines.flower.local",
     "NumpyClient": "engines.flower.numpy_client",
+    "PrivateClient": "engines.flower.private.private_client",
     "Refused": "engines.flower.local",
+    "RowByRow": "engines.flower.private.private_client",
     "StrategySettings": "engines.flower.strategy_settings",
     "SwitchingStrategy": "engines.flower.strategy",
     "Task": "engines.flower.local",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import platform
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -137,7 +138,9 @@ def _heard(result: Result) -> dict[str, Sequence[Any]]:
 
 def _spent(result: Result) -> dict[str, Sequence[Any]]:
     """What the run cost each client's rows, where these are kept private."""
-    return {} if result.privacy is None else {"epsilon": list(result.privacy.epsilon)}
+    if result.privacy is None:
+        return {}
+    return {"epsilon": [math.nan if own is None else own for own in result.privacy.epsilon]}
 
 
 def _or_none(value: float) -> float | None:

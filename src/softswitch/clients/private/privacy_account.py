@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,11 +13,14 @@ from softswitch.support.text import number
 class PrivacyAccount:
     """What was told of rows in a run, and how much any single row can be known by it.
 
+    Over Flower clients count for themselves, and tell only what they have spent: the rest is then left out.
+
     Attributes:
-        epsilon: ε of each client, of all that it told; the judging of the answer is part of it.
+        epsilon: ε of each client, of all that it told; the judging of the answer is part of it. None for a client that
+            keeps no count: it promises nothing.
         delta: δ of all of them.
-        budget: the ε that a client may spend; None where noise was given instead.
         neighbours: which two data sets are that hard to tell apart, in words.
+        budget: the ε that a client may spend; None where noise was given instead.
         sampling: how rows were drawn: "poisson" or "fixed",
         rate: and each row's probability.
         releases: how often each client told what.
@@ -30,48 +32,40 @@ class PrivacyAccount:
             None for what a client does not have.
     """
 
-    epsilon: tuple[float, ...]
+    epsilon: tuple[float | None, ...]
     delta: float
-    budget: float | None
     neighbours: str
-    sampling: str
-    rate: float
-    releases: tuple[Releases, ...]
-    noise: NoiseLevels
-    clip_value: float
-    clip_gradient: float
-    public_sizes: bool
+    budget: float | None = None
+    sampling: str | None = None
+    rate: float | None = None
+    releases: tuple[Releases, ...] = ()
+    noise: NoiseLevels | None = None
+    clip_value: float | None = None
+    clip_gradient: float | None = None
+    public_sizes: bool | None = None
     deviations: tuple[tuple[float | None, ...], ...] = ()
 
     @property
     def worst_epsilon(self) -> float:
-        """The largest ε of any client."""
-        return max(self.epsilon, default=0.0)
+        """The largest ε of any client that keeps count."""
+        return max((own for own in self.epsilon if own is not None), default=0.0)
 
     def __str__(self) -> str:
         budget = "" if self.budget is None else f" of a budget of {number(self.budget)}"
-        sizes = "numbers of rows are public" if self.public_sizes else "numbers of rows were told with noise"
-        return (
+        said = (
             f"every row is (ε, δ)-private with ε = {number(self.worst_epsilon)}{budget} at the client that told most, "
-            f"δ = {self.delta:.2g}; compared are data in which {self.neighbours}; {sizes}"
+            f"δ = {self.delta:.2g}; compared are data in which {self.neighbours}"
         )
-
-    def lines(self, names: Sequence[Any]) -> list[tuple[str, str, str]]:
-        """For a table: every client's name, its ε, and what it told.
-
-        Args:
-            names: the clients' labels.
-        """
-        told = [
-            f"{own.reports:,} reports, {own.steps:,} gradients, {own.judgings} judging{'s' * (own.judgings != 1)}"
-            + (", sizes" if own.sizes else "")
-            for own in self.releases
-        ]
-        return [(str(name), number(own), what) for name, own, what in zip(names, self.epsilon, told, strict=True)]
+        if self.public_sizes is not None:
+            sizes = "numbers of rows are public" if self.public_sizes else "numbers of rows were told with noise"
+            said = f"{said}; {sizes}"
+        without = sum(own is None for own in self.epsilon)
+        return f"{said}; but {without} of {len(self.epsilon)} clients promise nothing" if without else said
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {**asdict(self), "releases": [own._asdict() for own in self.releases], "noise": self.noise._asdict()}
+        noise = None if self.noise is None else self.noise._asdict()
+        return {**asdict(self), "releases": [own._asdict() for own in self.releases], "noise": noise}
 
     @classmethod
     def from_dict(cls, told: dict[str, Any]) -> PrivacyAccount:
@@ -85,7 +79,7 @@ class PrivacyAccount:
                 **told,
                 "epsilon": tuple(told["epsilon"]),
                 "releases": tuple(Releases(**own) for own in told["releases"]),
-                "noise": NoiseLevels(**told["noise"]),
-                "deviations": tuple(tuple(own) for own in told.get("deviations", ())),
+                "noise": None if told["noise"] is None else NoiseLevels(**told["noise"]),
+                "deviations": tuple(tuple(own) for own in told["deviations"]),
             }
         )

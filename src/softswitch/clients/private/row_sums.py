@@ -34,13 +34,28 @@ def summed_values(
         clip: how long what a row tells is at most.
     """
 
-    def one(row: Batch) -> Array:
-        told = losses.both(params, alone(row, float_dtype(params)))
+    def one(told: Array) -> Array:
         told = jnp.where(jnp.isposinf(told), jnp.finfo(told.dtype).max, told)
         return shortened(jnp.where(jnp.isfinite(told), told, 0), clip)
 
-    told: Array = map_slices(one, without_weight(batch), AT_ONCE)
+    told = jax.vmap(one)(told_by_rows(losses, params, batch))
     return jnp.where(counted[:, None], told, 0).sum(axis=0)
+
+
+def told_by_rows(losses: Losses, params: Params, batch: Batch) -> Float[Array, "rows functions"]:
+    """f and all g on every single row.
+
+    Args:
+        losses: the functions.
+        params: where.
+        batch: rows, as columns; weights are not looked at.
+    """
+
+    def one(row: Batch) -> Array:
+        return losses.both(params, alone(row, float_dtype(params)))
+
+    told: Array = map_slices(one, without_weight(batch), AT_ONCE)
+    return told
 
 
 def summed_gradients(

@@ -1,9 +1,9 @@
 """Where a mean lies of which only a sum with Gaussian noise is known: limits that include the noise.
 
 Of n rows with values in [0, 1] a sum S is told as S + s·Z. With error probabilities e/2 each, S is at most what was
-told plus s·z(1 − e/2); and the mean that the rows were drawn from is at most what so large a sum allows: by the binomial
-distribution where every row has one of two values, by Chernoff's bound, exp(−n·kl(S/n, p)), where it is anything
-between. So the limit holds but for a probability of e, whatever the noise came to.
+told plus s·z(1 − e/2); and the mean that the rows were drawn from is at most what so large a sum allows: by the
+binomial distribution where every row has one of two values, by Chernoff's bound, exp(−n·kl(S/n, p)), where it is
+anything between. So the limit holds but for a probability of e, whatever the noise came to.
 """
 
 from __future__ import annotations
