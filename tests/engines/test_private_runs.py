@@ -256,3 +256,27 @@ def test_what_was_spent_is_saved_and_shown(result, tmp_path):
     text = write_report([tmp_path / "run"]).read_text()
     assert "<h2>Privacy</h2>" in text
     assert "ε spent" in text
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ss.Penalty(tolerance=0.4, step_size=0.3, penalty=5.0),
+        ss.PrimalDual(tolerance=0.4, step_size=0.3, multiplier=1.0, dual_step_size=0.1),
+        ss.SoftmaxSGM(tolerance=0.4, soft=5.0),
+        ss.SoftmaxSGM(tolerance=0.4, robust=1),
+    ],
+)
+def test_rules_of_every_kind_learn_privately(rule):
+    start = ss.evaluate(PROBLEM, CLIENTS, PROBLEM.start)
+    found = ss.solve(PROBLEM, CLIENTS, rule, privacy=PRIVACY, rounds=30, progress=False)
+    objective, constraint = ss.evaluate(PROBLEM, CLIENTS, found.params)
+    assert constraint.max() < 0.9 * start[1].max()
+    assert objective.max() < start[0].max() + 0.1
+    assert found.privacy.worst_epsilon <= 4
+
+
+def test_models_are_not_chosen_by_rows_uncounted():
+    parts = ss.Parts(CLIENTS, CLIENTS, CLIENTS)
+    with pytest.raises(ValueError, match="privacy must be left out where models are chosen"):
+        ss.solve_certified(PROBLEM, parts, RULE, privacy=PRIVACY)

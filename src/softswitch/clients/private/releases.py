@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from softswitch.clients.private.record_privacy import RecordPrivacy
 
+TOO_FEW = 4.0
+"""A size told with noise that is not above so many deviations of it is taken for none."""
+
 
 class Releases(NamedTuple):
     """How often a client told something of its rows.

@@ -20,7 +20,7 @@ ROUNDS = 100
 """More rounds mean more noise in each."""
 SMOOTHING = 0.8
 """Of remembered reports: what is made of what was told costs nothing."""
-FIRST_WAY = 1.0
+FIRST_WAY = 2.0
 """How far a direction of clipped rows can take the parameters in the first round; steps fall to 0 from there."""
 MARGIN = 0.5
 """λ is below the tolerance by so many deviations of what noise remembered reports have, at the client that has most.

@@ -17,7 +17,7 @@ from softswitch.clients.private.privacy_account import PrivacyAccount
 from softswitch.clients.private.private_draws import capacity_for
 from softswitch.clients.private.private_oracle import NoiseDeviations, PrivateOracle
 from softswitch.clients.private.record_privacy import RecordPrivacy
-from softswitch.clients.private.releases import Drawing, NoiseLevels, Releases, rows_taken
+from softswitch.clients.private.releases import TOO_FEW, Drawing, NoiseLevels, Releases, rows_taken
 from softswitch.clients.slices import slice_size
 from softswitch.clients.taking_part import TakingPart, participants_of
 from softswitch.engines.loop import run
@@ -34,8 +34,6 @@ from softswitch.support import checks
 
 FOR_JUDGING, FOR_SIZES = 0x7FFFFFFE, 0x7FFFFFFD
 """Folded into a run's key for the noise on judgings and on sizes: no round has these numbers."""
-TOO_FEW = 4.0
-"""A size told with noise that is not above so many deviations of it is taken for none."""
 
 
 class PrivatePlan(NamedTuple):
@@ -166,8 +164,9 @@ def _charged(result: Result, oracle: PrivateOracle, plan: PrivatePlan, asked_for
     told = result.history.per_client
     assert told is not None
     most = int(np.bincount(told.clients.ravel(), minlength=1).max())
-    curves = [spent_by_rounds(privacy, levels, drawing, most, steps) for drawing in plan.drawings]
-    per_client, rounds = with_spending(told, oracle.client_count, curves)
+    kinds = sorted(set(plan.drawings))
+    curves = np.stack([spent_by_rounds(privacy, levels, drawing, most, steps) for drawing in kinds])
+    per_client, rounds = with_spending(told, curves, np.array([kinds.index(own) for own in plan.drawings]))
     releases = [Releases.planned(privacy, int(many), steps) for many in rounds]
     spent = [
         epsilon_of(own, levels, drawing, privacy.delta) for own, drawing in zip(releases, plan.drawings, strict=True)

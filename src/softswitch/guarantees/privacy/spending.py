@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -41,18 +40,18 @@ def _even(rounds: int) -> set[int]:
     return {math.ceil(rounds * i / POINTS) for i in range(1, POINTS)}
 
 
-def with_spending(told: ClientHistory, clients: int, curves: Sequence[np.ndarray]) -> tuple[ClientHistory, np.ndarray]:
+def with_spending(told: ClientHistory, curves: np.ndarray, kinds: np.ndarray) -> tuple[ClientHistory, np.ndarray]:
     """The rounds with what each participant had spent after them; and in how many rounds each client took part.
 
     Args:
         told: who took part in which round.
-        clients: how many there are.
-        curves: of each client, what so many rounds cost it.
+        curves: what so many rounds cost, one row a kind of client.
+        kinds: of which kind each client is.
     """
-    so_far = np.zeros(clients, int)
+    so_far = np.zeros(len(kinds), int)
     spent = np.full(told.clients.shape, np.nan)
     for k, participants in enumerate(told.clients):
-        there = participants >= 0
-        so_far[participants[there]] += 1
-        spent[k, there] = [curves[i][so_far[i]] for i in participants[there]]
+        own = participants[participants >= 0]
+        so_far[own] += 1
+        spent[k, participants >= 0] = curves[kinds[own], so_far[own]]
     return replace(told, epsilon=spent), so_far

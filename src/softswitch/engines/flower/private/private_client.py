@@ -12,7 +12,7 @@ import numpy as np
 
 from softswitch.clients.private.mixing import row_mix
 from softswitch.clients.private.record_privacy import RecordPrivacy
-from softswitch.clients.private.releases import Drawing, Releases, rows_taken
+from softswitch.clients.private.releases import TOO_FEW, Drawing, Releases, rows_taken
 from softswitch.clients.private.secret_noise import secret_choice, secret_draw, secret_normals
 from softswitch.engines.flower.local import LocalOracle, Refused, Task, given_or_own
 from softswitch.engines.flower.private.spent_budget import SpentBudget
@@ -26,8 +26,6 @@ from softswitch.support import checks
 
 logger = logging.getLogger("softswitch.flower")
 Made = TypeVar("Made")
-TOO_FEW = 4.0
-"""A size told with noise that is not above so many deviations of it is taken for none."""
 ATTEMPTS = 3
 """At so many parameters it is tried whether functions are means over rows."""
 

@@ -24,7 +24,7 @@ class SpentBudget:
         file: where to count; it is made where there is none. All runs count together.
         privacy: the settings.
         drawing: how rows are drawn.
-        planned: the releases that noise is found for: within them nothing need be computed.
+        planned: the releases that noise is found for: as many of each kind are allowed, and nothing need be computed.
 
     Attributes:
         levels: the noise on each kind of release: found once, and then kept in the file. A client's process may start
@@ -70,7 +70,7 @@ class SpentBudget:
             before = Releases(*told["releases"])
             after = before._replace(**{kind: getattr(before, kind) + many for kind, many in more.items()})
             if not self._allows(after):
-                raise Refused(f"its privacy budget of {self._privacy.epsilon:g} does not allow another answer")
+                raise Refused(f"its privacy budget of {self._privacy.epsilon:g} does not allow another such answer")
             self._write({**told, "releases": list(after)})
 
     def once(self, make: Callable[[], list[float]]) -> list[float]:
@@ -90,8 +90,8 @@ class SpentBudget:
     def _allows(self, after: Releases) -> bool:
         if self._privacy.epsilon is None:
             return True
-        if self._privacy.noise is None and all(a <= b for a, b in zip(after, self._planned, strict=True)):
-            return True
+        if self._privacy.noise is None:  # it was found for these: more of one kind would take from another
+            return all(many <= most for many, most in zip(after, self._planned, strict=True))
         return self._epsilon(after) <= self._privacy.epsilon
 
     def _epsilon(self, releases: Releases) -> float:
