@@ -1,6 +1,7 @@
 """What privacy costs: the worst client's objective and constraint at several ε against none, on true rows.
 
-``python -m benchmarks.privacy [--seeds 10] [--quick] [--figure docs/images/privacy.png]``; needs ``dp-accounting``.
+``python -m benchmarks.privacy [--seeds 10] [--quick] [--only opportunity] [--clip-value 10] [--figure FILE]``; needs
+``dp-accounting``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from softswitch.tasks.neyman_pearson import neyman_pearson
 
 BUDGETS = (None, 8.0, 3.0, 1.0)
 FEATURES = 10
+CLIP_VALUE = ss.RecordPrivacy(epsilon=1).clip_value
 
 
 class Outcome(NamedTuple):
@@ -84,20 +86,21 @@ TASKS = (
 )
 
 
-def outcome(task: PrivateTask, budget: float | None, seed: int) -> Outcome:
+def outcome(task: PrivateTask, budget: float | None, seed: int, clip_value: float = CLIP_VALUE) -> Outcome:
     """One run, judged on the rows as they are.
 
     Args:
         task: what to solve.
         budget: ε; None: without privacy.
         seed: of the data and of the run.
+        clip_value: how long what one row tells is at most.
     """
     problem, clients = task.make(seed)
     rule = ss.SoftmaxSGM(tolerance=task.bound)
     if budget is None:
         result = ss.solve(problem, clients, rule, seed=seed, lower_bound=False, progress=False)
     else:
-        privacy = ss.RecordPrivacy(epsilon=budget)
+        privacy = ss.RecordPrivacy(epsilon=budget, clip_value=clip_value)
         result = ss.solve(problem, clients, rule, seed=seed, privacy=privacy, progress=False)
     objective, constraint = ss.evaluate(problem, clients, result.params)
     return Outcome(float(objective.max()), float(constraint.max()), float(result.client_constraint.max()))
@@ -108,16 +111,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--quick", action="store_true", help="two tasks, two seeds")
+    parser.add_argument("--only", default="", help="tasks whose name has this")
+    parser.add_argument("--clip-value", type=float, default=CLIP_VALUE)
     parser.add_argument("--figure")
     asked = parser.parse_args()
-    tasks = [task for task in TASKS if task.in_quick or not asked.quick]
+    tasks = [task for task in TASKS if (task.in_quick or not asked.quick) and asked.only in task.name]
     seeds = 2 if asked.quick else asked.seeds
     table = Table("task", "ε", "F", "G (bound)", "G at most", "within the bound", title=f"{seeds} seeds, δ = 1e-5")
     found = {}
     console = Console(width=120)
     for task in tasks:
         for budget in BUDGETS:
-            runs = [outcome(task, budget, seed) for seed in range(seeds)]
+            runs = [outcome(task, budget, seed, asked.clip_value) for seed in range(seeds)]
             found[task.name, budget] = runs
             objective, constraint = (np.array([getattr(run, name) for run in runs]) for name in Outcome._fields[:2])
             table.add_row(

@@ -244,6 +244,14 @@ def test_two_sides_are_the_gap():
         assert (concerned_rows(sides, data)[:, 1] == [120, 0 if lacking else 80]).all()
 
 
+def test_a_clip_below_what_rows_may_tell_is_a_finding():
+    wide = dataclasses.replace(PROBLEM, constraint_range=(0.0, 7.0))
+    for clip, found in ((3.0, True), (7.0, False)):
+        privacy = dataclasses.replace(PRIVACY, clip_value=clip)
+        result = ss.solve(wide, CLIENTS, RULE, privacy=privacy, rounds=30, progress=False)
+        assert any(one.illness == "rows are clipped" for one in result.diagnosis) is found
+
+
 def test_what_was_spent_is_saved_and_shown(result, tmp_path):
     result.save(tmp_path / "saved")
     again = ss.Result.load(tmp_path / "saved")

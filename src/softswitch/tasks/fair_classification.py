@@ -88,7 +88,9 @@ def adult(
     if sides is not None:
         if constraint is not None:
             raise ValueError("constraint must be left out where sides are given: they are the constraint")
-        return Adult(Problem(objective, gap_sides(probability), network(x.shape[1], hidden, seed=seed)), *data)
+        largest = max(float(jnp.abs(part.rows.columns[SIDE]).max()) for part in data)
+        start = network(x.shape[1], hidden, seed=seed)
+        return Adult(Problem(objective, gap_sides(probability), start, constraint_range=(-largest, largest)), *data)
     gap = demographic_parity(probability) if constraint is None else constraint
     bounds = (0.0, 1.0) if gap.gaps else None  # of probabilities
     return Adult(Problem(objective, gap, network(x.shape[1], hidden, seed=seed), constraint_range=bounds), *data)

@@ -3,7 +3,9 @@
 |mean π of the protected − mean π of the rest| ≤ ε says that the difference is at most ε, and at least −ε. With known
 sizes of the groups the difference is a mean over rows of π times a number of each row's own, its ``side``: a client's
 rows over those of the row's group, and negative outside of the protected one. So it can be clipped row by row, as
-``RecordPrivacy`` does, which a gap cannot. The sizes of the groups are then public.
+``RecordPrivacy`` does, which a gap cannot. The sizes of the groups are then public. A row tells both constraints, up to
+its side each: ``clip_value`` should be √2 times the largest side, or rows of the smaller group count for less than they
+should, and the gap looks smaller than it is.
 """
 
 from __future__ import annotations

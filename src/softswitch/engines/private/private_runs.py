@@ -28,6 +28,8 @@ from softswitch.guarantees.privacy.row_means import concerned_rows
 from softswitch.guarantees.privacy.spending import spent_by_rounds, with_spending
 from softswitch.method.rules import Rule
 from softswitch.problem.problem import Problem
+from softswitch.problem.ranges import each_range, ends
+from softswitch.results.finding import Finding
 from softswitch.results.result import Result
 from softswitch.runs.watching import Callback, ProgressBar
 from softswitch.support import checks
@@ -86,7 +88,25 @@ def solve_privately(
     asked = request_of(federation, (rule,), settings)
     with ProgressBar(asked.rounds, progress) as bar:
         result = run(asked, rule, seed, (bar, *callbacks))
-    return _charged(result, oracle, plan, int(told["rounds"] or 0))
+    charged = _charged(result, oracle, plan, int(told["rounds"] or 0))
+    clipped = _clipped(problem, privacy, oracle.constraints)
+    return replace(charged, diagnosis=(*charged.diagnosis, *clipped))
+
+
+def _clipped(problem: Problem, privacy: RecordPrivacy, constraints: int) -> list[Finding]:
+    """A word where rows may tell of a constraint more than counts: by what is said of it, not by looking."""
+    ranges = each_range(problem.constraint_range, constraints)
+    largest = max((max(map(abs, ends(bounds))) for bounds in ranges if bounds is not None), default=0.0)
+    if largest <= privacy.clip_value:
+        return []
+    return [
+        Finding(
+            "rows are clipped",
+            f"a row may tell of a constraint up to {largest:.3g}, and counts for {privacy.clip_value:g} at most: "
+            "constraints may be larger than they look",
+            f"Raise clip_value to what rows tell, {largest:.3g} at most; with several functions of the same rows more",
+        )
+    ]
 
 
 def _planned(privacy: RecordPrivacy, clients: ClientData, rounds: int, local_steps: int) -> PrivatePlan:
