@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from softswitch.clients.federation import Federation as Federation
     from softswitch.clients.oracle import Oracle as Oracle
     from softswitch.clients.parts import Parts as Parts
+    from softswitch.clients.private.privacy_account import PrivacyAccount as PrivacyAccount
+    from softswitch.clients.private.record_privacy import RecordPrivacy as RecordPrivacy
     from softswitch.clients.round_by_round import RoundByRound as RoundByRound
     from softswitch.clients.splits import split_by_column as split_by_column
     from softswitch.clients.splits import split_dirichlet as split_dirichlet
@@ -112,9 +114,11 @@ _PLACES = {
     "Plan": "guarantees.theory.plan",
     "PooledConstraint": "problem.pooled",
     "PrimalDual": "method.rules",
+    "PrivacyAccount": "clients.private.privacy_account",
     "Problem": "problem.problem",
     "RateClassifier": "tables.estimators.classifiers",
     "Reach": "guarantees.unseen_rows.beforehand",
+    "RecordPrivacy": "clients.private.record_privacy",
     "Result": "results.result",
     "RoundByRound": "clients.round_by_round",
     "SoftmaxSGM": "method.rules",

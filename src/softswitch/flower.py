@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from softswitch.engines.flower.members.client_policy import ClientPolicy as ClientPolicy
     from softswitch.engines.flower.members.listed import ListedClient as ListedClient
     from softswitch.engines.flower.numpy_client import NumpyClient as NumpyClient
+    from softswitch.engines.flower.private.private_client import PrivateClient as PrivateClient
+    from softswitch.engines.flower.private.private_client import RowByRow as RowByRow
     from softswitch.engines.flower.secure.secure_settings import SecureAggregation as SecureAggregation
     from softswitch.engines.flower.secure.signed_keys import SignedKeys as SignedKeys
     from softswitch.engines.flower.server_app import server_app as server_app
@@ -35,9 +37,11 @@ _PLACES = {
     "ListedClient": "engines.flower.members.listed",
     "LocalOracle": "engines.flower.local",
     "NumpyClient": "engines.flower.numpy_client",
+    "PrivateClient": "engines.flower.private.private_client",
     "Refused": "engines.flower.local",
     "SecureAggregation": "engines.flower.secure.secure_settings",
     "SignedKeys": "engines.flower.secure.signed_keys",
+    "RowByRow": "engines.flower.private.private_client",
     "StrategySettings": "engines.flower.strategy_settings",
     "SwitchingStrategy": "engines.flower.strategy",
     "Task": "engines.flower.local",

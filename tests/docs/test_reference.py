@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from softswitch.flower import JaxClient, LocalOracle, NumpyClient, TorchClient
+from softswitch.flower import JaxClient, NumpyClient, PrivateClient, RowByRow, TorchClient
 
 DOCS = Path(__file__).parents[2] / "docs"
 MODULES = ("softswitch", "softswitch.flower", "softswitch.rules", "softswitch.theory", "softswitch.trackers")
-EXPLAINED_AT = dict.fromkeys((JaxClient, NumpyClient, TorchClient), LocalOracle)
+EXPLAINED_AT = dict.fromkeys((JaxClient, NumpyClient, TorchClient, PrivateClient), RowByRow)
 """Classes whose methods are those of a protocol, and are explained there."""
 ANYTHING = {
     "Rule.init return": "a rule's memory is any tree of arrays",

@@ -57,6 +57,8 @@ class Oracle(ABC):
         looks_back: whether ``report`` and ``direction`` can be asked again at another iterate, with the same draws,
             whether there is ``with_all_rows``, and whether local losses may have a ``linear`` part and a ``pull``.
         reports_again: whether ``report`` at least can.
+        guards_rows: whether all that is told of rows is counted: a run then asks for its rounds and for one judging of
+            its answer, and for nothing else.
     """
 
     participants: int
@@ -70,6 +72,7 @@ class Oracle(ABC):
     over_devices: ClassVar[bool] = False
     looks_back: ClassVar[bool] = False
     reports_again: ClassVar[bool] = False
+    guards_rows: ClassVar[bool] = False
 
     @property
     def processes(self) -> int:

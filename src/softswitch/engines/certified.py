@@ -194,6 +194,11 @@ def prepare(
 ) -> Prepared:
     """Train models on the rows to learn from, and compare them by those to choose by; as ``solve_certified``."""
     checks.expect("parts", parts, Parts)
+    if options.get("privacy") is not None:
+        raise ValueError(
+            "privacy must be left out where models are chosen by rows: that is not counted. Train with "
+            "solve(…, privacy=…), and certify(…, privacy=…) by other rows"
+        )
     said = reach(problem, parts.certify, rule.tolerance, confidence)
     judge = judge_of(problem, parts.learn)
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.clients.over_devices import processes
+from softswitch.clients.private.private_oracle import PrivateOracle
 from softswitch.engines.cycles import Cycles
 from softswitch.engines.request import Request
 from softswitch.method.round import State, healthy
@@ -193,7 +194,8 @@ def finish(
     rounds = done if diverged_at < 0 else diverged_at + 1
     history = History.from_records(request.oracle, records, rounds)
     state = jax.tree.map(jnp.asarray, state)
-    vanished = bool(history.void[-1]) and not _anything_left(request, state.params)
+    guarded = request.oracle.guards_rows  # then nothing is asked beside the rounds and the judging of the answer
+    vanished = not guarded and bool(history.void[-1]) and not _anything_left(request, state.params)
     if vanished:
         diverged_at = int(np.flatnonzero(~history.void).max(initial=-1)) + 1
         state = state._replace(diverged_at=jnp.int32(diverged_at))
@@ -210,13 +212,16 @@ def finish(
         seed=seed,
         seconds=seconds,
         vanished=vanished,
-        culprit=_culprit(request, state, seed) if diverged_at >= 0 else None,
+        culprit=_culprit(request, state, seed) if diverged_at >= 0 and not guarded else None,
         cycles=() if cycles is None or diverged_at >= 0 else tuple(cycles.past),
-        start=request.oracle.judge(request.start) if cycles is None else cycles.start.judged,
+        start=None if guarded else request.oracle.judge(request.start) if cycles is None else cycles.start.judged,
         chosen={} if cycles is None or request.choice is None else request.choice.told(request.oracle),
     )
 
     def scatter() -> float:
+        if isinstance(request.oracle, PrivateOracle):  # known without asking
+            deviations = request.oracle.report_deviations[:, 1:]
+            return float(deviations.max(where=np.isfinite(deviations), initial=0))
         return float(
             request.engine.scatter(request.oracle_in_rounds, state.params, jax.random.key(seed), jnp.int32(rounds))
         )

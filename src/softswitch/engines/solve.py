@@ -12,11 +12,13 @@ from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
 from softswitch.clients.over_devices import processes
 from softswitch.clients.over_devices.placing import Devices
+from softswitch.clients.private.record_privacy import RecordPrivacy
 from softswitch.clients.streamed.streamed_data import StreamedData
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
 from softswitch.engines.choice import size_of
 from softswitch.engines.completing import completed, completed_for
 from softswitch.engines.loop import run
+from softswitch.engines.private.private_runs import check_private, refuse_looks, solve_privately
 from softswitch.engines.request import Request, request, request_of
 from softswitch.engines.warm_start import WarmStart
 from softswitch.guarantees.optimality.best_possible import with_lower_bound
@@ -70,6 +72,7 @@ def solve(
     lower_bound: bool | None = None,
     progress: bool | None = None,
     engine: str = "compiled",
+    privacy: RecordPrivacy | None = None,
 ) -> Result:
     """Minimise the worst client's objective subject to every client's constraint.
 
@@ -130,6 +133,9 @@ def solve(
         engine: "compiled": whole stretches of rounds as one program. "grid" and "ray" speak to every client in Flower's
             messages, in this process or under its Ray simulation: slower, for a look at what a deployment will do.
             With ``batch_size=None`` all give the same trajectory; batches are drawn by each client for itself there.
+        privacy: keep every single row private: ``RecordPrivacy(epsilon=3)``. All that clients tell is then clipped sums
+            with noise, the judging of the answer included, and what it cost is in ``result.privacy``. Nothing else
+            looks at rows, so that settings which do are refused, and what is left out is chosen without a look.
 
     Returns:
         A ``Result``. Ctrl-C ends the run early and returns what there is, with status "stopped".
@@ -154,6 +160,17 @@ def solve(
     }
     if rounds is None and engine != "compiled" and isinstance(rule, Rule) and rule.step_size is None:
         told["rounds"] = ROUNDS_OVER_FLOWER
+    if privacy is not None:
+        check_private(clients, privacy, engine)
+        looks: dict[str, Any] = {"held_out": held_out, "checkpoints": checkpoints, "warm_start": warm_start}
+        looks |= {"lower_bound": lower_bound, "devices": devices, "compute_dtype": compute_dtype, "seconds": seconds}
+        looks |= {"replace": replace, "eval_every": eval_every or None}
+        looks |= {
+            name: None if size == "auto" else f"{size}" for name, size in how.batches.items() if name != "replace"
+        }
+        refuse_looks(looks)
+        checked = checks.seed("seed", seed), checked_callbacks(callbacks)
+        return solve_privately(problem, cast(ClientData, clients), rule, privacy, how, told, *checked, progress)
     if isinstance(clients, StreamedData):
         _refuse_beyond_memory(engine, lower_bound, devices)
         lower_bound = False

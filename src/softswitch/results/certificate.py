@@ -45,6 +45,8 @@ class Method(StrEnum):
     """Of the difference of two groups' means."""
     NORMAL = "normal"
     """An approximation."""
+    NOISED = "with noise"
+    """Of a sum that was told with noise, which the limits include."""
 
 
 @dataclass(frozen=True)
@@ -118,12 +120,16 @@ class Certificate:
         confidence: the probability with which each kind of statement is true of all clients.
         clients: one certificate a client, also of those of whom nothing is known.
         tests: how many models were tested on these rows in a fixed order, this one the last that passed.
+        epsilon: ε that it cost each client's held-out rows, where these are kept private; else None,
+        delta: and δ.
     """
 
     tolerance: float
     confidence: float
     clients: tuple[ClientCertificate, ...]
     tests: int = 1
+    epsilon: float | None = None
+    delta: float | None = None
 
     def after_tests(self, tests: int) -> Certificate:
         """The certificate of the last of several models that passed, tested one after the other on the same rows.
@@ -246,6 +252,11 @@ class Certificate:
             said.append(
                 f"{self.tests} models were tested on these rows in a fixed order, and this is the last that passed: "
                 "its limit is what was tested, the bound."
+            )
+        if self.epsilon is not None:
+            said.append(
+                "Of held-out rows only sums with noise were used, which the limits include: every row is "
+                f"(ε, δ)-private with ε = {number(self.epsilon)}, δ = {self.delta:.2g}."
             )
         if self.approximate or self.approximate_objective:
             said.append("≈ Approximate bounds: no range of the losses is known, or they are not means over rows.")

@@ -58,6 +58,8 @@ class ClientHistory:
         constraint: g_i of each; rounds × m × constraints.
         metrics: further numbers that each told, by name; rounds × m.
         fates: what became of each, by the numbers of ``Fate``; None where no client can be lost.
+        epsilon: ε that each has spent after the round, the judging of the answer aside, where rows are kept private;
+            rounds × m. Else None.
     """
 
     clients: np.ndarray
@@ -65,6 +67,7 @@ class ClientHistory:
     constraint: np.ndarray
     metrics: dict[str, np.ndarray]
     fates: np.ndarray | None = None
+    epsilon: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -203,7 +206,8 @@ class History:
             if isinstance(value, Overview):
                 arrays |= {f"{entry.name}.{name}": part for name, part in value._asdict().items()}
             elif isinstance(value, ClientHistory):
-                plain = ("clients", "objective", "constraint") + (("fates",) if value.fates is not None else ())
+                further = tuple(name for name in ("fates", "epsilon") if getattr(value, name) is not None)
+                plain = ("clients", "objective", "constraint", *further)
                 arrays |= {f"{entry.name}.{name}": getattr(value, name) for name in plain}
                 arrays |= {f"{entry.name}.metrics.{name}": part for name, part in value.metrics.items()}
             elif value is not None:
@@ -228,7 +232,9 @@ class History:
             **plain,
             full=Overview(**part("full")),  # type: ignore[arg-type]
             held_out=Overview(**held_out) if held_out else None,  # type: ignore[arg-type]
-            per_client=ClientHistory(own["clients"], own["objective"], own["constraint"], metrics, own.get("fates"))
+            per_client=ClientHistory(
+                own["clients"], own["objective"], own["constraint"], metrics, own.get("fates"), own.get("epsilon")
+            )
             if own
             else None,
         )

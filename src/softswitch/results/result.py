@@ -12,6 +12,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from softswitch.clients.oracle import Judged
+from softswitch.clients.private.privacy_account import PrivacyAccount
 from softswitch.method.describing import describe_rule, rule_described, same_rule
 from softswitch.method.round import State, start
 from softswitch.method.rules import Rule
@@ -56,6 +57,8 @@ class Result:
         lower_bound: on the best possible, where one was asked for; see ``with_lower_bound``.
         chosen: what it began with, in words, by what it is.
         baselines: other models to put the answer beside: the start, and more by ``add_baselines``.
+        privacy: what the run cost the clients' rows, where these are kept private; else None. What is said of the
+            answer at each client is then with noise, and on clipped rows.
     """
 
     params: Params
@@ -83,6 +86,7 @@ class Result:
 
     chosen: dict[str, str] = field(default_factory=dict)
     baselines: tuple[Baseline, ...] = ()
+    privacy: PrivacyAccount | None = None
 
     def with_model(self, params: Params, selected: str, judged: Judged) -> Result:
         """The same run with another model as its answer: one chosen afterwards, by other rows.
@@ -144,6 +148,8 @@ class Result:
             lines.append(f"How good it is: {self.lower_bound}.")
         if self.status.code is not StatusCode.DIVERGED:
             lines += self._worth()
+        if self.privacy is not None:
+            lines.append(f"Privacy: {self.privacy}.")
         if self.chosen:
             lines.append("Chosen: " + "; ".join(f"{what}: {value}" for what, value in self.chosen.items()) + ".")
         lines += [f"  Cycle {i}: {cycle}." for i, cycle in enumerate(self.cycles, 1)]
@@ -194,6 +200,7 @@ class Result:
             "lower_bound": None if self.lower_bound is None else self.lower_bound.to_dict(),
             "chosen": self.chosen,
             "baselines": [baseline.to_dict() for baseline in self.baselines],
+            "privacy": None if self.privacy is None else self.privacy.to_dict(),
         }
         trees = {
             "params": self.params,
@@ -252,6 +259,7 @@ class Result:
             baselines=tuple(Baseline.from_dict(told) for told in words.get("baselines", ())),
             state=_on_device(saving.tree("state", words, arrays, start(last, method, constraint.shape[1]))),
             lower_bound=None if words.get("lower_bound") is None else LowerBound.from_dict(words["lower_bound"]),
+            privacy=None if words.get("privacy") is None else PrivacyAccount.from_dict(words["privacy"]),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import platform
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -88,7 +89,9 @@ def write_result(
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_history(folder / HISTORY, result.history)
-    write_atomically(folder / CLIENTS, _clients_bytes(result, {**(clients or {}), **_heard(result)}), durable=False)
+    write_atomically(
+        folder / CLIENTS, _clients_bytes(result, {**(clients or {}), **_heard(result), **_spent(result)}), durable=False
+    )
     write_atomically(folder / PARAMS, save(named(result.params)), durable=False)
     if certificate is not None:
         write_json(folder / CERTIFICATE, certificate.to_dict())
@@ -118,6 +121,7 @@ def write_result(
         ],
         "chosen": result.chosen,
         "beside": [one.to_dict() for one in (result.as_baseline, *result.baselines)],
+        "privacy": None if result.privacy is None else {**result.privacy.to_dict(), "words": str(result.privacy)},
         "price": None if result.price is None else _or_none(result.price),
         "versions": versions(),
     }
@@ -130,6 +134,13 @@ def _heard(result: Result) -> dict[str, Sequence[Any]]:
     if remembered is None:
         return {}
     return {"times_heard": remembered.times.tolist(), "last_heard_in_round": remembered.heard_at.tolist()}
+
+
+def _spent(result: Result) -> dict[str, Sequence[Any]]:
+    """What the run cost each client's rows, where these are kept private."""
+    if result.privacy is None:
+        return {}
+    return {"epsilon": [math.nan if own is None else own for own in result.privacy.epsilon]}
 
 
 def _or_none(value: float) -> float | None:

@@ -41,6 +41,7 @@ _FINISHED = {
     "lower_bound?": (None, {"promise": bool, "value": _MAYBE, "words": str}),
     "oldest_report?": (int, None),
     "price?": _MAYBE,
+    "privacy?": (None, {"words": str, "epsilon": [_MAYBE], "delta": float}),
     "chosen?": Each(ANYTHING),
     "constraints?": [str],
     "groups?": (None, Each(Each(_MAYBE))),

@@ -19,6 +19,7 @@ from softswitch.problem.pooled import PooledConstraint
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
 from softswitch.tasks import adult as census
+from softswitch.tasks.fair_sides import SIDE, gap_sides, side_of_rows
 from softswitch.tasks.fairness import demographic_parity
 from softswitch.tasks.networks import Network, network, objective, probability, scores
 
@@ -49,6 +50,7 @@ def adult(
     hidden: tuple[int, ...] = (64,),
     constraint: PooledConstraint | None = None,
     strata: str | tuple[str, ...] | None = None,
+    sides: str | None = None,
 ) -> Adult:
     """Adult over clients, with a network to train.
 
@@ -61,6 +63,8 @@ def adult(
         constraint: a fairness constraint over ``probability``; by default demographic parity.
         strata: what to draw batches by, so that none lacks what its client has: "group", or ("group", "y") for
             constraints that look at labels. By default rows are drawn plainly, as in the paper.
+        sides: "parity" or "opportunity": that gap as two constraints, each a mean over rows, as ``RecordPrivacy`` needs
+            it; ``constraint`` is then left out. The rows have a column ``side`` for it.
     """
     table = census.columns()
     training = table["split"] == "train"
@@ -74,12 +78,30 @@ def adult(
         known = np.isin(dealt, np.unique(kept))
         owners = [kept, np.where(known, dealt, "other")[~training]]
     data = [
-        ClientData.from_arrays({"x": x[part], "y": y[part], "group": group[part]}, client=owner, strata=strata)
+        ClientData.from_arrays(
+            {"x": x[part], "y": y[part], "group": group[part], **_side(sides, y[part], group[part], owner)},
+            client=owner,
+            strata=strata,
+        )
         for part, owner in zip((training, ~training), owners, strict=True)
     ]
+    if sides is not None:
+        if constraint is not None:
+            raise ValueError("constraint must be left out where sides are given: they are the constraint")
+        largest = max(float(jnp.abs(part.rows.columns[SIDE]).max()) for part in data)
+        start = network(x.shape[1], hidden, seed=seed)
+        return Adult(Problem(objective, gap_sides(probability), start, constraint_range=(-largest, largest)), *data)
     gap = demographic_parity(probability) if constraint is None else constraint
     bounds = (0.0, 1.0) if gap.gaps else None  # of probabilities
     return Adult(Problem(objective, gap, network(x.shape[1], hidden, seed=seed), constraint_range=bounds), *data)
+
+
+def _side(sides: str | None, y: np.ndarray, group: np.ndarray, owner: np.ndarray) -> dict[str, np.ndarray]:
+    """The rows' sides of the gap, where they are asked for."""
+    if sides is None:
+        return {}
+    checks.one_of("sides", sides, ("parity", "opportunity"))
+    return {SIDE: side_of_rows(group, owner, counted=None if sides == "parity" else y == 1)}
 
 
 @lru_cache(maxsize=1)

@@ -71,7 +71,10 @@ def client_app(factory: Factory, policy: ClientPolicy | None = None, *, signed: 
             try:
                 client = oracle(context)
                 own.admit(client, message.metadata.message_type, context)
-                return handler(client, message, context)
+                reply = handler(client, message, context)
+                if message.metadata.message_type in (wire.JUDGE, wire.CERTIFY):
+                    _tell_spent(client, reply)
+                return reply
             except Refused as refused:
                 return wire.refusal(message, str(refused))
             except Outdated as outdated:
@@ -89,6 +92,12 @@ def client_app(factory: Factory, policy: ClientPolicy | None = None, *, signed: 
     app.evaluate("judge")(answering(_judge))
     app.evaluate("certify")(answering(_certify))
     return app
+
+
+def _tell_spent(client: LocalOracle, reply: Message) -> None:
+    """Add what a client that keeps its rows private has spent; how often it answered tells nothing of rows."""
+    if (spent := getattr(client, "privacy_told", None)) is not None:
+        reply.content[wire.SPENT] = ConfigRecord(dict(spent))
 
 
 def _hello(client: LocalOracle, message: Message, context: Context) -> Message:

@@ -13,9 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from softswitch.clients.client_data import ClientData
+from softswitch.clients.client_data import ClientData, Rows
 from softswitch.clients.gradient_oracle import GradientOracle
+from softswitch.clients.losses import Losses
 from softswitch.clients.own_batches import batches_of
+from softswitch.clients.private.row_sums import summed_gradients, told_by_rows
 from softswitch.clients.sampling import whole
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize, gradient_oracle
 from softswitch.engines.choice import size_of
@@ -166,6 +168,39 @@ class JaxClient:
         at = ErrorLevels.one(error) if levels is None else levels
         return intervals_of(self._tree(params), self._problem, self._held_out, at, known)[0]
 
+    @property
+    def start(self) -> Arrays:
+        """Parameters by name, as they come."""
+        return flat(self._problem.start)
+
+    @property
+    def ranges(self) -> list[Range | None]:
+        """Of f and then g on a row, as far as the problem says."""
+        return known_ranges(self._problem, None, None, self.constraints)
+
+    def row_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
+        """f and then g on single rows."""
+        if self.statistics:
+            raise ValueError("a PooledConstraint is no mean over rows")
+        return self._by_rows(self._data, params, rows)
+
+    def held_out_values(self, params: Arrays) -> np.ndarray:
+        """The same on the rows held out."""
+        assert self._held_out is not None
+        return self._by_rows(self._held_out, params, np.arange(self.held_out_rows))
+
+    def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
+        """The sum of the gradients of <mix, (f, g)> on single rows, none longer than ``clip``."""
+        indices, counted = _padded(rows)
+        store, losses = self._data.rows, Losses.of(self._problem)
+        shares = mix.astype(self._dtype)
+        return flat(_clipped(store, self._tree(params), indices, counted, shares, self._dtype.type(clip), losses))
+
+    def _by_rows(self, data: ClientData, params: Arrays, rows: np.ndarray) -> np.ndarray:
+        indices, _ = _padded(rows)
+        found = _row_values(data.rows, self._tree(params), indices, Losses.of(self._problem))
+        return np.asarray(found, float)[: len(rows)]
+
     def _oracle(self, local_steps: int) -> GradientOracle:
         if local_steps not in self._oracles:
             how = TakingPart(local_steps=local_steps, clients_at_once=1, **self._batches)
@@ -178,6 +213,26 @@ class JaxClient:
     def _chance(self, task: Task) -> np.ndarray:
         """What a round's draws depend on."""
         return np.array([task.seed, task.round, self._number], np.uint32)
+
+
+def _padded(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Indices, as many as a power of two so that few programs do, and which of them count."""
+    width = 1 << max(0, len(rows) - 1).bit_length()
+    indices = np.zeros(width, np.int32)
+    indices[: len(rows)] = rows
+    return indices, np.arange(width) < len(rows)
+
+
+@partial(jax.jit, static_argnames="losses")
+def _row_values(rows: Rows, params: Params, indices: jax.Array, losses: Losses) -> jax.Array:
+    return told_by_rows(losses, params, rows.take(indices, indices))
+
+
+@partial(jax.jit, static_argnames="losses")
+def _clipped(
+    rows: Rows, params: Params, indices: jax.Array, counted: jax.Array, mix: jax.Array, clip: Any, losses: Losses
+) -> Params:
+    return summed_gradients(losses, params, rows.take(indices, counted), counted, mix, clip)
 
 
 def _alone(data: Mapping[str, Any], name: str, strata: Any | None) -> ClientData:

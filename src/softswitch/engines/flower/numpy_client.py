@@ -79,7 +79,7 @@ class NumpyClient:
         self.held_out_rows = 0
         if held_out is not None:
             self._held_out, self.held_out_rows = _columns("held_out", held_out)
-        first = {key: np.asarray(value) for key, value in start.items()}
+        first = self.start = {key: np.asarray(value) for key, value in start.items()}
         parameters = sum(value.size for value in first.values())
         self._batches = batches_of(batch_size, value_batch_size, replace, self.rows, parameters)
         self._replace = replace is not False
@@ -156,6 +156,39 @@ class NumpyClient:
         return intervals_by_rows(
             partial(at, params), self.held_out_rows, levels or ErrorLevels.one(error), known, elsewhere
         )
+
+    @property
+    def ranges(self) -> list[Range | None]:
+        """Of f and then g on a row, as far as they are known."""
+        return self._ranges
+
+    def row_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
+        """f and then g on single rows."""
+        return self._by_rows(params, self._data, rows)
+
+    def held_out_values(self, params: Arrays) -> np.ndarray:
+        """The same on the rows held out."""
+        assert self._held_out is not None
+        return self._by_rows(params, self._held_out, np.arange(self.held_out_rows))
+
+    def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
+        """The sum of the gradients of <mix, (f, g)> on single rows, none longer than ``clip``."""
+        loss = LocalLoss(float(mix[0]), mix[1:], 0.0, 0.0)  # type: ignore[arg-type]
+        total = {name: np.zeros(value.shape) for name, value in params.items()}
+        for row in rows:
+            one = {key: column[row : row + 1] for key, column in self._data.items()}
+            with np.errstate(all="ignore"):
+                gradient = self._gradient(params, one, loss)
+                norm = np.sqrt(sum(float(np.square(part, dtype=float).sum()) for part in gradient.values()))
+            if np.isfinite(norm):
+                scale = min(1.0, clip / norm) if norm > 0 else 1.0
+                total = {name: total[name] + scale * gradient[name] for name in total}
+        return total
+
+    def _by_rows(self, params: Arrays, data: Arrays, rows: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            told = [self._values(params, {key: column[row : row + 1] for key, column in data.items()}) for row in rows]
+        return np.array(told).reshape(len(rows), 1 + self.constraints)
 
     def _values(self, params: Arrays, batch: Arrays) -> np.ndarray:
         """f and then g."""

@@ -18,6 +18,7 @@ from softswitch.engines.flower import wire
 from softswitch.engines.flower.exchange import Lost, Outstanding, pauses
 from softswitch.engines.flower.members.told_intervals import IntervalLimits, checked_intervals
 from softswitch.engines.flower.members.value_limits import ValueLimits
+from softswitch.engines.flower.private.told_spending import ToldSpending
 from softswitch.engines.flower.reading import put_together
 from softswitch.engines.flower.roster import Roster
 from softswitch.engines.flower.strategy_settings import StrategySettings
@@ -41,6 +42,7 @@ class RemoteClients:
         participants: m, how many took part in the last round.
         steadied_by: what makes reports less noisy.
         rows_a_report: how many rows a report rests on, which is not known here.
+        spent: what clients that keep their rows private told of their budgets.
     """
 
     steadied_by = "batch_size"
@@ -58,6 +60,7 @@ class RemoteClients:
         self._largest = settings.largest_number
         self._pooled = settings.pooled
         self.participants = 1
+        self.spent = ToldSpending()
 
     def rows(self, index: int) -> int:
         """How many rows a client trains on, by its place among those that are not excluded."""
@@ -149,7 +152,7 @@ class RemoteClients:
 
         self._ask_all(wire.CERTIFY, content, take, who)
         told = [(self._roster.names[i], found.get(i)) for i in self._roster.kept]
-        return certificate_of(told, confidence, levels, ranges)
+        return self.spent.in_certificate(certificate_of(told, confidence, levels, ranges))
 
     def _ask_all(
         self,
@@ -201,6 +204,7 @@ class RemoteClients:
             if (why := wire.refused(answer.content)) is not None:
                 raise wire.Unacceptable(f"it refused: {why}")
             take(index, answer)
+            self.spent.note(name, answer.content)
         except Lost as lost:
             logger.warning("client %r did not answer (%s): %s", name, kind, lost)
             self._events.tell("lost", f"{kind}: {lost}", client=name)

@@ -152,6 +152,45 @@ class TorchClient:
         at, known = levels or ErrorLevels.one(error), given_or_own(ranges, self._ranges)
         return module_intervals(self._functions, params, self._held_out, at, known)
 
+    @property
+    def start(self) -> Arrays:
+        """Parameters by name, as they come."""
+        return {name: weight.detach().cpu().numpy().copy() for name, weight in self._functions.trained.items()}
+
+    @property
+    def ranges(self) -> list[Range | None]:
+        """Of f and then g on a row, as far as they are known."""
+        return self._ranges
+
+    def row_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
+        """f and then g on single rows."""
+        return self._by_rows(params, self._rows, rows)
+
+    def held_out_values(self, params: Arrays) -> np.ndarray:
+        """The same on the rows held out."""
+        assert self._held_out is not None
+        return self._by_rows(params, self._held_out, np.arange(self.held_out_rows))
+
+    def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
+        """The sum of the gradients of <mix, (f, g)> on single rows, none longer than ``clip``."""
+        self._functions.load(params)
+        loss = LocalLoss(float(mix[0]), mix[1:], 0.0, 0.0)  # type: ignore[arg-type]
+        total = {name: np.zeros(value.shape) for name, value in params.items()}
+        for row in rows:
+            one = self._rows.take(np.array([row]))
+            found = self._functions.direction([one], loss, 1, 0.0)
+            gradient = {name: part.double().cpu().numpy() for name, part in found.items()}
+            norm = float(np.sqrt(sum(np.square(part).sum() for part in gradient.values())))
+            if np.isfinite(norm):
+                scale = min(1.0, clip / norm) if norm > 0 else 1.0
+                total = {name: total[name] + scale * gradient[name] for name in total}
+        return total
+
+    def _by_rows(self, params: Arrays, data: TorchRows, rows: np.ndarray) -> np.ndarray:
+        self._functions.load(params)
+        told = [self._functions.values(data.take(np.array([row]))) for row in rows]
+        return np.array(told).reshape(len(rows), 1 + self.constraints)
+
     def _drawn(self, task: Task, purpose: int) -> Generator[Any]:
         """Batches without end, from the run's seed, the client's name and the round alone."""
         return self._rows.batches((*self._seed(task), purpose), self._batches[bool(purpose)], self._replace)

@@ -21,7 +21,7 @@ HELLO, REPORT, UPDATE = "query.hello", "query.report", "train.update"
 JUDGE, CERTIFY = "evaluate.judge", "evaluate.certify"
 UNMASK = "query.unmask"
 PARAMS, SETTINGS, DECISION, ABOUT = "params", "settings", "decision", "about"
-VALUES, DIRECTION, INTERVALS, REFUSED = "values", "direction", "intervals", "refused"
+VALUES, DIRECTION, INTERVALS, REFUSED, SPENT = "values", "direction", "intervals", "refused", "spent"
 """The names of the records in a message."""
 HEADER_BYTES = 4096
 """The most that an array's own description may take."""

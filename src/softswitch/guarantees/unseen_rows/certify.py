@@ -7,9 +7,13 @@ of all clients together in ``step_up.py``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from softswitch.clients.client_data import ClientData
+from softswitch.clients.private.record_privacy import RecordPrivacy
+from softswitch.guarantees.privacy.private_certificate import CertificateNoise, certificate_noise, private_intervals
+from softswitch.guarantees.privacy.row_means import concerned_rows
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
 from softswitch.guarantees.unseen_rows.row_values import Kind, RowValues
 from softswitch.guarantees.unseen_rows.step_up import certificate_of
@@ -31,6 +35,7 @@ def certify(
     objective_range: Range | None = None,
     constraint_range: Range | Sequence[Range] | None = None,
     kinds: Sequence[Kind] | None = None,
+    privacy: RecordPrivacy | None = None,
 ) -> Certificate:
     """Bound every client's objective and constraint from held-out rows, and say which clients meet the tolerance.
 
@@ -54,6 +59,8 @@ def certify(
         constraint_range: likewise of the constraint; one for all constraints, or one each. Of a gap between groups it
             is the range of the values whose means are compared.
         kinds: what objective and constraints are, mean, gap or other, where that was found out before, on other rows.
+        privacy: keep the held-out rows private: of each client only one sum with noise is used of each function, and
+            its budget is spent on that. Ranges must be known, and all functions be means over rows.
     """
     checks.expect("held_out", held_out, ClientData)
     params = result.params if isinstance(result, Result) else result
@@ -66,13 +73,32 @@ def certify(
     params = checked_params("params", params)
     constraints = problem.trace(held_out.batch_shapes(1, float_dtype(params)), params).constraints
     ranges = known_ranges(problem, objective_range, constraint_range, constraints)
-    found: list[tuple[Any, Sequence[Interval] | None]] = list(
-        zip(held_out.names, intervals_of(params, problem, held_out, levels, ranges, kinds), strict=True)
+    cost = None if privacy is None else certificate_noise(privacy)
+    intervals = (
+        intervals_of(params, problem, held_out, levels, ranges, kinds)
+        if cost is None
+        else private_intervals_of(params, problem, held_out, levels, ranges, cost)
     )
+    found: list[tuple[Any, Sequence[Interval] | None]] = list(zip(held_out.names, intervals, strict=True))
     known = set(map(str, held_out.names))  # a number in one table may be text in another
     trained_on = result.names if isinstance(result, Result) else ()
     found += [(name, None) for name in trained_on if str(name) not in known]
-    return certificate_of(found, confidence, levels, ranges)
+    made = certificate_of(found, confidence, levels, ranges)
+    return made if cost is None else replace(made, epsilon=cost.epsilon, delta=cost.delta)
+
+
+def private_intervals_of(
+    params: Params,
+    problem: Problem,
+    held_out: ClientData,
+    levels: ErrorLevels,
+    ranges: Sequence[Range | None],
+    cost: CertificateNoise,
+) -> list[list[Interval]]:
+    """Every client's intervals of f and then g, of which only sums with noise are told."""
+    concerned_rows(problem, held_out)
+    rows = RowValues(problem, held_out, params)
+    return [private_intervals(own, cost.multiplier, levels, ranges) for own in rows.by_client]
 
 
 def known_ranges(problem: Problem, objective_range: Any, constraint_range: Any, constraints: int) -> list[Range | None]:

@@ -109,6 +109,7 @@ def _told(run: Run, i: int) -> dict[str, Any]:
             **_oldest(about.get("oldest_report")),
         },
         "events": _events(run),
+        "privacy": about.get("privacy"),
         "beside": _beside(run, words),
         "cycles": [str(cycle) for cycle in run.cycles],
         "clients": client_table(run, found, words, client_word(run.settings)),

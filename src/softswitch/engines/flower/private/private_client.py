@@ -1,0 +1,235 @@
+"""PrivateClient: a client of any kind that tells clipped sums with noise, and nothing else of its rows."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+
+from softswitch.clients.private.mixing import row_mix
+from softswitch.clients.private.record_privacy import RecordPrivacy
+from softswitch.clients.private.releases import TOO_FEW, Drawing, Releases, rows_taken
+from softswitch.clients.private.secret_noise import secret_choice, secret_draw, secret_normals
+from softswitch.engines.flower.local import LocalOracle, Refused, Task, given_or_own
+from softswitch.engines.flower.private.spent_budget import SpentBudget
+from softswitch.engines.flower.wire import Arrays, Values
+from softswitch.guarantees.privacy.private_certificate import private_intervals
+from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, concerned, others
+from softswitch.method.messages import LocalLoss
+from softswitch.problem.ranges import Range
+from softswitch.results.certificate import Interval
+from softswitch.support import checks
+
+logger = logging.getLogger("softswitch.flower")
+Made = TypeVar("Made")
+ATTEMPTS = 3
+"""At so many parameters it is tried whether functions are means over rows."""
+
+
+@runtime_checkable
+class RowByRow(LocalOracle, Protocol):
+    """A client whose rows can be asked one by one: ``JaxClient``, ``TorchClient``, ``NumpyClient``, or one's own.
+
+    Attributes:
+        start: parameters by name, of the shapes that come; their values do not matter.
+    """
+
+    start: Arrays
+
+    def row_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
+        """f and then g on single rows; rows × functions. −∞ or NaN: the function does not concern the row.
+
+        Args:
+            params: w_k, arrays by name.
+            rows: their indices.
+        """
+        ...
+
+    def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
+        """Σ over rows of the gradient of <mix, (f, g)> on each, none longer than ``clip``; for g its stand-in.
+
+        Args:
+            params: where.
+            rows: their indices.
+            mix: weights of f and each g.
+            clip: the longest that a row's gradient may be.
+        """
+        ...
+
+    def held_out_values(self, params: Arrays) -> np.ndarray:
+        """As ``row_values``, on all rows held out.
+
+        Args:
+            params: the model to certify.
+        """
+        ...
+
+
+class PrivateClient:
+    """A client that keeps its rows private, by settings of its own: for ``client_app``, in place of the client itself.
+
+    Rows and noise are drawn from the operating system's entropy, not from the run's seed, which the server knows. What
+    is told is counted in a file before it is told, over all runs; where the budget is spent, the client refuses. The
+    server learns the settings' ε and δ, and what is spent of them.
+
+    Args:
+        client: whose rows; a ``JaxClient``, a ``TorchClient``, a ``NumpyClient``, or one with the methods of
+            ``RowByRow``. How it draws batches itself does not matter.
+        privacy: the settings; ``rate`` says which share of the rows is drawn.
+        spent_in: the file to count in. Keep it as long as the rows.
+        rounds: in how many rounds it is willing to take part: noise is found for so many.
+        local_steps: with how many local steps a round; E of the run.
+        judgings: how often it is willing to tell of an answer, the certificate included.
+    """
+
+    def __init__(
+        self,
+        client: RowByRow,
+        privacy: RecordPrivacy,
+        *,
+        spent_in: str | Path,
+        rounds: int,
+        local_steps: int = 1,
+        judgings: int = 2,
+    ) -> None:
+        if not isinstance(client, RowByRow):
+            raise TypeError(f"client must have the methods of RowByRow, but {type(client).__name__} has not")
+        checks.expect("privacy", privacy, RecordPrivacy)
+        self._client, self._privacy = client, privacy
+        planned = Releases.planned(
+            privacy,
+            checks.whole_number("rounds", rounds, at_least=1),
+            checks.whole_number("local_steps", local_steps, at_least=1),
+            checks.whole_number("judgings", judgings, at_least=1),
+        )
+        drawing = Drawing.of(privacy, client.rows)
+        self._spent = SpentBudget(spent_in, privacy, drawing, planned)
+        self._levels = self._spent.levels
+        exact = _rows_concerned(client)
+        sizes = [float(many) for many in (*exact, client.rows)]
+        if not privacy.public_sizes:
+            deviation = self._levels.sizes * math.sqrt(len(sizes))
+            noised = self._spent.once(lambda: list(np.add(sizes, deviation * secret_normals(len(sizes)))))
+            sizes = [many if many > TOO_FEW * deviation else 0.0 for many in noised]
+        self._counts = np.asarray(sizes[:-1])
+        self._fixed = privacy.sampling == "fixed"
+        self._taken = rows_taken(privacy.rate, client.rows)
+        self._share = self._taken / client.rows if self._fixed else privacy.rate
+        self.name, self.constraints = client.name, client.constraints
+        self.stands_in = bool(getattr(client, "stands_in", False))
+        self.rows = max(1, round(sizes[-1]))
+        self.held_out_rows = client.held_out_rows if privacy.public_sizes else 0
+        self.value_rows = self.gradient_rows = max(1, round(self._share * self.rows))
+        if privacy.public_sizes and hasattr(client, "class_rows"):
+            self.class_rows = client.class_rows
+
+    @property
+    def privacy_told(self) -> dict[str, Any]:
+        """What the server learns of it: ε so far, δ, and what is compared."""
+        privacy = self._privacy
+        return {"epsilon": self._spent.epsilon, "delta": privacy.delta, "neighbours": privacy.neighbours}
+
+    def report(self, params: Arrays, task: Task) -> Values:
+        """f_i and g_i by rows drawn anew, clipped and with noise."""
+        self._spent.charge(reports=1)
+        return self._told(params, self._drawn(), self._levels.report, self._share)
+
+    def update(self, params: Arrays, task: Task, loss: LocalLoss) -> Arrays:
+        """u_i: the mean of E gradients, each of rows drawn anew, clipped row by row and with noise."""
+        if loss.penalty:
+            raise Refused("it keeps its rows private, and follows no penalty on what exceeds the tolerance")
+        self._spent.charge(steps=task.local_steps)
+        told: Any = np.zeros(self.constraints)
+        counts: Any = self._counts
+        mix, scale = row_mix(loss, told, counts)
+        total = {name: np.zeros(value.shape) for name, value in params.items()}
+        for _ in range(task.local_steps):
+            here = {name: (value - task.step_size * total[name]).astype(value.dtype) for name, value in params.items()}
+            noised = self._noised_gradient(here, np.asarray(mix))
+            total = {name: part + float(scale) / self._share * noised[name] for name, part in total.items()}
+        return {name: (part / task.local_steps).astype(params[name].dtype) for name, part in total.items()}
+
+    def _noised_gradient(self, params: Arrays, mix: np.ndarray) -> Arrays:
+        drawn, clip = self._drawn(), self._privacy.clip_gradient
+        summed = self._quietly(lambda: self._client.clipped_gradient(params, drawn, mix, clip))
+        deviation = self._levels.step * clip
+        return {
+            name: np.asarray(part, float) + deviation * secret_normals(*part.shape) for name, part in summed.items()
+        }
+
+    def judge(self, params: Arrays) -> Values:
+        """f_i and g_i by all rows, clipped and with noise."""
+        self._spent.charge(judgings=1)
+        return self._told(params, np.arange(self._client.rows), self._levels.judging, 1.0)
+
+    def certify(
+        self, params: Arrays, error: float, ranges: Sequence[Range | None], *, levels: ErrorLevels | None = None
+    ) -> list[Interval]:
+        """Intervals from the rows held out, of which only sums with noise are used."""
+        known = given_or_own(ranges, getattr(self._client, "ranges", [None] * len(ranges)))
+        if None in known:
+            raise Refused("it keeps its rows private, and certifies only functions whose ranges are known")
+        self._spent.charge(judgings=1)
+        at = ErrorLevels.one(error) if levels is None else levels
+        values = self._quietly(lambda: self._client.held_out_values(params))
+        return private_intervals(values, self._levels.judging, at, known)
+
+    def _told(self, params: Arrays, rows: np.ndarray, level: float, share: float) -> Values:
+        clip = self._privacy.clip_value
+        summed = clipped_sum(self._quietly(lambda: self._client.row_values(params, rows)), clip, 1 + self.constraints)
+        noised = summed + level * clip * secret_normals(len(summed))
+        known = self._counts > 0
+        told = np.where(known, noised / np.where(known, share * self._counts, 1), -np.inf)
+        return Values(float(told[0]), told[1:].tolist())
+
+    def _drawn(self) -> np.ndarray:
+        rows = self._client.rows
+        return secret_choice(rows, self._taken) if self._fixed else secret_draw(rows, self._privacy.rate)
+
+    def _quietly(self, compute: Callable[[], Made]) -> Made:
+        """What ``compute`` gives; where it fails, why stays here: an error's text may tell of rows."""
+        try:
+            return compute()
+        except Exception as error:
+            logger.exception("client %r could not compute what it was asked for", self.name)
+            raise Refused("it could not compute its answer; why is in its own log") from error
+
+
+def clipped_sum(values: np.ndarray, clip: float, functions: int) -> np.ndarray:
+    """Σ over rows of what each tells of f and all g, no vector longer than ``clip``; what is not finite tells 0.
+
+    Args:
+        values: rows × functions.
+        clip: how long what a row tells is at most.
+        functions: how many there are, also where there is no row.
+    """
+    told = np.nan_to_num(np.asarray(values, float).reshape(-1, functions), nan=0.0, neginf=0.0, posinf=1e300)
+    largest = np.abs(told).max(axis=1, keepdims=True, initial=0)
+    unit = told / np.where(largest > 0, largest, 1)
+    norm = np.linalg.norm(unit, axis=1, keepdims=True)
+    shortened: np.ndarray = unit * np.minimum(largest, clip / np.where(norm > 0, norm, 1))
+    return shortened.sum(axis=0)
+
+
+def _rows_concerned(client: RowByRow) -> list[int]:
+    """How many rows f and each g concern; raise where one is no mean over rows."""
+    everything, counts = np.arange(client.rows), list[int]()
+    for attempt in range(1, 1 + ATTEMPTS):
+        params = others(client.start, attempt)
+        by_row, whole = client.row_values(params, everything), client.judge(params)
+        parts = [concerned(values) for values in by_row.T]
+        counts = [len(part) for part in parts]
+        for part, value in zip(parts, (whole.objective, *whole.constraint), strict=True):
+            is_mean = np.isfinite(part).all() and np.isclose(
+                part.mean() if len(part) else value, value, rtol=1e-3, atol=1e-5 * np.abs(part).max(initial=0)
+            )
+            if not is_mean:
+                raise ValueError(
+                    "objective and constraints must be means over rows to be told privately; a gap between two groups "
+                    "is two constraints that are: gap_sides and side_of_rows of softswitch.tasks.fair_sides"
+                )
+    return counts

@@ -1,0 +1,1 @@
+"""Runs whose clients keep their rows private."""

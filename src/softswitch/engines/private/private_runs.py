@@ -1,0 +1,260 @@
+"""Runs that keep clients' rows private: what is chosen without a look at them, what is refused, and what was spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from softswitch.clients.client_data import ClientData
+from softswitch.clients.federation import Federation
+from softswitch.clients.losses import Losses
+from softswitch.clients.private.privacy_account import PrivacyAccount
+from softswitch.clients.private.private_draws import capacity_for
+from softswitch.clients.private.private_oracle import NoiseDeviations, PrivateOracle
+from softswitch.clients.private.record_privacy import RecordPrivacy
+from softswitch.clients.private.releases import TOO_FEW, Drawing, NoiseLevels, Releases, rows_taken
+from softswitch.clients.slices import slice_size
+from softswitch.clients.taking_part import TakingPart, participants_of
+from softswitch.engines.loop import run
+from softswitch.engines.private.private_choice import private_rule, private_settings
+from softswitch.engines.request import request_of
+from softswitch.guarantees.privacy.accountant import epsilon_of, levels_for, rounds_within
+from softswitch.guarantees.privacy.row_means import concerned_rows
+from softswitch.guarantees.privacy.spending import spent_by_rounds, with_spending
+from softswitch.method.rules import Rule
+from softswitch.problem.problem import Problem
+from softswitch.problem.ranges import each_range, ends
+from softswitch.results.finding import Finding
+from softswitch.results.result import Result
+from softswitch.runs.watching import Callback, ProgressBar
+from softswitch.support import checks
+
+FOR_JUDGING, FOR_SIZES = 0x7FFFFFFE, 0x7FFFFFFD
+"""Folded into a run's key for the noise on judgings and on sizes: no round has these numbers."""
+
+
+class PrivatePlan(NamedTuple):
+    """What is settled before a private run.
+
+    Attributes:
+        privacy: the settings.
+        drawings: how each client draws rows.
+        levels: how much noise there is.
+        rounds: how many the budget allows, of those asked for.
+    """
+
+    privacy: RecordPrivacy
+    drawings: tuple[Drawing, ...]
+    levels: NoiseLevels
+    rounds: int
+
+
+def solve_privately(
+    problem: Problem,
+    clients: ClientData,
+    rule: Rule,
+    privacy: RecordPrivacy,
+    how: TakingPart,
+    told: Mapping[str, Any],
+    seed: int,
+    callbacks: Sequence[Callback],
+    progress: bool | None,
+) -> Result:
+    """Solve with clients whose rows stay private.
+
+    Args:
+        problem: what to solve; objective and constraints are means over rows.
+        clients: whose rows.
+        rule: the method.
+        privacy: how rows are kept private.
+        how: how clients take part, as far as it is told.
+        told: the settings of the run, as far as they are told.
+        seed: of all random choices.
+        callbacks: called after every chunk of rounds.
+        progress: whether to show a progress bar.
+    """
+    counts = concerned_rows(problem, clients)
+    settings = private_settings(told)
+    plan = _planned(privacy, clients, settings.rounds, how.local_steps)
+    settings = replace(settings, rounds=plan.rounds)
+    oracle = private_oracle(problem, clients, plan, how, counts, seed)
+    rule = private_rule(rule, oracle, settings)
+    federation = Federation(oracle, problem.start, clients.names, problem.domain)
+    asked = request_of(federation, (rule,), settings)
+    with ProgressBar(asked.rounds, progress) as bar:
+        result = run(asked, rule, seed, (bar, *callbacks))
+    charged = _charged(result, oracle, plan, int(told["rounds"] or 0))
+    clipped = _clipped(problem, privacy, oracle.constraints)
+    return replace(charged, diagnosis=(*charged.diagnosis, *clipped))
+
+
+def _clipped(problem: Problem, privacy: RecordPrivacy, constraints: int) -> list[Finding]:
+    """A word where rows may tell of a constraint more than counts: by what is said of it, not by looking."""
+    ranges = each_range(problem.constraint_range, constraints)
+    largest = max((max(map(abs, ends(bounds))) for bounds in ranges if bounds is not None), default=0.0)
+    if largest <= privacy.clip_value:
+        return []
+    return [
+        Finding(
+            "rows are clipped",
+            f"a row may tell of a constraint up to {largest:.3g}, and counts for {privacy.clip_value:g} at most: "
+            "constraints may be larger than they look",
+            f"Raise clip_value to what rows tell, {largest:.3g} at most; with several functions of the same rows more",
+        )
+    ]
+
+
+def _planned(privacy: RecordPrivacy, clients: ClientData, rounds: int, local_steps: int) -> PrivatePlan:
+    """Noise for all rounds asked for, and how many of them a budget allows: each client may be asked in each.
+
+    All clients have the same noise: that of the one whose drawing costs most.
+    """
+    drawings = tuple(Drawing.of(privacy, int(rows)) for rows in clients.sizes)
+    worst = max(drawings, key=lambda one: one.taken / max(1, one.rows))
+    levels = levels_for(privacy, Releases.planned(privacy, rounds, local_steps), worst)
+    within = rounds_within(privacy, levels, worst, rounds, local_steps)
+    if not within:
+        raise ValueError(
+            f"epsilon = {privacy.epsilon:g} does not allow a single round with noise = {levels.step:.3g}: raise the "
+            "noise, or leave it out, and it is found"
+        )
+    return PrivatePlan(privacy, drawings, levels, within)
+
+
+def private_oracle(
+    problem: Problem, clients: ClientData, plan: PrivatePlan, how: TakingPart, counts: np.ndarray, seed: int
+) -> PrivateOracle:
+    """The clients of a private run.
+
+    Args:
+        problem: what to solve.
+        clients: whose rows.
+        plan: what is settled.
+        how: how they take part.
+        counts: how many rows f and each g concern at each client.
+        seed: of all random choices.
+    """
+    privacy, levels = plan.privacy, plan.levels
+    key = jax.random.key(seed)
+    if not privacy.public_sizes:
+        deviation = levels.sizes * np.sqrt(counts.shape[1])  # one row may concern all functions
+        noise = np.asarray(jax.random.normal(jax.random.fold_in(key, FOR_SIZES), counts.shape))
+        counts = counts + deviation * noise
+        counts = np.where(counts > TOO_FEW * deviation, counts, 0)
+    width, participants = int(clients.sizes.max()), participants_of(how.participation, len(clients))
+    taken = np.array([rows_taken(privacy.rate, int(rows)) for rows in clients.sizes])
+    fixed, everything = privacy.sampling == "fixed", privacy.rate == 1
+    capacity = width if everything else int(taken.max()) if fixed else capacity_for(privacy.rate, width)
+    parameters = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.start))
+    a_client = capacity * (4 * clients.rows.row_bytes) + 8 * width + 3 * parameters
+    dtype = jnp.result_type(float)
+    return PrivateOracle(
+        rows=clients.rows,
+        counts=jnp.asarray(counts, dtype),
+        taken=jnp.asarray(taken, jnp.int32),
+        shares=jnp.asarray(taken / clients.sizes if fixed else np.full(len(clients), privacy.rate), dtype),
+        noise=NoiseDeviations(
+            jnp.asarray(levels.report * privacy.clip_value, dtype),
+            jnp.asarray(levels.step * privacy.clip_gradient, dtype),
+            jnp.asarray(levels.judging * privacy.clip_value, dtype),
+        ),
+        clip_value=jnp.asarray(privacy.clip_value, dtype),
+        clip_gradient=jnp.asarray(privacy.clip_gradient, dtype),
+        judging_key=jax.random.fold_in(key, FOR_JUDGING),
+        losses=Losses.of(problem),
+        constraints=counts.shape[1] - 1,
+        participants=participants,
+        local_steps=how.local_steps,
+        sampling="all" if everything else privacy.sampling,
+        rate=privacy.rate,
+        width=width,
+        capacity=capacity,
+        slice_size=how.clients_at_once or slice_size(participants, a_client),
+    )
+
+
+def _charged(result: Result, oracle: PrivateOracle, plan: PrivatePlan, asked_for: int) -> Result:
+    """The result with what each client has spent, round by round and in all."""
+    privacy, levels, steps = plan.privacy, plan.levels, oracle.local_steps
+    told = result.history.per_client
+    assert told is not None
+    most = int(np.bincount(told.clients.ravel(), minlength=1).max())
+    kinds = sorted(set(plan.drawings))
+    curves = np.stack([spent_by_rounds(privacy, levels, drawing, most, steps) for drawing in kinds])
+    per_client, rounds = with_spending(told, curves, np.array([kinds.index(own) for own in plan.drawings]))
+    releases = [Releases.planned(privacy, int(many), steps) for many in rounds]
+    spent = [
+        epsilon_of(own, levels, drawing, privacy.delta) for own, drawing in zip(releases, plan.drawings, strict=True)
+    ]
+    account = PrivacyAccount(
+        epsilon=tuple(spent),
+        delta=privacy.delta,
+        budget=privacy.epsilon,
+        neighbours=privacy.neighbours,
+        sampling=privacy.sampling,
+        rate=privacy.rate,
+        releases=tuple(releases),
+        noise=levels,
+        clip_value=privacy.clip_value,
+        clip_gradient=privacy.clip_gradient,
+        public_sizes=privacy.public_sizes,
+        deviations=tuple(
+            tuple(float(one) if np.isfinite(one) else None for one in own) for own in oracle.judging_deviations
+        ),
+    )
+    largest = max((one for own in account.deviations for one in own[1:] if one is not None), default=0.0)
+    noisy = f"values on clients' data are of clipped rows, with noise of a deviation of up to {largest:.2g}"
+    status = replace(result.status, message=f"{result.status.message}; {noisy}")
+    if asked_for > plan.rounds:
+        why = (
+            f"{status.message}. The budget ε = {privacy.epsilon:g} was spent after {plan.rounds} of {asked_for} rounds"
+        )
+        status = replace(status, message=why)
+    return replace(result, status=status, history=replace(result.history, per_client=per_client), privacy=account)
+
+
+def refuse_looks(given: Mapping[str, Any]) -> None:
+    """Raise for settings under which a run would look at rows without counting it, or that privacy decides.
+
+    Args:
+        given: what is set, by the name of the setting; what is None or False is not.
+    """
+    why = {
+        "held_out": "held-out rows are evaluated during the run; certify them afterwards, with privacy",
+        "checkpoints": "a run that goes on judges its answer again, which nobody planned for",
+        "warm_start": "what an earlier run knew of the same rows is not counted in this one",
+        "lower_bound": "it is computed on all rows",
+        "devices": "private clients are computed on one device",
+        "compute_dtype": "noise is drawn in the parameters' own digits",
+        "seconds": "the noise is found for a number of rounds",
+        "batch_size": "the privacy's rate says which share of the rows is drawn",
+        "value_batch_size": "the privacy's rate says which share of the rows is drawn",
+        "replace": "the privacy's sampling says how rows are drawn",
+        "eval_every": "reports are what clients tell of their rows; evaluate(…) shows the truth, which is not private",
+    }
+    for name, value in given.items():
+        if value is not None and value is not False:
+            raise ValueError(f"{name} must be left out with privacy: {why[name]}; it is {value!r}")
+
+
+def check_private(clients: Any, privacy: Any, engine: str) -> None:
+    """Raise unless these clients can be private in this engine.
+
+    Args:
+        clients: whose rows.
+        privacy: the settings.
+        engine: by name.
+    """
+    checks.expect("privacy", privacy, RecordPrivacy)
+    if not isinstance(clients, ClientData):
+        raise ValueError(f"clients must be a ClientData with privacy, but are {type(clients).__name__}")
+    if engine != "compiled":
+        raise ValueError(
+            f"engine must be 'compiled' with privacy, but is {engine!r}: over Flower each client has a privacy of its "
+            "own, PrivateClient(…) of softswitch.flower"
+        )

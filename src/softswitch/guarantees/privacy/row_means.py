@@ -1,0 +1,49 @@
+"""Whether functions can be told privately: whether each is a mean over rows, and over how many."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from softswitch.clients.client_data import ClientData
+from softswitch.clients.losses import Losses
+from softswitch.guarantees.unseen_rows.row_values import Kind, RowValues
+from softswitch.problem.problem import Problem
+
+
+def concerned_rows(problem: Problem, clients: ClientData) -> np.ndarray:
+    """How many rows the objective and each constraint concern; clients × functions. Raise where one is no mean.
+
+    Whether it is one is a matter of the functions, not of the rows: it is tried on them, and nothing else is told.
+
+    Args:
+        problem: the functions.
+        clients: whose rows.
+    """
+    losses = Losses.of(problem)
+    if losses.random:
+        raise ValueError("functions with a random key cannot be told privately: leave the key out (dropout, say)")
+    if losses.pools:
+        raise ValueError(
+            "a PooledConstraint is no mean over rows, and cannot be told privately. Where the sizes of the groups are "
+            "public, a gap between two groups is two constraints that are: gap_sides and side_of_rows of "
+            "softswitch.tasks.fair_sides"
+        )
+    found = RowValues(problem, clients, problem.start)
+    _check_means(found.kinds, "constraint")
+    if problem.constraint_stand_in is not None:
+        other = replace(problem, constraint=problem.constraint_stand_in, constraint_stand_in=None)
+        _check_means(RowValues(other, clients, problem.start).kinds, "constraint_stand_in")
+    return np.stack([(~np.isneginf(own)).sum(axis=0) for own in found.by_client])
+
+
+def _check_means(kinds: tuple[Kind, ...], name: str) -> None:
+    names = ["objective", *(f"{name} {j}" if len(kinds) > 2 else name for j in range(1, len(kinds)))]
+    for function, kind in zip(names, kinds, strict=True):
+        if kind is not Kind.MEAN:
+            raise ValueError(
+                f"the {function} is no mean over rows, and cannot be told privately: a single row's part in it is not "
+                "known. Write it as a mean over (some) rows; a gap between two groups as two constraints, one for each "
+                "side: gap_sides and side_of_rows of softswitch.tasks.fair_sides"
+            )

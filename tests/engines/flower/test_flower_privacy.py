@@ -1,0 +1,312 @@
+"""Clients over Flower that keep their rows private: what goes over the wire is counted, whatever they compute with."""
+
+import itertools
+import json
+from collections import Counter
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, Context, RecordDict
+from torch.utils.data import TensorDataset
+
+import softswitch as ss
+import softswitch.flower as fl
+from softswitch.clients.private.releases import Drawing, Releases
+from softswitch.engines.flower import wire
+from softswitch.engines.flower.private import private_client
+from softswitch.engines.flower.private.private_client import clipped_sum
+from softswitch.guarantees.privacy.accountant import epsilon_of
+from softswitch.method.messages import LocalLoss
+from softswitch.results.history import Fate
+from softswitch.tasks.neyman_pearson import neyman_pearson
+
+pytestmark = pytest.mark.usefixtures("quiet")
+TASK = fl.Task(round=0, seed=0, local_steps=1, step_size=0.1, switches=True)
+START = {"w": np.zeros(3, np.float32)}
+
+
+def rows(i, many=60):
+    generator = np.random.default_rng(i)
+    y = generator.integers(2, size=many)
+    return {"x": (generator.normal(size=(many, 3)) + y[:, None]).astype(np.float32), "y": y.astype(np.float32)}
+
+
+def class_loss(label):
+    """The mean logistic loss of one class and its gradient, in NumPy."""
+
+    def function(params, batch):
+        own = batch["y"] == label
+        scores = batch["x"] @ params["w"]
+        losses = np.logaddexp(0, scores) - batch["y"] * scores
+        slopes = (1 / (1 + np.exp(-scores)) - batch["y"])[:, None] * batch["x"]
+        if not own.any():
+            return -np.inf, {"w": np.zeros(3)}
+        return losses[own].mean(), {"w": slopes[own].mean(axis=0)}
+
+    return function
+
+
+class Linear(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.zeros(3))
+
+    def forward(self, x):
+        return x @ self.w
+
+
+def torch_class_loss(label):
+    def function(module, batch):
+        x, y = batch
+        own = y == label
+        if not own.any():
+            return torch.tensor(-torch.inf)
+        return torch.nn.functional.binary_cross_entropy_with_logits(module(x)[own], y[own])
+
+    return function
+
+
+def numpy_client(i, **changes):
+    options = {"name": f"site {i}", "objective_range": (0, 20), "constraint_range": (0, 20), **changes}
+    return fl.NumpyClient(class_loss(0), class_loss(1), rows(i), START, **options)
+
+
+def torch_client(i):
+    own = rows(i)
+    data = TensorDataset(torch.from_numpy(own["x"]), torch.from_numpy(own["y"]))
+    return fl.TorchClient(Linear(), torch_class_loss(0), torch_class_loss(1), data, name=f"site {i}")
+
+
+def jax_client(i):
+    plain = neyman_pearson(3)
+    problem = ss.Problem(
+        lambda p, batch: plain.objective(p["w"], batch),
+        lambda p, batch: plain.constraint(p["w"], batch),
+        {"w": jnp.zeros(3)},
+    )
+    return fl.JaxClient(problem, rows(i), name=f"site {i}")
+
+
+KINDS = pytest.mark.parametrize("make", [numpy_client, torch_client, jax_client])
+
+
+@KINDS
+def test_rows_tell_the_same_whatever_computes(make):
+    client, own = make(0), rows(0)
+    name = next(iter(client.start))
+    w = np.array([1.0, -0.5, 0.3], np.float32)
+    picked = np.array([3, 7, 20, 41])
+    scores = own["x"][picked] @ w
+    losses = np.logaddexp(0, scores) - own["y"][picked] * scores
+    told = client.row_values({name: w}, picked)
+    wanted = np.where(np.column_stack([own["y"][picked] == 0, own["y"][picked] == 1]), losses[:, None], -np.inf)
+    np.testing.assert_allclose(told, wanted, rtol=1e-5)
+    slopes = (1 / (1 + np.exp(-scores)) - own["y"][picked])[:, None] * own["x"][picked]
+    slopes *= np.where(own["y"][picked] == 1, 2.0, 0.5)[:, None]
+    slopes *= np.minimum(1, 0.4 / np.linalg.norm(slopes, axis=1))[:, None]
+    found = client.clipped_gradient({name: w}, picked, np.array([0.5, 2.0]), 0.4)
+    np.testing.assert_allclose(found[name], slopes.sum(axis=0), rtol=1e-4)
+    assert client.row_values({name: w}, picked[:0]).shape == (0, 2)
+    np.testing.assert_array_equal(client.clipped_gradient({name: w}, picked[:0], np.ones(2), 1.0)[name], np.zeros(3))
+
+
+@KINDS
+def test_without_noise_and_clipping_a_private_client_is_the_client(make, tmp_path):
+    plain = make(1)
+    privacy = ss.RecordPrivacy(noise=1e-9, clip_value=100, clip_gradient=100)
+    private = fl.PrivateClient(make(1), privacy, spent_in=tmp_path / "spent.json", rounds=5, local_steps=3)
+    params = {next(iter(plain.start)): np.array([1.0, -0.5, 0.3], np.float32)}
+    whole, told = plain.judge(params), private.report(params, TASK)
+    np.testing.assert_allclose([told.objective, *told.constraint], [whole.objective, *whole.constraint], rtol=1e-5)
+    task = TASK._replace(local_steps=3)
+    for loss in (LocalLoss(1.0, np.zeros(1), 0.0, 0.0), LocalLoss(0.0, np.ones(1), 0.0, 0.0)):
+        found, wanted = private.update(params, task, loss), plain.update(params, task, loss)
+        for name in wanted:
+            np.testing.assert_allclose(found[name], wanted[name], rtol=1e-4, atol=1e-6)
+            assert found[name].dtype == np.float32
+
+
+def test_a_sum_is_that_of_the_compiled_engine():
+    values = np.array([[1.0, -np.inf], [-np.inf, 3.0], [3.0, 4.0], [np.nan, 1e308], [np.inf, 0.0]])
+    shortened = np.array([[1.0, 0], [0, 2], [2 * 0.6, 2 * 0.8], [0, 2], [2, 0]])
+    np.testing.assert_allclose(clipped_sum(values, 2.0, 2), shortened.sum(axis=0), rtol=1e-12)
+    np.testing.assert_array_equal(clipped_sum(np.zeros((0, 2)), 2.0, 2), np.zeros(2))
+
+
+class Wiretap(fl.InProcessGrid):
+    """Keeps all that leaves clients."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.heard = []
+
+    def deliver(self, message):
+        reply = super().deliver(message)
+        self.heard.append((message.metadata.message_type, message.metadata.dst_node_id, reply))
+        return reply
+
+
+def numbers_in(content):
+    """Every number of a message, by the record it is in."""
+    for name, record in content.items():
+        if isinstance(record, ArrayRecord):
+            for array in wire.from_record(record).values():
+                yield from ((name, float(value)) for value in array.ravel())
+            continue
+        for value in record.values():
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, int | float) and not isinstance(one, bool):
+                    yield name, float(one)
+
+
+def test_every_number_on_the_wire_was_counted(tmp_path, monkeypatch):
+    """What leaves: sums to which noise was just added, each counted before; declared sizes; and what was spent."""
+    noised = set()
+    normals = private_client.secret_normals
+
+    def noted(function):
+        def told(self, *arguments, **options):
+            found = function(self, *arguments, **options)
+            parts = [found.objective, *found.constraint] if isinstance(found, wire.Values) else found["w"].ravel()
+            noised.update(float(value) for value in parts)
+            return found
+
+        return told
+
+    drawn = []
+    monkeypatch.setattr(private_client, "secret_normals", lambda *shape: drawn.append(shape) or normals(*shape))
+    for name in ("report", "update", "judge"):
+        monkeypatch.setattr(fl.PrivateClient, name, noted(getattr(fl.PrivateClient, name)))
+    privacy = ss.RecordPrivacy(epsilon=5, delta=1e-3)
+
+    def factory(context):
+        i = int(context.node_config["partition-id"])
+        return fl.PrivateClient(numpy_client(i), privacy, spent_in=tmp_path / f"{i}.json", rounds=6, judgings=1)
+
+    grid = Wiretap(fl.client_app(factory), 3)
+    rule = ss.SoftmaxSGM(tolerance=0.7, step_size=0.3, alpha=5.0)
+    strategy = fl.SwitchingStrategy(rule, eval_every=0)
+    strategy.start(grid, wire.to_record(START), 6)
+    kinds = Counter(kind for kind, _, _ in grid.heard)
+    assert (kinds[wire.REPORT], kinds[wire.UPDATE], kinds[wire.JUDGE]) == (18, 18, 3)
+    assert len(drawn) == 39  # noise was drawn for each of them
+    for kind, _, reply in grid.heard:
+        for record, value in numbers_in(reply.content):
+            if record in (wire.ABOUT, wire.SPENT):
+                continue
+            assert value in noised, (kind, record, value)
+    for i in range(3):
+        counted = Releases(*json.loads((tmp_path / f"{i}.json").read_text())["releases"])
+        assert counted == (6, 6, 1, 0)
+    account = strategy.result.privacy
+    levels = json.loads((tmp_path / "0.json").read_text())["levels"]
+    assert account.epsilon == pytest.approx([epsilon_of(counted, tuple(levels), Drawing("poisson", 1.0), 1e-3)] * 3)
+    assert account.worst_epsilon <= 5
+    assert "ε = " in strategy.result.explain()
+    # Twice the same question: two answers, both counted.
+    client = factory(Context(1, 100, {"partition-id": 0}, RecordDict(), {}))
+    with pytest.raises(fl.Refused, match="privacy budget of 5 does not allow"):
+        client.report(START, TASK)
+
+
+def test_a_spent_budget_ends_participation_and_a_restart_does_not_renew_it(tmp_path):
+    privacy = ss.RecordPrivacy(epsilon=3, noise=8.0, delta=1e-3)
+
+    def client():
+        return fl.PrivateClient(numpy_client(0), privacy, spent_in=tmp_path / "spent.json", rounds=50)
+
+    def answered():
+        try:
+            client().report(START, TASK)
+        except fl.Refused:
+            return False
+        return True
+
+    answers = sum(itertools.takewhile(bool, (answered() for _ in range(200))))
+    told = client().privacy_told
+    assert 2 < told["epsilon"] <= 3
+    assert 2 < answers < 200
+    with pytest.raises(fl.Refused, match="budget"):
+        client().update(START, TASK, LocalLoss(1.0, np.zeros(1), 0.0, 0.0))
+    with pytest.raises(ValueError, match="counts by other settings"):
+        fl.PrivateClient(numpy_client(0), privacy, spent_in=tmp_path / "spent.json", rounds=51)
+    (tmp_path / "spent.json").write_text("{")
+    with pytest.raises(fl.Refused, match="cannot be read"):
+        client()
+
+
+def test_a_run_goes_on_without_those_whose_budget_is_spent(tmp_path):
+    def factory(context):
+        i = int(context.node_config["partition-id"])
+        if i:
+            return numpy_client(i)
+        privacy = ss.RecordPrivacy(epsilon=50, delta=1e-3)
+        return fl.PrivateClient(numpy_client(i), privacy, spent_in=tmp_path / "spent.json", rounds=2)
+
+    strategy = fl.SwitchingStrategy(ss.SoftmaxSGM(tolerance=0.7, step_size=0.3, alpha=5.0), eval_every=0)
+    strategy.start(fl.InProcessGrid(fl.client_app(factory), 2), wire.to_record(START), 4)
+    fates = strategy.result.history.per_client.fates
+    assert fates[:, 0].tolist() == [Fate.COUNTED] * 2 + [Fate.REFUSED] * 2
+    assert (fates[:, 1] == Fate.COUNTED).all()
+    assert strategy.result.privacy.epsilon[1] is None
+    assert "1 of 2 clients promise nothing" in str(strategy.result.privacy)
+
+
+def test_errors_tell_nothing_of_rows(tmp_path):
+    client = numpy_client(0)
+    private = fl.PrivateClient(client, ss.RecordPrivacy(noise=5.0), spent_in=tmp_path / "spent.json", rounds=5)
+
+    def failing(*arguments):
+        raise ValueError("row 17 is 42.5")
+
+    client.row_values = failing
+    with pytest.raises(fl.Refused) as refused:
+        private.report(START, TASK)
+    assert "42.5" not in str(refused.value)
+
+
+def test_sizes_that_are_no_public_matter_are_told_once_with_noise(tmp_path):
+    privacy = ss.RecordPrivacy(epsilon=3, delta=1e-3, public_sizes=False)
+
+    def client(file):
+        return fl.PrivateClient(numpy_client(0), privacy, spent_in=tmp_path / file, rounds=5)
+
+    assert client("a").rows == client("a").rows
+    assert json.loads((tmp_path / "a").read_text())["releases"] == [0, 0, 0, 1]
+    assert len({client(f"{i}").rows for i in range(8)}) > 1
+    assert client("a").held_out_rows == 0
+    assert not hasattr(client("a"), "class_rows")
+
+
+def test_a_private_certificate_includes_the_noise(tmp_path):
+    held_out = rows(7, 3000)
+    privacy = ss.RecordPrivacy(epsilon=1, delta=1e-3)
+
+    def client(file, **changes):
+        own = numpy_client(0, held_out=held_out, **changes)
+        return fl.PrivateClient(own, privacy, spent_in=tmp_path / file, rounds=5, judgings=2)
+
+    private, plain = client("a"), numpy_client(0, held_out=held_out)
+    params = {"w": np.array([0.2, 0.1, 0.3], np.float32)}
+    noised, exact = private.certify(params, 0.05, [None, None]), plain.certify(params, 0.05, [None, None])
+    for own, other in zip(noised, exact, strict=True):
+        assert own.lower < other.estimate < own.upper
+        assert own.upper - own.lower > other.upper - other.lower
+        assert own.estimate != other.estimate
+    assert json.loads((tmp_path / "a").read_text())["releases"] == [0, 0, 1, 0]
+    with pytest.raises(fl.Refused, match="ranges"):
+        client("b", constraint_range=None).certify(params, 0.05, [None, None])
+
+
+def test_functions_that_are_no_means_are_refused(tmp_path):
+    def squared(params, batch):
+        value, gradient = class_loss(0)(params, batch)
+        return value**2, gradient
+
+    client = fl.NumpyClient(squared, class_loss(1), rows(0), START, name="a")
+    with pytest.raises(ValueError, match="gap_sides"):
+        fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=1)
+    with pytest.raises(TypeError, match="RowByRow"):
+        fl.PrivateClient(object(), ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=1)

@@ -1,0 +1,290 @@
+"""Private runs: what leaves clients, what is refused, what is counted, and what is shown of it."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softswitch as ss
+from softswitch.clients import evaluation
+from softswitch.clients.private.private_oracle import PrivateOracle
+from softswitch.clients.private.releases import Drawing
+from softswitch.clients.taking_part import TakingPart, gradient_oracle
+from softswitch.engines.private.private_runs import _planned, private_oracle
+from softswitch.guarantees.privacy.accountant import epsilon_of
+from softswitch.guarantees.privacy.row_means import concerned_rows
+from softswitch.runs.folder import open_run, write_result
+from softswitch.runs.report.page import write_report
+from softswitch.tasks.fair_sides import gap_sides, side_of_rows
+from softswitch.tasks.fairness import demographic_parity
+from softswitch.tasks.neyman_pearson import class_loss, neyman_pearson
+
+RULE = ss.SoftmaxSGM(tolerance=0.4)
+PRIVACY = ss.RecordPrivacy(epsilon=4, delta=1e-4)
+
+
+def rows(sizes=(300, 200, 250), seed=0):
+    generator = np.random.default_rng(seed)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    y = generator.integers(2, size=len(owner))
+    x = generator.normal(size=(len(owner), 4)) + 1.5 * (2 * y - 1)[:, None] * np.array([1, 0.5, 0, 0])
+    return ss.ClientData.from_arrays({"x": x.astype(np.float32), "y": y}, client=owner)
+
+
+PROBLEM, CLIENTS = neyman_pearson(4), rows()
+
+
+@pytest.fixture(scope="module")
+def result():
+    return ss.solve(PROBLEM, CLIENTS, RULE, privacy=PRIVACY, rounds=30, progress=False)
+
+
+def made(privacy, rounds=10, local_steps=1, participation=1.0, seed=0, data=CLIENTS):
+    how = TakingPart(local_steps=local_steps, participation=participation)
+    plan = _planned(privacy, data, rounds, local_steps)
+    return private_oracle(PROBLEM, data, plan, how, concerned_rows(PROBLEM, data), seed)
+
+
+def decision(oracle, feasible):
+    from softswitch.method.messages import Decision, LocalLoss
+
+    m = oracle.participants
+    bit = jnp.float32(feasible)
+    loss = LocalLoss(bit, jnp.full((m, 1), 1 - bit), 0.0, 0.0)
+    return Decision(jnp.float32(0), jnp.bool_(feasible), jnp.arange(1.0, m + 1) / 6, loss)
+
+
+@pytest.mark.parametrize("local_steps", [1, 3])
+def test_without_noise_and_clipping_it_is_the_plain_oracle(local_steps):
+    privacy = ss.RecordPrivacy(noise=1e-9, clip_value=100, clip_gradient=100)
+    oracle = made(privacy, local_steps=local_steps)
+    plain = gradient_oracle(PROBLEM, CLIENTS, TakingPart(batch_size=None, local_steps=local_steps))
+    w, key = jnp.array([0.5, -0.2, 0.1, 0.3]), jax.random.key(0)
+    (own, kept), (theirs, _) = oracle.report(w, oracle.draw(key)), plain.report(w, plain.draw(key))
+    np.testing.assert_allclose(own.objective, theirs.objective, rtol=1e-5)
+    np.testing.assert_allclose(own.constraint, theirs.constraint, rtol=1e-5)
+    for feasible in (True, False):
+        told = decision(oracle, feasible)
+        found = oracle.direction(w, oracle.draw(key), kept, told, True, 0.5)
+        wanted = plain.direction(w, plain.draw(key), None, told, True, 0.5)
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+        each = oracle.directions(w, oracle.draw(key), kept, told, True, 0.5)
+        np.testing.assert_allclose(told.weights @ each, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{}, {"rate": 0.3}, {"rate": 0.3, "sampling": "fixed"}])
+def test_reports_and_directions_have_the_noise_that_is_counted(settings):
+    """The scatter of 600 reports and gradients of rows that all say the same: noise alone, where all rows are taken."""
+    privacy = ss.RecordPrivacy(noise=20.0, clip_value=0.5, clip_gradient=1e-3, **settings)
+    oracle = made(privacy)
+    w = jnp.zeros(4)  # every row's loss is ln 2, clipped to 0.5, and its gradient clipped to 1e-3
+
+    @jax.jit
+    @jax.vmap
+    def once(key):
+        reports, kept = oracle.report(w, oracle.draw(key))
+        return reports.constraint[:, 0], oracle.directions(
+            w, oracle.draw(key), kept, decision(oracle, False), True, 0.1
+        )
+
+    reports, directions = once(jax.random.split(jax.random.key(1), 600))
+    counts = concerned_rows(PROBLEM, CLIENTS)[:, 1]
+    rate = settings.get("rate", 1.0)
+    of_noise = float(oracle.noise.report) / (rate * counts)
+    of_draws = 0.5 * np.sqrt((1 - rate) / rate / counts)  # of how many rows are drawn; fixed numbers scatter less
+    expected = np.sqrt(of_noise**2 + of_draws**2)
+    np.testing.assert_allclose(np.std(reports, axis=0), expected, rtol=0.12)
+    np.testing.assert_allclose(np.mean(reports, axis=0), 0.5, atol=5 * expected.max() / np.sqrt(600))
+    np.testing.assert_allclose(np.std(directions, axis=0).mean(axis=1), 20 * 1e-3 / (rate * counts), rtol=0.1)
+
+
+def test_a_run_counts_all_that_left_and_keeps_to_its_budget(result):
+    account = result.privacy
+    assert account.releases == ((30, 30, 1, 0),) * 3
+    assert account.epsilon == (epsilon_of(account.releases[0], account.noise, Drawing("poisson", 1.0), 1e-4),) * 3
+    assert 3.95 < account.worst_epsilon <= 4
+    spent = result.history.per_client.epsilon
+    assert spent.shape == (30, 3)
+    assert (np.diff(spent[:, 0]) >= 0).all()
+    assert 0 < spent[0, 0] < spent[-1, 0] < account.worst_epsilon  # the judging is yet to come
+    assert "ε = " in result.explain()
+    assert "deviation" in result.status.message
+
+
+def test_what_is_said_of_the_answer_is_said_with_noise(result):
+    objective, constraint = ss.evaluate(PROBLEM, CLIENTS, result.params)
+    deviations = np.array(result.privacy.deviations)
+    apart = np.abs(np.column_stack([result.client_objective - objective, result.client_constraint - constraint]))
+    assert (apart > 1e-7).all()
+    assert (apart < 6 * deviations).all()
+    assert constraint.max() <= 0.42
+
+
+def test_nothing_else_looks_at_rows(monkeypatch):
+    """One judging; no evaluation, no start, no scatter, no blocker, no bound from below."""
+    judged, looked = [], []
+    judge = PrivateOracle.judge
+    monkeypatch.setattr(PrivateOracle, "judge", lambda self, params: judged.append(1) or judge(self, params))
+    for name in ("compiled_values", "pooled_value", "values"):
+        monkeypatch.setattr(evaluation, name, lambda *args, **kwargs: looked.append(1))
+    impossible = dataclasses.replace(RULE, tolerance=1e-4)
+    monkeypatch.setattr(
+        "softswitch.engines.private.private_runs.concerned_rows", lambda problem, clients: np.full((3, 2), 100)
+    )
+    found = ss.solve(PROBLEM, CLIENTS, impossible, privacy=PRIVACY, rounds=5, progress=False)
+    assert found.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
+    assert (judged, looked) == ([1], [])
+    assert found.lower_bound is None
+    assert found.baselines == ()
+    assert len(found.history.full_rounds) == 0
+
+
+def test_the_budget_ends_a_run_whose_noise_is_given():
+    privacy = ss.RecordPrivacy(epsilon=4, noise=6.0, delta=1e-4)
+    found = ss.solve(PROBLEM, CLIENTS, RULE, privacy=privacy, rounds=400, progress=False)
+    rounds = len(found.history)
+    assert 1 < rounds < 400
+    assert found.privacy.worst_epsilon <= 4
+    more = found.privacy.releases[0].after(1)
+    assert epsilon_of(more, found.privacy.noise, Drawing("poisson", 1.0), 1e-4) > 4
+    assert f"spent after {rounds} of 400 rounds" in found.status.message
+    with pytest.raises(ValueError, match="does not allow a single round"):
+        ss.solve(PROBLEM, CLIENTS, RULE, privacy=dataclasses.replace(privacy, noise=0.01), rounds=10, progress=False)
+
+
+def test_clients_that_are_asked_less_often_spend_less():
+    """By who took part; and nothing is gained from chance having chosen them."""
+    found = ss.solve(PROBLEM, CLIENTS, RULE, privacy=PRIVACY, rounds=12, participation=0.4, progress=False)
+    asked = np.bincount(found.history.per_client.clients.ravel(), minlength=3)
+    assert asked.sum() == 12
+    assert [own.reports for own in found.privacy.releases] == asked.tolist()
+    for own, spent in zip(found.privacy.releases, found.privacy.epsilon, strict=True):
+        assert spent == epsilon_of(own, found.privacy.noise, Drawing("poisson", 1.0), 1e-4)
+    assert found.privacy.worst_epsilon < 4  # noise is for a client that is asked in every round
+
+
+def test_sizes_that_are_no_public_matter_are_told_with_noise_and_counted():
+    privacy = dataclasses.replace(PRIVACY, public_sizes=False)
+    plan = _planned(privacy, CLIENTS, 10, 1)
+    truth = concerned_rows(PROBLEM, CLIENTS)
+    told = np.stack(
+        [private_oracle(PROBLEM, CLIENTS, plan, TakingPart(), truth, seed).counts - truth for seed in range(40)]
+    )
+    np.testing.assert_allclose(told.std(), plan.levels.sizes * np.sqrt(2), rtol=0.15)
+    found = ss.solve(PROBLEM, CLIENTS, RULE, privacy=privacy, rounds=10, progress=False)
+    assert found.privacy.releases[0] == (10, 10, 1, 1)
+    assert found.privacy.worst_epsilon <= 4
+    assert "told with noise" in str(found.privacy)
+
+
+def test_the_seed_decides_and_other_seeds_have_other_noise(result):
+    again, other = (
+        ss.solve(PROBLEM, CLIENTS, RULE, privacy=PRIVACY, rounds=30, seed=seed, progress=False) for seed in (0, 1)
+    )
+    np.testing.assert_array_equal(again.params, result.params)
+    assert (np.asarray(other.params) != np.asarray(result.params)).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"held_out": CLIENTS}, "held_out must be left out with privacy"),
+        ({"batch_size": 32}, "batch_size must be left out with privacy: the privacy's rate"),
+        ({"value_batch_size": None}, "value_batch_size must be left out with privacy"),
+        ({"eval_every": 5}, "eval_every must be left out with privacy"),
+        ({"lower_bound": True}, "lower_bound must be left out"),
+        ({"replace": True}, "replace must be left out"),
+        ({"seconds": 5.0}, "seconds must be left out"),
+        ({"engine": "grid"}, "each client has a privacy of its own"),
+        ({"checkpoints": ss.Checkpoints("nowhere")}, "checkpoints must be left out"),
+    ],
+)
+def test_whatever_would_look_at_rows_uncounted_is_refused(settings, said):
+    with pytest.raises(ValueError, match=said):
+        ss.solve(PROBLEM, CLIENTS, RULE, privacy=PRIVACY, **settings)
+
+
+def predict(w, batch):
+    return jax.nn.sigmoid(batch["x"] @ w)
+
+
+def grouped(seed=3, lacking=False):
+    generator = np.random.default_rng(seed)
+    owner = np.repeat([0, 1], [120, 80])
+    group = generator.integers(2, size=200)
+    if lacking:
+        group[owner == 1] = 0
+    x = generator.normal(size=(200, 4)).astype(np.float32)
+    return {"x": x, "y": generator.integers(2, size=200), "group": group, "side": side_of_rows(group, owner)}, owner
+
+
+def test_functions_that_are_no_means_over_rows_are_refused_with_the_way_out():
+    columns, owner = grouped()
+    data = ss.ClientData.from_arrays(columns, client=owner)
+    gap = ss.Problem(lambda w, b: class_loss(w, b, 0), demographic_parity(predict), jnp.zeros(4))
+    with pytest.raises(ValueError, match="gap_sides and side_of_rows"):
+        ss.solve(gap, data, RULE, privacy=PRIVACY)
+    squared = ss.Problem(lambda w, b: ((b["x"] @ w) @ b["weight"]) ** 2, lambda w, b: class_loss(w, b, 1), jnp.zeros(4))
+    with pytest.raises(ValueError, match="the objective is no mean over rows"):
+        ss.solve(squared, data, RULE, privacy=PRIVACY)
+
+
+def test_two_sides_are_the_gap():
+    for lacking in (False, True):
+        columns, owner = grouped(lacking=lacking)
+        data = ss.ClientData.from_arrays(columns, client=owner)
+        w = jnp.array([1.0, -0.5, 0.2, 0.4])
+        start = jnp.zeros(4)
+        plain = ss.Problem(lambda w, b: class_loss(w, b, 0), demographic_parity(predict), start)
+        sides = ss.Problem(lambda w, b: class_loss(w, b, 0), gap_sides(predict), start)
+        gap, both = ss.evaluate(plain, data, w)[1][:, 0], ss.evaluate(sides, data, w)[1]
+        np.testing.assert_allclose(both.max(axis=1), gap, rtol=1e-5)
+        assert (concerned_rows(sides, data)[:, 1] == [120, 0 if lacking else 80]).all()
+
+
+def test_a_clip_below_what_rows_may_tell_is_a_finding():
+    wide = dataclasses.replace(PROBLEM, constraint_range=(0.0, 7.0))
+    for clip, found in ((3.0, True), (7.0, False)):
+        privacy = dataclasses.replace(PRIVACY, clip_value=clip)
+        result = ss.solve(wide, CLIENTS, RULE, privacy=privacy, rounds=30, progress=False)
+        assert any(one.illness == "rows are clipped" for one in result.diagnosis) is found
+
+
+def test_what_was_spent_is_saved_and_shown(result, tmp_path):
+    result.save(tmp_path / "saved")
+    again = ss.Result.load(tmp_path / "saved")
+    assert again.privacy == result.privacy
+    np.testing.assert_array_equal(again.history.per_client.epsilon, result.history.per_client.epsilon)
+    write_result(tmp_path / "run", result)
+    run = open_run(tmp_path / "run")
+    assert run.about["privacy"]["epsilon"] == list(result.privacy.epsilon)
+    assert run.clients["epsilon"] == pytest.approx(result.privacy.epsilon)
+    text = write_report([tmp_path / "run"]).read_text()
+    assert "<h2>Privacy</h2>" in text
+    assert "ε spent" in text
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ss.Penalty(tolerance=0.4, step_size=0.3, penalty=5.0),
+        ss.PrimalDual(tolerance=0.4, step_size=0.3, multiplier=1.0, dual_step_size=0.1),
+        ss.SoftmaxSGM(tolerance=0.4, soft=5.0),
+        ss.SoftmaxSGM(tolerance=0.4, robust=1),
+    ],
+)
+def test_rules_of_every_kind_learn_privately(rule):
+    start = ss.evaluate(PROBLEM, CLIENTS, PROBLEM.start)
+    found = ss.solve(PROBLEM, CLIENTS, rule, privacy=PRIVACY, rounds=30, progress=False)
+    objective, constraint = ss.evaluate(PROBLEM, CLIENTS, found.params)
+    assert constraint.max() < 0.9 * start[1].max()
+    assert objective.max() < start[0].max() + 0.1
+    assert found.privacy.worst_epsilon <= 4
+
+
+def test_models_are_not_chosen_by_rows_uncounted():
+    parts = ss.Parts(CLIENTS, CLIENTS, CLIENTS)
+    with pytest.raises(ValueError, match="privacy must be left out where models are chosen"):
+        ss.solve_certified(PROBLEM, parts, RULE, privacy=PRIVACY)

@@ -1,0 +1,140 @@
+"""ε against computations of other kinds: closed forms, integrals and simulated privacy losses."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from softswitch.clients.private.record_privacy import RecordPrivacy
+from softswitch.clients.private.releases import Drawing, NoiseLevels, Releases
+from softswitch.guarantees.privacy.accountant import epsilon_of, levels_for, rounds_within
+from softswitch.guarantees.privacy.spending import spent_by_rounds
+
+ALL_ROWS = Drawing("poisson", 1.0)
+
+
+def gaussian_epsilon(releases, levels, delta, weakened=1.0):
+    """Balle and Wang (2018): δ(ε) of Gaussian noise is known exactly, and releases add up as 1/σ²."""
+    mean = weakened * math.sqrt(sum(times / noise**2 for times, noise in zip(releases, levels, strict=True)))
+
+    def excess(epsilon):
+        log_tail = norm.logcdf(-mean / 2 - epsilon / mean) + epsilon
+        return norm.cdf(mean / 2 - epsilon / mean) - math.exp(log_tail) - delta
+
+    return brentq(excess, 0, 500)
+
+
+@pytest.mark.parametrize("rounds", [1, 30, 1000])
+@pytest.mark.parametrize("noise", [1.0, 8.0, 60.0])
+@pytest.mark.parametrize("delta", [1e-3, 1e-6])
+def test_all_rows_cost_what_the_closed_form_says(rounds, noise, delta):
+    releases = Releases(rounds, 2 * rounds, 1, 1)
+    levels = NoiseLevels(2 * noise, noise * math.sqrt(rounds), 5.0, 7.0)
+    found, wanted = epsilon_of(releases, levels, ALL_ROWS, delta), gaussian_epsilon(releases, levels, delta)
+    assert wanted <= found + 1e-6 <= wanted * 1.002 + 2e-3
+
+
+def losses_of_drawn(rate, noise, times, many, generator):
+    """Privacy losses of a row that is there against one that is not, and the other way round, simulated."""
+
+    def ratio(x):
+        return np.log1p(rate * np.expm1((2 * x - 1) / (2 * noise**2)))
+
+    shape = (many, times)
+    without = noise * generator.normal(size=shape)
+    there = noise * generator.normal(size=shape) + (generator.random(shape) < rate)
+    return ratio(there).sum(axis=1), -ratio(without).sum(axis=1)
+
+
+def delta_at(epsilon, losses):
+    """δ(ε) = E[1 − e^(ε − L)]₊ over losses L, and its standard error."""
+    lost = np.maximum(0, -np.expm1(epsilon - losses))
+    return lost.mean(), lost.std() / math.sqrt(len(lost))
+
+
+@pytest.mark.parametrize(("rate", "noise", "times"), [(0.1, 1.0, 20), (0.3, 2.0, 50), (0.02, 0.8, 60), (0.5, 4.0, 30)])
+def test_drawn_rows_cost_what_simulated_losses_say(rate, noise, times):
+    delta, generator = 0.02, np.random.default_rng(0)
+    epsilon = epsilon_of(Releases(steps=times), NoiseLevels(1, noise, 1, 1), Drawing("poisson", rate), delta)
+    found = [delta_at(epsilon, losses) for losses in losses_of_drawn(rate, noise, times, 60_000, generator)]
+    worst, error = max(found)
+    assert abs(worst - delta) < 4 * error + 2e-4
+
+
+@pytest.mark.parametrize(("rate", "noise"), [(0.1, 1.0), (0.3, 2.0), (0.01, 0.5)])
+def test_one_draw_costs_what_the_integral_says(rate, noise):
+    x = np.linspace(-40 * noise, 40 * noise, 400_001)
+    without = norm.pdf(x, 0, noise)
+    there = (1 - rate) * without + rate * norm.pdf(x, 1, noise)
+    for delta in (1e-3, 1e-5):
+        epsilon = epsilon_of(Releases(reports=1), NoiseLevels(noise, 1, 1, 1), Drawing("poisson", rate), delta)
+        excess = [
+            np.trapezoid(np.maximum(0, p - math.exp(epsilon) * q), x) for p, q in ((there, without), (without, there))
+        ]
+        assert max(excess) == pytest.approx(delta, rel=2e-2, abs=1e-9)
+
+
+@pytest.mark.parametrize(("rows", "taken", "noise", "times"), [(100, 10, 4.0, 20), (1000, 300, 8.0, 30)])
+def test_a_fixed_number_of_rows_costs_at_least_what_one_replaced_row_shows(rows, taken, noise, times):
+    """A row that adds C replaced by one that takes off C: the stated ε must not be below what that alone costs."""
+    rate, delta, generator = taken / rows, 0.02, np.random.default_rng(0)
+    epsilon = epsilon_of(Releases(steps=times), NoiseLevels(1, noise, 1, 1), Drawing("fixed", rate, rows, taken), delta)
+    shape = (60_000, times)
+    told = noise * generator.normal(size=shape) + (generator.random(shape) < rate)
+
+    def density(x, mean):
+        return (1 - rate) * norm.pdf(x, 0, noise) + rate * norm.pdf(x, mean, noise)
+
+    losses = np.log(density(told, 1) / density(told, -1)).sum(axis=1)
+    at_stated, _ = delta_at(epsilon, losses)
+    assert at_stated <= delta
+    assert delta_at(epsilon / 8, losses)[0] > delta  # and it is of that order: the check can fail
+
+
+def test_all_of_a_fixed_number_cost_twice_the_distance():
+    releases, levels = Releases(10, 10, 1), NoiseLevels(30.0, 20.0, 9.0, 1.0)
+    found = epsilon_of(releases, levels, Drawing("fixed", 1.0, 50, 50), 1e-5)
+    exact = gaussian_epsilon(releases, levels, 1e-5, weakened=2.0)
+    assert found == pytest.approx(exact, abs=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{}, {"rate": 0.05}, {"rate": 0.2, "sampling": "fixed"}, {"public_sizes": False}])
+def test_the_noise_found_spends_the_budget_and_not_more(settings):
+    privacy = RecordPrivacy(epsilon=2.0, delta=1e-4, **settings)
+    planned, drawing = Releases.planned(privacy, 40, 2), Drawing.of(privacy, 500)
+    levels = levels_for(privacy, planned, drawing)
+    assert 1.98 < epsilon_of(planned, levels, drawing, 1e-4) <= 2.0
+    assert planned == (40, 80, 1, 0 if privacy.public_sizes else 1)
+    assert rounds_within(privacy, levels, drawing, 40, 2) == 40
+    assert rounds_within(privacy, levels, drawing, 400, 2) in (40, 41)
+
+
+def test_what_rounds_cost_is_never_told_too_small():
+    privacy = RecordPrivacy(noise=5.0)
+    levels = NoiseLevels.of(privacy, Releases.planned(privacy, 100, 1), 5.0)
+    told = spent_by_rounds(privacy, levels, ALL_ROWS, 100, 1)
+    assert told[0] == 0
+    assert (np.diff(told) >= 0).all()
+    for rounds in (1, 7, 50, 100):
+        own = epsilon_of(Releases.planned(privacy, rounds, 1, 0), levels, ALL_ROWS, privacy.delta)
+        assert own <= told[rounds] <= 1.5 * own
+    assert told[100] == epsilon_of(Releases.planned(privacy, 100, 1, 0), levels, ALL_ROWS, privacy.delta)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "epsilon, the budget, or noise"),
+        ({"epsilon": 0}, "epsilon must be"),
+        ({"epsilon": 1, "delta": 1}, "delta must be"),
+        ({"epsilon": 1, "rate": 0}, "rate must be"),
+        ({"epsilon": 1, "sampling": "shuffled"}, "sampling must be"),
+        ({"epsilon": 1, "sampling": "fixed", "public_sizes": False}, "public_sizes must be True"),
+        ({"epsilon": 1, "report_share": 0.7, "judging_share": 0.4}, "must leave something"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, said):
+    with pytest.raises(ValueError, match=said):
+        RecordPrivacy(**settings)

@@ -1,0 +1,82 @@
+"""Certificates by rows that stay private: limits that include the noise, by simulation and by closed forms."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+import softswitch as ss
+from softswitch.guarantees.privacy.noised_limits import mean_at_most, noised_interval
+from softswitch.guarantees.privacy.private_certificate import certificate_noise
+from softswitch.guarantees.unseen_rows.binomial import upper_rate
+from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
+
+
+@pytest.mark.parametrize("two", [True, False])
+@pytest.mark.parametrize(("mean", "noise"), [(0.02, 5.0), (0.3, 30.0), (0.9, 1.0)])
+def test_limits_hold_as_often_as_they_say(two, mean, noise):
+    generator, rows, error, times = np.random.default_rng(0), 300, 0.1, 4000
+    if two:
+        sums = generator.binomial(rows, mean, size=times)
+    else:
+        spread = min(mean, 1 - mean)
+        sums = generator.uniform(mean - spread, mean + spread, size=(times, rows)).sum(axis=1)
+    told = sums + noise * generator.normal(size=times)
+    limits = np.array([mean_at_most(one, rows, noise, error, two=two) for one in told])
+    assert (limits < mean).mean() <= error
+    assert limits.mean() < 1  # and say something
+
+
+def test_a_limit_without_noise_is_the_binomial_one_at_half_the_error():
+    assert mean_at_most(7.0, 200, 1e-12, 0.1, two=True) == pytest.approx(upper_rate(7, 200, 0.05))
+    # Chernoff: exp(−n kl(0.1, p)) = e/2 at the limit.
+    limit = mean_at_most(20.0, 200, 1e-12, 0.1, two=False)
+    divergence = 0.1 * math.log(0.1 / limit) + 0.9 * math.log(0.9 / (1 - limit))
+    assert divergence == pytest.approx(math.log(20) / 200, rel=1e-6)
+
+
+def test_p_values_are_where_limits_meet_the_tolerance():
+    levels = ErrorLevels(0.01, 0.05, 0.25)
+    found = noised_interval(100.0, 1000, 10.0, levels, frozenset((0.0, 1.0)))
+    assert found.lower < found.estimate == 0.1 < found.alone < found.upper < 0.25
+    assert mean_at_most(100.0, 1000, 10.0, found.meets_at, two=True) == pytest.approx(0.25, abs=2e-3)
+    assert found.violates_at == 1.0
+    assert noised_interval(600.0, 1000, 10.0, levels, (0.0, 1.0)).violates_at < 1e-6
+
+
+def wrong(w, batch):
+    return ss.share_over((batch["x"] @ w > 0) != (batch["y"] == 1), batch["weight"])
+
+
+def test_a_certificate_is_made_of_noised_sums_and_says_what_it_cost():
+    generator = np.random.default_rng(1)
+    x = generator.normal(size=(6000, 2)).astype(np.float32)
+    flipped = generator.random(6000) < 0.1
+    y = (x[:, 0] > 0) ^ flipped
+    data = ss.ClientData.from_arrays({"x": x, "y": y.astype(int)}, client=np.repeat([0, 1, 2], 2000))
+    problem = ss.Problem(wrong, wrong, jnp.zeros(2), objective_range={0, 1}, constraint_range={0, 1})
+    w, privacy = jnp.array([1.0, 0.0]), ss.RecordPrivacy(epsilon=1, delta=1e-4)
+    exact = ss.certify(w, problem, data, tolerance=0.2)
+    private, again = (ss.certify(w, problem, data, tolerance=0.2, privacy=privacy) for _ in range(2))
+    assert private.verdict is ss.Verdict.MEETS
+    assert 0.98 < private.epsilon <= 1
+    assert private.delta == 1e-4
+    assert "ε = " in str(private)
+    assert private.to_dict()["epsilon"] == private.epsilon
+    for own, other, plain in zip(private.clients, again.clients, exact.clients, strict=True):
+        assert own.constraints[0].upper > plain.constraints[0].upper - 0.01
+        assert own.constraints[0].estimate != other.constraints[0].estimate != plain.constraints[0].estimate
+    with pytest.raises(ValueError, match="needs the ranges"):
+        ss.certify(w, ss.Problem(wrong, wrong, jnp.zeros(2)), data, tolerance=0.2, privacy=privacy)
+    with pytest.raises(ValueError, match="public_sizes must be True"):
+        ss.certify(w, problem, data, tolerance=0.2, privacy=ss.RecordPrivacy(epsilon=1, public_sizes=False))
+
+
+def test_the_noise_of_a_certificate_is_that_of_one_release():
+    cost = certificate_noise(ss.RecordPrivacy(epsilon=2, delta=1e-5))
+    mean = 1 / cost.multiplier
+    delta = norm.cdf(mean / 2 - 2 / mean) - math.exp(2) * norm.cdf(-mean / 2 - 2 / mean)
+    assert delta <= 1e-5
+    assert delta == pytest.approx(1e-5, rel=0.05)
