@@ -13,12 +13,13 @@ from pathlib import Path
 # Tests compile hundreds of small programs and run each for a moment: the compiler need not take pains, nor divide each
 # program into parts to be compiled side by side, which also take twice the memory maps. But bits that are promised to
 # be equal are those of programs as users compile them: see ``pytest_pyfunc_call``.
-HASTY = " --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+AS_USERS = "AS_USERS_COMPILE" in os.environ
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "")
-    + ("" if "AS_USERS_COMPILE" in os.environ else HASTY)
+    + ("" if AS_USERS else " --xla_cpu_parallel_codegen_split_count=1")
     + " --xla_cpu_use_fusion_emitters=false"
 ).strip()
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0" if AS_USERS else "1"
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # nobody reads where an operation was written down
 
 # And many of them are the same: what one test has compiled, the next and the processes that it starts read from a
@@ -82,6 +83,15 @@ def x64():
     """Compute in float64 within this test."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def optimised():
+    """The compiler takes its pains, for a test that computes far longer than it compiles."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture
