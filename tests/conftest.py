@@ -11,16 +11,16 @@ import tempfile
 from pathlib import Path
 
 # Tests compile hundreds of small programs and run each for a moment: the compiler need not take pains, nor divide each
-# program into parts to be compiled side by side, which also take twice the memory maps. But bits that are promised to
-# be equal are those of programs as users compile them: see ``pytest_pyfunc_call``.
-AS_USERS = "AS_USERS_COMPILE" in os.environ
+# program into parts to be compiled side by side, which also take twice the memory maps; and nobody reads where an
+# operation was written down. But bits that are promised to be equal are those of programs as users compile them: see
+# ``pytest_pyfunc_call``.
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "")
-    + ("" if AS_USERS else " --xla_cpu_parallel_codegen_split_count=1")
+    + ("" if "AS_USERS_COMPILE" in os.environ else " --xla_cpu_parallel_codegen_split_count=1")
     + " --xla_cpu_use_fusion_emitters=false"
 ).strip()
-os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0" if AS_USERS else "1"
-os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # nobody reads where an operation was written down
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0" if "AS_USERS_COMPILE" in os.environ else "1"
+os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 
 # And many of them are the same: what one test has compiled, the next and the processes that it starts read from a
 # folder. Each worker has its own, so that nobody reads what another is just writing.
