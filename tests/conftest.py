@@ -10,13 +10,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Tests compile hundreds of small programs and run each for a moment: the compiler need not take pains. But bits that
-# are promised to be equal are those of programs as users compile them: see ``pytest_pyfunc_call``.
+# Tests compile hundreds of small programs and run each for a moment: the compiler need not take pains, nor divide each
+# program into parts to be compiled side by side, which also take twice the memory maps; and nobody reads where an
+# operation was written down. But bits that are promised to be equal are those of programs as users compile them: see
+# ``pytest_pyfunc_call``.
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "")
-    + ("" if "AS_USERS_COMPILE" in os.environ else " --xla_backend_optimization_level=0")
+    + ("" if "AS_USERS_COMPILE" in os.environ else " --xla_cpu_parallel_codegen_split_count=1")
     + " --xla_cpu_use_fusion_emitters=false"
 ).strip()
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0" if "AS_USERS_COMPILE" in os.environ else "1"
+os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 
 # And many of them are the same: what one test has compiled, the next and the processes that it starts read from a
 # folder. Each worker has its own, so that nobody reads what another is just writing.
@@ -67,11 +71,27 @@ def pytest_pyfunc_call(pyfuncitem):
     return True
 
 
+def pytest_collection_finish():
+    """What was imported stays: that it is not looked through for garbage, and the rest less often, saves a while."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
 @pytest.fixture
 def x64():
     """Compute in float64 within this test."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def optimised():
+    """The compiler takes its pains, for a test that computes far longer than it compiles."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture
@@ -84,8 +104,8 @@ def x64_alone():
 
 
 TESTS = itertools.count(1)
-MOST_MAPS = 30_000
-"""A compiled program holds some twenty memory maps, and a process may have 65,530: beyond that the compiler crashes."""
+MOST_MAPS = 45_000
+"""A compiled program holds some ten memory maps, and a process may have 65,530: beyond that the compiler crashes."""
 
 
 @pytest.fixture(autouse=True)

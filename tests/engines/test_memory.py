@@ -98,7 +98,7 @@ def test_the_switch_sees_all_and_directions_come_from_those_asked():
 
 
 @settings(max_examples=60)
-@given(st.sampled_from([2, 3, 7, 12]), st.data())
+@given(st.sampled_from([2, 3, 7]), st.data())
 def test_who_is_asked(n, data):
     """As many as there are places, nobody twice: the worst, of whom the unheard come first, and those in turn."""
     m = data.draw(st.integers(1, n))
@@ -162,7 +162,7 @@ def test_a_mean_weighs_every_client_alike_in_the_long_run(rule):
         decision, _ = decide(rule, rule.init(1), remembered, asked, told, None)
         return jnp.zeros(n).at[asked].set(decision.weights)
 
-    mean = np.asarray(jax.vmap(weights)(whose)).mean(axis=0)
+    mean = np.asarray(jax.jit(jax.vmap(weights))(whose)).mean(axis=0)
     np.testing.assert_allclose(mean, 1 / n, rtol=0.06)
     np.testing.assert_allclose(mean[[0, n - 1]], 1 / n, rtol=1e-4, err_msg="those asked by need are always asked")
     softmax = ss.SoftmaxSGM(alpha=0.0, step_size=0.1, tolerance=1.0)
