@@ -20,18 +20,21 @@ import argparse
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
 
-from softswitch import SoftmaxSGM
+from softswitch import RecordPrivacy, SoftmaxSGM
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.secure.sum_terms import MASKED
 from softswitch.flower import (
     ClientPolicy,
     InProcessGrid,
     JaxClient,
+    PrivateClient,
     SecureAggregation,
     SwitchingStrategy,
     client_app,
@@ -53,11 +56,13 @@ class Mode:
         name: its name.
         policy: what every hospital allows.
         settings: those of ``SwitchingStrategy`` that differ.
+        privacy: what every hospital's rows are kept private by; None: nothing.
     """
 
     name: str
     policy: ClientPolicy = field(default_factory=ClientPolicy.for_simulations)
     settings: dict[str, Any] = field(default_factory=dict)
+    privacy: RecordPrivacy | None = None
 
 
 SUMMED = {"secure": SecureAggregation(least_clients=4), "clip_norm": 10.0}
@@ -66,6 +71,7 @@ MODES = (
     Mode("no class of fewer than 10 rows (the default)", ClientPolicy()),
     Mode("everything is answered, directions are summed under masks", settings=SUMMED),
     Mode("no small class, summed under masks", ClientPolicy(least_together=4), settings=SUMMED),
+    Mode("everything is answered, with noise: ε = 8", privacy=RecordPrivacy(epsilon=8.0, delta=1e-5)),
 )
 
 
@@ -120,13 +126,17 @@ def vector(record: Any) -> np.ndarray:
     return np.concatenate([array.numpy().reshape(-1) for array in record.values()]).astype(float)
 
 
-def run(mode: Mode, rounds: int) -> tuple[Listening, SwitchingStrategy]:
-    """A run as its server sees it."""
+def run(mode: Mode, rounds: int, folder: Path) -> tuple[Listening, SwitchingStrategy]:
+    """A run as its server sees it; in the folder hospitals count what they told."""
     problem, (everyone, _) = breast_cancer(1).problem, hospitals()
 
-    def factory(context: Any) -> JaxClient:
+    def factory(context: Any) -> JaxClient | PrivateClient:
         i = int(context.node_config["partition-id"])
-        return JaxClient(problem, everyone[i], name=f"hospital {i}", strata="y", batch_size=None)
+        client = JaxClient(problem, everyone[i], name=f"hospital {i}", strata="y", batch_size=None)
+        if mode.privacy is None:
+            return client
+        told = folder / f"{i}.json"
+        return PrivateClient(client, mode.privacy, spent_in=told, rounds=rounds, local_steps=LOCAL_STEPS)
 
     grid = Listening(client_app(factory, mode.policy), HOSPITALS)
     rule = SoftmaxSGM(alpha=20.0, step_size=STEP, tolerance=0.2)
@@ -179,7 +189,8 @@ def main() -> None:
     print("How well one patient's features are read: relative error, correlation")
     print(f"guessed, the mean malignant row of all others: {best(iter([others.mean(axis=0)]), row)}")
     for mode in MODES:
-        heard, strategy = run(mode, rounds)
+        with TemporaryDirectory() as folder:
+            heard, strategy = run(mode, rounds, Path(folder))
         result = strategy.result
         assert result is not None
         print(f"{mode.name}:")

@@ -30,12 +30,13 @@ def read(printed):
 
 
 def test_a_single_row_is_read_to_seven_digits_and_then_no_more(printed):
-    plain, default, summed, both = read(printed).values()
+    plain, default, summed, both, private = read(printed).values()
     assert plain["from directions"] < 1e-6
     guessed = float(re.search(r"all others: (\S+),", printed)[1])
-    for protected in (default, summed, both):
+    for protected in (default, summed, both, private):
         assert protected["from directions"] > 0.5 * guessed  # no better than who knows the other patients
     assert default["from reports"] is both["from reports"] is None
+    assert private["from reports"] > 0.5 * guessed, "noise on the numbers as on the directions"
 
 
 def test_sums_alone_leave_the_numbers(printed):

@@ -46,7 +46,8 @@ class ClientPolicy:
         least_class_rows: classes and groups of fewer rows are left out; and it does not take part where a batch has,
             as a rule, fewer rows of some class. The client must tell its classes (``classes=``, of the ready ones; one
             of your own by an attribute ``class_rows``, such as ``{"sick": 120, "well": 800}``: it stays away where one
-            is too small). 1: nothing need be told, for functions of all rows alike.
+            is too small). 1: nothing need be told, for functions of all rows alike. A ``PrivateClient`` leaves none
+            out: its noise hides single rows of any class.
         least_together: it tells directions only as part of a sum of masked ones (``SecureAggregation``), and only where
             the effective number of clients in it is at least so many; None: also by themselves.
         most_rounds: it reports, and returns directions, in at most so many rounds of a run.
@@ -84,7 +85,7 @@ class ClientPolicy:
             client: with all of its rows.
         """
         least = self.least_class_rows
-        if least <= 1:
+        if least <= 1 or hasattr(client, "privacy_told"):  # noise as large as a row hides the rows of a small class too
             return client
         sizes = _sizes(getattr(client, "class_rows", None))
         if sizes is None:
