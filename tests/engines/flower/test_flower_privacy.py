@@ -246,7 +246,8 @@ def test_a_run_goes_on_without_those_whose_budget_is_spent(tmp_path):
         return fl.PrivateClient(numpy_client(i), privacy, spent_in=tmp_path / "spent.json", rounds=2)
 
     strategy = fl.SwitchingStrategy(ss.SoftmaxSGM(tolerance=0.7, step_size=0.3, alpha=5.0), eval_every=0)
-    strategy.start(fl.InProcessGrid(fl.client_app(factory), 2), wire.to_record(START), 4)
+    app = fl.client_app(factory, fl.ClientPolicy.for_simulations())
+    strategy.start(fl.InProcessGrid(app, 2), wire.to_record(START), 4)
     fates = strategy.result.history.per_client.fates
     assert fates[:, 0].tolist() == [Fate.COUNTED] * 2 + [Fate.REFUSED] * 2
     assert (fates[:, 1] == Fate.COUNTED).all()
