@@ -13,10 +13,11 @@ from softswitch.clients.client_data import ClientData
 from softswitch.clients.evaluation import Judge, ignoring_weights, judge_of, widths_by_size
 from softswitch.clients.oracle import Judged
 from softswitch.clients.taking_part import BatchSize, TakingPart
-from softswitch.engines.choice import MOMENTUM, Choice, choose
+from softswitch.engines.choice import MOMENTUM, Choice, choose, memory_for
 from softswitch.engines.completing import completed
 from softswitch.engines.loop import run
 from softswitch.engines.request import RunSettings, request
+from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule, SoftmaxSGM
 from softswitch.method.steps import FallingStep
 from softswitch.problem.parameters import Params
@@ -160,7 +161,7 @@ class _Unconstrained:
             "answer": "auto",
             "eval_every": None if budget.rows == "auto" else 0,
             "record_clients": budget.rows == "auto" and result.history.per_client is not None,
-            "memory": "auto",
+            "memory": "auto" if budget.rows == "auto" else _memory(budget),
         }
         self._rule = SoftmaxSGM(tolerance=NO_BOUND)
         _, self._how, self._settings, self._choice = completed(problem, clients, (self._rule,), how, told)
@@ -192,6 +193,11 @@ class _Unconstrained:
         problem = replace(self._problem, start=start)
         asked = request(problem, self._clients, (rule,), self._how, settings, held_out=self._held_out, choice=choice)
         return run(asked, rule, self._result.seed, ())
+
+
+def _memory(budget: _Budget) -> Memory | None:
+    """What a server remembers of reports that cost one value a row, as budgets have it."""
+    return memory_for(everyone=budget.participation == 1, noisy=budget.rows is not None)
 
 
 def best_constant(judge: Judge, constants: Callable[[float], Params], rule: Rule) -> tuple[float, Judged]:
