@@ -135,7 +135,7 @@ def test_standing_by_hand():
 
 def test_a_board_is_played_once_and_written_down(tmp_path):
     task = BenchTask("quadratics", 1e-2, of_rows(quadratics), 600)
-    method = BenchMethod("averaging", "a test", lambda settings, common: FedAvg(**common), bounds=False)
+    method = BenchMethod("averaging", "a test", lambda settings, common: FedAvg(**common))
     told = []
     board = Board([method], [task], ())
     for _ in range(2):

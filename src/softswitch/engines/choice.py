@@ -188,14 +188,13 @@ def choose(
         most = min(max(affordable, fewest), MOST_ROUNDS)
     else:
         most = rounds
-    everyone = m == len(clients)
+    everyone, noisy = m == len(clients), for_report is not None
     if memory == "auto":
-        memory = memory_for(everyone=everyone, noisy=for_report is not None, again=again)
-    exact = everyone and for_report is None
+        memory = memory_for(everyone=everyone, noisy=noisy, again=again)
+    exact = everyone and not noisy
     jumps = problem.constraint_stand_in is not None
-    twice = 2 if isinstance(memory, Memory) and memory.corrected else 1
-    look = None if exact else float(clients.sizes.sum()) / (twice * value_rows + 3 * steps * update_rows)
-    noisy = for_report is not None
+    value_rows *= memory.values_a_report if isinstance(memory, Memory) else 1
+    look = None if exact else float(clients.sizes.sum()) / (value_rows + 3 * steps * update_rows)
     made = first_choice(problem.start, most, may_end=rounds is None, exact=exact, jumps=jumps, noisy=noisy, look=look)
     return made, taken, memory
 

@@ -132,8 +132,8 @@ def _rounds_a_look(oracle: Oracle, memory: Memory | None) -> float | None:
     if oracle.rows_judged is None:
         return None
     values, gradients = oracle.cost(oracle.rows_judged * oracle.participants / oracle.client_count)
-    twice = 2 if memory is not None and memory.corrected else 1
-    return float(oracle.rows_judged / (twice * values + 3 * gradients))
+    values *= 1 if memory is None else memory.values_a_report
+    return float(oracle.rows_judged / (values + 3 * gradients))
 
 
 def _unless_own_account(rules: Sequence[Rule], memory: Any) -> Any:

@@ -56,9 +56,7 @@ class BenchMethod:
         source: where it is from.
         rule: makes the rule of settings, the tolerance, a step size and an optimiser.
         space: what is tuned beside the step.
-        ours: whether it is this library's.
         tuned: whether anything is; the library's default is not.
-        bounds: whether it looks at the constraint at all.
         sends: how many vectors as long as the parameters a client sends in a round,
         receives: and how many it is sent.
         remembers: whether the server remembers its clients' reports where some do not take part,
@@ -70,9 +68,7 @@ class BenchMethod:
     source: str
     rule: Callable[[Settings, dict[str, Any]], Rule]
     space: Mapping[str, Between | OneOf] = field(default_factory=dict)
-    ours: bool = False
     tuned: bool = True
-    bounds: bool = True
     sends: float = 1.0
     receives: float = 1.0
     remembers: bool = False

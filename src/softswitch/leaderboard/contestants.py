@@ -46,6 +46,11 @@ def _switching(**more: Callable[[Settings], Any]) -> Callable[[Settings, dict[st
     return rule
 
 
+_optimistic = _switching(direction=lambda settings: Optimistic(carry=settings["carry"]))
+CARRIED: dict[str, Any] = {"alpha": SHARP, "carry": OneOf((0.5, 1.0))}
+"""What an optimistic direction is tuned by."""
+
+
 def _primal_dual(settings: Settings, common: dict[str, Any]) -> Rule:
     return PrimalDual(multiplier=1.0, dual_step_size=settings["dual"], **common)
 
@@ -55,28 +60,23 @@ METHODS: tuple[BenchMethod, ...] = (
         DEFAULT,
         "this library: SoftmaxSGM with nothing set but the tolerance",
         lambda settings, common: SoftmaxSGM(**common),
-        ours=True,
         tuned=False,
         corrects=True,
     ),
-    BenchMethod("softmax SGM", "the paper's method", _switching(), {"alpha": SHARP}, ours=True),
-    BenchMethod(
-        "softmax SGM, remembering", "with a server's memory", _switching(), {"alpha": SHARP}, ours=True, remembers=True
-    ),
+    BenchMethod("softmax SGM", "the paper's method", _switching(), {"alpha": SHARP}),
+    BenchMethod("softmax SGM, remembering", "with a server's memory", _switching(), {"alpha": SHARP}, remembers=True),
     BenchMethod(
         "softmax SGM, corrected",
         "with a memory that is corrected",
         _switching(),
         {"alpha": SHARP},
-        ours=True,
         corrects=True,
     ),
     BenchMethod(
         "softmax SGM, corrected, optimistic",
         "both",
-        _switching(direction=lambda settings: Optimistic(carry=settings["carry"])),
-        {"alpha": SHARP, "carry": OneOf((0.5, 1.0))},
-        ours=True,
+        _optimistic,
+        CARRIED,
         corrects=True,
     ),
     BenchMethod(
@@ -84,28 +84,24 @@ METHODS: tuple[BenchMethod, ...] = (
         "with FedSGM's soft switch",
         _switching(soft=lambda settings: settings["soft"]),
         {"alpha": SHARP, "soft": Between(1.0, 100.0)},
-        ours=True,
     ),
     BenchMethod(
         "softmax SGM, momentum",
         "momentum apart for f and g",
         _switching(direction=lambda settings: Momentum(share=settings["share"])),
         {"alpha": SHARP, "share": OneOf((0.5, 0.8, 0.9))},
-        ours=True,
     ),
     BenchMethod(
         "softmax SGM, optimistic",
         "arXiv 2505.09146",
-        _switching(direction=lambda settings: Optimistic(carry=settings["carry"])),
-        {"alpha": SHARP, "carry": OneOf((0.5, 1.0))},
-        ours=True,
+        _optimistic,
+        CARRIED,
     ),
     BenchMethod(
         "softmax SGM, STORM",
         "arXiv 1905.10018",
         _switching(direction=lambda settings: Storm(share=settings["share"])),
         {"alpha": SHARP, "share": Between(0.03, 0.5)},
-        ours=True,
         sends=2.0,
         simulators=False,
     ),
@@ -114,7 +110,6 @@ METHODS: tuple[BenchMethod, ...] = (
         "after SCAFFOLD, arXiv 1910.06378",
         _switching(at_clients=lambda settings: ControlVariates()),
         {"alpha": SHARP},
-        ours=True,
         receives=2.0,
         simulators=False,
     ),
@@ -181,34 +176,30 @@ METHODS: tuple[BenchMethod, ...] = (
         {"price": Between(0.1, 30.0), "pull": Between(0.1, 10.0)},
         simulators=False,
     ),
-    BenchMethod("FedAvg", "arXiv 1602.05629", lambda settings, common: FedAvg(**common), bounds=False),
+    BenchMethod("FedAvg", "arXiv 1602.05629", lambda settings, common: FedAvg(**common)),
     BenchMethod(
         "TERM",
         "arXiv 2007.01162",
         lambda settings, common: TERM(tilt=settings["tilt"], **common),
         {"tilt": Between(0.1, 100.0)},
-        bounds=False,
     ),
     BenchMethod(
         "q-FedAvg",
         "arXiv 1905.10497",
         lambda settings, common: QFedAvg(power=settings["power"], **common),
         {"power": Between(0.1, 10.0)},
-        bounds=False,
     ),
     BenchMethod(
         "AFL",
         "arXiv 1902.00146",
         lambda settings, common: Agnostic(dual_step_size=settings["dual"], **common),
         {"dual": Between(1e-4, 1.0)},
-        bounds=False,
     ),
     BenchMethod(
         "DRFA",
         "arXiv 2102.12660",
         lambda settings, common: Agnostic(dual_step_size=settings["dual"], draws=True, **common),
         {"dual": Between(1e-4, 1.0)},
-        bounds=False,
         sends=1.0,
         receives=2.0,
         simulators=False,
@@ -218,7 +209,6 @@ METHODS: tuple[BenchMethod, ...] = (
         "openreview mxJEX6w5uN",
         lambda settings, common: ScaffPD(dual_step_size=settings["dual"], **common),
         {"dual": Between(1e-4, 1.0)},
-        bounds=False,
         receives=2.0,
         simulators=False,
     ),

@@ -131,8 +131,7 @@ class CellRuns(NamedTuple):
         a_round, a_look = values + gradients, float(self.stage.rows)
         if by == "passes":
             rule = self.method.made(self.method.points(1)[0], self.task.tolerance, 1)
-            corrected = self.memory is not None and self.memory.corrected
-            values *= 2 if rule.compares or corrected else 1
+            values *= 2 if rule.compares else 1 if self.memory is None else self.memory.values_a_report
             if rule.direction is not None:
                 gradients = rule.direction.rows(gradients, held * oracle.local_steps)
             a_round = values + gradients

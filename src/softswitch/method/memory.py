@@ -86,6 +86,11 @@ class Memory:
         if self.rest is not None and not checks.is_array(self.rest):  # an array was checked when it was a number
             object.__setattr__(self, "rest", checks.whole_number("rest", self.rest, at_least=0))
 
+    @property
+    def values_a_report(self) -> int:
+        """How often a report evaluates a batch: at one iterate, or at two."""
+        return 2 if self.corrected else 1
+
     def rest_for(self, rule: Rule) -> int | Array:
         """How many rounds a client rests from being asked by need, under this rule.
 

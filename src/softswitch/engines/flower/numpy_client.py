@@ -14,6 +14,7 @@ from softswitch.clients.own_batches import batches_of, drawn
 from softswitch.clients.taking_part import BatchSize, ValueBatchSize
 from softswitch.engines.flower.local import Task, given_or_own
 from softswitch.engines.flower.members.row_classes import Classes, RowClasses, least_in_a_batch, part_of
+from softswitch.engines.flower.private.row_gradients import clipped_total
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, intervals_by_rows, others
 from softswitch.method.messages import LocalLoss
@@ -105,7 +106,6 @@ class NumpyClient:
             "objective_range": objective_range,
             "constraint_range": constraint_range,
         }
-        self._start = first
 
     def only(self, rows: np.ndarray, held_out: np.ndarray | None) -> NumpyClient:
         """The same client with some of its rows, as if it had no others.
@@ -116,7 +116,7 @@ class NumpyClient:
         """
         own, how = copy(self), self._how | self.classes.of(rows, held_out)
         data, left = part_of(self._data, rows), part_of(self._held_out, held_out)
-        NumpyClient.__init__(own, self._objective, self._constraint, data, self._start, held_out=left, **how)
+        NumpyClient.__init__(own, self._objective, self._constraint, data, self.start, held_out=left, **how)
         return own
 
     def report(self, params: Arrays, task: Task) -> Values:
@@ -174,16 +174,8 @@ class NumpyClient:
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
         """The sum of the gradients of <mix, (f, g)> on single rows, none longer than ``clip``."""
         loss = LocalLoss(float(mix[0]), mix[1:], 0.0, 0.0)  # type: ignore[arg-type]
-        total = {name: np.zeros(value.shape) for name, value in params.items()}
-        for row in rows:
-            one = {key: column[row : row + 1] for key, column in self._data.items()}
-            with np.errstate(all="ignore"):
-                gradient = self._gradient(params, one, loss)
-                norm = np.sqrt(sum(float(np.square(part, dtype=float).sum()) for part in gradient.values()))
-            if np.isfinite(norm):
-                scale = min(1.0, clip / norm) if norm > 0 else 1.0
-                total = {name: total[name] + scale * gradient[name] for name in total}
-        return total
+        single = ({key: column[row : row + 1] for key, column in self._data.items()} for row in rows)
+        return clipped_total((self._gradient(params, one, loss) for one in single), params, clip)
 
     def _by_rows(self, params: Arrays, data: Arrays, rows: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):

@@ -18,6 +18,7 @@ from softswitch.clients.torch_modules.module_functions import Function, ModuleFu
 from softswitch.clients.torch_modules.torch_rows import TorchRows, seeded
 from softswitch.engines.flower.local import Refused, Task, given_or_own
 from softswitch.engines.flower.members.row_classes import Classes, RowClasses, least_in_a_batch
+from softswitch.engines.flower.private.row_gradients import clipped_total
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.engines.torch_certificate import module_intervals
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
@@ -175,16 +176,10 @@ class TorchClient:
         """The sum of the gradients of <mix, (f, g)> on single rows, none longer than ``clip``."""
         self._functions.load(params)
         loss = LocalLoss(float(mix[0]), mix[1:], 0.0, 0.0)  # type: ignore[arg-type]
-        total = {name: np.zeros(value.shape) for name, value in params.items()}
-        for row in rows:
-            one = self._rows.take(np.array([row]))
-            found = self._functions.direction([one], loss, 1, 0.0)
-            gradient = {name: part.double().cpu().numpy() for name, part in found.items()}
-            norm = float(np.sqrt(sum(np.square(part).sum() for part in gradient.values())))
-            if np.isfinite(norm):
-                scale = min(1.0, clip / norm) if norm > 0 else 1.0
-                total = {name: total[name] + scale * gradient[name] for name in total}
-        return total
+        each = (self._functions.direction([self._rows.take(np.array([row]))], loss, 1, 0.0) for row in rows)
+        return clipped_total(
+            ({name: part.double().cpu().numpy() for name, part in found.items()} for found in each), params, clip
+        )
 
     def _by_rows(self, params: Arrays, data: TorchRows, rows: np.ndarray) -> np.ndarray:
         self._functions.load(params)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from softswitch.clients.private.private_oracle import PrivateOracle
+from softswitch.engines.choice import SMOOTHING
 from softswitch.engines.completing import as_in_paper
 from softswitch.engines.request import RunSettings
 from softswitch.method.memory import Memory
@@ -18,8 +19,6 @@ from softswitch.method.steps import FallingStep
 
 ROUNDS = 100
 """More rounds mean more noise in each."""
-SMOOTHING = 0.8
-"""Of remembered reports: what is made of what was told costs nothing."""
 FIRST_WAY = 2.0
 """How far a direction of clipped rows can take the parameters in the first round; steps fall to 0 from there."""
 MARGIN = 0.5
