@@ -18,7 +18,7 @@ from softswitch.engines.flower.client_app import TERMS
 from softswitch.engines.flower.secure import own_part
 from softswitch.engines.flower.secure import pair_secrets as secrets
 from softswitch.engines.flower.secure.fixed_point import in_units, out_of_units
-from softswitch.engines.flower.secure.secure_settings import effective_number
+from softswitch.engines.flower.secure.secure_settings import effective_number, shares_against_lies
 from softswitch.engines.flower.secure.sum_terms import LETTERS, MASKED, MASKS, ROUND_KEY, Terms, terms_of
 from softswitch.results.history import Fate
 from softswitch.rules import Compression, TopK
@@ -506,12 +506,108 @@ def test_without_signatures_an_active_server_reads_a_direction():
     terms, letters = kept["terms"], sent.content[LETTERS]["letters"]
     common = {i: secrets.secrets_between(own[i][0], {0: terms.keys[0]})[0] for i in range(1, SITES)}
     total, digest = wire.from_record(sent.content[MASKED])["sum"], terms.digest()
-    shares = [secrets.unsealed(secrets.seed_of(common[i], b"letter", digest), letters[i]) for i in common]
+    shares = [secrets.unsealed(secrets.letter_seed(common[i], 0, i, digest), letters[i]) for i in common]
     total = total - secrets.mask(secrets.from_shares(shares[: terms.shares]), FEATURES)
     for i in common:
         total = total - secrets.mask(secrets.seed_of(common[i], b"mask", digest), FEATURES)
     read = out_of_units(total, LIMIT, {"w": wire.Shape((FEATURES,), "float64")})["w"] / terms.weights[0]
     np.testing.assert_allclose(read, own_direction(0), atol=1e-6)
+
+
+class AtTheThirdExchange:
+    """Clients that have sent their directions under masks, and a server that may say to each what it likes."""
+
+    def __init__(self, many, shares, least=2):
+        pairs = [secrets.new_pair() for _ in range(many)]
+        names, keys = [f"site {i}" for i in range(many)], [public for _, public in pairs]
+        self.terms = Terms(4, names, keys, [1 / many] * many, shares, LIMIT, [])
+        self.directions = np.random.default_rng(0).normal(size=(many, 3))
+        self.everyone, self.least, self.sums, self.letters, self._contexts = range(many), least, [], [], []
+        for i, (private, public) in enumerate(pairs):
+            context = Context(7, i, {}, RecordDict(), {})
+            context.state[ROUND_KEY] = ConfigRecord({"round": 4, "private": private, "public": public})
+            own = {"w": self.directions[i]}
+            sent = own_part.masked_direction(own, self.terms, names[i], context, least, None)
+            self._contexts.append(context)
+            self.sums.append(wire.from_record(sent[MASKED])["sum"])
+            self.letters.append(sent[LETTERS]["letters"])
+
+    def tells(self, i, arrived, letters=None):
+        """By place: the shares of client i, told that these arrived, and the masks that it has in common with others."""
+        letters = [self.letters[j][i] for j in arrived] if letters is None else letters
+        record = ConfigRecord({"arrived": list(arrived), "letters": letters})
+        message = type("Asked", (), {"content": RecordDict({LETTERS: record})})
+        told = own_part.unmasking(message, self._contexts[i], self.least)
+        lost = [j for j in self.everyone if j not in arrived]
+        return dict(zip(arrived, told["shares"], strict=True)), dict(zip(lost, told["masks"], strict=True))
+
+    def sum_of(self, some, shares, masks):
+        """Σ u_i over some, by shares of each one's own mask and its masks in common with the rest."""
+        total = np.zeros(3, np.uint32)
+        for i in some:
+            total += self.sums[i] - secrets.mask(secrets.from_shares(shares[i][: self.terms.shares]), 3)
+            for j in set(self.everyone) - set(some):
+                common = secrets.mask(masks[i, j], 3)
+                total = total - common if j > i else total + common
+        return out_of_units(total, LIMIT, {"w": wire.Shape((3,), "float64")})["w"] * len(self.everyone)
+
+
+def test_letters_carried_back_to_their_sender_are_not_read():
+    """Read, they would be all shares of its own mask; and whoever is told that it is lost tells the masks in common."""
+    sums = AtTheThirdExchange(6, shares=4)
+    shares, _ = sums.tells(0, sums.everyone, letters=[sums.letters[0][j] for j in sums.everyone])
+    assert shares[0]
+    assert all(share == b"" for place, share in shares.items() if place)
+
+
+def lies(many, shares, together):
+    """The sum over the first clients as a server sees it that says to some that they arrived, to others that not."""
+    sums = AtTheThirdExchange(many, shares)
+    some, rest = list(range(together)), list(range(together, many))
+    with_them = rest[: shares - together]  # they are told that ``some`` are lost, and ``some`` that they arrived
+    found, masks = {i: [] for i in some}, {}
+    for i in sums.everyone:
+        arrived = some + with_them if i in some else rest if i in with_them else list(sums.everyone)
+        own, common = sums.tells(i, arrived)
+        for j in some:
+            found[j] += [own[j]] if j in own else []
+            masks |= {(i, j): seed for j, seed in common.items()} | {(j, i): seed for j, seed in common.items()}
+    return sums.sum_of(some, found, masks), sums.directions[some].sum(axis=0)
+
+
+@pytest.mark.parametrize(("many", "together"), [(5, 1), (6, 2), (9, 1), (9, 3)])
+def test_lies_about_who_arrived_show_a_sum_of_few_unless_more_clients_share_masks(many, together):
+    """Where t clients of n take masks off, a lying server sees sums of 2t − n: so with signed keys t is larger."""
+    enough = shares_against_lies(many, together)
+    seen, true = lies(many, enough, together)
+    np.testing.assert_allclose(seen, true, atol=1e-6)
+    with pytest.raises((ValueError, fl.Refused), match=r"combine|together|directions arrived"):
+        lies(many, shares_against_lies(many, together + 1), together)
+
+
+def test_a_client_that_signs_asks_for_as_many_shares(tmp_path, caplog):
+    signed = signing(tmp_path, "ed25519")
+    grid = Overhearing(app_of(signed=signed), SITES)
+    assert (fates(run(grid))[0] == Fate.COUNTED).all()
+    assert terms_told(grid)[0].shares == shares_against_lies(SITES, 3) == 5
+    policy = fl.ClientPolicy(least_rows=1, least_class_rows=1, least_together=5)
+    grid = Overhearing(app_of(policy, signed), SITES)
+    alike = ss.SoftmaxSGM(alpha=0.0, step_size=0.2, tolerance=0.1)
+    assert (fates(run(grid, rule=alike))[0] == Fate.REFUSED).all()
+    assert "5 of 6 clients take the masks off, and it takes part where 6 must" in caplog.text
+
+
+def test_a_client_is_hidden_by_others_that_weigh_as_much(caplog):
+    """An effective number of 5 is also that of one with 0.44 of the weight and a thousand others."""
+    terms, pairs = three()
+    names, keys = [f"site {i}" for i in range(200)], [pairs[0][1], *(b"%d" % i for i in range(199))]
+    weights = [0.44] + [0.56 / 199] * 199
+    assert effective_number(weights) > 5
+    context = Context(7, 0, {}, RecordDict(), {})
+    context.state[ROUND_KEY] = ConfigRecord({"round": 4, "private": pairs[0][0], "public": pairs[0][1]})
+    heavy = terms._replace(names=names, keys=keys, weights=weights, shares=101)
+    with pytest.raises(fl.Refused, match="it would have 44% of the weight in the sum"):
+        own_part.masked_direction({"w": np.ones(3)}, heavy, "site 0", context, 5, None)
 
 
 # ---- what does not go together

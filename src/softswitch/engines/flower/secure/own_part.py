@@ -18,7 +18,12 @@ from softswitch.engines.flower import wire
 from softswitch.engines.flower.local import Refused
 from softswitch.engines.flower.secure import pair_secrets as secrets
 from softswitch.engines.flower.secure.fixed_point import in_units
-from softswitch.engines.flower.secure.secure_settings import effective_number, hides_enough
+from softswitch.engines.flower.secure.secure_settings import (
+    ROUNDING,
+    effective_number,
+    hides_enough,
+    shares_against_lies,
+)
 from softswitch.engines.flower.secure.signed_keys import SignedKeys
 from softswitch.engines.flower.secure.sum_terms import LETTERS, MASKED, ROUND_KEY, Terms, terms_of
 
@@ -65,8 +70,10 @@ def masked_direction(
         raise Refused("it has sent its direction of this round already: a key masks one direction only")
     mine = _place(terms, key, name)
     _check_together(terms.weights, least)
+    _check_own(terms, mine, least)
     if signed is not None:
         signed.check(terms, context.run_id, besides=mine)
+        _check_shares(terms, least)
     vector = np.concatenate([np.asarray(part).reshape(-1) for part in direction.values()])
     if not np.isfinite(vector).all():
         raise Refused("its direction holds NaN or infinity")
@@ -79,7 +86,7 @@ def masked_direction(
         total = total + shared if place > mine else total - shared
     shares = secrets.shares_of(own, terms.shares, len(terms.names))
     letters = [
-        secrets.sealed(secrets.seed_of(pairs[place], b"letter", digest), share) if place != mine else b""
+        secrets.sealed(secrets.letter_seed(pairs[place], mine, place, digest), share) if place != mine else b""
         for place, share in enumerate(shares)
     ]
     context.state[TERMS] = terms.record()
@@ -114,7 +121,7 @@ def unmasking(message: Message, context: Context, least: int) -> ConfigRecord:
     pairs, digest = _secrets(terms, key, mine), terms.digest()
     own: Any = context.state[LETTERS]
     shares = [
-        own["own"] if place == mine else _read(secrets.seed_of(pairs[place], b"letter", digest), letter)
+        own["own"] if place == mine else _read(secrets.letter_seed(pairs[place], place, mine, digest), letter)
         for place, letter in zip(arrived, letters, strict=True)
     ]
     del context.state[LETTERS], context.state[ROUND_KEY]  # before the answer: never twice
@@ -153,6 +160,21 @@ def _check_together(weights: list[float], least: int) -> None:
             f"the effective number of clients in the sum is {effective_number(weights):.2f}, and it takes part where "
             f"it is {least}"
         )
+
+
+def _check_own(terms: Terms, mine: int, least: int) -> None:
+    """Raise where the client weighs more than one of so many: with many light ones the effective number hides that."""
+    share, least = terms.weights[mine] / sum(terms.weights), max(least, FEWEST_TOGETHER)
+    if share * ROUNDING * least > 1:
+        raise Refused(f"it would have {share:.0%} of the weight in the sum, and takes part as one of {least} at most")
+
+
+def _check_shares(terms: Terms, least: int) -> None:
+    """Raise where a server that lies about who arrived could see a sum of too few."""
+    least, many = max(least, FEWEST_TOGETHER), len(terms.names)
+    wanted = min(many, shares_against_lies(many, least))
+    if terms.shares < wanted:
+        raise Refused(f"{terms.shares} of {many} clients take the masks off, and it takes part where {wanted} must")
 
 
 def _secrets(terms: Terms, key: dict[str, Any], mine: int) -> dict[int, bytes]:

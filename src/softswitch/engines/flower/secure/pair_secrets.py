@@ -66,6 +66,18 @@ def seed_of(secret: bytes, purpose: bytes, terms: bytes) -> bytes:
     return hmac.new(secret, purpose + b":" + terms, hashlib.sha256).digest()
 
 
+def letter_seed(secret: bytes, sender: int, receiver: int, terms: bytes) -> bytes:
+    """The key of one letter: a server that carries it back to its sender must not have it read there.
+
+    Args:
+        secret: what sender and receiver know.
+        sender: whose letter, by its place in the terms.
+        receiver: to whom, likewise.
+        terms: their digest.
+    """
+    return seed_of(secret, b"letter %d to %d" % (sender, receiver), terms)
+
+
 def mask(seed: bytes, numbers: int) -> np.ndarray:
     """So many numbers below 2³² that nobody can tell from chance without the seed.
 

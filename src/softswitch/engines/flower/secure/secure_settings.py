@@ -27,7 +27,8 @@ class SecureAggregation:
         least_clients: the effective number of clients in a sum, at least.
         least_weight: the share of the weight that must be left where clients are lost; with less the round is void.
         threshold: the share of the clients in a round, above one half, that must be there to take the masks off. So
-            many must work together with the server to see another's direction.
+            many must work together with a server that keeps to the protocol to see another's direction. Where clients
+            sign their keys more must be there: see ``shares``.
     """
 
     least_clients: int = 5
@@ -46,13 +47,32 @@ class SecureAggregation:
         """What a client weighs, at most."""
         return 1 / self.least_clients
 
-    def shares(self, clients: int) -> int:
+    def shares(self, clients: int, *, signed: bool = False) -> int:
         """How many of these clients must be there to take the masks off.
 
         Args:
             clients: how many are summed.
+            signed: whether they sign their keys: then also a server that lies about who arrived is to see no sum of
+                fewer than ``least_clients``.
         """
-        return min(clients, int(self.threshold * clients) + 1)
+        enough = int(self.threshold * clients) + 1
+        return min(clients, max(enough, shares_against_lies(clients, self.least_clients)) if signed else enough)
+
+
+def shares_against_lies(clients: int, least: int) -> int:
+    """How many of n clients must share a mask, t, such that lies about who arrived show no sum of fewer than s.
+
+    A server may say to each client something else. To see the sum over a set S it needs, of each i in S, t shares of
+    its own mask, and the masks that i has in common with those outside: each told by i, where i was told that the other
+    is lost, or by the other. Whoever tells its share of i's mask does not tell the common one: so i must have told it,
+    and i tells at most n − t, those lost by what it was told. With all of S that is n − t + |S| shares at most; they
+    are fewer than t where |S| < 2t − n. So t = (n + s)/2, rounded up, is enough.
+
+    Args:
+        clients: n.
+        least: s.
+    """
+    return (clients + least + 1) // 2
 
 
 def effective_number(weights: Iterable[float]) -> float:

@@ -91,8 +91,8 @@ class Summing:
             self._void(k, f"the effective number of clients would be {effective_number(own):.2f}")
             return None
         keys, signatures = zip(*(key_in(answers[place].content) for place in self._places), strict=True)
-        enough = self._secure.shares(len(own))
         signed = list(signatures) if all(signatures) else []
+        enough = self._secure.shares(len(own), signed=bool(signed))
         self._terms = Terms(k, list(names.values()), list(keys), own, enough, self._limit, signed)
         return self._terms
 
