@@ -36,6 +36,16 @@ def test_all_rows_cost_what_the_closed_form_says(rounds, noise, delta):
     assert wanted <= found + 1e-6 <= wanted * 1.002 + 2e-3
 
 
+@pytest.mark.parametrize(("epsilon", "times"), [(1.0, 6), (3.0, 7), (8.0, 9)])
+def test_a_person_of_five_rows_has_more_than_five_times_the_epsilon(epsilon, times):
+    """Five rows change a sum by five clips: noise of a fifth. The page says so, rounded."""
+    privacy, planned = RecordPrivacy(epsilon=epsilon), Releases(100, 100, 1)
+    levels = levels_for(privacy, planned, ALL_ROWS)
+    together = gaussian_epsilon(planned, levels, privacy.delta, weakened=5.0)
+    assert 5 < together / epsilon
+    assert round(together / epsilon) == times
+
+
 def losses_of_drawn(rate, noise, times, many, generator):
     """Privacy losses of a row that is there against one that is not, and the other way round, simulated."""
 

@@ -1,6 +1,7 @@
 """What a client takes part in is its own decision; and both sides say which protocol they speak."""
 
 import json
+import zlib
 from collections import Counter
 from functools import partial
 
@@ -14,6 +15,7 @@ import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FaultyGrid, quadratic, simulated, zeros
 from member_clients import start
+from softswitch.clients.own_batches import drawn
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.flat_params import flat
 from softswitch.engines.flower.members import introduction
@@ -201,6 +203,28 @@ def test_a_client_refuses_batches_with_few_rows_of_a_class(what):
         else:
             with pytest.raises(fl.Refused, match="its batches have 8 rows of its rarest class"):
                 fl.ClientPolicy().admit(client, wire.HELLO, context)
+
+
+def test_batches_by_a_seed_that_the_server_knows_are_equations_for_single_rows():
+    """What the page says: the policy allows batches of 30 rows, and 120 of them at one place give all 60 rows."""
+    x = np.column_stack([np.ones(60), np.random.default_rng(5).normal(size=(60, 3))])
+
+    def loss(params, batch):
+        slopes = 1 / (1 + np.exp(-batch["x"] @ params["w"]))
+        return -np.log1p(-slopes).mean(), {"w": (slopes[:, None] * batch["x"]).mean(axis=0)}
+
+    nowhere = {"w": np.zeros(4)}
+    client = fl.NumpyClient(loss, loss, {"x": x}, nowhere, name="a", batch_size=30, classes=np.zeros(60))
+    client = fl.ClientPolicy().part_of(client)
+    fl.ClientPolicy().admit(client, wire.UPDATE, Context(1, 1, {}, RecordDict(), {}))
+    shares, heard = np.zeros((120, 60)), []
+    for k in range(120):
+        task = fl.Task(round=k, seed=0, local_steps=1, step_size=0.1, switches=True)
+        heard.append(client.update(nowhere, task, LocalLoss(1.0, np.zeros(1), 0.0, 0.0))["w"])
+        known = np.random.default_rng((0, k, zlib.crc32(b"a"), 1))
+        np.add.at(shares[k], drawn(known, 60, 30, True), 1 / 30)
+    found = np.linalg.lstsq(shares, np.array(heard), rcond=None)[0]
+    np.testing.assert_allclose(found / found[:, :1], x, atol=1e-10)
 
 
 def test_intervals_of_rows_whose_classes_nobody_told_are_refused():

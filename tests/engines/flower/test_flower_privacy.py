@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from collections import Counter
 
 import jax.numpy as jnp
@@ -135,6 +136,23 @@ def test_a_sum_is_that_of_the_compiled_engine():
     np.testing.assert_array_equal(clipped_sum(np.zeros((0, 2)), 2.0, 2), np.zeros(2))
 
 
+@pytest.mark.filterwarnings("ignore:Mean of empty slice")
+def test_a_row_counts_for_the_functions_that_concern_it_whatever_the_others_say():
+    """A mean over no rows is NaN in NumPy, and so is its gradient: the row still tells of its own class."""
+
+    def of_each_class(params, batch):
+        classes = [batch["x"][batch["y"] == label] for label in (0, 1)]
+        values = np.array([(own @ params["w"]).mean() for own in classes])
+        return values, {"w": np.array([own.mean(axis=0) for own in classes])}
+
+    own = rows(0)
+    client = fl.NumpyClient(class_loss(0), of_each_class, own, START, name="a")
+    for mix in (np.array([0.0, 1.0, 0.0]), np.array([0.0, 0.5, 2.0])):
+        found = client.clipped_gradient(START, np.arange(60), mix, 100.0)["w"]
+        wanted = (mix[1:][own["y"].astype(int)][:, None] * own["x"]).sum(axis=0)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
 class Wiretap(fl.InProcessGrid):
     """Keeps all that leaves clients."""
 
@@ -255,17 +273,84 @@ def test_a_run_goes_on_without_those_whose_budget_is_spent(tmp_path):
     assert "1 of 2 clients promise nothing" in str(strategy.result.privacy)
 
 
-def test_errors_tell_nothing_of_rows(tmp_path):
+def test_a_row_that_fails_counts_for_nothing_and_its_error_stays_at_home(tmp_path, caplog):
+    """Whether an answer comes depends on no row: the server could find each of them by parameters of its choice."""
+
+    def loud(params, batch):
+        for x in batch["x"]:
+            math.exp(float(x @ params["w"]))  # OverflowError above 709
+        return class_loss(0)(params, batch)
+
+    own = rows(0)
+    own["x"][7] = (100.0, 0.0, 0.0)
+    own["y"][7] = 0
+    client = fl.NumpyClient(loud, class_loss(1), own, START, name="a", held_out=own, objective_range=(0, 20))
+    client._ranges[1] = (0, 20)
+    privacy = ss.RecordPrivacy(noise=1e-9, clip_value=1000, clip_gradient=1000)
+    private = fl.PrivateClient(client, privacy, spent_in=tmp_path / "a", rounds=5)
+    params = {"w": np.array([8.0, 0.0, 0.0], np.float32)}
+    others = (own["y"] == 0) & (np.arange(60) != 7)
+    count, scores = (own["y"] == 0).sum(), own["x"][others] @ params["w"]
+    told = private.report(params, TASK)
+    assert told.objective == pytest.approx(np.logaddexp(0, scores).sum() / count, rel=1e-5)
+    assert told.constraint[0] == pytest.approx(class_loss(1)(params, own)[0], rel=1e-5)
+    slopes = (1 / (1 + np.exp(-scores)))[:, None] * own["x"][others]
+    found = private.update(params, TASK, LocalLoss(1.0, np.zeros(1), 0.0, 0.0))["w"]
+    np.testing.assert_allclose(found, slopes.sum(axis=0) / count, rtol=1e-4)
+    assert [one.rows for one in private.certify(params, 0.05, [None, None])] == [count, 60 - count]
+    assert "math range error" in caplog.text
+    with pytest.raises(fl.Refused, match="shapes"):
+        private.report({"w": np.zeros((2, 3), np.float32)}, TASK)
+
+
+def test_an_error_at_the_start_stays_at_home(tmp_path):
     client = numpy_client(0)
-    private = fl.PrivateClient(client, ss.RecordPrivacy(noise=5.0), spent_in=tmp_path / "spent.json", rounds=5)
 
     def failing(*arguments):
         raise ValueError("row 17 is 42.5")
 
     client.row_values = failing
     with pytest.raises(fl.Refused) as refused:
-        private.report(START, TASK)
+        fl.PrivateClient(client, ss.RecordPrivacy(noise=5.0), spent_in=tmp_path / "spent.json", rounds=5)
     assert "42.5" not in str(refused.value)
+
+
+def test_a_certificate_rests_on_as_many_rows_whatever_the_model(tmp_path):
+    """Parameters so large that rows are not a number must not tell how many are: that would be told without noise."""
+    held_out = rows(7, 300)
+    client = numpy_client(0, held_out=held_out)
+    private = fl.PrivateClient(client, ss.RecordPrivacy(noise=1e-9), spent_in=tmp_path / "a", rounds=5, judgings=3)
+    huge = {"w": np.array([1e38, -1e38, 1e38], np.float32)}
+    values = client.held_out_values(huge, np.arange(300))
+    classes = [int((held_out["y"] == label).sum()) for label in (0, 1)]
+    assert np.isnan(values[:, 1]).any()
+    intervals = private.certify(huge, 0.05, [None, None])
+    assert [one.rows for one in intervals] == classes
+    counted = np.nan_to_num(values[held_out["y"] == 1, 1], nan=20.0).clip(0, 20)  # the worst that it may be
+    assert intervals[1].estimate == pytest.approx(counted.mean())
+
+
+class RunningMean(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(3))
+        self.norm = torch.nn.BatchNorm2d(1, affine=False, momentum=0.5)
+
+    def forward(self, x):
+        return self.norm(x[:, None, None, :])[:, 0, 0, :] @ self.w
+
+
+def test_running_means_carry_no_row_into_what_others_tell():
+    def told(last):
+        own = rows(0)
+        own["x"][59] = last
+        data = TensorDataset(torch.from_numpy(own["x"]), torch.from_numpy(own["y"]))
+        client = fl.TorchClient(RunningMean(), torch_class_loss(0), torch_class_loss(1), data, name="a")
+        params = {"w": np.ones(3, np.float32)}
+        client.clipped_gradient(params, np.arange(60), np.ones(2), 1.0)
+        return client.row_values(params, np.arange(59))
+
+    np.testing.assert_array_equal(told(0.0), told(1e4))
 
 
 def test_sizes_that_are_no_public_matter_are_told_once_with_noise(tmp_path):

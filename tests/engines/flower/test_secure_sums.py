@@ -533,7 +533,7 @@ class AtTheThirdExchange:
             self.letters.append(sent[LETTERS]["letters"])
 
     def tells(self, i, arrived, letters=None):
-        """By place: the shares of client i, told that these arrived, and the masks that it has in common with others."""
+        """By place: the shares of client i, told that these arrived, and its masks in common with the others."""
         letters = [self.letters[j][i] for j in arrived] if letters is None else letters
         record = ConfigRecord({"arrived": list(arrived), "letters": letters})
         message = type("Asked", (), {"content": RecordDict({LETTERS: record})})

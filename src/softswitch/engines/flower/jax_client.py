@@ -184,10 +184,10 @@ class JaxClient:
             raise ValueError("a PooledConstraint is no mean over rows")
         return self._by_rows(self._data, params, rows)
 
-    def held_out_values(self, params: Arrays) -> np.ndarray:
-        """The same on the rows held out."""
+    def held_out_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
+        """The same of rows held out."""
         assert self._held_out is not None
-        return self._by_rows(self._held_out, params, np.arange(self.held_out_rows))
+        return self._by_rows(self._held_out, params, rows)
 
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
         """The sum of the gradients of <mix, (f, g)> on single rows, none longer than ``clip``."""

@@ -166,16 +166,22 @@ class NumpyClient:
         """f and then g on single rows."""
         return self._by_rows(params, self._data, rows)
 
-    def held_out_values(self, params: Arrays) -> np.ndarray:
-        """The same on the rows held out."""
+    def held_out_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
+        """The same of rows held out."""
         assert self._held_out is not None
-        return self._by_rows(params, self._held_out, np.arange(self.held_out_rows))
+        return self._by_rows(params, self._held_out, rows)
 
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
         """The sum of the gradients of <mix, (f, g)> on single rows, none longer than ``clip``."""
-        loss = LocalLoss(float(mix[0]), mix[1:], 0.0, 0.0)  # type: ignore[arg-type]
         single = ({key: column[row : row + 1] for key, column in self._data.items()} for row in rows)
-        return clipped_total((self._gradient(params, one, loss) for one in single), params, clip)
+        return clipped_total((self._row_gradient(params, one, mix) for one in single), params, clip)
+
+    def _row_gradient(self, params: Arrays, row: Arrays, mix: np.ndarray) -> Arrays:
+        """Of <mix, (f, g)> on one row; functions that do not concern it, whose gradients may be anything, left out."""
+        with np.errstate(all="ignore"):
+            values = self._values(params, row)
+            own = np.where(np.isnan(values) | np.isneginf(values), 0.0, mix)
+            return self._gradient(params, row, LocalLoss(float(own[0]), own[1:], 0.0, 0.0))  # type: ignore[arg-type]
 
     def _by_rows(self, params: Arrays, data: Arrays, rows: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
@@ -201,7 +207,8 @@ class NumpyClient:
                 gradient = self._stand_in(params, batch)[1]
             price = mix + float(loss.penalty) * (np.atleast_1d(value) > float(loss.tolerance))
             rows = {name: np.reshape(gradient[name], (len(price), *part.shape)) for name, part in total.items()}
-            total = {name: part + np.tensordot(price, rows[name], axes=1) for name, part in total.items()}
+            used = price != 0  # the gradient of a constraint that weighs nothing may be anything
+            total = {name: part + np.tensordot(price[used], rows[name][used], axes=1) for name, part in total.items()}
         return total
 
     def _batch(self, generator: np.random.Generator, size: int | None) -> Arrays:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from copy import copy
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +25,8 @@ from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
 from softswitch.method.messages import LocalLoss
 from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Interval
+
+Made = TypeVar("Made")
 
 
 class TorchClient:
@@ -167,24 +169,35 @@ class TorchClient:
         """f and then g on single rows."""
         return self._by_rows(params, self._rows, rows)
 
-    def held_out_values(self, params: Arrays) -> np.ndarray:
-        """The same on the rows held out."""
+    def held_out_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
+        """The same of rows held out."""
         assert self._held_out is not None
-        return self._by_rows(params, self._held_out, np.arange(self.held_out_rows))
+        return self._by_rows(params, self._held_out, rows)
 
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
         """The sum of the gradients of <mix, (f, g)> on single rows, none longer than ``clip``."""
         self._functions.load(params)
         loss = LocalLoss(float(mix[0]), mix[1:], 0.0, 0.0)  # type: ignore[arg-type]
-        each = (self._functions.direction([self._rows.take(np.array([row]))], loss, 1, 0.0) for row in rows)
+        each = self._alone(lambda batch: self._functions.direction([batch], loss, 1, 0.0), self._rows, rows)
         return clipped_total(
             ({name: part.double().cpu().numpy() for name, part in found.items()} for found in each), params, clip
         )
 
     def _by_rows(self, params: Arrays, data: TorchRows, rows: np.ndarray) -> np.ndarray:
         self._functions.load(params)
-        told = [self._functions.values(data.take(np.array([row]))) for row in rows]
+        told = list(self._alone(self._functions.values, data, rows))
         return np.array(told).reshape(len(rows), 1 + self.constraints)
+
+    def _alone(self, compute: Callable[[Any], Made], data: TorchRows, rows: np.ndarray) -> Iterator[Made]:
+        """What is computed on each row by itself: what one row leaves in running means is not there for the next."""
+        buffers = list(self._functions.module.buffers())
+        before = [buffer.detach().clone() for buffer in buffers]
+        for row in rows:
+            try:
+                yield compute(data.take(np.array([row])))
+            finally:
+                for buffer, kept in zip(buffers, before, strict=True):
+                    buffer.copy_(kept)
 
     def _drawn(self, task: Task, purpose: int) -> Generator[Any]:
         """Batches without end, from the run's seed, the client's name and the round alone."""

@@ -12,7 +12,7 @@ from softswitch.clients.private.releases import Drawing, NoiseLevels, Releases
 from softswitch.clients.private.secret_noise import secret_normals
 from softswitch.guarantees.privacy.accountant import epsilon_of, levels_for
 from softswitch.guarantees.privacy.noised_limits import noised_interval
-from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, concerned, unknown
+from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, unknown
 from softswitch.problem.ranges import Range, ends
 from softswitch.results.certificate import Interval
 
@@ -58,15 +58,21 @@ def certificate_noise(privacy: RecordPrivacy) -> CertificateNoise:
 
 
 def private_intervals(
-    by_row: np.ndarray, multiplier: float, levels: ErrorLevels, ranges: Sequence[Range | None]
+    by_row: np.ndarray,
+    concern: np.ndarray,
+    multiplier: float,
+    levels: ErrorLevels,
+    ranges: Sequence[Range | None],
 ) -> list[Interval]:
     """Intervals of f and then g at one client, of which only sums with noise are used.
 
     Each value counts by its distance from its range's lower end in units of the range, and at most 1: a row changes
-    all sums together by at most √(1 + constraints).
+    all sums together by at most √(1 + constraints). One that is not finite counts as 1. On how many rows an interval
+    rests is told as it is: so it must not depend on the model, by which whoever chose it could ask about single rows.
 
     Args:
         by_row: the functions' values on its rows; rows × functions.
+        concern: which rows each function concerns, by ``concerns`` at other parameters than the model's; likewise.
         multiplier: the noise multiplier.
         levels: the error probabilities, and the tolerance.
         ranges: of each function on a row; all must be known.
@@ -78,13 +84,23 @@ def private_intervals(
         )
     noise = multiplier * float(np.sqrt(len(ranges)))
     found = []
-    for values, bounds, own in zip(by_row.T, ranges, secret_normals(len(ranges)), strict=True):
-        rows = concerned(values)
+    for values, which, bounds, own in zip(by_row.T, concern.T, ranges, secret_normals(len(ranges)), strict=True):
+        rows = int(which.sum())
         assert bounds is not None
-        if not len(rows):
+        if not rows:
             found.append(unknown())
             continue
         low, high = ends(bounds)
-        total = float(np.clip((rows - low) / (high - low), 0, 1).sum())
-        found.append(noised_interval(total + noise * float(own), len(rows), noise, levels, bounds))
+        counted = np.where(np.isfinite(values[which]), values[which], high)
+        total = float(np.clip((counted - low) / (high - low), 0, 1).sum())
+        found.append(noised_interval(total + noise * float(own), rows, noise, levels, bounds))
     return found
+
+
+def concerns(by_row: np.ndarray) -> np.ndarray:
+    """Which rows functions concern; all others tell −∞ or NaN.
+
+    Args:
+        by_row: the functions' values on rows.
+    """
+    return ~(np.isnan(by_row) | np.isneginf(by_row))

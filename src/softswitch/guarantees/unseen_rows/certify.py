@@ -12,7 +12,12 @@ from typing import Any
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.private.record_privacy import RecordPrivacy
-from softswitch.guarantees.privacy.private_certificate import CertificateNoise, certificate_noise, private_intervals
+from softswitch.guarantees.privacy.private_certificate import (
+    CertificateNoise,
+    certificate_noise,
+    concerns,
+    private_intervals,
+)
 from softswitch.guarantees.privacy.row_means import concerned_rows
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
 from softswitch.guarantees.unseen_rows.row_values import Kind, RowValues
@@ -97,8 +102,11 @@ def private_intervals_of(
 ) -> list[list[Interval]]:
     """Every client's intervals of f and then g, of which only sums with noise are told."""
     concerned_rows(problem, held_out)
-    rows = RowValues(problem, held_out, params)
-    return [private_intervals(own, cost.multiplier, levels, ranges) for own in rows.by_client]
+    found, first = (RowValues(problem, held_out, where).by_client for where in (params, problem.start))
+    return [
+        private_intervals(own, concerns(before), cost.multiplier, levels, ranges)
+        for own, before in zip(found, first, strict=True)
+    ]
 
 
 def known_ranges(problem: Problem, objective_range: Any, constraint_range: Any, constraints: int) -> list[Range | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -17,7 +18,7 @@ from softswitch.clients.private.secret_noise import secret_choice, secret_draw, 
 from softswitch.engines.flower.local import LocalOracle, Refused, Task, given_or_own
 from softswitch.engines.flower.private.spent_budget import SpentBudget
 from softswitch.engines.flower.wire import Arrays, Values
-from softswitch.guarantees.privacy.private_certificate import private_intervals
+from softswitch.guarantees.privacy.private_certificate import concerns, private_intervals
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, concerned, others
 from softswitch.method.messages import LocalLoss
 from softswitch.problem.ranges import Range
@@ -60,11 +61,12 @@ class RowByRow(LocalOracle, Protocol):
         """
         ...
 
-    def held_out_values(self, params: Arrays) -> np.ndarray:
-        """As ``row_values``, on all rows held out.
+    def held_out_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
+        """As ``row_values``, of rows held out.
 
         Args:
             params: the model to certify.
+            rows: their indices.
         """
         ...
 
@@ -109,7 +111,8 @@ class PrivateClient:
         drawing = Drawing.of(privacy, client.rows)
         self._spent = SpentBudget(spent_in, privacy, drawing, planned)
         self._levels = self._spent.levels
-        exact = _rows_concerned(client)
+        self.name, self.constraints = client.name, client.constraints
+        exact = _rows_concerned(client, self._quietly)
         sizes = [float(many) for many in (*exact, client.rows)]
         if not privacy.public_sizes:
             deviation = self._levels.sizes * math.sqrt(len(sizes))
@@ -119,7 +122,6 @@ class PrivateClient:
         self._fixed = privacy.sampling == "fixed"
         self._taken = rows_taken(privacy.rate, client.rows)
         self._share = self._taken / client.rows if self._fixed else privacy.rate
-        self.name, self.constraints = client.name, client.constraints
         self.stands_in = bool(getattr(client, "stands_in", False))
         self.rows = max(1, round(sizes[-1]))
         self.held_out_rows = client.held_out_rows if privacy.public_sizes else 0
@@ -135,6 +137,7 @@ class PrivateClient:
 
     def report(self, params: Arrays, task: Task) -> Values:
         """f_i and g_i by rows drawn anew, clipped and with noise."""
+        self._check(params)
         self._spent.charge(reports=1)
         return self._told(params, self._drawn(), self._levels.report, self._share)
 
@@ -142,6 +145,7 @@ class PrivateClient:
         """u_i: the mean of E gradients, each of rows drawn anew, clipped row by row and with noise."""
         if loss.penalty:
             raise Refused("it keeps its rows private, and follows no penalty on what exceeds the tolerance")
+        self._check(params)
         self._spent.charge(steps=task.local_steps)
         told: Any = np.zeros(self.constraints)
         counts: Any = self._counts
@@ -155,7 +159,7 @@ class PrivateClient:
 
     def _noised_gradient(self, params: Arrays, mix: np.ndarray) -> Arrays:
         drawn, clip = self._drawn(), self._privacy.clip_gradient
-        summed = self._quietly(lambda: self._client.clipped_gradient(params, drawn, mix, clip))
+        summed = self._summed_gradients(params, drawn, mix, clip)
         deviation = self._levels.step * clip
         return {
             name: np.asarray(part, float) + deviation * secret_normals(*part.shape) for name, part in summed.items()
@@ -163,6 +167,7 @@ class PrivateClient:
 
     def judge(self, params: Arrays) -> Values:
         """f_i and g_i by all rows, clipped and with noise."""
+        self._check(params)
         self._spent.charge(judgings=1)
         return self._told(params, np.arange(self._client.rows), self._levels.judging, 1.0)
 
@@ -173,18 +178,69 @@ class PrivateClient:
         known = given_or_own(ranges, getattr(self._client, "ranges", [None] * len(ranges)))
         if None in known:
             raise Refused("it keeps its rows private, and certifies only functions whose ranges are known")
+        self._check(params)
         self._spent.charge(judgings=1)
-        at = ErrorLevels.one(error) if levels is None else levels
-        values = self._quietly(lambda: self._client.held_out_values(params))
-        return private_intervals(values, self._levels.judging, at, known)
+        at, rows = ErrorLevels.one(error) if levels is None else levels, np.arange(self._client.held_out_rows)
+        values, elsewhere = (
+            self._by_rows(self._client.held_out_values, where, rows)
+            for where in (params, others(self._client.start, 1))
+        )
+        return private_intervals(values, concerns(elsewhere), self._levels.judging, at, known)
 
     def _told(self, params: Arrays, rows: np.ndarray, level: float, share: float) -> Values:
         clip = self._privacy.clip_value
-        summed = clipped_sum(self._quietly(lambda: self._client.row_values(params, rows)), clip, 1 + self.constraints)
+        summed = clipped_sum(self._by_rows(self._client.row_values, params, rows), clip, 1 + self.constraints)
         noised = summed + level * clip * secret_normals(len(summed))
         known = self._counts > 0
         told = np.where(known, noised / np.where(known, share * self._counts, 1), -np.inf)
         return Values(float(told[0]), told[1:].tolist())
+
+    def _by_rows(self, values: Callable[[Arrays, np.ndarray], Any], params: Arrays, rows: np.ndarray) -> np.ndarray:
+        """Values on rows; where that fails each row is asked by itself, and one that fails tells nothing.
+
+        Whether an answer comes must not depend on a single row either: the server chooses the parameters.
+        """
+        functions = 1 + self.constraints
+
+        def of(some: np.ndarray) -> np.ndarray:
+            return np.asarray(values(params, some), float).reshape(len(some), functions)
+
+        return self._or_one_by_one(of, rows, np.concatenate, np.full((1, functions), np.nan))
+
+    def _summed_gradients(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
+        """The sum of rows' gradients, likewise."""
+        nothing = {name: np.zeros(value.shape) for name, value in params.items()}
+
+        def of(some: np.ndarray) -> Arrays:
+            found = self._client.clipped_gradient(params, some, mix, clip)
+            return {name: np.asarray(found[name], float).reshape(value.shape) for name, value in params.items()}
+
+        def summed(parts: list[Arrays]) -> Arrays:
+            return {name: sum((part[name] for part in parts), start=zero) for name, zero in nothing.items()}
+
+        return self._or_one_by_one(of, rows, summed, nothing)
+
+    def _or_one_by_one(
+        self, of: Callable[[np.ndarray], Made], rows: np.ndarray, together: Callable[[list[Made]], Made], nothing: Made
+    ) -> Made:
+        """What ``of`` says of rows; where it fails, what it says of each, put together, ``nothing`` of who fails."""
+        try:
+            return of(rows)
+        except Exception:
+            logger.exception("client %r: a row could not be computed; it counts for nothing", self.name)
+        found = []
+        for row in rows:
+            try:
+                found.append(of(np.array([row])))
+            except Exception:  # why is in the log already
+                found.append(nothing)
+        return together(found or [nothing])
+
+    def _check(self, params: Arrays) -> None:
+        """Raise where parameters are not those of the model: before any row is asked."""
+        own = {name: np.shape(value) for name, value in self._client.start.items()}
+        if (told := {name: value.shape for name, value in params.items()}) != own:
+            raise Refused(f"its parameters have the shapes {own}, and it is asked about {told}"[:200])
 
     def _drawn(self) -> np.ndarray:
         rows = self._client.rows
@@ -215,12 +271,12 @@ def clipped_sum(values: np.ndarray, clip: float, functions: int) -> np.ndarray:
     return shortened.sum(axis=0)
 
 
-def _rows_concerned(client: RowByRow) -> list[int]:
+def _rows_concerned(client: RowByRow, quietly: Callable[[Callable[[], Any]], Any]) -> list[int]:
     """How many rows f and each g concern; raise where one is no mean over rows."""
     everything, counts = np.arange(client.rows), list[int]()
     for attempt in range(1, 1 + ATTEMPTS):
         params = others(client.start, attempt)
-        by_row, whole = client.row_values(params, everything), client.judge(params)
+        by_row, whole = quietly(partial(_at, client, params, everything))
         parts = [concerned(values) for values in by_row.T]
         counts = [len(part) for part in parts]
         for part, value in zip(parts, (whole.objective, *whole.constraint), strict=True):
@@ -233,3 +289,7 @@ def _rows_concerned(client: RowByRow) -> list[int]:
                     "is two constraints that are: gap_sides and side_of_rows of softswitch.tasks.fair_sides"
                 )
     return counts
+
+
+def _at(client: RowByRow, params: Arrays, rows: np.ndarray) -> tuple[np.ndarray, Values]:
+    return client.row_values(params, rows), client.judge(params)
