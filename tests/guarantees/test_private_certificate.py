@@ -79,16 +79,16 @@ def test_on_how_many_rows_a_certificate_rests_does_not_depend_on_the_model():
 
     def loss(w, batch):
         scores = batch["x"] @ w
-        return ss.mean_over(jnp.exp(scores) - jnp.exp(2 * scores), batch["weight"] * (batch["y"] == 1))
+        return ss.mean_over(jnp.where(scores > 100, jnp.nan, scores), batch["weight"] * (batch["y"] == 1))
 
     x = np.ones((40, 1), np.float32)
-    x[3] = 200.0  # ∞ − ∞
+    x[3] = 200.0
     data = ss.ClientData.from_arrays({"x": x, "y": np.arange(40) % 2}, client=np.zeros(40, int))
     problem = ss.Problem(loss, loss, jnp.full(1, 0.01), objective_range=(-10, 10), constraint_range=(-10, 10))
     privacy = ss.RecordPrivacy(noise=1e-9)
     (found,) = ss.certify(jnp.ones(1), problem, data, tolerance=1.0, privacy=privacy).clients
     assert found.constraints[0].rows == 20
-    assert found.constraints[0].estimate == pytest.approx((19 * (math.e - math.e**2) + 10) / 20, rel=1e-5)
+    assert found.constraints[0].estimate == pytest.approx((19 * 1 + 10) / 20)
 
 
 def test_the_noise_of_a_certificate_is_that_of_one_release():
