@@ -330,6 +330,23 @@ def test_a_certificate_rests_on_as_many_rows_whatever_the_model(tmp_path):
     assert intervals[1].estimate == pytest.approx(counted.mean())
 
 
+def test_on_how_many_rows_is_no_matter_of_what_a_module_was_given_before(tmp_path):
+    own = rows(0)
+    own["x"][:5] *= 1e6
+
+    def loud(module, batch):
+        return torch.where(module(batch[0]).abs() > 1e5, torch.nan, 1.0).mean()
+
+    data = TensorDataset(torch.from_numpy(own["x"]))
+    options = {"objective_range": (0, 2), "constraint_range": (0, 2), "held_out": data, "name": "a"}
+    client = fl.TorchClient(Linear(), loud, loud, TensorDataset(torch.zeros(60, 3)), **options)
+    private = fl.PrivateClient(client, ss.RecordPrivacy(noise=1e-9), spent_in=tmp_path / "a", rounds=5)
+    before = [one.rows for one in private.certify(client.start, 0.05, [None, None])]
+    private.report({"w": np.full(3, 1e-9, np.float32)}, TASK)
+    assert [one.rows for one in private.certify(START, 0.05, [None, None])] == before
+    assert before[0] < 60
+
+
 class RunningMean(torch.nn.Module):
     def __init__(self):
         super().__init__()

@@ -102,6 +102,7 @@ class PrivateClient:
             raise TypeError(f"client must have the methods of RowByRow, but {type(client).__name__} has not")
         checks.expect("privacy", privacy, RecordPrivacy)
         self._client, self._privacy = client, privacy
+        self._elsewhere = others(client.start, 1)  # now: a module's start is what it was last given
         planned = Releases.planned(
             privacy,
             checks.whole_number("rounds", rounds, at_least=1),
@@ -182,8 +183,7 @@ class PrivateClient:
         self._spent.charge(judgings=1)
         at, rows = ErrorLevels.one(error) if levels is None else levels, np.arange(self._client.held_out_rows)
         values, elsewhere = (
-            self._by_rows(self._client.held_out_values, where, rows)
-            for where in (params, others(self._client.start, 1))
+            self._by_rows(self._client.held_out_values, where, rows) for where in (params, self._elsewhere)
         )
         return private_intervals(values, concerns(elsewhere), self._levels.judging, at, known)
 
@@ -238,7 +238,7 @@ class PrivateClient:
 
     def _check(self, params: Arrays) -> None:
         """Raise where parameters are not those of the model: before any row is asked."""
-        own = {name: np.shape(value) for name, value in self._client.start.items()}
+        own = {name: value.shape for name, value in self._elsewhere.items()}
         if (told := {name: value.shape for name, value in params.items()}) != own:
             raise Refused(f"its parameters have the shapes {own}, and it is asked about {told}"[:200])
 
