@@ -49,13 +49,13 @@ def lean(values, alpha):
 
 
 class SoftSwitch:
-    def __init__(self, alpha, beta, lam):
-        self.alpha, self.beta, self.lam = alpha, beta, lam
+    def __init__(self, beta, lam):
+        self.beta, self.lam = beta, lam
         self.mixed = 0
 
     def step(self, w, k, now):
         f, g = now.f(w), now.g(w)
-        p, q = lean(f, self.alpha), lean(g, self.alpha)
+        p, q = lean(f, None), lean(g, None)
         s = min(1.0, max(0.0, 1 + self.beta * ((q * g).sum() - self.lam)))
         self.mixed += 0 < s < 1
         return w - now.eta * now.along(w, (1 - s) * p, s * q)
@@ -154,26 +154,10 @@ class Estimated:
         return w - now.eta * made
 
 
-def momentum(share):
-    def way(kept, w, u):
-        d = u(w) if kept is None else share * kept + (1 - share) * u(w)
-        return d, d
-
-    return way
-
-
 def optimistic(carry):
     def way(kept, w, u):
         now = u(w)
         return (now if kept is None else now + carry * (now - kept)), now
-
-    return way
-
-
-def storm(a):
-    def way(kept, w, u):
-        d = u(w) if kept is None else u(w) + (1 - a) * (kept[0] - u(kept[1]))
-        return d, (d, w)
 
     return way
 

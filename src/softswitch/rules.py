@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from softswitch.method.compressors import Quantised as Quantised
     from softswitch.method.compressors import TopK as TopK
     from softswitch.method.directions import Direction as Direction
-    from softswitch.method.directions import Momentum as Momentum
     from softswitch.method.directions import Optimistic as Optimistic
     from softswitch.method.directions import Spider as Spider
-    from softswitch.method.directions import Storm as Storm
     from softswitch.method.rules import TERM as TERM
     from softswitch.method.rules import Agnostic as Agnostic
     from softswitch.method.rules import AugmentedLagrangian as AugmentedLagrangian
@@ -60,7 +58,6 @@ _PLACES = {
     "HardSGM": "method.rules",
     "HingePenalty": "method.rules",
     "LocalLoss": "method.rules",
-    "Momentum": "method.directions",
     "NormalizedAdam": "method.steps",
     "NuPI": "method.rules",
     "Optimistic": "method.directions",
@@ -75,7 +72,6 @@ _PLACES = {
     "ScaffPD": "method.rules",
     "SoftmaxSGM": "method.rules",
     "Spider": "method.directions",
-    "Storm": "method.directions",
     "TERM": "method.rules",
     "TopK": "method.compressors",
     "switch": "method.rules.switching",

@@ -271,7 +271,7 @@ def test_what_was_spent_is_saved_and_shown(result, tmp_path):
     [
         ss.Penalty(tolerance=0.4, step_size=0.3, penalty=5.0),
         ss.PrimalDual(tolerance=0.4, step_size=0.3, multiplier=1.0, dual_step_size=0.1),
-        ss.SoftmaxSGM(tolerance=0.4, soft=5.0),
+        ss.AverageSGM(tolerance=0.4, soft=5.0),
         ss.SoftmaxSGM(tolerance=0.4, robust=1),
     ],
 )

@@ -137,7 +137,7 @@ def check_exchanges(rule: Rule, oracle: Oracle, *, memory: Memory | None, domain
     if several and several != ["robust"] and not rule.sees_each and not oracle.looks_back:
         raise ValueError(
             f"{name} with {several[0]} needs clients that take their local steps by its word, or at another iterate, "
-            f"which those of the kind {kind} cannot; Momentum and Optimistic go with all"
+            f"which those of the kind {kind} cannot; Optimistic goes with all"
         )
     if (rule.draws_clients or rule.compares) and not oracle.looks_back:
         raise ValueError(f"{name} asks clients for more than those of the kind {kind} can do")

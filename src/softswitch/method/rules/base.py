@@ -64,9 +64,8 @@ class Rule(ABC):
             smallest, no client weighs more than 1/(2b+1), and directions far from the others' are shortened. The b
             worst-off honest clients lose the full protection: they cannot be told from liars. At least 2b + 1 must take
             part in a round. None: all are trusted.
-        direction: what the server makes of the clients' weighted direction before its optimiser takes it: momentum,
-            an optimistic step, variance reduction (``Momentum``, ``Optimistic``, ``Storm``, ``Spider`` of
-            ``softswitch.rules``). None: nothing.
+        direction: what the server makes of the clients' weighted direction before its optimiser takes it: an
+            optimistic step or variance reduction (``Optimistic``, ``Spider`` of ``softswitch.rules``). None: nothing.
         at_clients: what clients keep from round to round, and how they change their local steps by it:
             ``ControlVariates`` of ``softswitch.rules``, or ``Compression`` of what is sent. As many numbers a client as
             there are parameters.
