@@ -64,8 +64,8 @@ def test_mapped_files_are_not_read_before_they_are_asked_for(tmp_path):
     same_rows(ss.StreamedData.from_arrays(paths, tmp_path / "client.npy"), in_memory)
     by_sizes = ss.StreamedData.from_arrays(paths, sizes=in_memory.sizes, names=in_memory.names)
     same_rows(by_sizes, in_memory)
-    assert isinstance(by_sizes._source._columns["x"].base, np.memmap)
-    assert by_sizes._source._order is None
+    assert isinstance(by_sizes._reader.source._columns["x"].base, np.memmap)
+    assert by_sizes._reader.source._order is None
 
 
 def test_one_client_comes_into_memory_with_its_strata():

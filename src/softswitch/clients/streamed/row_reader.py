@@ -34,11 +34,12 @@ class RowReader:
         sizes: how many rows each client has.
 
     Attributes:
+        source: as given.
         columns: the shape and the type of a row, by column.
     """
 
     def __init__(self, source: RowSource, names: Sequence[Any], sizes: np.ndarray) -> None:
-        self._source, self._lock, self._names, self._sizes = source, Lock(), names, sizes
+        self.source, self._lock, self._names, self._sizes = source, Lock(), names, sizes
         self.columns: dict[str, RowShape] = {}
         first = _checked_columns(self._asked(np.zeros(1, np.int64)), names[0])
         if {len(column) for column in first.values()} != {1}:
@@ -80,7 +81,7 @@ class RowReader:
         """What the source gives for these rows; it is asked by one thread at a time."""
         try:
             with self._lock:
-                given = self._source.take(rows)
+                given = self.source.take(rows)
         except Exception as error:
             raise RuntimeError(
                 f"the rows of client {self._owner(int(rows[0]))!r} could not be read "
