@@ -19,8 +19,9 @@ from softswitch.clients.round_by_round import RoundByRound
 from softswitch.engines.compiled import Pieces, Program, Span
 from softswitch.engines.one_round import Decided, Pointed, RoundView, applied, asked, believed_overview, decided
 from softswitch.method import robust, round
-from softswitch.method.memory import Memory, Places, nothing_remembered
+from softswitch.method.memory import Memory, Places
 from softswitch.method.messages import Decision, Reports
+from softswitch.method.remembering import nothing_remembered
 from softswitch.method.rules import Rule
 from softswitch.method.weighting import maximum
 from softswitch.problem.parameters import Params, float_dtype

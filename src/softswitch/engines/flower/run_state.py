@@ -25,25 +25,13 @@ from softswitch.engines.flower.secure.summing import Summed
 from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.engines.flower.wire import Arrays
 from softswitch.method import robust
+from softswitch.method.asking import ask, order_of_pass, rounds_a_pass, stand_for, turn
 from softswitch.method.at_clients import Compression
 from softswitch.method.consistency import compared, elsewhere
 from softswitch.method.consistency import widened as more_compared
-from softswitch.method.memory import (
-    Memory,
-    Places,
-    Remembered,
-    as_remembered,
-    ask,
-    decide,
-    hear,
-    nothing_remembered,
-    order_of_pass,
-    rounds_a_pass,
-    stand_for,
-    turn,
-    widened,
-)
+from softswitch.method.memory import Memory, Places
 from softswitch.method.messages import Decision, Reports
+from softswitch.method.remembering import Remembered, as_remembered, decide, hear, nothing_remembered, widened
 from softswitch.method.round import State, advance, first_to_average, start, surviving_weights
 from softswitch.method.rules import Rule
 from softswitch.method.weight_cap import capped

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.method.consistency import Consistency
-from softswitch.method.memory import LEFT_OUT, Remembered, nothing_remembered
+from softswitch.method.remembering import LEFT_OUT, Remembered, nothing_remembered
 from softswitch.results.history import Fate, History
 from softswitch.support.per_client import some
 
