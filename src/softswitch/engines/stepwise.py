@@ -75,7 +75,8 @@ def _play(
         state, clients = _asked(state, key, number, program.places, parts.memory.rest_for(rule))
         draws = oracle.draw_for(clients, oracle.chance(key_of_round))
     reports, kept = oracle.report(state.params, draws)
-    reports = informed(rule, state, key, number, draws.clients, reports, lambda there: oracle.report(there, draws)[0])
+    who: Any = draws.clients
+    reports = informed(rule, state, key, number, who, reports, lambda there: oracle.report(there, draws)[0])
     if parts.memory is not None and oracle.pools:  # what is pooled is the client's own function: nothing to compile
         clients, told = _arrays((draws.clients, reports))
         by = decided(rule, parts.memory, program.places, state, number, clients, told, oracle.pool)

@@ -223,7 +223,9 @@ def widened(remembered: Remembered, clients: int) -> Remembered:
     known = remembered.objective.shape[0]
     statistics = None if remembered.sums is None else remembered.sums.shape[1]
     more = nothing_remembered(clients - known, remembered.constraint.shape[1], statistics, remembered.objective.dtype)
-    return with_more(remembered, more)
+    foreseen = remembered.forecasts
+    wide = with_more(remembered._replace(forecasts=None), more)
+    return wide._replace(forecasts=None if foreseen is None else foreseen.widened(clients))
 
 
 def moved(remembered: Remembered, before: Any, after: Any) -> Remembered:

@@ -66,7 +66,8 @@ def _choose(key: jax.Array, k: Any, clients: int, size: int) -> jax.Array:
 def _ask(key: jax.Array, k: Any, remembered: Remembered, connected: jax.Array, places: Places, rest: Any) -> jax.Array:
     """Whom to ask of those connected; with all connected these are the compiled engine's."""
     order = order_of_pass(key, k // rounds_a_pass(len(connected), places), len(connected))
-    return connected[ask(some(remembered, connected), turn(order, k, places), places, k, rest)]
+    there = some(remembered._replace(forecasts=None), connected)
+    return connected[ask(there, turn(order, k, places), places, k, rest)]
 
 
 class RunState:
@@ -108,7 +109,9 @@ class RunState:
         memory = settings.memory
         assert not isinstance(memory, str)  # whether it remembers is decided by now
         self._memory: Memory | None = memory
-        nothing = None if self._memory is None else nothing_remembered(0, constraints, statistics, self.dtype)
+        nothing = None
+        if memory is not None:
+            nothing = nothing_remembered(0, constraints, statistics, self.dtype, corrected=memory.corrected)
         self.state: State = self._started(params, self.rule, nothing)
         self.direction_size: float | None = None
         self._heard: Remembered | None = None  # between the two exchanges of a round
@@ -448,4 +451,7 @@ def _as_told(remembered: Remembered, done: int, objective: np.ndarray, constrain
         heard_at=jnp.where(told, jnp.int32(done), remembered.heard_at),
         times=remembered.times + told,
         travelled_at=jnp.where(told, remembered.travelled, remembered.travelled_at),
+        forecasts=None
+        if remembered.forecasts is None
+        else remembered.forecasts.told(jnp.asarray(np.column_stack([objective, constraint])), told),
     )
