@@ -81,7 +81,7 @@ class GradientOracle(Oracle):
     compute_dtype: str | None = field(default=None, metadata=STATIC)
     all_rows: Batching | None = field(default=None, metadata=STATIC)
     looks_back: ClassVar[bool] = True
-    reports_again: ClassVar[bool] = True
+    reports_again = True
 
     @property
     def client_count(self) -> int:

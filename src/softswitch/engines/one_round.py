@@ -11,9 +11,11 @@ from jaxtyping import Array, Float, Int
 
 from softswitch.clients.evaluation import Overview, overview
 from softswitch.method import robust, round
+from softswitch.method.asking import ask, stand_for, turn, with_turns
 from softswitch.method.consistency import compared
-from softswitch.method.memory import Memory, Places, Remembered, ask, decide, hear, stand_for, turn, with_turns
+from softswitch.method.memory import Memory, Places
 from softswitch.method.messages import Decision, Reports
+from softswitch.method.remembering import Remembered, decide, hear
 from softswitch.method.rules import Rule
 from softswitch.method.weighting import maximum
 from softswitch.problem.domains import Domain

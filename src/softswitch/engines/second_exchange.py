@@ -145,6 +145,7 @@ def check_exchanges(rule: Rule, oracle: Oracle, *, memory: Memory | None, domain
         raise ValueError(f"memory must be None with {name}, which keeps account of its clients itself")
     if memory is not None and memory.corrected and not oracle.reports_again:
         raise ValueError(
-            f"memory must not be corrected with clients of the kind {kind}, which cannot report at two iterates on the "
-            f"same batch, but is {memory}; Memory(smoothing=…) goes with all"
+            f"memory must not be corrected with clients of the kind {kind}, which cannot report at two iterates and "
+            f"nothing else changed (episodes are played anew, a network's running means go on), but is {memory}; "
+            "Memory(smoothing=…) goes with all"
         )

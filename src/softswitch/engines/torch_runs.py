@@ -137,7 +137,8 @@ def solve_torch(
     assert isinstance(oracle, TorchOracle)
     if memory == "auto":
         everyone, noisy = oracle.participants == oracle.client_count, oracle.rows_a_report is not None
-        memory = memory_for(everyone=everyone, noisy=noisy) if rule.step_size is None else None
+        again = oracle.reports_again and rule.robust is None
+        memory = memory_for(everyone=everyone, noisy=noisy, again=again) if rule.step_size is None else None
     result = solve_federation(
         federation,
         rule,

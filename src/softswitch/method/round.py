@@ -14,7 +14,7 @@ from softswitch.method import robust
 from softswitch.method.at_clients.compression import Compression, sending_changes
 from softswitch.method.consistency import Consistency, minimised, nothing_compared
 from softswitch.method.directions import Branches
-from softswitch.method.memory import Remembered, moved
+from softswitch.method.remembering import Remembered, moved
 from softswitch.method.rules import Decision, Reports, Rule
 from softswitch.method.weighting import maximum
 from softswitch.problem.domains import Domain

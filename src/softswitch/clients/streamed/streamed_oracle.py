@@ -39,7 +39,7 @@ class StreamedOracle(Oracle):
     """
 
     compiles: ClassVar[bool] = False
-    reports_again: ClassVar[bool] = True
+    reports_again = True
 
     def __init__(self, problem: Problem, data: StreamedData, how: TakingPart, held_out: Any = None) -> None:
         outline = Outline(data)

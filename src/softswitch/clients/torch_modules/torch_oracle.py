@@ -58,6 +58,8 @@ class TorchOracle(RoundByRound):
         self.pools = isinstance(functions.constraint, PooledConstraint)
         self.stands_in = functions.stand_in is not None
         self.holds_out = held_out is not None
+        # Running means are those of the present iterate: what was reported at the one before was by others.
+        self.reports_again = not self._means
         self.reports_all = participants == len(clients) and batches.report is None and not self._means
 
     @property

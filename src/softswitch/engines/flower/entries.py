@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.clients.evaluation import Overview
-from softswitch.method.memory import Remembered
 from softswitch.method.messages import Decision, Reports
+from softswitch.method.remembering import Remembered
 from softswitch.method.round import sound
 from softswitch.results.record import Record, RecordedClients
 from softswitch.support.bit_packing import in_two_parts

@@ -75,6 +75,7 @@ class NumpyClient:
             checks.function("constraint_stand_in", constraint_stand_in, "(params, batch) -> (value, gradient)")
         self._objective, self._constraint, self._stand_in = objective, constraint, constraint_stand_in
         self.stands_in = constraint_stand_in is not None
+        self.reports_again = True
         self._data, self.rows = _columns("data", data)
         self._held_out: Arrays | None = None
         self.held_out_rows = 0

@@ -25,25 +25,13 @@ from softswitch.engines.flower.secure.summing import Summed
 from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.engines.flower.wire import Arrays
 from softswitch.method import robust
+from softswitch.method.asking import ask, order_of_pass, rounds_a_pass, stand_for, turn
 from softswitch.method.at_clients import Compression
 from softswitch.method.consistency import compared, elsewhere
 from softswitch.method.consistency import widened as more_compared
-from softswitch.method.memory import (
-    Memory,
-    Places,
-    Remembered,
-    as_remembered,
-    ask,
-    decide,
-    hear,
-    nothing_remembered,
-    order_of_pass,
-    rounds_a_pass,
-    stand_for,
-    turn,
-    widened,
-)
+from softswitch.method.memory import Memory, Places
 from softswitch.method.messages import Decision, Reports
+from softswitch.method.remembering import Remembered, as_remembered, decide, hear, nothing_remembered, widened
 from softswitch.method.round import State, advance, first_to_average, start, surviving_weights
 from softswitch.method.rules import Rule
 from softswitch.method.weight_cap import capped
@@ -78,7 +66,8 @@ def _choose(key: jax.Array, k: Any, clients: int, size: int) -> jax.Array:
 def _ask(key: jax.Array, k: Any, remembered: Remembered, connected: jax.Array, places: Places, rest: Any) -> jax.Array:
     """Whom to ask of those connected; with all connected these are the compiled engine's."""
     order = order_of_pass(key, k // rounds_a_pass(len(connected), places), len(connected))
-    return connected[ask(some(remembered, connected), turn(order, k, places), places, k, rest)]
+    there = some(remembered._replace(forecasts=None), connected)
+    return connected[ask(there, turn(order, k, places), places, k, rest)]
 
 
 class RunState:
@@ -120,7 +109,9 @@ class RunState:
         memory = settings.memory
         assert not isinstance(memory, str)  # whether it remembers is decided by now
         self._memory: Memory | None = memory
-        nothing = None if self._memory is None else nothing_remembered(0, constraints, statistics, self.dtype)
+        nothing = None
+        if memory is not None:
+            nothing = nothing_remembered(0, constraints, statistics, self.dtype, corrected=memory.corrected)
         self.state: State = self._started(params, self.rule, nothing)
         self.direction_size: float | None = None
         self._heard: Remembered | None = None  # between the two exchanges of a round
@@ -460,4 +451,7 @@ def _as_told(remembered: Remembered, done: int, objective: np.ndarray, constrain
         heard_at=jnp.where(told, jnp.int32(done), remembered.heard_at),
         times=remembered.times + told,
         travelled_at=jnp.where(told, remembered.travelled, remembered.travelled_at),
+        forecasts=None
+        if remembered.forecasts is None
+        else remembered.forecasts.told(jnp.asarray(np.column_stack([objective, constraint])), told),
     )

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from softswitch.clients.own_batches import Batches, batches_of
 from softswitch.clients.taking_part import BatchSize, ValueBatchSize
 from softswitch.clients.torch_modules.module_functions import Function, ModuleFunctions, Optimizer
+from softswitch.clients.torch_modules.running_means import RunningMeans
 from softswitch.clients.torch_modules.torch_rows import TorchRows, seeded
 from softswitch.engines.flower.local import Refused, Task, given_or_own
 from softswitch.engines.flower.members.row_classes import Classes, RowClasses, least_in_a_batch
@@ -83,6 +84,7 @@ class TorchClient:
         self._rows = TorchRows("data", data, device)
         self._held_out = None if held_out is None else TorchRows("held_out", held_out, device)
         self.stands_in = constraint_stand_in is not None
+        self.reports_again = not RunningMeans(self._functions)  # these go on from round to round
         self.name = str(name)
         self.rows = len(self._rows)
         self.held_out_rows = 0 if self._held_out is None else len(self._held_out)

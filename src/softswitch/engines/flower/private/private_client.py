@@ -121,6 +121,7 @@ class PrivateClient:
         self._share = self._taken / client.rows if self._fixed else privacy.rate
         self.name, self.constraints = client.name, client.constraints
         self.stands_in = bool(getattr(client, "stands_in", False))
+        self.reports_again = False  # a second value would be a second release
         self.rows = max(1, round(sizes[-1]))
         self.held_out_rows = client.held_out_rows if privacy.public_sizes else 0
         self.value_rows = self.gradient_rows = max(1, round(self._share * self.rows))
