@@ -5,6 +5,7 @@ import numpy as np
 import optax
 import pytest
 from scipy import optimize
+from test_methods import COMMON, LAM, D, N, drawn
 
 import reference_methods as loops
 import softswitch as ss
@@ -14,7 +15,6 @@ from softswitch.engines import compiled as engine
 from softswitch.method import round as rounds
 from softswitch.method.describing import describe_rule, rule_described
 from softswitch.method.messages import Reports
-from test_methods import COMMON, LAM, D, N, drawn
 
 ETA = COMMON["step_size"]
 ABOUT = rules.Proximal(strength=2.0, rounds=20)
