@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from softswitch.method.directions import Direction as Direction
     from softswitch.method.directions import Optimistic as Optimistic
     from softswitch.method.directions import Spider as Spider
+    from softswitch.method.proximal import Proximal as Proximal
     from softswitch.method.rules import TERM as TERM
     from softswitch.method.rules import Agnostic as Agnostic
     from softswitch.method.rules import AugmentedLagrangian as AugmentedLagrangian
@@ -64,6 +65,7 @@ _PLACES = {
     "Penalty": "method.rules",
     "PrimalDual": "method.rules",
     "ProxAL": "method.rules",
+    "Proximal": "method.proximal",
     "QFedAvg": "method.rules",
     "Quantised": "method.compressors",
     "Reports": "method.rules",

@@ -23,6 +23,14 @@ SCHEMES = {
 }
 METHODS = {
     "FedSGM, soft": (ss.AverageSGM(soft=3.0, **COMMON), lambda: loops.SoftSwitch(3.0, LAM)),
+    "proximal": (
+        ss.SoftmaxSGM(alpha=20.0, proximal=rules.Proximal(strength=2.0, rounds=20), **COMMON),
+        lambda: loops.Proximal(20.0, LAM, 2.0, 20, 0.5, D),
+    ),
+    "proximal, soft": (
+        ss.AverageSGM(soft=3.0, proximal=rules.Proximal(strength=2.0, rounds=20), **COMMON),
+        lambda: loops.Proximal(None, LAM, 2.0, 20, 0.5, D, soft=3.0),
+    ),
     "FedAvg": (rules.FedAvg(**COMMON), loops.FedAvg),
     "TERM": (rules.TERM(tilt=3.0, **COMMON), lambda: loops.TERM(3.0)),
     "q-FedAvg": (rules.QFedAvg(power=1.5, **COMMON), lambda: loops.QFedAvg(1.5)),
@@ -112,6 +120,7 @@ def test_engine_follows_a_plain_loop(monkeypatch, case, name, scheme):
 PLAIN = ss.SoftmaxSGM(alpha=20.0, **COMMON)
 NOTHING = {
     "not optimistic": {"direction": rules.Optimistic(carry=0.0)},
+    "a pull below rounding": {"proximal": rules.Proximal(strength=1e-300, rounds=20)},
     "anchors only": {"direction": rules.Spider(every=1, anchor="batch")},
 }
 
@@ -220,6 +229,10 @@ def test_what_does_not_go_together_is_refused(monkeypatch):
         lambda: rules.Spider(every=0),
         lambda: rules.Spider(anchor="some"),
         lambda: rules.Optimistic(carry=-1.0),
+        lambda: rules.Proximal(strength=0.0, rounds=5),
+        lambda: rules.Proximal(strength=1.0, rounds=0),
+        lambda: rules.Proximal(strength=1.0, rounds=5, average_last=0.0),
+        lambda: rules.Penalty(penalty=1.0, proximal=rules.Proximal(strength=1.0, rounds=5), **COMMON),
         lambda: rules.Consensus(pull=0.0),
         lambda: ss.AverageSGM(soft=0.0, **COMMON),
     ],

@@ -151,6 +151,7 @@ def decided(
         reports: what they reported.
         pool: the constraint on data put together, by its summed statistics, where there is one.
     """
+    reports = round.with_extra(state, rule, reports)
     believed = reports if rule.robust is None else robust.trimmed(reports, rule.robust)
     if memory is None:
         return Decided(clients, reports, believed, *robust.decide(rule, state.rule, reports), None)
@@ -226,5 +227,6 @@ def applied(
         pointed.gradients,
         seen.values,
         pointed.traffic,
+        round.stage_ended(state, after),
     )
     return after, record

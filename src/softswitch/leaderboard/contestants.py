@@ -8,6 +8,7 @@ from typing import Any
 from softswitch.leaderboard.bench_method import BenchMethod, Between, OneOf, Settings
 from softswitch.method.at_clients import Consensus
 from softswitch.method.directions import Optimistic, Spider
+from softswitch.method.proximal import Proximal
 from softswitch.method.rules import (
     TERM,
     Agnostic,
@@ -51,6 +52,12 @@ CARRIED: dict[str, Any] = {"alpha": SHARP, "carry": OneOf((0.5, 1.0))}
 """What an optimistic direction is tuned by."""
 
 
+def _proximal(settings: Settings, common: dict[str, Any]) -> Rule:
+    rounds = max(1, common["step_size"].rounds // settings["stages"])
+    about = Proximal(strength=settings["strength"], rounds=rounds)
+    return SoftmaxSGM(alpha=settings["alpha"], proximal=about, **common)
+
+
 def _primal_dual(settings: Settings, common: dict[str, Any]) -> Rule:
     return PrimalDual(multiplier=1.0, dual_step_size=settings["dual"], **common)
 
@@ -84,6 +91,12 @@ METHODS: tuple[BenchMethod, ...] = (
         "arXiv 2505.09146",
         _optimistic,
         CARRIED,
+    ),
+    BenchMethod(
+        "softmax SGM, proximal",
+        "about a proximal centre, arXiv 1908.02734",
+        _proximal,
+        {"alpha": SHARP, "strength": Between(0.01, 10.0), "stages": OneOf((3, 10, 30))},
     ),
     BenchMethod("hard SGM", "α → ∞", lambda settings, common: HardSGM(**common)),
     BenchMethod("FedSGM", "arXiv 2601.16897", lambda settings, common: AverageSGM(**common)),

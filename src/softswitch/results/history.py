@@ -92,6 +92,8 @@ class History:
         oldest: how many rounds old the oldest report was that it remembered; else None.
         bytes_up: how many bytes the clients' directions took in each round, where messages are compressed; else None,
         bytes_down: and how many the parameters, or their changes, took for all participants.
+        stationarity: with a proximal centre, how far it moved at the end of a stage, times ρ; NaN in the rounds that
+            end no stage, ∞ where the stage had no feasible round. Else None.
     """
 
     objective: np.ndarray
@@ -110,6 +112,7 @@ class History:
     oldest: np.ndarray | None = None
     bytes_up: np.ndarray | None = None
     bytes_down: np.ndarray | None = None
+    stationarity: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.objective)
@@ -130,6 +133,12 @@ class History:
             return 0.0
         asked, good = fates != Fate.NOBODY, np.isin(fates, (Fate.COUNTED, Fate.VOID))
         return float((asked & ~good).sum() / asked.sum())
+
+    @property
+    def stages(self) -> np.ndarray:
+        """The stationarity measures of the stages that are over, in their order; none without a proximal centre."""
+        measured = np.empty(0) if self.stationarity is None else self.stationarity
+        return measured[~np.isnan(measured)]
 
     @property
     def feasible_rounds(self) -> int:
@@ -182,6 +191,7 @@ class History:
             oldest=joined.oldest,
             bytes_up=None if joined.traffic is None else in_one(joined.traffic[:, 0]),
             bytes_down=None if joined.traffic is None else in_one(joined.traffic[:, 1]),
+            stationarity=joined.stationarity,
         )
 
     def since(self, first: int) -> History:

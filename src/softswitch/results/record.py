@@ -50,6 +50,7 @@ class Record(NamedTuple):
         values: and on how many values were.
         traffic: how many bytes went up, and how many down, where messages are compressed; else None. Each is a number
             of 2^15 bytes and what is over: ``bit_packing.in_one``.
+        stationarity: the measure of the stage that the round ended; NaN where it ended none, None without stages.
     """
 
     objective: Float[Array, ""]
@@ -67,6 +68,7 @@ class Record(NamedTuple):
     gradients: Int[Array, ""] | None = None
     values: Int[Array, ""] | None = None
     traffic: Int[Array, "2 2"] | None = None
+    stationarity: Float[Array, ""] | None = None
 
 
 def join(records: Sequence[Record], rounds: int) -> Record:

@@ -141,6 +141,19 @@ class Result:
         free = named_baseline(FOR_THE_WORST, self.baselines)
         return None if free is None else self.worst_objective - free.objective
 
+    @property
+    def stationarity(self) -> float | None:
+        """ρ‖c_T − c_{T−1}‖, how far the proximal centre moved in the last stage, times ρ; None without a centre.
+
+        Up to the stage's own error it is how far the stage's answer c_T is from a stationary point: some v in the
+        subgradients of f and u in those of g, weighed by a ≥ 0 and b ≥ 0 with a + b = 1, have ‖a·v + b·u‖ no larger.
+        NaN before a stage is over; ∞ where it had no feasible round to average.
+        """
+        if self.rule.proximal is None:
+            return None
+        stages = self.history.stages
+        return float(stages[-1]) if len(stages) else float("nan")
+
     def explain(self) -> str:
         """How the run ended, what the answer is and what it is worth, what was chosen, and what looks wrong."""
         lines = [f"{self.status}.", f"The answer is the {self.selected.removeprefix('the ')}."]
@@ -161,6 +174,10 @@ class Result:
     def _worth(self) -> list[str]:
         """How good the answer is beyond feasibility."""
         lines = [f"{quality(self.history, self.cycles, self.rule.tolerance)}."]
+        stages = self.history.stages
+        if len(stages):
+            course = f"{number(stages[-1])} in the last of {len(stages)} stages, {number(stages[0])} in the first"
+            lines.append(f"Stationarity, how far the proximal centre moved times its strength: {course}.")
         if self.baselines:
             lines += side_by_side(self.as_baseline, self.baselines, len(self.names))
         constant = named_baseline(CONSTANT, self.baselines)

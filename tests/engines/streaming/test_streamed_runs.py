@@ -102,7 +102,10 @@ def statistics(w, batch):
 def in_pieces(streamed, many):
     """The same data with a buffer of which half holds so many rows."""
     return ss.StreamedData(
-        streamed._reader.source, streamed.stratum_sizes, names=streamed.names, buffer_bytes=2 * many * streamed.row_bytes
+        streamed._reader.source,
+        streamed.stratum_sizes,
+        names=streamed.names,
+        buffer_bytes=2 * many * streamed.row_bytes,
     )
 
 

@@ -91,6 +91,11 @@ def with_memory(record: Record, remembered: Remembered | None, k: int) -> Record
     return record._replace(unheard=unheard, oldest=oldest)
 
 
+def with_stage(record: Record, measure: Any) -> Record:
+    """A round's entry with the measure of the stage that it ended, where there are stages."""
+    return record if measure is None else record._replace(stationarity=np.asarray(measure)[None])  # type: ignore[arg-type]
+
+
 def joined(before: Record, after: Record) -> Record:
     """Two stretches of rounds as one; the narrower gets empty places."""
 

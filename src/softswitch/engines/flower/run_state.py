@@ -18,7 +18,7 @@ from softswitch.clients.sampling import choose_clients, words_to_choose
 from softswitch.engines.between_cycles import numbers_of
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.compressed import codes
-from softswitch.engines.flower.entries import entry, joined, no_reports, with_memory
+from softswitch.engines.flower.entries import entry, joined, no_reports, with_memory, with_stage
 from softswitch.engines.flower.members.leaving_out import without
 from softswitch.engines.flower.reading import put_together
 from softswitch.engines.flower.secure.summing import Summed
@@ -32,7 +32,15 @@ from softswitch.method.consistency import widened as more_compared
 from softswitch.method.memory import Memory, Places
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.remembering import Remembered, as_remembered, decide, hear, nothing_remembered, widened
-from softswitch.method.round import State, advance, first_to_average, start, surviving_weights
+from softswitch.method.round import (
+    State,
+    advance,
+    first_to_average,
+    stage_ended,
+    start,
+    surviving_weights,
+    with_extra,
+)
 from softswitch.method.rules import Rule
 from softswitch.method.weight_cap import capped
 from softswitch.problem.domains import as_argument
@@ -151,6 +159,7 @@ class RunState:
         nobody = no_reports(1, self.constraints, self.dtype, self._pooled is not None)
         traffic = None if self.compression is None else (0, 0)
         record = entry([0], np.zeros(1, int), nobody, None, Overview.nothing(), (0, 0), traffic=traffic)
+        record = with_stage(record, stage_ended(self.state, self.state))
         return self.state, with_memory(record, self.state.memory, 0)
 
     def program(self) -> str:
@@ -261,6 +270,7 @@ class RunState:
         self._heard = None
         if int(np.asarray(reports.mask).sum()) < self._min_clients or bool(reports.void):
             return None
+        reports = with_extra(self.state, self.rule, reports)
         if self._memory is None:
             return self._within_cap(reports, *_decide(self.rule, self.state.rule, reports))
         reports = reports._replace(stand_for=self._stand_for)
@@ -307,6 +317,7 @@ class RunState:
             rows: on how many rows the reports were computed, and on how many a gradient.
             traffic: how many bytes went up and down, where messages are compressed.
         """
+        reports = with_extra(self.state, self.rule, reports)
         weighed, believed = reports, reports
         if self.rule.robust is not None:
             believed = _trimmed(reports, self.rule.robust)
@@ -347,6 +358,7 @@ class RunState:
             state, change = self._as_clients_have(state)
             record = entry(clients, fates, reports, decision, full, rows, believed, traffic)
         record = with_memory(record, state.memory, self.done)
+        record = with_stage(record, stage_ended(self.state, state))
         so_far = record if self.record is None else joined(self.record, record)
         # All at once: Ctrl-C leaves a round done or not done.
         self.state, self.record, self.done, self.void_in_a_row = state, so_far, self.done + 1, void
