@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from dataclasses import replace as changed
 from itertools import groupby
 from typing import Any
 
@@ -13,11 +14,14 @@ from rich.table import Table
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
+from softswitch.clients.regret import Regret
 from softswitch.clients.streamed.streamed_data import StreamedData
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
 from softswitch.engines.completing import completed, completed_for
 from softswitch.engines.many_runs import Share, run_all
 from softswitch.engines.request import request, request_of
+from softswitch.engines.solve import refuse_regret
+from softswitch.guarantees.optimality.own_best import regrets
 from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule
 from softswitch.method.rules.base import differs
@@ -114,6 +118,7 @@ def sweep(
     compute_dtype: str | None = None,
     together: bool | None = None,
     progress: bool | None = None,
+    regret: Regret = None,
 ) -> Sweep:
     """Run every rule with every seed.
 
@@ -144,6 +149,7 @@ def sweep(
             another on every core, each exactly as ``solve`` would. By default the first on an accelerator, the second
             on a CPU: there it is faster, since side by side both branches of the switch are computed.
         progress: show a progress bar; by default on a terminal only.
+        regret: minimise the largest regret f_i − f_i*, as in ``solve``.
     """
     labelled, numbers = _labelled(rules), _numbered(seeds)
     how = TakingPart(
@@ -170,6 +176,15 @@ def sweep(
         own = map(_a_seed, ("problem", "clients", "held_out"), data, [numbers] * 3)
         each = [(*one, (seed,)) for *one, seed in zip(*own, numbers, strict=True)]
 
+    best: dict[int, np.ndarray] = {}
+    if regret is not None and regret is not False:
+        each, plain = [], each
+        for one, rows, beside, own_seeds in plain:
+            refuse_regret(None, rows)
+            task = regrets(one, rows, regret)
+            each.append((task.problem, task.clients, task.also(beside), own_seeds))
+            best |= dict.fromkeys(own_seeds, task.own_best)
+
     def shares(rules: tuple[Rule, ...]) -> list[tuple[Share, tuple[Rule, ...]]]:
         made = []
         for problem, clients, held_out, seeds in each:
@@ -178,7 +193,11 @@ def sweep(
             made.append((Share(asked, seeds), filled))
         return made
 
-    return _swept(labelled, numbers, shares, together, progress)
+    swept = _swept(labelled, numbers, shares, together, progress)
+    if not best:
+        return swept
+    every = (tuple(changed(one, own_best=best[one.seed]) for one in results) for results in swept.results)
+    return changed(swept, results=tuple(every))
 
 
 def sweep_federation(

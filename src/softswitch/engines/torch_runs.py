@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace as changed
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from softswitch.clients.federation import Federation
 from softswitch.clients.own_batches import GRADIENT, Batches, batches_of
+from softswitch.clients.regret import Regret, told_best
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize, participants_of
 from softswitch.clients.torch_modules.module_functions import Function, ModuleFunctions, Optimizer, parameters
 from softswitch.clients.torch_modules.torch_oracle import TorchOracle
@@ -20,6 +22,7 @@ from softswitch.engines.choice import memory_for
 from softswitch.engines.completing import PAPER_BATCH, PAPER_ROUNDS, ROUNDS_OF_A_FEDERATION
 from softswitch.engines.request import rounds_between_looks
 from softswitch.engines.solve import solve_federation
+from softswitch.guarantees.optimality.lowest import lowest
 from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule
 from softswitch.problem.domains import Domain
@@ -62,6 +65,7 @@ def solve_torch(
     warm_start: Result | None = None,
     keep: Collection[str] = ("optimizer", "average"),
     progress: bool | None = None,
+    regret: Regret = None,
 ) -> Result:
     """Minimise the worst client's objective subject to every client's constraint, with a PyTorch module.
 
@@ -109,6 +113,8 @@ def solve_torch(
         warm_start: a result to go on from.
         keep: what else it takes over from there: "optimizer", "average".
         progress: show a progress bar; by default on a terminal only.
+        regret: minimise the largest regret f_i − f_i*, as in ``solve``: True, f_i* is found in the module's ``eval``
+            mode; or the numbers, in the clients' order or by name.
 
     Returns:
         A ``Result``. Ctrl-C ends the run early and returns what there is, with status "stopped".
@@ -132,6 +138,7 @@ def solve_torch(
         device=device,
         domain=domain,
         held_out=held_out,
+        regret=regret,
     )
     oracle = federation.oracle
     assert isinstance(oracle, TorchOracle)
@@ -157,7 +164,7 @@ def solve_torch(
         progress=progress,
     )
     oracle.settle(result.params)
-    return result
+    return result if oracle.own_best is None else changed(result, own_best=oracle.own_best)
 
 
 def torch_federation(
@@ -176,6 +183,7 @@ def torch_federation(
     device: str | torch.device | None = None,
     domain: Domain | None = None,
     held_out: Mapping[Any, Rows] | None = None,
+    regret: Regret = None,
 ) -> Federation:
     """Clients with PyTorch data sets, for ``solve_federation`` and ``sweep_federation``.
 
@@ -196,6 +204,7 @@ def torch_federation(
         device: where to compute, "cuda", say; by default where the module is.
         domain: what the parameters must lie in, such as ``Ball(10)``; or None.
         held_out: rows not trained on, by client.
+        regret: whether clients tell regrets, as for ``solve_torch``.
     """
     if not isinstance(clients, Mapping) or not clients:
         raise ValueError(
@@ -223,8 +232,42 @@ def torch_federation(
         local_steps=local_steps,
         batches=_batches(how, rows, participants, functions),
         replace=replace,
+        own_best=_own_best(regret, functions, dict(zip(clients, rows, strict=True)), domain),
     )
     return Federation(oracle, parameters(module), tuple(clients), domain)
+
+
+def _own_best(
+    regret: Regret, functions: ModuleFunctions, clients: Mapping[Any, TorchRows], domain: Domain | None
+) -> np.ndarray | None:
+    """f_i* as they are given, or found from where the module is; None where regrets are not asked for."""
+    if regret is None or regret is False:
+        return None
+    told = told_best(regret, tuple(clients))
+    if told is not None:
+        return told
+    if domain is not None:
+        raise ValueError("regret must be numbers where there is a domain: f_i* is looked for without one")
+    start = parameters(functions.module)
+    ends = np.cumsum([weight.size for weight in start.values()])
+
+    def lowest_of(rows: TorchRows) -> float:
+        everything = rows.everything()
+
+        def look(point: np.ndarray) -> tuple[float, np.ndarray]:
+            parts = zip(start.items(), np.split(point, ends[:-1]), strict=True)
+            functions.load({name: part.reshape(weight.shape) for (name, weight), part in parts})
+            value, slopes = functions.objective_slope(everything)
+            return value, np.concatenate([slopes[name].ravel() for name in start]).astype(float)
+
+        return lowest(look, np.concatenate([weight.ravel() for weight in start.values()]).astype(float))
+
+    found = np.array([lowest_of(rows) for rows in clients.values()])
+    functions.load(start)
+    if np.isnan(found).any():
+        name = list(clients)[int(np.argmax(np.isnan(found)))]
+        raise ValueError(f"regret must be numbers: the objective of client {name!r} has no smallest value")
+    return np.where(np.isneginf(found), 0.0, found)
 
 
 def _batches(how: TakingPart, rows: Sequence[TorchRows], participants: int, functions: ModuleFunctions) -> Batches:
