@@ -174,7 +174,7 @@ def by_default(aim: Aim, batch: int | None, effort: Effort) -> Found:
     problem, clients = aim.task.as_client()
     rule, most = ss.SoftmaxSGM(tolerance=aim.task.bound), effort.rows / aim.task.count
     a_round = 2.0 if batch is None else 3 * batch / aim.task.count  # reports are compared with those before
-    how: dict[str, Any] = {} if batch is None else {"batch_size": batch}
+    how: dict[str, Any] = {} if batch is None else {"batch_size": batch, "value_batch_size": "same"}
     rounds = round(most / a_round)
     runs = [
         of_history(
