@@ -124,9 +124,9 @@ class NuPI:
         f, g, who = now.f(w), now.g(w), now.clients
         out = w - now.eta * now.along(w, lean(f, self.alpha), self.mu[who] * now.n / len(who))
         e = g - self.eps
-        xi = np.where(np.isnan(self.xi[who]), e, self.xi[who])
-        # As the source has it: μ += κ_i e + κ_p (ξ_new − ξ_old).
-        new = self.nu * xi + (1 - self.nu) * e
+        # As the source has it: μ += κ_i e + κ_p (ξ_new − ξ_old), from the second error on; ξ is 0 until then.
+        xi = np.nan_to_num(self.xi[who])
+        new = np.where(np.isnan(self.xi[who]), 0.0, self.nu * xi + (1 - self.nu) * e)
         self.mu[who] = np.maximum(0, self.mu[who] + self.ki * e + self.kp * (new - xi))
         self.xi[who] = new
         return out
