@@ -9,6 +9,7 @@ import pytest
 
 import softswitch as ss
 from softswitch.clients import evaluation
+from softswitch.clients.private import private_oracle as private_oracle_module
 from softswitch.clients.private.private_oracle import PrivateOracle
 from softswitch.clients.private.releases import Drawing
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
@@ -141,6 +142,44 @@ def test_nothing_else_looks_at_rows(monkeypatch):
     assert len(found.history.full_rounds) == 0
 
 
+def test_a_run_that_was_interrupted_goes_on_to_the_same_bits_and_spends_nothing_twice(result, tmp_path, monkeypatch):
+    judged = []
+    judge = private_oracle_module._judged
+    monkeypatch.setattr(private_oracle_module, "_judged", lambda *given: judged.append(1) or judge(*given))
+    monkeypatch.setattr("softswitch.engines.compiled.CHUNK_ROUNDS", 10)
+
+    class Killed(BaseException):
+        pass
+
+    def run(*callbacks, **changes):
+        options = {"privacy": PRIVACY, "rounds": 30, "progress": False, **changes}
+        kept = ss.Checkpoints(tmp_path / "kept", every=0)
+        return ss.solve(PROBLEM, CLIENTS, RULE, checkpoints=kept, callbacks=callbacks, **options)
+
+    stopped = run(lambda chunk: chunk.round == 10)
+    assert stopped.status.code is ss.StatusCode.STOPPED
+    assert "judged once, at the end" in stopped.status.message
+    assert np.isnan(stopped.client_constraint).all()
+    assert stopped.privacy.releases == ((10, 10, 0, 0),) * 3
+
+    def dies(chunk):
+        if chunk.round == 30:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(dies)
+    assert judged == []
+    for _ in range(2):  # the second time there is nothing left to do, and the same judging comes of the same answer
+        found = run()
+        assert found.privacy == result.privacy
+        np.testing.assert_array_equal(found.params, result.params)
+        np.testing.assert_array_equal(found.client_constraint, result.client_constraint)
+        np.testing.assert_array_equal(found.history.per_client.epsilon, result.history.per_client.epsilon)
+    for changes in ({"rounds": 40}, {"privacy": dataclasses.replace(PRIVACY, epsilon=5)}):
+        with pytest.raises(ValueError, match="its privacy is RecordPrivacy.*for 30 rounds, but"):
+            run(**changes)
+
+
 def test_the_budget_ends_a_run_whose_noise_is_given():
     privacy = ss.RecordPrivacy(epsilon=4, noise=6.0, delta=1e-4)
     found = ss.solve(PROBLEM, CLIENTS, RULE, privacy=privacy, rounds=400, progress=False)
@@ -198,7 +237,6 @@ def test_the_seed_decides_and_other_seeds_have_other_noise(result):
         ({"replace": True}, "replace must be left out"),
         ({"seconds": 5.0}, "seconds must be left out"),
         ({"engine": "grid"}, "each client has a privacy of its own"),
-        ({"checkpoints": ss.Checkpoints("nowhere")}, "checkpoints must be left out"),
     ],
 )
 def test_whatever_would_look_at_rows_uncounted_is_refused(settings, said):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -106,6 +107,9 @@ def _run(
     if cycles is not None and cycles.done < done:  # for the answer only: the checkpoint goes on with this cycle
         state = cycles.close(state, done, _since(request, records, done, cycles.done))
     stopped = stopped and done < rounds and int(state.diverged_at) < 0
+    if stopped and kept is not None and isinstance(request.oracle, PrivateOracle):
+        # There is one judging, and it is for the end: this run can go on.
+        request = replace(request, federation=replace(request.federation, oracle=request.oracle.unjudging()))
     return finish(request, rule, seed, state, records, done, stopped, time.perf_counter() - began, cycles)
 
 

@@ -162,15 +162,18 @@ def solve(
         told["rounds"] = ROUNDS_OVER_FLOWER
     if privacy is not None:
         check_private(clients, privacy, engine)
-        looks: dict[str, Any] = {"held_out": held_out, "checkpoints": checkpoints, "warm_start": warm_start}
+        looks: dict[str, Any] = {"held_out": held_out, "warm_start": warm_start}
         looks |= {"lower_bound": lower_bound, "devices": devices, "compute_dtype": compute_dtype, "seconds": seconds}
         looks |= {"replace": replace, "eval_every": eval_every or None}
         looks |= {
             name: None if size == "auto" else f"{size}" for name, size in how.batches.items() if name != "replace"
         }
         refuse_looks(looks)
+        if checkpoints is not None:
+            checks.expect("checkpoints", checkpoints, Checkpoints)
         checked = checks.seed("seed", seed), checked_callbacks(callbacks)
-        return solve_privately(problem, cast(ClientData, clients), rule, privacy, how, told, *checked, progress)
+        private_clients = cast(ClientData, clients)
+        return solve_privately(problem, private_clients, rule, privacy, how, told, *checked, progress, checkpoints)
     if isinstance(clients, StreamedData):
         _refuse_beyond_memory(engine, lower_bound, devices)
         lower_bound = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -71,6 +71,7 @@ class PrivateOracle(Oracle):
         width: how many rows the largest client has.
         capacity: how many rows are drawn at most.
         slice_size: how many clients are computed side by side.
+        judges: whether answers are judged; else all that is told of one is that it is not known.
     """
 
     rows: Rows
@@ -90,6 +91,7 @@ class PrivateOracle(Oracle):
     width: int = field(metadata=STATIC)
     capacity: int = field(metadata=STATIC)
     slice_size: int = field(metadata=STATIC)
+    judges: bool = field(default=True, metadata=STATIC)
     steadied_by: ClassVar[str] = "epsilon of the privacy, or the rows of the smallest clients"
     guards_rows: ClassVar[bool] = True
 
@@ -212,8 +214,15 @@ class PrivateOracle(Oracle):
         rows = round(self.participants * float((np.asarray(self.counts).max(axis=1) * np.asarray(self.shares)).mean()))
         return rows, self.local_steps * rows
 
+    def unjudging(self) -> PrivateOracle:
+        """The same clients, none of which judges an answer."""
+        return replace(self, judges=False)
+
     def judge(self, params: Params) -> Judged:
         """f_i and g_i on all rows, clipped and with noise; asked again of the same parameters, the same."""
+        if not self.judges:
+            told = np.full(self.counts.shape, np.nan)
+            return Judged(told[:, 0], told[:, 1:])
         bits = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(params))
         told = np.asarray(_judged(self, params, jax.random.fold_in(self.judging_key, zlib.crc32(bits))))
         return Judged(told[:, 0], told[:, 1:])

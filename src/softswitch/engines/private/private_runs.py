@@ -31,6 +31,7 @@ from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import each_range, ends
 from softswitch.results.finding import Finding
 from softswitch.results.result import Result
+from softswitch.runs.checkpoints import Checkpoints
 from softswitch.runs.watching import Callback, ProgressBar
 from softswitch.support import checks
 
@@ -64,6 +65,7 @@ def solve_privately(
     seed: int,
     callbacks: Sequence[Callback],
     progress: bool | None,
+    checkpoints: Checkpoints | None = None,
 ) -> Result:
     """Solve with clients whose rows stay private.
 
@@ -77,17 +79,20 @@ def solve_privately(
         seed: of all random choices.
         callbacks: called after every chunk of rounds.
         progress: whether to show a progress bar.
+        checkpoints: where the run is kept. The same noise comes of the same seed, so that rounds that are played again
+            after a kill tell nothing more; an answer is judged at the end only.
     """
     counts = concerned_rows(problem, clients)
     settings = private_settings(told)
-    plan = _planned(privacy, clients, settings.rounds, how.local_steps)
+    planned_for = settings.rounds
+    plan = _planned(privacy, clients, planned_for, how.local_steps)
     settings = replace(settings, rounds=plan.rounds)
     oracle = private_oracle(problem, clients, plan, how, counts, seed)
     rule = private_rule(rule, oracle, settings)
     federation = Federation(oracle, problem.start, clients.names, problem.domain)
-    asked = request_of(federation, (rule,), settings)
+    asked = request_of(federation, (rule,), settings, privacy=f"{privacy} for {planned_for} rounds")
     with ProgressBar(asked.rounds, progress) as bar:
-        result = run(asked, rule, seed, (bar, *callbacks))
+        result = run(asked, rule, seed, (bar, *callbacks), checkpoints)
     charged = _charged(result, oracle, plan, int(told["rounds"] or 0))
     clipped = _clipped(problem, privacy, oracle.constraints)
     return replace(charged, diagnosis=(*charged.diagnosis, *clipped))
@@ -187,7 +192,8 @@ def _charged(result: Result, oracle: PrivateOracle, plan: PrivatePlan, asked_for
     kinds = sorted(set(plan.drawings))
     curves = np.stack([spent_by_rounds(privacy, levels, drawing, most, steps) for drawing in kinds])
     per_client, rounds = with_spending(told, curves, np.array([kinds.index(own) for own in plan.drawings]))
-    releases = [Releases.planned(privacy, int(many), steps) for many in rounds]
+    judged = not np.isnan(result.client_objective).all()  # else the run was interrupted, and may go on
+    releases = [Releases.planned(privacy, int(many), steps, int(judged)) for many in rounds]
     spent = [
         epsilon_of(own, levels, drawing, privacy.delta) for own, drawing in zip(releases, plan.drawings, strict=True)
     ]
@@ -209,6 +215,8 @@ def _charged(result: Result, oracle: PrivateOracle, plan: PrivatePlan, asked_for
     )
     largest = max((one for own in account.deviations for one in own[1:] if one is not None), default=0.0)
     noisy = f"values on clients' data are of clipped rows, with noise of a deviation of up to {largest:.2g}"
+    if not judged:
+        noisy = "the answer is judged once, at the end of the run: its checkpoints go on"
     status = replace(result.status, message=f"{result.status.message}; {noisy}")
     if asked_for > plan.rounds:
         why = (
@@ -226,7 +234,6 @@ def refuse_looks(given: Mapping[str, Any]) -> None:
     """
     why = {
         "held_out": "held-out rows are evaluated during the run; certify them afterwards, with privacy",
-        "checkpoints": "a run that goes on judges its answer again, which nobody planned for",
         "warm_start": "what an earlier run knew of the same rows is not counted in this one",
         "lower_bound": "it is computed on all rows",
         "devices": "private clients are computed on one device",
