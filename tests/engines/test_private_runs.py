@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import dp_accounting
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -178,6 +179,26 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_bits_and_spends_nothing_
     for changes in ({"rounds": 40}, {"privacy": dataclasses.replace(PRIVACY, epsilon=5)}):
         with pytest.raises(ValueError, match="its privacy is RecordPrivacy.*for 30 rounds, but"):
             run(**changes)
+
+
+def test_a_sweep_tells_what_all_of_its_runs_cost_together(result):
+    """Four runs of 30 rounds tell what one of 120 rounds with the same noise does; each is the run of ``solve``."""
+    rules = {"chosen": RULE, "average": ss.AverageSGM(tolerance=0.4)}
+    swept = ss.sweep(PROBLEM, CLIENTS, rules, privacy=PRIVACY, rounds=30, seeds=2, progress=False)
+    np.testing.assert_array_equal(swept["chosen"][0].params, result.params)
+    noise = result.privacy.noise
+    assert all(one.privacy.noise == noise for _, own in swept for one in own)
+    precision = 4 * (30 / noise.report**2 + 30 / noise.step**2 + 1 / noise.judging**2)
+    wanted = dp_accounting.get_epsilon_gaussian(1 / np.sqrt(precision), 1e-4)
+    assert swept.privacy.epsilon == pytest.approx(wanted, rel=1e-6)
+    assert (swept.privacy.delta, swept.privacy.runs) == (1e-4, 4)
+    assert swept.table["epsilon"] == pytest.approx([result.privacy.worst_epsilon] * 4)
+    assert (swept.table["epsilon_of_all"] == swept.privacy.epsilon).all()
+    assert "all 4 runs look at the same rows" in str(swept)
+    with pytest.raises(ValueError, match="together must be left out with privacy"):
+        ss.sweep(PROBLEM, CLIENTS, rules, privacy=PRIVACY, together=True)
+    with pytest.raises(ValueError, match="batch_size must be left out with privacy"):
+        ss.sweep(PROBLEM, CLIENTS, rules, privacy=PRIVACY, batch_size=8)
 
 
 def test_the_budget_ends_a_run_whose_noise_is_given():

@@ -18,7 +18,7 @@ from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
 from softswitch.engines.choice import size_of
 from softswitch.engines.completing import completed, completed_for
 from softswitch.engines.loop import run
-from softswitch.engines.private.private_runs import check_private, refuse_looks, solve_privately
+from softswitch.engines.private.private_runs import batches_given, check_private, refuse_looks, solve_privately
 from softswitch.engines.request import Request, request, request_of
 from softswitch.engines.warm_start import WarmStart
 from softswitch.guarantees.optimality.best_possible import with_lower_bound
@@ -164,11 +164,7 @@ def solve(
         check_private(clients, privacy, engine)
         looks: dict[str, Any] = {"held_out": held_out, "warm_start": warm_start}
         looks |= {"lower_bound": lower_bound, "devices": devices, "compute_dtype": compute_dtype, "seconds": seconds}
-        looks |= {"replace": replace, "eval_every": eval_every or None}
-        looks |= {
-            name: None if size == "auto" else f"{size}" for name, size in how.batches.items() if name != "replace"
-        }
-        refuse_looks(looks)
+        refuse_looks(looks | {"eval_every": eval_every or None, **batches_given(how)})
         if checkpoints is not None:
             checks.expect("checkpoints", checkpoints, Checkpoints)
         checked = checks.seed("seed", seed), checked_callbacks(callbacks)

@@ -82,6 +82,22 @@ def solve_privately(
         checkpoints: where the run is kept. The same noise comes of the same seed, so that rounds that are played again
             after a kill tell nothing more; an answer is judged at the end only.
     """
+    return planned_run(problem, clients, rule, privacy, how, told, seed, callbacks, progress, checkpoints)[0]
+
+
+def planned_run(
+    problem: Problem,
+    clients: ClientData,
+    rule: Rule,
+    privacy: RecordPrivacy,
+    how: TakingPart,
+    told: Mapping[str, Any],
+    seed: int,
+    callbacks: Sequence[Callback],
+    progress: bool | None,
+    checkpoints: Checkpoints | None = None,
+) -> tuple[Result, PrivatePlan]:
+    """As ``solve_privately``, which says what the arguments are; and what was settled before the run."""
     counts = concerned_rows(problem, clients)
     settings = private_settings(told)
     planned_for = settings.rounds
@@ -95,7 +111,7 @@ def solve_privately(
         result = run(asked, rule, seed, (bar, *callbacks), checkpoints)
     charged = _charged(result, oracle, plan, int(told["rounds"] or 0))
     clipped = _clipped(problem, privacy, oracle.constraints)
-    return replace(charged, diagnosis=(*charged.diagnosis, *clipped))
+    return replace(charged, diagnosis=(*charged.diagnosis, *clipped)), plan
 
 
 def _clipped(problem: Problem, privacy: RecordPrivacy, constraints: int) -> list[Finding]:
@@ -120,7 +136,7 @@ def _planned(privacy: RecordPrivacy, clients: ClientData, rounds: int, local_ste
     All clients have the same noise: that of the one whose drawing costs most.
     """
     drawings = tuple(Drawing.of(privacy, int(rows)) for rows in clients.sizes)
-    worst = max(drawings, key=lambda one: one.taken / max(1, one.rows))
+    worst = dearest(drawings)
     levels = levels_for(privacy, Releases.planned(privacy, rounds, local_steps), worst)
     within = rounds_within(privacy, levels, worst, rounds, local_steps)
     if not within:
@@ -129,6 +145,15 @@ def _planned(privacy: RecordPrivacy, clients: ClientData, rounds: int, local_ste
             "noise, or leave it out, and it is found"
         )
     return PrivatePlan(privacy, drawings, levels, within)
+
+
+def dearest(drawings: Sequence[Drawing]) -> Drawing:
+    """The drawing that costs most: that of the largest share of rows.
+
+    Args:
+        drawings: one a client.
+    """
+    return max(drawings, key=lambda one: one.taken / max(1, one.rows))
 
 
 def private_oracle(
@@ -226,6 +251,17 @@ def _charged(result: Result, oracle: PrivateOracle, plan: PrivatePlan, asked_for
     return replace(result, status=status, history=replace(result.history, per_client=per_client), privacy=account)
 
 
+def batches_given(how: TakingPart) -> dict[str, Any]:
+    """What is set of how rows are drawn, for ``refuse_looks``.
+
+    Args:
+        how: how clients take part, as far as it is told.
+    """
+    return {
+        name: size if name == "replace" else None if size == "auto" else f"{size}" for name, size in how.batches.items()
+    }
+
+
 def refuse_looks(given: Mapping[str, Any]) -> None:
     """Raise for settings under which a run would look at rows without counting it, or that privacy decides.
 
@@ -237,6 +273,7 @@ def refuse_looks(given: Mapping[str, Any]) -> None:
         "warm_start": "what an earlier run knew of the same rows is not counted in this one",
         "lower_bound": "it is computed on all rows",
         "devices": "private clients are computed on one device",
+        "together": "private runs are run one after the other",
         "compute_dtype": "noise is drawn in the parameters' own digits",
         "seconds": "the noise is found for a number of rounds",
         "batch_size": "the privacy's rate says which share of the rows is drawn",
