@@ -14,7 +14,8 @@ from softswitch.clients.private import private_oracle as private_oracle_module
 from softswitch.clients.private.private_oracle import PrivateOracle
 from softswitch.clients.private.releases import Drawing
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
-from softswitch.engines.private.private_runs import _planned, private_oracle
+from softswitch.engines.private.private_runs import planned, private_oracle
+from softswitch.engines.request import RunSettings
 from softswitch.guarantees.privacy.accountant import epsilon_of
 from softswitch.guarantees.privacy.row_means import concerned_rows
 from softswitch.runs.folder import open_run, write_result
@@ -45,7 +46,7 @@ def result():
 
 def made(privacy, rounds=10, local_steps=1, participation=1.0, seed=0, data=CLIENTS):
     how = TakingPart(local_steps=local_steps, participation=participation)
-    plan = _planned(privacy, data, rounds, local_steps)
+    plan = planned(privacy, data.sizes, RunSettings(rounds=rounds), local_steps)
     return private_oracle(PROBLEM, data, plan, how, concerned_rows(PROBLEM, data), seed)
 
 
@@ -177,7 +178,7 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_bits_and_spends_nothing_
         np.testing.assert_array_equal(found.client_constraint, result.client_constraint)
         np.testing.assert_array_equal(found.history.per_client.epsilon, result.history.per_client.epsilon)
     for changes in ({"rounds": 40}, {"privacy": dataclasses.replace(PRIVACY, epsilon=5)}):
-        with pytest.raises(ValueError, match="its privacy is RecordPrivacy.*for 30 rounds, but"):
+        with pytest.raises(ValueError, match=r"its privacy is RecordPrivacy.*for 30 rounds, but"):
             run(**changes)
 
 
@@ -227,7 +228,7 @@ def test_clients_that_are_asked_less_often_spend_less():
 
 def test_sizes_that_are_no_public_matter_are_told_with_noise_and_counted():
     privacy = dataclasses.replace(PRIVACY, public_sizes=False)
-    plan = _planned(privacy, CLIENTS, 10, 1)
+    plan = planned(privacy, CLIENTS.sizes, RunSettings(rounds=10), 1)
     truth = concerned_rows(PROBLEM, CLIENTS)
     told = np.stack(
         [private_oracle(PROBLEM, CLIENTS, plan, TakingPart(), truth, seed).counts - truth for seed in range(40)]

@@ -95,8 +95,8 @@ class Request:
         choice: what rules without a step size begin with; None where there are none.
         on_one_device: the clients as they would be on one device, where they are divided over several: a run is told
             apart by these, and may go on with another number of devices.
-        privacy: how clients' rows are kept private, as text; None: not at all. Noise is found for a number of rounds, so
-            that a private run cannot be made longer.
+        privacy: how clients' rows are kept private, as text; None: not at all. Noise is found for a number of rounds,
+            so that a private run cannot be made longer.
     """
 
     federation: Federation

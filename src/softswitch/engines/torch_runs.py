@@ -12,12 +12,15 @@ from torch.utils.data import DataLoader, Dataset
 
 from softswitch.clients.federation import Federation
 from softswitch.clients.own_batches import GRADIENT, Batches, batches_of
+from softswitch.clients.private.record_privacy import RecordPrivacy
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize, participants_of
 from softswitch.clients.torch_modules.module_functions import Function, ModuleFunctions, Optimizer, parameters
 from softswitch.clients.torch_modules.torch_oracle import TorchOracle
 from softswitch.clients.torch_modules.torch_rows import TorchRows
 from softswitch.engines.choice import memory_for
 from softswitch.engines.completing import PAPER_BATCH, PAPER_ROUNDS, ROUNDS_OF_A_FEDERATION
+from softswitch.engines.private.private_runs import batches_given, refuse_looks
+from softswitch.engines.private.private_torch import solve_torch_privately
 from softswitch.engines.request import rounds_between_looks
 from softswitch.engines.solve import solve_federation
 from softswitch.method.memory import Memory
@@ -26,7 +29,7 @@ from softswitch.problem.domains import Domain
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.results.result import Result
 from softswitch.runs.checkpoints import Checkpoints
-from softswitch.runs.watching import Callback
+from softswitch.runs.watching import Callback, checked_callbacks
 from softswitch.support import checks
 
 Rows = Dataset | DataLoader
@@ -62,6 +65,7 @@ def solve_torch(
     warm_start: Result | None = None,
     keep: Collection[str] = ("optimizer", "average"),
     progress: bool | None = None,
+    privacy: RecordPrivacy | None = None,
 ) -> Result:
     """Minimise the worst client's objective subject to every client's constraint, with a PyTorch module.
 
@@ -109,11 +113,29 @@ def solve_torch(
         warm_start: a result to go on from.
         keep: what else it takes over from there: "optimizer", "average".
         progress: show a progress bar; by default on a terminal only.
+        privacy: keep every single row private, as in ``solve``. Rows' gradients are computed one by one: expect it to
+            take as many times longer as a batch has rows. Not for modules with batch normalisation, which mixes rows.
 
     Returns:
         A ``Result``. Ctrl-C ends the run early and returns what there is, with status "stopped".
     """
     checks.expect("rule", rule, Rule)
+    if privacy is not None:
+        how = TakingPart(
+            local_steps=local_steps,
+            participation=participation,
+            batch_size=batch_size,
+            value_batch_size=value_batch_size,
+            replace=replace,
+        )
+        looks: dict[str, Any] = {"held_out": held_out, "warm_start": warm_start, "seconds": seconds}
+        refuse_looks(looks | {"eval_every": eval_every or None, **batches_given(how)})
+        functions, rows = _module_and_rows(
+            module, objective, constraint, constraint_stand_in, optimizer, device, clients
+        )
+        told = {"rounds": rounds, "average_last": average_last, "answer": answer, "memory": memory}
+        checked = checks.seed("seed", seed), checked_callbacks(callbacks)
+        return solve_torch_privately(functions, rows, rule, privacy, how, told, domain, *checked, progress, checkpoints)
     if rule.step_size is not None:
         batch_size = PAPER_BATCH if batch_size == "auto" else batch_size
         value_batch_size = "same" if value_batch_size == "auto" else value_batch_size
@@ -196,16 +218,8 @@ def torch_federation(
         domain: what the parameters must lie in, such as ``Ball(10)``; or None.
         held_out: rows not trained on, by client.
     """
-    if not isinstance(clients, Mapping) or not clients:
-        raise ValueError(
-            f"clients must be a mapping from names to data sets with at least one entry, but is {clients!r}"
-        )
-    functions = ModuleFunctions(module, objective, constraint, constraint_stand_in, optimizer)
-    _refuse_other_precision(functions)
-    if device is not None:
-        module.to(device)
-    here = next(iter(functions.trained.values())).device
-    rows = [TorchRows(f"clients[{name!r}]", own, here) for name, own in clients.items()]
+    functions, named = _module_and_rows(module, objective, constraint, constraint_stand_in, optimizer, device, clients)
+    here, rows = next(iter(functions.trained.values())).device, list(named.values())
     how = TakingPart(
         local_steps=local_steps,
         participation=participation,
@@ -224,6 +238,28 @@ def torch_federation(
         replace=replace,
     )
     return Federation(oracle, parameters(module), tuple(clients), domain)
+
+
+def _module_and_rows(
+    module: torch.nn.Module,
+    objective: Function,
+    constraint: Function | PooledConstraint,
+    stand_in: Function | None,
+    optimizer: Optimizer | None,
+    device: str | torch.device | None,
+    clients: Mapping[Any, Rows],
+) -> tuple[ModuleFunctions, dict[Any, TorchRows]]:
+    """The module's functions, and each client's rows where the module is; or raise."""
+    if not isinstance(clients, Mapping) or not clients:
+        raise ValueError(
+            f"clients must be a mapping from names to data sets with at least one entry, but is {clients!r}"
+        )
+    functions = ModuleFunctions(module, objective, constraint, stand_in, optimizer)
+    _refuse_other_precision(functions)
+    if device is not None:
+        module.to(device)
+    here = next(iter(functions.trained.values())).device
+    return functions, {name: TorchRows(f"clients[{name!r}]", own, here) for name, own in clients.items()}
 
 
 def _batches(how: TakingPart, rows: Sequence[TorchRows], participants: int, functions: ModuleFunctions) -> Batches:

@@ -13,10 +13,10 @@ from torch.utils.data import TensorDataset
 
 import softswitch as ss
 import softswitch.flower as fl
+from softswitch.clients.private.numpy_sums import clipped_sum
 from softswitch.clients.private.releases import Drawing, Releases
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.private import private_client
-from softswitch.engines.flower.private.private_client import clipped_sum
 from softswitch.guarantees.privacy.accountant import epsilon_of
 from softswitch.method.messages import LocalLoss
 from softswitch.results.history import Fate
@@ -296,7 +296,7 @@ def test_a_resumed_run_goes_on_by_the_clients_own_counts(tmp_path):
     counted = [epsilon_of(Releases(k, k), levels, Drawing("poisson", 1.0), 1e-3) for k in (1, 2, 3, 5, 6, 7)]
     np.testing.assert_allclose(result.history.per_client.epsilon, np.outer(counted, np.ones(2)))
     assert result.privacy.epsilon == pytest.approx([epsilon_of(Releases(7, 7, 1), levels, ALL_ROWS, 1e-3)] * 2)
-    assert f"softswitch_epsilon{{run=\"softswitch\"}} {counted[-1]!r}" in numbers.read_text()
+    assert f'softswitch_epsilon{{run="softswitch"}} {counted[-1]!r}' in numbers.read_text()
     # All is spent: a third run learns nothing new, but what was spent is still known.
     again = run()
     assert again.privacy.epsilon == pytest.approx([counted[-1]] * 2)

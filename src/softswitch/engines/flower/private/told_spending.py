@@ -45,7 +45,9 @@ class ToldSpending:
         Args:
             journal: of it.
         """
-        self._told = {name: (float(epsilon), float(delta), str(said)) for name, (epsilon, delta, said) in journal.items()}
+        self._told = {
+            name: (float(epsilon), float(delta), str(said)) for name, (epsilon, delta, said) in journal.items()
+        }
 
     def account(self, names: Sequence[Any]) -> PrivacyAccount | None:
         """What clients have spent; None where none tells of it.
