@@ -19,7 +19,7 @@ from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
 from softswitch.engines.choice import size_of
 from softswitch.engines.completing import completed, completed_for
 from softswitch.engines.loop import run
-from softswitch.engines.private.private_runs import check_private, refuse_looks, solve_privately
+from softswitch.engines.private.private_runs import batches_given, check_private, refuse_looks, solve_privately
 from softswitch.engines.request import Request, request, request_of
 from softswitch.engines.warm_start import WarmStart
 from softswitch.guarantees.optimality.best_possible import with_lower_bound
@@ -147,11 +147,6 @@ def solve(
     Returns:
         A ``Result``. Ctrl-C ends the run early and returns what there is, with status "stopped".
     """
-    task = None
-    if regret is not None and regret is not False:
-        refuse_regret(privacy, clients)
-        task = regrets(problem, cast(ClientData, clients), regret)
-        problem, clients, held_out = task.problem, task.clients, task.also(cast(ClientData | None, held_out))
     how = TakingPart(
         local_steps=local_steps,
         participation=participation,
@@ -174,15 +169,19 @@ def solve(
         told["rounds"] = ROUNDS_OVER_FLOWER
     if privacy is not None:
         check_private(clients, privacy, engine)
-        looks: dict[str, Any] = {"held_out": held_out, "checkpoints": checkpoints, "warm_start": warm_start}
+        looks: dict[str, Any] = {"held_out": held_out, "warm_start": warm_start, "regret": regret}
         looks |= {"lower_bound": lower_bound, "devices": devices, "compute_dtype": compute_dtype, "seconds": seconds}
-        looks |= {"replace": replace, "eval_every": eval_every or None}
-        looks |= {
-            name: None if size == "auto" else f"{size}" for name, size in how.batches.items() if name != "replace"
-        }
-        refuse_looks(looks)
+        refuse_looks(looks | {"eval_every": eval_every or None, **batches_given(how)})
+        if checkpoints is not None:
+            checks.expect("checkpoints", checkpoints, Checkpoints)
         checked = checks.seed("seed", seed), checked_callbacks(callbacks)
-        return solve_privately(problem, cast(ClientData, clients), rule, privacy, how, told, *checked, progress)
+        private_clients = cast(ClientData, clients)
+        return solve_privately(problem, private_clients, rule, privacy, how, told, *checked, progress, checkpoints)
+    task = None
+    if regret is not None and regret is not False:
+        refuse_regret(clients)
+        task = regrets(problem, cast(ClientData, clients), regret)
+        problem, clients, held_out = task.problem, task.clients, task.also(cast(ClientData | None, held_out))
     if isinstance(clients, StreamedData):
         _refuse_beyond_memory(engine, lower_bound, devices)
         lower_bound = False
@@ -328,10 +327,8 @@ def _with_gap(result: Result, problem: Problem, clients: ClientData) -> Result:
         return result
 
 
-def refuse_regret(privacy: RecordPrivacy | None, clients: Any) -> None:
+def refuse_regret(clients: Any) -> None:
     """Raise where regrets cannot be had."""
-    if privacy is not None:
-        raise ValueError("regret must be None with privacy: f_i* tells of rows, and is not counted")
     if isinstance(clients, StreamedData):
         raise ValueError(
             "regret must be None where clients are StreamedData: f_i* is looked for, and kept, beside rows in memory. "

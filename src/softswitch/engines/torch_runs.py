@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from softswitch.clients.federation import Federation
 from softswitch.clients.own_batches import GRADIENT, Batches, batches_of
+from softswitch.clients.private.record_privacy import RecordPrivacy
 from softswitch.clients.regret import Regret, told_best
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize, participants_of
 from softswitch.clients.torch_modules.module_functions import Function, ModuleFunctions, Optimizer, parameters
@@ -20,6 +21,8 @@ from softswitch.clients.torch_modules.torch_oracle import TorchOracle
 from softswitch.clients.torch_modules.torch_rows import TorchRows
 from softswitch.engines.choice import memory_for
 from softswitch.engines.completing import PAPER_BATCH, PAPER_ROUNDS, ROUNDS_OF_A_FEDERATION
+from softswitch.engines.private.private_runs import batches_given, refuse_looks
+from softswitch.engines.private.private_torch import solve_torch_privately
 from softswitch.engines.request import rounds_between_looks
 from softswitch.engines.solve import solve_federation
 from softswitch.guarantees.optimality.lowest import lowest
@@ -29,7 +32,7 @@ from softswitch.problem.domains import Domain
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.results.result import Result
 from softswitch.runs.checkpoints import Checkpoints
-from softswitch.runs.watching import Callback
+from softswitch.runs.watching import Callback, checked_callbacks
 from softswitch.support import checks
 
 Rows = Dataset | DataLoader
@@ -65,6 +68,7 @@ def solve_torch(
     warm_start: Result | None = None,
     keep: Collection[str] = ("optimizer", "average"),
     progress: bool | None = None,
+    privacy: RecordPrivacy | None = None,
     regret: Regret = None,
 ) -> Result:
     """Minimise the worst client's objective subject to every client's constraint, with a PyTorch module.
@@ -113,6 +117,8 @@ def solve_torch(
         warm_start: a result to go on from.
         keep: what else it takes over from there: "optimizer", "average".
         progress: show a progress bar; by default on a terminal only.
+        privacy: keep every single row private, as in ``solve``. Rows' gradients are computed one by one: expect it to
+            take as many times longer as a batch has rows. Not for modules with batch normalisation, which mixes rows.
         regret: minimise the largest regret f_i − f_i*, as in ``solve``: True, f_i* is found in the module's ``eval``
             mode; or the numbers, in the clients' order or by name.
 
@@ -120,6 +126,22 @@ def solve_torch(
         A ``Result``. Ctrl-C ends the run early and returns what there is, with status "stopped".
     """
     checks.expect("rule", rule, Rule)
+    if privacy is not None:
+        how = TakingPart(
+            local_steps=local_steps,
+            participation=participation,
+            batch_size=batch_size,
+            value_batch_size=value_batch_size,
+            replace=replace,
+        )
+        looks: dict[str, Any] = {"held_out": held_out, "warm_start": warm_start, "seconds": seconds, "regret": regret}
+        refuse_looks(looks | {"eval_every": eval_every or None, **batches_given(how)})
+        functions, rows = _module_and_rows(
+            module, objective, constraint, constraint_stand_in, optimizer, device, clients
+        )
+        told = {"rounds": rounds, "average_last": average_last, "answer": answer, "memory": memory}
+        checked = checks.seed("seed", seed), checked_callbacks(callbacks)
+        return solve_torch_privately(functions, rows, rule, privacy, how, told, domain, *checked, progress, checkpoints)
     if rule.step_size is not None:
         batch_size = PAPER_BATCH if batch_size == "auto" else batch_size
         value_batch_size = "same" if value_batch_size == "auto" else value_batch_size
@@ -206,16 +228,8 @@ def torch_federation(
         held_out: rows not trained on, by client.
         regret: whether clients tell regrets, as for ``solve_torch``.
     """
-    if not isinstance(clients, Mapping) or not clients:
-        raise ValueError(
-            f"clients must be a mapping from names to data sets with at least one entry, but is {clients!r}"
-        )
-    functions = ModuleFunctions(module, objective, constraint, constraint_stand_in, optimizer)
-    _refuse_other_precision(functions)
-    if device is not None:
-        module.to(device)
-    here = next(iter(functions.trained.values())).device
-    rows = [TorchRows(f"clients[{name!r}]", own, here) for name, own in clients.items()]
+    functions, named = _module_and_rows(module, objective, constraint, constraint_stand_in, optimizer, device, clients)
+    here, rows = next(iter(functions.trained.values())).device, list(named.values())
     how = TakingPart(
         local_steps=local_steps,
         participation=participation,
@@ -232,7 +246,7 @@ def torch_federation(
         local_steps=local_steps,
         batches=_batches(how, rows, participants, functions),
         replace=replace,
-        own_best=_own_best(regret, functions, dict(zip(clients, rows, strict=True)), domain),
+        own_best=_own_best(regret, functions, named, domain),
     )
     return Federation(oracle, parameters(module), tuple(clients), domain)
 
@@ -268,6 +282,28 @@ def _own_best(
         name = list(clients)[int(np.argmax(np.isnan(found)))]
         raise ValueError(f"regret must be numbers: the objective of client {name!r} has no smallest value")
     return np.where(np.isneginf(found), 0.0, found)
+
+
+def _module_and_rows(
+    module: torch.nn.Module,
+    objective: Function,
+    constraint: Function | PooledConstraint,
+    stand_in: Function | None,
+    optimizer: Optimizer | None,
+    device: str | torch.device | None,
+    clients: Mapping[Any, Rows],
+) -> tuple[ModuleFunctions, dict[Any, TorchRows]]:
+    """The module's functions, and each client's rows where the module is; or raise."""
+    if not isinstance(clients, Mapping) or not clients:
+        raise ValueError(
+            f"clients must be a mapping from names to data sets with at least one entry, but is {clients!r}"
+        )
+    functions = ModuleFunctions(module, objective, constraint, stand_in, optimizer)
+    _refuse_other_precision(functions)
+    if device is not None:
+        module.to(device)
+    here = next(iter(functions.trained.values())).device
+    return functions, {name: TorchRows(f"clients[{name!r}]", own, here) for name, own in clients.items()}
 
 
 def _batches(how: TakingPart, rows: Sequence[TorchRows], participants: int, functions: ModuleFunctions) -> Batches:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -59,7 +59,7 @@ class ClientHistory:
         metrics: further numbers that each told, by name; rounds × m.
         fates: what became of each, by the numbers of ``Fate``; None where no client can be lost.
         epsilon: ε that each has spent after the round, the judging of the answer aside, where rows are kept private;
-            rounds × m. Else None.
+            rounds × m. Over Flower by its own word, earlier runs included; NaN where it told nothing of it. Else None.
     """
 
     clients: np.ndarray
@@ -186,7 +186,7 @@ class History:
             absent=joined.absent,
             full=Overview(*(values[evaluated] for values in joined.full)),
             held_out=None if joined.held_out is None else Overview(*(values[evaluated] for values in joined.held_out)),
-            per_client=None if joined.clients is None else ClientHistory(*joined.clients),
+            per_client=None if joined.clients is None else _told_by_clients(joined.clients),
             unheard=joined.unheard,
             oldest=joined.oldest,
             bytes_up=None if joined.traffic is None else in_one(joined.traffic[:, 0]),
@@ -248,3 +248,10 @@ class History:
             if own
             else None,
         )
+
+
+def _told_by_clients(told: Any) -> ClientHistory:
+    """What clients told; nothing of ε where none keeps count."""
+    history = ClientHistory(*told)
+    counts = history.epsilon is not None and not np.isnan(history.epsilon).all()
+    return history if counts else replace(history, epsilon=None)

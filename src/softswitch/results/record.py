@@ -21,6 +21,8 @@ class RecordedClients(NamedTuple):
         constraint: g_i of each.
         metrics: further numbers that each told, by name.
         fates: what became of each, where clients can be lost; else None.
+        epsilon: ε that each says it has spent by now, where clients keep count for themselves, NaN for those that do
+            not; else None.
     """
 
     clients: Int[Array, " m"]
@@ -28,6 +30,7 @@ class RecordedClients(NamedTuple):
     constraint: Float[Array, "m c"]
     metrics: dict[str, Float[Array, " m"]]
     fates: Int[Array, " m"] | None = None
+    epsilon: Float[Array, " m"] | None = None
 
 
 class Record(NamedTuple):

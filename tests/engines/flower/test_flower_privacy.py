@@ -13,17 +13,19 @@ from torch.utils.data import TensorDataset
 
 import softswitch as ss
 import softswitch.flower as fl
+from softswitch.clients.private.numpy_sums import clipped_sum
 from softswitch.clients.private.releases import Drawing, Releases
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.private import private_client
-from softswitch.engines.flower.private.private_client import clipped_sum
 from softswitch.guarantees.privacy.accountant import epsilon_of
 from softswitch.method.messages import LocalLoss
 from softswitch.results.history import Fate
+from softswitch.runs.trackers.prometheus import PrometheusTracker
 from softswitch.tasks.neyman_pearson import neyman_pearson
 
 pytestmark = pytest.mark.usefixtures("quiet")
 TASK = fl.Task(round=0, seed=0, local_steps=1, step_size=0.1, switches=True)
+ALL_ROWS = Drawing("poisson", 1.0)
 START = {"w": np.zeros(3, np.float32)}
 
 
@@ -205,6 +207,9 @@ def test_every_number_on_the_wire_was_counted(tmp_path, monkeypatch):
     assert account.epsilon == pytest.approx([epsilon_of(counted, tuple(levels), Drawing("poisson", 1.0), 1e-3)] * 3)
     assert account.worst_epsilon <= 5
     assert "ε = " in strategy.result.explain()
+    # By each client's own word, after every round.
+    by_round = [epsilon_of(Releases(k, k), tuple(levels), Drawing("poisson", 1.0), 1e-3) for k in range(1, 7)]
+    np.testing.assert_allclose(strategy.result.history.per_client.epsilon, np.outer(by_round, np.ones(3)))
     # Twice the same question: two answers, both counted.
     client = factory(Context(1, 100, {"partition-id": 0}, RecordDict(), {}))
     with pytest.raises(fl.Refused, match="privacy budget of 5 does not allow"):
@@ -252,7 +257,50 @@ def test_a_run_goes_on_without_those_whose_budget_is_spent(tmp_path):
     assert fates[:, 0].tolist() == [Fate.COUNTED] * 2 + [Fate.REFUSED] * 2
     assert (fates[:, 1] == Fate.COUNTED).all()
     assert strategy.result.privacy.epsilon[1] is None
+    spent = strategy.result.history.per_client.epsilon
+    assert np.isfinite(spent[:2, 0]).all()
+    assert np.isnan(spent[2:, 0]).all()  # it refuses, and says nothing
+    assert np.isnan(spent[:, 1]).all()
     assert "1 of 2 clients promise nothing" in str(strategy.result.privacy)
+
+
+def test_a_resumed_run_goes_on_by_the_clients_own_counts(tmp_path):
+    """A server that is killed in its fourth round asks for that one again: told twice, and counted twice."""
+
+    class Killed(BaseException):
+        pass
+
+    def factory(context):
+        i = int(context.node_config["partition-id"])
+        privacy = ss.RecordPrivacy(epsilon=5, delta=1e-3)
+        return fl.PrivateClient(numpy_client(i), privacy, spent_in=tmp_path / f"{i}.json", rounds=7, judgings=1)
+
+    def run(*callbacks):
+        rule = ss.SoftmaxSGM(tolerance=0.7, step_size=0.3, alpha=5.0)
+        kept = ss.Checkpoints(tmp_path / "kept", every=0)
+        strategy = fl.SwitchingStrategy(rule, eval_every=0, checkpoints=kept, callbacks=callbacks)
+        strategy.start(fl.InProcessGrid(fl.client_app(factory), 2), wire.to_record(START), 6)
+        return strategy.result
+
+    def dies(chunk):
+        if chunk.round == 4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(dies)
+    numbers = tmp_path / "run.prom"
+    result = run(PrometheusTracker(numbers))
+    files = [json.loads((tmp_path / f"{i}.json").read_text()) for i in range(2)]
+    assert [file["releases"] for file in files] == [[7, 7, 1, 0]] * 2
+    levels = tuple(files[0]["levels"])
+    counted = [epsilon_of(Releases(k, k), levels, Drawing("poisson", 1.0), 1e-3) for k in (1, 2, 3, 5, 6, 7)]
+    np.testing.assert_allclose(result.history.per_client.epsilon, np.outer(counted, np.ones(2)))
+    assert result.privacy.epsilon == pytest.approx([epsilon_of(Releases(7, 7, 1), levels, ALL_ROWS, 1e-3)] * 2)
+    assert f'softswitch_epsilon{{run="softswitch"}} {counted[-1]!r}' in numbers.read_text()
+    # All is spent: a third run learns nothing new, but what was spent is still known.
+    again = run()
+    assert again.privacy.epsilon == pytest.approx([counted[-1]] * 2)
+    assert np.isnan(again.client_objective).all()
 
 
 def test_errors_tell_nothing_of_rows(tmp_path):

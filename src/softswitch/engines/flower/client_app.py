@@ -36,6 +36,8 @@ TERMS = "terms"
 """The record that says how a direction is to be masked."""
 MOST_OF_ALL, MOST_STEPS = 2**63 - 1, 10**6
 """No round or seed is larger, and no client takes more steps in a round."""
+COUNTED = (wire.REPORT, wire.UPDATE, wire.JUDGE, wire.CERTIFY)
+"""The messages whose answers tell of rows: with each a private client says what it has spent."""
 _MADE: dict[tuple[int, int], LocalOracle] = {}
 """The present run's clients in this process, by run and node; Ray sends the app anew with every message."""
 
@@ -73,7 +75,7 @@ def client_app(factory: Factory, policy: ClientPolicy | None = None, *, signed: 
                 client = oracle(context)
                 own.admit(client, message.metadata.message_type, context)
                 reply = handler(client, message, context)
-                if message.metadata.message_type in (wire.JUDGE, wire.CERTIFY):
+                if message.metadata.message_type in COUNTED:
                     _tell_spent(client, reply)
                 return reply
             except Refused as refused:

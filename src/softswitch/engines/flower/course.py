@@ -126,6 +126,7 @@ class Course:
             self.run.dtype,
             settings,
             self.events,
+            self.clients.spent,
             None if way is None else way.up,
         )
         self.summing: Summing | None = None
@@ -240,6 +241,7 @@ class Course:
         told = json.loads(there.journal) if there.journal else {}
         if "memory" in told:
             self.run.smooth_by(told["memory"])
+        self.clients.spent.go_on(told.get("spent", {}))
         if cycles is not None:
             cycles.go_on(there.best, told["cycles"], gone)
             self.run.begun_at = cycles.done
@@ -305,6 +307,8 @@ class Course:
         memory, told = self.settings.memory, dict[str, Any]()
         if isinstance(memory, Memory):
             told["memory"] = self.run.smoothing
+        if spent := self.clients.spent.journal():
+            told["spent"] = spent
         if self.cycles is None and self.run.rule is not self._asked:
             told["numbers"] = self.run.numbers
         return told

@@ -18,6 +18,7 @@ from softswitch.engines.flower.entries import no_reports
 from softswitch.engines.flower.exchange import Lost
 from softswitch.engines.flower.iterate_before import EARLIER
 from softswitch.engines.flower.members.value_limits import ValueLimits
+from softswitch.engines.flower.private.told_spending import ToldSpending
 from softswitch.engines.flower.roster import Roster
 from softswitch.engines.flower.secure.sum_terms import key_in
 from softswitch.engines.flower.secure.summing import MaskedPart
@@ -66,6 +67,7 @@ class Reader:
         silent: the clients of whom nothing came in the present round,
         answered: and those who answered something.
         masked: reads a direction under masks, where they are masked; else None.
+        epsilon: what those asked in the present round say they have spent, by place; NaN where one says nothing.
     """
 
     def __init__(
@@ -77,8 +79,10 @@ class Reader:
         dtype: np.dtype,
         settings: StrategySettings,
         events: EventLog,
+        spent: ToldSpending,
         up: Compressor | None = None,
     ) -> None:
+        self._spent, self.epsilon = spent, np.zeros(0)
         self._up = up
         self.masked: Callable[[RecordDict], MaskedPart] | None = None
         self._roster = roster
@@ -106,7 +110,7 @@ class Reader:
         objective, constraint, mask = (np.array(part) for part in (nobody.objective, nobody.constraint, nobody.mask))
         fates, sums = np.zeros(len(clients), np.int32), {}
         earlier = dict[int, wire.Values]()
-        self.silent, self.answered = set(), set()
+        self.silent, self.answered, self.epsilon = set(), set(), np.full(len(clients), np.nan)
         if self._pooled is not None and not self._statistics:
             self._statistics = _most_statistics(answers)
         for place, (index, answer) in enumerate(zip(clients, answers, strict=True)):
@@ -176,6 +180,8 @@ class Reader:
             if (why := wire.refused(answer.content)) is not None:
                 raise _Said(why)
             found = read(answer.content)
+            if (spent := self._spent.note(name, answer.content)) is not None:
+                self.epsilon[place] = spent
         except Lost as lost:
             fates[place] = otherwise[0]
             if lost.silent:

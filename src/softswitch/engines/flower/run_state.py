@@ -303,6 +303,7 @@ class RunState:
         full: Overview,
         rows: tuple[int, int],
         traffic: tuple[int, int] | None = None,
+        epsilon: np.ndarray | None = None,
     ) -> Record:
         """End the round: step along the survivors' directions, or leave all as it is where too few survived.
 
@@ -316,6 +317,7 @@ class RunState:
             full: F and G on all data, where it was looked at.
             rows: on how many rows the reports were computed, and on how many a gradient.
             traffic: how many bytes went up and down, where messages are compressed.
+            epsilon: ε that each says it has spent, NaN where it says nothing; None: nobody does.
         """
         reports = with_extra(self.state, self.rule, reports)
         weighed, believed = reports, reports
@@ -334,7 +336,7 @@ class RunState:
         if decided is None or direction is None:
             fates[fates == Fate.COUNTED] = Fate.VOID
             nobody = no_reports(len(clients), self.constraints, self.dtype, self._pooled is not None)
-            record = entry(clients, fates, nobody, None, full, rows, traffic=traffic)
+            record = entry(clients, fates, nobody, None, full, rows, traffic=traffic, epsilon=epsilon)
             state, void, change = self.state, self.void_in_a_row + 1, None
         else:
             decision, rule_state = decided
@@ -356,7 +358,7 @@ class RunState:
             if together is not None and not isinstance(directions, Summed):
                 state = self._compared(state, clients, reports, decision, directions, together)
             state, change = self._as_clients_have(state)
-            record = entry(clients, fates, reports, decision, full, rows, believed, traffic)
+            record = entry(clients, fates, reports, decision, full, rows, believed, traffic, epsilon)
         record = with_memory(record, state.memory, self.done)
         record = with_stage(record, stage_ended(self.state, state))
         so_far = record if self.record is None else joined(self.record, record)

@@ -279,7 +279,8 @@ class SwitchingStrategy(Strategy):
         if held is not None:
             up = (answer.content.get(wire.DIRECTION) for answer in course.grid.answers if isinstance(answer, Message))
             traffic = sum(map(bytes_in, up)) if now.updating else 0, held.down
-        record = run.apply(now.clients, fates, now.reports, now.decided, directions, now.full, rows, traffic)
+        spent = course.reader.epsilon
+        record = run.apply(now.clients, fates, now.reports, now.decided, directions, now.full, rows, traffic, spent)
         if held is not None:
             held.after_round(k, now.clients, fates, run.change, run.state.params)
         if run.void_in_a_row:

@@ -88,6 +88,7 @@ def history_of(history: History, kept: list[int]) -> History:
         objective=np.where(gone, np.nan, told.objective),
         constraint=np.where(gone[..., None], np.nan, told.constraint),
         fates=None if told.fates is None else np.where(gone, Fate.NOBODY, told.fates),
+        epsilon=None if told.epsilon is None else np.where(gone, np.nan, told.epsilon),
     )
     worst = places[history.worst_client].astype(history.worst_client.dtype)
     return replace(history, per_client=own, worst_client=worst)
