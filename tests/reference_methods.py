@@ -49,16 +49,41 @@ def lean(values, alpha):
 
 
 class SoftSwitch:
-    def __init__(self, alpha, beta, lam):
-        self.alpha, self.beta, self.lam = alpha, beta, lam
+    def __init__(self, beta, lam):
+        self.beta, self.lam = beta, lam
         self.mixed = 0
 
     def step(self, w, k, now):
         f, g = now.f(w), now.g(w)
-        p, q = lean(f, self.alpha), lean(g, self.alpha)
+        p, q = lean(f, None), lean(g, None)
         s = min(1.0, max(0.0, 1 + self.beta * ((q * g).sum() - self.lam)))
         self.mixed += 0 < s < 1
         return w - now.eta * now.along(w, (1 - s) * p, s * q)
+
+
+class Proximal:
+    """The switching method within stages of so many rounds, each about a centre; ``measures``: one a stage."""
+
+    def __init__(self, alpha, lam, rho, rounds, share, d, soft=None):
+        self.alpha, self.lam, self.rho, self.rounds, self.soft = alpha, lam, rho, rounds, soft
+        self.first = rounds - int(np.ceil(share * rounds))
+        self.centre, self.seen, self.measures, self.means = np.zeros(d), [], [], []
+
+    def step(self, w, k, now):
+        f, g = now.f(w), now.g(w)
+        p, q = lean(f, self.alpha), lean(g, self.alpha)
+        away = w - self.centre
+        G = (q * g).sum() + self.rho / 2 * away @ away
+        share = float(self.lam < G) if self.soft is None else min(1.0, max(0.0, 1 + self.soft * (G - self.lam)))
+        if self.lam >= G and k % self.rounds >= self.first:
+            self.seen.append(w)
+        out = w - now.eta * (now.along(w, (1 - share) * p, share * q) + self.rho * away)
+        if (k + 1) % self.rounds == 0:
+            new = np.mean(self.seen, axis=0) if self.seen else out
+            self.measures.append(self.rho * np.linalg.norm(new - self.centre) if self.seen else np.inf)
+            self.means.append(len(self.seen))
+            self.centre, self.seen = new, []
+        return out
 
 
 class FedAvg:
@@ -99,9 +124,9 @@ class NuPI:
         f, g, who = now.f(w), now.g(w), now.clients
         out = w - now.eta * now.along(w, lean(f, self.alpha), self.mu[who] * now.n / len(who))
         e = g - self.eps
-        xi = np.where(np.isnan(self.xi[who]), e, self.xi[who])
-        # As the source has it: μ += κ_i e + κ_p (ξ_new − ξ_old).
-        new = self.nu * xi + (1 - self.nu) * e
+        # As the source has it: μ += κ_i e + κ_p (ξ_new − ξ_old), from the second error on; ξ is 0 until then.
+        xi = np.nan_to_num(self.xi[who])
+        new = np.where(np.isnan(self.xi[who]), 0.0, self.nu * xi + (1 - self.nu) * e)
         self.mu[who] = np.maximum(0, self.mu[who] + self.ki * e + self.kp * (new - xi))
         self.xi[who] = new
         return out
@@ -154,26 +179,10 @@ class Estimated:
         return w - now.eta * made
 
 
-def momentum(share):
-    def way(kept, w, u):
-        d = u(w) if kept is None else share * kept + (1 - share) * u(w)
-        return d, d
-
-    return way
-
-
 def optimistic(carry):
     def way(kept, w, u):
         now = u(w)
         return (now if kept is None else now + carry * (now - kept)), now
-
-    return way
-
-
-def storm(a):
-    def way(kept, w, u):
-        d = u(w) if kept is None else u(w) + (1 - a) * (kept[0] - u(kept[1]))
-        return d, (d, w)
 
     return way
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from softswitch.engines.unconstrained import add_baselines as add_baselines
     from softswitch.guarantees.optimality.best_possible import lower_bound as lower_bound
     from softswitch.guarantees.optimality.best_possible import with_lower_bound as with_lower_bound
+    from softswitch.guarantees.optimality.own_best import own_best as own_best
     from softswitch.guarantees.theory.client_gaps import heterogeneity as heterogeneity
     from softswitch.guarantees.theory.pilot import estimate_constants as estimate_constants
     from softswitch.guarantees.theory.plan import Plan as Plan
@@ -141,6 +142,7 @@ _PLACES = {
     "lower_bound": "guarantees.optimality.best_possible",
     "logistic_loss": "problem.logistic",
     "mean_over": "problem.means",
+    "own_best": "guarantees.optimality.own_best",
     "plan": "guarantees.theory.plan_search",
     "reach": "guarantees.unseen_rows.beforehand",
     "report": "runs.report.of_result",

@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from softswitch.method.compressors import Quantised as Quantised
     from softswitch.method.compressors import TopK as TopK
     from softswitch.method.directions import Direction as Direction
-    from softswitch.method.directions import Momentum as Momentum
     from softswitch.method.directions import Optimistic as Optimistic
     from softswitch.method.directions import Spider as Spider
-    from softswitch.method.directions import Storm as Storm
+    from softswitch.method.proximal import Proximal as Proximal
     from softswitch.method.rules import TERM as TERM
     from softswitch.method.rules import Agnostic as Agnostic
     from softswitch.method.rules import AugmentedLagrangian as AugmentedLagrangian
@@ -60,13 +59,13 @@ _PLACES = {
     "HardSGM": "method.rules",
     "HingePenalty": "method.rules",
     "LocalLoss": "method.rules",
-    "Momentum": "method.directions",
     "NormalizedAdam": "method.steps",
     "NuPI": "method.rules",
     "Optimistic": "method.directions",
     "Penalty": "method.rules",
     "PrimalDual": "method.rules",
     "ProxAL": "method.rules",
+    "Proximal": "method.proximal",
     "QFedAvg": "method.rules",
     "Quantised": "method.compressors",
     "Reports": "method.rules",
@@ -75,7 +74,6 @@ _PLACES = {
     "ScaffPD": "method.rules",
     "SoftmaxSGM": "method.rules",
     "Spider": "method.directions",
-    "Storm": "method.directions",
     "TERM": "method.rules",
     "TopK": "method.compressors",
     "switch": "method.rules.switching",

@@ -19,17 +19,9 @@ from problems import NumpyTwin, client_data, least_squares, regression, softplus
 from softswitch import theory
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
 from softswitch.engines.flower import wire
-from softswitch.method.memory import (
-    Places,
-    ask,
-    decide,
-    hear,
-    nothing_remembered,
-    order_of_pass,
-    rounds_a_pass,
-    stand_for,
-    turn,
-)
+from softswitch.method.asking import ask, order_of_pass, rounds_a_pass, stand_for, turn
+from softswitch.method.memory import Places
+from softswitch.method.remembering import decide, hear, nothing_remembered
 from softswitch.method.round import surviving_weights
 from softswitch.rules import Reports
 from softswitch.tasks.fair_classification import adult

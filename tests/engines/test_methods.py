@@ -22,11 +22,15 @@ SCHEMES = {
     "half, E = 3": {"batch_size": 8, "local_steps": 3, "participation": 0.5},
 }
 METHODS = {
-    "softly switched": (
-        ss.SoftmaxSGM(alpha=20.0, soft=3.0, **COMMON),
-        lambda: loops.SoftSwitch(20.0, 3.0, LAM),
+    "FedSGM, soft": (ss.AverageSGM(soft=3.0, **COMMON), lambda: loops.SoftSwitch(3.0, LAM)),
+    "proximal": (
+        ss.SoftmaxSGM(alpha=20.0, proximal=rules.Proximal(strength=2.0, rounds=20), **COMMON),
+        lambda: loops.Proximal(20.0, LAM, 2.0, 20, 0.5, D),
     ),
-    "FedSGM, soft": (ss.AverageSGM(soft=3.0, **COMMON), lambda: loops.SoftSwitch(0.0, 3.0, LAM)),
+    "proximal, soft": (
+        ss.AverageSGM(soft=3.0, proximal=rules.Proximal(strength=2.0, rounds=20), **COMMON),
+        lambda: loops.Proximal(None, LAM, 2.0, 20, 0.5, D, soft=3.0),
+    ),
     "FedAvg": (rules.FedAvg(**COMMON), loops.FedAvg),
     "TERM": (rules.TERM(tilt=3.0, **COMMON), lambda: loops.TERM(3.0)),
     "q-FedAvg": (rules.QFedAvg(power=1.5, **COMMON), lambda: loops.QFedAvg(1.5)),
@@ -54,17 +58,13 @@ METHODS = {
         rules.ExactPenalty(penalty=2.0, direction=rules.Spider(every=7, anchor="batch"), **COMMON),
         lambda: loops.Estimated(loops.spider(7), None, penalty=2.0, eps=EPS),
     ),
-    "momentum": (
-        ss.SoftmaxSGM(alpha=20.0, direction=rules.Momentum(share=0.7), **COMMON),
-        lambda: loops.Estimated(loops.momentum(0.7), 20.0, LAM),
-    ),
     "optimistic": (
         ss.SoftmaxSGM(alpha=20.0, direction=rules.Optimistic(carry=0.5), **COMMON),
         lambda: loops.Estimated(loops.optimistic(0.5), 20.0, LAM),
     ),
-    "STORM": (
-        ss.SoftmaxSGM(alpha=20.0, direction=rules.Storm(share=0.3), **COMMON),
-        lambda: loops.Estimated(loops.storm(0.3), 20.0, LAM),
+    "SPIDER": (
+        ss.SoftmaxSGM(alpha=20.0, direction=rules.Spider(every=4, anchor="batch"), **COMMON),
+        lambda: loops.Estimated(loops.spider(4), 20.0, LAM),
     ),
     "AFL": (rules.Agnostic(dual_step_size=0.05, **COMMON), lambda: loops.Agnostic(N, 0.05)),
     "control variates": (
@@ -119,9 +119,8 @@ def test_engine_follows_a_plain_loop(monkeypatch, case, name, scheme):
 
 PLAIN = ss.SoftmaxSGM(alpha=20.0, **COMMON)
 NOTHING = {
-    "no momentum": {"direction": rules.Momentum(share=0.0)},
     "not optimistic": {"direction": rules.Optimistic(carry=0.0)},
-    "only what is new": {"direction": rules.Storm(share=1.0)},
+    "a pull below rounding": {"proximal": rules.Proximal(strength=1e-300, rounds=20)},
     "anchors only": {"direction": rules.Spider(every=1, anchor="batch")},
 }
 
@@ -208,7 +207,7 @@ def test_what_does_not_go_together_is_refused(monkeypatch):
     clients = client_data(*regression())
     problem = ss.Problem(least_squares, two_constraints, jnp.zeros(D))
     common = COMMON | {"alpha": 1.0}
-    both = ss.SoftmaxSGM(direction=rules.Storm(), at_clients=rules.ControlVariates(), **common)
+    both = ss.SoftmaxSGM(direction=rules.Spider(), at_clients=rules.ControlVariates(), **common)
     with pytest.raises(ValueError, match="do not go together"):
         ss.solve(problem, clients, both, rounds=2)
     with pytest.raises(ValueError, match="memory must be None"):
@@ -217,7 +216,7 @@ def test_what_does_not_go_together_is_refused(monkeypatch):
     with pytest.raises(ValueError, match="GiB for 6 clients"):
         ss.solve(problem, clients, ss.SoftmaxSGM(at_clients=rules.ControlVariates(), **common), rounds=2)
     with pytest.raises(TypeError, match="direction"):
-        ss.SoftmaxSGM(direction="storm", **common)
+        ss.SoftmaxSGM(direction="spider", **common)
 
 
 @pytest.mark.parametrize(
@@ -227,13 +226,15 @@ def test_what_does_not_go_together_is_refused(monkeypatch):
         lambda: rules.QFedAvg(power=-1.0, **COMMON),
         lambda: rules.NuPI(integral=0.0, **COMMON),
         lambda: rules.HingePenalty(penalty=1.0, share=0.0, **COMMON),
-        lambda: rules.Momentum(share=1.0),
-        lambda: rules.Storm(share=0.0),
         lambda: rules.Spider(every=0),
         lambda: rules.Spider(anchor="some"),
         lambda: rules.Optimistic(carry=-1.0),
+        lambda: rules.Proximal(strength=0.0, rounds=5),
+        lambda: rules.Proximal(strength=1.0, rounds=0),
+        lambda: rules.Proximal(strength=1.0, rounds=5, average_last=0.0),
+        lambda: rules.Penalty(penalty=1.0, proximal=rules.Proximal(strength=1.0, rounds=5), **COMMON),
         lambda: rules.Consensus(pull=0.0),
-        lambda: ss.SoftmaxSGM(alpha=1.0, soft=0.0, **COMMON),
+        lambda: ss.AverageSGM(soft=0.0, **COMMON),
     ],
 )
 def test_bad_settings_are_refused(make):

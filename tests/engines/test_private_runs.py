@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import dp_accounting
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 
 import softswitch as ss
 from softswitch.clients import evaluation
+from softswitch.clients.private import private_oracle as private_oracle_module
 from softswitch.clients.private.private_oracle import PrivateOracle
 from softswitch.clients.private.releases import Drawing
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
-from softswitch.engines.private.private_runs import _planned, private_oracle
+from softswitch.engines.private.private_runs import planned, private_oracle
+from softswitch.engines.request import RunSettings
 from softswitch.guarantees.privacy.accountant import epsilon_of
 from softswitch.guarantees.privacy.row_means import concerned_rows
 from softswitch.runs.folder import open_run, write_result
@@ -43,7 +46,7 @@ def result():
 
 def made(privacy, rounds=10, local_steps=1, participation=1.0, seed=0, data=CLIENTS):
     how = TakingPart(local_steps=local_steps, participation=participation)
-    plan = _planned(privacy, data, rounds, local_steps)
+    plan = planned(privacy, data.sizes, RunSettings(rounds=rounds), local_steps)
     return private_oracle(PROBLEM, data, plan, how, concerned_rows(PROBLEM, data), seed)
 
 
@@ -141,6 +144,64 @@ def test_nothing_else_looks_at_rows(monkeypatch):
     assert len(found.history.full_rounds) == 0
 
 
+def test_a_run_that_was_interrupted_goes_on_to_the_same_bits_and_spends_nothing_twice(result, tmp_path, monkeypatch):
+    judged = []
+    judge = private_oracle_module._judged
+    monkeypatch.setattr(private_oracle_module, "_judged", lambda *given: judged.append(1) or judge(*given))
+    monkeypatch.setattr("softswitch.engines.compiled.CHUNK_ROUNDS", 10)
+
+    class Killed(BaseException):
+        pass
+
+    def run(*callbacks, **changes):
+        options = {"privacy": PRIVACY, "rounds": 30, "progress": False, **changes}
+        kept = ss.Checkpoints(tmp_path / "kept", every=0)
+        return ss.solve(PROBLEM, CLIENTS, RULE, checkpoints=kept, callbacks=callbacks, **options)
+
+    stopped = run(lambda chunk: chunk.round == 10)
+    assert stopped.status.code is ss.StatusCode.STOPPED
+    assert "judged once, at the end" in stopped.status.message
+    assert np.isnan(stopped.client_constraint).all()
+    assert stopped.privacy.releases == ((10, 10, 0, 0),) * 3
+
+    def dies(chunk):
+        if chunk.round == 30:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(dies)
+    assert judged == []
+    for _ in range(2):  # the second time there is nothing left to do, and the same judging comes of the same answer
+        found = run()
+        assert found.privacy == result.privacy
+        np.testing.assert_array_equal(found.params, result.params)
+        np.testing.assert_array_equal(found.client_constraint, result.client_constraint)
+        np.testing.assert_array_equal(found.history.per_client.epsilon, result.history.per_client.epsilon)
+    for changes in ({"rounds": 40}, {"privacy": dataclasses.replace(PRIVACY, epsilon=5)}):
+        with pytest.raises(ValueError, match=r"its privacy is RecordPrivacy.*for 30 rounds, but"):
+            run(**changes)
+
+
+def test_a_sweep_tells_what_all_of_its_runs_cost_together(result):
+    """Four runs of 30 rounds tell what one of 120 rounds with the same noise does; each is the run of ``solve``."""
+    rules = {"chosen": RULE, "average": ss.AverageSGM(tolerance=0.4)}
+    swept = ss.sweep(PROBLEM, CLIENTS, rules, privacy=PRIVACY, rounds=30, seeds=2, progress=False)
+    np.testing.assert_array_equal(swept["chosen"][0].params, result.params)
+    noise = result.privacy.noise
+    assert all(one.privacy.noise == noise for _, own in swept for one in own)
+    precision = 4 * (30 / noise.report**2 + 30 / noise.step**2 + 1 / noise.judging**2)
+    wanted = dp_accounting.get_epsilon_gaussian(1 / np.sqrt(precision), 1e-4)
+    assert swept.privacy.epsilon == pytest.approx(wanted, rel=1e-6)
+    assert (swept.privacy.delta, swept.privacy.runs) == (1e-4, 4)
+    assert swept.table["epsilon"] == pytest.approx([result.privacy.worst_epsilon] * 4)
+    assert (swept.table["epsilon_of_all"] == swept.privacy.epsilon).all()
+    assert "all 4 runs look at the same rows" in str(swept)
+    with pytest.raises(ValueError, match="together must be left out with privacy"):
+        ss.sweep(PROBLEM, CLIENTS, rules, privacy=PRIVACY, together=True)
+    with pytest.raises(ValueError, match="batch_size must be left out with privacy"):
+        ss.sweep(PROBLEM, CLIENTS, rules, privacy=PRIVACY, batch_size=8)
+
+
 def test_the_budget_ends_a_run_whose_noise_is_given():
     privacy = ss.RecordPrivacy(epsilon=4, noise=6.0, delta=1e-4)
     found = ss.solve(PROBLEM, CLIENTS, RULE, privacy=privacy, rounds=400, progress=False)
@@ -167,7 +228,7 @@ def test_clients_that_are_asked_less_often_spend_less():
 
 def test_sizes_that_are_no_public_matter_are_told_with_noise_and_counted():
     privacy = dataclasses.replace(PRIVACY, public_sizes=False)
-    plan = _planned(privacy, CLIENTS, 10, 1)
+    plan = planned(privacy, CLIENTS.sizes, RunSettings(rounds=10), 1)
     truth = concerned_rows(PROBLEM, CLIENTS)
     told = np.stack(
         [private_oracle(PROBLEM, CLIENTS, plan, TakingPart(), truth, seed).counts - truth for seed in range(40)]
@@ -198,7 +259,6 @@ def test_the_seed_decides_and_other_seeds_have_other_noise(result):
         ({"replace": True}, "replace must be left out"),
         ({"seconds": 5.0}, "seconds must be left out"),
         ({"engine": "grid"}, "each client has a privacy of its own"),
-        ({"checkpoints": ss.Checkpoints("nowhere")}, "checkpoints must be left out"),
     ],
 )
 def test_whatever_would_look_at_rows_uncounted_is_refused(settings, said):
@@ -271,7 +331,7 @@ def test_what_was_spent_is_saved_and_shown(result, tmp_path):
     [
         ss.Penalty(tolerance=0.4, step_size=0.3, penalty=5.0),
         ss.PrimalDual(tolerance=0.4, step_size=0.3, multiplier=1.0, dual_step_size=0.1),
-        ss.SoftmaxSGM(tolerance=0.4, soft=5.0),
+        ss.AverageSGM(tolerance=0.4, soft=5.0),
         ss.SoftmaxSGM(tolerance=0.4, robust=1),
     ],
 )

@@ -87,6 +87,12 @@ COURSES = {
         two,
         {"memory": ss.Memory(smoothing=0.3), "participation": 0.6, "local_steps": 5},
     ),
+    "corrected": (
+        ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45),
+        jax_two,
+        two,
+        {"memory": ss.Memory(corrected=True), "participation": 0.6},
+    ),
     "few": (ss.HardSGM(step_size=0.2, tolerance=0.45), jax_misses, misses, {"participation": 0.6}),
     "mixed": (ss.Penalty(penalty=3.0, step_size=0.1, tolerance=0.45), jax_two, two, {"local_steps": 2}),
 }
@@ -116,7 +122,7 @@ def test_pytorch_takes_the_compiled_engines_course(x64, name):
     assert not module.training
 
 
-@pytest.mark.parametrize("memory", [None, ss.Memory()])
+@pytest.mark.parametrize("memory", [None, ss.Memory(), ss.Memory(corrected=True)])
 def test_a_pooled_constraint_takes_the_same_course(x64, memory):
     x, y = rows()
 
@@ -224,6 +230,50 @@ def test_a_network_with_batch_normalisation_and_dropout_trains():
     np.testing.assert_allclose(told, result.client_objective, rtol=1e-5)
     again = ss.solve_torch(net(), objective, misses, images(), **IMAGES)
     np.testing.assert_array_equal(again.params["layers.0.weight"], result.params["layers.0.weight"])
+
+
+def test_small_batches_are_remembered_with_the_servers_steps():
+    """By default: nearer to the truth than running means are, on rows of a data set or of a loader; twice the values.
+
+    A network with running means reports otherwise at the same iterate a round later: there it is refused.
+    """
+    x, y = rows(np.float32)
+
+    def loss(module, batch):  # every batch has one, whatever its classes
+        return torch.nn.functional.softplus((1 - 2 * batch[1]) * module(batch[0])[:, 0]).mean()
+
+    def level(module, batch):
+        return torch.sigmoid(module(batch[0])[:, 0]).mean() - 0.6
+
+    options = {"rounds": 120, "batch_size": 4, "eval_every": 0, "seed": 100}
+    falling = ss.SoftmaxSGM(alpha=20, step_size=lambda k: 0.2 * 0.5 * (1 + jnp.cos(jnp.pi * k / 120)), tolerance=0.05)
+
+    def error(memory):
+        module = line(torch.float32)
+        result = ss.solve_torch(module, loss, level, for_torch(x, y), falling, memory=memory, **options)
+        with torch.no_grad():
+            module.weight.copy_(torch.from_numpy(np.array(result.last["weight"])))
+            truth = [float(loss(module, own.tensors)) for own in for_torch(x, y).values()]
+        return np.sqrt(np.mean((result.state.memory.objective - np.asarray(truth)) ** 2)), result
+
+    (corrected, twice), (mean, once) = error(ss.Memory(corrected=True)), error(ss.Memory(smoothing=0.8))
+    assert corrected < 0.6 * mean
+    assert twice.history.value_evaluations[-1] == 2 * once.history.value_evaluations[-1]
+    few = {"batch_size": 4, "value_batch_size": 4}
+    chosen = ss.SoftmaxSGM(tolerance=0.05)
+    loaders = {name: DataLoader(own, batch_size=4, shuffle=True) for name, own in for_torch(x, y).items()}
+    for clients, more in ((for_torch(x, y), few), (loaders, {})):
+        result = ss.solve_torch(line(torch.float32), loss, level, clients, chosen, rounds=2, **more)
+        assert result.state.memory.forecasts is not None
+        federation = ss.torch_federation(line(torch.float32), loss, level, clients, **more)
+        draws = federation.oracle.draw(jax.random.key(1))
+        first, again = (federation.oracle.report(federation.start, draws)[0].objective for _ in range(2))
+        np.testing.assert_array_equal(first, again)
+    with pytest.raises(ValueError, match=r"memory must not be corrected .* running means"):
+        ss.solve_torch(net(), objective, misses, images(), **IMAGES | {"memory": ss.Memory(corrected=True)})
+    robust = ss.SoftmaxSGM(tolerance=0.05, robust=1)
+    liars = ss.solve_torch(line(torch.float32), loss, level, for_torch(x, y), robust, rounds=2, **few)
+    assert liars.state.memory.forecasts is None
 
 
 def test_running_means_go_on_with_a_checkpoint(tmp_path):

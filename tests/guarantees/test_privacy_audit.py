@@ -13,7 +13,8 @@ import softswitch as ss
 from softswitch.clients.private.private_oracle import NoiseDeviations, _judged
 from softswitch.clients.private.releases import Releases
 from softswitch.clients.taking_part import TakingPart
-from softswitch.engines.private.private_runs import _planned, private_oracle
+from softswitch.engines.private.private_runs import planned, private_oracle
+from softswitch.engines.request import RunSettings
 from softswitch.guarantees.privacy.accountant import epsilon_of
 from softswitch.method.messages import Decision, LocalLoss
 
@@ -45,7 +46,7 @@ def found_in(canary, settings, rounds, weaken):
     """How much more likely all that left is with the canary than without it, in every run."""
     privacy = ss.RecordPrivacy(delta=DELTA, **settings)
     problem, data = ss.Problem(class_mean(0), class_mean(1), jnp.zeros(3)), rows_with(canary)
-    plan = _planned(privacy, data, rounds, 1)
+    plan = planned(privacy, data.sizes, RunSettings(rounds=rounds), 1)
     oracle = private_oracle(problem, data, plan, TakingPart(), np.array([[1, OTHERS]]), 0)
     oracle = replace(oracle, noise=NoiseDeviations(*(deviation / weaken for deviation in oracle.noise)))
     decision = Decision(

@@ -6,7 +6,6 @@ import optax
 import pytest
 
 import softswitch as ss
-import softswitch.flower as fl
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
 from softswitch.method.forecasts import OF_LATE, SHARES, corrected, known, nothing_foreseen
@@ -118,5 +117,3 @@ def test_what_does_not_go_with_it_is_refused():
         ss.Memory(corrected=True, smoothing=0.5)
     with pytest.raises(TypeError, match="corrected"):
         ss.Memory(corrected="yes")
-    with pytest.raises(ValueError, match="memory must not be corrected over a network"):
-        fl.StrategySettings(memory=ss.Memory(corrected=True))

@@ -308,7 +308,7 @@ def test_an_average_of_the_last_rounds_is_extended_where_it_begins_later(tmp_pat
 def test_a_checkpoint_of_another_version_is_not_begun_anew(tmp_path):
     solve(tmp_path, rounds=20)
     (file,) = tmp_path.glob("round-*")
-    file.write_bytes(file.read_bytes().replace(b"softswitch checkpoint 4", b"softswitch checkpoint 1"))
+    file.write_bytes(file.read_bytes().replace(b"softswitch checkpoint 5", b"softswitch checkpoint 1"))
     with pytest.raises(ValueError, match="was written by another version of softswitch"):
         solve(tmp_path, rounds=20)
 

@@ -114,7 +114,7 @@ def test_prometheus_counts_clients_that_are_lost(tmp_path):
             objective=np.array(objective),
             constraint=np.array(objective),
             void=np.isneginf(objective),
-            per_client=SimpleNamespace(fates=np.array(fates)),
+            per_client=SimpleNamespace(fates=np.array(fates), epsilon=None),
         )
 
     tracker = PrometheusTracker(tmp_path / "x.prom")

@@ -14,6 +14,7 @@ from jax import lax
 from numpy.typing import ArrayLike, DTypeLike
 
 from softswitch.problem.parameters import WEIGHT, Batch
+from softswitch.support.arrays import aligned_zeros
 
 
 class Rows(NamedTuple):
@@ -221,10 +222,7 @@ class _HostBuffer:
     """An array that is filled in blocks, and then taken over by JAX as it is."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        size = math.prod(shape) * dtype.itemsize
-        raw = np.empty(size + _ALIGNMENT, dtype=np.uint8)
-        first = -raw.ctypes.data % _ALIGNMENT
-        self._buffer = raw[first : first + size].view(dtype).reshape(shape)
+        self._buffer = aligned_zeros(shape, dtype)
 
     def put(self, start: int, block: np.ndarray) -> None:
         """These rows from ``start`` on."""
@@ -273,7 +271,6 @@ def _refuse_wrapping(key: str, column: np.ndarray | jax.Array, dtype: Any) -> No
 
 MOST_CELLS = 1 << 26
 """Clients times strata, at most: beyond, their counts alone would take gigabytes."""
-_ALIGNMENT = 64  # bytes
 _BLOCK_BYTES = 1 << 26
 
 

@@ -18,7 +18,7 @@ from softswitch.clients.oracle import STATIC, Judged, Oracle
 from softswitch.clients.sampling import Batching, choose_clients, whole, words_to_choose
 from softswitch.clients.slices import map_slices, slice_size, sum_slices
 from softswitch.method.messages import Decision, LocalLoss, Reports
-from softswitch.problem.parameters import WEIGHT, Batch, Params, float_dtype
+from softswitch.problem.parameters import OWN_BEST, WEIGHT, Batch, Params, float_dtype
 from softswitch.support.per_client import some, weighted_sum
 
 FOR_FUNCTIONS = 1
@@ -81,7 +81,7 @@ class GradientOracle(Oracle):
     compute_dtype: str | None = field(default=None, metadata=STATIC)
     all_rows: Batching | None = field(default=None, metadata=STATIC)
     looks_back: ClassVar[bool] = True
-    reports_again: ClassVar[bool] = True
+    reports_again = True
 
     @property
     def client_count(self) -> int:
@@ -243,7 +243,9 @@ class GradientOracle(Oracle):
 
     def _narrowed_rows(self, batch: Batch) -> Batch:
         """Rows in fewer digits; but their weights stay as they are, so that means over rows are summed in full."""
-        return batch if self.compute_dtype is None else {**self._narrowed(batch), WEIGHT: batch[WEIGHT]}
+        if self.compute_dtype is None:
+            return batch
+        return self._narrowed(batch) | {name: batch[name] for name in (WEIGHT, OWN_BEST) if name in batch}
 
     def fused(
         self,

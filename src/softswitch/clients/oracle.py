@@ -71,7 +71,7 @@ class Oracle(ABC):
     compiles: ClassVar[bool] = True
     over_devices: ClassVar[bool] = False
     looks_back: ClassVar[bool] = False
-    reports_again: ClassVar[bool] = False
+    reports_again: bool = False
     guards_rows: ClassVar[bool] = False
 
     @property

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from softswitch.clients.client_data import ClientData
 from softswitch.clients.evaluation import Judge, judge_of
 from softswitch.clients.parts import Parts, sample_of
+from softswitch.clients.regret import Regret, RegretTask
 from softswitch.engines.candidates import Candidate, Chooser, HowTrained, Move, problem_of, rule_of, ways
 from softswitch.engines.solve import solve
+from softswitch.guarantees.optimality.own_best import regrets
 from softswitch.guarantees.unseen_rows.beforehand import Reach, reach
 from softswitch.guarantees.unseen_rows.certify import certify, known_ranges
 from softswitch.guarantees.unseen_rows.fixed_order import tested_in_order
@@ -86,6 +89,7 @@ def solve_certified(
     rounds: int | None = None,
     seconds: float | None = None,
     checkpoints: Path | None = None,
+    regret: Regret = None,
     **options: Any,
 ) -> Certified:
     """Train a model for rows that nobody has seen, and say whether every client's constraint holds on them.
@@ -108,8 +112,19 @@ def solve_certified(
         rounds: of the first run, as for ``solve``; others have a quarter of them.
         seconds: for all runs together.
         checkpoints: a folder to keep the runs' standings in, and to go on from; several are made beside it.
+        regret: train and choose by regrets f_i − f_i*, as for ``solve``; f_i* is found on the rows to learn from.
         options: more for ``solve``.
     """
+    if regret is not None and regret is not False:
+        checks.expect("parts", parts, Parts)
+        task = regrets(problem, parts.learn, regret)
+        others = [cast(ClientData, task.also(part)) for part in (parts.choose, parts.certify)]
+        how: dict[str, Any] = {"confidence": confidence, "move": move, "rounds": rounds, "seconds": seconds}
+        options["held_out"] = _also(task, parts, others, options.get("held_out"))
+        found = solve_certified(
+            task.problem, Parts(task.clients, *others), rule, checkpoints=checkpoints, **how, **options
+        )
+        return replace(found, result=replace(found.result, own_best=task.own_best))
     ready = prepare(
         problem,
         parts,
@@ -139,6 +154,14 @@ def solve_certified(
         ready.looked_at,
         ready.reach,
     )
+
+
+def _also(task: RegretTask, parts: Parts, others: list[ClientData], held_out: ClientData | None) -> ClientData | None:
+    """The rows that a run looks at beside, with f_i*; where they are one of the parts, that part."""
+    for part, other in zip((parts.choose, parts.certify), others, strict=True):
+        if held_out is part:
+            return other
+    return task.also(held_out)
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,6 +217,8 @@ def prepare(
 ) -> Prepared:
     """Train models on the rows to learn from, and compare them by those to choose by; as ``solve_certified``."""
     checks.expect("parts", parts, Parts)
+    if options.get("regret"):
+        raise ValueError("regret must be left out where bounds are compared: it goes with solve and solve_certified")
     if options.get("privacy") is not None:
         raise ValueError(
             "privacy must be left out where models are chosen by rows: that is not counted. Train with "

@@ -16,8 +16,9 @@ from softswitch.clients.oracle import Oracle
 from softswitch.engines.one_round import RoundView, applied, asked, believed_overview, decided, informed
 from softswitch.engines.second_exchange import pointing
 from softswitch.method import robust, round
-from softswitch.method.memory import Memory, Places, Remembered, nothing_remembered
+from softswitch.method.memory import Memory, Places
 from softswitch.method.messages import Reports
+from softswitch.method.remembering import Remembered, nothing_remembered
 from softswitch.method.rules import Rule
 from softswitch.method.weighting import maximum
 from softswitch.problem.domains import Domain

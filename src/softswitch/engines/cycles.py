@@ -37,7 +37,7 @@ from softswitch.engines.between_cycles import (
 from softswitch.engines.choice import FARTHER, MOMENTUM, Choice
 from softswitch.engines.request import Request
 from softswitch.method.consistency import elsewhere
-from softswitch.method.memory import all_known
+from softswitch.method.remembering import all_known
 from softswitch.method.round import State, first_to_average
 from softswitch.method.rules import Rule
 from softswitch.method.steps import FallingStep

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.clients.over_devices import processes
-from softswitch.clients.private.private_oracle import PrivateOracle
+from softswitch.clients.private.tells_with_noise import TellsWithNoise
 from softswitch.engines.cycles import Cycles
 from softswitch.engines.request import Request
 from softswitch.method.round import State, healthy
@@ -106,6 +107,9 @@ def _run(
     if cycles is not None and cycles.done < done:  # for the answer only: the checkpoint goes on with this cycle
         state = cycles.close(state, done, _since(request, records, done, cycles.done))
     stopped = stopped and done < rounds and int(state.diverged_at) < 0
+    if stopped and kept is not None and isinstance(request.oracle, TellsWithNoise):
+        # There is one judging, and it is for the end: this run can go on.
+        request = replace(request, federation=replace(request.federation, oracle=request.oracle.unjudging()))
     return finish(request, rule, seed, state, records, done, stopped, time.perf_counter() - began, cycles)
 
 
@@ -219,7 +223,7 @@ def finish(
     )
 
     def scatter() -> float:
-        if isinstance(request.oracle, PrivateOracle):  # known without asking
+        if isinstance(request.oracle, TellsWithNoise):  # known without asking
             deviations = request.oracle.report_deviations[:, 1:]
             return float(deviations.max(where=np.isfinite(deviations), initial=0))
         return float(

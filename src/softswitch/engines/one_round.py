@@ -11,9 +11,11 @@ from jaxtyping import Array, Float, Int
 
 from softswitch.clients.evaluation import Overview, overview
 from softswitch.method import robust, round
+from softswitch.method.asking import ask, stand_for, turn, with_turns
 from softswitch.method.consistency import compared
-from softswitch.method.memory import Memory, Places, Remembered, ask, decide, hear, stand_for, turn, with_turns
+from softswitch.method.memory import Memory, Places
 from softswitch.method.messages import Decision, Reports
+from softswitch.method.remembering import Remembered, decide, hear
 from softswitch.method.rules import Rule
 from softswitch.method.weighting import maximum
 from softswitch.problem.domains import Domain
@@ -149,6 +151,7 @@ def decided(
         reports: what they reported.
         pool: the constraint on data put together, by its summed statistics, where there is one.
     """
+    reports = round.with_extra(state, rule, reports)
     believed = reports if rule.robust is None else robust.trimmed(reports, rule.robust)
     if memory is None:
         return Decided(clients, reports, believed, *robust.decide(rule, state.rule, reports), None)
@@ -224,5 +227,6 @@ def applied(
         pointed.gradients,
         seen.values,
         pointed.traffic,
+        round.stage_ended(state, after),
     )
     return after, record

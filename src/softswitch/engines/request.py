@@ -95,6 +95,8 @@ class Request:
         choice: what rules without a step size begin with; None where there are none.
         on_one_device: the clients as they would be on one device, where they are divided over several: a run is told
             apart by these, and may go on with another number of devices.
+        privacy: how clients' rows are kept private, as text; None: not at all. Noise is found for a number of rounds,
+            so that a private run cannot be made longer.
     """
 
     federation: Federation
@@ -102,6 +104,7 @@ class Request:
     warm_start: WarmStart | None = None
     choice: Choice | None = None
     on_one_device: Oracle | None = None
+    privacy: str | None = None
 
     @property
     def oracle(self) -> Oracle:
@@ -172,6 +175,7 @@ class Request:
         asked = self.parts(rule)._replace(oracle=oracle.without_evaluation())
         program = self.program(1)._replace(looks=False)
         return {
+            **({} if self.privacy is None else {"privacy": self.privacy}),
             "rule": without_addresses(str(rule)),
             "seed": str(seed),
             "record_clients": str(bool(self.settings.record_clients)),
@@ -254,6 +258,7 @@ def request_of(
     *,
     warm_start: WarmStart | None = None,
     choice: Choice | None = None,
+    privacy: str | None = None,
 ) -> Request:
     """Check what there is to check where the clients are given as an oracle."""
     checks.expect("federation", federation, Federation)
@@ -271,7 +276,7 @@ def request_of(
         if rule.at_clients is not None:
             check_size(rule.at_clients, federation.start, federation.oracle.client_count, rule.switches)
     every = math.ceil(settings.rounds / EVALUATIONS) if settings.eval_every is None else settings.eval_every
-    made = Request(federation, _with(settings, every), warm_start, choice)
+    made = Request(federation, _with(settings, every), warm_start, choice, privacy=privacy)
     if warm_start is not None:
         for rule in rules:
             cold = replace(made, warm_start=None)

@@ -137,7 +137,7 @@ def check_exchanges(rule: Rule, oracle: Oracle, *, memory: Memory | None, domain
     if several and several != ["robust"] and not rule.sees_each and not oracle.looks_back:
         raise ValueError(
             f"{name} with {several[0]} needs clients that take their local steps by its word, or at another iterate, "
-            f"which those of the kind {kind} cannot; Momentum and Optimistic go with all"
+            f"which those of the kind {kind} cannot; Optimistic goes with all"
         )
     if (rule.draws_clients or rule.compares) and not oracle.looks_back:
         raise ValueError(f"{name} asks clients for more than those of the kind {kind} can do")
@@ -145,6 +145,7 @@ def check_exchanges(rule: Rule, oracle: Oracle, *, memory: Memory | None, domain
         raise ValueError(f"memory must be None with {name}, which keeps account of its clients itself")
     if memory is not None and memory.corrected and not oracle.reports_again:
         raise ValueError(
-            f"memory must not be corrected with clients of the kind {kind}, which cannot report at two iterates on the "
-            f"same batch, but is {memory}; Memory(smoothing=…) goes with all"
+            f"memory must not be corrected with clients of the kind {kind}, which cannot report at two iterates and "
+            f"nothing else changed (episodes are played anew, a network's running means go on), but is {memory}; "
+            "Memory(smoothing=…) goes with all"
         )

@@ -13,15 +13,17 @@ from softswitch.clients.federation import Federation
 from softswitch.clients.over_devices import processes
 from softswitch.clients.over_devices.placing import Devices
 from softswitch.clients.private.record_privacy import RecordPrivacy
+from softswitch.clients.regret import Regret
 from softswitch.clients.streamed.streamed_data import StreamedData
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
 from softswitch.engines.choice import size_of
 from softswitch.engines.completing import completed, completed_for
 from softswitch.engines.loop import run
-from softswitch.engines.private.private_runs import check_private, refuse_looks, solve_privately
+from softswitch.engines.private.private_runs import batches_given, check_private, refuse_looks, solve_privately
 from softswitch.engines.request import Request, request, request_of
 from softswitch.engines.warm_start import WarmStart
 from softswitch.guarantees.optimality.best_possible import with_lower_bound
+from softswitch.guarantees.optimality.own_best import regrets
 from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule
 from softswitch.problem.problem import Problem
@@ -73,6 +75,7 @@ def solve(
     progress: bool | None = None,
     engine: str = "compiled",
     privacy: RecordPrivacy | None = None,
+    regret: Regret = None,
 ) -> Result:
     """Minimise the worst client's objective subject to every client's constraint.
 
@@ -136,6 +139,10 @@ def solve(
         privacy: keep every single row private: ``RecordPrivacy(epsilon=3)``. All that clients tell is then clipped sums
             with noise, the judging of the answer included, and what it cost is in ``result.privacy``. Nothing else
             looks at rows, so that settings which do are refused, and what is left out is chosen without a look.
+        regret: minimise the largest regret, f_i − f_i*, in place of the largest f_i: one client whose data are noise
+            does not rule the others. True: f_i*, each client's own smallest objective, is found (``own_best``); or
+            the numbers, in the clients' order or by name. Objectives of the result are then regrets;
+            ``result.client_loss`` has f_i. None: f_i itself.
 
     Returns:
         A ``Result``. Ctrl-C ends the run early and returns what there is, with status "stopped".
@@ -162,15 +169,19 @@ def solve(
         told["rounds"] = ROUNDS_OVER_FLOWER
     if privacy is not None:
         check_private(clients, privacy, engine)
-        looks: dict[str, Any] = {"held_out": held_out, "checkpoints": checkpoints, "warm_start": warm_start}
+        looks: dict[str, Any] = {"held_out": held_out, "warm_start": warm_start, "regret": regret}
         looks |= {"lower_bound": lower_bound, "devices": devices, "compute_dtype": compute_dtype, "seconds": seconds}
-        looks |= {"replace": replace, "eval_every": eval_every or None}
-        looks |= {
-            name: None if size == "auto" else f"{size}" for name, size in how.batches.items() if name != "replace"
-        }
-        refuse_looks(looks)
+        refuse_looks(looks | {"eval_every": eval_every or None, **batches_given(how)})
+        if checkpoints is not None:
+            checks.expect("checkpoints", checkpoints, Checkpoints)
         checked = checks.seed("seed", seed), checked_callbacks(callbacks)
-        return solve_privately(problem, cast(ClientData, clients), rule, privacy, how, told, *checked, progress)
+        private_clients = cast(ClientData, clients)
+        return solve_privately(problem, private_clients, rule, privacy, how, told, *checked, progress, checkpoints)
+    task = None
+    if regret is not None and regret is not False:
+        refuse_regret(clients)
+        task = regrets(problem, cast(ClientData, clients), regret)
+        problem, clients, held_out = task.problem, task.clients, task.also(cast(ClientData | None, held_out))
     if isinstance(clients, StreamedData):
         _refuse_beyond_memory(engine, lower_bound, devices)
         lower_bound = False
@@ -218,6 +229,8 @@ def solve(
                 checkpoints,
                 {} if checkpoints is None else asked.identity(rule if choice is None else choice.template(rule), seed),
             )
+    if task is not None:
+        result = changed(result, own_best=task.own_best)
     if lower_bound is None:
         smooth = problem.constraint_stand_in is None
         lower_bound = (
@@ -312,6 +325,16 @@ def _with_gap(result: Result, problem: Problem, clients: ClientData) -> Result:
         return with_lower_bound(result, problem, clients, budget_rows=max(1, int(spent) // 8), enough=NEAR)
     except KeyboardInterrupt:  # the run itself is done
         return result
+
+
+def refuse_regret(clients: Any) -> None:
+    """Raise where regrets cannot be had."""
+    if isinstance(clients, StreamedData):
+        raise ValueError(
+            "regret must be None where clients are StreamedData: f_i* is looked for, and kept, beside rows in memory. "
+            "Give the rows a column with f_i*, and subtract it in the objective"
+        )
+    checks.expect("clients", clients, ClientData)
 
 
 def _refuse_beyond_memory(engine: str, lower_bound: bool | None, devices: Devices) -> None:

@@ -17,10 +17,20 @@ from jaxtyping import Array
 from softswitch.clients.evaluation import Overview
 from softswitch.clients.round_by_round import RoundByRound
 from softswitch.engines.compiled import Pieces, Program, Span
-from softswitch.engines.one_round import Decided, Pointed, RoundView, applied, asked, believed_overview, decided
+from softswitch.engines.one_round import (
+    Decided,
+    Pointed,
+    RoundView,
+    applied,
+    asked,
+    believed_overview,
+    decided,
+    informed,
+)
 from softswitch.method import robust, round
-from softswitch.method.memory import Memory, Places, nothing_remembered
+from softswitch.method.memory import Memory, Places
 from softswitch.method.messages import Decision, Reports
+from softswitch.method.remembering import nothing_remembered
 from softswitch.method.rules import Rule
 from softswitch.method.weighting import maximum
 from softswitch.problem.parameters import Params, float_dtype
@@ -65,6 +75,8 @@ def _play(
         state, clients = _asked(state, key, number, program.places, parts.memory.rest_for(rule))
         draws = oracle.draw_for(clients, oracle.chance(key_of_round))
     reports, kept = oracle.report(state.params, draws)
+    who: Any = draws.clients
+    reports = informed(rule, state, key, number, who, reports, lambda there: oracle.report(there, draws)[0])
     if parts.memory is not None and oracle.pools:  # what is pooled is the client's own function: nothing to compile
         clients, told = _arrays((draws.clients, reports))
         by = decided(rule, parts.memory, program.places, state, number, clients, told, oracle.pool)
@@ -80,7 +92,9 @@ def _play(
     full, held_out = Overview.nothing(), None
     if program.looks:
         full, held_out = _look_at_all(oracle, rule, state.params, reports, looks=k % int(span.eval_every) == 0)
-    seen = RoundView(full, held_out, oracle.rows_held(draws))
+    rows = oracle.rows_held(draws)
+    twice = None if reports.earlier is None else np.int32(2 * oracle.cost(rows)[0])
+    seen = RoundView(full, held_out, rows, twice)
     return _applied(rule, parts.domain, span.averaging_from, state, number, by, pointed, seen, program.record_clients)
 
 
@@ -142,7 +156,9 @@ def start(params: Params, rule: Rule, oracle: RoundByRound, memory: Memory | Non
     """The state before round 0."""
     if memory is None:
         return round.start(params, rule, oracle.constraints, clients=oracle.client_count)
-    nothing = nothing_remembered(oracle.client_count, oracle.constraints, oracle.statistics, float_dtype(params))
+    nothing = nothing_remembered(
+        oracle.client_count, oracle.constraints, oracle.statistics, float_dtype(params), corrected=memory.corrected
+    )
     return round.start(params, rule, oracle.constraints, nothing, clients=oracle.client_count)
 
 

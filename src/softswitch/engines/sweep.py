@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from dataclasses import replace as changed
 from itertools import groupby
 from typing import Any
 
@@ -13,11 +14,17 @@ from rich.table import Table
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
+from softswitch.clients.private.record_privacy import RecordPrivacy
+from softswitch.clients.regret import Regret
 from softswitch.clients.streamed.streamed_data import StreamedData
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
 from softswitch.engines.completing import completed, completed_for
 from softswitch.engines.many_runs import Share, run_all
+from softswitch.engines.private.private_runs import batches_given, refuse_looks
+from softswitch.engines.private.private_sweep import TotalPrivacy, sweep_privately
 from softswitch.engines.request import request, request_of
+from softswitch.engines.solve import refuse_regret
+from softswitch.guarantees.optimality.own_best import regrets
 from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule
 from softswitch.method.rules.base import differs
@@ -35,11 +42,13 @@ class Sweep:
         labels: what each rule is called.
         seeds: the seeds.
         results: ``results[r][s]`` is rule r with seed s.
+        privacy: what all runs cost clients' rows together, where these are kept private; else None.
     """
 
     labels: tuple[str, ...]
     seeds: tuple[int, ...]
     results: tuple[tuple[Result, ...], ...]
+    privacy: TotalPrivacy | None = None
 
     def __iter__(self) -> Iterator[tuple[str, tuple[Result, ...]]]:
         return iter(zip(self.labels, self.results, strict=True))
@@ -51,7 +60,11 @@ class Sweep:
 
     @property
     def table(self) -> dict[str, np.ndarray]:
-        """One row a rule and seed: what the answer reaches on all training data. Ready for a data frame."""
+        """One row a rule and seed: what the answer reaches on all training data. Ready for a data frame.
+
+        Where rows are kept private it is by what clients told with noise, and ``epsilon`` is that of the run alone,
+        ``epsilon_of_all`` that of all runs together.
+        """
         rows = [
             (
                 label,
@@ -74,13 +87,19 @@ class Sweep:
             "switch_share",
             "status",
         )
-        return {name: np.asarray(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+        table = {name: np.asarray(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+        if self.privacy is not None:
+            table["epsilon"] = np.asarray([_epsilon(result) for _, results in self for result in results])
+            table["epsilon_of_all"] = np.full(len(rows), self.privacy.epsilon)
+        return table
 
     def __str__(self) -> str:
         table = Table()
         table.add_column("rule", min_width=max(map(len, self.labels)))
         for heading in ("worst objective", "worst constraint", "clients violating", "feasible rounds"):
             table.add_column(heading)
+        if self.privacy is not None:
+            table.add_column("ε of a run")
         for label, results in self:
             table.add_row(
                 escape(label),
@@ -88,8 +107,15 @@ class Sweep:
                 mean_and_spread([result.worst_constraint for result in results]),
                 f"{np.mean([len(result.violating) for result in results]):.1f} of {len(results[0].names)}",
                 f"{np.mean([result.history.switch_share for result in results]):.0%}",
+                *([] if self.privacy is None else [mean_and_spread([_epsilon(result) for result in results])]),
             )
-        return as_text(table)
+        return as_text(table) if self.privacy is None else f"{as_text(table)}\n{self.privacy}"
+
+
+def _epsilon(result: Result) -> float:
+    """ε of the client that told most."""
+    assert result.privacy is not None
+    return result.privacy.worst_epsilon
 
 
 def sweep(
@@ -114,6 +140,8 @@ def sweep(
     compute_dtype: str | None = None,
     together: bool | None = None,
     progress: bool | None = None,
+    privacy: RecordPrivacy | None = None,
+    regret: Regret = None,
 ) -> Sweep:
     """Run every rule with every seed.
 
@@ -144,6 +172,9 @@ def sweep(
             another on every core, each exactly as ``solve`` would. By default the first on an accelerator, the second
             on a CPU: there it is faster, since side by side both branches of the switch are computed.
         progress: show a progress bar; by default on a terminal only.
+        privacy: keep every single row private in each run, as in ``solve``. All runs look at the same rows: what they
+            cost together is in ``Sweep.privacy``, and it is what whoever chooses among them has spent.
+        regret: minimise the largest regret f_i − f_i*, as in ``solve``.
     """
     labelled, numbers = _labelled(rules), _numbered(seeds)
     how = TakingPart(
@@ -170,6 +201,28 @@ def sweep(
         own = map(_a_seed, ("problem", "clients", "held_out"), data, [numbers] * 3)
         each = [(*one, (seed,)) for *one, seed in zip(*own, numbers, strict=True)]
 
+    if privacy is not None:
+        refuse_looks(
+            {
+                "held_out": held_out,
+                "compute_dtype": compute_dtype,
+                "eval_every": eval_every or None,
+                "together": together or None,
+                "regret": regret,
+                **batches_given(how),
+            }
+        )
+        found, total = sweep_privately(each, labelled, privacy, how, told, progress)
+        return Sweep(tuple(labelled), numbers, tuple(found.values()), total)
+    best: dict[int, np.ndarray] = {}
+    if regret is not None and regret is not False:
+        each, plain = [], each
+        for one, rows, beside, own_seeds in plain:
+            refuse_regret(rows)
+            task = regrets(one, rows, regret)
+            each.append((task.problem, task.clients, task.also(beside), own_seeds))
+            best |= dict.fromkeys(own_seeds, task.own_best)
+
     def shares(rules: tuple[Rule, ...]) -> list[tuple[Share, tuple[Rule, ...]]]:
         made = []
         for problem, clients, held_out, seeds in each:
@@ -178,7 +231,11 @@ def sweep(
             made.append((Share(asked, seeds), filled))
         return made
 
-    return _swept(labelled, numbers, shares, together, progress)
+    swept = _swept(labelled, numbers, shares, together, progress)
+    if not best:
+        return swept
+    every = (tuple(changed(one, own_best=best[one.seed]) for one in results) for results in swept.results)
+    return changed(swept, results=tuple(every))
 
 
 def sweep_federation(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace as changed
 from typing import Any
 
 import jax
@@ -12,21 +13,26 @@ from torch.utils.data import DataLoader, Dataset
 
 from softswitch.clients.federation import Federation
 from softswitch.clients.own_batches import GRADIENT, Batches, batches_of
+from softswitch.clients.private.record_privacy import RecordPrivacy
+from softswitch.clients.regret import Regret, told_best
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize, participants_of
 from softswitch.clients.torch_modules.module_functions import Function, ModuleFunctions, Optimizer, parameters
 from softswitch.clients.torch_modules.torch_oracle import TorchOracle
 from softswitch.clients.torch_modules.torch_rows import TorchRows
 from softswitch.engines.choice import memory_for
 from softswitch.engines.completing import PAPER_BATCH, PAPER_ROUNDS, ROUNDS_OF_A_FEDERATION
+from softswitch.engines.private.private_runs import batches_given, refuse_looks
+from softswitch.engines.private.private_torch import solve_torch_privately
 from softswitch.engines.request import rounds_between_looks
 from softswitch.engines.solve import solve_federation
+from softswitch.guarantees.optimality.lowest import lowest
 from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule
 from softswitch.problem.domains import Domain
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.results.result import Result
 from softswitch.runs.checkpoints import Checkpoints
-from softswitch.runs.watching import Callback
+from softswitch.runs.watching import Callback, checked_callbacks
 from softswitch.support import checks
 
 Rows = Dataset | DataLoader
@@ -62,6 +68,8 @@ def solve_torch(
     warm_start: Result | None = None,
     keep: Collection[str] = ("optimizer", "average"),
     progress: bool | None = None,
+    privacy: RecordPrivacy | None = None,
+    regret: Regret = None,
 ) -> Result:
     """Minimise the worst client's objective subject to every client's constraint, with a PyTorch module.
 
@@ -109,11 +117,31 @@ def solve_torch(
         warm_start: a result to go on from.
         keep: what else it takes over from there: "optimizer", "average".
         progress: show a progress bar; by default on a terminal only.
+        privacy: keep every single row private, as in ``solve``. Rows' gradients are computed one by one: expect it to
+            take as many times longer as a batch has rows. Not for modules with batch normalisation, which mixes rows.
+        regret: minimise the largest regret f_i − f_i*, as in ``solve``: True, f_i* is found in the module's ``eval``
+            mode; or the numbers, in the clients' order or by name.
 
     Returns:
         A ``Result``. Ctrl-C ends the run early and returns what there is, with status "stopped".
     """
     checks.expect("rule", rule, Rule)
+    if privacy is not None:
+        how = TakingPart(
+            local_steps=local_steps,
+            participation=participation,
+            batch_size=batch_size,
+            value_batch_size=value_batch_size,
+            replace=replace,
+        )
+        looks: dict[str, Any] = {"held_out": held_out, "warm_start": warm_start, "seconds": seconds, "regret": regret}
+        refuse_looks(looks | {"eval_every": eval_every or None, **batches_given(how)})
+        functions, rows = _module_and_rows(
+            module, objective, constraint, constraint_stand_in, optimizer, device, clients
+        )
+        told = {"rounds": rounds, "average_last": average_last, "answer": answer, "memory": memory}
+        checked = checks.seed("seed", seed), checked_callbacks(callbacks)
+        return solve_torch_privately(functions, rows, rule, privacy, how, told, domain, *checked, progress, checkpoints)
     if rule.step_size is not None:
         batch_size = PAPER_BATCH if batch_size == "auto" else batch_size
         value_batch_size = "same" if value_batch_size == "auto" else value_batch_size
@@ -132,12 +160,14 @@ def solve_torch(
         device=device,
         domain=domain,
         held_out=held_out,
+        regret=regret,
     )
     oracle = federation.oracle
     assert isinstance(oracle, TorchOracle)
     if memory == "auto":
         everyone, noisy = oracle.participants == oracle.client_count, oracle.rows_a_report is not None
-        memory = memory_for(everyone=everyone, noisy=noisy) if rule.step_size is None else None
+        again = oracle.reports_again and rule.robust is None
+        memory = memory_for(everyone=everyone, noisy=noisy, again=again) if rule.step_size is None else None
     result = solve_federation(
         federation,
         rule,
@@ -156,7 +186,7 @@ def solve_torch(
         progress=progress,
     )
     oracle.settle(result.params)
-    return result
+    return result if oracle.own_best is None else changed(result, own_best=oracle.own_best)
 
 
 def torch_federation(
@@ -175,6 +205,7 @@ def torch_federation(
     device: str | torch.device | None = None,
     domain: Domain | None = None,
     held_out: Mapping[Any, Rows] | None = None,
+    regret: Regret = None,
 ) -> Federation:
     """Clients with PyTorch data sets, for ``solve_federation`` and ``sweep_federation``.
 
@@ -195,17 +226,10 @@ def torch_federation(
         device: where to compute, "cuda", say; by default where the module is.
         domain: what the parameters must lie in, such as ``Ball(10)``; or None.
         held_out: rows not trained on, by client.
+        regret: whether clients tell regrets, as for ``solve_torch``.
     """
-    if not isinstance(clients, Mapping) or not clients:
-        raise ValueError(
-            f"clients must be a mapping from names to data sets with at least one entry, but is {clients!r}"
-        )
-    functions = ModuleFunctions(module, objective, constraint, constraint_stand_in, optimizer)
-    _refuse_other_precision(functions)
-    if device is not None:
-        module.to(device)
-    here = next(iter(functions.trained.values())).device
-    rows = [TorchRows(f"clients[{name!r}]", own, here) for name, own in clients.items()]
+    functions, named = _module_and_rows(module, objective, constraint, constraint_stand_in, optimizer, device, clients)
+    here, rows = next(iter(functions.trained.values())).device, list(named.values())
     how = TakingPart(
         local_steps=local_steps,
         participation=participation,
@@ -222,8 +246,64 @@ def torch_federation(
         local_steps=local_steps,
         batches=_batches(how, rows, participants, functions),
         replace=replace,
+        own_best=_own_best(regret, functions, named, domain),
     )
     return Federation(oracle, parameters(module), tuple(clients), domain)
+
+
+def _own_best(
+    regret: Regret, functions: ModuleFunctions, clients: Mapping[Any, TorchRows], domain: Domain | None
+) -> np.ndarray | None:
+    """f_i* as they are given, or found from where the module is; None where regrets are not asked for."""
+    if regret is None or regret is False:
+        return None
+    told = told_best(regret, tuple(clients))
+    if told is not None:
+        return told
+    if domain is not None:
+        raise ValueError("regret must be numbers where there is a domain: f_i* is looked for without one")
+    start = parameters(functions.module)
+    ends = np.cumsum([weight.size for weight in start.values()])
+
+    def lowest_of(rows: TorchRows) -> float:
+        everything = rows.everything()
+
+        def look(point: np.ndarray) -> tuple[float, np.ndarray]:
+            parts = zip(start.items(), np.split(point, ends[:-1]), strict=True)
+            functions.load({name: part.reshape(weight.shape) for (name, weight), part in parts})
+            value, slopes = functions.objective_slope(everything)
+            return value, np.concatenate([slopes[name].ravel() for name in start]).astype(float)
+
+        return lowest(look, np.concatenate([weight.ravel() for weight in start.values()]).astype(float))
+
+    found = np.array([lowest_of(rows) for rows in clients.values()])
+    functions.load(start)
+    if np.isnan(found).any():
+        name = list(clients)[int(np.argmax(np.isnan(found)))]
+        raise ValueError(f"regret must be numbers: the objective of client {name!r} has no smallest value")
+    return np.where(np.isneginf(found), 0.0, found)
+
+
+def _module_and_rows(
+    module: torch.nn.Module,
+    objective: Function,
+    constraint: Function | PooledConstraint,
+    stand_in: Function | None,
+    optimizer: Optimizer | None,
+    device: str | torch.device | None,
+    clients: Mapping[Any, Rows],
+) -> tuple[ModuleFunctions, dict[Any, TorchRows]]:
+    """The module's functions, and each client's rows where the module is; or raise."""
+    if not isinstance(clients, Mapping) or not clients:
+        raise ValueError(
+            f"clients must be a mapping from names to data sets with at least one entry, but is {clients!r}"
+        )
+    functions = ModuleFunctions(module, objective, constraint, stand_in, optimizer)
+    _refuse_other_precision(functions)
+    if device is not None:
+        module.to(device)
+    here = next(iter(functions.trained.values())).device
+    return functions, {name: TorchRows(f"clients[{name!r}]", own, here) for name, own in clients.items()}
 
 
 def _batches(how: TakingPart, rows: Sequence[TorchRows], participants: int, functions: ModuleFunctions) -> Batches:

@@ -12,6 +12,7 @@ import numpy as np
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.evaluation import Judge, ignoring_weights, judge_of, widths_by_size
 from softswitch.clients.oracle import Judged
+from softswitch.clients.regret import as_regret
 from softswitch.clients.taking_part import BatchSize, TakingPart
 from softswitch.engines.choice import MOMENTUM, Choice, choose, memory_for
 from softswitch.engines.completing import completed
@@ -54,6 +55,8 @@ def add_baselines(
 ) -> Result:
     """The same result with more models beside its answer, and what they say of it in the diagnosis.
 
+    Where the run minimised regrets, all of them are told by their regrets.
+
     Args:
         result: of ``solve``.
         problem: what was solved.
@@ -69,6 +72,9 @@ def add_baselines(
     """
     checks.expect("result", result, Result)
     checks.expect("clients", clients, ClientData)
+    if result.own_best is not None:
+        task = as_regret(problem, clients, result.own_best)
+        problem, clients, held_out = task.problem, task.clients, task.also(held_out)
     judge = judge_of(problem, clients)
     more: list[Baseline] = []
     costs: list[float] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from softswitch.method.proximal import Stages
 from softswitch.method.round import State
 from softswitch.problem.domains import Domain, check_domain
 from softswitch.results.result import Result
@@ -61,6 +62,8 @@ class WarmStart:
         state = fresh._replace(params=self.state.params)
         if "optimizer" in self.keep:
             state = state._replace(optimizer=self.state.optimizer, rule=self.state.rule)
+        if state.stages is not None:  # a stage begins there, with an average of its own
+            return state._replace(stages=Stages.begun(self.state.params))
         if "average" in self.keep:
             state = state._replace(average=self.state.average)
         return state

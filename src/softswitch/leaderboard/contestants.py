@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from softswitch.leaderboard.bench_method import BenchMethod, Between, OneOf, Settings
-from softswitch.method.at_clients import Consensus, ControlVariates
-from softswitch.method.directions import Momentum, Optimistic, Spider, Storm
+from softswitch.method.at_clients import Consensus
+from softswitch.method.directions import Optimistic, Spider
+from softswitch.method.proximal import Proximal
 from softswitch.method.rules import (
     TERM,
     Agnostic,
@@ -51,6 +52,12 @@ CARRIED: dict[str, Any] = {"alpha": SHARP, "carry": OneOf((0.5, 1.0))}
 """What an optimistic direction is tuned by."""
 
 
+def _proximal(settings: Settings, common: dict[str, Any]) -> Rule:
+    rounds = max(1, common["step_size"].rounds // settings["stages"])
+    about = Proximal(strength=settings["strength"], rounds=rounds)
+    return SoftmaxSGM(alpha=settings["alpha"], proximal=about, **common)
+
+
 def _primal_dual(settings: Settings, common: dict[str, Any]) -> Rule:
     return PrimalDual(multiplier=1.0, dual_step_size=settings["dual"], **common)
 
@@ -80,38 +87,16 @@ METHODS: tuple[BenchMethod, ...] = (
         corrects=True,
     ),
     BenchMethod(
-        "softmax SGM, soft switch",
-        "with FedSGM's soft switch",
-        _switching(soft=lambda settings: settings["soft"]),
-        {"alpha": SHARP, "soft": Between(1.0, 100.0)},
-    ),
-    BenchMethod(
-        "softmax SGM, momentum",
-        "momentum apart for f and g",
-        _switching(direction=lambda settings: Momentum(share=settings["share"])),
-        {"alpha": SHARP, "share": OneOf((0.5, 0.8, 0.9))},
-    ),
-    BenchMethod(
         "softmax SGM, optimistic",
         "arXiv 2505.09146",
         _optimistic,
         CARRIED,
     ),
     BenchMethod(
-        "softmax SGM, STORM",
-        "arXiv 1905.10018",
-        _switching(direction=lambda settings: Storm(share=settings["share"])),
-        {"alpha": SHARP, "share": Between(0.03, 0.5)},
-        sends=2.0,
-        simulators=False,
-    ),
-    BenchMethod(
-        "softmax SGM, control variates",
-        "after SCAFFOLD, arXiv 1910.06378",
-        _switching(at_clients=lambda settings: ControlVariates()),
-        {"alpha": SHARP},
-        receives=2.0,
-        simulators=False,
+        "softmax SGM, proximal",
+        "about a proximal centre, arXiv 1908.02734",
+        _proximal,
+        {"alpha": SHARP, "strength": Between(0.01, 10.0), "stages": OneOf((3, 10, 30))},
     ),
     BenchMethod("hard SGM", "α → ∞", lambda settings, common: HardSGM(**common)),
     BenchMethod("FedSGM", "arXiv 2601.16897", lambda settings, common: AverageSGM(**common)),

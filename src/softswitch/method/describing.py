@@ -8,11 +8,12 @@ from typing import Any
 import optax
 
 from softswitch.method import rules
+from softswitch.method.proximal import Proximal
 from softswitch.method.rules import Rule
 from softswitch.method.steps import FallingStep, NormalizedAdam
 from softswitch.support import checks
 
-OWN = (FallingStep, NormalizedAdam)
+OWN = (FallingStep, NormalizedAdam, Proximal)
 
 
 def describe_rule(rule: Rule) -> dict[str, Any]:

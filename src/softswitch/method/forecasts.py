@@ -33,6 +33,29 @@ class Forecasts(NamedTuple):
     estimates: Float[Array, "n b v"]
     missed: Float[Array, "b v"]
 
+    def of(self, clients: Int[Array, " m"]) -> Forecasts:
+        """Those of some clients alone."""
+        return self._replace(estimates=self.estimates[clients])
+
+    def widened(self, clients: int) -> Forecasts:
+        """The same for more clients, of whom nothing is known."""
+        more = ((0, clients - self.estimates.shape[0]), (0, 0), (0, 0))
+        return self._replace(estimates=jnp.pad(self.estimates, more, constant_values=-jnp.inf))
+
+    def without(self, clients: Int[Array, " m"]) -> Forecasts:
+        """The same as if some clients had never been heard."""
+        return self._replace(estimates=self.estimates.at[clients].set(-jnp.inf))
+
+    def told(self, values: Float[Array, "n v"], who: Bool[Array, " n"]) -> Forecasts:
+        """The same where some clients' values are known exactly; which share foresaw best is looked for anew.
+
+        Args:
+            values: of all clients.
+            who: those of whom they are known.
+        """
+        estimates = jnp.where(who[:, None, None], values[:, None].astype(self.estimates.dtype), self.estimates)
+        return Forecasts(estimates, jnp.zeros_like(self.missed))
+
 
 def nothing_foreseen(clients: int, values: int, dtype: Any) -> Forecasts:
     """Before anybody was heard."""

@@ -14,7 +14,8 @@ from softswitch.method import robust
 from softswitch.method.at_clients.compression import Compression, sending_changes
 from softswitch.method.consistency import Consistency, minimised, nothing_compared
 from softswitch.method.directions import Branches
-from softswitch.method.memory import Remembered, moved
+from softswitch.method.proximal import Stages
+from softswitch.method.remembering import Remembered, moved
 from softswitch.method.rules import Decision, Reports, Rule
 from softswitch.method.weighting import maximum
 from softswitch.problem.domains import Domain
@@ -103,7 +104,7 @@ class State(NamedTuple):
         params: w_k.
         optimizer: the server optimiser's state.
         rule: the rule's memory.
-        average: of the feasible iterates.
+        average: of the feasible iterates; of those of the present stage, where there are stages.
         best: the best feasible iterate by its reports; while there is none, the one with the smallest criterion.
         diverged_at: the round in which something was not finite; −1 while all is well.
         memory: what is remembered of every client, where the server remembers; else None.
@@ -113,6 +114,7 @@ class State(NamedTuple):
         directions: what the rule's way to make directions remembers, where it has one; else None.
         at_clients: what every client keeps, where the rule asks for it; else None.
         before: w_{k−1}, where reports are compared with those at the iterate before; else None.
+        stages: the proximal centre, where the rule has one; else None.
     """
 
     params: Params
@@ -127,6 +129,7 @@ class State(NamedTuple):
     directions: Branches | None = None
     at_clients: Any = None
     before: Params | None = None
+    stages: Stages | None = None
 
 
 def start(params: Params, rule: Rule, constraints: int, memory: Remembered | None = None, *, clients: int = 0) -> State:
@@ -146,6 +149,7 @@ def start(params: Params, rule: Rule, constraints: int, memory: Remembered | Non
         directions=Branches.begun(rule.direction, params, rule.switches),
         at_clients=None if rule.at_clients is None else rule.at_clients.init(params, clients, rule.switches),
         before=params if compares else None,
+        stages=None if rule.proximal is None else Stages.begun(params),
     )
 
 
@@ -196,11 +200,21 @@ def check_optimizer(rule: Rule, params: Params) -> None:
 def descended_on(rule: Rule, reports: Reports, decision: Decision) -> Float[Array, ""]:
     """The value of what a round descends on, by its reports: Σ r_i (a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε)).
 
-    In a constraint round of a switching rule it is measured from λ, so that 0 is where the round wants to be.
+    In a constraint round of a switching rule it is measured from λ, so that 0 is where the round wants to be. With a
+    proximal centre (ρ/2)‖w_k − c‖² is part of it.
     """
     each = minimised(reports, decision.local_loss)
     value = jnp.dot(decision.weights, each.astype(decision.weights.dtype))
+    if reports.extra is not None:
+        value += reports.extra
     return value - jnp.where(decision.feasible, 0, rule.switch_at) if rule.switches else value
+
+
+def with_extra(state: State, rule: Rule, reports: Reports) -> Reports:
+    """Reports with what the proximal centre adds to the criterion, where there is one."""
+    if rule.proximal is None or state.stages is None:
+        return reports
+    return reports._replace(extra=rule.proximal.extra(state.params, state.stages.centre))
 
 
 def surviving_weights(
@@ -239,7 +253,7 @@ def advance(
         rule: the method.
         domain: Θ, or None.
         k: the round.
-        averaging_from: rounds before this one do not join the average.
+        averaging_from: rounds before this one do not join the average; where there are stages, these have their own.
         reports: what the clients reported.
         decision: what the rule made of it.
         rule_state: the rule's memory after it.
@@ -254,6 +268,8 @@ def advance(
         own = directions.of(decision.feasible)
         direction, own = rule.direction.made(own, state.params, direction, back)
         directions = directions.after(decision.feasible, own)
+    if rule.proximal is not None and state.stages is not None:
+        direction = rule.proximal.pulled(direction, state.params, state.stages.centre)
     value = descended_on(rule, reports, decision)
     updates, optimizer_state = server_optimizer(rule, k).update(direction, state.optimizer, state.params, value=value)
     params = optax.apply_updates(state.params, updates)
@@ -270,11 +286,19 @@ def advance(
     if memory is not None:
         joins &= memory.unheard.sum() <= (0 if rule.robust is None else rule.robust)
         went = moved(memory, state.params, params)
-    average = state.average.add(state.params, joins & (k >= averaging_from))
+    averages = k >= averaging_from
+    if rule.proximal is not None and state.stages is not None:
+        averages = state.stages.averages(rule.proximal)
+    average = state.average.add(state.params, joins & averages)
     worst = maximum(reports.objective, reports.mask)
     best = state.best.offer(state.params, worst, joins, decision.criterion, counts)
     read = (average.rounds, best.score, () if went is None else went.travelled)
     moves = once_known(counts & stepped, read, state.params)
+    stages = state.stages
+    if rule.proximal is not None and stages is not None:
+        after, ends = stages.after(rule.proximal, params, average.mean(), average.rounds)
+        stages = select(moves, after, stages)
+        average = select(moves & ends, no_average(params), average)
     params, optimizer_state = select(moves, (params, optimizer_state), (state.params, state.optimizer))
     return State(
         params=params,
@@ -289,7 +313,16 @@ def advance(
         directions=select(moves, directions, state.directions),
         at_clients=select(moves, at_clients, state.at_clients),
         before=None if state.before is None else select(moves, state.params, state.before),
+        stages=stages,
     )
+
+
+def stage_ended(before: State, after: State) -> Float[Array, ""] | None:
+    """The stationarity measure of the stage that a round ended; NaN where it ended none, None without stages."""
+    if before.stages is None or after.stages is None:
+        return None
+    measure = after.stages.stationarity
+    return jnp.where(after.stages.finished > before.stages.finished, measure, jnp.nan).astype(measure.dtype)
 
 
 def healthy(reports: Reports) -> Bool[Array, " m"]:

@@ -1,75 +1,21 @@
 """Every figure of the paper, and some beside, by one command each."""
 
-from functools import partial
+from typing import TYPE_CHECKING
 
-from softswitch.paper import alpha_scale, comparison, tuning
-from softswitch.paper.experiment import Claim, Experiment, Outcome, Scale
-from softswitch.paper.fair import (
-    adult_study,
-    fair_comparison,
-    fair_frontier,
-    fair_noniid,
-    fair_readings,
-    fair_sweeps,
-    occupation_readings,
-)
-from softswitch.paper.neyman_pearson import (
-    alpha_tradeoff,
-    error_budget,
-    np_noniid,
-    np_readings,
-    np_study,
-    np_sweeps,
-    sgm_comparison,
-    step_readings,
-)
-from softswitch.paper.safe_rl import safe_rl_alpha, safe_rl_clients, safe_rl_comparison
+from softswitch.support.lazy import on_first_use
 
-EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment
-    for experiment in (
-        Experiment(
-            "np-comparison",
-            "Softmax SGM, penalty and primal-dual against gradient evaluations",
-            partial(comparison.compare, np_study.STUDY),
-            together="np tuning",
-        ),
-        Experiment(
-            "np-tuning",
-            "final F and G of each method over its grid: how wide is the good region?",
-            partial(tuning.run, np_study.STUDY),
-            together="np tuning",
-        ),
-        np_readings.EXPERIMENT,
-        np_readings.PARTIAL_EXPERIMENT,
-        np_sweeps.ALPHA,
-        np_sweeps.STEPS_EXPERIMENT,
-        step_readings.EXPERIMENT,
-        np_sweeps.PARTICIPATION,
-        sgm_comparison.EXPERIMENT,
-        np_noniid.EXPERIMENT,
-        error_budget.EXPERIMENT,
-        alpha_tradeoff.EXPERIMENT,
-        fair_comparison.EXPERIMENT,
-        Experiment(
-            "fair-tuning",
-            "Adult: final F and G of each method over its grid",
-            partial(tuning.run, adult_study.STUDY),
-            together="fair tuning",
-        ),
-        fair_readings.EXPERIMENT,
-        fair_readings.PASSES_EXPERIMENT,
-        fair_sweeps.CRITERION,
-        fair_sweeps.ALPHA,
-        fair_sweeps.OPTIMIZER,
-        fair_noniid.EXPERIMENT,
-        occupation_readings.EXPERIMENT,
-        fair_frontier.EXPERIMENT,
-        safe_rl_comparison.EXPERIMENT,
-        safe_rl_alpha.EXPERIMENT,
-        safe_rl_clients.EXPERIMENT,
-        alpha_scale.EXPERIMENT,
-    )
+if TYPE_CHECKING:
+    from softswitch.paper.all_experiments import EXPERIMENTS as EXPERIMENTS
+    from softswitch.paper.experiment import Claim as Claim
+    from softswitch.paper.experiment import Experiment as Experiment
+    from softswitch.paper.experiment import Outcome as Outcome
+    from softswitch.paper.experiment import Scale as Scale
+
+_PLACES = {
+    "EXPERIMENTS": "paper.all_experiments",
+    "Claim": "paper.experiment",
+    "Experiment": "paper.experiment",
+    "Outcome": "paper.experiment",
+    "Scale": "paper.experiment",
 }
-
-__all__ = ["EXPERIMENTS", "Claim", "Experiment", "Outcome", "Scale"]
+__getattr__, __dir__ = on_first_use(__name__, _PLACES)

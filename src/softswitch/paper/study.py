@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-from scipy import stats
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.evaluation import evaluate
@@ -227,6 +226,8 @@ def half_interval(differences: Sequence[float] | np.ndarray) -> float:
     """Half of the 95% interval (Student's t) of a mean; infinite for a single number."""
     if len(differences) < 2:
         return float("inf")
+    from scipy import stats  # takes half a second to import
+
     return float(stats.t(len(differences) - 1).isf(0.025) * stats.sem(differences))
 
 

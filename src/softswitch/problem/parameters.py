@@ -14,6 +14,8 @@ Batch = dict[str, Any]
 
 WEIGHT = "weight"
 """The key under which every batch carries its row weights."""
+OWN_BEST = "own_best"
+"""The column with the client's own best objective, where regrets are minimised."""
 
 
 def float_dtype(params: Params) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 
+from softswitch.method.proximal import Stages
 from softswitch.method.round import State
 from softswitch.problem.parameters import Params
 from softswitch.results.history import History
@@ -14,6 +15,8 @@ def choose_answer(state: State, history: History, averaging_from: int, wanted: s
     """The answer and what it is: the iterate that is wanted, or where there is none the next best thing."""
     if wanted == "last":
         return state.params, f"last iterate, after {len(history)} rounds"
+    if state.stages is not None and wanted == "average":
+        return _of_stages(state, state.stages, history)
     own = int(np.sum(history.feasible[averaging_from:]))
     count = int(state.average.rounds) if wanted == "average" and own else 0
     if count:
@@ -21,16 +24,27 @@ def choose_answer(state: State, history: History, averaging_from: int, wanted: s
         window += " and of the run before" if count > own else ""
         mean = jax.tree.map(lambda m, w: m.astype(w.dtype), state.average.mean(), state.params)
         return mean, f"mean of the {count} feasible iterates of {window}"
+    if len(history) <= averaging_from:
+        why = f"the average begins with round {averaging_from}, and the run ended before it"
+    else:
+        why = f"no feasible round from {averaging_from} on"
+    return _next_best(state, history, "" if wanted == "best" else f": {why}")
+
+
+def _of_stages(state: State, stages: Stages, history: History) -> tuple[Params, str]:
+    """The last stage's answer, where a run has a proximal centre."""
+    finished, joined = int(stages.finished), int(stages.joined)
+    if joined:
+        return stages.centre, f"proximal centre after stage {finished}: the mean of {joined} feasible iterates of it"
+    why = f"no feasible round to average in stage {finished}" if finished else "no stage was finished"
+    return _next_best(state, history, f": {why}")
+
+
+def _next_best(state: State, history: History, why: str) -> tuple[Params, str]:
     if history.feasible_rounds:
         reported = np.where(history.feasible, history.objective, np.inf)
         when = f"best feasible iterate by its reports, from round {np.argmin(reported)}"
-        if wanted == "best":
-            return state.best.params, when
-        if len(history) <= averaging_from:
-            why = f"the average begins with round {averaging_from}, and the run ended before it"
-        else:
-            why = f"no feasible round from {averaging_from} on"
-        return state.best.params, f"{when}: {why}"
+        return state.best.params, f"{when}{why}"
     if np.isfinite(state.best.criterion):
         return state.best.params, f"iterate with the smallest criterion, round {smallest_criterion(history)}"
     return state.params, "the start: no round was completed"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -59,7 +59,7 @@ class ClientHistory:
         metrics: further numbers that each told, by name; rounds × m.
         fates: what became of each, by the numbers of ``Fate``; None where no client can be lost.
         epsilon: ε that each has spent after the round, the judging of the answer aside, where rows are kept private;
-            rounds × m. Else None.
+            rounds × m. Over Flower by its own word, earlier runs included; NaN where it told nothing of it. Else None.
     """
 
     clients: np.ndarray
@@ -92,6 +92,8 @@ class History:
         oldest: how many rounds old the oldest report was that it remembered; else None.
         bytes_up: how many bytes the clients' directions took in each round, where messages are compressed; else None,
         bytes_down: and how many the parameters, or their changes, took for all participants.
+        stationarity: with a proximal centre, how far it moved at the end of a stage, times ρ; NaN in the rounds that
+            end no stage, ∞ where the stage had no feasible round. Else None.
     """
 
     objective: np.ndarray
@@ -110,6 +112,7 @@ class History:
     oldest: np.ndarray | None = None
     bytes_up: np.ndarray | None = None
     bytes_down: np.ndarray | None = None
+    stationarity: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.objective)
@@ -130,6 +133,12 @@ class History:
             return 0.0
         asked, good = fates != Fate.NOBODY, np.isin(fates, (Fate.COUNTED, Fate.VOID))
         return float((asked & ~good).sum() / asked.sum())
+
+    @property
+    def stages(self) -> np.ndarray:
+        """The stationarity measures of the stages that are over, in their order; none without a proximal centre."""
+        measured = np.empty(0) if self.stationarity is None else self.stationarity
+        return measured[~np.isnan(measured)]
 
     @property
     def feasible_rounds(self) -> int:
@@ -177,11 +186,12 @@ class History:
             absent=joined.absent,
             full=Overview(*(values[evaluated] for values in joined.full)),
             held_out=None if joined.held_out is None else Overview(*(values[evaluated] for values in joined.held_out)),
-            per_client=None if joined.clients is None else ClientHistory(*joined.clients),
+            per_client=None if joined.clients is None else _told_by_clients(joined.clients),
             unheard=joined.unheard,
             oldest=joined.oldest,
             bytes_up=None if joined.traffic is None else in_one(joined.traffic[:, 0]),
             bytes_down=None if joined.traffic is None else in_one(joined.traffic[:, 1]),
+            stationarity=joined.stationarity,
         )
 
     def since(self, first: int) -> History:
@@ -238,3 +248,10 @@ class History:
             if own
             else None,
         )
+
+
+def _told_by_clients(told: Any) -> ClientHistory:
+    """What clients told; nothing of ε where none keeps count."""
+    history = ClientHistory(*told)
+    counts = history.epsilon is not None and not np.isnan(history.epsilon).all()
+    return history if counts else replace(history, epsilon=None)

@@ -21,6 +21,8 @@ class RecordedClients(NamedTuple):
         constraint: g_i of each.
         metrics: further numbers that each told, by name.
         fates: what became of each, where clients can be lost; else None.
+        epsilon: ε that each says it has spent by now, where clients keep count for themselves, NaN for those that do
+            not; else None.
     """
 
     clients: Int[Array, " m"]
@@ -28,6 +30,7 @@ class RecordedClients(NamedTuple):
     constraint: Float[Array, "m c"]
     metrics: dict[str, Float[Array, " m"]]
     fates: Int[Array, " m"] | None = None
+    epsilon: Float[Array, " m"] | None = None
 
 
 class Record(NamedTuple):
@@ -50,6 +53,7 @@ class Record(NamedTuple):
         values: and on how many values were.
         traffic: how many bytes went up, and how many down, where messages are compressed; else None. Each is a number
             of 2^15 bytes and what is over: ``bit_packing.in_one``.
+        stationarity: the measure of the stage that the round ended; NaN where it ended none, None without stages.
     """
 
     objective: Float[Array, ""]
@@ -67,6 +71,7 @@ class Record(NamedTuple):
     gradients: Int[Array, ""] | None = None
     values: Int[Array, ""] | None = None
     traffic: Int[Array, "2 2"] | None = None
+    stationarity: Float[Array, ""] | None = None
 
 
 def join(records: Sequence[Record], rounds: int) -> Record:

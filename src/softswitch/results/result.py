@@ -44,7 +44,8 @@ class Result:
         status: how the run ended.
         diagnosis: what looks wrong with the run, and what to change; empty for a healthy one.
         history: round by round.
-        client_objective: f_i of ``params`` on all of client i's training data.
+        client_objective: f_i of ``params`` on all of client i's training data; its regret f_i − f_i* where ``own_best``
+            is there, and ``client_loss`` has f_i.
         client_constraint: g_i likewise; clients × constraints.
         pooled_constraint: the constraint on all clients' data put together, one entry a constraint, where it was given
             as a ``PooledConstraint``; else None.
@@ -59,6 +60,8 @@ class Result:
         baselines: other models to put the answer beside: the start, and more by ``add_baselines``.
         privacy: what the run cost the clients' rows, where these are kept private; else None. What is said of the
             answer at each client is then with noise, and on clipped rows.
+        own_best: f_i*, where the run minimised regrets; else None. All that is told of objectives, in the history, by
+            the bound on the best possible and of models beside it, is then of regrets.
     """
 
     params: Params
@@ -87,6 +90,7 @@ class Result:
     chosen: dict[str, str] = field(default_factory=dict)
     baselines: tuple[Baseline, ...] = ()
     privacy: PrivacyAccount | None = None
+    own_best: np.ndarray | None = None
 
     def with_model(self, params: Params, selected: str, judged: Judged) -> Result:
         """The same run with another model as its answer: one chosen afterwards, by other rows.
@@ -112,8 +116,23 @@ class Result:
         )
 
     @property
+    def client_loss(self) -> np.ndarray:
+        """f_i itself of ``params`` on all of client i's training data, whether or not regrets were minimised."""
+        if self.own_best is None:
+            return self.client_objective
+        return self.client_objective + np.where(np.isneginf(self.own_best), 0.0, self.own_best)
+
+    @property
+    def worst_loss(self) -> float:
+        """The largest f_i itself, those set aside who may lie."""
+        return worst_but(self.client_loss, self.rule.robust)
+
+    @property
     def worst_objective(self) -> float:
-        """F(params) on all training data: the worst-off client's objective, those set aside who may lie."""
+        """F(params) on all training data: the worst-off client's objective, those set aside who may lie.
+
+        Where the run minimised regrets, the largest regret.
+        """
         return worst_but(self.client_objective, self.rule.robust)
 
     @property
@@ -141,9 +160,24 @@ class Result:
         free = named_baseline(FOR_THE_WORST, self.baselines)
         return None if free is None else self.worst_objective - free.objective
 
+    @property
+    def stationarity(self) -> float | None:
+        """ρ‖c_T − c_{T−1}‖, how far the proximal centre moved in the last stage, times ρ; None without a centre.
+
+        Up to the stage's own error it is how far the stage's answer c_T is from a stationary point: some v in the
+        subgradients of f and u in those of g, weighed by a ≥ 0 and b ≥ 0 with a + b = 1, have ‖a·v + b·u‖ no larger.
+        NaN before a stage is over; ∞ where it had no feasible round to average.
+        """
+        if self.rule.proximal is None:
+            return None
+        stages = self.history.stages
+        return float(stages[-1]) if len(stages) else float("nan")
+
     def explain(self) -> str:
         """How the run ended, what the answer is and what it is worth, what was chosen, and what looks wrong."""
         lines = [f"{self.status}.", f"The answer is the {self.selected.removeprefix('the ')}."]
+        if self.own_best is not None:
+            lines.append(self._regrets())
         if self.lower_bound is not None:
             lines.append(f"How good it is: {self.lower_bound}.")
         if self.status.code is not StatusCode.DIVERGED:
@@ -158,9 +192,25 @@ class Result:
         lines += [f"- {finding}" for finding in self.diagnosis]
         return "\n".join(lines)
 
+    def _regrets(self) -> str:
+        """Which client has the largest regret, and which the largest f."""
+        most, worst = (
+            (self.names[i], number(float(values[i])))
+            for values in (self.client_objective, self.client_loss)
+            for i in [int(np.argmax(np.nan_to_num(values, nan=-np.inf)))]
+        )
+        return (
+            f"F is the largest regret, f_i less the client's own best: {most[1]}, of client {most[0]!r}; f itself is "
+            f"largest at client {worst[0]!r}, {worst[1]}."
+        )
+
     def _worth(self) -> list[str]:
         """How good the answer is beyond feasibility."""
         lines = [f"{quality(self.history, self.cycles, self.rule.tolerance)}."]
+        stages = self.history.stages
+        if len(stages):
+            course = f"{number(stages[-1])} in the last of {len(stages)} stages, {number(stages[0])} in the first"
+            lines.append(f"Stationarity, how far the proximal centre moved times its strength: {course}.")
         if self.baselines:
             lines += side_by_side(self.as_baseline, self.baselines, len(self.names))
         constant = named_baseline(CONSTANT, self.baselines)
@@ -172,7 +222,8 @@ class Result:
 
     def __repr__(self) -> str:
         return (
-            f"Result({self.status.code}; worst objective {in_words(self.worst_objective)}, "
+            f"Result({self.status.code}; worst {'objective' if self.own_best is None else 'regret'} "
+            f"{in_words(self.worst_objective)}, "
             f"worst constraint {in_words(self.worst_constraint)}, tolerance {self.rule.tolerance:g}; {self.selected})"
         )
 
@@ -210,6 +261,7 @@ class Result:
             "client_constraint": self.client_constraint,
             "pooled_constraint": self.pooled_constraint,
             "state": self.state,
+            "own_best": self.own_best,
         }
         saving.write(Path(folder), words, trees, self.history)
 
@@ -237,6 +289,7 @@ class Result:
             saving.tree(name, words, arrays, None)
             for name in ("client_objective", "client_constraint", "pooled_constraint")
         )
+        has_best = "own_best" in words["outlines"]  # files of before have not
         params, last, best = (_on_device(saving.tree(name, words, arrays, like)) for name in ("params", "last", "best"))
         status = words["status"]
         return cls(
@@ -260,6 +313,7 @@ class Result:
             state=_on_device(saving.tree("state", words, arrays, start(last, method, constraint.shape[1]))),
             lower_bound=None if words.get("lower_bound") is None else LowerBound.from_dict(words["lower_bound"]),
             privacy=None if words.get("privacy") is None else PrivacyAccount.from_dict(words["privacy"]),
+            own_best=saving.tree("own_best", words, arrays, None) if has_best else None,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -63,9 +64,12 @@ def few_to_average(ending: Ending) -> Finding | None:
     """The answer is an average, but of too few rounds to mean anything."""
     could = len(ending.history) - ending.averaging_from
     own = int(np.sum(ending.history.feasible[ending.averaging_from :]))
+    count, stages, way = int(ending.state.average.rounds), ending.state.stages, ending.rule.proximal
+    if stages is not None and way is not None:
+        own = count = int(stages.joined)
+        could = math.ceil(way.average_last * way.rounds)
     if ending.answer != "average" or could < FEW or not own:
         return None
-    count = int(ending.state.average.rounds)
     if count >= FEW and count >= FEW_OF_ALL * could:
         return None
     return Finding(

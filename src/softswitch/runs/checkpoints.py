@@ -24,7 +24,7 @@ from softswitch.support.files import write_atomically
 from softswitch.support.json_shapes import Each, check_shape
 from softswitch.support.sole_use import sole_use
 
-KIND, FORMAT = "softswitch checkpoint", "softswitch checkpoint 4"
+KIND, FORMAT = "softswitch checkpoint", "softswitch checkpoint 5"
 SUFFIX = ".safetensors"
 DIGESTS = {
     "program": "what is computed (the functions, a schedule, the optimiser, or arrays that they close over)",

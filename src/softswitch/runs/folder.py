@@ -112,6 +112,8 @@ def write_result(
         "switch_share": _or_none(result.history.switch_share),
         "worst_objective": _or_none(result.worst_objective),
         "worst_constraint": _or_none(result.worst_constraint),
+        "worst_loss": None if result.own_best is None else _or_none(result.worst_loss),
+        "stationarity": [] if result.rule.proximal is None else [_or_none(one) for one in result.history.stages],
         "lower_bound": None if result.lower_bound is None else result.lower_bound.to_dict(),
         "violating": [str(name) for name in result.violating],
         "clients": len(result.names),
@@ -151,7 +153,9 @@ def _clients_bytes(result: Result, more: Mapping[str, Sequence[Any]]) -> bytes:
     many = result.client_constraint.shape[1]
     table: dict[str, Sequence[Any]] = {"client": [str(name) for name in result.names]}
     table |= more
-    table["objective"] = result.client_objective.tolist()
+    table["objective"] = result.client_loss.tolist()
+    if result.own_best is not None:
+        table |= {"own_best": result.own_best.tolist(), "regret": result.client_objective.tolist()}
     for c in range(many):
         name = "constraint" if many == 1 else f"constraint_{c + 1}"
         table[name] = result.client_constraint[:, c].tolist()

@@ -41,6 +41,8 @@ _FINISHED = {
     "lower_bound?": (None, {"promise": bool, "value": _MAYBE, "words": str}),
     "oldest_report?": (int, None),
     "price?": _MAYBE,
+    "worst_loss?": _MAYBE,
+    "stationarity?": [_MAYBE],
     "privacy?": (None, {"words": str, "epsilon": [_MAYBE], "delta": float}),
     "chosen?": Each(ANYTHING),
     "constraints?": [str],

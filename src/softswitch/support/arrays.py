@@ -1,8 +1,9 @@
-"""Trees of arrays as arrays by name, and back; and their digests."""
+"""Trees of arrays as arrays by name, and back; their digests; and where they lie."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 BLOCK_BYTES = 1 << 26
 """So much of an array is brought to the host at a time, where it lies elsewhere."""
+_ALIGNMENT = 64  # bytes
 
 
 def named(tree: Any) -> dict[str, np.ndarray]:
@@ -120,3 +122,16 @@ def _on_host(leaf: Any) -> bool:
 
 def _bytes(array: np.ndarray) -> Any:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Zeros in a buffer that JAX takes over as it is; one that is not aligned so it copies.
+
+    Args:
+        shape: of the array.
+        dtype: of its numbers.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.zeros(size + _ALIGNMENT, dtype=np.uint8)
+    first = -raw.ctypes.data % _ALIGNMENT
+    return raw[first : first + size].view(dtype).reshape(shape)

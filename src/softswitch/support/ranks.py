@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.stats import rankdata
 
 
 def auc(scores: np.ndarray, positive: np.ndarray) -> float:
@@ -14,4 +13,6 @@ def auc(scores: np.ndarray, positive: np.ndarray) -> float:
     others = len(positive) - many
     if not many or not others:
         return math.nan
+    from scipy.stats import rankdata  # takes half a second to import
+
     return float((rankdata(scores)[positive].sum() - many * (many + 1) / 2) / (many * others))

@@ -188,6 +188,8 @@ def _certified(config: Config) -> Config:
             raise ValueError(
                 f"data.{name} must be above 0: a frontier needs rows to choose by, and rows to certify with"
             )
+    if config.task.regret:
+        raise ValueError("task.regret must be false here: bounds are compared by the objective itself")
     return replace(config, run=replace(config.run, aim=CERTIFIED))
 
 

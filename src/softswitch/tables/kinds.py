@@ -25,6 +25,8 @@ from softswitch.tasks.networks import Network, false_alarms, misses, network, ob
 
 GROUPED = ("decision-parity", "decision-opportunity", "demographic-parity", "equal-opportunity", "group-loss")
 """Tasks that need to know each row's group."""
+OF_ONE_CLASS = ("miss-rate", "false-alarm-rate", "neyman-pearson")
+"""Tasks whose objective is a loss of one class: a model that always says that class has none."""
 
 
 LOGICAL = TwoClasses(0, 1)
@@ -62,6 +64,20 @@ class Loss(NamedTuple):
 
 
 BY_THE_KIND = Loss()
+
+
+def check_regret(kind: str, regret: bool) -> None:
+    """Raise where regrets would be the objective itself.
+
+    Args:
+        kind: what must hold.
+        regret: whether they are asked for.
+    """
+    if regret and kind in OF_ONE_CLASS:
+        raise ValueError(
+            f"task.regret must be false for the kind {kind!r}: its objective is the loss of one class, which every "
+            "client by itself can bring to 0, so that regrets would be the losses themselves"
+        )
 
 
 def first_network(features: int, hidden: tuple[int, ...], seed: int, outputs: int = 1) -> Network:

@@ -94,6 +94,11 @@ class TaskSection:
         AUTO,
         one_of=(AUTO,),
     )
+    regret: bool = says(
+        "true: minimise by how much each client is worse off than with a model of its own, so that one whose rows are "
+        "mostly noise does not rule the others.",
+        False,
+    )
     objective: str | None = says("For kind 'own': 'module:function' of (params, batch), to be small.", None)
     constraint: str | None = says("For kind 'own': 'module:function' of (params, batch), at most at_most.", None)
     constraint_stand_in: str | None = says(

@@ -45,7 +45,7 @@ from softswitch.support import checks
 from softswitch.support.complaints import all_at_once
 from softswitch.support.files import write_atomically, write_json
 from softswitch.tables.client_metrics import client_columns
-from softswitch.tables.kinds import GROUPED
+from softswitch.tables.kinds import GROUPED, check_regret
 from softswitch.tables.label_meaning import Label, SeveralClasses
 from softswitch.tables.model import write_encoding
 from softswitch.tables.ready import CERTIFIED, ReadyTable, make_ready
@@ -101,6 +101,7 @@ def train(
         lambda: make_ready(config, base),
         lambda: rule_by(config),
         lambda: memory_by(config.method),
+        lambda: check_regret(config.task.kind, config.task.regret),
         lambda: checks.seed("run.seed", config.run.seed),
         lambda: checks.probability("run.confidence", config.run.confidence),
     )
@@ -226,6 +227,7 @@ def _run(
         "seed": config.run.seed,
         "callbacks": callbacks,
         "progress": progress,
+        "regret": config.task.regret or None,
     }
     found: Certified | None = None
     if ready.parts is None:

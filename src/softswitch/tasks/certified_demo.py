@@ -5,7 +5,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn.datasets import load_breast_cancer
 
 from softswitch.clients.parts import Parts
 from softswitch.engines.certified import Certified, solve_certified
@@ -23,6 +22,8 @@ ROUNDS = 1000
 
 def hospitals(seed: int = 0) -> Parts:
     """Breast cancer, dealt at random over three hospitals: half to learn from, a fifth to choose by, the rest apart."""
+    from sklearn.datasets import load_breast_cancer
+
     features, benign = load_breast_cancer(return_X_y=True)
     standardised = ((features - features.mean(axis=0)) / features.std(axis=0)).astype(np.float32)
     owner = np.random.default_rng(seed).choice(HOSPITALS, len(benign))

@@ -11,9 +11,6 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from sklearn.datasets import load_breast_cancer
-from sklearn.model_selection import train_test_split
-from sklearn.preprocessing import StandardScaler
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.splits import split_dirichlet, split_iid
@@ -81,6 +78,10 @@ def breast_cancer(
             without any row of a class, but each with at least 5 rows, training and test together.
         domain: Θ, if the iterates are to be kept in one.
     """
+    from sklearn.datasets import load_breast_cancer  # most who import this file have rows of their own
+    from sklearn.model_selection import train_test_split
+    from sklearn.preprocessing import StandardScaler
+
     features, benign = load_breast_cancer(return_X_y=True)
     labels = 1 - benign
     train, test = train_test_split(

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.clients.streamed import row_order, streamed_data
-from softswitch.clients.streamed.streamed_data import Outline
+from softswitch.clients.streamed import row_order, row_reader
+from softswitch.clients.streamed.outline import Outline
 
 
 def shuffled(seed=0, many=500):
@@ -43,7 +43,7 @@ def same_rows(streamed, in_memory, columns=None):
 @pytest.mark.parametrize("strata", [None, "y", ("y", "group")])
 def test_rows_are_counted_as_in_memory_though_read_in_blocks(monkeypatch, strata):
     monkeypatch.setattr(row_order, "BLOCK_ROWS", 64)
-    monkeypatch.setattr(streamed_data, "READ_ROWS", 50)
+    monkeypatch.setattr(row_reader, "READ_ROWS", 50)
     data, client = shuffled()
     streamed = ss.StreamedData.from_arrays(data, client, strata=strata)
     in_memory = ss.ClientData.from_arrays(data, client, strata=strata)
@@ -64,8 +64,8 @@ def test_mapped_files_are_not_read_before_they_are_asked_for(tmp_path):
     same_rows(ss.StreamedData.from_arrays(paths, tmp_path / "client.npy"), in_memory)
     by_sizes = ss.StreamedData.from_arrays(paths, sizes=in_memory.sizes, names=in_memory.names)
     same_rows(by_sizes, in_memory)
-    assert isinstance(by_sizes._source._columns["x"].base, np.memmap)
-    assert by_sizes._source._order is None
+    assert isinstance(by_sizes._reader.source._columns["x"].base, np.memmap)
+    assert by_sizes._reader.source._order is None
 
 
 def test_one_client_comes_into_memory_with_its_strata():
@@ -128,7 +128,7 @@ def test_a_broken_conversion_is_not_taken_for_a_whole_one(tmp_path):
 
 def test_a_torch_data_set_a_client(monkeypatch):
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(streamed_data, "READ_ROWS", 50)
+    monkeypatch.setattr(row_reader, "READ_ROWS", 50)
     data, client = shuffled()
     names = ["north", "south", "west"]
     sets = [

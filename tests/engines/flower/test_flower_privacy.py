@@ -14,17 +14,19 @@ from torch.utils.data import TensorDataset
 
 import softswitch as ss
 import softswitch.flower as fl
+from softswitch.clients.private.numpy_sums import clipped_sum
 from softswitch.clients.private.releases import Drawing, Releases
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.private import private_client
-from softswitch.engines.flower.private.private_client import clipped_sum
 from softswitch.guarantees.privacy.accountant import epsilon_of
 from softswitch.method.messages import LocalLoss
 from softswitch.results.history import Fate
+from softswitch.runs.trackers.prometheus import PrometheusTracker
 from softswitch.tasks.neyman_pearson import neyman_pearson
 
 pytestmark = pytest.mark.usefixtures("quiet")
 TASK = fl.Task(round=0, seed=0, local_steps=1, step_size=0.1, switches=True)
+ALL_ROWS = Drawing("poisson", 1.0)
 START = {"w": np.zeros(3, np.float32)}
 
 
@@ -223,6 +225,9 @@ def test_every_number_on_the_wire_was_counted(tmp_path, monkeypatch):
     assert account.epsilon == pytest.approx([epsilon_of(counted, tuple(levels), Drawing("poisson", 1.0), 1e-3)] * 3)
     assert account.worst_epsilon <= 5
     assert "ε = " in strategy.result.explain()
+    # By each client's own word, after every round.
+    by_round = [epsilon_of(Releases(k, k), tuple(levels), Drawing("poisson", 1.0), 1e-3) for k in range(1, 7)]
+    np.testing.assert_allclose(strategy.result.history.per_client.epsilon, np.outer(by_round, np.ones(3)))
     # Twice the same question: two answers, both counted.
     client = factory(Context(1, 100, {"partition-id": 0}, RecordDict(), {}))
     with pytest.raises(fl.Refused, match="privacy budget of 5 does not allow"):
@@ -270,7 +275,50 @@ def test_a_run_goes_on_without_those_whose_budget_is_spent(tmp_path):
     assert fates[:, 0].tolist() == [Fate.COUNTED] * 2 + [Fate.REFUSED] * 2
     assert (fates[:, 1] == Fate.COUNTED).all()
     assert strategy.result.privacy.epsilon[1] is None
+    spent = strategy.result.history.per_client.epsilon
+    assert np.isfinite(spent[:2, 0]).all()
+    assert np.isnan(spent[2:, 0]).all()  # it refuses, and says nothing
+    assert np.isnan(spent[:, 1]).all()
     assert "1 of 2 clients promise nothing" in str(strategy.result.privacy)
+
+
+def test_a_resumed_run_goes_on_by_the_clients_own_counts(tmp_path):
+    """A server that is killed in its fourth round asks for that one again: told twice, and counted twice."""
+
+    class Killed(BaseException):
+        pass
+
+    def factory(context):
+        i = int(context.node_config["partition-id"])
+        privacy = ss.RecordPrivacy(epsilon=5, delta=1e-3)
+        return fl.PrivateClient(numpy_client(i), privacy, spent_in=tmp_path / f"{i}.json", rounds=7, judgings=1)
+
+    def run(*callbacks):
+        rule = ss.SoftmaxSGM(tolerance=0.7, step_size=0.3, alpha=5.0)
+        kept = ss.Checkpoints(tmp_path / "kept", every=0)
+        strategy = fl.SwitchingStrategy(rule, eval_every=0, checkpoints=kept, callbacks=callbacks)
+        strategy.start(fl.InProcessGrid(fl.client_app(factory), 2), wire.to_record(START), 6)
+        return strategy.result
+
+    def dies(chunk):
+        if chunk.round == 4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(dies)
+    numbers = tmp_path / "run.prom"
+    result = run(PrometheusTracker(numbers))
+    files = [json.loads((tmp_path / f"{i}.json").read_text()) for i in range(2)]
+    assert [file["releases"] for file in files] == [[7, 7, 1, 0]] * 2
+    levels = tuple(files[0]["levels"])
+    counted = [epsilon_of(Releases(k, k), levels, Drawing("poisson", 1.0), 1e-3) for k in (1, 2, 3, 5, 6, 7)]
+    np.testing.assert_allclose(result.history.per_client.epsilon, np.outer(counted, np.ones(2)))
+    assert result.privacy.epsilon == pytest.approx([epsilon_of(Releases(7, 7, 1), levels, ALL_ROWS, 1e-3)] * 2)
+    assert f'softswitch_epsilon{{run="softswitch"}} {counted[-1]!r}' in numbers.read_text()
+    # All is spent: a third run learns nothing new, but what was spent is still known.
+    again = run()
+    assert again.privacy.epsilon == pytest.approx([counted[-1]] * 2)
+    assert np.isnan(again.client_objective).all()
 
 
 def test_a_row_that_fails_counts_for_nothing_and_its_error_stays_at_home(tmp_path, caplog):
@@ -345,29 +393,6 @@ def test_on_how_many_rows_is_no_matter_of_what_a_module_was_given_before(tmp_pat
     private.report({"w": np.full(3, 1e-9, np.float32)}, TASK)
     assert [one.rows for one in private.certify(START, 0.05, [None, None])] == before
     assert before[0] < 60
-
-
-class RunningMean(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.w = torch.nn.Parameter(torch.ones(3))
-        self.norm = torch.nn.BatchNorm2d(1, affine=False, momentum=0.5)
-
-    def forward(self, x):
-        return self.norm(x[:, None, None, :])[:, 0, 0, :] @ self.w
-
-
-def test_running_means_carry_no_row_into_what_others_tell():
-    def told(last):
-        own = rows(0)
-        own["x"][59] = last
-        data = TensorDataset(torch.from_numpy(own["x"]), torch.from_numpy(own["y"]))
-        client = fl.TorchClient(RunningMean(), torch_class_loss(0), torch_class_loss(1), data, name="a")
-        params = {"w": np.ones(3, np.float32)}
-        client.clipped_gradient(params, np.arange(60), np.ones(2), 1.0)
-        return client.row_values(params, np.arange(59))
-
-    np.testing.assert_array_equal(told(0.0), told(1e4))
 
 
 def test_sizes_that_are_no_public_matter_are_told_once_with_noise(tmp_path):

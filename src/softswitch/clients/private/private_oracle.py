@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from softswitch.clients.client_data import Rows
 from softswitch.clients.losses import Losses
-from softswitch.clients.oracle import STATIC, Judged, Oracle
+from softswitch.clients.oracle import STATIC, Judged
 from softswitch.clients.private.mixing import row_mix
 from softswitch.clients.private.private_draws import (
     DrawnRows,
@@ -26,6 +26,7 @@ from softswitch.clients.private.private_draws import (
     so_many,
 )
 from softswitch.clients.private.row_sums import summed_gradients, summed_values
+from softswitch.clients.private.tells_with_noise import NoiseDeviations, TellsWithNoise
 from softswitch.clients.sampling import choose_clients, words_to_choose
 from softswitch.clients.slices import map_slices, sum_slices
 from softswitch.method.messages import Decision, LocalLoss, Reports
@@ -33,23 +34,9 @@ from softswitch.problem.parameters import Params
 from softswitch.support.per_client import weighted_sum
 
 
-class NoiseDeviations(NamedTuple):
-    """The deviation of the noise on each number of a sum.
-
-    Attributes:
-        report: on f and each g of a report.
-        step: on each number of a gradient.
-        judging: on f and each g of a judging.
-    """
-
-    report: Float[Array, ""]
-    step: Float[Array, ""]
-    judging: Float[Array, ""]
-
-
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PrivateOracle(Oracle):
+class PrivateOracle(TellsWithNoise):
     """Clients that hold rows, clip what each of them says, add it up, and add noise.
 
     Attributes:
@@ -71,6 +58,7 @@ class PrivateOracle(Oracle):
         width: how many rows the largest client has.
         capacity: how many rows are drawn at most.
         slice_size: how many clients are computed side by side.
+        judges: whether answers are judged; else all that is told of one is that it is not known.
     """
 
     rows: Rows
@@ -90,8 +78,7 @@ class PrivateOracle(Oracle):
     width: int = field(metadata=STATIC)
     capacity: int = field(metadata=STATIC)
     slice_size: int = field(metadata=STATIC)
-    steadied_by: ClassVar[str] = "epsilon of the privacy, or the rows of the smallest clients"
-    guards_rows: ClassVar[bool] = True
+    judges: bool = field(default=True, metadata=STATIC)
 
     @property
     def client_count(self) -> int:
@@ -102,18 +89,6 @@ class PrivateOracle(Oracle):
     def stands_in(self) -> bool:  # type: ignore[override]
         """Whether the constraint has a stand-in to descend on."""
         return self.losses.stands_in
-
-    @property
-    def report_deviations(self) -> np.ndarray:
-        """The deviation of the noise on each client's reported f and g; clients × functions, ∞ where there is none."""
-        counts = np.asarray(self.counts) * np.asarray(self.shares)[:, None]
-        return np.where(counts > 0, float(self.noise.report) / np.where(counts > 0, counts, 1), np.inf)
-
-    @property
-    def judging_deviations(self) -> np.ndarray:
-        """The same of a judging."""
-        counts = np.asarray(self.counts)
-        return np.where(counts > 0, float(self.noise.judging) / np.where(counts > 0, counts, 1), np.inf)
 
     def draw(self, key: Array) -> PrivateDraws:
         """Draw I_k, and what its members draw by."""
@@ -203,17 +178,15 @@ class PrivateOracle(Oracle):
         counts = (self.counts[client] * shares[client]).astype(noised.dtype)
         return jnp.where(counts > 0, noised / jnp.where(counts > 0, counts, 1), -jnp.inf)
 
-    def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
-        """Nobody looks at all rows while a run goes on."""
-        raise ValueError("private clients are not evaluated on all rows during a run: their reports are what they tell")
-
-    def cost(self, rows_held: Any) -> tuple[Any, Any]:
-        """By how many rows are declared."""
-        rows = round(self.participants * float((np.asarray(self.counts).max(axis=1) * np.asarray(self.shares)).mean()))
-        return rows, self.local_steps * rows
+    def unjudging(self) -> PrivateOracle:
+        """The same clients, none of which judges an answer."""
+        return replace(self, judges=False)
 
     def judge(self, params: Params) -> Judged:
         """f_i and g_i on all rows, clipped and with noise; asked again of the same parameters, the same."""
+        if not self.judges:
+            told = np.full(self.counts.shape, np.nan)
+            return Judged(told[:, 0], told[:, 1:])
         bits = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(params))
         told = np.asarray(_judged(self, params, jax.random.fold_in(self.judging_key, zlib.crc32(bits))))
         return Judged(told[:, 0], told[:, 1:])

@@ -16,8 +16,9 @@ from softswitch.clients.losses import Losses
 from softswitch.clients.oracle import Judged
 from softswitch.clients.slices import slice_of_whole_data
 from softswitch.clients.streamed.additive import means_over_rows
+from softswitch.clients.streamed.outline import Outline
 from softswitch.clients.streamed.reading_ahead import ReadingAhead
-from softswitch.clients.streamed.streamed_data import Outline, StreamedData
+from softswitch.clients.streamed.streamed_data import StreamedData
 from softswitch.problem.parameters import Params, float_dtype
 
 PART_ROWS = 1 << 18

@@ -8,7 +8,8 @@ from softswitch.clients import evaluation
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.losses import Losses
 from softswitch.clients.streamed.block_values import BlockValues
-from softswitch.clients.streamed.streamed_data import Outline, StreamedData
+from softswitch.clients.streamed.outline import Outline
+from softswitch.clients.streamed.streamed_data import StreamedData
 from softswitch.problem.parameters import Params, checked_params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.support import checks

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from softswitch.clients.client_data import ClientData, Rows, _checked_columns, _refuse_wrapping
+from softswitch.clients.client_data import ClientData, _checked_columns
 from softswitch.clients.streamed.dataset_rows import DatasetRows
 from softswitch.clients.streamed.parquet_rows import ParquetColumns, converted
 from softswitch.clients.streamed.row_order import by_sizes, combined, labelled, row_order
+from softswitch.clients.streamed.row_reader import RowReader, RowShape
 from softswitch.clients.streamed.row_sources import ArrayRows, FunctionRows, RowFunction, RowSource
 from softswitch.problem.parameters import WEIGHT
 from softswitch.support import checks
@@ -23,17 +21,8 @@ from softswitch.support.arrays import fingerprint
 
 BUFFER_BYTES = 256 * 2**20
 """What the rows of two stretches of rounds may take together, unless told otherwise."""
-READ_ROWS = 1 << 16
-"""A source is asked for at most so many rows at a time."""
 ROWS_TO_TELL_APART = 1024
 """Data are told from other data by so many of their rows."""
-
-
-class RowShape(NamedTuple):
-    """What one row of a column is: its shape, and its type as JAX has it."""
-
-    shape: tuple[int, ...]
-    dtype: Any
 
 
 class StreamedData:
@@ -88,16 +77,8 @@ class StreamedData:
             checks.whole_number("judge_rows", judge_rows, at_least=1)
         self._judge_rows = judge_rows
         self.looked_at: np.ndarray = self.sizes if judge_rows is None else np.minimum(self.sizes, judge_rows)
-        self._source, self._lock = source, Lock()
-        self.columns: dict[str, RowShape] = {}
-        first = _checked_columns(self._asked(np.zeros(1, np.int64)), self.names[0])
-        if {len(column) for column in first.values()} != {1}:
-            raise ValueError(
-                f"client {self.names[0]!r}: one row was asked for, but the source gave "
-                f"{ {key: len(column) for key, column in first.items()} }"
-            )
-        for key, column in first.items():
-            self.columns[key] = RowShape(column.shape[1:], jax.dtypes.canonicalize_dtype(column.dtype))
+        self._reader = RowReader(source, self.names, self.sizes)
+        self.columns: dict[str, RowShape] = self._reader.columns
 
     @classmethod
     def from_arrays(
@@ -282,7 +263,7 @@ class StreamedData:
         Args:
             rows: how many.
         """
-        return {key: _zeros((rows, *row.shape), row.dtype) for key, row in self.columns.items()}
+        return self._reader.store(rows)
 
     def read(self, rows: np.ndarray, store: Mapping[str, np.ndarray], first: int) -> None:
         """Read these rows into the columns of a store; raise where they are not what they should be.
@@ -292,12 +273,7 @@ class StreamedData:
             store: the columns to fill.
             first: where in it the first of them goes.
         """
-        for begin in range(0, len(rows), READ_ROWS):
-            some = rows[begin : begin + READ_ROWS].astype(np.int64)
-            given = self._asked(some)
-            for key in self.columns:
-                place = store[key][first + begin : first + begin + len(some)]
-                self._put(key, self._checked(key, given, some), place, some)
+        self._reader.read(rows, store, first)
 
     def fingerprint(self) -> str:
         """A digest of the clients' names and sizes, and of some of their rows, spread over all: not of every row."""
@@ -326,85 +302,6 @@ class StreamedData:
             spread = np.floor((position + shift) * (sizes / many)[own]).astype(np.int64)
             position = np.where((many < sizes)[own], np.minimum(spread, sizes[own] - 1), position)
         return self.offsets[clients, 0][own] + position
-
-    def _owner(self, row: int) -> Any:
-        """The label of the client whose row this is."""
-        return self.names[int(np.searchsorted(np.cumsum(self.sizes), row, side="right"))]
-
-    def _asked(self, rows: np.ndarray) -> Mapping[str, Any]:
-        """What the source gives for these rows; it is asked by one thread at a time."""
-        try:
-            with self._lock:
-                given = self._source.take(rows)
-        except Exception as error:
-            raise RuntimeError(
-                f"the rows of client {self._owner(int(rows[0]))!r} could not be read "
-                f"({len(rows)} rows were asked for, of it and perhaps of others): {type(error).__name__}: {error}"
-            ) from error
-        if not isinstance(given, Mapping):
-            raise TypeError(f"client {self._owner(int(rows[0]))!r}: rows must come as a dict of arrays, not {given!r}")
-        if self.columns and set(given) != set(self.columns):
-            raise ValueError(
-                f"client {self._owner(int(rows[0]))!r}: rows must have the columns {list(self.columns)}, but have "
-                f"{list(given)}"
-            )
-        return given
-
-    def _checked(self, key: str, given: Mapping[str, Any], rows: np.ndarray) -> np.ndarray:
-        """One column of some rows, of the shape and the type that it had at first."""
-        column, row = np.asarray(given[key]), self.columns[key]
-        wanted = (len(rows), *row.shape)
-        if column.shape != wanted:
-            raise ValueError(
-                f"{key!r} of client {self._owner(int(rows[0]))!r} must have shape {wanted} for {len(rows)} rows, but "
-                f"has {column.shape}"
-            )
-        dtype = jnp.dtype(row.dtype)
-        if not (jnp.issubdtype(column.dtype, jnp.number) or column.dtype == bool) or (
-            jnp.issubdtype(column.dtype, jnp.inexact) and not jnp.issubdtype(dtype, jnp.inexact)
-        ):
-            raise TypeError(
-                f"{key!r} of client {self._owner(int(rows[0]))!r} must hold {dtype} as its first row does, but holds "
-                f"{column.dtype}"
-            )
-        if len(column):
-            try:
-                _refuse_wrapping(key, column, dtype)
-            except ValueError as error:
-                raise ValueError(f"client {self._owner(int(rows[0]))!r} or one read with it: {error}") from error
-        return column
-
-    def _put(self, key: str, column: np.ndarray, place: np.ndarray, rows: np.ndarray) -> None:
-        place[...] = column
-        if not jnp.issubdtype(place.dtype, jnp.inexact):
-            return
-        finite = np.isfinite(place)
-        if not finite.all():
-            bad = np.flatnonzero(~finite.reshape(len(finite), -1).all(axis=1))
-            raise ValueError(
-                f"data[{key!r}] must be finite, but {len(bad)} of the {len(rows)} rows just read hold NaN or infinity "
-                f"(the first at client {self._owner(int(rows[bad[0]]))!r}); fill or drop them"
-            )
-
-
-class Outline(ClientData):
-    """The clients' names, sizes and columns without their rows: what is needed to draw, and to know shapes.
-
-    Args:
-        data: whose outline.
-        sizes: of clients × strata in place of the data's own; None: those.
-    """
-
-    def __init__(self, data: StreamedData, sizes: np.ndarray | None = None) -> None:
-        self.names, self.strata = data.names, data.strata
-        self.stratum_sizes = data.stratum_sizes if sizes is None else sizes
-        self.sizes = self.stratum_sizes.sum(axis=1)
-        offsets = np.cumsum(self.stratum_sizes).reshape(self.stratum_sizes.shape) - self.stratum_sizes
-        self.rows = Rows(
-            {key: jnp.zeros((1, *row.shape), row.dtype) for key, row in data.columns.items()},
-            jnp.asarray(offsets.astype(np.int32)),
-            jnp.asarray(self.stratum_sizes.astype(np.int32)),
-        )
 
 
 def _checked_sizes(sizes: ArrayLike) -> np.ndarray:
@@ -449,13 +346,3 @@ def _strata(columns: Mapping[str, np.ndarray], strata: Any, total: int) -> Any:
     if len(names) == 1:
         return labelled("strata", columns[names[0]], total)
     return combined([columns[name] for name in names], total)
-
-
-_ALIGNMENT = 64  # bytes: JAX takes over a buffer that is aligned so, and copies any other
-
-
-def _zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    raw = np.zeros(size + _ALIGNMENT, dtype=np.uint8)
-    first = -raw.ctypes.data % _ALIGNMENT
-    return raw[first : first + size].view(dtype).reshape(shape)

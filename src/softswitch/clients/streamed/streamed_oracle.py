@@ -17,8 +17,10 @@ from softswitch.clients.losses import Losses
 from softswitch.clients.oracle import Judged, Oracle
 from softswitch.clients.sampling import Batching
 from softswitch.clients.streamed.block_values import BlockValues
+from softswitch.clients.streamed.outline import Outline
 from softswitch.clients.streamed.row_feed import RowFeed, Stretch
-from softswitch.clients.streamed.streamed_data import Outline, RowShape, StreamedData
+from softswitch.clients.streamed.row_reader import RowShape
+from softswitch.clients.streamed.streamed_data import StreamedData
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
 from softswitch.method.messages import Decision, Reports
 from softswitch.problem.parameters import Params
@@ -37,7 +39,7 @@ class StreamedOracle(Oracle):
     """
 
     compiles: ClassVar[bool] = False
-    reports_again: ClassVar[bool] = True
+    reports_again = True
 
     def __init__(self, problem: Problem, data: StreamedData, how: TakingPart, held_out: Any = None) -> None:
         outline = Outline(data)

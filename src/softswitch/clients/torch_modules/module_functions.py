@@ -88,6 +88,19 @@ class ModuleFunctions:
                 raise ValueError(f"{name} must return {wanted}, but returns a tensor of shape {part.shape}")
         return np.concatenate(parts)
 
+    def objective_slope(self, batch: Any) -> tuple[float, dict[str, np.ndarray]]:
+        """f and its gradient by name, both in ``eval`` mode."""
+        self.module.eval()
+        weights = self.trained
+        value = torch.as_tensor(self.objective(self.module, batch)).reshape(())
+        if not value.requires_grad:  # nothing to learn from: −∞, say
+            return float(value), {name: np.zeros(weight.shape) for name, weight in weights.items()}
+        slopes = torch.autograd.grad(value, list(weights.values()), allow_unused=True)
+        return float(value.detach()), {
+            name: np.zeros(weight.shape) if slope is None else slope.cpu().numpy()
+            for (name, weight), slope in zip(weights.items(), slopes, strict=True)
+        }
+
     def statistics(self, batch: Any) -> np.ndarray:
         """The additive statistics of a pooled constraint."""
         assert isinstance(self.constraint, PooledConstraint)

@@ -36,6 +36,7 @@ class TorchOracle(RoundByRound):
         batches: how many rows a report and a gradient take.
         replace: whether they are drawn with replacement; None: with, but a client that has no more rows than a batch
             takes each of them once.
+        own_best: f_i*, where regrets are told in place of objectives; else None.
     """
 
     def __init__(
@@ -48,7 +49,9 @@ class TorchOracle(RoundByRound):
         local_steps: int,
         batches: Batches,
         replace: bool | None,
+        own_best: np.ndarray | None = None,
     ) -> None:
+        self.own_best = own_best
         self.functions, self._clients, self._held_out = functions, clients, held_out
         self.participants, self.local_steps = participants, local_steps
         self._batches, self._replace = batches, replace
@@ -58,6 +61,8 @@ class TorchOracle(RoundByRound):
         self.pools = isinstance(functions.constraint, PooledConstraint)
         self.stands_in = functions.stand_in is not None
         self.holds_out = held_out is not None
+        # Running means are those of the present iterate: what was reported at the one before was by others.
+        self.reports_again = not self._means
         self.reports_all = participants == len(clients) and batches.report is None and not self._means
 
     @property
@@ -106,7 +111,7 @@ class TorchOracle(RoundByRound):
         for client in draws.clients:
             with closing(self._drawn(client, draws, REPORT)) as batches:
                 batch = next(batches)
-            told.append(self.functions.values(batch))
+            told.append(self._less(client, self.functions.values(batch)))
             if self.pools:
                 sums.append(len(self._clients[client]) * self.functions.statistics(batch))
         values: Any = np.asarray(told, self._dtype)
@@ -228,7 +233,14 @@ class TorchOracle(RoundByRound):
             "clients": function_digest(*(rows.digest() for rows in self._clients)),
             "program": functions,
             "torch": torch.__version__,
+            **({} if self.own_best is None else {"own_best": str(self.own_best.tolist())}),
         }
+
+    def _less(self, client: Any, values: np.ndarray) -> np.ndarray:
+        """f and g with the client's own best taken off f."""
+        if self.own_best is not None:
+            values[0] -= self.own_best[client]
+        return values
 
     def _drawn(self, client: Any, draws: Turn, purpose: int) -> Generator[Any]:
         rows, size = self._clients[client], self._batches[purpose]
@@ -254,6 +266,9 @@ class TorchOracle(RoundByRound):
 
     def _values(self, clients: Sequence[TorchRows | None]) -> tuple[np.ndarray, np.ndarray]:
         nothing = np.full(1 + self.constraints, -np.inf)
-        told = [nothing if rows is None else self.functions.values(rows.everything()) for rows in clients]
+        told = [
+            nothing if rows is None else self._less(client, self.functions.values(rows.everything()))
+            for client, rows in enumerate(clients)
+        ]
         values = np.asarray(told, self._dtype)
         return values[:, 0], values[:, 1:]

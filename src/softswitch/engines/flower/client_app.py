@@ -16,6 +16,7 @@ from flwr.clientapp import ClientApp
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.compressed import codes
 from softswitch.engines.flower.compressed.own_error import Outdated, params_in, sent_direction, settle
+from softswitch.engines.flower.iterate_before import BEFORE, EARLIER, kept_or_sent
 from softswitch.engines.flower.local import LocalOracle, Refused, Task
 from softswitch.engines.flower.members.client_policy import ClientPolicy
 from softswitch.engines.flower.members.introduction import other_protocol, own_version
@@ -35,6 +36,8 @@ TERMS = "terms"
 """The record that says how a direction is to be masked."""
 MOST_OF_ALL, MOST_STEPS = 2**63 - 1, 10**6
 """No round or seed is larger, and no client takes more steps in a round."""
+COUNTED = (wire.REPORT, wire.UPDATE, wire.JUDGE, wire.CERTIFY)
+"""The messages whose answers tell of rows: with each a private client says what it has spent."""
 _MADE: dict[tuple[int, int], LocalOracle] = {}
 """The present run's clients in this process, by run and node; Ray sends the app anew with every message."""
 
@@ -72,7 +75,7 @@ def client_app(factory: Factory, policy: ClientPolicy | None = None, *, signed: 
                 client = oracle(context)
                 own.admit(client, message.metadata.message_type, context)
                 reply = handler(client, message, context)
-                if message.metadata.message_type in (wire.JUDGE, wire.CERTIFY):
+                if message.metadata.message_type in COUNTED:
                     _tell_spent(client, reply)
                 return reply
             except Refused as refused:
@@ -115,21 +118,27 @@ def _hello(client: LocalOracle, message: Message, context: Context) -> Message:
         "constraints": int(client.constraints),
         "statistics": int(getattr(client, "statistics", 0)),
         "stands_in": bool(getattr(client, "stands_in", False)),
+        "reports_again": bool(getattr(client, "reports_again", False)),
         "left_out_classes": int(getattr(client, "left_out_classes", 0)),
     }
     return wire.answer(message, **{wire.ABOUT: ConfigRecord(about)})
 
 
 def _report(signed: SignedKeys | None, client: LocalOracle, message: Message, context: Context) -> Message:
-    """First exchange: two numbers at w_k. The parameters are kept for the second."""
+    """First exchange: two numbers at w_k, and at w_{k−1} where that is asked for. w_k is kept for the second."""
     settings = wire.settings_of(message.content, wire.SETTINGS)
-    params = params_in(message, context)
+    record, came_by = params_in(message, context)
+    params, task = wire.from_record(record), _task(settings)
+    before = None
+    if BEFORE in settings and getattr(client, "reports_again", False):
+        before = kept_or_sent(settings[BEFORE], params, came_by, message, context)
     settle(settings, context)
-    values = client.report(wire.from_record(params), _task(settings))
-    assert isinstance(params, ArrayRecord)
-    context.state[wire.PARAMS] = params
+    values = client.report(params, task)
+    context.state[wire.PARAMS] = record
     context.state[wire.SETTINGS] = settings
     told: dict[str, Any] = {wire.VALUES: wire.values_record(values)}
+    if before is not None:
+        told[EARLIER] = wire.values_record(values if before is params else client.report(before, task))
     if settings.get(MASKED) is True:
         from softswitch.engines.flower.secure import own_part, sum_terms
 

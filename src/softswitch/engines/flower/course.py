@@ -21,6 +21,7 @@ from softswitch.engines.completing import as_in_paper, chooses
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.compressed.held_params import HeldParams
 from softswitch.engines.flower.exchange import PromptGrid
+from softswitch.engines.flower.iterate_before import BeforeAtClients
 from softswitch.engines.flower.members.leaving_out import consistency_of, history_of, memory_of
 from softswitch.engines.flower.reading import Reader
 from softswitch.engines.flower.remote import RemoteClients
@@ -50,6 +51,8 @@ from softswitch.support.compiling.programs import without_addresses
 from softswitch.support.text import few_of
 
 logger = logging.getLogger("softswitch.flower")
+CORRECTED = "corrected"
+"""In what a checkpoint says of its run: whether its memory is corrected."""
 
 
 class Course:
@@ -63,6 +66,7 @@ class Course:
         events: what happens to clients, for a file.
         reader: of their answers.
         held: which parameters they have, where messages are compressed; else None.
+        before: which of them have the iterate before, where they report there too; else None.
         summing: the sums of masked directions, where they are; else None.
         run: what the server keeps.
         cycles: those of a run that chooses for itself; else None.
@@ -106,6 +110,8 @@ class Course:
         self.settings = settings = replace(settings, memory=self._memory(settings, chosen))
         self.clients = RemoteClients(self.grid, self.roster, settings, self.events)
         statistics = self._statistics()
+        corrected = isinstance(settings.memory, Memory) and settings.memory.corrected
+        self.before = BeforeAtClients() if corrected else None
         jumps = self.roster.stands_in
         method = (
             self._template(rule, params, rounds, jumps=jumps) if chosen else as_in_paper(rule, len(self.roster.names))
@@ -120,6 +126,7 @@ class Course:
             self.run.dtype,
             settings,
             self.events,
+            self.clients.spent,
             None if way is None else way.up,
         )
         self.summing: Summing | None = None
@@ -154,6 +161,7 @@ class Course:
             "jax": jax.__version__,
             **({} if statistics is None else {"statistics": str(statistics)}),
             **({} if settings.secure is None else {"secure": str(settings.secure)}),
+            **({CORRECTED: "yes"} if corrected else {}),
             **clients_identity,
         }
         if not self._go_on() and self.cycles is not None:
@@ -178,11 +186,34 @@ class Course:
     def _memory(self, settings: StrategySettings, chosen: bool) -> Memory | None:
         """How the server remembers: as told, or where not everyone takes part in a run that chooses for itself."""
         if not isinstance(settings.memory, str):
+            if settings.memory is not None and settings.memory.corrected:
+                self._check_report_again()
             return settings.memory
         careful = chosen or self._asked.robust is not None
-        if not careful or self._everyone(settings) or settings.pooled is not None:
+        if not careful or settings.pooled is not None:
+            return None
+        if chosen and self._corrects(settings):
+            return Memory(corrected=True)
+        if self._everyone(settings):
             return None
         return Memory(smoothing=0.0 if self.roster.tells_all else SMOOTHING)
+
+    def _corrects(self, settings: StrategySettings) -> bool:
+        """Whether memory is corrected where that is chosen; a run that goes on remembers as it began to."""
+        kept = settings.checkpoints
+        if kept is not None and kept.said("rule") is not None:
+            return kept.said(CORRECTED) is not None
+        trusting = self._asked.robust is None
+        return trusting and not self.roster.tells_all and not self.roster.reporting_once
+
+    def _check_report_again(self) -> None:
+        """Raise where clients met so far cannot report at two iterates."""
+        if once := self.roster.reporting_once:
+            raise ValueError(
+                f"memory must not be corrected where clients report at one iterate only, as {few_of(once)} do: private "
+                "ones, for which a second value would be a second release, networks with running means, clients of "
+                "one's own without reports_again, or of an older softswitch; Memory(smoothing=…) goes with all"
+            )
 
     def _statistics(self) -> int | None:
         """How many statistics a client's pooled constraint has, where the server is to remember them; else None."""
@@ -210,6 +241,7 @@ class Course:
         told = json.loads(there.journal) if there.journal else {}
         if "memory" in told:
             self.run.smooth_by(told["memory"])
+        self.clients.spent.go_on(told.get("spent", {}))
         if cycles is not None:
             cycles.go_on(there.best, told["cycles"], gone)
             self.run.begun_at = cycles.done
@@ -275,6 +307,8 @@ class Course:
         memory, told = self.settings.memory, dict[str, Any]()
         if isinstance(memory, Memory):
             told["memory"] = self.run.smoothing
+        if spent := self.clients.spent.journal():
+            told["spent"] = spent
         if self.cycles is None and self.run.rule is not self._asked:
             told["numbers"] = self.run.numbers
         return told

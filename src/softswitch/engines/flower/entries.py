@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.clients.evaluation import Overview
-from softswitch.method.memory import Remembered
 from softswitch.method.messages import Decision, Reports
+from softswitch.method.remembering import Remembered
 from softswitch.method.round import sound
 from softswitch.results.record import Record, RecordedClients
 from softswitch.support.bit_packing import in_two_parts
@@ -35,6 +35,7 @@ def entry(
     rows: tuple[int, int],
     believed: Reports | None = None,
     traffic: tuple[int, int] | None = None,
+    epsilon: np.ndarray | None = None,
 ) -> Record:
     """One round as a record of length 1.
 
@@ -47,6 +48,7 @@ def entry(
         rows: on how many rows the reports were computed, and on how many a gradient.
         believed: the reports within what others say, where clients may lie; None: all are believed.
         traffic: how many bytes went up and down, where messages are compressed; else None.
+        epsilon: ε that each says it has spent, NaN where it says nothing; None: nobody does.
     """
     objective, constraint, mask = (np.asarray(part) for part in (reports.objective, reports.constraint, reports.mask))
     heard = np.where(mask, objective, -np.inf), np.where(mask[:, None], constraint, -np.inf)
@@ -63,6 +65,7 @@ def entry(
         np.where(mask[:, None], constraint, np.nan).astype(objective.dtype),
         {},
         fates.astype(np.int32),
+        np.full(len(clients), np.nan) if epsilon is None else epsilon,
     )
     parts: dict[str, Any] = {
         "objective": heard[0].max(initial=-np.inf).astype(objective.dtype),
@@ -91,6 +94,11 @@ def with_memory(record: Record, remembered: Remembered | None, k: int) -> Record
     return record._replace(unheard=unheard, oldest=oldest)
 
 
+def with_stage(record: Record, measure: Any) -> Record:
+    """A round's entry with the measure of the stage that it ended, where there are stages."""
+    return record if measure is None else record._replace(stationarity=np.asarray(measure)[None])  # type: ignore[arg-type]
+
+
 def joined(before: Record, after: Record) -> Record:
     """Two stretches of rounds as one; the narrower gets empty places."""
 
@@ -98,7 +106,7 @@ def joined(before: Record, after: Record) -> Record:
         return int(record.clients.clients.shape[1])
 
     def widened(record: Any, to: int) -> Record:
-        clients, objective, constraint, metrics, fates = record.clients
+        clients, objective, constraint, metrics, fates, epsilon = record.clients
         if clients.shape[1] == to:  # nearly always: the whole history is not copied once more
             return record
         more = [(0, 0), (0, to - clients.shape[1])]
@@ -108,6 +116,7 @@ def joined(before: Record, after: Record) -> Record:
             np.pad(constraint, [*more, (0, 0)], constant_values=np.nan),
             metrics,
             np.pad(fates, more),
+            np.pad(epsilon, more, constant_values=np.nan),
         )
         widened: Record = record._replace(clients=wide)
         return widened

@@ -90,6 +90,7 @@ class JaxClient:
         self.gradient_rows = first.update_batching.width
         self.constraints = first.constraints
         self.stands_in = first.stands_in
+        self.reports_again = True
         self.classes = RowClasses.told(
             strata if classes is None else classes,
             held_out_classes,

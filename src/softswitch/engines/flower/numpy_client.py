@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from softswitch.clients.own_batches import batches_of, drawn
+from softswitch.clients.private.numpy_sums import clipped_total
 from softswitch.clients.taking_part import BatchSize, ValueBatchSize
 from softswitch.engines.flower.local import Task, given_or_own
 from softswitch.engines.flower.members.row_classes import Classes, RowClasses, least_in_a_batch, part_of
-from softswitch.engines.flower.private.row_gradients import clipped_total
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, intervals_by_rows, others
 from softswitch.method.messages import LocalLoss
@@ -75,6 +75,7 @@ class NumpyClient:
             checks.function("constraint_stand_in", constraint_stand_in, "(params, batch) -> (value, gradient)")
         self._objective, self._constraint, self._stand_in = objective, constraint, constraint_stand_in
         self.stands_in = constraint_stand_in is not None
+        self.reports_again = True
         self._data, self.rows = _columns("data", data)
         self._held_out: Arrays | None = None
         self.held_out_rows = 0

@@ -16,12 +16,15 @@ from softswitch.engines.flower.client_app import clipped
 from softswitch.engines.flower.compressed.codes import checked_direction
 from softswitch.engines.flower.entries import no_reports
 from softswitch.engines.flower.exchange import Lost
+from softswitch.engines.flower.iterate_before import EARLIER
 from softswitch.engines.flower.members.value_limits import ValueLimits
+from softswitch.engines.flower.private.told_spending import ToldSpending
 from softswitch.engines.flower.roster import Roster
 from softswitch.engines.flower.secure.sum_terms import key_in
 from softswitch.engines.flower.secure.summing import MaskedPart
 from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.method.compressors import Compressor
+from softswitch.method.memory import Memory
 from softswitch.method.messages import Reports
 from softswitch.results.history import Fate
 from softswitch.runs.events import EventLog
@@ -64,6 +67,7 @@ class Reader:
         silent: the clients of whom nothing came in the present round,
         answered: and those who answered something.
         masked: reads a direction under masks, where they are masked; else None.
+        epsilon: what those asked in the present round say they have spent, by place; NaN where one says nothing.
     """
 
     def __init__(
@@ -75,8 +79,10 @@ class Reader:
         dtype: np.dtype,
         settings: StrategySettings,
         events: EventLog,
+        spent: ToldSpending,
         up: Compressor | None = None,
     ) -> None:
+        self._spent, self.epsilon = spent, np.zeros(0)
         self._up = up
         self.masked: Callable[[RecordDict], MaskedPart] | None = None
         self._roster = roster
@@ -93,6 +99,7 @@ class Reader:
         self._pooled = settings.pooled
         self._statistics = settings.statistics if statistics is None else statistics
         self._keeps_sums = statistics is not None
+        self._again = isinstance(settings.memory, Memory) and settings.memory.corrected
 
     def reports(self, k: int, clients: list[int], answers: Sequence[Message | Lost]) -> tuple[Reports, np.ndarray]:
         """The reports of those asked, and the fate of each.
@@ -102,17 +109,23 @@ class Reader:
         nobody = no_reports(len(clients), self._constraints, self._dtype, self._pooled is not None)
         objective, constraint, mask = (np.array(part) for part in (nobody.objective, nobody.constraint, nobody.mask))
         fates, sums = np.zeros(len(clients), np.int32), {}
-        self.silent, self.answered = set(), set()
+        earlier = dict[int, wire.Values]()
+        self.silent, self.answered, self.epsilon = set(), set(), np.full(len(clients), np.nan)
         if self._pooled is not None and not self._statistics:
             self._statistics = _most_statistics(answers)
         for place, (index, answer) in enumerate(zip(clients, answers, strict=True)):
-            values = self._usable(k, index, answer, place, fates, (Fate.NO_REPORT, Fate.BAD_REPORT), self._values)
-            if values is None:
+            both = self._usable(k, index, answer, place, fates, (Fate.NO_REPORT, Fate.BAD_REPORT), self._told)
+            if both is None:
                 continue
+            values, before = both
+            if before is not None:
+                earlier[place] = before
             objective[place], constraint[place], mask[place] = values.objective, values.constraint, True
             if values.statistics is not None:
                 sums[place] = self._roster.rows(index) * np.asarray(values.statistics)
         reports = Reports(jnp.asarray(objective), jnp.asarray(constraint), nobody.pooled, jnp.asarray(mask))
+        if self._again:
+            reports = reports._replace(earlier=self._earlier(clients, earlier))
         if self._keeps_sums:
             each = np.zeros((len(clients), self._statistics or 0), self._dtype)
             for place, own in sums.items():
@@ -167,6 +180,8 @@ class Reader:
             if (why := wire.refused(answer.content)) is not None:
                 raise _Said(why)
             found = read(answer.content)
+            if (spent := self._spent.note(name, answer.content)) is not None:
+                self.epsilon[place] = spent
         except Lost as lost:
             fates[place] = otherwise[0]
             if lost.silent:
@@ -187,10 +202,26 @@ class Reader:
         self.answered.add(index)
         return found if fates[place] == Fate.COUNTED else None
 
-    def _values(self, content: RecordDict) -> wire.Values:
+    def _earlier(self, clients: list[int], told: Mapping[int, wire.Values]) -> tuple[Any, Any, Any]:
+        """What clients tell of the iterate before, by their places; NaN for one that tells nothing of it."""
+        objective = np.full(len(clients), np.nan, self._dtype)
+        constraint = np.full((len(clients), self._constraints), np.nan, self._dtype)
+        sums = np.full((len(clients), self._statistics or 0), np.nan, self._dtype) if self._keeps_sums else None
+        for place, values in told.items():
+            objective[place], constraint[place] = values.objective, values.constraint
+            if sums is not None and values.statistics is not None:
+                sums[place] = self._roster.rows(clients[place]) * np.asarray(values.statistics)
+        return jnp.asarray(objective), jnp.asarray(constraint), None if sums is None else jnp.asarray(sums)
+
+    def _told(self, content: RecordDict) -> tuple[wire.Values, wire.Values | None]:
+        """A client's report, and what its batch gave at the iterate before, where that is asked for and it has it."""
         if self.masked is not None:
             key_in(content)  # refuses one that cannot take part in the second exchange
-        values = wire.checked_values(content, self._constraints, self._pooled is not None, self._largest)
+        both = self._again and EARLIER in content
+        return self._values(content, wire.VALUES), self._values(content, EARLIER) if both else None
+
+    def _values(self, content: RecordDict, name: str) -> wire.Values:
+        values = wire.checked_values(content, self._constraints, self._pooled is not None, self._largest, name)
         if values.statistics is not None and self._statistics is None:
             raise wire.Unacceptable("clients differ in how many statistics they report; set statistics")
         if values.statistics is not None and len(values.statistics) != self._statistics:

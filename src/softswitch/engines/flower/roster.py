@@ -115,6 +115,12 @@ class Roster:
         met = [client for client in self.clients if client is not None]
         return bool(met) and all(client.stands_in for client in met)
 
+    @property
+    def reporting_once(self) -> list[str]:
+        """The names of those met so far who cannot report at two iterates on the same batch."""
+        met = zip(self.names, self.clients, strict=True)
+        return [name for name, client in met if client is not None and not client.reports_again]
+
     def cost(self, index: int) -> tuple[int, int]:
         """On how many rows it computes a report, and on how many a gradient."""
         client = self.clients[index]

@@ -18,33 +18,29 @@ from softswitch.clients.sampling import choose_clients, words_to_choose
 from softswitch.engines.between_cycles import numbers_of
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.compressed import codes
-from softswitch.engines.flower.entries import entry, joined, no_reports, with_memory
+from softswitch.engines.flower.entries import entry, joined, no_reports, with_memory, with_stage
 from softswitch.engines.flower.members.leaving_out import without
 from softswitch.engines.flower.reading import put_together
 from softswitch.engines.flower.secure.summing import Summed
 from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.engines.flower.wire import Arrays
 from softswitch.method import robust
+from softswitch.method.asking import ask, order_of_pass, rounds_a_pass, stand_for, turn
 from softswitch.method.at_clients import Compression
 from softswitch.method.consistency import compared, elsewhere
 from softswitch.method.consistency import widened as more_compared
-from softswitch.method.memory import (
-    Memory,
-    Places,
-    Remembered,
-    as_remembered,
-    ask,
-    decide,
-    hear,
-    nothing_remembered,
-    order_of_pass,
-    rounds_a_pass,
-    stand_for,
-    turn,
-    widened,
-)
+from softswitch.method.memory import Memory, Places
 from softswitch.method.messages import Decision, Reports
-from softswitch.method.round import State, advance, first_to_average, start, surviving_weights
+from softswitch.method.remembering import Remembered, as_remembered, decide, hear, nothing_remembered, widened
+from softswitch.method.round import (
+    State,
+    advance,
+    first_to_average,
+    stage_ended,
+    start,
+    surviving_weights,
+    with_extra,
+)
 from softswitch.method.rules import Rule
 from softswitch.method.weight_cap import capped
 from softswitch.problem.domains import as_argument
@@ -78,7 +74,8 @@ def _choose(key: jax.Array, k: Any, clients: int, size: int) -> jax.Array:
 def _ask(key: jax.Array, k: Any, remembered: Remembered, connected: jax.Array, places: Places, rest: Any) -> jax.Array:
     """Whom to ask of those connected; with all connected these are the compiled engine's."""
     order = order_of_pass(key, k // rounds_a_pass(len(connected), places), len(connected))
-    return connected[ask(some(remembered, connected), turn(order, k, places), places, k, rest)]
+    there = some(remembered._replace(forecasts=None), connected)
+    return connected[ask(there, turn(order, k, places), places, k, rest)]
 
 
 class RunState:
@@ -120,7 +117,9 @@ class RunState:
         memory = settings.memory
         assert not isinstance(memory, str)  # whether it remembers is decided by now
         self._memory: Memory | None = memory
-        nothing = None if self._memory is None else nothing_remembered(0, constraints, statistics, self.dtype)
+        nothing = None
+        if memory is not None:
+            nothing = nothing_remembered(0, constraints, statistics, self.dtype, corrected=memory.corrected)
         self.state: State = self._started(params, self.rule, nothing)
         self.direction_size: float | None = None
         self._heard: Remembered | None = None  # between the two exchanges of a round
@@ -160,6 +159,7 @@ class RunState:
         nobody = no_reports(1, self.constraints, self.dtype, self._pooled is not None)
         traffic = None if self.compression is None else (0, 0)
         record = entry([0], np.zeros(1, int), nobody, None, Overview.nothing(), (0, 0), traffic=traffic)
+        record = with_stage(record, stage_ended(self.state, self.state))
         return self.state, with_memory(record, self.state.memory, 0)
 
     def program(self) -> str:
@@ -270,6 +270,7 @@ class RunState:
         self._heard = None
         if int(np.asarray(reports.mask).sum()) < self._min_clients or bool(reports.void):
             return None
+        reports = with_extra(self.state, self.rule, reports)
         if self._memory is None:
             return self._within_cap(reports, *_decide(self.rule, self.state.rule, reports))
         reports = reports._replace(stand_for=self._stand_for)
@@ -302,6 +303,7 @@ class RunState:
         full: Overview,
         rows: tuple[int, int],
         traffic: tuple[int, int] | None = None,
+        epsilon: np.ndarray | None = None,
     ) -> Record:
         """End the round: step along the survivors' directions, or leave all as it is where too few survived.
 
@@ -315,7 +317,9 @@ class RunState:
             full: F and G on all data, where it was looked at.
             rows: on how many rows the reports were computed, and on how many a gradient.
             traffic: how many bytes went up and down, where messages are compressed.
+            epsilon: ε that each says it has spent, NaN where it says nothing; None: nobody does.
         """
+        reports = with_extra(self.state, self.rule, reports)
         weighed, believed = reports, reports
         if self.rule.robust is not None:
             believed = _trimmed(reports, self.rule.robust)
@@ -332,7 +336,7 @@ class RunState:
         if decided is None or direction is None:
             fates[fates == Fate.COUNTED] = Fate.VOID
             nobody = no_reports(len(clients), self.constraints, self.dtype, self._pooled is not None)
-            record = entry(clients, fates, nobody, None, full, rows, traffic=traffic)
+            record = entry(clients, fates, nobody, None, full, rows, traffic=traffic, epsilon=epsilon)
             state, void, change = self.state, self.void_in_a_row + 1, None
         else:
             decision, rule_state = decided
@@ -354,8 +358,9 @@ class RunState:
             if together is not None and not isinstance(directions, Summed):
                 state = self._compared(state, clients, reports, decision, directions, together)
             state, change = self._as_clients_have(state)
-            record = entry(clients, fates, reports, decision, full, rows, believed, traffic)
+            record = entry(clients, fates, reports, decision, full, rows, believed, traffic, epsilon)
         record = with_memory(record, state.memory, self.done)
+        record = with_stage(record, stage_ended(self.state, state))
         so_far = record if self.record is None else joined(self.record, record)
         # All at once: Ctrl-C leaves a round done or not done.
         self.state, self.record, self.done, self.void_in_a_row = state, so_far, self.done + 1, void
@@ -460,4 +465,7 @@ def _as_told(remembered: Remembered, done: int, objective: np.ndarray, constrain
         heard_at=jnp.where(told, jnp.int32(done), remembered.heard_at),
         times=remembered.times + told,
         travelled_at=jnp.where(told, remembered.travelled, remembered.travelled_at),
+        forecasts=None
+        if remembered.forecasts is None
+        else remembered.forecasts.told(jnp.asarray(np.column_stack([objective, constraint])), told),
     )

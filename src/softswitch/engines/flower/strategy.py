@@ -25,6 +25,7 @@ from softswitch.engines.flower.compressed.codes import bytes_in
 from softswitch.engines.flower.compressed.held_params import needs_params
 from softswitch.engines.flower.course import Course
 from softswitch.engines.flower.exchange import Lost, exchange
+from softswitch.engines.flower.iterate_before import BEFORE
 from softswitch.engines.flower.remote import RemoteClients
 from softswitch.engines.flower.secure.summing import Summed
 from softswitch.engines.flower.strategy_settings import StrategySettings, with_changes
@@ -197,6 +198,9 @@ class SwitchingStrategy(Strategy):
         if settings.eval_every and k % settings.eval_every == 0:
             full = _overview(self.rule, course.clients.judge_now(run.state.params))
         task: dict[str, Any] = {wire.PARAMS: arrays, wire.SETTINGS: self._round_settings()}
+        if course.before is not None:
+            course.before.begin(*(jax.tree.map(np.asarray, one) for one in (run.state.params, run.state.before)))
+            task[wire.SETTINGS][BEFORE] = course.before.digest
         answers = self._first_exchange(grid, asked, RecordDict(task))
         reports, fates = course.reader.reports(k, asked, answers)
         decided = run.decide(asked, reports)
@@ -224,22 +228,29 @@ class SwitchingStrategy(Strategy):
     def _first_exchange(self, grid: Grid, asked: list[int], content: RecordDict) -> list[Message | Lost]:
         """What those asked answer; where messages are compressed, whoever lacks parameters is asked again with them."""
         course, limit = self._course, self._course.settings.report_timeout
-        nodes, held, run = course.roster.connected, course.held, course.run
+        nodes, held, run, before = course.roster.connected, course.held, course.run, course.before
         if held is None:
-            messages = [self._message(content, nodes[i], wire.REPORT, limit) for i in asked]
-            return exchange(grid, messages, limit, course.settings.enough(len(messages)))
+            own = [content if before is None else before.beside(i, content) for i in asked]
+            messages = [self._message(told, nodes[i], wire.REPORT, limit) for i, told in zip(asked, own, strict=True)]
+            answers = exchange(grid, messages, limit, course.settings.enough(len(messages)))
+            if before is not None:
+                for i, answer in zip(asked, answers, strict=True):
+                    before.heard(i, answer)
+            return answers
         settings = wire.settings_of(content, wire.SETTINGS)
         params = wire.from_record(content[wire.PARAMS])
         held.begin(params)
 
         def ask(places: list[int]) -> list[Message | Lost]:
-            own = [held.content(asked[i], params, settings, run.begun_at) for i in places]
+            own = [held.content(asked[i], params, settings, run.begun_at, before) for i in places]
             sent = [
                 self._message(told, nodes[asked[i]], wire.REPORT, limit) for i, told in zip(places, own, strict=True)
             ]
             found = exchange(grid, sent, limit, course.settings.enough(len(sent)))
             for i, answer in zip(places, found, strict=True):
                 held.heard(asked[i], answer)
+                if before is not None:
+                    before.heard(asked[i], answer)
             return found
 
         answers = ask(list(range(len(asked))))
@@ -259,12 +270,17 @@ class SwitchingStrategy(Strategy):
         course.roster.after_round(k, course.reader.silent, course.reader.answered)
         reported = np.flatnonzero(np.asarray(now.reports.mask)).tolist()
         costs = [course.roster.cost(now.clients[place]) for place in reported]
-        rows = sum(values for values, _ in costs), sum(gradients for _, gradients in costs)
+        times = _reports_made(now.reports)[reported]
+        rows = (
+            int(sum(many * values for many, (values, _) in zip(times, costs, strict=True))),
+            sum(gradients for _, gradients in costs),
+        )
         held, traffic = course.held, None
         if held is not None:
             up = (answer.content.get(wire.DIRECTION) for answer in course.grid.answers if isinstance(answer, Message))
             traffic = sum(map(bytes_in, up)) if now.updating else 0, held.down
-        record = run.apply(now.clients, fates, now.reports, now.decided, directions, now.full, rows, traffic)
+        spent = course.reader.epsilon
+        record = run.apply(now.clients, fates, now.reports, now.decided, directions, now.full, rows, traffic, spent)
         if held is not None:
             held.after_round(k, now.clients, fates, run.change, run.state.params)
         if run.void_in_a_row:
@@ -337,6 +353,12 @@ def _enough_for(liars: int, settings: StrategySettings) -> StrategySettings:
             f"robust={liars} needs at least {least} clients in every round, but {len(settings.expected)} may take part"
         )
     return replace(settings, min_clients=max(settings.min_clients, least), robust=liars)
+
+
+def _reports_made(reports: Reports) -> np.ndarray:
+    """How many reports each client made: two where it told of the iterate before as well."""
+    once = np.ones(len(reports.mask), int)
+    return once if reports.earlier is None else once + ~np.isnan(np.asarray(reports.earlier[0]))
 
 
 def _overview(rule: Rule, judged: Judged) -> Overview:

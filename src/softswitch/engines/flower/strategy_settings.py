@@ -61,7 +61,8 @@ class StrategySettings:
         callbacks: each is called with a ``Chunk`` after every round; one that returns anything true ends the run.
         checkpoints: keep the run's standing in a folder, and go on from where it stands there.
         memory: let the server remember every client's reports, by its name; ``Memory()``. None is the paper's method.
-            "auto": where the rule has no step size and not everyone takes part.
+            "auto": where the rule has no step size and not everyone takes part, or reports are of some rows only and
+            all clients can make them at two iterates, for a memory that is corrected.
         robust: how many clients may lie without ruining the others, in place of the rule's own ``robust``; at least
             2·robust + 1 must then report in a round for it to count. None: as the rule has it.
         secure: let clients mask their directions, so that the server sees their sum only; ``SecureAggregation()``. It
@@ -140,11 +141,6 @@ class StrategySettings:
             checks.expect("checkpoints", self.checkpoints, Checkpoints)
         if self.memory not in (None, "auto"):
             checks.expect("memory", self.memory, Memory)
-            if isinstance(self.memory, Memory) and self.memory.corrected:
-                raise ValueError(
-                    "memory must not be corrected over a network, where clients report at one iterate only, but is "
-                    f"{self.memory}; Memory(smoothing=…) takes noise out of reports"
-                )
         if self.pooled is not None:
             checks.function("pooled", self.pooled, "(summed statistics) -> scalar or vector")
         for name in ("names", "exclude"):

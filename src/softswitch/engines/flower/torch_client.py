@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from copy import copy
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,18 +15,17 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from softswitch.clients.own_batches import Batches, batches_of
 from softswitch.clients.taking_part import BatchSize, ValueBatchSize
 from softswitch.clients.torch_modules.module_functions import Function, ModuleFunctions, Optimizer
+from softswitch.clients.torch_modules.row_by_row import clipped_gradients, mixes_rows, row_values
+from softswitch.clients.torch_modules.running_means import RunningMeans
 from softswitch.clients.torch_modules.torch_rows import TorchRows, seeded
 from softswitch.engines.flower.local import Refused, Task, given_or_own
 from softswitch.engines.flower.members.row_classes import Classes, RowClasses, least_in_a_batch
-from softswitch.engines.flower.private.row_gradients import clipped_total
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.engines.torch_certificate import module_intervals
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
 from softswitch.method.messages import LocalLoss
 from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Interval
-
-Made = TypeVar("Made")
 
 
 class TorchClient:
@@ -85,6 +84,7 @@ class TorchClient:
         self._rows = TorchRows("data", data, device)
         self._held_out = None if held_out is None else TorchRows("held_out", held_out, device)
         self.stands_in = constraint_stand_in is not None
+        self.reports_again = not RunningMeans(self._functions)  # these go on from round to round
         self.name = str(name)
         self.rows = len(self._rows)
         self.held_out_rows = 0 if self._held_out is None else len(self._held_out)
@@ -165,6 +165,11 @@ class TorchClient:
         """Of f and then g on a row, as far as they are known."""
         return self._ranges
 
+    @property
+    def mixes_rows(self) -> str | None:
+        """Why what a row tells depends on other rows; None where it does not."""
+        return mixes_rows(self._functions.module)
+
     def row_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
         """f and then g on single rows."""
         return self._by_rows(params, self._rows, rows)
@@ -176,28 +181,10 @@ class TorchClient:
 
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
         """The sum of the gradients of <mix, (f, g)> on single rows, none longer than ``clip``."""
-        self._functions.load(params)
-        loss = LocalLoss(float(mix[0]), mix[1:], 0.0, 0.0)  # type: ignore[arg-type]
-        each = self._alone(lambda batch: self._functions.direction([batch], loss, 1, 0.0), self._rows, rows)
-        return clipped_total(
-            ({name: part.double().cpu().numpy() for name, part in found.items()} for found in each), params, clip
-        )
+        return clipped_gradients(self._functions, params, self._rows, rows, mix, clip)
 
     def _by_rows(self, params: Arrays, data: TorchRows, rows: np.ndarray) -> np.ndarray:
-        self._functions.load(params)
-        told = list(self._alone(self._functions.values, data, rows))
-        return np.array(told).reshape(len(rows), 1 + self.constraints)
-
-    def _alone(self, compute: Callable[[Any], Made], data: TorchRows, rows: np.ndarray) -> Iterator[Made]:
-        """What is computed on each row by itself: what one row leaves in running means is not there for the next."""
-        buffers = list(self._functions.module.buffers())
-        before = [buffer.detach().clone() for buffer in buffers]
-        for row in rows:
-            try:
-                yield compute(data.take(np.array([row])))
-            finally:
-                for buffer, kept in zip(buffers, before, strict=True):
-                    buffer.copy_(kept)
+        return row_values(self._functions, params, data, rows).reshape(len(rows), 1 + self.constraints)
 
     def _drawn(self, task: Task, purpose: int) -> Generator[Any]:
         """Batches without end, from the run's seed, the client's name and the round alone."""

@@ -172,9 +172,11 @@ def values_record(values: Values) -> MetricRecord:
     return MetricRecord(told)
 
 
-def checked_values(content: RecordDict, constraints: int, statistics: bool, largest: float) -> Values:
+def checked_values(
+    content: RecordDict, constraints: int, statistics: bool, largest: float, name: str = VALUES
+) -> Values:
     """A client's report, or raise: numbers that are finite and not absurd, or −∞ for what it does not have."""
-    told = content.get(VALUES)
+    told = content.get(name)
     if not isinstance(told, MetricRecord):
         raise Unacceptable("there is no report")
     objective, constraint = numbers(told, "objective"), numbers(told, "constraint")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.clients.private.private_oracle import PrivateOracle
+from softswitch.clients.private.tells_with_noise import TellsWithNoise
 from softswitch.engines.choice import SMOOTHING
 from softswitch.engines.completing import as_in_paper
 from softswitch.engines.request import RunSettings
@@ -51,7 +51,7 @@ def _left_by(memory: Memory | None) -> float:
     return math.sqrt((1 - smoothing) / (1 + smoothing))
 
 
-def private_rule(rule: Rule, oracle: PrivateOracle, settings: RunSettings) -> Rule:
+def private_rule(rule: Rule, oracle: TellsWithNoise, settings: RunSettings) -> Rule:
     """The rule with nothing left out.
 
     Args:

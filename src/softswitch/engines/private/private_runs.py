@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
 from softswitch.clients.losses import Losses
 from softswitch.clients.private.privacy_account import PrivacyAccount
 from softswitch.clients.private.private_draws import capacity_for
-from softswitch.clients.private.private_oracle import NoiseDeviations, PrivateOracle
+from softswitch.clients.private.private_oracle import PrivateOracle
 from softswitch.clients.private.record_privacy import RecordPrivacy
 from softswitch.clients.private.releases import TOO_FEW, Drawing, NoiseLevels, Releases, rows_taken
+from softswitch.clients.private.tells_with_noise import NoiseDeviations, TellsWithNoise
 from softswitch.clients.slices import slice_size
 from softswitch.clients.taking_part import TakingPart, participants_of
 from softswitch.engines.loop import run
 from softswitch.engines.private.private_choice import private_rule, private_settings
-from softswitch.engines.request import request_of
+from softswitch.engines.request import RunSettings, request_of
 from softswitch.guarantees.privacy.accountant import epsilon_of, levels_for, rounds_within
 from softswitch.guarantees.privacy.row_means import concerned_rows
 from softswitch.guarantees.privacy.spending import spent_by_rounds, with_spending
@@ -31,6 +33,7 @@ from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import each_range, ends
 from softswitch.results.finding import Finding
 from softswitch.results.result import Result
+from softswitch.runs.checkpoints import Checkpoints
 from softswitch.runs.watching import Callback, ProgressBar
 from softswitch.support import checks
 
@@ -45,13 +48,15 @@ class PrivatePlan(NamedTuple):
         privacy: the settings.
         drawings: how each client draws rows.
         levels: how much noise there is.
-        rounds: how many the budget allows, of those asked for.
+        settings: of the run, with as many rounds as the budget allows,
+        asked_for: of so many.
     """
 
     privacy: RecordPrivacy
     drawings: tuple[Drawing, ...]
     levels: NoiseLevels
-    rounds: int
+    settings: RunSettings
+    asked_for: int
 
 
 def solve_privately(
@@ -64,6 +69,7 @@ def solve_privately(
     seed: int,
     callbacks: Sequence[Callback],
     progress: bool | None,
+    checkpoints: Checkpoints | None = None,
 ) -> Result:
     """Solve with clients whose rows stay private.
 
@@ -77,20 +83,62 @@ def solve_privately(
         seed: of all random choices.
         callbacks: called after every chunk of rounds.
         progress: whether to show a progress bar.
+        checkpoints: where the run is kept. The same noise comes of the same seed, so that rounds that are played again
+            after a kill tell nothing more; an answer is judged at the end only.
     """
+    return planned_run(problem, clients, rule, privacy, how, told, seed, callbacks, progress, checkpoints)[0]
+
+
+def planned_run(
+    problem: Problem,
+    clients: ClientData,
+    rule: Rule,
+    privacy: RecordPrivacy,
+    how: TakingPart,
+    told: Mapping[str, Any],
+    seed: int,
+    callbacks: Sequence[Callback],
+    progress: bool | None,
+    checkpoints: Checkpoints | None = None,
+) -> tuple[Result, PrivatePlan]:
+    """As ``solve_privately``, which says what the arguments are; and what was settled before the run."""
     counts = concerned_rows(problem, clients)
-    settings = private_settings(told)
-    plan = _planned(privacy, clients, settings.rounds, how.local_steps)
-    settings = replace(settings, rounds=plan.rounds)
+    plan = planned(privacy, clients.sizes, private_settings(told), how.local_steps)
     oracle = private_oracle(problem, clients, plan, how, counts, seed)
-    rule = private_rule(rule, oracle, settings)
     federation = Federation(oracle, problem.start, clients.names, problem.domain)
-    asked = request_of(federation, (rule,), settings)
-    with ProgressBar(asked.rounds, progress) as bar:
-        result = run(asked, rule, seed, (bar, *callbacks))
-    charged = _charged(result, oracle, plan, int(told["rounds"] or 0))
+    charged = run_planned(federation, rule, plan, seed, callbacks, progress, checkpoints)
     clipped = _clipped(problem, privacy, oracle.constraints)
-    return replace(charged, diagnosis=(*charged.diagnosis, *clipped))
+    return replace(charged, diagnosis=(*charged.diagnosis, *clipped)), plan
+
+
+def run_planned(
+    federation: Federation,
+    rule: Rule,
+    plan: PrivatePlan,
+    seed: int,
+    callbacks: Sequence[Callback],
+    progress: bool | None,
+    checkpoints: Checkpoints | None,
+) -> Result:
+    """Run what is settled, and charge it.
+
+    Args:
+        federation: private clients, and the start.
+        rule: the method, as it was given.
+        plan: what is settled.
+        seed: of all random choices.
+        callbacks: called after every chunk of rounds.
+        progress: whether to show a progress bar.
+        checkpoints: where the run is kept; None: nowhere.
+    """
+    oracle = federation.oracle
+    assert isinstance(oracle, TellsWithNoise)
+    rule = private_rule(rule, oracle, plan.settings)
+    known_by = f"{plan.privacy} for {plan.asked_for} rounds"
+    asked = request_of(federation, (rule,), plan.settings, privacy=known_by)
+    with ProgressBar(asked.rounds, progress) as bar:
+        result = run(asked, rule, seed, (bar, *callbacks), checkpoints)
+    return _charged(result, oracle, plan)
 
 
 def _clipped(problem: Problem, privacy: RecordPrivacy, constraints: int) -> list[Finding]:
@@ -109,13 +157,19 @@ def _clipped(problem: Problem, privacy: RecordPrivacy, constraints: int) -> list
     ]
 
 
-def _planned(privacy: RecordPrivacy, clients: ClientData, rounds: int, local_steps: int) -> PrivatePlan:
+def planned(privacy: RecordPrivacy, sizes: Iterable[int], settings: RunSettings, local_steps: int) -> PrivatePlan:
     """Noise for all rounds asked for, and how many of them a budget allows: each client may be asked in each.
 
     All clients have the same noise: that of the one whose drawing costs most.
+
+    Args:
+        privacy: the settings of privacy,
+        settings: and of the run.
+        sizes: how many rows each client has.
+        local_steps: E.
     """
-    drawings = tuple(Drawing.of(privacy, int(rows)) for rows in clients.sizes)
-    worst = max(drawings, key=lambda one: one.taken / max(1, one.rows))
+    drawings, rounds = tuple(Drawing.of(privacy, int(rows)) for rows in sizes), settings.rounds
+    worst = dearest(drawings)
     levels = levels_for(privacy, Releases.planned(privacy, rounds, local_steps), worst)
     within = rounds_within(privacy, levels, worst, rounds, local_steps)
     if not within:
@@ -123,7 +177,16 @@ def _planned(privacy: RecordPrivacy, clients: ClientData, rounds: int, local_ste
             f"epsilon = {privacy.epsilon:g} does not allow a single round with noise = {levels.step:.3g}: raise the "
             "noise, or leave it out, and it is found"
         )
-    return PrivatePlan(privacy, drawings, levels, within)
+    return PrivatePlan(privacy, drawings, levels, replace(settings, rounds=within), rounds)
+
+
+def dearest(drawings: Sequence[Drawing]) -> Drawing:
+    """The drawing that costs most: that of the largest share of rows.
+
+    Args:
+        drawings: one a client.
+    """
+    return max(drawings, key=lambda one: one.taken / max(1, one.rows))
 
 
 def private_oracle(
@@ -141,11 +204,7 @@ def private_oracle(
     """
     privacy, levels = plan.privacy, plan.levels
     key = jax.random.key(seed)
-    if not privacy.public_sizes:
-        deviation = levels.sizes * np.sqrt(counts.shape[1])  # one row may concern all functions
-        noise = np.asarray(jax.random.normal(jax.random.fold_in(key, FOR_SIZES), counts.shape))
-        counts = counts + deviation * noise
-        counts = np.where(counts > TOO_FEW * deviation, counts, 0)
+    counts = told_sizes(plan, counts, key)
     width, participants = int(clients.sizes.max()), participants_of(how.participation, len(clients))
     taken = np.array([rows_taken(privacy.rate, int(rows)) for rows in clients.sizes])
     fixed, everything = privacy.sampling == "fixed", privacy.rate == 1
@@ -178,7 +237,22 @@ def private_oracle(
     )
 
 
-def _charged(result: Result, oracle: PrivateOracle, plan: PrivatePlan, asked_for: int) -> Result:
+def told_sizes(plan: PrivatePlan, counts: np.ndarray, key: Array) -> np.ndarray:
+    """How many rows functions concern, as clients tell it: as it is where sizes are public, else with noise.
+
+    Args:
+        plan: what is settled.
+        counts: as they are; clients × functions.
+        key: the run's.
+    """
+    if plan.privacy.public_sizes:
+        return counts
+    deviation = plan.levels.sizes * np.sqrt(counts.shape[1])  # one row may concern all functions
+    noised = counts + deviation * np.asarray(jax.random.normal(jax.random.fold_in(key, FOR_SIZES), counts.shape))
+    return np.where(noised > TOO_FEW * deviation, noised, 0)
+
+
+def _charged(result: Result, oracle: TellsWithNoise, plan: PrivatePlan) -> Result:
     """The result with what each client has spent, round by round and in all."""
     privacy, levels, steps = plan.privacy, plan.levels, oracle.local_steps
     told = result.history.per_client
@@ -187,7 +261,8 @@ def _charged(result: Result, oracle: PrivateOracle, plan: PrivatePlan, asked_for
     kinds = sorted(set(plan.drawings))
     curves = np.stack([spent_by_rounds(privacy, levels, drawing, most, steps) for drawing in kinds])
     per_client, rounds = with_spending(told, curves, np.array([kinds.index(own) for own in plan.drawings]))
-    releases = [Releases.planned(privacy, int(many), steps) for many in rounds]
+    judged = not np.isnan(result.client_objective).all()  # else the run was interrupted, and may go on
+    releases = [Releases.planned(privacy, int(many), steps, int(judged)) for many in rounds]
     spent = [
         epsilon_of(own, levels, drawing, privacy.delta) for own, drawing in zip(releases, plan.drawings, strict=True)
     ]
@@ -209,13 +284,25 @@ def _charged(result: Result, oracle: PrivateOracle, plan: PrivatePlan, asked_for
     )
     largest = max((one for own in account.deviations for one in own[1:] if one is not None), default=0.0)
     noisy = f"values on clients' data are of clipped rows, with noise of a deviation of up to {largest:.2g}"
+    if not judged:
+        noisy = "the answer is judged once, at the end of the run: its checkpoints go on"
     status = replace(result.status, message=f"{result.status.message}; {noisy}")
-    if asked_for > plan.rounds:
-        why = (
-            f"{status.message}. The budget ε = {privacy.epsilon:g} was spent after {plan.rounds} of {asked_for} rounds"
-        )
+    if plan.asked_for > plan.settings.rounds:
+        spent_after = f"after {plan.settings.rounds} of {plan.asked_for} rounds"
+        why = f"{status.message}. The budget ε = {privacy.epsilon:g} was spent {spent_after}"
         status = replace(status, message=why)
     return replace(result, status=status, history=replace(result.history, per_client=per_client), privacy=account)
+
+
+def batches_given(how: TakingPart) -> dict[str, Any]:
+    """What is set of how rows are drawn, for ``refuse_looks``.
+
+    Args:
+        how: how clients take part, as far as it is told.
+    """
+    return {
+        name: size if name == "replace" else None if size == "auto" else f"{size}" for name, size in how.batches.items()
+    }
 
 
 def refuse_looks(given: Mapping[str, Any]) -> None:
@@ -226,10 +313,11 @@ def refuse_looks(given: Mapping[str, Any]) -> None:
     """
     why = {
         "held_out": "held-out rows are evaluated during the run; certify them afterwards, with privacy",
-        "checkpoints": "a run that goes on judges its answer again, which nobody planned for",
         "warm_start": "what an earlier run knew of the same rows is not counted in this one",
         "lower_bound": "it is computed on all rows",
+        "regret": "f_i* tells of rows, and is not counted",
         "devices": "private clients are computed on one device",
+        "together": "private runs are run one after the other",
         "compute_dtype": "noise is drawn in the parameters' own digits",
         "seconds": "the noise is found for a number of rounds",
         "batch_size": "the privacy's rate says which share of the rows is drawn",

@@ -17,6 +17,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from softswitch.clients.client_data import ClientData
+from softswitch.clients.regret import as_regret
 from softswitch.guarantees.optimality.convexity import refutation
 from softswitch.guarantees.optimality.lagrangian import Lagrangian, NoRowsLeft, Weights
 from softswitch.guarantees.optimality.minimise import Minimum, smallest
@@ -144,6 +145,8 @@ def with_lower_bound(
 ) -> Result:
     """The result with a lower bound on the best possible at its rule's tolerance; see ``lower_bound``.
 
+    Where the run minimised regrets, it is a bound on the largest regret.
+
     Args:
         result: of ``solve``.
         problem: what was solved,
@@ -151,6 +154,8 @@ def with_lower_bound(
         budget_rows: how many rows may be looked at.
         enough: a gap that is a smaller share of F than this is not made smaller.
     """
+    if result.own_best is not None:
+        problem, clients, _ = as_regret(problem, clients, result.own_best)
     pooled = result.rule.switches_on == "pooled"
     tolerance = float(result.rule.tolerance)
     found = lower_bound(

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.losses import Losses
+from softswitch.guarantees.unseen_rows.intervals import concerned, others
 from softswitch.guarantees.unseen_rows.row_values import Kind, RowValues
 from softswitch.problem.problem import Problem
+
+ATTEMPTS = 3
+"""At so many parameters it is tried whether functions are means over rows."""
+Arrays = dict[str, np.ndarray]
 
 
 def concerned_rows(problem: Problem, clients: ClientData) -> np.ndarray:
@@ -47,3 +53,30 @@ def _check_means(kinds: tuple[Kind, ...], name: str) -> None:
                 "known. Write it as a mean over (some) rows; a gap between two groups as two constraints, one for each "
                 "side: gap_sides and side_of_rows of softswitch.tasks.fair_sides"
             )
+
+
+def rows_concerned(
+    row_values: Callable[[Arrays], np.ndarray], whole: Callable[[Arrays], np.ndarray], start: Arrays
+) -> list[int]:
+    """How many rows f and each g concern, for a client outside of JAX; raise where one is no mean over rows.
+
+    Args:
+        row_values: f and then g on every row at some parameters; rows × functions.
+        whole: f and then g on all rows there.
+        start: parameters by name, of the shapes that come.
+    """
+    counts = list[int]()
+    for attempt in range(1, 1 + ATTEMPTS):
+        params = others(start, attempt)
+        parts = [concerned(values) for values in row_values(params).T]
+        counts = [len(part) for part in parts]
+        for part, value in zip(parts, whole(params), strict=True):
+            is_mean = np.isfinite(part).all() and np.isclose(
+                part.mean() if len(part) else value, value, rtol=1e-3, atol=1e-5 * np.abs(part).max(initial=0)
+            )
+            if not is_mean:
+                raise ValueError(
+                    "objective and constraints must be means over rows to be told privately; a gap between two groups "
+                    "is two constraints that are: gap_sides and side_of_rows of softswitch.tasks.fair_sides"
+                )
+    return counts

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtr, ndtri
-from scipy.stats import betabinom
 
 from softswitch.clients.client_data import ClientData
 from softswitch.guarantees.unseen_rows.binomial import chance_of_so_few
@@ -152,7 +151,11 @@ def _by_counts(own: _Rows, later: int, levels: ErrorLevels, bounds: Range) -> fl
     low, high = ends(bounds)
     most = _most_errors(later, (levels.tolerance - low) / (high - low), levels.alone)
     wrong = own.weight * (own.mean - low) / (high - low)
-    return 0.0 if most < 0 else float(betabinom.cdf(most, later, wrong + 0.5, own.weight - wrong + 0.5))
+    if most < 0:
+        return 0.0
+    from scipy.stats import betabinom  # takes half a second to import
+
+    return float(betabinom.cdf(most, later, wrong + 0.5, own.weight - wrong + 0.5))
 
 
 def _most_errors(rows: int, bound: float, error: float) -> int:

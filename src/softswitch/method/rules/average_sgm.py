@@ -20,11 +20,14 @@ class AverageSGM(Rule):
         w_{k+1} = w_k − η (1/m) Σ_i u_i(f_i)   if G_k <= λ
         w_{k+1} = w_k − η (1/m) Σ_i u_i(g_i)   otherwise
 
-    It meets the constraint on average; a client may violate it by any amount. It is FedSGM (arXiv 2601.16897); with
-    ``soft`` it has that method's soft switch, see ``SoftmaxSGM``.
+    It meets the constraint on average; a client may violate it by any amount. It is FedSGM (arXiv 2601.16897), and so
+    is its soft switch, which mixes the two near the threshold, so that iterates need not jump to and fro across it:
+
+        w_{k+1} = w_k − η (1/m) Σ_i ((1 − s) u_i(f_i) + s u_i(g_i)),   s = min(1, max(0, 1 + β (G_k − λ)))
 
     Attributes:
-        soft: β > 0 of the soft switch, per unit of g; None: the hard one.
+        soft: β > 0 of the soft switch, per unit of g: constraint rounds are as ever, and the last 1/β below λ is a
+            mixture. None: the hard switch of the theorems, which β → ∞ comes to.
     """
 
     soft: float | None = None

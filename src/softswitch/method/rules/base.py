@@ -14,6 +14,7 @@ from array_api_compat import array_namespace
 from softswitch.method.at_clients import AtClients, Compression
 from softswitch.method.directions import Direction
 from softswitch.method.messages import Decision, Reports
+from softswitch.method.proximal import Proximal
 from softswitch.method.weighting import Array, maximum, softmax_mean
 from softswitch.problem.parameters import Params
 from softswitch.problem.words import CRITERIA
@@ -64,12 +65,13 @@ class Rule(ABC):
             smallest, no client weighs more than 1/(2b+1), and directions far from the others' are shortened. The b
             worst-off honest clients lose the full protection: they cannot be told from liars. At least 2b + 1 must take
             part in a round. None: all are trusted.
-        direction: what the server makes of the clients' weighted direction before its optimiser takes it: momentum,
-            an optimistic step, variance reduction (``Momentum``, ``Optimistic``, ``Storm``, ``Spider`` of
-            ``softswitch.rules``). None: nothing.
+        direction: what the server makes of the clients' weighted direction before its optimiser takes it: an
+            optimistic step or variance reduction (``Optimistic``, ``Spider`` of ``softswitch.rules``). None: nothing.
         at_clients: what clients keep from round to round, and how they change their local steps by it:
             ``ControlVariates`` of ``softswitch.rules``, or ``Compression`` of what is sent. As many numbers a client as
             there are parameters.
+        proximal: a proximal centre, for objectives and constraints that are not convex: ``Proximal(strength=ρ,
+            rounds=R)`` of ``softswitch.rules``, for rules that switch and have a step size. None: none.
     """
 
     tolerance: float
@@ -82,6 +84,7 @@ class Rule(ABC):
     robust: int | None = None
     direction: Direction | None = None
     at_clients: AtClients | None = None
+    proximal: Proximal | None = None
 
     own_criterion: ClassVar[str] = "mean"
     """The criterion of a rule that is given none."""
@@ -135,6 +138,8 @@ class Rule(ABC):
             checks.expect("direction", self.direction, Direction)
         if self.at_clients is not None:
             checks.expect("at_clients", self.at_clients, AtClients)
+        if self.proximal is not None:
+            self._check_proximal(self.proximal)
         if self.robust is not None and not checks.is_array(self.robust):  # an array was checked when it was a number
             liars = checks.whole_number("robust", self.robust, at_least=0)
             object.__setattr__(self, "robust", liars or None)
@@ -152,6 +157,20 @@ class Rule(ABC):
         value = getattr(self, name)
         if value is not None:
             self._set(name, checks.real_number(name, value, **bounds))
+
+    def _check_proximal(self, proximal: Any) -> None:
+        """Raise where there can be no proximal centre."""
+        checks.expect("proximal", proximal, Proximal)
+        if not (self.switches or getattr(self, "soft", None) is not None):
+            raise ValueError(
+                f"proximal must be None for {type(self).__name__}, but is {proximal!r}: it bounds g + (ρ/2)‖w − c‖² by "
+                "the switch, which this rule has not"
+            )
+        if self.step_size is None:
+            raise ValueError(
+                f"proximal={proximal!r} needs a step_size: a run that chooses one goes back to its best answer so far "
+                "again and again, and stages with their measure would not be of its answer"
+            )
 
     def __str__(self) -> str:
         """The rule's name and the settings that differ from their defaults, shorter than its repr."""
@@ -251,10 +270,16 @@ class Rule(ABC):
     def measure(self, reports: Reports, alpha: float | Array = 0.0) -> Array:
         """The criterion G_k by the rule's word for it; α is that of the constraint's softmax.
 
+        With a proximal centre (ρ/2)‖w_k − c‖² is added.
+
         Args:
             reports: the round's reports.
             alpha: sharpness of the softmax criterion, per unit of the constraint; other criteria do not use it.
         """
+        own = self._measured(reports, alpha)
+        return own if reports.extra is None else own + reports.extra
+
+    def _measured(self, reports: Reports, alpha: float | Array) -> Array:
         values, reported = reports.pairs
         if self.switches_on == "softmax":
             return softmax_mean(values, alpha, reported)

@@ -35,12 +35,13 @@ class NuPI(Rule):
         w_{k+1} = w_k − η (Σ_i p_i u_i(f_i) + Σ_i μ_i u_i(g_i))
         e_i = g_i − ε;   μ_i ← max(0, μ_i + κ_i e_i + κ_p (1 − ν)(e_i − ξ_i));   ξ_i ← ν ξ_i + (1 − ν) e_i
 
-    for the clients that take part, ξ_i being e_i at first. With κ_p = 0 it is gradient ascent.
+    for the clients that take part. The first error of all moves μ_i by κ_i e_i alone and leaves ξ_i at 0, so that, but
+    for the max, μ_i is μ_0 + κ_i Σ e_i + κ_p ξ_i, a PI controller. With κ_p = 0 it is gradient ascent.
 
     Attributes:
         multiplier: μ_0 >= 0.
         integral: κ_i > 0, the dual step.
-        proportional: κ_p >= 0, how much a change of the error counts: it damps.
+        proportional: κ_p >= 0, how much the present error counts beside the sum of all: it damps.
         smoothing: ν in [0, 1).
         alpha: of p = softmax(α f), to aim at the worst client; None: the clients' mean, as published.
     """
@@ -72,12 +73,11 @@ class NuPI(Rule):
         """Descend on the Lagrangian, then move the multipliers of those who take part."""
         error, own = above(self, reports), Controlled(*(part[reports.clients] for part in state))
         decision = on_lagrangian(self, self.alpha, reports, own.multiplier, len(state.multiplier))
-        mean = jnp.where(own.begun, own.mean, error)
-        change = self.proportional * (1 - self.smoothing) * (error - mean)
-        moved = jnp.maximum(own.multiplier + self.integral * error + change, 0)
+        change = jnp.where(own.begun, (1 - self.smoothing) * (error - own.mean), 0)
+        moved = jnp.maximum(own.multiplier + self.integral * error + self.proportional * change, 0)
         after = Controlled(
             put(state.multiplier, reports, moved),
-            put(state.mean, reports, self.smoothing * mean + (1 - self.smoothing) * error),
+            put(state.mean, reports, own.mean + change),
             put(state.begun, reports, jnp.ones_like(own.begun)),
         )
         return decision, after

@@ -10,7 +10,6 @@ from array_api_compat import array_namespace
 from softswitch.method.change import no_change
 from softswitch.method.messages import Decision, Reports
 from softswitch.method.rules.base import Rule
-from softswitch.method.rules.sharing import softly
 from softswitch.method.rules.switching import switch
 from softswitch.method.weighting import softmax_weights, spread
 from softswitch.problem.words import ALPHA_SCALES
@@ -37,11 +36,6 @@ class SoftmaxSGM(Rule):
 
     over the sampled clients only. With several constraints a client, q is a softmax over all pairs.
 
-    The soft switch (FedSGM, arXiv 2601.16897) mixes the two near the threshold, so that iterates need not jump to and
-    fro across it:
-
-        w_{k+1} = w_k − η ((1 − s) Σ_i p_i u_i(f_i) + s Σ_i q_i u_i(g_i)),   s = min(1, max(0, 1 + β (G_k − λ)))
-
     Attributes:
         alpha: α >= 0, how sharply the weights lean to the worst client, per unit of f and g. 0 is the plain mean; the
             softmax mean is at most ln(m)/α below the maximum. Chosen where it is left out.
@@ -52,14 +46,11 @@ class SoftmaxSGM(Rule):
             the units; the softmax mean is at most spread·ln(m)/α below the maximum. ``"change"``: α is divided by how
             much the largest report changes from one round to the next, a running mean: as sharp as the steps allow
             without jumping between clients, and sharper as they fall. The theorems speak of the first.
-        soft: β > 0 of the soft switch, per unit of g: constraint rounds are as ever, and the last 1/β below λ is a
-            mixture. None: the hard switch of the theorems, which β → ∞ comes to.
     """
 
     alpha: float | None = None
     constraint_alpha: float | None = None
     alpha_scale: str = "raw"
-    soft: float | None = None
     own_criterion: ClassVar[str] = "softmax"
     aims_at: ClassVar[str] = "max"
 
@@ -70,12 +61,6 @@ class SoftmaxSGM(Rule):
             alpha = checks.real_number("constraint_alpha", self.constraint_alpha, at_least=0, at_most=MOST_ALPHA)
             self._set("constraint_alpha", alpha)
         checks.one_of("alpha_scale", self.alpha_scale, ALPHA_SCALES)
-        self._check("soft", above=0)
-
-    @property
-    def switches(self) -> bool:  # type: ignore[override]
-        """Whether a round is of the objective or of the constraint, never of both."""
-        return self.soft is None
 
     @classmethod
     def from_plan(cls, plan: Planned, **changes: Any) -> SoftmaxSGM:
@@ -106,9 +91,7 @@ class SoftmaxSGM(Rule):
         objective_weights = softmax_weights(*f[:1], for_objective, *f[1:])
         pair_weights = softmax_weights(*g[:1], for_constraint, *g[1:])
         criterion = self.measure(reports, for_constraint)
-        if self.soft is None:
-            return switch(self, reports, criterion, objective_weights, pair_weights), after
-        return softly(self, self.soft, reports, criterion, objective_weights, pair_weights), after
+        return switch(self, reports, criterion, objective_weights, pair_weights), after
 
 
 def _per(alpha: Any, width: Any) -> Any:

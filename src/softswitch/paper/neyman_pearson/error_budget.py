@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy import optimize, stats
+from scipy import optimize
 
 from softswitch.clients.client_data import ClientData
 from softswitch.engines.sweep import sweep
@@ -24,6 +24,7 @@ from softswitch.guarantees.theory.theorems import Constants, Setting, bound
 from softswitch.method.rules import SoftmaxSGM
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.neyman_pearson.np_study import CLIENTS, STUDY
+from softswitch.paper.study import half_interval
 from softswitch.problem.domains import Ball
 from softswitch.problem.parameters import Batch
 from softswitch.problem.problem import Problem
@@ -223,9 +224,7 @@ def slopes(rounds: Any, gaps: np.ndarray) -> tuple[float, float, float]:
         return math.nan, math.nan, math.nan
     each = np.polyfit(np.log(rounds), np.log(gaps), 1)[0]
     middle = float(np.mean(each))
-    if len(each) == 1:
-        return middle, -math.inf, math.inf
-    margin = float(stats.t(len(each) - 1).isf(0.025) * stats.sem(each))
+    margin = half_interval(each)
     return middle, middle - margin, middle + margin
 
 
@@ -254,7 +253,7 @@ def _kept(rounds: Any, gaps: np.ndarray) -> Claim:
 def _fewest_cost_most(statement: str, gaps: np.ndarray, over: str) -> Claim:
     """Whether the first gap exceeds the last by more than twice the standard error of the paired differences."""
     fall = gaps[0] - gaps[-1]
-    error = float(stats.sem(fall)) if len(fall) > 1 else 0.0
+    error = float(fall.std(ddof=1)) / math.sqrt(len(fall)) if len(fall) > 1 else 0.0
     told = f"{', '.join(f'{gap:.4f}' for gap in gaps.mean(axis=1))} for {over}"
     return Claim(f"{statement}, beyond twice the standard error", bool(fall.mean() > 2 * error), told)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy import stats
 
 from softswitch.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch.paper.safe_rl.safe_rl_study import (
@@ -69,6 +68,8 @@ class Paired:
         """The two-sided sign-flip test: all ways to swap the members of pairs, or ``SWAPS`` of them for many pairs."""
         if len(self.ours) < 2:
             return 1.0
+        from scipy import stats  # takes half a second to import
+
         test = stats.permutation_test(
             (self.ours, self.theirs),
             lambda x, y, axis: (x - y).mean(axis=axis),

@@ -103,6 +103,8 @@ def _columns(run: Run, found: list[ClientStanding], words: KindInWords) -> dict[
     for name, heading in zip(constraints, headings if len(constraints) > 1 else [words.constraint], strict=True):
         columns[heading, "training rows"] = [Cell(words.write(value)) for value in told[name]]
     columns[words.objective, "training rows"] = [Cell(number(value)) for value in told["objective"]]
+    if "regret" in told:
+        columns["regret", "above its own best"] = [Cell(number(value)) for value in told["regret"]]
     if "epsilon" in told:
         columns["ε spent", "training rows"] = [Cell(number(value)) for value in told["epsilon"]]
     for name in ("times_heard", "last_heard_in_round"):

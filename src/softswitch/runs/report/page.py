@@ -82,7 +82,8 @@ def page(runs: list[Run], of_bounds: Sequence[Path] = ()) -> str:
 def _told(run: Run, i: int) -> dict[str, Any]:
     """What the page says of a run."""
     about, settings = run.about, run.folder / CONFIG
-    words, found = kind_in_words(run.settings), _within_range(standings(run), run)
+    plain, found = kind_in_words(run.settings), _within_range(standings(run), run)
+    words = plain if about.get("worst_loss") is None else plain._replace(objective=f"regret in {plain.objective}")
     short = verdict(run, found)
     share_of_rounds = about["switch_share"]
     objective = f"{words.objective}, worst {client_word(run.settings)}"
@@ -102,7 +103,9 @@ def _told(run: Run, i: int) -> dict[str, Any]:
             ),
             "bound": words.write(about["tolerance"]),
             f"F: {objective}, training rows": number(about["worst_objective"]),
+            **_worst_loss(about.get("worst_loss"), f"{plain.objective}, worst {client_word(run.settings)}"),
             **_best_possible(about.get("lower_bound")),
+            **_stationarity(about.get("stationarity")),
             "rounds": f"{about['rounds']:,}",
             "feasible rounds": share(share_of_rounds),
             "time": duration(about["seconds"]),
@@ -112,7 +115,7 @@ def _told(run: Run, i: int) -> dict[str, Any]:
         "privacy": about.get("privacy"),
         "beside": _beside(run, words),
         "cycles": [str(cycle) for cycle in run.cycles],
-        "clients": client_table(run, found, words, client_word(run.settings)),
+        "clients": client_table(run, found, plain, client_word(run.settings)),
         "beyond": any(one.standing is ClientVerdict.MEETS and one.upper > about["tolerance"] for one in found),
         "word": client_word(run.settings),
         "many": len(found),
@@ -170,6 +173,16 @@ def _best_possible(told: dict[str, Any] | None) -> dict[str, str]:
     if told is None:
         return {}
     return {f"best possible F, {'at least' if told['promise'] else 'estimated'}": number(told["value"])}
+
+
+def _worst_loss(value: float | None, name: str) -> dict[str, str]:
+    """The largest objective itself, where regrets were minimised."""
+    return {} if value is None else {f"{name}, training rows": number(value)}
+
+
+def _stationarity(stages: list[float | None] | None) -> dict[str, str]:
+    """How far a proximal centre moved in its last stage, where there is one."""
+    return {"stationarity, last stage": number(stages[-1])} if stages else {}
 
 
 def _oldest(rounds: int | None) -> dict[str, str]:

@@ -40,6 +40,7 @@ METRICS = {
     "clients_counted": Metric("gauge", "Clients that did their part in the last round."),
     "clients_lost": Metric("gauge", "Clients that were asked in the last round and did not do their part."),
     "clients_lost_total": Metric("counter", "The same, over all rounds."),
+    "epsilon": Metric("gauge", "The most ε that any client says it has spent, where clients keep their rows private."),
     "run_seconds": Metric("gauge", "Seconds since the run began."),
     "updated_timestamp_seconds": Metric("gauge", "When this was written, in seconds since 1970."),
     "running": Metric("gauge", "1 while the run is under way, 0 once it has ended."),
@@ -65,6 +66,7 @@ class PrometheusTracker:
         self._run = run
         self._values: dict[str, float] = {}
         self._void = self._lost = 0
+        self._epsilon = math.nan
 
     def __call__(self, chunk: Chunk) -> None:
         """Write where the run stands."""
@@ -78,6 +80,7 @@ class PrometheusTracker:
             "feasible_share": chunk.switch_share,
             "void_rounds_total": self._void,
             **self._fates(chunk),
+            **self._spent(chunk),
             "run_seconds": chunk.seconds,
             "running": 1.0,
         }
@@ -109,6 +112,13 @@ class PrometheusTracker:
             "clients_lost": int(lost[-1].sum()),
             "clients_lost_total": self._lost,
         }
+
+    def _spent(self, chunk: Chunk) -> dict[str, float]:
+        """The largest ε that was told so far, where any was."""
+        told = chunk.history.per_client
+        if told is not None and told.epsilon is not None:
+            self._epsilon = float(np.fmax(self._epsilon, np.nanmax(told.epsilon)))
+        return {} if math.isnan(self._epsilon) else {"epsilon": self._epsilon}
 
     def _write(self) -> None:
         told = {**self._values, "updated_timestamp_seconds": time.time()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata
 
 from softswitch.support.ranks import auc
 from softswitch.tables.cells import is_text
@@ -129,6 +128,8 @@ def _rank_correlation(numbers: np.ndarray | None, wanted: np.ndarray) -> float:
     there = ~np.isnan(numbers)
     if there.mean() < 0.5 or there.sum() < FEWEST:
         return 0.0
+    from scipy.stats import rankdata  # takes half a second to import
+
     return abs(_correlation(rankdata(numbers[there]), rankdata(wanted[there])))
 
 

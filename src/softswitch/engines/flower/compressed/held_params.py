@@ -10,6 +10,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.compressed import codes
+from softswitch.engines.flower.iterate_before import BEFORE, BeforeAtClients
 from softswitch.method.at_clients import Compression
 from softswitch.results.history import Fate
 
@@ -54,7 +55,14 @@ class HeldParams:
             if fate == Fate.COUNTED:
                 self._counted[int(client)] = k
 
-    def content(self, index: int, params: Mapping[str, Any], settings: ConfigRecord, begin: int) -> RecordDict:
+    def content(
+        self,
+        index: int,
+        params: Mapping[str, Any],
+        settings: ConfigRecord,
+        begin: int,
+        before: BeforeAtClients | None = None,
+    ) -> RecordDict:
         """What a client is sent in the first exchange of a round.
 
         Args:
@@ -62,6 +70,7 @@ class HeldParams:
             params: w_k.
             settings: of the round.
             begin: the first round of the present cycle: nothing is owed from before.
+            before: who has w_{k−1}, where clients report there too.
         """
         own = dict(settings)
         if not self._way.up_exactly:
@@ -75,7 +84,12 @@ class HeldParams:
         else:
             known[wire.PARAMS] = wire.to_record(params)
             self.down += codes.bytes_in(known[wire.PARAMS])
-        return RecordDict(known)
+        content = RecordDict(known)
+        if before is None:
+            return content
+        content = before.beside(index, content)
+        self.down += codes.bytes_in(content.get(BEFORE))
+        return content
 
     def begin(self, params: Mapping[str, Any]) -> None:
         """A round begins at these parameters: where they are not those of the last change, nobody has them.

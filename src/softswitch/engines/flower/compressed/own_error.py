@@ -19,8 +19,10 @@ class Outdated(Exception):  # noqa: N818 (it is an answer, not an error)
     """A client does not have the parameters that a change is of; it takes part once it is sent whole ones."""
 
 
-def params_in(message: Message, context: Context) -> ArrayRecord:
+def params_in(message: Message, context: Context) -> tuple[ArrayRecord, list[wire.Arrays]]:
     """The round's parameters: as they came, or those that the client has with the changes since.
+
+    The second is the last that it came by before them, where there is such.
 
     Args:
         message: the server's.
@@ -29,23 +31,25 @@ def params_in(message: Message, context: Context) -> ArrayRecord:
     change = message.content.get(codes.CHANGE)
     if not isinstance(change, ConfigRecord):
         whole: Any = message.content.get(wire.PARAMS)
-        return whole
+        return whole, []
     told, held = change.get(codes.DIGEST), context.state.get(wire.PARAMS)
     if not isinstance(held, ArrayRecord):
         raise Outdated("it has no parameters: it is new, or was started again")
     params = wire.from_record(held)
     if codes.digest(params) == told:  # they came already, and its answer was lost
-        return held
+        return held, []
     sent = change.get(codes.CODES, [])
     if not isinstance(sent, list) or len(sent) > MOST_CHANGES:
         raise wire.Unacceptable("there are no changes of the parameters")
     by = codes.from_words(wire.settings_of(message.content, wire.SETTINGS), codes.DOWN)
     like = wire.shapes(params)
+    came_by: list[wire.Arrays] = []
     for code in sent:
+        came_by = [params]
         params = codes.added(params, codes.decoded(by, code, like))
     if codes.digest(params) != told:
         raise Outdated("its parameters are not those that the change is of")
-    return wire.to_record(params)
+    return wire.to_record(params), came_by
 
 
 def settle(settings: ConfigRecord, context: Context) -> None:

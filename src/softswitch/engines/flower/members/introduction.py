@@ -31,6 +31,7 @@ class Client:
     statistics: int = 0
     stands_in: bool = False
     left_out_classes: int = 0
+    reports_again: bool = False
 
 
 @cache
@@ -91,5 +92,11 @@ def introduced(content: RecordDict, largest_rows: int) -> Client:
     left_out = wire.whole(about, "left_out_classes", MOST_CLASSES) if "left_out_classes" in about else 0
     name, stands_in = written_name(wire.word(about, "name")), about.get("stands_in") is True
     return Client(
-        name, constraints=constraints, statistics=counted, stands_in=stands_in, left_out_classes=left_out, **rows
+        name,
+        constraints=constraints,
+        statistics=counted,
+        stands_in=stands_in,
+        left_out_classes=left_out,
+        reports_again=about.get("reports_again") is True,
+        **rows,
     )

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.method.consistency import Consistency
-from softswitch.method.memory import LEFT_OUT, Remembered, nothing_remembered
+from softswitch.method.remembering import LEFT_OUT, Remembered, nothing_remembered
 from softswitch.results.history import Fate, History
 from softswitch.support.per_client import some
 
@@ -32,6 +32,8 @@ def without(remembered: Remembered, clients: list[int]) -> Remembered:
     changed["heard_at"] = remembered.heard_at.at[at].set(LEFT_OUT)  # nobody waits for it to be heard
     if remembered.sums is not None:
         changed["sums"] = remembered.sums.at[at].set(0)
+    if remembered.forecasts is not None:
+        changed["forecasts"] = remembered.forecasts.without(at)
     return remembered._replace(**changed)
 
 
@@ -45,7 +47,9 @@ def memory_of(remembered: Remembered, kept: list[int]) -> Remembered:
     known = [index for index in kept if index < len(remembered.heard_at)]
     if len(known) == len(remembered.heard_at):
         return remembered
-    own = some(remembered, jnp.asarray(known, jnp.int32))
+    at, foreseen = jnp.asarray(known, jnp.int32), remembered.forecasts
+    own = some(remembered._replace(forecasts=None), at)
+    own = own._replace(forecasts=None if foreseen is None else foreseen.of(at))
     return own._replace(order=jnp.arange(len(known), dtype=jnp.int32), pass_number=jnp.int32(-1))
 
 
@@ -84,6 +88,7 @@ def history_of(history: History, kept: list[int]) -> History:
         objective=np.where(gone, np.nan, told.objective),
         constraint=np.where(gone[..., None], np.nan, told.constraint),
         fates=None if told.fates is None else np.where(gone, Fate.NOBODY, told.fates),
+        epsilon=None if told.epsilon is None else np.where(gone, np.nan, told.epsilon),
     )
     worst = places[history.worst_client].astype(history.worst_client.dtype)
     return replace(history, per_client=own, worst_client=worst)

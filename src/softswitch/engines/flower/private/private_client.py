@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from softswitch.clients.private.mixing import row_mix
+from softswitch.clients.private.numpy_sums import clipped_sum, mean_of_steps
 from softswitch.clients.private.record_privacy import RecordPrivacy
 from softswitch.clients.private.releases import TOO_FEW, Drawing, Releases, rows_taken
 from softswitch.clients.private.secret_noise import secret_choice, secret_draw, secret_normals
@@ -19,7 +19,8 @@ from softswitch.engines.flower.local import LocalOracle, Refused, Task, given_or
 from softswitch.engines.flower.private.spent_budget import SpentBudget
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.privacy.private_certificate import concerns, private_intervals
-from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, concerned, others
+from softswitch.guarantees.privacy.row_means import rows_concerned
+from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, others
 from softswitch.method.messages import LocalLoss
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
@@ -27,13 +28,13 @@ from softswitch.support import checks
 
 logger = logging.getLogger("softswitch.flower")
 Made = TypeVar("Made")
-ATTEMPTS = 3
-"""At so many parameters it is tried whether functions are means over rows."""
 
 
 @runtime_checkable
 class RowByRow(LocalOracle, Protocol):
     """A client whose rows can be asked one by one: ``JaxClient``, ``TorchClient``, ``NumpyClient``, or one's own.
+
+    One on which what a row tells depends on other rows may say why in ``mixes_rows``, a text: it cannot be private.
 
     Attributes:
         start: parameters by name, of the shapes that come; their values do not matter.
@@ -101,6 +102,8 @@ class PrivateClient:
         if not isinstance(client, RowByRow):
             raise TypeError(f"client must have the methods of RowByRow, but {type(client).__name__} has not")
         checks.expect("privacy", privacy, RecordPrivacy)
+        if (why := getattr(client, "mixes_rows", None)) is not None:
+            raise ValueError(why)
         self._client, self._privacy = client, privacy
         self._elsewhere = others(client.start, 1)  # now: a module's start is what it was last given
         planned = Releases.planned(
@@ -113,7 +116,7 @@ class PrivateClient:
         self._spent = SpentBudget(spent_in, privacy, drawing, planned)
         self._levels = self._spent.levels
         self.name, self.constraints = client.name, client.constraints
-        exact = _rows_concerned(client, self._quietly)
+        exact = self._rows_concerned()
         sizes = [float(many) for many in (*exact, client.rows)]
         if not privacy.public_sizes:
             deviation = self._levels.sizes * math.sqrt(len(sizes))
@@ -124,6 +127,7 @@ class PrivateClient:
         self._taken = rows_taken(privacy.rate, client.rows)
         self._share = self._taken / client.rows if self._fixed else privacy.rate
         self.stands_in = bool(getattr(client, "stands_in", False))
+        self.reports_again = False  # a second value would be a second release
         self.rows = max(1, round(sizes[-1]))
         self.held_out_rows = client.held_out_rows if privacy.public_sizes else 0
         self.value_rows = self.gradient_rows = max(1, round(self._share * self.rows))
@@ -151,12 +155,11 @@ class PrivateClient:
         told: Any = np.zeros(self.constraints)
         counts: Any = self._counts
         mix, scale = row_mix(loss, told, counts)
-        total = {name: np.zeros(value.shape) for name, value in params.items()}
-        for _ in range(task.local_steps):
-            here = {name: (value - task.step_size * total[name]).astype(value.dtype) for name, value in params.items()}
-            noised = self._noised_gradient(here, np.asarray(mix))
-            total = {name: part + float(scale) / self._share * noised[name] for name, part in total.items()}
-        return {name: (part / task.local_steps).astype(params[name].dtype) for name, part in total.items()}
+
+        def noised(here: Arrays) -> Arrays:
+            return self._noised_gradient(here, np.asarray(mix))
+
+        return mean_of_steps(params, task.local_steps, task.step_size, float(scale) / self._share, noised)
 
     def _noised_gradient(self, params: Arrays, mix: np.ndarray) -> Arrays:
         drawn, clip = self._drawn(), self._privacy.clip_gradient
@@ -246,6 +249,19 @@ class PrivateClient:
         rows = self._client.rows
         return secret_choice(rows, self._taken) if self._fixed else secret_draw(rows, self._privacy.rate)
 
+    def _rows_concerned(self) -> list[int]:
+        """How many rows f and each g concern; raise where one is no mean over rows."""
+        client, everything = self._client, np.arange(self._client.rows)
+
+        def by_row(params: Arrays) -> np.ndarray:
+            return self._quietly(lambda: client.row_values(params, everything))
+
+        def whole(params: Arrays) -> np.ndarray:
+            told = self._quietly(lambda: client.judge(params))
+            return np.array([told.objective, *told.constraint])
+
+        return rows_concerned(by_row, whole, client.start)
+
     def _quietly(self, compute: Callable[[], Made]) -> Made:
         """What ``compute`` gives; where it fails, why stays here: an error's text may tell of rows."""
         try:
@@ -253,43 +269,3 @@ class PrivateClient:
         except Exception as error:
             logger.exception("client %r could not compute what it was asked for", self.name)
             raise Refused("it could not compute its answer; why is in its own log") from error
-
-
-def clipped_sum(values: np.ndarray, clip: float, functions: int) -> np.ndarray:
-    """Σ over rows of what each tells of f and all g, no vector longer than ``clip``; what is not finite tells 0.
-
-    Args:
-        values: rows × functions.
-        clip: how long what a row tells is at most.
-        functions: how many there are, also where there is no row.
-    """
-    told = np.nan_to_num(np.asarray(values, float).reshape(-1, functions), nan=0.0, neginf=0.0, posinf=1e300)
-    largest = np.abs(told).max(axis=1, keepdims=True, initial=0)
-    unit = told / np.where(largest > 0, largest, 1)
-    norm = np.linalg.norm(unit, axis=1, keepdims=True)
-    shortened: np.ndarray = unit * np.minimum(largest, clip / np.where(norm > 0, norm, 1))
-    return shortened.sum(axis=0)
-
-
-def _rows_concerned(client: RowByRow, quietly: Callable[[Callable[[], Any]], Any]) -> list[int]:
-    """How many rows f and each g concern; raise where one is no mean over rows."""
-    everything, counts = np.arange(client.rows), list[int]()
-    for attempt in range(1, 1 + ATTEMPTS):
-        params = others(client.start, attempt)
-        by_row, whole = quietly(partial(_at, client, params, everything))
-        parts = [concerned(values) for values in by_row.T]
-        counts = [len(part) for part in parts]
-        for part, value in zip(parts, (whole.objective, *whole.constraint), strict=True):
-            is_mean = np.isfinite(part).all() and np.isclose(
-                part.mean() if len(part) else value, value, rtol=1e-3, atol=1e-5 * np.abs(part).max(initial=0)
-            )
-            if not is_mean:
-                raise ValueError(
-                    "objective and constraints must be means over rows to be told privately; a gap between two groups "
-                    "is two constraints that are: gap_sides and side_of_rows of softswitch.tasks.fair_sides"
-                )
-    return counts
-
-
-def _at(client: RowByRow, params: Arrays, rows: np.ndarray) -> tuple[np.ndarray, Values]:
-    return client.row_values(params, rows), client.judge(params)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +19,8 @@ class ToldSpending:
     def __init__(self) -> None:
         self._told: dict[str, tuple[float, float, str]] = {}
 
-    def note(self, name: str, content: RecordDict) -> None:
-        """Take what an answer says of it; raise ``Unacceptable`` where that makes no sense.
+    def note(self, name: str, content: RecordDict) -> float | None:
+        """Take what an answer says of it, and give back ε; raise ``Unacceptable`` where that makes no sense.
 
         Args:
             name: whose answer.
@@ -28,11 +28,26 @@ class ToldSpending:
         """
         told = content.get(wire.SPENT)
         if not isinstance(told, ConfigRecord):
-            return
+            return None
         epsilon, delta = wire.real(told, "epsilon"), wire.real(told, "delta")
         if epsilon < 0 or not 0 < delta < 1:
             raise wire.Unacceptable(f"it says that it has spent ε = {epsilon:g}, δ = {delta:g}")
         self._told[name] = epsilon, delta, wire.word(told, "neighbours")
+        return epsilon
+
+    def journal(self) -> dict[str, tuple[float, float, str]]:
+        """All of it, for a checkpoint: a client whose budget is spent may not tell it again."""
+        return self._told
+
+    def go_on(self, journal: Mapping[str, Any]) -> None:
+        """Take up what a run before had been told.
+
+        Args:
+            journal: of it.
+        """
+        self._told = {
+            name: (float(epsilon), float(delta), str(said)) for name, (epsilon, delta, said) in journal.items()
+        }
 
     def account(self, names: Sequence[Any]) -> PrivacyAccount | None:
         """What clients have spent; None where none tells of it.

@@ -1,0 +1,129 @@
+"""Regrets in place of objectives: f_i − f_i*, what a client loses by not having its own best model.
+
+The smallest f_i* of a client whose data are mostly noise is large, and so is its f_i for whatever parameters: it rules
+max_i f_i, and the others are given up for it. By max_i (f_i − f_i*) everybody is measured by what it could have.
+
+f_i* is a constant of the client: gradients and constraints stay what they are. It travels as one more column of the
+client's rows, so that all that reads rows and functions works with it: any engine, devices, a memory, checkpoints, a
+bound on the best possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike
+
+from softswitch.clients.client_data import ClientData
+from softswitch.clients.evaluation import ignoring_weights
+from softswitch.problem.parameters import OWN_BEST, WEIGHT, Batch, Params, float_dtype
+from softswitch.problem.problem import Problem
+from softswitch.problem.randomness import takes_key
+
+Regret = bool | ArrayLike | Mapping[Any, float] | None
+"""How regrets are asked for: True, f_i* are found; or the numbers themselves, in the clients' order or by name."""
+
+
+@dataclass(frozen=True)
+class RegretOf:
+    """An objective less the client's own best.
+
+    Attributes:
+        objective: f.
+        weighs: whether it reads the rows' weights; one that does not is only ever given rows that weigh the same.
+    """
+
+    objective: Callable[..., Any]
+    weighs: bool
+
+    def __call__(self, params: Params, batch: Batch) -> Any:
+        """f − f*; −∞ where there is no f."""
+        return self.objective(params, batch) - self._best(batch)
+
+    def _best(self, batch: Batch) -> Any:
+        """The column is the same in all rows of a client; a row of weight 0 may be somebody else's."""
+        if not self.weighs:
+            return batch[OWN_BEST][0]
+        return (batch[WEIGHT] * batch[OWN_BEST]).sum() / batch[WEIGHT].sum()
+
+
+@dataclass(frozen=True)
+class RandomRegretOf(RegretOf):
+    """The same for an objective that takes a random key."""
+
+    def __call__(self, params: Params, batch: Batch, key: Any = None) -> Any:
+        """f − f*."""
+        return self.objective(params, batch, key=key) - self._best(batch)
+
+
+class RegretTask(NamedTuple):
+    """A problem of regrets.
+
+    Attributes:
+        problem: with f_i − f_i* as its objective.
+        clients: with f_i* in a column.
+        own_best: f_i*, in the clients' order.
+    """
+
+    problem: Problem
+    clients: ClientData
+    own_best: np.ndarray
+
+    def also(self, others: ClientData | None) -> ClientData | None:
+        """Other rows of the same clients, with f_i* in a column."""
+        if others is None:
+            return None
+        known = dict(zip(self.clients.names, self.own_best, strict=True))
+        return with_own_best(others, np.array([known.get(name, 0.0) for name in others.names]), self.problem)
+
+
+def as_regret(problem: Problem, clients: ClientData, own_best: np.ndarray) -> RegretTask:
+    """The problem of regrets; one that is that already stays as it is.
+
+    Args:
+        problem: its objective is f.
+        clients: whose rows.
+        own_best: f_i*, in their order; of a client that has no objective −∞, which then counts as 0.
+    """
+    if isinstance(problem.objective, RegretOf):
+        return RegretTask(problem, clients, own_best)
+    kind = RandomRegretOf if takes_key(problem.objective) else RegretOf
+    regret = kind(problem.objective, "objective" not in ignoring_weights(problem, clients))
+    # A range of f is none of f_i − f_i*, which is another at every client.
+    shifted = replace(problem, objective=regret, objective_range=None)
+    return RegretTask(shifted, with_own_best(clients, own_best, problem), own_best)
+
+
+def with_own_best(clients: ClientData, own_best: np.ndarray, problem: Problem) -> ClientData:
+    """The clients' rows with one more column."""
+    if OWN_BEST in clients.rows.columns:
+        raise ValueError(f"data must not have a column {OWN_BEST!r} where regret is asked for; rename it")
+    dtype = np.dtype(float_dtype(problem.start))
+    column = np.repeat(np.where(np.isneginf(own_best), 0.0, own_best), clients.sizes).astype(dtype)
+    more = copy(clients)
+    more.rows = clients.rows._replace(columns={**clients.rows.columns, OWN_BEST: jnp.asarray(column)})
+    return more
+
+
+def told_best(regret: Regret, names: tuple[Any, ...]) -> np.ndarray | None:
+    """The numbers f_i* that were given, in the clients' order, or raise; None where they are to be found."""
+    if regret is True:
+        return None
+    wanted = f"True, or one finite number for each of {len(names)} clients (their order, or a dict by name)"
+    if isinstance(regret, Mapping):
+        missing = [name for name in names if name not in regret]
+        if missing:
+            raise ValueError(f"regret must be {wanted}, but has none for {missing[0]!r}")
+        regret = [regret[name] for name in names]
+    try:
+        numbers = np.asarray(regret, float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"regret must be {wanted}, but is {regret!r}") from error
+    if isinstance(regret, bool | str) or numbers.shape != (len(names),) or not np.isfinite(numbers).all():
+        raise ValueError(f"regret must be {wanted}, but is {regret!r}")
+    return numbers
