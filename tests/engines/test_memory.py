@@ -51,8 +51,7 @@ def remembering(f, g, heard_at=None):
 def turns(key, rounds, n, places):
     """Whose turn it is in each of the rounds."""
     length = rounds_a_pass(n, places)
-    orders = {k // length: order_of_pass(key, int(k) // length, n) for k in rounds}
-    return np.array([turn(orders[k // length], int(k), places) for k in rounds])
+    return np.asarray(jax.vmap(lambda k: turn(order_of_pass(key, k // length, n), k, places))(jnp.arange(rounds)))
 
 
 def test_last_values_and_running_means_by_hand():
@@ -101,7 +100,7 @@ def test_who_is_asked(n, data):
     f, g = data.draw(values), data.draw(values)
     heard_at = data.draw(st.lists(st.sampled_from([-1, 3]), min_size=n, max_size=n))
     remembered = remembering(f, g, heard_at)
-    in_turn = jnp.asarray(turns(jax.random.key(0), range(3), n, places)[2])
+    in_turn = jnp.asarray(turns(jax.random.key(0), 3, n, places)[2])
     chosen = np.asarray(ask(remembered, in_turn, places, jnp.int32(4))).tolist()
     assert len(set(chosen)) == m
     urgency = np.where(np.asarray(heard_at) < 0, np.inf, g)
@@ -144,7 +143,7 @@ def test_a_mean_weighs_every_client_alike_in_the_long_run(rule):
     n, places = 12, Places(1, 1, 3)
     remembered = remembering(np.arange(n), -np.arange(n))
     passes = 400
-    whose = turns(jax.random.key(0), range(passes * rounds_a_pass(n, places)), n, places)
+    whose = turns(jax.random.key(0), passes * rounds_a_pass(n, places), n, places)
     counts = stand_for(places, n, jnp.float32)
     np.testing.assert_allclose(counts, [1, 1, 10 / 3, 10 / 3, 10 / 3], rtol=1e-6)
 
@@ -172,7 +171,7 @@ def test_a_mean_weighs_every_client_alike_in_the_long_run(rule):
 def test_nobody_waits_longer_than_is_said(n, m, share):
     memory = ss.Memory(worst_share=share)
     places, rounds = memory.places(m), 200
-    whose = turns(jax.random.key(3), range(rounds), n, places)
+    whose = turns(jax.random.key(3), rounds, n, places)
     assert all(len(set(row)) == len(row) for row in whose.tolist())
     limit = memory.longest_wait(n, m)
     for client in range(n):
@@ -247,7 +246,7 @@ def test_every_iterate_is_that_of_a_plain_numpy_loop(x64, monkeypatch, constrain
     oracle = gradient_oracle(problem, clients, TakingPart(**options))
     key, places = jax.random.key(3), memory.places(4)
     assert places == Places(2, 1, 1)
-    whose = turns(key, range(rounds), n, places)
+    whose = turns(key, rounds, n, places)
 
     def chosen(k, f, g, heard):
         """The two worst by g, the worst other by f (the unheard are worst of all), and the first of the list left."""

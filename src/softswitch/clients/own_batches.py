@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from softswitch.clients.taking_part import BatchSize, ValueBatchSize
 from softswitch.support import checks
+
+if TYPE_CHECKING:  # clients that compute with NumPy need no JAX
+    from softswitch.clients.taking_part import BatchSize, ValueBatchSize
 
 LOCAL_WORK, GRADIENT = 2**26, 3
 """Rows × parameters of a report that a client chooses for itself, at most; a gradient costs three values."""

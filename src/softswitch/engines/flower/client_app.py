@@ -20,7 +20,6 @@ from softswitch.engines.flower.iterate_before import BEFORE, EARLIER, kept_or_se
 from softswitch.engines.flower.local import LocalOracle, Refused, Task
 from softswitch.engines.flower.members.client_policy import ClientPolicy
 from softswitch.engines.flower.members.introduction import other_protocol, own_version
-from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
 from softswitch.method.messages import LocalLoss
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval, Method
@@ -201,6 +200,8 @@ def _certify(client: LocalOracle, message: Message, context: Context) -> Message
     error = _probability(settings, "error")
     told: dict[str, Any] = {}
     if "alone" in settings and "levels" in inspect.signature(client.certify).parameters:
+        from softswitch.guarantees.unseen_rows.intervals import ErrorLevels  # needs SciPy, and other messages do not
+
         told["levels"] = ErrorLevels(error, _probability(settings, "alone"), wire.real(settings, "tolerance"))
     intervals = client.certify(params, error, _ranges(settings, client.constraints), **told)
     return wire.answer(message, **{wire.INTERVALS: intervals_record(intervals)})

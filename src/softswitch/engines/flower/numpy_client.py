@@ -6,22 +6,23 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from softswitch.clients.own_batches import batches_of, drawn
 from softswitch.clients.private.numpy_sums import clipped_total
-from softswitch.clients.taking_part import BatchSize, ValueBatchSize
 from softswitch.engines.flower.local import Task, given_or_own
 from softswitch.engines.flower.members.row_classes import Classes, RowClasses, least_in_a_batch, part_of
 from softswitch.engines.flower.wire import Arrays, Values
-from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, intervals_by_rows, others
 from softswitch.method.messages import LocalLoss
-from softswitch.problem.problem import check_stand_in
 from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Interval
 from softswitch.support import checks
+
+if TYPE_CHECKING:  # a process for every message: JAX and SciPy are imported only where they are needed
+    from softswitch.clients.taking_part import BatchSize, ValueBatchSize
+    from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
 
 Function = Callable[[Arrays, Arrays], tuple[Any, Mapping[str, Any]]]
 
@@ -89,6 +90,8 @@ class NumpyClient:
         self.value_rows, self.gradient_rows = (self.rows if size is None else size for size in self._batches)
         self.constraints = len(self._values(first, self._data)) - 1
         if constraint_stand_in is not None:
+            from softswitch.problem.problem import check_stand_in
+
             stood_for = np.atleast_1d(np.asarray(constraint_stand_in(first, self._data)[0])).size
             check_stand_in(stood_for, self.constraints)
         self._ranges = function_ranges(objective_range, constraint_range, self.constraints)
@@ -144,6 +147,8 @@ class NumpyClient:
         self, params: Arrays, error: float, ranges: Sequence[Range | None], *, levels: ErrorLevels | None = None
     ) -> list[Interval]:
         """Intervals from the rows held out."""
+        from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, intervals_by_rows, others
+
         assert self._held_out is not None
         held_out = self._held_out
 
