@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from softswitch.engines.flower.local import Task as Task
     from softswitch.engines.flower.members.client_policy import ClientPolicy as ClientPolicy
     from softswitch.engines.flower.members.listed import ListedClient as ListedClient
+    from softswitch.engines.flower.members.regret_client import RegretClient as RegretClient
     from softswitch.engines.flower.numpy_client import NumpyClient as NumpyClient
     from softswitch.engines.flower.private.private_client import PrivateClient as PrivateClient
     from softswitch.engines.flower.private.private_client import RowByRow as RowByRow
-    from softswitch.engines.flower.regret_client import RegretClient as RegretClient
     from softswitch.engines.flower.secure.secure_settings import SecureAggregation as SecureAggregation
     from softswitch.engines.flower.secure.signed_keys import SignedKeys as SignedKeys
     from softswitch.engines.flower.server_app import server_app as server_app
@@ -42,7 +42,7 @@ _PLACES = {
     "Refused": "engines.flower.local",
     "SecureAggregation": "engines.flower.secure.secure_settings",
     "SignedKeys": "engines.flower.secure.signed_keys",
-    "RegretClient": "engines.flower.regret_client",
+    "RegretClient": "engines.flower.members.regret_client",
     "RowByRow": "engines.flower.private.private_client",
     "StrategySettings": "engines.flower.strategy_settings",
     "SwitchingStrategy": "engines.flower.strategy",

@@ -1,15 +1,18 @@
 """The proximal centre: against a plain loop, and on problems that are not convex against SciPy's solver."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import torch
 from scipy import optimize
 from test_methods import COMMON, LAM, D, N, drawn
+from torch.utils.data import TensorDataset
 
 import reference_methods as loops
 import softswitch as ss
-from problems import NumpyTwin, client_data, least_squares, regression, two_constraints
+from problems import LEVEL, OFFSET, NumpyTwin, client_data, least_squares, regression, two_constraints
 from softswitch import rules
 from softswitch.engines import compiled as engine
 from softswitch.method import round as rounds
@@ -85,6 +88,42 @@ def test_over_flower_it_is_the_same_run(case, memory):
     np.testing.assert_allclose(there.history.stages, here.history.stages, rtol=1e-8)
     np.testing.assert_allclose(there.params, here.params, rtol=1e-8)
     assert len(here.history.stages) == 2
+
+
+def test_devices_streams_and_modules_have_the_same_stages(case):
+    data, clients, problem = case
+    how = {"rounds": 45, "batch_size": None, "seed": 1, "eval_every": 0}
+    here = ss.solve(problem, clients, RULE, **how)
+    owner = np.repeat(np.arange(N), clients.sizes)
+    columns = {name: torch.tensor(column) for name, column in data.items()}
+    sets = {i: TensorDataset(*(column[owner == i] for column in columns.values())) for i in range(N)}
+    module = torch.nn.Linear(D, 1, bias=False).double()
+    torch.nn.init.zeros_(module.weight)
+
+    def squares(module, batch):
+        return 0.5 * ((module(batch[0])[:, 0] - batch[1]) ** 2).mean()
+
+    def bounded(module, batch):
+        level = torch.nn.functional.softplus(module(batch[2])).mean() - LEVEL
+        return torch.stack([level, module(batch[3]).mean() - OFFSET])
+
+    others = [
+        ss.solve(problem, clients, RULE, devices=1, **how),
+        ss.solve(problem, ss.StreamedData.from_arrays(data, owner), RULE, **how),
+        ss.solve_torch(module, squares, bounded, sets, RULE, **how),
+    ]
+    for other in others:
+        np.testing.assert_allclose(other.history.stages, here.history.stages, rtol=1e-8)
+        np.testing.assert_allclose(np.ravel(jax.tree.leaves(other.params)[0]), here.params, rtol=1e-8)
+
+
+def test_rows_kept_private_may_be_about_a_centre(case):
+    """The pull is made of what is told already: it costs nothing more."""
+    _, clients, problem = case
+    how = {"rounds": 20, "privacy": ss.RecordPrivacy(epsilon=5.0), "progress": False}
+    plain, about = (ss.solve(problem, clients, rule, **how) for rule in (ss.SoftmaxSGM(alpha=20.0, **COMMON), RULE))
+    assert about.privacy.epsilon == plain.privacy.epsilon
+    assert len(about.history.stages) == 1
 
 
 def test_a_stage_without_a_feasible_round(x64):

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import softswitch as ss
 from softswitch.cli import app
 from softswitch.runs.folder import find_runs, open_run
+from softswitch.runs.report.page import write_report
 from softswitch.tables import training
 from softswitch.tables.kinds import problem_of_kind
 from softswitch.tables.settings import config_from, write_config
@@ -366,6 +367,7 @@ def test_changed_data_is_not_resumed(home, tmp_path):
             '[task]\nkind = "own"\nobjective = "a"\nconstraint = "b:c"',
             "task.objective must be 'module:function'",
         ),
+        ("[task]", "[task]\nregret = true", "task.regret must be false for the kind 'neyman-pearson'"),
         ("[data]", '[data]\nignore = ["ward"]', "data.ignore must name columns of the table, but 'ward' is none"),
         ("[data]", '[data]\nfeatures = ["hospital"]', "data.features must not have 'hospital'"),
         ("[data]", "[data]\nheld_out = 1.0", "held_out must be a share"),
@@ -505,6 +507,30 @@ def test_kinds_with_groups(kind, tmp_path):
     objective, constraint = ss.evaluate(ready.problem, ready.train, ready.problem.start)
     np.testing.assert_allclose(objective, np.log(2), rtol=1e-5)
     np.testing.assert_allclose(constraint, np.log(2) if kind == "group-loss" else 0, rtol=1e-5)
+
+
+def test_regrets_are_trained_by_and_told(tmp_path):
+    """Branch 3's labels are a coin's: without regret it rules, with it the folder and the report tell both."""
+    generator = np.random.default_rng(0)
+    table = pd.DataFrame({"a": generator.normal(size=300), "branch": np.repeat([1, 2, 3], 100)})
+    table["y"] = table["a"] * np.where(table["branch"] == 1, 1.0, 0.8) + 0.1 * generator.normal(size=300)
+    table.loc[200:, "y"] = 3 * generator.normal(size=100)
+    table.to_csv(tmp_path / "t.csv", index=False)
+    told = {
+        "data": {"file": "t.csv", "label": "y", "client": "branch", "held_out": 0.0, "choosing": 0.0},
+        "task": {"kind": "absolute-error", "at_most": 9.0, "regret": True},
+        "run": {"aim": "bare", "rounds": 300},
+    }
+    trained = training.train(write(tmp_path / "t.toml", told))
+    result, run = trained.result, open_run(trained.folder)
+    assert result.own_best[2] > 10 * result.own_best[:2].max()
+    assert result.client_loss[:2].max() < 0.5 < result.worst_loss
+    np.testing.assert_allclose(run.clients["objective"], result.client_loss, rtol=1e-6)
+    np.testing.assert_allclose(run.clients["regret"], result.client_objective, rtol=1e-6)
+    assert run.about["worst_loss"] == pytest.approx(result.worst_loss)
+    page = write_report([trained.folder], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "F: regret in loss" in page
+    assert "above its own best" in page
 
 
 def test_an_unknown_kind():

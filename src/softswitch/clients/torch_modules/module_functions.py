@@ -80,7 +80,10 @@ class ModuleFunctions:
         with torch.no_grad():
             objective = self.objective(self.module, batch)
             constraint = self.constraint(self.module, batch)
-        parts = [np.atleast_1d(torch.as_tensor(part).cpu().numpy()).astype(float) for part in (objective, constraint)]
+        parts = [
+            np.atleast_1d(torch.as_tensor(part).detach().cpu().numpy()).astype(float)
+            for part in (objective, constraint)
+        ]
         for name, part, wanted in zip(
             ("objective", "constraint"), parts, ("a scalar", "a scalar or a vector"), strict=True
         ):
