@@ -60,7 +60,8 @@ def certify(
             is the range of the values whose means are compared.
         kinds: what objective and constraints are, mean, gap or other, where that was found out before, on other rows.
         privacy: keep the held-out rows private: of each client only one sum with noise is used of each function, and
-            its budget is spent on that. Ranges must be known, and all functions be means over rows.
+            its budget is spent on that. Ranges of constraints must be known, and all functions be means over rows; an
+            objective without a range is left out.
     """
     checks.expect("held_out", held_out, ClientData)
     params = result.params if isinstance(result, Result) else result
@@ -97,8 +98,8 @@ def private_intervals_of(
 ) -> list[list[Interval]]:
     """Every client's intervals of f and then g, of which only sums with noise are told."""
     concerned_rows(problem, held_out)
-    rows = RowValues(problem, held_out, params)
-    return [private_intervals(own, cost.multiplier, levels, ranges) for own in rows.by_client]
+    both = (RowValues(problem, held_out, at).by_client for at in (params, problem.start))
+    return [private_intervals(*own, cost.multiplier, levels, ranges) for own in zip(*both, strict=True)]
 
 
 def known_ranges(problem: Problem, objective_range: Any, constraint_range: Any, constraints: int) -> list[Range | None]:

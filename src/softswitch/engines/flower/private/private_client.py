@@ -20,7 +20,7 @@ from softswitch.engines.flower.private.spent_budget import SpentBudget
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.privacy.private_certificate import private_intervals
 from softswitch.guarantees.privacy.row_means import rows_concerned
-from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
+from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, others
 from softswitch.method.messages import LocalLoss
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
@@ -104,6 +104,7 @@ class PrivateClient:
         if (why := getattr(client, "mixes_rows", None)) is not None:
             raise ValueError(why)
         self._client, self._privacy = client, privacy
+        self._start = client.start  # a module's own is that of the server's last message
         planned = Releases.planned(
             privacy,
             checks.whole_number("rounds", rounds, at_least=1),
@@ -174,12 +175,13 @@ class PrivateClient:
     ) -> list[Interval]:
         """Intervals from the rows held out, of which only sums with noise are used."""
         known = given_or_own(ranges, getattr(self._client, "ranges", [None] * len(ranges)))
-        if None in known:
-            raise Refused("it keeps its rows private, and certifies only functions whose ranges are known")
+        if None in known[1:]:
+            raise Refused("it keeps its rows private, and certifies only constraints whose ranges are known")
         self._spent.charge(judgings=1)
         at = ErrorLevels.one(error) if levels is None else levels
         values = self._quietly(lambda: self._client.held_out_values(params))
-        return private_intervals(values, self._levels.judging, at, known)
+        elsewhere = self._quietly(lambda: self._client.held_out_values(others(self._start, 1)))
+        return private_intervals(values, elsewhere, self._levels.judging, at, known)
 
     def _told(self, params: Arrays, rows: np.ndarray, level: float, share: float) -> Values:
         clip = self._privacy.clip_value
@@ -201,7 +203,7 @@ class PrivateClient:
             told = client.judge(params)
             return np.array([told.objective, *told.constraint])
 
-        return rows_concerned(lambda params: client.row_values(params, everything), whole, client.start)
+        return rows_concerned(lambda params: client.row_values(params, everything), whole, self._start)
 
     def _quietly(self, compute: Callable[[], Made]) -> Made:
         """What ``compute`` gives; where it fails, why stays here: an error's text may tell of rows."""
