@@ -275,7 +275,7 @@ def test_rows_that_are_not_in_memory_are_refused_with_the_way_out():
         lambda: ss.solve(PROBLEM, streamed, RULE, privacy=PRIVACY),
         lambda: ss.sweep(PROBLEM, streamed, [RULE], privacy=PRIVACY),
     ):
-        with pytest.raises(ValueError, match="but are StreamedData: .* PrivateClient"):
+        with pytest.raises(ValueError, match=r"but are StreamedData: .* PrivateClient"):
             run()
 
 

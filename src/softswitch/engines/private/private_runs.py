@@ -355,8 +355,8 @@ def refuse_looks(given: Mapping[str, Any]) -> None:
         "held_out": "held-out rows are evaluated during the run; certify them afterwards, with privacy",
         "warm_start": "what an earlier run knew of the same rows is not counted in this one",
         "lower_bound": "it is computed on all rows",
-        "devices": "private clients are computed on one device, and noise is drawn for all of them there; leave it out, "
-        "or let each client compute by itself: PrivateClient(…) of softswitch.flower",
+        "devices": "private clients are computed on one device, and noise is drawn for all of them there; leave it "
+        "out, or let each client compute by itself: PrivateClient(…) of softswitch.flower",
         "together": "private runs are run one after the other",
         "compute_dtype": "noise is drawn in the parameters' own digits",
         "seconds": "the noise is found for a number of rounds",

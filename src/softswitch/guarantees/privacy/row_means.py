@@ -41,7 +41,7 @@ def concerned_rows(problem: Problem, clients: ClientData) -> np.ndarray:
     if problem.constraint_stand_in is not None:
         other = replace(problem, constraint=problem.constraint_stand_in, constraint_stand_in=None)
         _check_means(RowValues(other, clients, problem.start).kinds, "constraint_stand_in")
-    return np.stack([(~np.isneginf(own)).sum(axis=0) for own in found.by_client])
+    return np.stack([(~(np.isneginf(own) | np.isnan(own))).sum(axis=0) for own in found.by_client])
 
 
 def _check_means(kinds: tuple[Kind, ...], name: str) -> None:

@@ -99,7 +99,7 @@ def private_intervals_of(
     """Every client's intervals of f and then g, of which only sums with noise are told."""
     concerned_rows(problem, held_out)
     both = (RowValues(problem, held_out, at).by_client for at in (params, problem.start))
-    return [private_intervals(*own, cost.multiplier, levels, ranges) for own in zip(*both, strict=True)]
+    return [private_intervals(own, start, cost.multiplier, levels, ranges) for own, start in zip(*both, strict=True)]
 
 
 def known_ranges(problem: Problem, objective_range: Any, constraint_range: Any, constraints: int) -> list[Range | None]:

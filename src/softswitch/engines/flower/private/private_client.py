@@ -114,6 +114,7 @@ class PrivateClient:
         drawing = Drawing.of(privacy, client.rows)
         self._spent = SpentBudget(spent_in, privacy, drawing, planned)
         self._levels = self._spent.levels
+        self.name = client.name
         exact = self._rows_concerned()
         sizes = [float(many) for many in (*exact, client.rows)]
         if not privacy.public_sizes:
@@ -124,7 +125,7 @@ class PrivateClient:
         self._fixed = privacy.sampling == "fixed"
         self._taken = rows_taken(privacy.rate, client.rows)
         self._share = self._taken / client.rows if self._fixed else privacy.rate
-        self.name, self.constraints = client.name, client.constraints
+        self.constraints = client.constraints
         self.stands_in = bool(getattr(client, "stands_in", False))
         self.rows = max(1, round(sizes[-1]))
         self.held_out_rows = client.held_out_rows if privacy.public_sizes else 0
@@ -203,12 +204,15 @@ class PrivateClient:
             told = client.judge(params)
             return np.array([told.objective, *told.constraint])
 
-        return rows_concerned(lambda params: client.row_values(params, everything), whole, self._start)
+        def by_row(params: Arrays) -> np.ndarray:
+            return self._quietly(lambda: client.row_values(params, everything))
+
+        return rows_concerned(by_row, lambda params: self._quietly(lambda: whole(params)), self._start)
 
     def _quietly(self, compute: Callable[[], Made]) -> Made:
         """What ``compute`` gives; where it fails, why stays here: an error's text may tell of rows."""
         try:
             return compute()
-        except Exception as error:
+        except Exception:
             logger.exception("client %r could not compute what it was asked for", self.name)
-            raise Refused("it could not compute its answer; why is in its own log") from error
+            raise Refused("it could not compute its answer; why is in its own log") from None
