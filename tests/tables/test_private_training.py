@@ -119,6 +119,7 @@ def test_a_label_that_is_a_number_is_scaled_by_its_range(home):
         ("certificate_epsilon = 2", "", "data.held_out must be 0 with privacy where privacy.certificate_epsilon"),
         ('"dose: -1.5 to 1e1"', "", "must declare every feature, but lack 'dose'"),
         ('"age: 20 to 80"', '"age: 80 to 20"', "privacy.ranges must be texts like 'age: 18 to 90'"),
+        ('"age: 20 to 80"', '"age: 0 to 1e999"', "privacy.ranges must be texts like"),
         ('"sex: F, M"', '"sex: F"', "privacy.levels must be texts like 'sex: F, M'"),
         ("epsilon = 4", "", "privacy.epsilon must be set where other settings"),
         ("delta = 1e-4", "delta = 2.0", "privacy.delta must be"),

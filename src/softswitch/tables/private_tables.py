@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -90,7 +91,7 @@ def declared_encoding(config: Config, names: Sequence[str]) -> Encoding:
     said = []
     for entry in config.privacy.ranges:
         told = _RANGE.fullmatch(entry)
-        if told is None or not float(told[2]) < float(told[3]):
+        if told is None or not 0 < float(told[3]) - float(told[2]) < math.inf:
             said.append(f"privacy.ranges must be texts like 'age: 18 to 90', but one is {entry!r:.100}")
             continue
         low, high = float(told[2]), float(told[3])

@@ -373,5 +373,8 @@ def test_functions_that_are_no_means_are_refused(tmp_path):
     client = fl.NumpyClient(squared, class_loss(1), rows(0), START, name="a")
     with pytest.raises(ValueError, match="gap_sides"):
         fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=1)
+    client.statistics = 4
+    with pytest.raises(ValueError, match="a PooledConstraint is none"):
+        fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=1)
     with pytest.raises(TypeError, match="RowByRow"):
         fl.PrivateClient(object(), ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=1)

@@ -15,6 +15,10 @@ from softswitch.problem.problem import Problem
 
 ATTEMPTS = 3
 """At so many parameters it is tried whether functions are means over rows."""
+NO_MEAN = (
+    "objective and constraints must be means over rows to be told privately; a gap between two groups is two "
+    "constraints that are: gap_sides and side_of_rows of softswitch.tasks.fair_sides"
+)
 Arrays = dict[str, np.ndarray]
 
 
@@ -75,8 +79,5 @@ def rows_concerned(
                 part.mean() if len(part) else value, value, rtol=1e-3, atol=1e-5 * np.abs(part).max(initial=0)
             )
             if not is_mean:
-                raise ValueError(
-                    "objective and constraints must be means over rows to be told privately; a gap between two groups "
-                    "is two constraints that are: gap_sides and side_of_rows of softswitch.tasks.fair_sides"
-                )
+                raise ValueError(NO_MEAN)
     return counts

@@ -19,7 +19,7 @@ from softswitch.engines.flower.local import LocalOracle, Refused, Task, given_or
 from softswitch.engines.flower.private.spent_budget import SpentBudget
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.privacy.private_certificate import private_intervals
-from softswitch.guarantees.privacy.row_means import rows_concerned
+from softswitch.guarantees.privacy.row_means import NO_MEAN, rows_concerned
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, others
 from softswitch.method.messages import LocalLoss
 from softswitch.problem.ranges import Range
@@ -103,6 +103,8 @@ class PrivateClient:
         checks.expect("privacy", privacy, RecordPrivacy)
         if (why := getattr(client, "mixes_rows", None)) is not None:
             raise ValueError(why)
+        if getattr(client, "statistics", 0):
+            raise ValueError(f"{NO_MEAN}; a PooledConstraint is none")
         self._client, self._privacy = client, privacy
         self._start = client.start  # a module's own is that of the server's last message
         planned = Releases.planned(
