@@ -54,8 +54,9 @@ def _check_means(kinds: tuple[Kind, ...], name: str) -> None:
         if kind is not Kind.MEAN:
             raise ValueError(
                 f"the {function} is no mean over rows, and cannot be told privately: a single row's part in it is not "
-                "known. Write it as a mean over (some) rows; a gap between two groups as two constraints, one for each "
-                "side: gap_sides and side_of_rows of softswitch.tasks.fair_sides"
+                "known (nor is it where some row gives NaN). Write it as a mean over (some) rows; a gap between "
+                "two groups as two constraints, one for each side: gap_sides and side_of_rows of "
+                "softswitch.tasks.fair_sides"
             )
 
 
