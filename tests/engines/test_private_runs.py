@@ -259,11 +259,24 @@ def test_the_seed_decides_and_other_seeds_have_other_noise(result):
         ({"replace": True}, "replace must be left out"),
         ({"seconds": 5.0}, "seconds must be left out"),
         ({"engine": "grid"}, "each client has a privacy of its own"),
+        ({"devices": 1}, "devices must be left out with privacy: .* let each client compute by itself"),
+        ({"warm_start": object()}, "warm_start must be left out with privacy"),
+        ({"compute_dtype": "bfloat16"}, "compute_dtype must be left out with privacy"),
     ],
 )
 def test_whatever_would_look_at_rows_uncounted_is_refused(settings, said):
     with pytest.raises(ValueError, match=said):
         ss.solve(PROBLEM, CLIENTS, RULE, privacy=PRIVACY, **settings)
+
+
+def test_rows_that_are_not_in_memory_are_refused_with_the_way_out():
+    streamed = ss.StreamedData.from_arrays({"x": np.ones((100, 4)), "y": np.arange(100) % 2}, np.repeat([0, 1], 50))
+    for run in (
+        lambda: ss.solve(PROBLEM, streamed, RULE, privacy=PRIVACY),
+        lambda: ss.sweep(PROBLEM, streamed, [RULE], privacy=PRIVACY),
+    ):
+        with pytest.raises(ValueError, match=r"but are StreamedData: .* PrivateClient"):
+            run()
 
 
 def predict(w, batch):

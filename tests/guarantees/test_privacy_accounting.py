@@ -138,6 +138,8 @@ def test_what_rounds_cost_is_never_told_too_small():
     [
         ({}, "epsilon, the budget, or noise"),
         ({"epsilon": 0}, "epsilon must be"),
+        ({"epsilon": 1e-200}, "epsilon must be"),
+        ({"noise": 1e-160}, "noise must be"),  # of which the count overflows, and said ε = 0
         ({"epsilon": 1, "delta": 1}, "delta must be"),
         ({"epsilon": 1, "rate": 0}, "rate must be"),
         ({"epsilon": 1, "sampling": "shuffled"}, "sampling must be"),
@@ -148,3 +150,10 @@ def test_what_rounds_cost_is_never_told_too_small():
 def test_settings_that_make_no_sense_are_refused(settings, said):
     with pytest.raises(ValueError, match=said):
         RecordPrivacy(**settings)
+
+
+@pytest.mark.parametrize("drawing", [Drawing("poisson", 1.0), Drawing("poisson", 0.5), Drawing("fixed", 0.5, 10, 5)])
+def test_hardly_any_noise_is_counted_as_hardly_any(drawing):
+    """ε grows as 1/noise² there: no overflow makes it small."""
+    found = [epsilon_of(Releases(1, 1, 1), NoiseLevels(*[noise] * 4), drawing, 1e-5) for noise in (1e-9, 1e-6, 1e-3)]
+    assert found[0] > 1e5 * found[1] > 1e10 * found[2] > 1e15

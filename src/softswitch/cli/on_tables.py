@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.tree import Tree
 
 from softswitch.cli.refusing import NO_ANSWER_CODE, or_refuse
-from softswitch.tables.settings import AUTO, SECTIONS, Config
+from softswitch.tables.settings import AUTO, SECTIONS, Config, PrivacySection
 
 if TYPE_CHECKING:
     from softswitch.method.rules import Rule
@@ -88,8 +88,10 @@ def _tree(config: Config, ready: ReadyTable, rule: Rule) -> Tree:
 
     tree = Tree("[bold]Settings")
     for section in SECTIONS:
-        branch = tree.add(f"[bold]{section}")
         part = getattr(config, section)
+        if part == PrivacySection():
+            continue
+        branch = tree.add(f"[bold]{section}")
         told = {entry.name: getattr(part, entry.name) for entry in fields(part)}
         for name, value in told.items():
             if value not in (None, (), AUTO):

@@ -100,6 +100,11 @@ def frontier_by(
     path = Path(file)
     base = path.resolve().parent
     config = _certified(read_config(path))
+    if config.privacy.asked:
+        raise ValueError(
+            "[privacy] must be left out: models of several bounds are chosen and certified by the same rows, which is "
+            "not counted"
+        )
     ready = make_ready(config, base)
     parts = ready.parts
     assert parts is not None

@@ -29,6 +29,7 @@ from softswitch.tables.label_meaning import (
     two_classes,
 )
 from softswitch.tables.own_functions import function_named
+from softswitch.tables.private_tables import declared_encoding, private_problem, public_label
 from softswitch.tables.settings import AIMS, INCOMPLETE, OF_AMOUNTS, OF_CLASSES, Config, DataSection, given
 from softswitch.tables.table import column, is_value, read_table
 
@@ -92,7 +93,10 @@ def make_ready(config: Config, folder: Path) -> ReadyTable:
     share = data.choosing if config.run.aim == CERTIFIED and data.held_out > 0 else 0.0
     masks = part_masks(client, *alike.values(), choosing=share, held_out=data.held_out, seed=config.run.seed)
     label = _label(values, masks[0], config)
-    encoding = Encoding.fit(table[masks[0]], features, table)
+    if config.privacy.asked:
+        label, encoding = public_label(label, config), declared_encoding(config, features)
+    else:
+        encoding = Encoding.fit(table[masks[0]], features, table)
     y = alike["y"] if "y" in alike else label.encode(values)
     columns = alike | {"y": y, "x": encoding.encode(table)}
     made = problem_of_kind(
@@ -115,7 +119,8 @@ def make_ready(config: Config, folder: Path) -> ReadyTable:
         for part in masks
     )
     assert train is not None
-    return ReadyTable(made.problem, train, choosing, held, encoding, label, _digest(file), made.cost, left_out)
+    problem = private_problem(made.problem, task.kind) if config.privacy.asked else made.problem
+    return ReadyTable(problem, train, choosing, held, encoding, label, _digest(file), made.cost, left_out)
 
 
 def _read(file: Path, config: Config) -> tuple[pd.DataFrame, int]:

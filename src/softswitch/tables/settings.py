@@ -9,6 +9,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from softswitch.clients.private.record_privacy import SAMPLING
 from softswitch.problem.words import ALPHA_SCALES, ANSWERS, CRITERIA, LOSSES
 from softswitch.support.capped_files import read_toml
 from softswitch.support.complaints import did_you_mean
@@ -180,6 +181,31 @@ class RunSection:
 
 
 @dataclass(frozen=True)
+class PrivacySection:
+    """Differential privacy of single rows; leave epsilon out for none."""
+
+    epsilon: float | None = says("The budget of the rows to train on: how much any single one may be told of.", None)
+    delta: float = says("The probability that is left out of that; well below one over a client's rows.", 1e-5)
+    certificate_epsilon: float | None = says(
+        "The budget of the rows that are held out, for the certificate; not set: none, and data.held_out must be 0.",
+        None,
+    )
+    ranges: tuple[str, ...] = says(
+        "For every feature of numbers what it can be, known without a look: 'age: 18 to 90'.", []
+    )
+    levels: tuple[str, ...] = says("For every feature of words its values, likewise: 'sex: F, M'.", [])
+    clip_value: float = says("What one row tells of objective and constraints is shortened to this length.", 3.0)
+    clip_gradient: float = says("A row's gradient is shortened to this length.", 2.0)
+    sampling: str = says(f"How rows are drawn: {' or '.join(SAMPLING)}.", SAMPLING[0], one_of=SAMPLING)
+    rate: float = says("The share of its rows that a client draws for a report and for a gradient.", 1.0)
+
+    @property
+    def asked(self) -> bool:
+        """Whether rows are to be kept private."""
+        return self.epsilon is not None
+
+
+@dataclass(frozen=True)
 class Config:
     """All settings of a training run."""
 
@@ -188,6 +214,7 @@ class Config:
     model: ModelSection = field(default_factory=ModelSection)
     method: MethodSection = field(default_factory=MethodSection)
     run: RunSection = field(default_factory=RunSection)
+    privacy: PrivacySection = field(default_factory=PrivacySection)
 
 
 Settings = TypeVar("Settings")
@@ -197,6 +224,7 @@ SECTIONS: dict[str, type] = {
     "model": ModelSection,
     "method": MethodSection,
     "run": RunSection,
+    "privacy": PrivacySection,
 }
 
 
@@ -305,6 +333,8 @@ def write_config(config: Config, *, comments: bool = True) -> str:
     lines = []
     for section in SECTIONS:
         part = getattr(config, section)
+        if part == PrivacySection():  # for those who look for it
+            continue
         if comments:
             lines.append(f"# {type(part).__doc__}")
         lines.append(f"[{section}]")

@@ -17,6 +17,7 @@ from softswitch.clients.client_data import ClientData
 from softswitch.clients.taking_part import TakingPart
 from softswitch.engines.certified import Certified, solve_certified
 from softswitch.engines.completing import completed
+from softswitch.engines.private.private_runs import refuse_private
 from softswitch.engines.request import request
 from softswitch.engines.solve import solve
 from softswitch.engines.unconstrained import add_baselines
@@ -48,6 +49,7 @@ from softswitch.tables.client_metrics import client_columns
 from softswitch.tables.kinds import GROUPED, check_regret
 from softswitch.tables.label_meaning import Label, SeveralClasses
 from softswitch.tables.model import write_encoding
+from softswitch.tables.private_tables import NOT_TOLD, certificate_privacy, training_privacy
 from softswitch.tables.ready import CERTIFIED, ReadyTable, make_ready
 from softswitch.tables.rule_choice import memory_by, rule_by
 from softswitch.tables.settings import ALL, Config, given, read_config, write_config
@@ -100,6 +102,8 @@ def train(
     ready, rule, *_ = all_at_once(
         lambda: make_ready(config, base),
         lambda: rule_by(config),
+        lambda: training_privacy(config),
+        lambda: config.privacy.certificate_epsilon is None or certificate_privacy(config),
         lambda: memory_by(config.method),
         lambda: check_regret(config.task.kind, config.task.regret),
         lambda: checks.seed("run.seed", config.run.seed),
@@ -115,7 +119,11 @@ def train(
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "settings": str(path.resolve()),
         "base": os.path.relpath(base, folder),
-        "data": {"file": config.data.file, "sha256": ready.fingerprint, "rows": int(ready.train.sizes.sum())},
+        "data": {
+            "file": config.data.file,
+            "sha256": NOT_TOLD if config.privacy.asked else ready.fingerprint,
+            "rows": int(ready.train.sizes.sum()),
+        },
         "command": " ".join(["softswitch", *sys.argv[1:]]) if sys.argv else "",
         "versions": versions(),
     }
@@ -159,7 +167,9 @@ def resume(
         config = replace(config, run=replace(config.run, aim="bare"))
     longer = _longer(config, rounds, seconds)
     ready = make_ready(longer, base)
-    if ready.fingerprint != run.about["data"]["sha256"]:
+    if config.privacy.asked and run.certificate is not None:
+        raise ValueError(f"{run.folder} is finished: to certify it again would tell more of the rows held out")
+    if run.about["data"]["sha256"] not in (NOT_TOLD, ready.fingerprint):  # else its checkpoints know the rows
         raise ValueError(f"{config.data.file} has changed since {run.folder} began; train anew")
     if longer != config:  # written down once the run has gone on: it may yet be refused
         callbacks = (lambda _: write_atomically(run.folder / CONFIG, write_config(longer).encode()), *callbacks)
@@ -205,6 +215,16 @@ def length_and_answer(config: Config) -> dict[str, Any]:
 
 def _check(config: Config, ready: ReadyTable, rule: Rule) -> None:
     """Refuse what ``solve`` would refuse, before a folder is made."""
+    privacy = training_privacy(config)
+    if privacy is not None:
+        how = TakingPart(**taking_part(config))
+        refuse_private(ready.problem, ready.train, rule, privacy, how, length_and_answer(config))
+        if ready.held_out is not None and ready.problem.constraint_range is None:
+            raise ValueError(
+                f"data.held_out must be 0 with privacy where task.kind is {config.task.kind!r}: what a row tells of "
+                "its constraint has no known range, without which there is no private certificate; miss-rate has one"
+            )
+        return
     told = length_and_answer(config) | {"eval_every": None}
     filled = completed(ready.problem, ready.train, (rule,), TakingPart(**taking_part(config)), told)
     how, settings, choice = filled.how, filled.settings, filled.choice
@@ -230,6 +250,9 @@ def _run(
         "regret": config.task.regret or None,
     }
     found: Certified | None = None
+    privacy = training_privacy(config)
+    if privacy is not None:
+        return _run_privately(folder, config, ready, rule, about, options | {"held_out": None, "privacy": privacy})
     if ready.parts is None:
         result = solve(ready.problem, ready.train, rule, checkpoints=Checkpoints(folder / CHECKPOINTS), **options)
     else:
@@ -262,6 +285,21 @@ def _run(
         about = about | {"groups": {others[row.pop("group")]: row for row in told}}
     write_result(folder, result, about=about, clients=columns, certificate=certificate)
     return Trained(folder, result, certificate, about.get("aim"))
+
+
+def _run_privately(
+    folder: Path, config: Config, ready: ReadyTable, rule: Rule, about: dict[str, Any], options: dict[str, Any]
+) -> Trained:
+    """As ``_run``, with nothing that looks at rows but private rounds, one judging and a private certificate."""
+    result = solve(ready.problem, ready.train, rule, checkpoints=Checkpoints(folder / CHECKPOINTS), **options)
+    certificate = None
+    if ready.held_out is not None and result.status.code not in (StatusCode.DIVERGED, StatusCode.STOPPED):
+        own = certificate_privacy(config)
+        certificate = certify(result, ready.problem, ready.held_out, config.run.confidence, privacy=own)
+    write_encoding(folder, ready.encoding, config.data.label, ready.label, config.model.hidden)
+    told = about | what_must_hold(config, ready.label)
+    write_result(folder, result, about=told, clients={}, certificate=certificate)
+    return Trained(folder, result, certificate)
 
 
 def what_must_hold(config: Config, label: Label) -> dict[str, Any]:

@@ -361,6 +361,10 @@ def test_an_error_at_the_start_stays_at_home(tmp_path):
     with pytest.raises(fl.Refused) as refused:
         fl.PrivateClient(client, ss.RecordPrivacy(noise=5.0), spent_in=tmp_path / "spent.json", rounds=5)
     assert "42.5" not in str(refused.value)
+    with pytest.raises(fl.Refused) as at_once:  # Flower tells the server an error's text
+        fl.PrivateClient(client, ss.RecordPrivacy(noise=5.0), spent_in=tmp_path / "spent.json", rounds=5)
+    assert "42.5" not in str(at_once.value)
+    assert at_once.value.__cause__ is None
 
 
 def test_a_certificate_rests_on_as_many_rows_whatever_the_model(tmp_path):
@@ -428,6 +432,18 @@ def test_a_private_certificate_includes_the_noise(tmp_path):
         client("b", constraint_range=None).certify(params, 0.05, [None, None])
 
 
+def test_a_model_cannot_be_made_up_to_count_rows(tmp_path):
+    """Parameters at which a chosen row's loss is not a number: how many rows there are is told as it was before."""
+    held_out = rows(7, 40)
+    own = numpy_client(0, held_out=held_out)
+    private = fl.PrivateClient(own, ss.RecordPrivacy(noise=5.0), spent_in=tmp_path / "spent.json", rounds=1, judgings=2)
+    positive = held_out["x"][held_out["y"] == 1]
+    loud = {"w": np.array([3e38, 0, 0], np.float32)}
+    assert np.isnan(own.held_out_values(loud, np.arange(40))[held_out["y"] == 1, 1]).any()
+    for params in (START, loud):
+        assert [one.rows for one in private.certify(params, 0.05, [None, None])] == [40 - len(positive), len(positive)]
+
+
 def test_functions_that_are_no_means_are_refused(tmp_path):
     def squared(params, batch):
         value, gradient = class_loss(0)(params, batch)
@@ -435,6 +451,9 @@ def test_functions_that_are_no_means_are_refused(tmp_path):
 
     client = fl.NumpyClient(squared, class_loss(1), rows(0), START, name="a")
     with pytest.raises(ValueError, match="gap_sides"):
+        fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=1)
+    client.statistics = 4
+    with pytest.raises(ValueError, match="a PooledConstraint is none"):
         fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=1)
     with pytest.raises(TypeError, match="RowByRow"):
         fl.PrivateClient(object(), ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=1)

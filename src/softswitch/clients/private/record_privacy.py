@@ -9,6 +9,9 @@ from softswitch.support import checks
 SAMPLING = ("poisson", "fixed")
 """How rows are drawn: each by itself with the same probability, or so many of them without replacement."""
 
+LEAST_EPSILON, LEAST_NOISE = 1e-6, 1e-9
+"""With less, what is counted overflows, and a count that overflows may say that nothing was told."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RecordPrivacy:
@@ -49,9 +52,9 @@ class RecordPrivacy:
     sizes_share: float = 0.05
 
     def __post_init__(self) -> None:
-        for name in ("epsilon", "noise"):
+        for name, least in (("epsilon", LEAST_EPSILON), ("noise", LEAST_NOISE)):
             if getattr(self, name) is not None:
-                self._set(name, above=0)
+                self._set(name, at_least=least)
         if self.epsilon is None and self.noise is None:
             raise ValueError("RecordPrivacy needs epsilon, the budget, or noise, the noise multiplier; it has neither")
         object.__setattr__(self, "delta", checks.probability("delta", self.delta))

@@ -24,7 +24,7 @@ from softswitch.clients.slices import slice_size
 from softswitch.clients.taking_part import TakingPart, participants_of
 from softswitch.engines.loop import run
 from softswitch.engines.private.private_choice import private_rule, private_settings
-from softswitch.engines.request import RunSettings, request_of
+from softswitch.engines.request import Request, RunSettings, request_of
 from softswitch.guarantees.privacy.accountant import epsilon_of, levels_for, rounds_within
 from softswitch.guarantees.privacy.row_means import concerned_rows
 from softswitch.guarantees.privacy.spending import spent_by_rounds, with_spending
@@ -102,13 +102,55 @@ def planned_run(
     checkpoints: Checkpoints | None = None,
 ) -> tuple[Result, PrivatePlan]:
     """As ``solve_privately``, which says what the arguments are; and what was settled before the run."""
+    federation, plan = _settled(problem, clients, privacy, how, told, seed)
+    charged = run_planned(federation, rule, plan, seed, callbacks, progress, checkpoints)
+    clipped = _clipped(problem, privacy, federation.oracle.constraints)
+    return replace(charged, diagnosis=(*charged.diagnosis, *clipped)), plan
+
+
+def refuse_private(
+    problem: Problem,
+    clients: ClientData,
+    rule: Rule,
+    privacy: RecordPrivacy,
+    how: TakingPart,
+    told: Mapping[str, Any],
+) -> None:
+    """Raise for whatever ``solve`` would refuse with privacy; the arguments are those of ``solve_privately``.
+
+    Args:
+        problem: what to solve.
+        clients: whose rows.
+        rule: the method.
+        privacy: how rows are kept private.
+        how: how clients take part.
+        told: the settings of the run.
+    """
+    refuse_looks({"seconds": told.get("seconds"), **batches_given(how)})
+    _asked(*_settled(problem, clients, privacy, how, told, 0), rule)
+
+
+def _settled(
+    problem: Problem,
+    clients: ClientData,
+    privacy: RecordPrivacy,
+    how: TakingPart,
+    told: Mapping[str, Any],
+    seed: int,
+) -> tuple[Federation, PrivatePlan]:
+    """The clients of a private run, and what is settled before it."""
     counts = concerned_rows(problem, clients)
     plan = planned(privacy, clients.sizes, private_settings(told), how.local_steps)
     oracle = private_oracle(problem, clients, plan, how, counts, seed)
-    federation = Federation(oracle, problem.start, clients.names, problem.domain)
-    charged = run_planned(federation, rule, plan, seed, callbacks, progress, checkpoints)
-    clipped = _clipped(problem, privacy, oracle.constraints)
-    return replace(charged, diagnosis=(*charged.diagnosis, *clipped)), plan
+    return Federation(oracle, problem.start, clients.names, problem.domain), plan
+
+
+def _asked(federation: Federation, plan: PrivatePlan, rule: Rule) -> tuple[Request, Rule]:
+    """What is asked of the engine, and the rule with nothing left out."""
+    assert isinstance(federation.oracle, TellsWithNoise)
+    rule = private_rule(rule, federation.oracle, plan.settings)
+    known_by = f"{plan.privacy} for {plan.asked_for} rounds"
+    return request_of(federation, (rule,), plan.settings, privacy=known_by), rule
 
 
 def run_planned(
@@ -133,9 +175,7 @@ def run_planned(
     """
     oracle = federation.oracle
     assert isinstance(oracle, TellsWithNoise)
-    rule = private_rule(rule, oracle, plan.settings)
-    known_by = f"{plan.privacy} for {plan.asked_for} rounds"
-    asked = request_of(federation, (rule,), plan.settings, privacy=known_by)
+    asked, rule = _asked(federation, plan, rule)
     with ProgressBar(asked.rounds, progress) as bar:
         result = run(asked, rule, seed, (bar, *callbacks), checkpoints)
     return _charged(result, oracle, plan)
@@ -316,7 +356,8 @@ def refuse_looks(given: Mapping[str, Any]) -> None:
         "warm_start": "what an earlier run knew of the same rows is not counted in this one",
         "lower_bound": "it is computed on all rows",
         "regret": "f_i* tells of rows, and is not counted",
-        "devices": "private clients are computed on one device",
+        "devices": "private clients are computed on one device, and noise is drawn for all of them there; leave it "
+        "out, or let each client compute by itself: PrivateClient(…) of softswitch.flower",
         "together": "private runs are run one after the other",
         "compute_dtype": "noise is drawn in the parameters' own digits",
         "seconds": "the noise is found for a number of rounds",
@@ -340,7 +381,12 @@ def check_private(clients: Any, privacy: Any, engine: str) -> None:
     """
     checks.expect("privacy", privacy, RecordPrivacy)
     if not isinstance(clients, ClientData):
-        raise ValueError(f"clients must be a ClientData with privacy, but are {type(clients).__name__}")
+        raise ValueError(
+            f"clients must be a ClientData with privacy, but are {type(clients).__name__}: every row is to be drawn by "
+            "a chance of its own, and is clipped alone, which is done on rows in memory. Take a part of them that fits "
+            "(ε is then that of this part's rows), or let each client read its own: PrivateClient(…) of "
+            "softswitch.flower"
+        )
     if engine != "compiled":
         raise ValueError(
             f"engine must be 'compiled' with privacy, but is {engine!r}: over Flower each client has a privacy of its "

@@ -101,7 +101,7 @@ def private_torch_oracle(
     )
 
 
-def _concerned(functions: ModuleFunctions, rows: TorchRows, start: Mapping[str, np.ndarray]) -> list[int]:
+def _concerned(functions: ModuleFunctions, rows: TorchRows, start: dict[str, np.ndarray]) -> list[int]:
     """How many rows f and each g concern; raise where one is no mean over rows. The module is left at its start."""
     everything = np.arange(len(rows))
 

@@ -59,7 +59,7 @@ def certificate_noise(privacy: RecordPrivacy) -> CertificateNoise:
 
 def private_intervals(
     by_row: np.ndarray,
-    concern: np.ndarray,
+    elsewhere: np.ndarray,
     multiplier: float,
     levels: ErrorLevels,
     ranges: Sequence[Range | None],
@@ -67,40 +67,30 @@ def private_intervals(
     """Intervals of f and then g at one client, of which only sums with noise are used.
 
     Each value counts by its distance from its range's lower end in units of the range, and at most 1: a row changes
-    all sums together by at most √(1 + constraints). One that is not finite counts as 1. On how many rows an interval
-    rests is told as it is: so it must not depend on the model, by which whoever chose it could ask about single rows.
+    all sums together by at most the root of their number. How many rows a function concerns is told as it is, so that
+    it must not depend on the model: one could be made up on which chosen rows are not finite. It is taken from values
+    at other parameters, and a row that is not finite at the model's counts as the upper end. An objective whose range
+    is not known is left out.
 
     Args:
-        by_row: the functions' values on its rows; rows × functions.
-        concern: which rows each function concerns, by ``concerns`` at other parameters than the model's; likewise.
+        by_row: the functions' values on its rows at the model's parameters; rows × functions.
+        elsewhere: the same at parameters that nobody chose.
         multiplier: the noise multiplier.
         levels: the error probabilities, and the tolerance.
-        ranges: of each function on a row; all must be known.
+        ranges: of each function on a row; those of constraints must be known.
     """
-    if any(bounds is None for bounds in ranges):
-        raise ValueError(
-            "a private certificate needs the ranges of objective and constraints on a row: objective_range and "
-            "constraint_range"
-        )
-    noise = multiplier * float(np.sqrt(len(ranges)))
+    if any(bounds is None for bounds in ranges[1:]):
+        raise ValueError("a private certificate needs the ranges of constraints on a row: constraint_range")
+    noise = multiplier * float(np.sqrt(sum(bounds is not None for bounds in ranges)))
     found = []
-    for values, which, bounds, own in zip(by_row.T, concern.T, ranges, secret_normals(len(ranges)), strict=True):
-        rows = int(which.sum())
-        assert bounds is not None
-        if not rows:
+    columns = zip(by_row.T, elsewhere.T, ranges, secret_normals(len(ranges)), strict=True)
+    for values, at_others, bounds, own in columns:
+        rows = values[~(np.isnan(at_others) | np.isneginf(at_others))]
+        if bounds is None or not len(rows):
             found.append(unknown())
             continue
         low, high = ends(bounds)
-        counted = np.where(np.isfinite(values[which]), values[which], high)
-        total = float(np.clip((counted - low) / (high - low), 0, 1).sum())
-        found.append(noised_interval(total + noise * float(own), rows, noise, levels, bounds))
+        told = np.where(np.isfinite(rows), rows, high)
+        total = float(np.clip((told - low) / (high - low), 0, 1).sum())
+        found.append(noised_interval(total + noise * float(own), len(rows), noise, levels, bounds))
     return found
-
-
-def concerns(by_row: np.ndarray) -> np.ndarray:
-    """Which rows functions concern; all others tell −∞ or NaN.
-
-    Args:
-        by_row: the functions' values on rows.
-    """
-    return ~(np.isnan(by_row) | np.isneginf(by_row))

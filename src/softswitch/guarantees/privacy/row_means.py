@@ -15,6 +15,10 @@ from softswitch.problem.problem import Problem
 
 ATTEMPTS = 3
 """At so many parameters it is tried whether functions are means over rows."""
+NO_MEAN = (
+    "objective and constraints must be means over rows to be told privately; a gap between two groups is two "
+    "constraints that are: gap_sides and side_of_rows of softswitch.tasks.fair_sides"
+)
 Arrays = dict[str, np.ndarray]
 
 
@@ -41,7 +45,7 @@ def concerned_rows(problem: Problem, clients: ClientData) -> np.ndarray:
     if problem.constraint_stand_in is not None:
         other = replace(problem, constraint=problem.constraint_stand_in, constraint_stand_in=None)
         _check_means(RowValues(other, clients, problem.start).kinds, "constraint_stand_in")
-    return np.stack([(~np.isneginf(own)).sum(axis=0) for own in found.by_client])
+    return np.stack([(~(np.isneginf(own) | np.isnan(own))).sum(axis=0) for own in found.by_client])
 
 
 def _check_means(kinds: tuple[Kind, ...], name: str) -> None:
@@ -50,8 +54,9 @@ def _check_means(kinds: tuple[Kind, ...], name: str) -> None:
         if kind is not Kind.MEAN:
             raise ValueError(
                 f"the {function} is no mean over rows, and cannot be told privately: a single row's part in it is not "
-                "known. Write it as a mean over (some) rows; a gap between two groups as two constraints, one for each "
-                "side: gap_sides and side_of_rows of softswitch.tasks.fair_sides"
+                "known (nor is it where some row gives NaN). Write it as a mean over (some) rows; a gap between "
+                "two groups as two constraints, one for each side: gap_sides and side_of_rows of "
+                "softswitch.tasks.fair_sides"
             )
 
 
@@ -75,8 +80,5 @@ def rows_concerned(
                 part.mean() if len(part) else value, value, rtol=1e-3, atol=1e-5 * np.abs(part).max(initial=0)
             )
             if not is_mean:
-                raise ValueError(
-                    "objective and constraints must be means over rows to be told privately; a gap between two groups "
-                    "is two constraints that are: gap_sides and side_of_rows of softswitch.tasks.fair_sides"
-                )
+                raise ValueError(NO_MEAN)
     return counts

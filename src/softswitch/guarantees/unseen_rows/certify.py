@@ -15,7 +15,6 @@ from softswitch.clients.private.record_privacy import RecordPrivacy
 from softswitch.guarantees.privacy.private_certificate import (
     CertificateNoise,
     certificate_noise,
-    concerns,
     private_intervals,
 )
 from softswitch.guarantees.privacy.row_means import concerned_rows
@@ -65,7 +64,8 @@ def certify(
             is the range of the values whose means are compared.
         kinds: what objective and constraints are, mean, gap or other, where that was found out before, on other rows.
         privacy: keep the held-out rows private: of each client only one sum with noise is used of each function, and
-            its budget is spent on that. Ranges must be known, and all functions be means over rows.
+            its budget is spent on that. Ranges of constraints must be known, and all functions be means over rows; an
+            objective without a range is left out.
     """
     checks.expect("held_out", held_out, ClientData)
     params = result.params if isinstance(result, Result) else result
@@ -102,11 +102,8 @@ def private_intervals_of(
 ) -> list[list[Interval]]:
     """Every client's intervals of f and then g, of which only sums with noise are told."""
     concerned_rows(problem, held_out)
-    found, first = (RowValues(problem, held_out, where).by_client for where in (params, problem.start))
-    return [
-        private_intervals(own, concerns(before), cost.multiplier, levels, ranges)
-        for own, before in zip(found, first, strict=True)
-    ]
+    both = (RowValues(problem, held_out, at).by_client for at in (params, problem.start))
+    return [private_intervals(own, start, cost.multiplier, levels, ranges) for own, start in zip(*both, strict=True)]
 
 
 def known_ranges(problem: Problem, objective_range: Any, constraint_range: Any, constraints: int) -> list[Range | None]:

@@ -18,8 +18,8 @@ from softswitch.clients.private.secret_noise import secret_choice, secret_draw, 
 from softswitch.engines.flower.local import LocalOracle, Refused, Task, given_or_own
 from softswitch.engines.flower.private.spent_budget import SpentBudget
 from softswitch.engines.flower.wire import Arrays, Values
-from softswitch.guarantees.privacy.private_certificate import concerns, private_intervals
-from softswitch.guarantees.privacy.row_means import rows_concerned
+from softswitch.guarantees.privacy.private_certificate import private_intervals
+from softswitch.guarantees.privacy.row_means import NO_MEAN, rows_concerned
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, others
 from softswitch.method.messages import LocalLoss
 from softswitch.problem.ranges import Range
@@ -104,8 +104,10 @@ class PrivateClient:
         checks.expect("privacy", privacy, RecordPrivacy)
         if (why := getattr(client, "mixes_rows", None)) is not None:
             raise ValueError(why)
+        if getattr(client, "statistics", 0):
+            raise ValueError(f"{NO_MEAN}; a PooledConstraint is none")
         self._client, self._privacy = client, privacy
-        self._elsewhere = others(client.start, 1)  # now: a module's start is what it was last given
+        self._start = dict(client.start)  # now: a module's is what it was last given
         planned = Releases.planned(
             privacy,
             checks.whole_number("rounds", rounds, at_least=1),
@@ -180,15 +182,15 @@ class PrivateClient:
     ) -> list[Interval]:
         """Intervals from the rows held out, of which only sums with noise are used."""
         known = given_or_own(ranges, getattr(self._client, "ranges", [None] * len(ranges)))
-        if None in known:
-            raise Refused("it keeps its rows private, and certifies only functions whose ranges are known")
+        if None in known[1:]:
+            raise Refused("it keeps its rows private, and certifies only constraints whose ranges are known")
         self._check(params)
         self._spent.charge(judgings=1)
         at, rows = ErrorLevels.one(error) if levels is None else levels, np.arange(self._client.held_out_rows)
         values, elsewhere = (
-            self._by_rows(self._client.held_out_values, where, rows) for where in (params, self._elsewhere)
+            self._by_rows(self._client.held_out_values, where, rows) for where in (params, others(self._start, 1))
         )
-        return private_intervals(values, concerns(elsewhere), self._levels.judging, at, known)
+        return private_intervals(values, elsewhere, self._levels.judging, at, known)
 
     def _told(self, params: Arrays, rows: np.ndarray, level: float, share: float) -> Values:
         clip = self._privacy.clip_value
@@ -241,7 +243,7 @@ class PrivateClient:
 
     def _check(self, params: Arrays) -> None:
         """Raise where parameters are not those of the model: before any row is asked."""
-        own = {name: value.shape for name, value in self._elsewhere.items()}
+        own = {name: value.shape for name, value in self._start.items()}
         if (told := {name: value.shape for name, value in params.items()}) != own:
             raise Refused(f"its parameters have the shapes {own}, and it is asked about {told}"[:200])
 
@@ -260,12 +262,12 @@ class PrivateClient:
             told = self._quietly(lambda: client.judge(params))
             return np.array([told.objective, *told.constraint])
 
-        return rows_concerned(by_row, whole, client.start)
+        return rows_concerned(by_row, whole, self._start)
 
     def _quietly(self, compute: Callable[[], Made]) -> Made:
         """What ``compute`` gives; where it fails, why stays here: an error's text may tell of rows."""
         try:
             return compute()
-        except Exception as error:
+        except Exception:
             logger.exception("client %r could not compute what it was asked for", self.name)
-            raise Refused("it could not compute its answer; why is in its own log") from error
+            raise Refused("it could not compute its answer; why is in its own log") from None

@@ -1,0 +1,169 @@
+"""softswitch train with a [privacy] section: nothing looks at rows uncounted, and what would is refused."""
+
+import json
+import re
+import tomllib
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import softswitch as ss
+from softswitch.cli import app
+from softswitch.runs.folder import open_run
+from softswitch.tables import training
+from softswitch.tables.ready import make_ready
+from softswitch.tables.settings import config_from, read_config, write_config
+
+SETTINGS = """
+[data]
+file = "cases.csv"
+label = "ill"
+client = "ward"
+[task]
+kind = "miss-rate"
+at_most = 0.3
+[run]
+rounds = 15
+aim = "bare"
+[privacy]
+epsilon = 4
+delta = 1e-4
+certificate_epsilon = 2
+ranges = ["age: 20 to 80", "dose: -1.5 to 1e1"]
+levels = ["sex: F, M"]
+"""
+
+
+def cases(seed=0, rows=900):
+    generator = np.random.default_rng(seed)
+    age = generator.uniform(20, 80, rows)
+    sex = generator.choice(["F", "M"], rows)
+    ill = (age + 10 * (sex == "M") + generator.normal(0, 8, rows) > 55).astype(int)
+    ward = generator.choice(["a", "b"], rows)
+    return pd.DataFrame({"age": age, "dose": generator.normal(size=rows), "sex": sex, "ill": ill, "ward": ward})
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("private")
+    cases().to_csv(folder / "cases.csv", index=False)
+    (folder / "settings.toml").write_text(SETTINGS)
+    return folder
+
+
+def settings(home, old, new, name="other.toml"):
+    assert old in SETTINGS
+    (home / name).write_text(SETTINGS.replace(old, new))
+    return home / name
+
+
+@pytest.fixture(scope="module")
+def trained(home):
+    done = CliRunner().invoke(app, ["train", str(home / "settings.toml")])
+    assert done.exit_code in (0, 1), done.output
+    return open_run(max((home / "runs").iterdir())), done.output
+
+
+def test_a_run_is_private_and_certified_from_the_command_line(trained, home):
+    run, said = trained
+    assert run.about["privacy"]["delta"] == 1e-4
+    assert all(3.9 < own <= 4 for own in run.about["privacy"]["epsilon"])
+    assert run.certificate["epsilon"] == pytest.approx(2, abs=0.05)
+    assert "ε = " in said
+    assert run.about["data"]["sha256"] == "not told: rows are kept private"
+    told = (run.folder / "run.json").read_text()
+    for name in ("baselines", "groups", "aim"):
+        assert name not in json.loads(told) or not json.loads(told)[name]
+    assert {"miss_rate", "false_alarm_rate", "auc"} & set(run.clients) == set()  # of held-out rows, uncounted
+    predicted = ss.load(run.folder).predict(cases(1, 50))
+    assert len(predicted) == 50
+
+
+def test_features_are_made_of_what_is_declared_alone(home):
+    """Other rows, the same features of a row: no mean, deviation or level of rows is in them."""
+    config = config_from({**_told(), "data": {**_told()["data"], "file": "cases.csv"}})
+    ready = make_ready(config, home)
+    assert ready.encoding.features == ("age", "dose", "sex=M")
+    row = pd.DataFrame({"age": [65.0], "dose": [np.nan], "sex": ["?"]})
+    np.testing.assert_allclose(ready.encoding.encode(row), [[0.5, 0.0, 0.0]])
+    shifted = cases()
+    shifted["age"] = shifted["age"] / 2 + 20
+    shifted.to_csv(home / "shifted.csv", index=False)
+    other = make_ready(config_from({**_told(), "data": {**_told()["data"], "file": "shifted.csv"}}), home)
+    assert other.encoding == ready.encoding
+
+
+def _told():
+    return tomllib.loads(SETTINGS)
+
+
+def test_a_label_that_is_a_number_is_scaled_by_its_range(home):
+    table = cases()
+    table["stay"] = np.clip(table["age"] / 4, 0, 30)
+    table.drop(columns="ill").to_csv(home / "stays.csv", index=False)
+    told = _told()
+    told["data"] |= {"file": "stays.csv", "label": "stay"}
+    told["task"] = {"kind": "absolute-error", "at_most": 5.0}
+    with pytest.raises(ValueError, match=r"data.label_range must be set with privacy"):
+        make_ready(config_from(told), home)
+    told["data"]["label_range"] = [0, 30]
+    assert (make_ready(config_from(told), home).label.mean, make_ready(config_from(told), home).label.scale) == (15, 15)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('aim = "bare"', 'aim = "certified"', "run.aim must be 'bare' with privacy"),
+        ("certificate_epsilon = 2", "", "data.held_out must be 0 with privacy where privacy.certificate_epsilon"),
+        ('"dose: -1.5 to 1e1"', "", "must declare every feature, but lack 'dose'"),
+        ('"age: 20 to 80"', '"age: 80 to 20"', "privacy.ranges must be texts like 'age: 18 to 90'"),
+        ('"age: 20 to 80"', '"age: 0 to 1e999"', "privacy.ranges must be texts like"),
+        ('"sex: F, M"', '"sex: F"', "privacy.levels must be texts like 'sex: F, M'"),
+        ("epsilon = 4", "", "privacy.epsilon must be set where other settings"),
+        ("delta = 1e-4", "delta = 2.0", "privacy.delta must be"),
+        ("rounds = 15", "rounds = 15\nseconds = 5.0", "seconds must be left out with privacy"),
+        ("rounds = 15", "rounds = 15\nbatch_size = 8", "batch_size must be left out with privacy"),
+        ('kind = "miss-rate"', 'kind = "neyman-pearson"', "data.held_out must be 0 with privacy where task.kind"),
+        (
+            'kind = "miss-rate"',
+            'kind = "demographic-parity"\nsensitive = "sex"\nprotected = "F"',
+            "cannot be told privately",
+        ),
+    ],
+)
+def test_what_would_look_at_rows_uncounted_is_refused_before_a_folder_is_made(home, old, new, said):
+    before = sorted((home / "runs").iterdir()) if (home / "runs").exists() else []
+    with pytest.raises(ValueError, match=re.escape(said)):
+        training.train(settings(home, old, new))
+    assert before == (sorted((home / "runs").iterdir()) if (home / "runs").exists() else [])
+
+
+def test_a_private_run_goes_on_and_is_certified_once(home, trained, monkeypatch):
+    """Ended after some rounds it is neither judged nor certified; resumed it is what it would have been."""
+    monkeypatch.setattr("softswitch.engines.compiled.CHUNK_ROUNDS", 5)
+    stopped = training.train(home / "settings.toml", callbacks=[lambda chunk: chunk.round == 5], progress=False)
+    assert stopped.result.status.code is ss.StatusCode.STOPPED
+    assert stopped.certificate is None
+    with pytest.raises(ValueError, match="its privacy is"):
+        training.resume(stopped.folder, rounds=20)
+    found = training.resume(stopped.folder, progress=False)
+    np.testing.assert_allclose(found.result.client_constraint[:, 0], trained[0].clients["constraint"], rtol=1e-12)
+    assert found.certificate is not None
+    with pytest.raises(ValueError, match="is finished: to certify it again would tell more"):
+        training.resume(found.folder)
+
+
+def test_the_frontier_is_refused(home):
+    done = CliRunner().invoke(app, ["frontier", str(home / "settings.toml")])
+    assert done.exit_code != 0
+    assert "[privacy] must be left out" in re.sub(r"[\s│]+", " ", done.output)
+
+
+def test_settings_are_written_and_read_back(home):
+    config = read_config(home / "settings.toml")
+    (home / "written.toml").write_text(write_config(config))
+    assert read_config(home / "written.toml") == config
+    plain = config_from({name: part for name, part in _told().items() if name != "privacy"})
+    assert "privacy" not in write_config(plain)
