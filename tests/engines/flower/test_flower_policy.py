@@ -227,6 +227,24 @@ def test_batches_by_a_seed_that_the_server_knows_are_equations_for_single_rows()
     np.testing.assert_allclose(found / found[:, :1], x, atol=1e-10)
 
 
+@pytest.mark.parametrize("what", KINDS)
+def test_secret_batches_are_drawn_by_no_seed_that_the_server_knows(what):
+    """The same question twice: the same answers by the run's seed, others by chance of the client's own."""
+    client = client_of(what, rows_of(40, 120), rows_of(12, seed=1), batch_size=80)
+    params, task = iterate(what), fl.Task(round=3, seed=5, local_steps=2, step_size=0.1, switches=True)
+    for policy, alike in ((policy_of(), True), (policy_of(secret_batches=True), False)):
+        first, again = (client.report(params, policy.drawing(task)) for _ in range(2))
+        assert (first.objective == again.objective) == alike
+        loss = LocalLoss(1.0, np.zeros(1), 0.0, 0.0)
+        one, other = (client.update(params, policy.drawing(task), loss) for _ in range(2))
+        assert all(np.array_equal(one[name], other[name]) for name in params) == alike
+    seeds = {policy_of(secret_batches=True).drawing(task).seed for _ in range(20)}
+    assert len(seeds) == 20
+    assert max(seeds) > 2**80
+    with pytest.raises(TypeError, match="secret_batches"):
+        policy_of(secret_batches=1)
+
+
 def test_intervals_of_rows_whose_classes_nobody_told_are_refused():
     client, context = client_of("torch", rows_of(12), rows_of(12, seed=1), held_out_classes=None), None
     context = Context(1, 1, {}, RecordDict(), {})

@@ -88,8 +88,8 @@ def client_app(factory: Factory, policy: ClientPolicy | None = None, *, signed: 
         return answer
 
     app.query("hello")(answering(_hello))
-    app.query("report")(answering(partial(_report, signed)))
-    app.train("update")(answering(partial(_update, signed, own.least_together)))
+    app.query("report")(answering(partial(_report, signed, own)))
+    app.train("update")(answering(partial(_update, signed, own)))
     app.query("unmask")(answering(partial(_unmask, own.least_together)))
     app.evaluate("judge")(answering(_judge))
     app.evaluate("certify")(answering(_certify))
@@ -123,11 +123,13 @@ def _hello(client: LocalOracle, message: Message, context: Context) -> Message:
     return wire.answer(message, **{wire.ABOUT: ConfigRecord(about)})
 
 
-def _report(signed: SignedKeys | None, client: LocalOracle, message: Message, context: Context) -> Message:
+def _report(
+    signed: SignedKeys | None, own: ClientPolicy, client: LocalOracle, message: Message, context: Context
+) -> Message:
     """First exchange: two numbers at w_k, and at w_{k−1} where that is asked for. w_k is kept for the second."""
     settings = wire.settings_of(message.content, wire.SETTINGS)
     record, came_by = params_in(message, context)
-    params, task = wire.from_record(record), _task(settings)
+    params, task = wire.from_record(record), own.drawing(_task(settings))
     before = None
     if BEFORE in settings and getattr(client, "reports_again", False):
         before = kept_or_sent(settings[BEFORE], params, came_by, message, context)
@@ -148,10 +150,10 @@ def _report(signed: SignedKeys | None, client: LocalOracle, message: Message, co
 
 
 def _update(
-    signed: SignedKeys | None, least_together: int | None, client: LocalOracle, message: Message, context: Context
+    signed: SignedKeys | None, own: ClientPolicy, client: LocalOracle, message: Message, context: Context
 ) -> Message:
     """Second exchange: a direction, from the parameters that were kept or that come again."""
-    if least_together is not None and TERMS not in message.content:
+    if own.least_together is not None and TERMS not in message.content:
         raise Refused("it tells directions only as part of a sum of masked ones (its own policy)")
     decision = wire.settings_of(message.content, wire.DECISION)
     again = wire.PARAMS in message.content
@@ -163,7 +165,7 @@ def _update(
     task = _task(settings)
     if str(task.round) != message.metadata.group_id:
         raise Refused(f"it holds the parameters of round {task.round}, but is asked about {message.metadata.group_id}")
-    direction = client.update(wire.from_record(params), task, _local_loss(decision, client.constraints))
+    direction = client.update(wire.from_record(params), own.drawing(task), _local_loss(decision, client.constraints))
     limit = settings.get("clip_norm")
     if isinstance(limit, float):
         direction = clipped(direction, limit)
@@ -172,7 +174,7 @@ def _update(
 
         sum_of = sum_terms.terms_of(message.content[TERMS])
         short = clipped(direction, sum_of.limit)
-        parts = own_part.masked_direction(short, sum_of, client.name, context, least_together or 0, signed)
+        parts = own_part.masked_direction(short, sum_of, client.name, context, own.least_together or 0, signed)
         return wire.answer(message, **parts)
     if codes.UP in settings:
         sent = sent_direction(direction, settings, decision, context)

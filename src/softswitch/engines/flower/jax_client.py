@@ -212,8 +212,9 @@ class JaxClient:
         return unflat(params, self._problem.start)
 
     def _chance(self, task: Task) -> np.ndarray:
-        """What a round's draws depend on."""
-        return np.array([task.seed, task.round, self._number], np.uint32)
+        """What a round's draws depend on; a seed of more than 32 bits is spread over all three."""
+        low, middle, high = ((task.seed >> shift) & 0xFFFFFFFF for shift in (0, 32, 64))
+        return np.array([low, task.round ^ middle, self._number ^ high], np.uint32)
 
 
 def _padded(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from filelock import FileLock
 from flwr.app import ConfigRecord, Context
 
 from softswitch.engines.flower import wire
-from softswitch.engines.flower.local import LocalOracle, Refused
+from softswitch.engines.flower.local import LocalOracle, Refused, Task
 from softswitch.engines.flower.members.row_classes import RowClasses
 from softswitch.support import checks
 from softswitch.support.files import write_atomically
@@ -22,6 +23,8 @@ COUNTED = "answers so far"
 """The record in Flower's context that holds how often a client answered."""
 FEWEST_ROWS = 10
 """By default a client answers on no class, batch or table of fewer rows."""
+SECRET_BITS = 96
+"""Of a seed that nobody can guess."""
 KINDS = {wire.REPORT: "reports", wire.UPDATE: "updates", wire.JUDGE: "evaluations", wire.CERTIFY: "evaluations"}
 
 
@@ -48,6 +51,9 @@ class ClientPolicy:
             of your own by an attribute ``class_rows``, such as ``{"sick": 120, "well": 800}``: it stays away where one
             is too small). 1: nothing need be told, for functions of all rows alike. A ``PrivateClient`` leaves none
             out: its noise hides single rows of any class.
+        secret_batches: it draws the rows of its batches by chance of its own, and not by the run's seed, which the
+            server knows: else many batches at one place are equations for single rows. A run then cannot be repeated
+            to the bit.
         least_together: it tells directions only as part of a sum of masked ones (``SecureAggregation``), and only where
             the effective number of clients in it is at least so many; None: also by themselves.
         most_rounds: it reports, and returns directions, in at most so many rounds of a run.
@@ -59,12 +65,14 @@ class ClientPolicy:
     runs: Collection[int] | Callable[[Context], bool] | None = None
     least_rows: int = FEWEST_ROWS
     least_class_rows: int = FEWEST_ROWS
+    secret_batches: bool = False
     least_together: int | None = None
     most_rounds: int | None = None
     most_evaluations: int | None = None
     counted_in: str | Path | None = None
 
     def __post_init__(self) -> None:
+        checks.expect("secret_batches", self.secret_batches, bool)
         for name in ("least_rows", "least_class_rows", "least_together", "most_rounds", "most_evaluations"):
             if getattr(self, name) is not None:
                 checks.whole_number(name, getattr(self, name), at_least=0)
@@ -110,6 +118,14 @@ class ClientPolicy:
                 raise Refused(f"without its classes {few} it cannot go on: {error}") from error
             client.left_out_classes = small  # type: ignore[attr-defined]
         return client
+
+    def drawing(self, task: Task) -> Task:
+        """The round's task, with the seed that batches are drawn by.
+
+        Args:
+            task: as the server asks for it.
+        """
+        return task._replace(seed=secrets.randbits(SECRET_BITS)) if self.secret_batches else task
 
     def admit(self, client: LocalOracle, kind: str, context: Context) -> None:
         """Count a question, or raise ``Refused`` where it is not to be answered.
