@@ -22,6 +22,11 @@ os.environ["XLA_FLAGS"] = (
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0" if "AS_USERS_COMPILE" in os.environ else "1"
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 
+# Nor do PyTorch's and NumPy's threads gain anything on arrays so small: those of two workers only wait for each other,
+# and such waiting takes the whole core.
+for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[threads] = "1"
+
 # And many of them are the same: what one test has compiled, the next and the processes that it starts read from a
 # folder. Each worker has its own, so that nobody reads what another is just writing.
 if "PYTEST_XDIST_WORKER" in os.environ or "JAX_COMPILATION_CACHE_DIR" not in os.environ:
