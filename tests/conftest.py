@@ -90,9 +90,9 @@ def x64():
         yield
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def optimised():
-    """The compiler takes its pains, for a test that computes far longer than it compiles."""
+    """The compiler takes its pains from here to the file's end: for tests that compute far longer than they compile."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", False)
     yield
