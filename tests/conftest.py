@@ -24,8 +24,7 @@ os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 
 # Nor do PyTorch's and NumPy's threads gain anything on arrays so small: those of two workers only wait for each other,
 # and such waiting takes the whole core.
-for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[threads] = "1"
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 
 # And many of them are the same: what one test has compiled, the next and the processes that it starts read from a
 # folder. Each worker has its own, so that nobody reads what another is just writing.
