@@ -22,6 +22,10 @@ os.environ["XLA_FLAGS"] = (
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0" if "AS_USERS_COMPILE" in os.environ else "1"
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 
+# Nor do PyTorch's and NumPy's threads gain anything on arrays so small: those of two workers only wait for each other,
+# and such waiting takes the whole core.
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+
 # And many of them are the same: what one test has compiled, the next and the processes that it starts read from a
 # folder. Each worker has its own, so that nobody reads what another is just writing.
 if "PYTEST_XDIST_WORKER" in os.environ or "JAX_COMPILATION_CACHE_DIR" not in os.environ:
@@ -85,9 +89,9 @@ def x64():
         yield
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def optimised():
-    """The compiler takes its pains, for a test that computes far longer than it compiles."""
+    """The compiler takes its pains from here to the file's end: for tests that compute far longer than they compile."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", False)
     yield

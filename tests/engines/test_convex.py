@@ -88,7 +88,7 @@ def misses(w, batch):
     return class_loss(w, batch, 1) - BOUND
 
 
-def test_neyman_pearson_in_a_ball():
+def test_neyman_pearson_in_a_ball(optimised):
     task = breast_cancer(20, seed=0, domain=ss.Ball(1.0))
     x, y = (np.asarray(task.train.rows.columns[key]) for key in "xy")
     ends = np.cumsum(task.train.sizes)

@@ -18,7 +18,7 @@ RULES = {
 
 
 @pytest.fixture(scope="module", params=[FULL, PARTIAL], ids=lambda way: way.name)
-def found(request):
+def found(optimised, request):
     batches = STUDY.runs(RULES, request.param, SCALE)
     whole = STUDY.runs({"softmax": RULES["softmax"]}, request.param, SCALE, batch_size=None)
     return request.param, {label: averages(results) for label, results in batches.items()}, averages(whole["softmax"])
@@ -57,7 +57,7 @@ def test_the_average_meets_it_on_average_only(found):
 
 
 @pytest.mark.slow
-def test_adult_ends_where_the_paper_has_it():
+def test_adult_ends_where_the_paper_has_it(optimised):
     """Training data, worst client. Last iterates of an independent program: 0.358/0.054, 0.394/0.014, 0.525/0.003."""
     scale = Scale(seeds=3)
     found = adult_study.STUDY.runs(adult_study.STUDY.rules, adult_study.FULL, scale)
