@@ -156,10 +156,11 @@ def tried(aim: Aim, loop: Loop, effort: Effort) -> Found:
         return max(run.to(aim, goal) for run in runs), max(run.nearest(aim) for run in runs)
 
     chosen = {goal: min(zip(points, tuning, strict=True), key=lambda one: order(goal, one[1]))[0] for goal in GOALS}
-    runs = {
-        goal: [played(aim, loop, settings, seed, effort) for seed in range(effort.seeds)]
-        for goal, settings in chosen.items()
+    judged = {
+        str(settings): [played(aim, loop, settings, seed, effort) for seed in range(effort.seeds)]
+        for settings in {str(one): one for one in chosen.values()}.values()
     }
+    runs = {goal: judged[str(settings)] for goal, settings in chosen.items()}
     return Found(
         loop.name,
         tuning[0][0].most,
@@ -229,9 +230,9 @@ class Times(NamedTuple):
 
 
 def times(one: Found, other: Found, goal: float) -> Times | None:
-    """None where the other does not always arrive, so that there is nothing to divide by."""
-    below, above = other.passes[goal], one.passes[goal]
-    if not np.isfinite(below).all():
+    """By the seeds in which the other arrives; None where there is none."""
+    pairs = [(up, down) for up, down in zip(one.passes[goal], other.passes[goal], strict=True) if math.isfinite(down)]
+    if not pairs:
         return None
-    each = [min(up, one.most) / down for up, down in zip(above, below, strict=True)]
-    return Times(float(np.median(each)), min(each), max(each), not np.isfinite(above).all())
+    each = [min(up, one.most) / down for up, down in pairs]
+    return Times(float(np.median(each)), min(each), max(each), any(math.isinf(up) for up, _ in pairs))
