@@ -155,7 +155,9 @@ def compared(only: Collection[str] = ()) -> list[Row]:
             continue
         apart = float(np.abs(ours(pair.rule, columns) - theirs(pair, columns)).max())
         if pair.within is not None and not apart <= pair.within:
-            raise RuntimeError(f"{pair.method} and {pair.peer}'s {pair.word} are {apart:.0e} apart: not the same method")
+            raise RuntimeError(
+                f"{pair.method} and {pair.peer}'s {pair.word} are {apart:.0e} apart: not the same method"
+            )
         rows.append({"method": pair.method, "peer": pair.peer, "apart": apart, "note": pair.note})
     return rows
 

@@ -124,8 +124,7 @@ def of_adult(many: int | None = None) -> tuple[FiniteSum, FiniteSum]:
     x, _ = adult.features(table, own)
     x = np.hstack([x[own], np.ones((len(own), 1), np.float32)])
     rich, men = (
-        (table[name][own] == word).astype(np.float32)
-        for name, word in ((adult.LABEL, adult.POSITIVE), ("sex", "Male"))
+        (table[name][own] == word).astype(np.float32) for name, word in ((adult.LABEL, adult.POSITIVE), ("sex", "Male"))
     )
     scores: RowValues = lambda w, rows: rows["x"] @ w  # noqa: E731
     small: Callable[[Array], Array] = lambda w: RIDGE / 2 * (w @ w)  # noqa: E731

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -87,7 +87,7 @@ LOOPS = (
 )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _compiled(loop: Loop, task: FiniteSum, batch: int, checks: int) -> Callable[..., Standing]:
     """The rounds of a method, once for all of its numbers."""
     many = task.count

@@ -14,7 +14,7 @@ from scipy.stats import qmc
 
 import softswitch as ss
 from benchmarks.spider_claim.finite_sums import FiniteSum, Look
-from benchmarks.spider_claim.loops import Loop, Settings
+from benchmarks.spider_claim.loops import LOOPS, Loop, Settings
 from softswitch.leaderboard.bench_method import Between, OneOf
 
 TUNING_SEEDS = (1000, 1001)
@@ -123,8 +123,8 @@ class Found:
     stationary: Sequence[float] = ()
 
 
-def played(aim: Aim, loop: Loop, settings: Settings, seed: int, effort: Effort) -> Course:
-    """A run to the end of its budget, or until every goal is reached."""
+def played(aim: Aim, loop: Loop, settings: Settings, seed: int, effort: Effort, finest: float = min(GOALS)) -> Course:
+    """A run to the end of its budget, or until the finest goal is reached and it is nearly stationary."""
     task, key = aim.task, jax.random.key(seed)
     most = float(effort.rounds) if loop.sees == "all" else effort.rows / task.count
     go_on, standing = loop.go_on(task, settings), loop.begun(task)
@@ -135,7 +135,7 @@ def played(aim: Aim, loop: Loop, settings: Settings, seed: int, effort: Effort) 
         course.passes.append(passes)
         course.looks.append(aim.look(standing.w))
         astray = not math.isfinite(course.looks[-1].objective)
-        if astray or math.isfinite(course.to(aim, min(GOALS)) + course.to(aim, ROUGH, "residual")):
+        if astray or math.isfinite(course.to(aim, finest) + course.to(aim, ROUGH, "residual")):
             break
         after = max(after, passes) * FURTHER
     return course
@@ -211,6 +211,25 @@ def of_history(aim: Aim, result: ss.Result, most: float) -> Course:
         for f, g in zip(history.full.objective[within], history.full.constraint[within], strict=True)
     ]
     return Course([float(one) for one in passes[within]], looks, most)
+
+
+def with_one_batch(aim: Aim, batch: int, effort: Effort) -> tuple[list[float], list[float], float]:
+    """Passes to the roughest goal with the same step and batch for both, nothing tuned: SPIDER penalty, switching.
+
+    Switching sees g on all rows in every round. The last number is what its rounds cost, in units of the other's.
+    """
+    spider, switching = LOOPS[0], LOOPS[-1]
+    every = 1000
+    settings = {"step": 0.3, "batch": batch, "price": 3.0, "width": 0.01, "every": every}
+    found = [
+        [
+            played(aim, loop, {name: settings[name] for name in loop.space}, seed, effort, ROUGH).to(aim, ROUGH)
+            for seed in range(effort.seeds)
+        ]
+        for loop in (spider, switching)
+    ]
+    rows = aim.task.count
+    return found[0], found[1], (rows + batch) / (rows / every + (1 - 1 / every) * 2 * batch + batch)
 
 
 class Times(NamedTuple):

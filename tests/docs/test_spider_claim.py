@@ -27,7 +27,7 @@ def task():
 
 def by_hand(loop, rounds):
     """w after so many rounds, and the rows that they looked at."""
-    w, rows = 0.0, 0
+    w, before, direction, rows = 0.0, 0.0, 0.0, 0
     for k in range(rounds):
         g, anchor = w - 0.5, k % EVERY == 0
         seen = CHECKS * BATCH if "checks" in loop.space else BATCH
@@ -62,7 +62,9 @@ def test_goals_are_read_rightly(task):
     np.testing.assert_allclose(look, (0.16, 0.1, 0.8, 0.0), atol=1e-6)
     assert aim.error(look) == pytest.approx(0.2)
     assert aim.error(Look(0.3, -0.1, 0, 0)) == pytest.approx(0.2)
-    assert aim.residual(Look(0.36, -0.1, 1.2, 0.0), 0.1) == pytest.approx(0.6), "far below the bound nothing has a price"
+    assert aim.residual(Look(0.36, -0.1, 1.2, 0.0), 0.1) == pytest.approx(0.6), (
+        "far below the bound nothing has a price"
+    )
     assert aim.residual(Look(0.36, -0.04, 1.2, 0.0), 0.1) == 0
     assert aim.error(Look(math.nan, 0.0, 0, 0)) == math.inf
     course = Course([1.0, 2.0, 3.0], [Look(0.5, 0, 0, 0), Look(0.26, 0, 0, 0), Look(0.3, 0, 0, 0)], 3.0)
@@ -71,10 +73,10 @@ def test_goals_are_read_rightly(task):
 
 
 def test_ratios_say_what_did_not_arrive():
-    spider = Found("SPIDER penalty", 60.0, {}, dict.fromkeys(GOALS, [2.0, 4.0, math.inf]))
-    other = Found("other", 100.0, {}, dict.fromkeys(GOALS, [20.0, math.inf, 5.0]))
+    spider = Found("SPIDER penalty", 60.0, {}, dict.fromkeys(GOALS, (2.0, 4.0, math.inf)))
+    other = Found("other", 100.0, {}, dict.fromkeys(GOALS, (20.0, math.inf, 5.0)))
     assert times(other, spider, GOALS[0]) == (17.5, 10.0, 25.0, True)
-    assert times(spider, Found("never", 9.0, {}, dict.fromkeys(GOALS, [math.inf] * 3)), GOALS[0]) is None
+    assert times(spider, Found("never", 9.0, {}, dict.fromkeys(GOALS, (math.inf,) * 3)), GOALS[0]) is None
     lines = list(table(FiniteSum("some", {"x": np.ones((7, 1))}, None, None, 1.0), [spider, other]))
     assert lines[0] == "**some, 7 rows**"
     assert "| 20 (5–20), 2 of 3 |" in lines[-2]

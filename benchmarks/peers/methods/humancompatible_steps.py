@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from humancompatible.train.dual_optim import ALM, SSG, nuPI
-
 from case_file import LEVEL, OFFSET, CaseFile, answer
+from humancompatible.train.dual_optim import ALM, SSG, nuPI
 
 torch.set_default_dtype(torch.float64)
 
@@ -90,6 +89,4 @@ def nu_pi_from_zero(case: CaseFile) -> list[np.ndarray]:
 
 
 if __name__ == "__main__":
-    answer(
-        {"switching": switching, "augmented": augmented, "nu_pi": nu_pi, "nu_pi_from_zero": nu_pi_from_zero}
-    )
+    answer({"switching": switching, "augmented": augmented, "nu_pi": nu_pi, "nu_pi_from_zero": nu_pi_from_zero})
