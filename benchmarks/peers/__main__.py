@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import accuracy, solutions, updates
+from benchmarks.peers import accuracy, same_steps, solutions, updates
 from benchmarks.peers.candidates import CANDIDATES, Candidate, chosen
 from benchmarks.peers.environments import python_of
 from benchmarks.peers.workers import CORES, two_cores
 from benchmarks.peers.workloads import WORKLOADS
 
-PARTS = ("updates", "accuracy", "solutions")
+PARTS = ("methods", "updates", "accuracy", "solutions")
 
 
 def arguments() -> argparse.Namespace:
@@ -66,6 +66,10 @@ def main() -> None:
         return not asked.work or any(word in name for word in asked.work)
 
     candidates = installed(tuple(replace(one, most_threads=asked.threads) for one in chosen(asked.only)))
+    if "methods" in asked.parts:
+        rows = same_steps.compared(asked.only)
+        keep("methods", rows)
+        print("\n".join(same_steps.table(rows)), flush=True)
     works = [work for work in WORKLOADS if wanted(work.name)]
     if "updates" in asked.parts:
         for model in dict.fromkeys(work.model for work in works):

@@ -1,0 +1,1 @@
+"""The SPIDER penalty against switching subgradients, on one owner's finite sums."""

@@ -14,7 +14,7 @@ from scipy.stats import qmc
 
 import softswitch as ss
 from benchmarks.spider_claim.finite_sums import FiniteSum, Look
-from benchmarks.spider_claim.loops import Loop, Settings
+from benchmarks.spider_claim.loops import LOOPS, Loop, Settings
 from softswitch.leaderboard.bench_method import Between, OneOf
 
 TUNING_SEEDS = (1000, 1001)
@@ -123,8 +123,8 @@ class Found:
     stationary: Sequence[float] = ()
 
 
-def played(aim: Aim, loop: Loop, settings: Settings, seed: int, effort: Effort) -> Course:
-    """A run to the end of its budget, or until every goal is reached."""
+def played(aim: Aim, loop: Loop, settings: Settings, seed: int, effort: Effort, finest: float = min(GOALS)) -> Course:
+    """A run to the end of its budget, or until the finest goal is reached and it is nearly stationary."""
     task, key = aim.task, jax.random.key(seed)
     most = float(effort.rounds) if loop.sees == "all" else effort.rows / task.count
     go_on, standing = loop.go_on(task, settings), loop.begun(task)
@@ -135,7 +135,7 @@ def played(aim: Aim, loop: Loop, settings: Settings, seed: int, effort: Effort) 
         course.passes.append(passes)
         course.looks.append(aim.look(standing.w))
         astray = not math.isfinite(course.looks[-1].objective)
-        if astray or math.isfinite(course.to(aim, min(GOALS)) + course.to(aim, ROUGH, "residual")):
+        if astray or math.isfinite(course.to(aim, finest) + course.to(aim, ROUGH, "residual")):
             break
         after = max(after, passes) * FURTHER
     return course
@@ -156,10 +156,11 @@ def tried(aim: Aim, loop: Loop, effort: Effort) -> Found:
         return max(run.to(aim, goal) for run in runs), max(run.nearest(aim) for run in runs)
 
     chosen = {goal: min(zip(points, tuning, strict=True), key=lambda one: order(goal, one[1]))[0] for goal in GOALS}
-    runs = {
-        goal: [played(aim, loop, settings, seed, effort) for seed in range(effort.seeds)]
-        for goal, settings in chosen.items()
+    judged = {
+        str(settings): [played(aim, loop, settings, seed, effort) for seed in range(effort.seeds)]
+        for settings in {str(one): one for one in chosen.values()}.values()
     }
+    runs = {goal: judged[str(settings)] for goal, settings in chosen.items()}
     return Found(
         loop.name,
         tuning[0][0].most,
@@ -212,6 +213,25 @@ def of_history(aim: Aim, result: ss.Result, most: float) -> Course:
     return Course([float(one) for one in passes[within]], looks, most)
 
 
+def with_one_batch(aim: Aim, batch: int, effort: Effort) -> tuple[list[float], list[float], float]:
+    """Passes to the roughest goal with the same step and batch for both, nothing tuned: SPIDER penalty, switching.
+
+    Switching sees g on all rows in every round. The last number is what its rounds cost, in units of the other's.
+    """
+    spider, switching = LOOPS[0], LOOPS[-1]
+    every = 1000
+    settings = {"step": 0.3, "batch": batch, "price": 3.0, "width": 0.01, "every": every}
+    found = [
+        [
+            played(aim, loop, {name: settings[name] for name in loop.space}, seed, effort, ROUGH).to(aim, ROUGH)
+            for seed in range(effort.seeds)
+        ]
+        for loop in (spider, switching)
+    ]
+    rows = aim.task.count
+    return found[0], found[1], (rows + batch) / (rows / every + (1 - 1 / every) * 2 * batch + batch)
+
+
 class Times(NamedTuple):
     """How many times another method's passes, seed by seed.
 
@@ -229,9 +249,9 @@ class Times(NamedTuple):
 
 
 def times(one: Found, other: Found, goal: float) -> Times | None:
-    """None where the other does not always arrive, so that there is nothing to divide by."""
-    below, above = other.passes[goal], one.passes[goal]
-    if not np.isfinite(below).all():
+    """By the seeds in which the other arrives; None where there is none."""
+    pairs = [(up, down) for up, down in zip(one.passes[goal], other.passes[goal], strict=True) if math.isfinite(down)]
+    if not pairs:
         return None
-    each = [min(up, one.most) / down for up, down in zip(above, below, strict=True)]
-    return Times(float(np.median(each)), min(each), max(each), not np.isfinite(above).all())
+    each = [min(up, one.most) / down for up, down in pairs]
+    return Times(float(np.median(each)), min(each), max(each), any(math.isinf(up) for up, _ in pairs))

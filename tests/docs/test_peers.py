@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.peers import solutions, updates, workers
+from benchmarks.peers import same_steps, solutions, updates, workers
 from benchmarks.peers.candidates import CALL, CANDIDATES, OURS, Candidate, chosen
 from benchmarks.peers.environments import PACKAGES, python_of
 from benchmarks.peers.workloads import WORKLOADS
@@ -158,3 +158,17 @@ def test_the_page_names_everybody_and_all_work():
         assert f"**{case.name}**" in PAGE
     for packages in PACKAGES.values():
         assert packages[0] in PAGE
+    for pair in same_steps.PAIRS:
+        assert f"| {pair.method} | {pair.peer} | " in PAGE
+
+
+def test_methods_that_differ_are_told_or_refused(monkeypatch):
+    """What should be the same must be; what is known to differ is told by how much."""
+    monkeypatch.setattr(same_steps, "ours", lambda rule, columns: np.zeros(4))
+    monkeypatch.setattr(same_steps, "theirs", lambda pair, columns: np.full(4, 0.0 if pair.within else 2e-3))
+    rows = same_steps.compared(["humancompatible"])
+    assert [row["apart"] for row in rows] == [0.0, 0.0, 0.0, 2e-3]
+    assert list(same_steps.table(rows))[-2].startswith("| νPI multipliers | humancompatible | 2e-03 | ")
+    monkeypatch.setattr(same_steps, "theirs", lambda pair, columns: np.full(4, 1e-9))
+    with pytest.raises(RuntimeError, match="hard SGM and humancompatible's switching are 1e-09 apart"):
+        same_steps.compared()

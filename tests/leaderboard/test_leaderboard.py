@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -184,3 +185,10 @@ def test_command_lists_and_refuses():
     refused = CliRunner().invoke(app, ["bench", "--method", "nothing like it"])
     assert refused.exit_code != 0
     assert "nothing like it" in refused.output
+
+
+def test_the_page_says_what_every_method_was_checked_against():
+    page = Path(__file__).parents[2] / "docs" / "leaderboard.md"
+    _, _, section = page.read_text(encoding="utf-8").partition("## Checked against")
+    for method in METHODS:
+        assert f"\n| {method.name} | " in section, method.name

@@ -18,13 +18,15 @@ ANCHORED = Spider()
 
 @dataclass(frozen=True, kw_only=True)
 class ExactPenalty(Rule):
-    """F(w) + ρ max(0, G(w) − ε), along SPIDER directions (after Liu and Xu, arXiv 2501.19214).
+    """F(w) + ρ max(0, G(w) − ε), along SPIDER directions (not quite Liu and Xu's, arXiv 2501.19214).
 
         w_{k+1} = w_k − η d_k,   d_k the SPIDER estimate of Σ_i p_i u_i(f_i) + ρ 1[G_k > ε] Σ_i q_i u_i(g_i)
 
-    The published method has one function and one constraint; its rule was taken from the abstract. Here one estimate is
-    made of the sum: its differences are of the terms that the present round has, so a round in which the penalty comes
-    or goes makes an error that lasts until the next anchor.
+    Here one estimate is made of the sum: its differences are of the terms that the present round has, so a round in
+    which the penalty comes or goes makes an error that lasts until the next anchor. The published method, for one
+    function and one constraint, has a SPIDER estimate of the constraint's *value*, plain subgradients, and a price that
+    rises over a width; ``HingePenalty`` is its nearest relative here. Both are tried by
+    ``python -m benchmarks.spider_claim``, where this one is far behind.
 
     Attributes:
         penalty: ρ >= 0, in units of f per unit of g.

@@ -1,0 +1,92 @@
+"""The loops of the SPIDER claim: steps and rows counted as by hand, goals read rightly."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks.spider_claim.__main__ import table
+from benchmarks.spider_claim.finite_sums import FiniteSum, Look
+from benchmarks.spider_claim.loops import LOOPS, STEADY
+from benchmarks.spider_claim.trial import GOALS, Aim, Course, Effort, Found, times, tried
+
+ROWS, BATCH, EVERY, STEP, PRICE, WIDTH, CHECKS = 50, 3, 4, 0.3, 2.0, 0.5, 2
+SETTINGS = {"step": STEP, "batch": BATCH, "price": PRICE, "width": WIDTH, "every": EVERY, "checks": CHECKS}
+
+
+@pytest.fixture(scope="module")
+def task():
+    """(w − 1)² with w <= 1/2, written as a mean of rows that are all alike: whatever is drawn, a batch says it all."""
+    rows = {"x": jnp.ones((ROWS, 1)), "one": jnp.ones(ROWS)}
+    return FiniteSum(
+        "alike", rows, lambda w, r: r["one"] * (w[0] - 1) ** 2, lambda w, r: r["one"] * (w[0] - 0.5), bound=0.5
+    )
+
+
+def by_hand(loop, rounds):
+    """w after so many rounds, and the rows that they looked at."""
+    w, before, direction, rows = 0.0, 0.0, 0.0, 0
+    for k in range(rounds):
+        g, anchor = w - 0.5, k % EVERY == 0
+        seen = CHECKS * BATCH if "checks" in loop.space else BATCH
+        rows += {"all": ROWS, "batch": seen, "spider": ROWS if anchor else 2 * BATCH}[loop.sees]
+        rows += (ROWS if anchor else 2 * BATCH) if loop.recursive else BATCH
+        slope, weight = 2 * (w - 1), PRICE * min(1.0, max(0.0, g / WIDTH))
+        if loop.switches:
+            direction = 1.0 if g > 0 else slope
+        elif loop.recursive and not anchor:  # a change of the price since the anchor is not seen
+            direction += slope + weight - (2 * (before - 1) + weight)
+        else:
+            direction = slope + weight
+        before, w = w, w - STEP / math.sqrt(1 + k / STEADY) * direction
+    return w, rows
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.name)
+def test_steps_and_rows_are_those_counted_by_hand(task, loop):
+    settings = {name: SETTINGS[name] for name in loop.space}
+    expected, rows = by_hand(loop, 11)
+    go_on, standing = loop.go_on(task, settings), loop.begun(task)
+    for wanted in (rows // 2, rows):  # in two parts, as looks interrupt it
+        standing = go_on(standing, jax.random.key(0), wanted)
+    assert (int(standing.rounds), int(standing.rows)) == (11, rows)
+    np.testing.assert_allclose(standing.w, [expected], rtol=1e-5)
+
+
+def test_goals_are_read_rightly(task):
+    aim = Aim(task, 0.25, 2.0, task.look())
+    assert task.best() == pytest.approx(0.25, abs=1e-6)
+    look = aim.look(jnp.array([0.6]))
+    np.testing.assert_allclose(look, (0.16, 0.1, 0.8, 0.0), atol=1e-6)
+    assert aim.error(look) == pytest.approx(0.2)
+    assert aim.error(Look(0.3, -0.1, 0, 0)) == pytest.approx(0.2)
+    assert aim.residual(Look(0.36, -0.1, 1.2, 0.0), 0.1) == pytest.approx(0.6), (
+        "far below the bound nothing has a price"
+    )
+    assert aim.residual(Look(0.36, -0.04, 1.2, 0.0), 0.1) == 0
+    assert aim.error(Look(math.nan, 0.0, 0, 0)) == math.inf
+    course = Course([1.0, 2.0, 3.0], [Look(0.5, 0, 0, 0), Look(0.26, 0, 0, 0), Look(0.3, 0, 0, 0)], 3.0)
+    assert [course.to(aim, goal) for goal in (0.1, 0.01)] == [2.0, math.inf]
+    assert course.nearest(aim) == pytest.approx(0.04)
+
+
+def test_ratios_say_what_did_not_arrive():
+    spider = Found("SPIDER penalty", 60.0, {}, dict.fromkeys(GOALS, (2.0, 4.0, math.inf)))
+    other = Found("other", 100.0, {}, dict.fromkeys(GOALS, (20.0, math.inf, 5.0)))
+    assert times(other, spider, GOALS[0]) == (17.5, 10.0, 25.0, True)
+    assert times(spider, Found("never", 9.0, {}, dict.fromkeys(GOALS, (math.inf,) * 3)), GOALS[0]) is None
+    lines = list(table(FiniteSum("some", {"x": np.ones((7, 1))}, None, None, 1.0), [spider, other]))
+    assert lines[0] == "**some, 7 rows**"
+    assert "| 20 (5–20), 2 of 3 |" in lines[-2]
+    assert "| > 18 (10–25) |" in lines[-2]
+
+
+def test_every_goal_gets_the_settings_that_reach_it_first(task):
+    """All-rows switching on one variable: some step arrives at every goal, on seeds that did not tune."""
+    found = tried(Aim.of(task), LOOPS[-1], Effort(points=3, seeds=2, rows=10_000, rounds=200))
+    for goal in GOALS:
+        assert len(found.passes[goal]) == 2
+        assert all(passes <= 200 for passes in found.passes[goal])
+    assert found.passes[0.1][0] <= found.passes[0.01][0]
