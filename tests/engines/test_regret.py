@@ -204,6 +204,8 @@ def test_clients_without_an_objective_keep_none(x64):
     np.testing.assert_allclose(ss.own_best(problem, clients), [2.0, -np.inf])
     found = ss.solve(problem, clients, RULE, rounds=5, batch_size=None, regret=True)
     assert found.client_objective[1] == found.client_loss[1] == -np.inf
+    again = ss.solve(problem, clients, RULE, rounds=5, batch_size=None, regret=ss.own_best(problem, clients))
+    np.testing.assert_array_equal(again.client_loss, found.client_loss)
     assert found.client_loss[0] == pytest.approx(2.0 + found.client_objective[0])
 
 

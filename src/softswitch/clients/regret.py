@@ -24,6 +24,7 @@ from softswitch.clients.evaluation import ignoring_weights
 from softswitch.problem.parameters import OWN_BEST, WEIGHT, Batch, Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.problem.randomness import takes_key
+from softswitch.support import checks
 
 Regret = bool | ArrayLike | Mapping[Any, float] | None
 """How regrets are asked for: True, f_i* are found; or the numbers themselves, in the clients' order or by name."""
@@ -78,6 +79,7 @@ class RegretTask(NamedTuple):
         """Other rows of the same clients, with f_i* in a column."""
         if others is None:
             return None
+        checks.expect("held_out", others, ClientData)
         known = dict(zip(self.clients.names, self.own_best, strict=True))
         return with_own_best(others, np.array([known.get(name, 0.0) for name in others.names]), self.problem)
 
@@ -111,7 +113,10 @@ def with_own_best(clients: ClientData, own_best: np.ndarray, problem: Problem) -
 
 
 def told_best(regret: Regret, names: tuple[Any, ...]) -> np.ndarray | None:
-    """The numbers f_i* that were given, in the clients' order, or raise; None where they are to be found."""
+    """The numbers f_i* that were given, in the clients' order, or raise; None where they are to be found.
+
+    −∞, as ``own_best`` has it for a client without an objective, is a number here.
+    """
     if regret is True:
         return None
     wanted = f"True, or one finite number for each of {len(names)} clients (their order, or a dict by name)"
@@ -124,6 +129,7 @@ def told_best(regret: Regret, names: tuple[Any, ...]) -> np.ndarray | None:
         numbers = np.asarray(regret, float)
     except (TypeError, ValueError) as error:
         raise ValueError(f"regret must be {wanted}, but is {regret!r}") from error
-    if isinstance(regret, bool | str) or numbers.shape != (len(names),) or not np.isfinite(numbers).all():
+    known = np.isfinite(numbers) | np.isneginf(numbers)
+    if isinstance(regret, bool | str) or numbers.shape != (len(names),) or not known.all():
         raise ValueError(f"regret must be {wanted}, but is {regret!r}")
     return numbers
