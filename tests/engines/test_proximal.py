@@ -126,7 +126,7 @@ def test_rows_kept_private_may_be_about_a_centre(case):
     assert len(about.history.stages) == 1
 
 
-def test_a_stage_without_a_feasible_round(x64):
+def test_a_stage_without_a_feasible_round(x64, monkeypatch):
     """g = 1 everywhere: the centre goes on to the last iterate, nothing is measured, and the answer is no centre."""
     clients = ss.ClientData.from_arrays({"x": np.zeros(2)}, client=[0, 1])
     problem = ss.Problem(lambda w, b: w + 0 * b["x"].sum(), lambda w, b: 1.0 + 0 * w, jnp.float64(3.0))
@@ -135,8 +135,12 @@ def test_a_stage_without_a_feasible_round(x64):
     assert result.history.stages.tolist() == [np.inf, np.inf]
     assert float(result.state.stages.centre) == 3.0
     assert result.status.code == "no-feasible-round"
-    short = ss.solve(problem, clients, rule, rounds=4, batch_size=None)
-    assert np.isnan(short.stationarity)
+    stop = [lambda chunk: True]
+    monkeypatch.setattr(engine, "CHUNK_ROUNDS", 4)
+    short = ss.solve(problem, clients, rule, rounds=10, batch_size=None, callbacks=stop)
+    assert np.isnan(short.stationarity), "it was stopped after four rounds"
+    with pytest.raises(ValueError, match="rounds must be at least the 5 of a stage"):
+        ss.solve(problem, clients, rule, rounds=4)
 
 
 def test_polyak_steps_know_of_the_pull(x64):

@@ -9,7 +9,9 @@ from torch.utils.data import TensorDataset
 
 import softswitch as ss
 from softswitch.clients.regret import OWN_BEST, as_regret
+from softswitch.clients.sampling import whole
 from softswitch.engines.unconstrained import add_baselines
+from softswitch.support.compiling.row_blocks import by_blocks
 
 N, ROWS = 4, 30
 RULE = ss.SoftmaxSGM(alpha=50.0, step_size=0.02, tolerance=0.05)
@@ -114,17 +116,26 @@ def test_numbers_that_are_given_shift_reports_and_nothing_else(case):
 
 
 def test_a_batch_without_a_stratum_has_the_clients_own_number(x64):
-    """Client 0 has no row of the first stratum; what stands in its place is another's, at weight 0."""
-    data = {"x": np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), "s": np.array([1, 1, 0, 1, 0, 1])}
+    """Client 0 has no row of the last stratum, client 2 none of the first: what stands there must be their own."""
+    data = {"x": np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), "s": np.array([0, 0, 0, 1, 1, 1])}
     clients = ss.ClientData.from_arrays(data, client=[0, 0, 1, 1, 2, 2], strata="s")
     problem = ss.Problem(
         lambda w, b: jnp.average(w + 0 * b["x"], weights=b["weight"]), lambda w, b: w - 9.0, jnp.float64(1.0)
     )
-    run = ss.solve(
-        problem, clients, RULE, rounds=1, batch_size=4, replace=True, regret=[10.0, 20.0, 30.0], record_clients=True
-    )
-    order = np.argsort(run.history.per_client.clients[0])
-    np.testing.assert_allclose(run.history.per_client.objective[0][order], [-9.0, -19.0, -29.0])
+    how = {"rounds": 1, "batch_size": 4, "regret": [10.0, 20.0, 30.0], "record_clients": True}
+    for replace in (True, None):
+        told = ss.solve(problem, clients, RULE, replace=replace, **how).history.per_client
+        np.testing.assert_allclose(told.objective[0][np.argsort(told.clients[0])], [-9.0, -19.0, -29.0])
+
+
+def test_a_client_whose_rows_are_looked_at_in_blocks(case):
+    problem, clients = case
+    task = as_regret(problem, clients, np.array([0.1, 0.2, 0.3, 5.0]))
+    rows = task.clients.rows
+    batch = rows.take(*whole(rows, jnp.int32(3), ROWS, jnp.float64))
+    params = jnp.array([0.3, -0.2])
+    cut = by_blocks(lambda b: task.problem.objective(params, b), batch, 7)
+    np.testing.assert_allclose(cut, squares(params, batch) - 5.0, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -204,6 +215,8 @@ def test_clients_without_an_objective_keep_none(x64):
     np.testing.assert_allclose(ss.own_best(problem, clients), [2.0, -np.inf])
     found = ss.solve(problem, clients, RULE, rounds=5, batch_size=None, regret=True)
     assert found.client_objective[1] == found.client_loss[1] == -np.inf
+    again = ss.solve(problem, clients, RULE, rounds=5, batch_size=None, regret=ss.own_best(problem, clients))
+    np.testing.assert_array_equal(again.client_loss, found.client_loss)
     assert found.client_loss[0] == pytest.approx(2.0 + found.client_objective[0])
 
 

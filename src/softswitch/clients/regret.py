@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from softswitch.clients.client_data import ClientData
-from softswitch.clients.evaluation import ignoring_weights
-from softswitch.problem.parameters import OWN_BEST, WEIGHT, Batch, Params, float_dtype
+from softswitch.problem.parameters import OWN_BEST, Batch, Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.problem.randomness import takes_key
+from softswitch.support import checks
 
 Regret = bool | ArrayLike | Mapping[Any, float] | None
 """How regrets are asked for: True, f_i* are found; or the numbers themselves, in the clients' order or by name."""
@@ -33,23 +33,18 @@ Regret = bool | ArrayLike | Mapping[Any, float] | None
 class RegretOf:
     """An objective less the client's own best.
 
+    The first row says what that is: all rows of a batch, those of weight 0 too, are the client's own, and the column is
+    the same in all of them. Weights are not read: whether f reads them stays to be seen.
+
     Attributes:
         objective: f.
-        weighs: whether it reads the rows' weights; one that does not is only ever given rows that weigh the same.
     """
 
     objective: Callable[..., Any]
-    weighs: bool
 
     def __call__(self, params: Params, batch: Batch) -> Any:
         """f − f*; −∞ where there is no f."""
-        return self.objective(params, batch) - self._best(batch)
-
-    def _best(self, batch: Batch) -> Any:
-        """The column is the same in all rows of a client; a row of weight 0 may be somebody else's."""
-        if not self.weighs:
-            return batch[OWN_BEST][0]
-        return (batch[WEIGHT] * batch[OWN_BEST]).sum() / batch[WEIGHT].sum()
+        return self.objective(params, batch) - batch[OWN_BEST][0]
 
 
 @dataclass(frozen=True)
@@ -58,7 +53,7 @@ class RandomRegretOf(RegretOf):
 
     def __call__(self, params: Params, batch: Batch, key: Any = None) -> Any:
         """f − f*."""
-        return self.objective(params, batch, key=key) - self._best(batch)
+        return self.objective(params, batch, key=key) - batch[OWN_BEST][0]
 
 
 class RegretTask(NamedTuple):
@@ -78,6 +73,7 @@ class RegretTask(NamedTuple):
         """Other rows of the same clients, with f_i* in a column."""
         if others is None:
             return None
+        checks.expect("held_out", others, ClientData)
         known = dict(zip(self.clients.names, self.own_best, strict=True))
         return with_own_best(others, np.array([known.get(name, 0.0) for name in others.names]), self.problem)
 
@@ -93,9 +89,8 @@ def as_regret(problem: Problem, clients: ClientData, own_best: np.ndarray) -> Re
     if isinstance(problem.objective, RegretOf):
         return RegretTask(problem, clients, own_best)
     kind = RandomRegretOf if takes_key(problem.objective) else RegretOf
-    regret = kind(problem.objective, "objective" not in ignoring_weights(problem, clients))
     # A range of f is none of f_i − f_i*, which is another at every client.
-    shifted = replace(problem, objective=regret, objective_range=None)
+    shifted = replace(problem, objective=kind(problem.objective), objective_range=None)
     return RegretTask(shifted, with_own_best(clients, own_best, problem), own_best)
 
 
@@ -111,7 +106,10 @@ def with_own_best(clients: ClientData, own_best: np.ndarray, problem: Problem) -
 
 
 def told_best(regret: Regret, names: tuple[Any, ...]) -> np.ndarray | None:
-    """The numbers f_i* that were given, in the clients' order, or raise; None where they are to be found."""
+    """The numbers f_i* that were given, in the clients' order, or raise; None where they are to be found.
+
+    −∞, as ``own_best`` has it for a client without an objective, is a number here.
+    """
     if regret is True:
         return None
     wanted = f"True, or one finite number for each of {len(names)} clients (their order, or a dict by name)"
@@ -124,6 +122,7 @@ def told_best(regret: Regret, names: tuple[Any, ...]) -> np.ndarray | None:
         numbers = np.asarray(regret, float)
     except (TypeError, ValueError) as error:
         raise ValueError(f"regret must be {wanted}, but is {regret!r}") from error
-    if isinstance(regret, bool | str) or numbers.shape != (len(names),) or not np.isfinite(numbers).all():
+    known = np.isfinite(numbers) | np.isneginf(numbers)
+    if isinstance(regret, bool | str) or numbers.shape != (len(names),) or not known.all():
         raise ValueError(f"regret must be {wanted}, but is {regret!r}")
     return numbers

@@ -11,9 +11,9 @@ import numpy as np
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.evaluation import Judge, judge_of
 from softswitch.clients.parts import Parts, sample_of
-from softswitch.clients.regret import Regret, RegretTask
+from softswitch.clients.regret import Regret
 from softswitch.engines.candidates import Candidate, Chooser, HowTrained, Move, problem_of, rule_of, ways
-from softswitch.engines.solve import solve
+from softswitch.engines.solve import refuse_regret, solve
 from softswitch.guarantees.optimality.own_best import regrets
 from softswitch.guarantees.unseen_rows.beforehand import Reach, reach
 from softswitch.guarantees.unseen_rows.certify import certify, known_ranges
@@ -117,10 +117,11 @@ def solve_certified(
     """
     if regret is not None and regret is not False:
         checks.expect("parts", parts, Parts)
+        refuse_regret(options.get("privacy"), parts.learn)
         task = regrets(problem, parts.learn, regret)
         others = [cast(ClientData, task.also(part)) for part in (parts.choose, parts.certify)]
         how: dict[str, Any] = {"confidence": confidence, "move": move, "rounds": rounds, "seconds": seconds}
-        options["held_out"] = _also(task, parts, others, options.get("held_out"))
+        options["held_out"] = task.also(options.get("held_out"))
         found = solve_certified(
             task.problem, Parts(task.clients, *others), rule, checkpoints=checkpoints, **how, **options
         )
@@ -154,14 +155,6 @@ def solve_certified(
         ready.looked_at,
         ready.reach,
     )
-
-
-def _also(task: RegretTask, parts: Parts, others: list[ClientData], held_out: ClientData | None) -> ClientData | None:
-    """The rows that a run looks at beside, with f_i*; where they are one of the parts, that part."""
-    for part, other in zip((parts.choose, parts.certify), others, strict=True):
-        if held_out is part:
-            return other
-    return task.also(held_out)
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,6 +28,7 @@ from softswitch.engines.streaming import streamed_rounds
 from softswitch.engines.warm_start import WarmStart
 from softswitch.method.at_clients import check_size
 from softswitch.method.memory import Memory
+from softswitch.method.proximal import check_stages
 from softswitch.method.robust import check_robust
 from softswitch.method.round import State, check_optimizer, first_to_average
 from softswitch.method.rules import Rule
@@ -272,6 +273,7 @@ def request_of(
             )
         check_robust(rule, federation.oracle.participants, federation.start)
         check_optimizer(rule, federation.start)
+        check_stages(rule.proximal, settings.rounds)
         check_exchanges(rule, federation.oracle, memory=settings.memory, domain=federation.domain)
         if rule.at_clients is not None:
             check_size(rule.at_clients, federation.start, federation.oracle.client_count, rule.switches)

@@ -259,7 +259,7 @@ def _own_best(
         return None
     told = told_best(regret, tuple(clients))
     if told is not None:
-        return told
+        return np.where(np.isneginf(told), 0.0, told)
     if domain is not None:
         raise ValueError("regret must be numbers where there is a domain: f_i* is looked for without one")
     start = parameters(functions.module)

@@ -76,6 +76,20 @@ class Proximal:
         return jax.tree.map(lambda u, w, c: (u + self.strength * (w - c)).astype(u.dtype), direction, params, centre)
 
 
+def check_stages(proximal: Proximal | None, rounds: int) -> None:
+    """Raise where a run is too short for a stage.
+
+    Args:
+        proximal: the rule's, or None.
+        rounds: K.
+    """
+    if proximal is not None and rounds < proximal.rounds:
+        raise ValueError(
+            f"rounds must be at least the {proximal.rounds} of a stage of {proximal!r}, but is {rounds}: no stage "
+            "would come to its end"
+        )
+
+
 class Stages(NamedTuple):
     """Where a run with a proximal centre stands.
 

@@ -32,6 +32,7 @@ from softswitch.engines.flower.secure.summing import Summing
 from softswitch.engines.flower.strategy_settings import StrategySettings
 from softswitch.method.at_clients import Compression, check_compression
 from softswitch.method.memory import Memory
+from softswitch.method.proximal import check_stages
 from softswitch.method.round import check_optimizer
 from softswitch.method.rules import Rule
 from softswitch.method.rules.base import check_over_network
@@ -87,6 +88,7 @@ class Course:
         check_domain(settings.domain, params)
         chosen = chooses([rule])
         check_over_network(rule)
+        check_stages(rule.proximal, rounds)
         check_compression(rule.at_clients, settings.domain, rule.robust)
         way = rule.at_clients if isinstance(rule.at_clients, Compression) else None
         if way is not None and settings.resend_params:
