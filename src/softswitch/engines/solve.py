@@ -169,7 +169,7 @@ def solve(
             checks.expect("checkpoints", checkpoints, Checkpoints)
         checked = checks.seed("seed", seed), checked_callbacks(callbacks)
         private_clients = cast(ClientData, clients)
-        return solve_privately(problem, private_clients, rule, privacy, how, told, *checked, progress, checkpoints)
+        return solve_privately(problem, private_clients, rule, privacy, how, told, *checked, progress, checkpoints)[0]
     if isinstance(clients, StreamedData):
         _refuse_beyond_memory(engine, lower_bound, devices)
         lower_bound = False

@@ -70,8 +70,8 @@ def solve_privately(
     callbacks: Sequence[Callback],
     progress: bool | None,
     checkpoints: Checkpoints | None = None,
-) -> Result:
-    """Solve with clients whose rows stay private.
+) -> tuple[Result, PrivatePlan]:
+    """Solve with clients whose rows stay private; and what was settled before the run.
 
     Args:
         problem: what to solve; objective and constraints are means over rows.
@@ -86,22 +86,6 @@ def solve_privately(
         checkpoints: where the run is kept. The same noise comes of the same seed, so that rounds that are played again
             after a kill tell nothing more; an answer is judged at the end only.
     """
-    return planned_run(problem, clients, rule, privacy, how, told, seed, callbacks, progress, checkpoints)[0]
-
-
-def planned_run(
-    problem: Problem,
-    clients: ClientData,
-    rule: Rule,
-    privacy: RecordPrivacy,
-    how: TakingPart,
-    told: Mapping[str, Any],
-    seed: int,
-    callbacks: Sequence[Callback],
-    progress: bool | None,
-    checkpoints: Checkpoints | None = None,
-) -> tuple[Result, PrivatePlan]:
-    """As ``solve_privately``, which says what the arguments are; and what was settled before the run."""
     federation, plan = _settled(problem, clients, privacy, how, told, seed)
     charged = run_planned(federation, rule, plan, seed, callbacks, progress, checkpoints)
     clipped = _clipped(problem, privacy, federation.oracle.constraints)
