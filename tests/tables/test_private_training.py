@@ -13,6 +13,7 @@ import softswitch as ss
 from softswitch.cli import app
 from softswitch.runs.folder import open_run
 from softswitch.tables import training
+from softswitch.tables.noise_key import noise_key
 from softswitch.tables.ready import make_ready
 from softswitch.tables.settings import config_from, read_config, write_config
 
@@ -141,18 +142,41 @@ def test_what_would_look_at_rows_uncounted_is_refused_before_a_folder_is_made(ho
 
 
 def test_a_private_run_goes_on_and_is_certified_once(home, trained, monkeypatch):
-    """Ended after some rounds it is neither judged nor certified; resumed it is what it would have been."""
+    """Ended after some rounds it is neither judged nor certified; resumed it is what it would have been.
+
+    Its noise is drawn by a secret beside the seed, which stands in the settings; it is gone when the run is over.
+    """
     monkeypatch.setattr("softswitch.engines.compiled.CHUNK_ROUNDS", 5)
-    stopped = training.train(home / "settings.toml", callbacks=[lambda chunk: chunk.round == 5], progress=False)
+    monkeypatch.setattr("os.urandom", lambda many: b"\x07" * many)
+
+    def train(*callbacks):
+        return training.train(home / "settings.toml", callbacks=callbacks, progress=False)
+
+    whole, stopped = train(), train(lambda chunk: chunk.round == 5)
     assert stopped.result.status.code is ss.StatusCode.STOPPED
     assert stopped.certificate is None
+    key = stopped.folder / "checkpoints" / "noise.key"
+    assert key.stat().st_mode & 0o077 == 0
     with pytest.raises(ValueError, match="its privacy is"):
         training.resume(stopped.folder, rounds=20)
     found = training.resume(stopped.folder, progress=False)
-    np.testing.assert_allclose(found.result.client_constraint[:, 0], trained[0].clients["constraint"], rtol=1e-12)
+    np.testing.assert_array_equal(found.result.client_constraint, whole.result.client_constraint)
     assert found.certificate is not None
-    with pytest.raises(ValueError, match="is finished: to certify it again would tell more"):
+    assert not key.exists()
+    with pytest.raises(ValueError, match="is finished: to judge or certify it again would tell more"):
         training.resume(found.folder)
+    other = trained[0].clients["constraint"]  # of the same seed, and another secret
+    assert (np.abs(whole.result.client_constraint[:, 0] - other) > 1e-6).all()
+
+
+def test_a_run_whose_secret_is_gone_cannot_go_on(tmp_path):
+    words = noise_key(tmp_path)
+    assert len(words) == 2
+    assert noise_key(tmp_path) == words
+    (tmp_path / "round-000000005.safetensors").touch()
+    (tmp_path / "noise.key").unlink()
+    with pytest.raises(ValueError, match="it cannot go on; train anew"):
+        noise_key(tmp_path)
 
 
 def test_the_frontier_is_refused(home):

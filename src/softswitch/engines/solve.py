@@ -176,7 +176,7 @@ def solve(
             checks.expect("checkpoints", checkpoints, Checkpoints)
         checked = checks.seed("seed", seed), checked_callbacks(callbacks)
         private_clients = cast(ClientData, clients)
-        return solve_privately(problem, private_clients, rule, privacy, how, told, *checked, progress, checkpoints)
+        return solve_privately(problem, private_clients, rule, privacy, how, told, *checked, progress, checkpoints)[0]
     task = None
     if regret is not None and regret is not False:
         refuse_regret(clients)

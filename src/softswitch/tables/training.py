@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from softswitch.clients.client_data import ClientData
+from softswitch.clients.private.record_privacy import RecordPrivacy
 from softswitch.clients.taking_part import TakingPart
 from softswitch.engines.certified import Certified, solve_certified
 from softswitch.engines.completing import completed
-from softswitch.engines.private.private_runs import refuse_private
+from softswitch.engines.private.private_runs import refuse_private, solve_privately
 from softswitch.engines.request import request
 from softswitch.engines.solve import solve
 from softswitch.engines.unconstrained import add_baselines
@@ -41,7 +42,7 @@ from softswitch.runs.folder import (
     versions,
     write_result,
 )
-from softswitch.runs.watching import Callback
+from softswitch.runs.watching import Callback, checked_callbacks
 from softswitch.support import checks
 from softswitch.support.complaints import all_at_once
 from softswitch.support.files import write_atomically, write_json
@@ -49,6 +50,7 @@ from softswitch.tables.client_metrics import client_columns
 from softswitch.tables.kinds import GROUPED, check_regret
 from softswitch.tables.label_meaning import Label, SeveralClasses
 from softswitch.tables.model import write_encoding
+from softswitch.tables.noise_key import NOISE_KEY, forget_noise_key, noise_key
 from softswitch.tables.private_tables import NOT_TOLD, certificate_privacy, training_privacy
 from softswitch.tables.ready import CERTIFIED, ReadyTable, make_ready
 from softswitch.tables.rule_choice import memory_by, rule_by
@@ -167,8 +169,8 @@ def resume(
         config = replace(config, run=replace(config.run, aim="bare"))
     longer = _longer(config, rounds, seconds)
     ready = make_ready(longer, base)
-    if config.privacy.asked and run.certificate is not None:
-        raise ValueError(f"{run.folder} is finished: to certify it again would tell more of the rows held out")
+    if config.privacy.asked and "status" in run.about and not (run.folder / CHECKPOINTS / NOISE_KEY).exists():
+        raise ValueError(f"{run.folder} is finished: to judge or certify it again would tell more of its rows")
     if run.about["data"]["sha256"] not in (NOT_TOLD, ready.fingerprint):  # else its checkpoints know the rows
         raise ValueError(f"{config.data.file} has changed since {run.folder} began; train anew")
     if longer != config:  # written down once the run has gone on: it may yet be refused
@@ -240,6 +242,9 @@ def _run(
     callbacks: Sequence[Callback],
     progress: bool | None,
 ) -> Trained:
+    privacy = training_privacy(config)
+    if privacy is not None:
+        return _run_privately(folder, config, ready, rule, about, callbacks, progress, privacy)
     options = {
         **taking_part(config),
         **length_and_answer(config),
@@ -250,9 +255,6 @@ def _run(
         "regret": config.task.regret or None,
     }
     found: Certified | None = None
-    privacy = training_privacy(config)
-    if privacy is not None:
-        return _run_privately(folder, config, ready, rule, about, options | {"held_out": None, "privacy": privacy})
     if ready.parts is None:
         result = solve(ready.problem, ready.train, rule, checkpoints=Checkpoints(folder / CHECKPOINTS), **options)
     else:
@@ -288,16 +290,38 @@ def _run(
 
 
 def _run_privately(
-    folder: Path, config: Config, ready: ReadyTable, rule: Rule, about: dict[str, Any], options: dict[str, Any]
+    folder: Path,
+    config: Config,
+    ready: ReadyTable,
+    rule: Rule,
+    about: dict[str, Any],
+    callbacks: Sequence[Callback],
+    progress: bool | None,
+    privacy: RecordPrivacy,
 ) -> Trained:
     """As ``_run``, with nothing that looks at rows but private rounds, one judging and a private certificate."""
-    result = solve(ready.problem, ready.train, rule, checkpoints=Checkpoints(folder / CHECKPOINTS), **options)
-    certificate = None
-    if ready.held_out is not None and result.status.code not in (StatusCode.DIVERGED, StatusCode.STOPPED):
+    kept = folder / CHECKPOINTS
+    result, _ = solve_privately(
+        ready.problem,
+        ready.train,
+        rule,
+        privacy,
+        TakingPart(**taking_part(config)),
+        length_and_answer(config),
+        config.run.seed,
+        checked_callbacks(callbacks),
+        progress,
+        Checkpoints(kept),
+        noise_key(kept),
+    )
+    certificate, stopped = None, result.status.code is StatusCode.STOPPED
+    if ready.held_out is not None and not stopped and result.status.code is not StatusCode.DIVERGED:
         own = certificate_privacy(config)
         certificate = certify(result, ready.problem, ready.held_out, config.run.confidence, privacy=own)
     write_encoding(folder, ready.encoding, config.data.label, ready.label, config.model.hidden)
     told = about | what_must_hold(config, ready.label)
+    if not stopped:  # before anything is told: a kill in between must not lead to a second certificate
+        forget_noise_key(kept)
     write_result(folder, result, about=told, clients={}, certificate=certificate)
     return Trained(folder, result, certificate)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, UInt32
 
 from softswitch.clients.client_data import Rows
 from softswitch.clients.losses import Losses
@@ -49,6 +49,8 @@ class PrivateOracle(TellsWithNoise):
         clip_value: how long what one row tells of f and all g is at most,
         clip_gradient: and its gradient.
         judging_key: for the noise on judgings.
+        secret: words that all draws of rows and noise depend on beside the run's seed; none in experiments, where
+            whoever has the seed can take the noise off.
         losses: the problem's objective and constraint.
         constraints: how many constraints a client has.
         participants: m, how many clients take part in a round.
@@ -69,6 +71,7 @@ class PrivateOracle(TellsWithNoise):
     clip_value: Float[Array, ""]
     clip_gradient: Float[Array, ""]
     judging_key: Key[Array, ""]
+    secret: UInt32[Array, " words"]
     losses: Losses = field(metadata=STATIC)
     constraints: int = field(metadata=STATIC)
     participants: int = field(metadata=STATIC)
@@ -99,7 +102,8 @@ class PrivateOracle(TellsWithNoise):
     def chance(self, key: Array) -> PrivateChance:
         """Noise and keys for each participant; made in bulk, since each generator takes long to compile."""
         m, steps = self.participants, self.local_steps
-        for_noise, for_rows, for_steps = jax.random.split(jax.random.fold_in(key, 1), 3)
+        key = with_secret(jax.random.fold_in(key, 1), self.secret)
+        for_noise, for_rows, for_steps = jax.random.split(key, 3)
         noise = jax.random.normal(for_noise, (m, 1 + self.constraints), self.counts.dtype)
         rows = None if self.sampling == "all" else jax.random.split(for_rows, (m, 1 + steps))
         return PrivateChance(noise, rows, jax.random.split(for_steps, (m, steps)))
@@ -190,6 +194,18 @@ class PrivateOracle(TellsWithNoise):
         bits = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(params))
         told = np.asarray(_judged(self, params, jax.random.fold_in(self.judging_key, zlib.crc32(bits))))
         return Judged(told[:, 0], told[:, 1:])
+
+
+def with_secret(key: Array, secret: Array) -> Array:
+    """The key, made to depend on secret words; without any it stays as it is.
+
+    Args:
+        key: a random key.
+        secret: the words.
+    """
+    for i in range(secret.shape[0]):
+        key = jax.random.fold_in(key, secret[i])
+    return key
 
 
 @jax.jit

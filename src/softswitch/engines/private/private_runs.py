@@ -16,7 +16,7 @@ from softswitch.clients.federation import Federation
 from softswitch.clients.losses import Losses
 from softswitch.clients.private.privacy_account import PrivacyAccount
 from softswitch.clients.private.private_draws import capacity_for
-from softswitch.clients.private.private_oracle import PrivateOracle
+from softswitch.clients.private.private_oracle import PrivateOracle, with_secret
 from softswitch.clients.private.record_privacy import RecordPrivacy
 from softswitch.clients.private.releases import TOO_FEW, Drawing, NoiseLevels, Releases, rows_taken
 from softswitch.clients.private.tells_with_noise import NoiseDeviations, TellsWithNoise
@@ -70,8 +70,9 @@ def solve_privately(
     callbacks: Sequence[Callback],
     progress: bool | None,
     checkpoints: Checkpoints | None = None,
-) -> Result:
-    """Solve with clients whose rows stay private.
+    secret: Sequence[int] = (),
+) -> tuple[Result, PrivatePlan]:
+    """Solve with clients whose rows stay private; and what was settled before the run.
 
     Args:
         problem: what to solve; objective and constraints are means over rows.
@@ -85,24 +86,9 @@ def solve_privately(
         progress: whether to show a progress bar.
         checkpoints: where the run is kept. The same noise comes of the same seed, so that rounds that are played again
             after a kill tell nothing more; an answer is judged at the end only.
+        secret: words of 32 bits that rows and noise are drawn by beside the seed, for models that leave the house.
     """
-    return planned_run(problem, clients, rule, privacy, how, told, seed, callbacks, progress, checkpoints)[0]
-
-
-def planned_run(
-    problem: Problem,
-    clients: ClientData,
-    rule: Rule,
-    privacy: RecordPrivacy,
-    how: TakingPart,
-    told: Mapping[str, Any],
-    seed: int,
-    callbacks: Sequence[Callback],
-    progress: bool | None,
-    checkpoints: Checkpoints | None = None,
-) -> tuple[Result, PrivatePlan]:
-    """As ``solve_privately``, which says what the arguments are; and what was settled before the run."""
-    federation, plan = _settled(problem, clients, privacy, how, told, seed)
+    federation, plan = _settled(problem, clients, privacy, how, told, seed, secret)
     charged = run_planned(federation, rule, plan, seed, callbacks, progress, checkpoints)
     clipped = _clipped(problem, privacy, federation.oracle.constraints)
     return replace(charged, diagnosis=(*charged.diagnosis, *clipped)), plan
@@ -137,11 +123,12 @@ def _settled(
     how: TakingPart,
     told: Mapping[str, Any],
     seed: int,
+    secret: Sequence[int] = (),
 ) -> tuple[Federation, PrivatePlan]:
     """The clients of a private run, and what is settled before it."""
     counts = concerned_rows(problem, clients)
     plan = planned(privacy, clients.sizes, private_settings(told), how.local_steps)
-    oracle = private_oracle(problem, clients, plan, how, counts, seed)
+    oracle = private_oracle(problem, clients, plan, how, counts, seed, secret)
     return Federation(oracle, problem.start, clients.names, problem.domain), plan
 
 
@@ -230,7 +217,13 @@ def dearest(drawings: Sequence[Drawing]) -> Drawing:
 
 
 def private_oracle(
-    problem: Problem, clients: ClientData, plan: PrivatePlan, how: TakingPart, counts: np.ndarray, seed: int
+    problem: Problem,
+    clients: ClientData,
+    plan: PrivatePlan,
+    how: TakingPart,
+    counts: np.ndarray,
+    seed: int,
+    secret: Sequence[int] = (),
 ) -> PrivateOracle:
     """The clients of a private run.
 
@@ -241,9 +234,11 @@ def private_oracle(
         how: how they take part.
         counts: how many rows f and each g concern at each client.
         seed: of all random choices.
+        secret: words that rows and noise are drawn by beside it.
     """
     privacy, levels = plan.privacy, plan.levels
-    key = jax.random.key(seed)
+    words = jnp.asarray(secret, jnp.uint32)
+    key = with_secret(jax.random.key(seed), words)
     counts = told_sizes(plan, counts, key)
     width, participants = int(clients.sizes.max()), participants_of(how.participation, len(clients))
     taken = np.array([rows_taken(privacy.rate, int(rows)) for rows in clients.sizes])
@@ -265,6 +260,7 @@ def private_oracle(
         clip_value=jnp.asarray(privacy.clip_value, dtype),
         clip_gradient=jnp.asarray(privacy.clip_gradient, dtype),
         judging_key=jax.random.fold_in(key, FOR_JUDGING),
+        secret=words,
         losses=Losses.of(problem),
         constraints=counts.shape[1] - 1,
         participants=participants,

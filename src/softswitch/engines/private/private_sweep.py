@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from softswitch.clients.private.record_privacy import RecordPrivacy
 from softswitch.clients.private.releases import Drawing, NoiseLevels, Releases
 from softswitch.clients.taking_part import TakingPart
-from softswitch.engines.private.private_runs import PrivatePlan, check_private, dearest, planned_run
+from softswitch.engines.private.private_runs import PrivatePlan, check_private, dearest, solve_privately
 from softswitch.guarantees.privacy.accountant import epsilon_of
 from softswitch.method.rules import Rule
 from softswitch.results.result import Result
@@ -67,7 +67,7 @@ def sweep_privately(
         for label, rule in rules.items():
             own = []
             for problem, clients, seed in runs:
-                own.append(planned_run(problem, clients, rule, privacy, how, told, seed, (), False))
+                own.append(solve_privately(problem, clients, rule, privacy, how, told, seed, (), False))
                 bar.update(len(spent) + len(own), f"{len(rules)} rules × {len(runs)} seeds")
             found[label], spent = tuple(result for result, _ in own), spent + own
     return found, _together(spent, privacy.delta)
