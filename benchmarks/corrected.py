@@ -67,10 +67,17 @@ def with_torch(seed: int, batch: int, rounds: int, memory: Any) -> ss.Result:
         f"site {i}": TensorDataset(*(torch.from_numpy(own[name]) for name in ("centre", "slope")))
         for i, own in enumerate(client_rows(seed))
     }
+
+    def objective(module: Any, rows: Any) -> Any:
+        return 0.5 * (module["w"] - rows[0]).square().sum(dim=1).mean()
+
+    def constraint(module: Any, rows: Any) -> Any:
+        return (rows[1] @ module["w"]).mean() + 0.5
+
     return ss.solve_torch(
         torch.nn.ParameterDict({"w": torch.nn.Parameter(torch.zeros(VARIABLES))}),
-        lambda module, rows: 0.5 * (module["w"] - rows[0]).square().sum(dim=1).mean(),
-        lambda module, rows: (rows[1] @ module["w"]).mean() + 0.5,
+        objective,
+        constraint,
         clients,
         RULE,
         rounds=rounds,

