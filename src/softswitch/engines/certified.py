@@ -117,7 +117,7 @@ def solve_certified(
     """
     if regret is not None and regret is not False:
         checks.expect("parts", parts, Parts)
-        refuse_regret(options.get("privacy"), parts.learn)
+        refuse_regret(parts.learn)
         task = regrets(problem, parts.learn, regret)
         others = [cast(ClientData, task.also(part)) for part in (parts.choose, parts.certify)]
         how: dict[str, Any] = {"confidence": confidence, "move": move, "rounds": rounds, "seconds": seconds}

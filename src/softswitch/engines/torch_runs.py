@@ -111,7 +111,7 @@ def solve_torch(
         held_out: rows not trained on, by client: evaluated in the same rounds into ``history.held_out``.
         record_clients: keep what every participant reported in every round.
         memory: let the server remember every client's reports; None: not. "auto": where few take part or batches are
-            small; with a step size never.
+            small, corrected where the module has no running means; with a step size never.
         callbacks: each is called with a ``Chunk`` every ten rounds; one that returns anything true ends the run.
         checkpoints: keep the run's standing in a folder, and go on from where it stands there.
         warm_start: a result to go on from.
