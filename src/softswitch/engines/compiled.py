@@ -27,6 +27,7 @@ from softswitch.results.record import Record
 from softswitch.support.arrays import fingerprint
 from softswitch.support.compiling.in_place import once_known
 from softswitch.support.compiling.programs import program_digest
+from softswitch.support.compiling.traced_once import traced_once
 
 CHUNK_ROUNDS = 250
 """A chunk is at most so many rounds,"""
@@ -116,10 +117,11 @@ def _look_at_all(
         of_all = (reports.objective, reports.constraint) if oracle.reports_all else oracle.evaluate(params)
         return believed_overview(rule, *of_all), None if held_out is None else believed_overview(rule, *held_out)
 
+    seen, shapes = traced_once(look)
     return lax.cond(
         k % span.eval_every == 0,
-        look,
-        lambda: jax.tree.map(lambda leaf: jnp.full((), jnp.nan, leaf.dtype), jax.eval_shape(look)),
+        seen,
+        lambda: jax.tree.map(lambda leaf: jnp.full((), jnp.nan, leaf.dtype), shapes),
     )
 
 
@@ -151,14 +153,14 @@ def chunk(
 
     def step(i: Any, so_far: tuple[round.State, Record]) -> tuple[round.State, Record]:
         state, records = so_far
-        state, record = one(state, i)
+        state, record = play_one(state, i)
         return state, jax.tree.map(lambda all_rounds, this: all_rounds.at[i].set(this), records, record)
 
-    shapes = jax.eval_shape(one, state, 0)[1]
+    play_one, (_, shapes) = traced_once(one, state, jnp.int32(0))
     records = jax.tree.map(lambda leaf: jnp.zeros((program.length, *leaf.shape), leaf.dtype), shapes)
     # The number of rounds is traced: rounds beyond the last are not computed, and another number compiles nothing.
-    to_play = jnp.minimum(program.length, span.last - span.first)
-    played: tuple[round.State, Record] = lax.fori_loop(0, to_play, step, (state, records))
+    to_play = jnp.minimum(program.length, span.last - span.first).astype(jnp.int32)
+    played: tuple[round.State, Record] = lax.fori_loop(jnp.int32(0), to_play, step, (state, records))
     return played
 
 
