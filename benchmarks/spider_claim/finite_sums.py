@@ -126,8 +126,12 @@ def of_adult(many: int | None = None) -> tuple[FiniteSum, FiniteSum]:
     rich, men = (
         (table[name][own] == word).astype(np.float32) for name, word in ((adult.LABEL, adult.POSITIVE), ("sex", "Male"))
     )
-    scores: RowValues = lambda w, rows: rows["x"] @ w  # noqa: E731
-    small: Callable[[Array], Array] = lambda w: RIDGE / 2 * (w @ w)  # noqa: E731
+
+    def scores(w: Array, rows: Rows) -> Array:
+        return rows["x"] @ w
+
+    def small(w: Array) -> Array:
+        return RIDGE / 2 * (w @ w)
 
     def truncated(w: Array, rows: Rows) -> Array:
         """2 log(1 + ℓ/2) of the logistic loss ℓ: rows that are far wrong weigh less."""

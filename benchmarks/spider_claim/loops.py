@@ -115,8 +115,8 @@ def _compiled(loop: Loop, task: FiniteSum, batch: int, checks: int) -> Callable[
         """The direction, and on how many rows a gradient was computed."""
         some = _drawn(key, many, batch, rows)
         if loop.switches:
-            on_g = lambda: gradient(now.w, some, 0.0, 1.0)  # noqa: E731
-            return lax.cond(estimate > 0, on_g, lambda: gradient(now.w, some, 1.0, 0.0)), batch
+            sides = (lambda: gradient(now.w, some, 0.0, 1.0)), (lambda: gradient(now.w, some, 1.0, 0.0))
+            return lax.cond(estimate > 0, *sides), batch
         price = numbers["price"] * jnp.clip(estimate / numbers["width"], 0, 1)
         if not loop.recursive:
             return gradient(now.w, some, 1.0, price), batch
@@ -125,7 +125,9 @@ def _compiled(loop: Loop, task: FiniteSum, batch: int, checks: int) -> Callable[
             change = gradient(now.w, some, 1.0, price) - gradient(now.before, some, 1.0, price)
             return now.direction + change, jnp.int32(2 * batch)
 
-        anchor = lambda: (gradient(now.w, rows, 1.0, price), jnp.int32(many))  # noqa: E731
+        def anchor() -> tuple[Array, Array]:
+            return gradient(now.w, rows, 1.0, price), jnp.int32(many)
+
         return lax.cond(now.rounds % numbers["every"] == 0, anchor, since)
 
     def one_round(now: Standing, key: Array, numbers: Any, rows: Any) -> Standing:

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.spider_claim.__main__ import table
 from benchmarks.spider_claim.finite_sums import FiniteSum, Look
 from benchmarks.spider_claim.loops import LOOPS, STEADY
-from benchmarks.spider_claim.trial import GOALS, Aim, Course, Effort, Found, times, tried
+from benchmarks.spider_claim.trial import GOALS, Aim, Course, Effort, Found, times, tried, with_one_batch
 
 ROWS, BATCH, EVERY, STEP, PRICE, WIDTH, CHECKS = 50, 3, 4, 0.3, 2.0, 0.5, 2
 SETTINGS = {"step": STEP, "batch": BATCH, "price": PRICE, "width": WIDTH, "every": EVERY, "checks": CHECKS}
@@ -90,3 +90,9 @@ def test_every_goal_gets_the_settings_that_reach_it_first(task):
         assert len(found.passes[goal]) == 2
         assert all(passes <= 200 for passes in found.passes[goal])
     assert found.passes[0.1][0] <= found.passes[0.01][0]
+
+
+def test_with_one_batch_a_round_of_both_costs_what_is_said(task):
+    spider, switching, cost = with_one_batch(Aim.of(task), BATCH, Effort(seeds=1, rows=10_000, rounds=200))
+    assert cost == pytest.approx((50 + 3) / (50 / 1000 + 0.999 * 6 + 3))
+    assert 1 < spider[0] < switching[0] <= 200

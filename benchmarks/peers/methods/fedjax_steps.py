@@ -7,8 +7,9 @@ from typing import Any
 import fedjax
 import jax
 import numpy as np
-from case_file import CaseFile, answer
 from fedjax.algorithms.agnostic_fed_avg import agnostic_federated_averaging
+
+from case_file import CaseFile, answer
 
 jax.config.update("jax_enable_x64", True)
 

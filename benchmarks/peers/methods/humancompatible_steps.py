@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from case_file import LEVEL, OFFSET, CaseFile, answer
 from humancompatible.train.dual_optim import ALM, SSG, nuPI
+
+from case_file import LEVEL, OFFSET, CaseFile, answer
 
 torch.set_default_dtype(torch.float64)
 
