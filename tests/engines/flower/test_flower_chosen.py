@@ -123,12 +123,23 @@ def test_with_a_step_size_all_else_is_as_in_the_paper():
     assert result.selected.startswith("mean of the")
 
 
-@pytest.mark.parametrize(("smoothing", "options"), [(0.0, {}), (0.8, {"batch_size": 4})])
-def test_the_server_remembers_where_not_everyone_takes_part(smoothing, options):
-    grid = fl.InProcessGrid(quadratics(8, **options), 8)
+def reporting_once(i):
+    """Client i with small batches, were it one that cannot report at two iterates on the same."""
+    client = quadratic(i, batch_size=4)
+    client.reports_again = False
+    return client
+
+
+@pytest.mark.parametrize(
+    ("make", "smoothing", "corrected"),
+    [(quadratic, 0.0, False), (lambda i: quadratic(i, batch_size=4), 0.0, True), (reporting_once, 0.8, False)],
+)
+def test_the_server_remembers_where_not_everyone_takes_part(make, smoothing, corrected):
+    grid = fl.InProcessGrid(simulated(lambda context: make(int(context.node_config["partition-id"]))), 8)
     strategy = fl.SwitchingStrategy(RULE, participation=0.5)
     strategy.start(grid, zeros(), 60)
     assert strategy._course.run.smoothing == smoothing
+    assert (strategy.result.state.memory.forecasts is not None) == corrected
     assert strategy.result.history.unheard[0] == 0  # they told of the start
     assert strategy.result.history.per_client.clients.shape == (60, 4)
     assert run(grid, 10, participation=0.5, memory=None).state.memory is None
@@ -139,7 +150,7 @@ def test_what_was_chosen_by_clients_that_are_gone_stays(tmp_path):
 
     def factory(context):
         i = int(context.node_config["partition-id"])
-        return quadratic(i, batch_size=4 if i == 0 else None)
+        return quadratic(i) if i else reporting_once(i)
 
     def went(grid, rounds):
         strategy = fl.SwitchingStrategy(RULE, participation=0.5, checkpoints=ss.Checkpoints(tmp_path), wait=0.0)
