@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 
 import softswitch as ss
 import softswitch.flower as fl
-from softswitch.engines.choice import SMOOTHING
+from softswitch.engines.choosing.choice import SMOOTHING
 from softswitch.leaderboard.known_optimum import TOLERANCE, VARIABLES, optimum_of_quadratics, quadratics
 
 ROUNDS = 300

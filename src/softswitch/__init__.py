@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from softswitch.engines.sweep import Sweep as Sweep
     from softswitch.engines.sweep import sweep as sweep
     from softswitch.engines.sweep import sweep_federation as sweep_federation
-    from softswitch.engines.torch_certificate import certify_torch as certify_torch
-    from softswitch.engines.torch_runs import solve_torch as solve_torch
-    from softswitch.engines.torch_runs import torch_federation as torch_federation
+    from softswitch.engines.torch_modules.torch_certificate import certify_torch as certify_torch
+    from softswitch.engines.torch_modules.torch_runs import solve_torch as solve_torch
+    from softswitch.engines.torch_modules.torch_runs import torch_federation as torch_federation
     from softswitch.engines.unconstrained import add_baselines as add_baselines
     from softswitch.guarantees.optimality.best_possible import lower_bound as lower_bound
     from softswitch.guarantees.optimality.best_possible import with_lower_bound as with_lower_bound
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from softswitch.results.baseline import Baseline as Baseline
     from softswitch.results.certificate import Certificate as Certificate
     from softswitch.results.certificate import Verdict as Verdict
-    from softswitch.results.finding import Finding as Finding
+    from softswitch.results.findings.finding import Finding as Finding
     from softswitch.results.history import ClientHistory as ClientHistory
     from softswitch.results.history import Fate as Fate
     from softswitch.results.history import History as History
@@ -101,7 +101,7 @@ _PLACES = {
     "Domain": "problem.domains",
     "Fate": "results.history",
     "Federation": "clients.federation",
-    "Finding": "results.finding",
+    "Finding": "results.findings.finding",
     "Frontier": "results.along_bounds.cost_of_bounds",
     "HardSGM": "method.rules",
     "History": "results.history",
@@ -131,7 +131,7 @@ _PLACES = {
     "add_baselines": "engines.unconstrained",
     "attacked": "clients.attacks",
     "alpha_window": "guarantees.theory.two_clients",
-    "certify_torch": "engines.torch_certificate",
+    "certify_torch": "engines.torch_modules.torch_certificate",
     "certify": "guarantees.unseen_rows.certify",
     "estimate_constants": "guarantees.theory.pilot",
     "evaluate": "clients.streamed.judged_anywhere",
@@ -153,13 +153,13 @@ _PLACES = {
     "solve": "engines.solve",
     "solve_certified": "engines.certified",
     "solve_federation": "engines.solve",
-    "solve_torch": "engines.torch_runs",
+    "solve_torch": "engines.torch_modules.torch_runs",
     "split_by_column": "clients.splits",
     "split_dirichlet": "clients.splits",
     "split_iid": "clients.splits",
     "sweep": "engines.sweep",
     "sweep_federation": "engines.sweep",
-    "torch_federation": "engines.torch_runs",
+    "torch_federation": "engines.torch_modules.torch_runs",
     "with_lower_bound": "guarantees.optimality.best_possible",
     "worst_client_scorer": "tables.estimators.scorers",
 }

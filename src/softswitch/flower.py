@@ -9,17 +9,18 @@ from softswitch.support.lazy import on_first_use
 
 if TYPE_CHECKING:
     from softswitch.clients.torch_modules.module_functions import parameters as parameters
+    from softswitch.engines.flower.at_client.jax_client import JaxClient as JaxClient
+    from softswitch.engines.flower.at_client.local import LocalOracle as LocalOracle
+    from softswitch.engines.flower.at_client.local import Refused as Refused
+    from softswitch.engines.flower.at_client.local import Task as Task
+    from softswitch.engines.flower.at_client.numpy_client import NumpyClient as NumpyClient
+    from softswitch.engines.flower.at_client.regret_client import RegretClient as RegretClient
+    from softswitch.engines.flower.at_client.torch_client import TorchClient as TorchClient
     from softswitch.engines.flower.client_app import client_app as client_app
     from softswitch.engines.flower.flat_params import initial_arrays as initial_arrays
     from softswitch.engines.flower.in_process import InProcessGrid as InProcessGrid
-    from softswitch.engines.flower.jax_client import JaxClient as JaxClient
-    from softswitch.engines.flower.local import LocalOracle as LocalOracle
-    from softswitch.engines.flower.local import Refused as Refused
-    from softswitch.engines.flower.local import Task as Task
     from softswitch.engines.flower.members.client_policy import ClientPolicy as ClientPolicy
     from softswitch.engines.flower.members.listed import ListedClient as ListedClient
-    from softswitch.engines.flower.members.regret_client import RegretClient as RegretClient
-    from softswitch.engines.flower.numpy_client import NumpyClient as NumpyClient
     from softswitch.engines.flower.private.private_client import PrivateClient as PrivateClient
     from softswitch.engines.flower.private.private_client import RowByRow as RowByRow
     from softswitch.engines.flower.secure.secure_settings import SecureAggregation as SecureAggregation
@@ -27,27 +28,26 @@ if TYPE_CHECKING:
     from softswitch.engines.flower.server_app import server_app as server_app
     from softswitch.engines.flower.strategy import SwitchingStrategy as SwitchingStrategy
     from softswitch.engines.flower.strategy_settings import StrategySettings as StrategySettings
-    from softswitch.engines.flower.torch_client import TorchClient as TorchClient
     from softswitch.engines.flower.wire import Values as Values
     from softswitch.runs.events import read_events as read_events
 
 _PLACES = {
     "ClientPolicy": "engines.flower.members.client_policy",
     "InProcessGrid": "engines.flower.in_process",
-    "JaxClient": "engines.flower.jax_client",
+    "JaxClient": "engines.flower.at_client.jax_client",
     "ListedClient": "engines.flower.members.listed",
-    "LocalOracle": "engines.flower.local",
-    "NumpyClient": "engines.flower.numpy_client",
+    "LocalOracle": "engines.flower.at_client.local",
+    "NumpyClient": "engines.flower.at_client.numpy_client",
     "PrivateClient": "engines.flower.private.private_client",
-    "Refused": "engines.flower.local",
+    "Refused": "engines.flower.at_client.local",
     "SecureAggregation": "engines.flower.secure.secure_settings",
     "SignedKeys": "engines.flower.secure.signed_keys",
-    "RegretClient": "engines.flower.members.regret_client",
+    "RegretClient": "engines.flower.at_client.regret_client",
     "RowByRow": "engines.flower.private.private_client",
     "StrategySettings": "engines.flower.strategy_settings",
     "SwitchingStrategy": "engines.flower.strategy",
-    "Task": "engines.flower.local",
-    "TorchClient": "engines.flower.torch_client",
+    "Task": "engines.flower.at_client.local",
+    "TorchClient": "engines.flower.at_client.torch_client",
     "Values": "engines.flower.wire",
     "client_app": "engines.flower.client_app",
     "initial_arrays": "engines.flower.flat_params",

@@ -16,7 +16,7 @@ from softswitch.engines.candidates import Candidate, HowTrained, ways
 from softswitch.engines.certified import prepare, solve_certified
 from softswitch.guarantees.unseen_rows.chances import Foreseen
 from softswitch.results.certificate import Verdict
-from softswitch.results.lying import SET_ASIDE
+from softswitch.results.findings.lying import SET_ASIDE
 from softswitch.results.trajectory import STILL_IMPROVING
 from softswitch.tables.kinds import problem_of_kind
 from softswitch.tasks.networks import moved_network

@@ -13,8 +13,8 @@ import softswitch as ss
 from compilations import COMPILATIONS
 from problems import LEVEL, NumpyTwin, client_data, least_squares, mean, regression, softplus_level, two_constraints
 from softswitch.engines import compiled, solve
-from softswitch.engines.between_cycles import numbers_of, with_numbers
-from softswitch.engines.cycles import Cycles
+from softswitch.engines.choosing.between_cycles import numbers_of, with_numbers
+from softswitch.engines.choosing.cycles import Cycles
 from softswitch.method.steps import FallingStep
 from softswitch.rules import Reports
 

@@ -10,7 +10,8 @@ import pytest
 
 import softswitch as ss
 from problems import client_data, least_squares, regression, softplus_level
-from softswitch.engines import choice, completing, solve
+from softswitch.engines import solve
+from softswitch.engines.choosing import choice, completing
 from softswitch.method.steps import FallingStep, NormalizedAdam
 
 PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))

@@ -11,7 +11,7 @@ import pytest
 import softswitch as ss
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.clients.losses import Losses
-from softswitch.results import blocker
+from softswitch.results.findings import blocker
 from softswitch.support.compiling.programs import _constants as constants
 from softswitch.tasks.neyman_pearson import breast_cancer
 

@@ -11,8 +11,8 @@ import softswitch as ss
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.clients.evaluation import Overview
 from softswitch.clients.oracle import Judged
+from softswitch.results.findings.improvement import improvement, quality
 from softswitch.results.history import History
-from softswitch.results.improvement import improvement, quality
 from softswitch.results.one_cycle import Cycle
 from softswitch.results.trajectory import cycles_lost, objective_jumps
 from softswitch.tasks.neyman_pearson import breast_cancer

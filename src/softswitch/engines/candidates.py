@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from softswitch.clients.client_data import ClientData
-from softswitch.engines.choice import size_of
+from softswitch.engines.choosing.choice import size_of
 from softswitch.guarantees.unseen_rows.chances import Foreseen, Seen, foresee
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
 from softswitch.guarantees.unseen_rows.row_values import Kind, RowValues

@@ -24,7 +24,7 @@ from softswitch.method.rules import Rule
 from softswitch.problem.parameters import float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.results.certificate import Certificate
-from softswitch.results.lying import SET_ASIDE, UNLIKE, suspects_at
+from softswitch.results.findings.lying import SET_ASIDE, UNLIKE, suspects_at
 from softswitch.results.promised import ending, is_answer
 from softswitch.results.result import Result
 from softswitch.results.status import StatusCode

@@ -16,7 +16,7 @@ from softswitch.clients.oracle import Judged
 from softswitch.clients.parts import Parts
 from softswitch.engines.candidates import Candidate, Move, at_tolerance
 from softswitch.engines.certified import Prepared, prepare
-from softswitch.engines.completing import default_alpha
+from softswitch.engines.choosing.completing import default_alpha
 from softswitch.engines.solve import solve
 from softswitch.engines.unconstrained import best_constant
 from softswitch.guarantees.unseen_rows.certify import certify, known_ranges

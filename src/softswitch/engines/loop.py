@@ -14,7 +14,7 @@ import numpy as np
 
 from softswitch.clients.over_devices import processes
 from softswitch.clients.private.tells_with_noise import TellsWithNoise
-from softswitch.engines.cycles import Cycles
+from softswitch.engines.choosing.cycles import Cycles
 from softswitch.engines.request import Request
 from softswitch.method.round import State, healthy
 from softswitch.method.rules import Rule

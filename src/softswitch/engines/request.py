@@ -21,7 +21,7 @@ from softswitch.clients.streamed.streamed_data import StreamedData
 from softswitch.clients.streamed.streamed_oracle import StreamedOracle
 from softswitch.clients.taking_part import TakingPart, gradient_oracle
 from softswitch.engines import compiled, stepwise
-from softswitch.engines.choice import Choice
+from softswitch.engines.choosing.choice import Choice
 from softswitch.engines.over_devices import mesh_engine
 from softswitch.engines.second_exchange import check_exchanges
 from softswitch.engines.streaming import streamed_rounds

@@ -16,8 +16,8 @@ from softswitch.clients.private.record_privacy import RecordPrivacy
 from softswitch.clients.regret import Regret
 from softswitch.clients.streamed.streamed_data import StreamedData
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
-from softswitch.engines.choice import size_of
-from softswitch.engines.completing import completed, completed_for
+from softswitch.engines.choosing.choice import size_of
+from softswitch.engines.choosing.completing import completed, completed_for
 from softswitch.engines.loop import run
 from softswitch.engines.private.private_runs import batches_given, check_private, refuse_looks, solve_privately
 from softswitch.engines.request import Request, request, request_of
@@ -28,8 +28,8 @@ from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule
 from softswitch.problem.problem import Problem
 from softswitch.problem.words import ENGINES
-from softswitch.results.blocker import smallest_alone
-from softswitch.results.infeasible import NEVER_MET, never_feasible
+from softswitch.results.findings.blocker import smallest_alone
+from softswitch.results.findings.infeasible import NEVER_MET, never_feasible
 from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
 from softswitch.runs.checkpoints import Checkpoints

@@ -18,7 +18,7 @@ from softswitch.clients.private.record_privacy import RecordPrivacy
 from softswitch.clients.regret import Regret
 from softswitch.clients.streamed.streamed_data import StreamedData
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
-from softswitch.engines.completing import completed, completed_for
+from softswitch.engines.choosing.completing import completed, completed_for
 from softswitch.engines.many_runs import Share, run_all
 from softswitch.engines.private.private_runs import batches_given, refuse_looks
 from softswitch.engines.private.private_sweep import TotalPrivacy, sweep_privately

@@ -14,8 +14,8 @@ from softswitch.clients.evaluation import Judge, ignoring_weights, judge_of, wid
 from softswitch.clients.oracle import Judged
 from softswitch.clients.regret import as_regret
 from softswitch.clients.taking_part import BatchSize, TakingPart
-from softswitch.engines.choice import MOMENTUM, Choice, choose, memory_for
-from softswitch.engines.completing import completed
+from softswitch.engines.choosing.choice import MOMENTUM, Choice, choose, memory_for
+from softswitch.engines.choosing.completing import completed
 from softswitch.engines.loop import run
 from softswitch.engines.request import RunSettings, request
 from softswitch.method.memory import Memory

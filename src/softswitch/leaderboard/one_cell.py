@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from softswitch.engines.completing import chosen_for
+from softswitch.engines.choosing.completing import chosen_for
 from softswitch.engines.sweep import sweep_federation
 from softswitch.leaderboard.bench_method import BenchMethod, Settings
 from softswitch.leaderboard.bench_task import BenchTask, Stage

@@ -12,7 +12,7 @@ import numpy as np
 from softswitch.clients.oracle import Judged
 from softswitch.method.rules import Rule
 from softswitch.problem.parameters import Params
-from softswitch.results.finding import Finding
+from softswitch.results.findings.finding import Finding
 from softswitch.support.set_aside import mean_within, worst_but
 from softswitch.support.text import in_words, number
 

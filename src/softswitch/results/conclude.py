@@ -9,8 +9,8 @@ from softswitch.clients.oracle import Judged
 from softswitch.problem.parameters import Params
 from softswitch.results.answer import choose_answer
 from softswitch.results.baseline import START, Baseline
-from softswitch.results.diagnosis import Asked, diagnose
 from softswitch.results.ending import Ending
+from softswitch.results.findings.diagnosis import Asked, diagnose
 from softswitch.results.result import Result
 from softswitch.results.status import status_of
 

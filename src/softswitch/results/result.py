@@ -19,9 +19,9 @@ from softswitch.method.rules import Rule
 from softswitch.problem.parameters import Params
 from softswitch.results import saving
 from softswitch.results.baseline import CONSTANT, FOR_THE_WORST, Baseline, named_baseline, side_by_side
-from softswitch.results.finding import Finding
+from softswitch.results.findings.finding import Finding
+from softswitch.results.findings.improvement import quality
 from softswitch.results.history import History
-from softswitch.results.improvement import quality
 from softswitch.results.lower_bound import LowerBound
 from softswitch.results.one_cycle import Cycle
 from softswitch.results.status import Status, StatusCode, status_of_model

@@ -9,9 +9,9 @@ import numpy as np
 
 from softswitch.clients.oracle import Judged
 from softswitch.results.ending import Ending
-from softswitch.results.finding import Finding
+from softswitch.results.findings.finding import Finding
+from softswitch.results.findings.improvement import improvement
 from softswitch.results.history import History
-from softswitch.results.improvement import improvement
 from softswitch.results.one_cycle import Cycle
 from softswitch.support.text import in_words
 

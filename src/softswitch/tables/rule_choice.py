@@ -6,7 +6,7 @@ from typing import Any
 
 import optax
 
-from softswitch.engines.choice import SHARPNESS
+from softswitch.engines.choosing.choice import SHARPNESS
 from softswitch.method import rules
 from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule

@@ -17,7 +17,7 @@ from softswitch.clients.client_data import ClientData
 from softswitch.clients.private.record_privacy import RecordPrivacy
 from softswitch.clients.taking_part import TakingPart
 from softswitch.engines.certified import Certified, solve_certified
-from softswitch.engines.completing import completed
+from softswitch.engines.choosing.completing import completed
 from softswitch.engines.private.private_runs import refuse_private, solve_privately
 from softswitch.engines.request import request
 from softswitch.engines.solve import solve

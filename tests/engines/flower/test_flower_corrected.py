@@ -12,9 +12,9 @@ import softswitch.flower as fl
 from flower_clients import FEATURES, FaultyGrid, quadratic, quadratics, simulated, zeros
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.engines.flower import wire
+from softswitch.engines.flower.at_client.iterate_before import BEFORE, EARLIER
+from softswitch.engines.flower.at_client.local import Task
 from softswitch.engines.flower.compressed.codes import digest
-from softswitch.engines.flower.iterate_before import BEFORE, EARLIER
-from softswitch.engines.flower.local import Task
 from softswitch.method.forecasts import OF_LATE, SHARES
 from softswitch.results.history import Fate
 from softswitch.rules import Compression, TopK

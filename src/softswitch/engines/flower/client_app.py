@@ -14,10 +14,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 
 from softswitch.engines.flower import wire
+from softswitch.engines.flower.at_client.iterate_before import BEFORE, EARLIER, kept_or_sent
+from softswitch.engines.flower.at_client.local import LocalOracle, Refused, Task
 from softswitch.engines.flower.compressed import codes
 from softswitch.engines.flower.compressed.own_error import Outdated, params_in, sent_direction, settle
-from softswitch.engines.flower.iterate_before import BEFORE, EARLIER, kept_or_sent
-from softswitch.engines.flower.local import LocalOracle, Refused, Task
 from softswitch.engines.flower.members.client_policy import ClientPolicy
 from softswitch.engines.flower.members.introduction import other_protocol, own_version
 from softswitch.method.messages import LocalLoss

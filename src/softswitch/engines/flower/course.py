@@ -15,13 +15,13 @@ import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 
-from softswitch.engines.between_cycles import with_numbers
-from softswitch.engines.choice import SMOOTHING, first_choice
-from softswitch.engines.completing import as_in_paper, chooses
+from softswitch.engines.choosing.between_cycles import with_numbers
+from softswitch.engines.choosing.choice import SMOOTHING, first_choice
+from softswitch.engines.choosing.completing import as_in_paper, chooses
 from softswitch.engines.flower import wire
+from softswitch.engines.flower.at_client.iterate_before import BeforeAtClients
 from softswitch.engines.flower.compressed.held_params import HeldParams
 from softswitch.engines.flower.exchange import PromptGrid
-from softswitch.engines.flower.iterate_before import BeforeAtClients
 from softswitch.engines.flower.members.leaving_out import consistency_of, history_of, memory_of
 from softswitch.engines.flower.reading import Reader
 from softswitch.engines.flower.remote import RemoteClients
@@ -40,7 +40,7 @@ from softswitch.problem.domains import check_domain
 from softswitch.problem.parameters import Params, checked_start
 from softswitch.results.conclude import conclude
 from softswitch.results.ending import Ending
-from softswitch.results.finding import Finding
+from softswitch.results.findings.finding import Finding
 from softswitch.results.history import Fate, History
 from softswitch.results.record import Record
 from softswitch.results.result import Result

@@ -12,11 +12,11 @@ import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
 
 from softswitch.engines.flower import wire
+from softswitch.engines.flower.at_client.iterate_before import EARLIER
 from softswitch.engines.flower.client_app import clipped
 from softswitch.engines.flower.compressed.codes import checked_direction
 from softswitch.engines.flower.entries import no_reports
 from softswitch.engines.flower.exchange import Lost
-from softswitch.engines.flower.iterate_before import EARLIER
 from softswitch.engines.flower.members.value_limits import ValueLimits
 from softswitch.engines.flower.private.told_spending import ToldSpending
 from softswitch.engines.flower.roster import Roster

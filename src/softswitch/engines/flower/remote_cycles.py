@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.clients.oracle import Judged
-from softswitch.engines.between_cycles import (
+from softswitch.engines.choosing.between_cycles import (
     MUCH_SMALLER,
     Found,
     candidates,
@@ -31,7 +31,7 @@ from softswitch.engines.between_cycles import (
     rounds_done,
     with_numbers,
 )
-from softswitch.engines.choice import MOMENTUM, SHORTEST_CYCLE, first_choice
+from softswitch.engines.choosing.choice import MOMENTUM, SHORTEST_CYCLE, first_choice
 from softswitch.engines.flower.remote import RemoteClients
 from softswitch.engines.flower.run_state import RunState
 from softswitch.engines.flower.strategy_settings import StrategySettings

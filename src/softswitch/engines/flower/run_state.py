@@ -15,7 +15,7 @@ from jax import tree_util
 
 from softswitch.clients.evaluation import Overview
 from softswitch.clients.sampling import choose_clients, words_to_choose
-from softswitch.engines.between_cycles import numbers_of
+from softswitch.engines.choosing.between_cycles import numbers_of
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.compressed import codes
 from softswitch.engines.flower.entries import entry, joined, no_reports, with_memory, with_stage

@@ -23,10 +23,10 @@ from safetensors.numpy import load_file, save_file
 
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.taking_part import TakingPart
+from softswitch.engines.flower.at_client.jax_client import JaxClient
 from softswitch.engines.flower.client_app import client_app
 from softswitch.engines.flower.flat_params import flat, flat_within_jax, initial_arrays, unflat, unflat_within
 from softswitch.engines.flower.in_process import InProcessGrid
-from softswitch.engines.flower.jax_client import JaxClient
 from softswitch.engines.flower.members.client_names import written_name
 from softswitch.engines.flower.members.client_policy import ClientPolicy
 from softswitch.engines.flower.strategy import SwitchingStrategy

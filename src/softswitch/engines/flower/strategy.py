@@ -18,14 +18,14 @@ from flwr.serverapp.strategy import Strategy
 
 from softswitch.clients.evaluation import Overview
 from softswitch.clients.oracle import Judged
-from softswitch.engines.completing import chooses
+from softswitch.engines.choosing.completing import chooses
 from softswitch.engines.flower import wire
+from softswitch.engines.flower.at_client.iterate_before import BEFORE
 from softswitch.engines.flower.client_app import MASKED, TERMS, decision_record
 from softswitch.engines.flower.compressed.codes import bytes_in
 from softswitch.engines.flower.compressed.held_params import needs_params
 from softswitch.engines.flower.course import Course
 from softswitch.engines.flower.exchange import Lost, exchange
-from softswitch.engines.flower.iterate_before import BEFORE
 from softswitch.engines.flower.remote import RemoteClients
 from softswitch.engines.flower.secure.summing import Summed
 from softswitch.engines.flower.strategy_settings import StrategySettings, with_changes

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from softswitch.engines.completing import SECOND_HALF
+from softswitch.engines.choosing.completing import SECOND_HALF
 from softswitch.engines.flower.members.client_names import distinct_names, look_of
 from softswitch.engines.flower.members.listed import ListedClient, listed_clients
 from softswitch.engines.flower.secure.secure_settings import SecureAggregation

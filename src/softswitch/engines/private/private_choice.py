@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from softswitch.clients.private.tells_with_noise import TellsWithNoise
-from softswitch.engines.choice import SMOOTHING
-from softswitch.engines.completing import as_in_paper
+from softswitch.engines.choosing.choice import SMOOTHING
+from softswitch.engines.choosing.completing import as_in_paper
 from softswitch.engines.request import RunSettings
 from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule, SoftmaxSGM

@@ -31,7 +31,7 @@ from softswitch.guarantees.privacy.spending import spent_by_rounds, with_spendin
 from softswitch.method.rules import Rule
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import each_range, ends
-from softswitch.results.finding import Finding
+from softswitch.results.findings.finding import Finding
 from softswitch.results.result import Result
 from softswitch.runs.checkpoints import Checkpoints
 from softswitch.runs.watching import Callback, ProgressBar

@@ -9,8 +9,8 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from softswitch.engines.flower import wire
+from softswitch.engines.flower.at_client.iterate_before import BEFORE, BeforeAtClients
 from softswitch.engines.flower.compressed import codes
-from softswitch.engines.flower.iterate_before import BEFORE, BeforeAtClients
 from softswitch.method.at_clients import Compression
 from softswitch.results.history import Fate
 

@@ -14,7 +14,7 @@ from filelock import FileLock
 from flwr.app import ConfigRecord, Context
 
 from softswitch.engines.flower import wire
-from softswitch.engines.flower.local import LocalOracle, Refused, Task
+from softswitch.engines.flower.at_client.local import LocalOracle, Refused, Task
 from softswitch.engines.flower.members.row_classes import RowClasses
 from softswitch.support import checks
 from softswitch.support.files import write_atomically

@@ -15,7 +15,7 @@ from softswitch.clients.private.numpy_sums import clipped_sum, mean_of_steps
 from softswitch.clients.private.record_privacy import RecordPrivacy
 from softswitch.clients.private.releases import TOO_FEW, Drawing, Releases, rows_taken
 from softswitch.clients.private.secret_noise import secret_choice, secret_draw, secret_normals
-from softswitch.engines.flower.local import LocalOracle, Refused, Task, given_or_own
+from softswitch.engines.flower.at_client.local import LocalOracle, Refused, Task, given_or_own
 from softswitch.engines.flower.private.spent_budget import SpentBudget
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.privacy.private_certificate import private_intervals

@@ -12,7 +12,7 @@ from filelock import FileLock
 
 from softswitch.clients.private.record_privacy import RecordPrivacy
 from softswitch.clients.private.releases import Drawing, NoiseLevels, Releases
-from softswitch.engines.flower.local import Refused
+from softswitch.engines.flower.at_client.local import Refused
 from softswitch.guarantees.privacy.accountant import epsilon_of, levels_for
 from softswitch.support.files import write_atomically
 

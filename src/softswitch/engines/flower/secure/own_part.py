@@ -15,7 +15,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message
 
 from softswitch.engines.flower import wire
-from softswitch.engines.flower.local import Refused
+from softswitch.engines.flower.at_client.local import Refused
 from softswitch.engines.flower.secure import pair_secrets as secrets
 from softswitch.engines.flower.secure.fixed_point import in_units
 from softswitch.engines.flower.secure.secure_settings import (

@@ -13,7 +13,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from softswitch.engines.flower.local import Refused
+from softswitch.engines.flower.at_client.local import Refused
 from softswitch.engines.flower.members.listed import keys_in, listed_clients
 from softswitch.engines.flower.secure.sum_terms import Terms
 

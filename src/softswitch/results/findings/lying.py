@@ -11,7 +11,7 @@ from softswitch.clients.oracle import Judged
 from softswitch.method.consistency import Consistency
 from softswitch.method.rules import Rule
 from softswitch.results.ending import Ending
-from softswitch.results.finding import Finding
+from softswitch.results.findings.finding import Finding
 from softswitch.support.set_aside import largest_few, worst_but
 from softswitch.support.text import few_of, in_words
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.engines.flower.local import LocalOracle, Task
+from softswitch.engines.flower.at_client.local import LocalOracle, Task
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.optimality.lowest import lowest
 from softswitch.method.messages import LocalLoss

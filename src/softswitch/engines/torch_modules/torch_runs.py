@@ -19,8 +19,8 @@ from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
 from softswitch.clients.torch_modules.module_functions import Function, ModuleFunctions, Optimizer, parameters
 from softswitch.clients.torch_modules.torch_oracle import TorchOracle
 from softswitch.clients.torch_modules.torch_rows import TorchRows
-from softswitch.engines.choice import memory_for
-from softswitch.engines.completing import PAPER_BATCH, PAPER_ROUNDS, ROUNDS_OF_A_FEDERATION
+from softswitch.engines.choosing.choice import memory_for
+from softswitch.engines.choosing.completing import PAPER_BATCH, PAPER_ROUNDS, ROUNDS_OF_A_FEDERATION
 from softswitch.engines.private.private_runs import batches_given, refuse_looks
 from softswitch.engines.private.private_torch import solve_torch_privately
 from softswitch.engines.request import rounds_between_looks

@@ -13,7 +13,7 @@ from softswitch.clients.federation import Federation
 from softswitch.clients.oracle import Oracle
 from softswitch.clients.streamed.streamed_data import StreamedData
 from softswitch.clients.taking_part import TakingPart, participants_of
-from softswitch.engines.choice import Choice, choose, first_choice, memory_for
+from softswitch.engines.choosing.choice import Choice, choose, first_choice, memory_for
 from softswitch.engines.request import CHOSEN_FOR, RunSettings
 from softswitch.method.memory import Memory
 from softswitch.method.rules import Rule, SoftmaxSGM

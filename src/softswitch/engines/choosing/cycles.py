@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.engines import compiled
-from softswitch.engines.between_cycles import (
+from softswitch.engines.choosing.between_cycles import (
     MUCH_SMALLER,
     Found,
     candidates,
@@ -34,7 +34,7 @@ from softswitch.engines.between_cycles import (
     rounds_done,
     with_numbers,
 )
-from softswitch.engines.choice import FARTHER, MOMENTUM, Choice
+from softswitch.engines.choosing.choice import FARTHER, MOMENTUM, Choice
 from softswitch.engines.request import Request
 from softswitch.method.consistency import elsewhere
 from softswitch.method.remembering import all_known

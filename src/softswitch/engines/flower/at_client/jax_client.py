@@ -20,9 +20,9 @@ from softswitch.clients.own_batches import batches_of
 from softswitch.clients.private.row_sums import summed_gradients, told_by_rows
 from softswitch.clients.sampling import whole
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize, gradient_oracle
-from softswitch.engines.choice import size_of
+from softswitch.engines.choosing.choice import size_of
+from softswitch.engines.flower.at_client.local import Task, given_or_own
 from softswitch.engines.flower.flat_params import flat, unflat
-from softswitch.engines.flower.local import Task, given_or_own
 from softswitch.engines.flower.members.row_classes import Classes, RowClasses, least_in_a_batch, part_of
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.unseen_rows.certify import intervals_of, known_ranges

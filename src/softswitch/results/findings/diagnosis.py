@@ -13,10 +13,10 @@ from softswitch.clients.oracle import Judged
 from softswitch.method.rules import HardSGM, Rule, SoftmaxSGM
 from softswitch.results.baseline import START, Baseline, no_better
 from softswitch.results.ending import Ending
-from softswitch.results.finding import Finding
+from softswitch.results.findings.finding import Finding
+from softswitch.results.findings.infeasible import never_passed
+from softswitch.results.findings.lying import suspects
 from softswitch.results.history import Fate, History
-from softswitch.results.infeasible import never_passed
-from softswitch.results.lying import suspects
 from softswitch.results.trajectory import cycles_lost, few_to_average, objective_jumps, still_improving
 from softswitch.support.text import in_words
 

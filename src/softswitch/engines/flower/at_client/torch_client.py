@@ -18,10 +18,10 @@ from softswitch.clients.torch_modules.module_functions import Function, ModuleFu
 from softswitch.clients.torch_modules.row_by_row import clipped_gradients, mixes_rows, row_values
 from softswitch.clients.torch_modules.running_means import RunningMeans
 from softswitch.clients.torch_modules.torch_rows import TorchRows, seeded
-from softswitch.engines.flower.local import Refused, Task, given_or_own
+from softswitch.engines.flower.at_client.local import Refused, Task, given_or_own
 from softswitch.engines.flower.members.row_classes import Classes, RowClasses, least_in_a_batch
 from softswitch.engines.flower.wire import Arrays, Values
-from softswitch.engines.torch_certificate import module_intervals
+from softswitch.engines.torch_modules.torch_certificate import module_intervals
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
 from softswitch.method.messages import LocalLoss
 from softswitch.problem.ranges import Range, function_ranges

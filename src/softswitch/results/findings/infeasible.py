@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from softswitch.clients.oracle import Judged
-from softswitch.results.blocker import Alone
 from softswitch.results.ending import Ending
-from softswitch.results.finding import Finding
+from softswitch.results.findings.blocker import Alone
+from softswitch.results.findings.finding import Finding
 from softswitch.support.set_aside import worst_but
 from softswitch.support.text import in_words
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from softswitch.clients.own_batches import batches_of, drawn
 from softswitch.clients.private.numpy_sums import clipped_total
-from softswitch.engines.flower.local import Task, given_or_own
+from softswitch.engines.flower.at_client.local import Task, given_or_own
 from softswitch.engines.flower.members.row_classes import Classes, RowClasses, least_in_a_batch, part_of
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.method.messages import LocalLoss

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.clients.oracle import Judged
-from softswitch.engines.choice import LONG_CYCLE, LONG_MOMENTUM, MOMENTUM, Choice
+from softswitch.engines.choosing.choice import LONG_CYCLE, LONG_MOMENTUM, MOMENTUM, Choice
 from softswitch.method.round import State
 from softswitch.method.rules import Rule
 from softswitch.problem.parameters import Params, float_dtype

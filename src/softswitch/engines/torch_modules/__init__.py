@@ -1,0 +1,1 @@
+"""Runs of PyTorch modules in one process."""

@@ -1,0 +1,1 @@
+"""What looks wrong with a run, and what to change."""
