@@ -11,6 +11,7 @@ import softswitch as ss
 from softswitch.clients.regret import OWN_BEST, as_regret
 from softswitch.clients.sampling import whole
 from softswitch.engines.unconstrained import add_baselines
+from softswitch.rules import QFedAvg
 from softswitch.support.compiling.row_blocks import by_blocks
 
 N, ROWS = 4, 30
@@ -72,6 +73,39 @@ def test_own_best_within_a_domain_and_of_functions_that_read_no_weights(x64):
     regret = ss.solve(problem, near, RULE, rounds=3, batch_size=None, regret=True)
     plain = ss.solve(problem, near, RULE, rounds=3, batch_size=None)
     np.testing.assert_allclose(regret.history.objective[0], plain.history.objective[0] - 16.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("domain", [ss.Box(-0.5, 0.5), ss.Ball(0.7), ss.Ball(50.0), None])
+def test_own_best_within_a_domain_is_a_solvers(domain):
+    """In single precision, from 0, where a projection has no slope, and of optima inside, outside and on an edge."""
+    generator = np.random.default_rng(3)
+    x = generator.normal(size=(6, 20, 5)).astype(np.float32)
+    y = ((x @ generator.normal(size=5)) * [[0.1], [0.3], [1.0], [3.0], [0.01], [10.0]]).astype(np.float32)
+    y += generator.normal(size=y.shape).astype(np.float32)
+    clients = ss.ClientData.from_list([{"x": a, "y": b} for a, b in zip(x, y, strict=True)])
+    found = ss.own_best(ss.Problem(squares, level, jnp.zeros(5), domain), clients)
+    for own, a, b in zip(found, x, y, strict=True):
+        w = cp.Variable(5)
+        within = [] if domain is None else [cp.norm(w) <= domain.radius] if isinstance(domain, ss.Ball) else []
+        within += [w >= -0.5, w <= 0.5] if isinstance(domain, ss.Box) else []
+        best = cp.Problem(cp.Minimize(cp.sum_squares(a @ w - b) / 20), within).solve()
+        assert own == pytest.approx(best, rel=1e-5, abs=1e-6)
+
+
+def test_own_best_where_only_the_domain_keeps_it_from_falling(x64):
+    falls = ss.Problem(lambda w, b: jnp.average(b["x"] @ w, weights=b["weight"]), level, jnp.zeros(2), ss.Ball(2.0))
+    clients = ss.ClientData.from_list([{"x": np.array([[3.0, 4.0]])}])
+    np.testing.assert_allclose(ss.own_best(falls, clients), [-10.0], rtol=1e-6)
+
+    class Half:
+        def project(self, params):
+            return jnp.maximum(params, 0)
+
+        def diameter(self, params):
+            return 1.0
+
+    with pytest.raises(ValueError, match="no Ball or Box, but Half"):
+        ss.own_best(ss.Problem(squares, level, jnp.zeros(2), Half()), clients)
 
 
 def test_the_answer_is_the_minimax_regret_optimum(case, rows, least):
@@ -240,10 +274,11 @@ def test_an_objective_with_a_key_is_still_given_one(case):
 @pytest.mark.parametrize(
     ("regret", "said"),
     [
-        ([1.0], "one finite number for each of 4 clients"),
-        ([1.0, 2.0, 3.0, np.nan], "one finite number"),
+        ([1.0], "one number for each of 4 clients"),
+        ([1.0, 2.0, 3.0, np.nan], "one number"),
         ("yes", "regret must be True"),
         ({"a": 1.0}, "has none for 'b'"),
+        (dict.fromkeys("abcde", 1.0), "has one for 'e', which is no client"),
     ],
 )
 def test_bad_numbers_are_refused(case, regret, said):
@@ -261,3 +296,20 @@ def test_where_it_cannot_be_it_is_refused(case):
     taken = ss.ClientData.from_arrays({OWN_BEST: np.zeros(2), "x": np.zeros((2, 2)), "y": np.zeros(2)}, client=[0, 1])
     with pytest.raises(ValueError, match="rename it"):
         ss.solve(problem, taken, RULE, rounds=1, regret=[0.0, 0.0])
+
+
+def test_held_out_clients_of_which_no_best_is_known_are_refused(case):
+    problem, clients = case
+    others = ss.ClientData.from_list([{"x": np.ones((3, 2)), "y": np.ones(3)}])
+    with pytest.raises(ValueError, match="held_out must have only clients that are trained on"):
+        ss.solve(problem, clients, RULE, rounds=2, held_out=others, regret=True)
+    with pytest.raises(ValueError, match="regret must be left out where bounds are compared"):
+        ss.frontier(problem, ss.Parts(clients, clients, clients), [0.1, 0.2], regret=np.zeros(N))
+
+
+def test_regrets_of_batches_below_zero_have_no_power(case):
+    """f of a batch is often below f*: a negative number to the power of 1.5 would be no number."""
+    rule = QFedAvg(power=1.5, step_size=0.05, tolerance=0.05)
+    found = ss.solve(*case, rule, rounds=20, batch_size=4, regret=True, record_clients=True)
+    assert (found.history.per_client.objective < 0).any()
+    assert found.status.code != "diverged"

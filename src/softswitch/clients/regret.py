@@ -75,7 +75,13 @@ class RegretTask(NamedTuple):
             return None
         checks.expect("held_out", others, ClientData)
         known = dict(zip(self.clients.names, self.own_best, strict=True))
-        return with_own_best(others, np.array([known.get(name, 0.0) for name in others.names]), self.problem)
+        strangers = [name for name in others.names if name not in known]
+        if strangers:
+            raise ValueError(
+                f"held_out must have only clients that are trained on where regret is asked for, but has "
+                f"{strangers[0]!r}, of which no f_i* is known"
+            )
+        return with_own_best(others, np.array([known[name] for name in others.names]), self.problem)
 
 
 def as_regret(problem: Problem, clients: ClientData, own_best: np.ndarray) -> RegretTask:
@@ -96,6 +102,8 @@ def as_regret(problem: Problem, clients: ClientData, own_best: np.ndarray) -> Re
 
 def with_own_best(clients: ClientData, own_best: np.ndarray, problem: Problem) -> ClientData:
     """The clients' rows with one more column."""
+    if len(own_best) != len(clients):
+        raise ValueError(f"own_best must have a number for each of {len(clients)} clients, but has {len(own_best)}")
     if OWN_BEST in clients.rows.columns:
         raise ValueError(f"data must not have a column {OWN_BEST!r} where regret is asked for; rename it")
     dtype = np.dtype(float_dtype(problem.start))
@@ -112,11 +120,14 @@ def told_best(regret: Regret, names: tuple[Any, ...]) -> np.ndarray | None:
     """
     if regret is True:
         return None
-    wanted = f"True, or one finite number for each of {len(names)} clients (their order, or a dict by name)"
+    wanted = f"True, or one number for each of {len(names)} clients (their order, or a dict by name)"
     if isinstance(regret, Mapping):
         missing = [name for name in names if name not in regret]
         if missing:
             raise ValueError(f"regret must be {wanted}, but has none for {missing[0]!r}")
+        others = [name for name in regret if name not in names]
+        if others:
+            raise ValueError(f"regret must be {wanted}, but has one for {others[0]!r}, which is no client")
         regret = [regret[name] for name in names]
     try:
         numbers = np.asarray(regret, float)

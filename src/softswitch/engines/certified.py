@@ -210,7 +210,7 @@ def prepare(
 ) -> Prepared:
     """Train models on the rows to learn from, and compare them by those to choose by; as ``solve_certified``."""
     checks.expect("parts", parts, Parts)
-    if options.get("regret"):
+    if options.get("regret") is not None and options["regret"] is not False:
         raise ValueError("regret must be left out where bounds are compared: it goes with solve and solve_certified")
     if options.get("privacy") is not None:
         raise ValueError(

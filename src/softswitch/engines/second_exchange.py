@@ -146,6 +146,6 @@ def check_exchanges(rule: Rule, oracle: Oracle, *, memory: Memory | None, domain
     if memory is not None and memory.corrected and not oracle.reports_again:
         raise ValueError(
             f"memory must not be corrected with clients of the kind {kind}, which cannot report at two iterates and "
-            f"nothing else changed (episodes are played anew, a network's running means go on), but is {memory}; "
-            "Memory(smoothing=…) goes with all"
+            "nothing else changed (episodes are played anew, a network's running means go on, a second private value "
+            f"is a second release), but is {memory}; Memory(smoothing=…) goes with all"
         )

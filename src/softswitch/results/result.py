@@ -209,7 +209,8 @@ class Result:
         lines = [f"{quality(self.history, self.cycles, self.rule.tolerance)}."]
         stages = self.history.stages
         if len(stages):
-            course = f"{number(stages[-1])} in the last of {len(stages)} stages, {number(stages[0])} in the first"
+            last, first = (number(one) if np.isfinite(one) else "∞ (no feasible round)" for one in stages[[-1, 0]])
+            course = f"{last} in the last of {len(stages)} stages, {first} in the first"
             lines.append(f"Stationarity, how far the proximal centre moved times its strength: {course}.")
         if self.baselines:
             lines += side_by_side(self.as_baseline, self.baselines, len(self.names))

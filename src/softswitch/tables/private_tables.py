@@ -47,6 +47,8 @@ def training_privacy(config: Config) -> RecordPrivacy | None:
             f"data.held_out must be 0 with privacy where privacy.certificate_epsilon is not set, but is "
             f"{config.data.held_out:g}: rows that are held out are for the certificate, which has a budget of its own"
         )
+    if config.task.regret:
+        said.append("task.regret must be false with privacy: f_i* tells of rows, and is not counted")
     if said:
         raise ValueError("\n".join(said))
     return _named(

@@ -48,7 +48,8 @@ class QFedAvg(Rule):
 
     def combine(self, k: Any, reports: Reports, decision: Decision, directions: Any) -> Any:
         """η⁻¹ Σ Δ_i / Σ h_i, so that a step of η along it is the method's."""
-        loss = jnp.where(decision.weights > 0, reports.objective, 0) + LEAST
+        # A batch's regret f − f* may be below 0, which has no power.
+        loss = jnp.maximum(jnp.where(decision.weights > 0, reports.objective, 0), 0) + LEAST
         curved = jnp.power(loss, self.power)
         squares = sum(jnp.square(u.reshape(u.shape[0], -1)).sum(axis=1) for u in jax.tree.leaves(directions))
         inverse = 1 / self.step_size_at(k)

@@ -182,7 +182,9 @@ def _worst_loss(value: float | None, name: str) -> dict[str, str]:
 
 def _stationarity(stages: list[float | None] | None) -> dict[str, str]:
     """How far a proximal centre moved in its last stage, where there is one."""
-    return {"stationarity, last stage": number(stages[-1])} if stages else {}
+    if not stages:
+        return {}
+    return {"stationarity, last stage": "∞: no feasible round" if stages[-1] is None else number(stages[-1])}
 
 
 def _oldest(rounds: int | None) -> dict[str, str]:

@@ -28,6 +28,7 @@ from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.unseen_rows.certify import intervals_of, known_ranges
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
 from softswitch.method.messages import Decision, LocalLoss
+from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range
@@ -201,6 +202,11 @@ class JaxClient:
         indices, _ = _padded(rows)
         found = _row_values(data.rows, self._tree(params), indices, Losses.of(self._problem))
         return np.asarray(found, float)[: len(rows)]
+
+    @property
+    def domain(self) -> Domain | None:
+        """What parameters must lie in, by its problem; or None."""
+        return self._problem.domain
 
     def _oracle(self, local_steps: int) -> GradientOracle:
         if local_steps not in self._oracles:

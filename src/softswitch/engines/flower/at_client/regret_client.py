@@ -34,6 +34,8 @@ class RegretClient:
     def __init__(self, client: LocalOracle, own_best: float | None = None) -> None:
         if not isinstance(client, LocalOracle):
             raise TypeError(f"client must have the methods of LocalOracle, but {type(client).__name__} has not")
+        if getattr(client, "privacy_told", None) is not None:
+            raise ValueError(f"client {client.name!r} keeps its rows private: f_i* tells of rows, and is not counted")
         self._client = client
         self._given = None if own_best is None else checks.real_number("own_best", own_best)
         if own_best is None:
@@ -81,6 +83,11 @@ class RegretClient:
 
 def check_findable(client: LocalOracle) -> None:
     """Raise where a client's own best cannot be found."""
+    if getattr(client, "domain", None) is not None:
+        raise ValueError(
+            f"own_best must be given for client {client.name!r}: its problem has a domain, and at a client f_i* is "
+            "looked for without one; softswitch.own_best finds it within"
+        )
     if getattr(client, "start", None) is None or client.gradient_rows < client.rows:
         raise ValueError(
             f"own_best must be given for client {client.name!r}: to find it takes a start and gradients of all rows "
