@@ -361,3 +361,17 @@ def test_models_are_not_chosen_by_rows_uncounted():
     parts = ss.Parts(CLIENTS, CLIENTS, CLIENTS)
     with pytest.raises(ValueError, match="privacy must be left out where models are chosen"):
         ss.solve_certified(PROBLEM, parts, RULE, privacy=PRIVACY)
+
+
+def test_every_private_run_says_what_is_not_known_of_it():
+    """No comparison with a constant; and no advice to run longer without what that costs."""
+    result = ss.solve(PROBLEM, CLIENTS, ss.SoftmaxSGM(tolerance=0.01), privacy=PRIVACY, rounds=30, progress=False)
+    told = {one.illness: one for one in result.diagnosis}
+    assert "constant prediction" in told["what it is worth is not known"].seen
+    assert told["constraint never met"].change.endswith("at full ε again")
+    assert "noise is larger than the bound" not in told
+    ranged = dataclasses.replace(PROBLEM, constraint_range=(0.0, 3.0))
+    noisy = dataclasses.replace(PRIVACY, epsilon=0.05)
+    result = ss.solve(ranged, CLIENTS, ss.SoftmaxSGM(tolerance=0.01), privacy=noisy, rounds=30, progress=False)
+    assert result.rule.switch_at < 0
+    assert "noise is larger than the bound" in {one.illness for one in result.diagnosis}

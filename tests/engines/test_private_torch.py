@@ -151,3 +151,35 @@ def test_functions_that_are_no_means_are_refused():
 
     with pytest.raises(ValueError, match="means over rows"):
         ss.solve_torch(Linear(), squared, class_loss(1), data_sets(), RULE, privacy=ss.RecordPrivacy(epsilon=3))
+
+
+class Scaled(torch.nn.Module):
+    """A module that remembers the largest value of each feature that it was trained on."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.zeros(3))
+        self.register_buffer("largest", torch.ones(3))
+
+    def forward(self, x):
+        if self.training:
+            with torch.no_grad():
+                self.largest.copy_(torch.maximum(self.largest, x.abs().amax(dim=0)))
+        return (x / self.largest) @ self.w
+
+
+def test_buffers_tell_no_row_to_the_next_nor_to_who_gets_the_module(tmp_path):
+    """One loud row: it stays in no buffer, and changes sums by its own clipped part at most."""
+    rows = columns(0)
+    rows["x"][7] = (7.25, -99.5, 3.0)
+    own = TensorDataset(*(torch.from_numpy(column) for column in rows.values()))
+    module = Scaled()
+    solve(ss.RecordPrivacy(epsilon=1), module, {0: own, **{i: one for i, one in data_sets().items() if i}})
+    np.testing.assert_array_equal(module.largest, np.ones(3))
+    client = fl.TorchClient(Scaled(), class_loss(0), class_loss(1), own, name="a")
+    fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=2)
+    w = {"w": np.array([1.0, -2.0, 0.5], np.float32)}
+    mix, others = np.array([0.5, 0.5]), np.delete(np.arange(25), 7)
+    with_it, without = (client.clipped_gradient(w, which, mix, 0.5)["w"] for which in (np.arange(25), others))
+    assert np.linalg.norm(with_it - without) <= 0.5 * (1 + 1e-6)
+    np.testing.assert_array_equal(client.row_values(w, np.arange(25))[others], client.row_values(w, others))

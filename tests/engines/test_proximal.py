@@ -133,6 +133,7 @@ def test_a_stage_without_a_feasible_round(x64, monkeypatch):
     rule = ss.SoftmaxSGM(alpha=1.0, step_size=0.1, tolerance=0.1, proximal=rules.Proximal(strength=1.0, rounds=5))
     result = ss.solve(problem, clients, rule, rounds=10, batch_size=None)
     assert result.history.stages.tolist() == [np.inf, np.inf]
+    assert "∞ (no feasible round) in the last of 2 stages" in result.explain()
     assert float(result.state.stages.centre) == 3.0
     assert result.status.code == "no-feasible-round"
     stop = [lambda chunk: True]

@@ -3,14 +3,17 @@
 import json
 import re
 import tomllib
+from io import StringIO
 
 import numpy as np
 import pandas as pd
 import pytest
+import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 import softswitch as ss
-from softswitch.cli import app
+from softswitch.cli import app, on_tables
 from softswitch.runs.folder import open_run
 from softswitch.tables import training
 from softswitch.tables.noise_key import noise_key
@@ -125,6 +128,7 @@ def test_a_label_that_is_a_number_is_scaled_by_its_range(home):
         ('"sex: F, M"', '"sex: F"', "privacy.levels must be texts like 'sex: F, M'"),
         ("epsilon = 4", "", "privacy.epsilon must be set where other settings"),
         ("delta = 1e-4", "delta = 2.0", "privacy.delta must be"),
+        ('kind = "miss-rate"', 'kind = "error-rate"\nregret = true', "task.regret must be false with privacy"),
         ("rounds = 15", "rounds = 15\nseconds = 5.0", "seconds must be left out with privacy"),
         ("rounds = 15", "rounds = 15\nbatch_size = 8", "batch_size must be left out with privacy"),
         ('kind = "miss-rate"', 'kind = "neyman-pearson"', "data.held_out must be 0 with privacy where task.kind"),
@@ -156,6 +160,10 @@ def test_a_private_run_goes_on_and_is_certified_once(home, trained, monkeypatch)
     whole, stopped = train(), train(lambda chunk: chunk.round == 5)
     assert stopped.result.status.code is ss.StatusCode.STOPPED
     assert stopped.certificate is None
+    said = StringIO()
+    with pytest.raises(typer.Exit):
+        on_tables._tell(Console(file=said, width=200), stopped)
+    assert "keep this folder to yourself: checkpoints/noise.key" in said.getvalue()
     key = stopped.folder / "checkpoints" / "noise.key"
     assert key.stat().st_mode & 0o077 == 0
     with pytest.raises(ValueError, match="its privacy is"):

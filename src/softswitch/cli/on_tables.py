@@ -139,6 +139,14 @@ def _tell(console: Console, trained: Trained) -> None:
     console.print(f"Run: {trained.folder}", highlight=False, markup=False, soft_wrap=True)
     if trained.result.status.code == "stopped":
         console.print(f"To go on: softswitch resume {trained.folder}", highlight=False, markup=False, soft_wrap=True)
+        if trained.result.privacy is not None:
+            console.print(
+                "Until then keep this folder to yourself: checkpoints/noise.key takes the noise off the model. To end "
+                "here for good, delete its folder checkpoints.",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
+            )
     if not trained.result.status.ok:
         raise typer.Exit(1)
     if not trained.answered:

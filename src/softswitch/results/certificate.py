@@ -258,7 +258,9 @@ class Certificate:
                 "Of held-out rows only sums with noise were used, which the limits include: every row is "
                 f"(ε, δ)-private with ε = {number(self.epsilon)}, δ = {self.delta:.2g}."
             )
-        if self.approximate or self.approximate_objective:
+            if self.approximate_objective:
+                said.append("The objective has no known range, and is left out.")
+        elif self.approximate or self.approximate_objective:
             said.append("≈ Approximate bounds: no range of the losses is known, or they are not means over rows.")
         return said
 

@@ -191,7 +191,7 @@ class PrivacySection:
         None,
     )
     ranges: tuple[str, ...] = says(
-        "For every feature of numbers what it can be, known without a look: 'age: 18 to 90'.", []
+        "For every feature of numbers where most values lie, known without a look: 'age: 30 to 80'.", []
     )
     levels: tuple[str, ...] = says("For every feature of words its values, likewise: 'sex: F, M'.", [])
     clip_value: float = says("What one row tells of objective and constraints is shortened to this length.", 3.0)

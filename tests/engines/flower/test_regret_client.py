@@ -86,3 +86,14 @@ def test_what_cannot_be_is_refused():
     private = ss.RecordPrivacy(epsilon=3.0)
     with pytest.raises(TypeError, match="RowByRow"):
         fl.PrivateClient(fl.RegretClient(quadratic(0), 1.0), private, spent_in="nowhere", rounds=1)
+
+
+def test_where_its_best_is_not_to_be_had_it_is_refused(tmp_path):
+    private = fl.PrivateClient(quadratic(0), ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=2)
+    with pytest.raises(ValueError, match="keeps its rows private: f_i\\* tells of rows"):
+        fl.RegretClient(private, 0.25)
+    within = ss.Problem(lambda w, b: ((w - b["x"]) ** 2).mean(), lambda w, b: w[0], jnp.zeros(2), ss.Ball(1.0))
+    client = fl.JaxClient(within, {"x": np.ones((4, 2), np.float32)}, name="a", batch_size=None)
+    with pytest.raises(ValueError, match="its problem has a domain"):
+        fl.RegretClient(client)
+    assert fl.RegretClient(client, 0.5).own_best == 0.5

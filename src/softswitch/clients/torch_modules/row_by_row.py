@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,12 @@ def row_values(functions: ModuleFunctions, params: Mapping[str, Any], data: Torc
         rows: the indices of those asked.
     """
     functions.load(params)
-    return np.array([functions.values(data.take(np.array([row]))) for row in rows])
+
+    def alone(row: int) -> np.ndarray:
+        with buffers_kept(functions.module):
+            return functions.values(data.take(np.array([row])))
+
+    return np.array([alone(row) for row in rows])
 
 
 def clipped_gradients(
@@ -43,11 +49,32 @@ def clipped_gradients(
     """
     functions.load(params)
     loss = LocalLoss(float(mix[0]), mix[1:], 0.0, 0.0)
-    each = (functions.direction([data.take(np.array([row]))], loss, 1, 0.0) for row in rows)
+
+    def alone(row: int) -> dict[str, torch.Tensor]:
+        with buffers_kept(functions.module):
+            return functions.direction([data.take(np.array([row]))], loss, 1, 0.0)
+
+    each = (alone(row) for row in rows)
     like = {name: np.asarray(value) for name, value in params.items()}
     return clipped_total(
         ({name: part.double().cpu().numpy() for name, part in found.items()} for found in each), like, clip
     )
+
+
+@contextmanager
+def buffers_kept(module: torch.nn.Module) -> Iterator[None]:
+    """Within, rows may change the module's buffers; after, these are as before: else later rows would tell of them.
+
+    Args:
+        module: the model.
+    """
+    before = {name: part.detach().clone() for name, part in module.named_buffers()}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, part in module.named_buffers():
+                part.copy_(before[name])
 
 
 def mixes_rows(module: torch.nn.Module) -> str | None:

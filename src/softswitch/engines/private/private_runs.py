@@ -24,14 +24,13 @@ from softswitch.clients.slices import slice_size
 from softswitch.clients.taking_part import TakingPart, participants_of
 from softswitch.engines.loop import run
 from softswitch.engines.private.private_choice import private_rule, private_settings
+from softswitch.engines.private.private_findings import by_ranges, with_findings
 from softswitch.engines.request import Request, RunSettings, request_of
 from softswitch.guarantees.privacy.accountant import epsilon_of, levels_for, rounds_within
 from softswitch.guarantees.privacy.row_means import concerned_rows
 from softswitch.guarantees.privacy.spending import spent_by_rounds, with_spending
 from softswitch.method.rules import Rule
 from softswitch.problem.problem import Problem
-from softswitch.problem.ranges import each_range, ends
-from softswitch.results.findings.finding import Finding
 from softswitch.results.result import Result
 from softswitch.runs.checkpoints import Checkpoints
 from softswitch.runs.watching import Callback, ProgressBar
@@ -90,8 +89,7 @@ def solve_privately(
     """
     federation, plan = _settled(problem, clients, privacy, how, told, seed, secret)
     charged = run_planned(federation, rule, plan, seed, callbacks, progress, checkpoints)
-    clipped = _clipped(problem, privacy, federation.oracle.constraints)
-    return replace(charged, diagnosis=(*charged.diagnosis, *clipped)), plan
+    return by_ranges(problem, privacy, charged), plan
 
 
 def refuse_private(
@@ -165,23 +163,7 @@ def run_planned(
     asked, rule = _asked(federation, plan, rule)
     with ProgressBar(asked.rounds, progress) as bar:
         result = run(asked, rule, seed, (bar, *callbacks), checkpoints)
-    return _charged(result, oracle, plan)
-
-
-def _clipped(problem: Problem, privacy: RecordPrivacy, constraints: int) -> list[Finding]:
-    """A word where rows may tell of a constraint more than counts: by what is said of it, not by looking."""
-    ranges = each_range(problem.constraint_range, constraints)
-    largest = max((max(map(abs, ends(bounds))) for bounds in ranges if bounds is not None), default=0.0)
-    if largest <= privacy.clip_value:
-        return []
-    return [
-        Finding(
-            "rows are clipped",
-            f"a row may tell of a constraint up to {largest:.3g}, and counts for {privacy.clip_value:g} at most: "
-            "constraints may be larger than they look",
-            f"Raise clip_value to what rows tell, {largest:.3g} at most; with several functions of the same rows more",
-        )
-    ]
+    return with_findings(_charged(result, oracle, plan))
 
 
 def planned(privacy: RecordPrivacy, sizes: Iterable[int], settings: RunSettings, local_steps: int) -> PrivatePlan:

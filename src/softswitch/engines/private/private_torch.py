@@ -15,7 +15,7 @@ from softswitch.clients.private.tells_with_noise import NoiseDeviations
 from softswitch.clients.taking_part import TakingPart, participants_of
 from softswitch.clients.torch_modules.module_functions import ModuleFunctions, parameters
 from softswitch.clients.torch_modules.private_torch_oracle import PrivateTorchOracle
-from softswitch.clients.torch_modules.row_by_row import mixes_rows, row_values
+from softswitch.clients.torch_modules.row_by_row import buffers_kept, mixes_rows, row_values
 from softswitch.clients.torch_modules.torch_rows import TorchRows
 from softswitch.engines.private.private_choice import private_settings
 from softswitch.engines.private.private_runs import FOR_JUDGING, PrivatePlan, planned, run_planned, told_sizes
@@ -107,7 +107,8 @@ def _concerned(functions: ModuleFunctions, rows: TorchRows, start: dict[str, np.
 
     def whole(params: Mapping[str, np.ndarray]) -> np.ndarray:
         functions.load(params)
-        return functions.values(rows.everything())
+        with buffers_kept(functions.module):
+            return functions.values(rows.everything())
 
     try:
         return rows_concerned(lambda params: row_values(functions, params, rows, everything), whole, start)

@@ -53,8 +53,13 @@ def certificate_noise(privacy: RecordPrivacy) -> CertificateNoise:
             epsilon=privacy.epsilon, delta=privacy.delta, report_share=1e-6, judging_share=1e-6, sampling="poisson"
         )
         multiplier = levels_for(alone, Releases(steps=1), ALL_ROWS).step
-    levels = NoiseLevels(1.0, 1.0, multiplier, 1.0)
-    return CertificateNoise(multiplier, epsilon_of(ONE, levels, ALL_ROWS, privacy.delta), privacy.delta)
+    spent = epsilon_of(ONE, NoiseLevels(1.0, 1.0, multiplier, 1.0), ALL_ROWS, privacy.delta)
+    if privacy.noise is not None and privacy.epsilon is not None and spent > privacy.epsilon:
+        raise ValueError(
+            f"noise = {privacy.noise:g} spends ε = {spent:.3g} on one certificate, more than epsilon = "
+            f"{privacy.epsilon:g}: raise the noise, or leave it out, and it is found"
+        )
+    return CertificateNoise(multiplier, spent, privacy.delta)
 
 
 def private_intervals(

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from softswitch.clients.own_batches import Batches, batches_of
 from softswitch.clients.taking_part import BatchSize, ValueBatchSize
 from softswitch.clients.torch_modules.module_functions import Function, ModuleFunctions, Optimizer
-from softswitch.clients.torch_modules.row_by_row import clipped_gradients, mixes_rows, row_values
+from softswitch.clients.torch_modules.row_by_row import buffers_kept, clipped_gradients, mixes_rows, row_values
 from softswitch.clients.torch_modules.running_means import RunningMeans
 from softswitch.clients.torch_modules.torch_rows import TorchRows, seeded
 from softswitch.engines.flower.at_client.local import Refused, Task, given_or_own
@@ -145,7 +145,8 @@ class TorchClient:
     def judge(self, params: Arrays) -> Values:
         """f_i and g_i on all rows."""
         self._functions.load(params)
-        return _told(self._functions.values(self._rows.everything()))
+        with buffers_kept(self._functions.module):
+            return _told(self._functions.values(self._rows.everything()))
 
     def certify(
         self, params: Arrays, error: float, ranges: Sequence[Range | None], *, levels: ErrorLevels | None = None
