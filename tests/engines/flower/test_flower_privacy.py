@@ -240,11 +240,14 @@ def test_a_spent_budget_ends_participation_and_a_restart_does_not_renew_it(tmp_p
     def client():
         return fl.PrivateClient(numpy_client(0), privacy, spent_in=tmp_path / "spent.json", rounds=50)
 
+    loss = LocalLoss(1.0, np.zeros(1), 0.0, 0.0)
+
     def answered():
         try:
             client().report(START, TASK)
         except fl.Refused:
             return False
+        client().update(START, TASK, loss)
         return True
 
     answers = sum(itertools.takewhile(bool, (answered() for _ in range(200))))
@@ -252,7 +255,7 @@ def test_a_spent_budget_ends_participation_and_a_restart_does_not_renew_it(tmp_p
     assert 2 < told["epsilon"] <= 3
     assert 2 < answers < 200
     with pytest.raises(fl.Refused, match="budget"):
-        client().update(START, TASK, LocalLoss(1.0, np.zeros(1), 0.0, 0.0))
+        client().update(START, TASK, loss)
     with pytest.raises(ValueError, match="counts by other settings"):
         fl.PrivateClient(numpy_client(0), privacy, spent_in=tmp_path / "spent.json", rounds=51)
     (tmp_path / "spent.json").write_text("{")
