@@ -133,8 +133,6 @@ class PrivateClient:
         self.rows = max(1, round(sizes[-1]))
         self.held_out_rows = client.held_out_rows if privacy.public_sizes else 0
         self.value_rows = self.gradient_rows = max(1, round(self._share * self.rows))
-        if privacy.public_sizes and hasattr(client, "class_rows"):
-            self.class_rows = client.class_rows
 
     @property
     def privacy_told(self) -> dict[str, Any]:
