@@ -76,10 +76,10 @@ def numpy_client(i, **changes):
     return fl.NumpyClient(class_loss(0), class_loss(1), rows(i), START, **options)
 
 
-def torch_client(i):
+def torch_client(i, **changes):
     own = rows(i)
     data = TensorDataset(torch.from_numpy(own["x"]), torch.from_numpy(own["y"]))
-    return fl.TorchClient(Linear(), torch_class_loss(0), torch_class_loss(1), data, name=f"site {i}")
+    return fl.TorchClient(Linear(), torch_class_loss(0), torch_class_loss(1), data, name=f"site {i}", **changes)
 
 
 def jax_client(i):
@@ -444,6 +444,12 @@ def test_a_model_cannot_be_made_up_to_count_rows(tmp_path):
     assert np.isnan(own.held_out_values(loud, np.arange(40))[held_out["y"] == 1, 1]).any()
     for params in (START, loud):
         assert [one.rows for one in private.certify(params, 0.05, [None, None])] == [40 - len(positive), len(positive)]
+
+
+def test_an_optimizer_of_local_steps_is_refused(tmp_path):
+    client = torch_client(0, optimizer=torch.optim.Adam)
+    with pytest.raises(ValueError, match="optimizer must be left out with privacy: a local step is a plain one"):
+        fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=1)
 
 
 def test_functions_that_are_no_means_are_refused(tmp_path):

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from softswitch.clients.private.mixing import row_mix
-from softswitch.clients.private.numpy_sums import clipped_sum, mean_of_steps
+from softswitch.clients.private.numpy_sums import PLAIN_STEPS, clipped_sum, mean_of_steps
 from softswitch.clients.private.record_privacy import RecordPrivacy
 from softswitch.clients.private.releases import TOO_FEW, Drawing, Releases, rows_taken
 from softswitch.clients.private.secret_noise import secret_choice, secret_draw, secret_normals
@@ -34,7 +34,8 @@ Made = TypeVar("Made")
 class RowByRow(LocalOracle, Protocol):
     """A client whose rows can be asked one by one: ``JaxClient``, ``TorchClient``, ``NumpyClient``, or one's own.
 
-    One on which what a row tells depends on other rows may say why in ``mixes_rows``, a text: it cannot be private.
+    One on which what a row tells depends on other rows may say why in ``mixes_rows``, a text: it cannot be private. Nor
+    can one with an ``optimizer`` other than None: local steps are plain ones along clipped gradients.
 
     Attributes:
         start: parameters by name, of the shapes that come; their values do not matter.
@@ -104,6 +105,8 @@ class PrivateClient:
         checks.expect("privacy", privacy, RecordPrivacy)
         if (why := getattr(client, "mixes_rows", None)) is not None:
             raise ValueError(why)
+        if getattr(client, "optimizer", None) is not None:
+            raise ValueError(PLAIN_STEPS)
         if getattr(client, "statistics", 0):
             raise ValueError(f"{NO_MEAN}; a PooledConstraint is none")
         self._client, self._privacy = client, privacy
