@@ -452,6 +452,21 @@ def test_an_optimizer_of_local_steps_is_refused(tmp_path):
         fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=1)
 
 
+def test_a_process_that_starts_anew_asks_rows_once_where_functions_are_known_to_be_means(tmp_path):
+    asked = []
+
+    def started():
+        client = numpy_client(0)
+        by_row = client.row_values
+        client.row_values = lambda params, rows: asked.append(params["w"]) or by_row(params, rows)
+        return fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=1)
+
+    before, again = started(), started()
+    assert len(asked) == 3 + 1
+    np.testing.assert_array_equal(asked[-1], asked[-2])  # rows are counted at the same parameters
+    np.testing.assert_array_equal(before._counts, again._counts)
+
+
 def test_functions_that_are_no_means_are_refused(tmp_path):
     def squared(params, batch):
         value, gradient = class_loss(0)(params, batch)
@@ -460,6 +475,7 @@ def test_functions_that_are_no_means_are_refused(tmp_path):
     client = fl.NumpyClient(squared, class_loss(1), rows(0), START, name="a")
     with pytest.raises(ValueError, match="gap_sides"):
         fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=1)
+    assert not (tmp_path / "spent.json").exists()  # else a second start would try them less
     client.statistics = 4
     with pytest.raises(ValueError, match="a PooledConstraint is none"):
         fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=1)

@@ -19,7 +19,7 @@ from softswitch.engines.flower.at_client.local import LocalOracle, Refused, Task
 from softswitch.engines.flower.private.spent_budget import SpentBudget
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.privacy.private_certificate import private_intervals
-from softswitch.guarantees.privacy.row_means import NO_MEAN, rows_concerned
+from softswitch.guarantees.privacy.row_means import ATTEMPTS, NO_MEAN, rows_concerned
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, others
 from softswitch.method.messages import LocalLoss
 from softswitch.problem.ranges import Range
@@ -117,11 +117,11 @@ class PrivateClient:
             checks.whole_number("local_steps", local_steps, at_least=1),
             checks.whole_number("judgings", judgings, at_least=1),
         )
-        drawing = Drawing.of(privacy, client.rows)
-        self._spent = SpentBudget(spent_in, privacy, drawing, planned)
-        self._levels = self._spent.levels
         self.name, self.constraints = client.name, client.constraints
-        exact = self._rows_concerned()
+        settled = Path(spent_in).expanduser().exists()  # it is made after all attempts, and processes start anew often
+        exact = self._rows_concerned(1 if settled else ATTEMPTS)
+        self._spent = SpentBudget(spent_in, privacy, Drawing.of(privacy, client.rows), planned)
+        self._levels = self._spent.levels
         sizes = [float(many) for many in (*exact, client.rows)]
         if not privacy.public_sizes:
             deviation = self._levels.sizes * math.sqrt(len(sizes))
@@ -252,7 +252,7 @@ class PrivateClient:
         rows = self._client.rows
         return secret_choice(rows, self._taken) if self._fixed else secret_draw(rows, self._privacy.rate)
 
-    def _rows_concerned(self) -> list[int]:
+    def _rows_concerned(self, attempts: int) -> list[int]:
         """How many rows f and each g concern; raise where one is no mean over rows."""
         client, everything = self._client, np.arange(self._client.rows)
 
@@ -263,7 +263,7 @@ class PrivateClient:
             told = self._quietly(lambda: client.judge(params))
             return np.array([told.objective, *told.constraint])
 
-        return rows_concerned(by_row, whole, self._start)
+        return rows_concerned(by_row, whole, self._start, attempts)
 
     def _quietly(self, compute: Callable[[], Made]) -> Made:
         """What ``compute`` gives; where it fails, why stays here: an error's text may tell of rows."""
