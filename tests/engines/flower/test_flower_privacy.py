@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, Context, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 from torch.utils.data import TensorDataset
 
 import softswitch as ss
@@ -18,6 +18,7 @@ from softswitch.clients.private.numpy_sums import clipped_sum
 from softswitch.clients.private.releases import Drawing, Releases
 from softswitch.engines.flower import wire
 from softswitch.engines.flower.private import private_client
+from softswitch.engines.flower.private.told_spending import ToldSpending
 from softswitch.guarantees.privacy.accountant import epsilon_of
 from softswitch.method.messages import LocalLoss
 from softswitch.results.history import Fate
@@ -225,6 +226,12 @@ def test_every_number_on_the_wire_was_counted(tmp_path, monkeypatch):
     assert account.epsilon == pytest.approx([epsilon_of(counted, tuple(levels), Drawing("poisson", 1.0), 1e-3)] * 3)
     assert account.worst_epsilon <= 5
     assert "ε = " in strategy.result.explain()
+    # How much noise is on what they tell of the answer, by public numbers: as in a compiled run.
+    sizes = np.array([[(rows(i)["y"] == label).sum() for label in (0, 1)] for i in range(3)])
+    np.testing.assert_allclose(account.deviations, levels[2] * privacy.clip_value / sizes)
+    largest = levels[2] * privacy.clip_value / sizes[:, 1].min()
+    noise = f"values on clients' data are of clipped rows, with noise of a deviation of up to {largest:.2g}"
+    assert strategy.result.status.message.endswith(f"; {noise}")
     # By each client's own word, after every round.
     by_round = [epsilon_of(Releases(k, k), tuple(levels), Drawing("poisson", 1.0), 1e-3) for k in range(1, 7)]
     np.testing.assert_allclose(strategy.result.history.per_client.epsilon, np.outer(by_round, np.ones(3)))
@@ -283,6 +290,8 @@ def test_a_run_goes_on_without_those_whose_budget_is_spent(tmp_path):
     assert np.isnan(spent[2:, 0]).all()  # it refuses, and says nothing
     assert np.isnan(spent[:, 1]).all()
     assert "1 of 2 clients promise nothing" in str(strategy.result.privacy)
+    assert "; values of clients that keep their rows private are of clipped rows" in strategy.result.status.message
+    assert strategy.result.privacy.deviations[1] == (None, None)
 
 
 def test_a_resumed_run_goes_on_by_the_clients_own_counts(tmp_path):
@@ -321,7 +330,26 @@ def test_a_resumed_run_goes_on_by_the_clients_own_counts(tmp_path):
     # All is spent: a third run learns nothing new, but what was spent is still known.
     again = run()
     assert again.privacy.epsilon == pytest.approx([counted[-1]] * 2)
+    assert again.privacy.deviations == result.privacy.deviations
     assert np.isnan(again.client_objective).all()
+    assert "noise" not in again.status.message
+
+
+def test_what_clients_say_of_their_noise_is_looked_at():
+    def told(*deviations):
+        spent, said = ToldSpending(2), {"epsilon": 1.0, "delta": 1e-3, "neighbours": "a row is there or is not"}
+        if deviations:
+            said["deviations"] = list(deviations)
+        spent.note("a", RecordDict({wire.SPENT: ConfigRecord(said)}))
+        return spent
+
+    again = ToldSpending(2)
+    again.go_on(json.loads(json.dumps(told(0.5, math.inf).journal())))
+    assert again.account(["a", "b"]).deviations == ((0.5, None), (None, None))
+    assert told().account(["a"]).of_values == "values on clients' data are of clipped rows, with noise"
+    for wrong in ((0.5,), (0.5, -1.0), (0.5, math.nan)):
+        with pytest.raises(wire.Unacceptable, match="it must tell 2 deviations of its noise, none below 0"):
+            told(*wrong)
 
 
 def test_a_row_that_fails_counts_for_nothing_and_its_error_stays_at_home(tmp_path, caplog):

@@ -78,7 +78,7 @@ class PrivateClient:
 
     Rows and noise are drawn from the operating system's entropy, not from the run's seed, which the server knows. What
     is told is counted in a file before it is told, over all runs; where the budget is spent, the client refuses. The
-    server learns the settings' ε and δ, and what is spent of them.
+    server learns the settings' δ, what is spent of ε, and how much noise is on what is told of an answer.
 
     Args:
         client: whose rows; a ``JaxClient``, a ``TorchClient``, a ``NumpyClient``, or one with the methods of
@@ -139,9 +139,19 @@ class PrivateClient:
 
     @property
     def privacy_told(self) -> dict[str, Any]:
-        """What the server learns of it: ε so far, δ, and what is compared."""
-        privacy = self._privacy
-        return {"epsilon": self._spent.epsilon, "delta": privacy.delta, "neighbours": privacy.neighbours}
+        """What the server learns of it: ε so far, δ, what is compared, and the deviations of the noise on a judging.
+
+        Those are made of settings, and of numbers of rows as they are told: declared public, or with noise themselves.
+        """
+        privacy, known = self._privacy, self._counts > 0
+        noise = self._levels.judging * privacy.clip_value
+        deviations = np.where(known, noise / np.where(known, self._counts, 1), np.inf)  # ∞: there is no such value
+        return {
+            "epsilon": self._spent.epsilon,
+            "delta": privacy.delta,
+            "neighbours": privacy.neighbours,
+            "deviations": deviations.tolist(),
+        }
 
     def report(self, params: Arrays, task: Task) -> Values:
         """f_i and g_i by rows drawn anew, clipped and with noise."""
