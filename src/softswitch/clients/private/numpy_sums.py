@@ -7,6 +7,11 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 Arrays = dict[str, np.ndarray]
+PLAIN_STEPS = (
+    "optimizer must be left out with privacy: a local step is a plain one along clipped gradients; the server's "
+    "optimiser is the rule's"
+)
+"""Why a client with an optimiser of its own cannot be private."""
 
 
 def clipped_sum(values: np.ndarray, clip: float, functions: int) -> np.ndarray:

@@ -13,7 +13,8 @@ from softswitch.support.text import number
 class PrivacyAccount:
     """What was told of rows in a run, and how much any single row can be known by it.
 
-    Over Flower clients count for themselves, and tell only what they have spent: the rest is then left out.
+    Over Flower clients count for themselves, and tell only what they have spent and ``deviations``: the rest is then
+    left out.
 
     Attributes:
         epsilon: ε of each client, of all that it told; the judging of the answer is part of it. None for a client that
@@ -29,7 +30,7 @@ class PrivacyAccount:
         clip_gradient: and its gradient.
         public_sizes: whether numbers of rows are told as they are, and are no part of what is kept private.
         deviations: of the noise on each client's ``client_objective`` and ``client_constraint``; clients × functions,
-            None for what a client does not have.
+            None for what a client does not have, or where it says nothing of noise.
     """
 
     epsilon: tuple[float | None, ...]
@@ -49,6 +50,14 @@ class PrivacyAccount:
     def worst_epsilon(self) -> float:
         """The largest ε of any client that keeps count."""
         return max((own for own in self.epsilon if own is not None), default=0.0)
+
+    @property
+    def of_values(self) -> str:
+        """What is to be known of the values that clients tell of an answer, in words."""
+        whose = "of clients that keep their rows private" if None in self.epsilon else "on clients' data"
+        known = [one for own in self.deviations for one in own[1:] if one is not None]
+        noise = f"noise of a deviation of up to {max(known):.2g}" if known else "noise"
+        return f"values {whose} are of clipped rows, with {noise}"
 
     def __str__(self) -> str:
         budget = "" if self.budget is None else f" of a budget of {number(self.budget)}"

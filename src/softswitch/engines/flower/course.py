@@ -343,7 +343,7 @@ class Course:
         )
         # How much reports scatter at one iterate is not measured here: it would take rounds of its own.
         result = conclude(ending, self.clients, lambda: math.nan)
-        result = replace(result, privacy=self.clients.spent.account(result.names))
+        result = self.clients.spent.in_result(result)
         if self.settings.exclude:
             result = replace(result, diagnosis=(*result.diagnosis, self._excluded(self._history())))
         if partly := self._partly():

@@ -60,7 +60,7 @@ class RemoteClients:
         self._largest = settings.largest_number
         self._pooled = settings.pooled
         self.participants = 1
-        self.spent = ToldSpending()
+        self.spent = ToldSpending(1 + (roster.constraints or 1))
 
     def rows(self, index: int) -> int:
         """How many rows a client trains on, by its place among those that are not excluded."""

@@ -300,10 +300,7 @@ def _charged(result: Result, oracle: TellsWithNoise, plan: PrivatePlan) -> Resul
             tuple(float(one) if np.isfinite(one) else None for one in own) for own in oracle.judging_deviations
         ),
     )
-    largest = max((one for own in account.deviations for one in own[1:] if one is not None), default=0.0)
-    noisy = f"values on clients' data are of clipped rows, with noise of a deviation of up to {largest:.2g}"
-    if not judged:
-        noisy = "the answer is judged once, at the end of the run: its checkpoints go on"
+    noisy = account.of_values if judged else "the answer is judged once, at the end of the run: its checkpoints go on"
     status = replace(result.status, message=f"{result.status.message}; {noisy}")
     if plan.asked_for > plan.settings.rounds:
         spent_after = f"after {plan.settings.rounds} of {plan.asked_for} rounds"

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from softswitch.clients.federation import Federation
+from softswitch.clients.private.numpy_sums import PLAIN_STEPS
 from softswitch.clients.private.record_privacy import RecordPrivacy
 from softswitch.clients.private.releases import rows_taken
 from softswitch.clients.private.tells_with_noise import NoiseDeviations
@@ -122,10 +123,7 @@ def _check(functions: ModuleFunctions, rows: Sequence[TorchRows], privacy: Any) 
     if (why := mixes_rows(functions.module)) is not None:
         raise ValueError(why)
     if functions.optimizer is not None:
-        raise ValueError(
-            "optimizer must be left out with privacy: a local step is a plain one along clipped gradients; the "
-            "server's optimiser is the rule's"
-        )
+        raise ValueError(PLAIN_STEPS)
     if isinstance(functions.constraint, PooledConstraint):
         raise ValueError(
             "constraint must be no PooledConstraint with privacy: it is no mean over rows. Where the sizes of the "

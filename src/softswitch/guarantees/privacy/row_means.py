@@ -61,7 +61,10 @@ def _check_means(kinds: tuple[Kind, ...], name: str) -> None:
 
 
 def rows_concerned(
-    row_values: Callable[[Arrays], np.ndarray], whole: Callable[[Arrays], np.ndarray], start: Arrays
+    row_values: Callable[[Arrays], np.ndarray],
+    whole: Callable[[Arrays], np.ndarray],
+    start: Arrays,
+    attempts: int = ATTEMPTS,
 ) -> list[int]:
     """How many rows f and each g concern, for a client outside of JAX; raise where one is no mean over rows.
 
@@ -69,9 +72,10 @@ def rows_concerned(
         row_values: f and then g on every row at some parameters; rows × functions.
         whole: f and then g on all rows there.
         start: parameters by name, of the shapes that come.
+        attempts: at how many parameters it is tried; the last are always the same, and rows are counted there.
     """
     counts = list[int]()
-    for attempt in range(1, 1 + ATTEMPTS):
+    for attempt in range(attempts, 0, -1):
         params = others(start, attempt)
         parts = [concerned(values) for values in row_values(params).T]
         counts = [len(part) for part in parts]

@@ -167,6 +167,11 @@ class TorchClient:
         return self._ranges
 
     @property
+    def optimizer(self) -> Optimizer | None:
+        """Of the local steps; None: they are plain ones."""
+        return self._functions.optimizer
+
+    @property
     def mixes_rows(self) -> str | None:
         """Why what a row tells depends on other rows; None where it does not."""
         return mixes_rows(self._functions.module)

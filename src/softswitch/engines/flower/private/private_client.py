@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from softswitch.clients.private.mixing import row_mix
-from softswitch.clients.private.numpy_sums import clipped_sum, mean_of_steps
+from softswitch.clients.private.numpy_sums import PLAIN_STEPS, clipped_sum, mean_of_steps
 from softswitch.clients.private.record_privacy import RecordPrivacy
 from softswitch.clients.private.releases import TOO_FEW, Drawing, Releases, rows_taken
 from softswitch.clients.private.secret_noise import secret_choice, secret_draw, secret_normals
@@ -19,7 +19,7 @@ from softswitch.engines.flower.at_client.local import LocalOracle, Refused, Task
 from softswitch.engines.flower.private.spent_budget import SpentBudget
 from softswitch.engines.flower.wire import Arrays, Values
 from softswitch.guarantees.privacy.private_certificate import private_intervals
-from softswitch.guarantees.privacy.row_means import NO_MEAN, rows_concerned
+from softswitch.guarantees.privacy.row_means import ATTEMPTS, NO_MEAN, rows_concerned
 from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, others
 from softswitch.method.messages import LocalLoss
 from softswitch.problem.ranges import Range
@@ -34,7 +34,8 @@ Made = TypeVar("Made")
 class RowByRow(LocalOracle, Protocol):
     """A client whose rows can be asked one by one: ``JaxClient``, ``TorchClient``, ``NumpyClient``, or one's own.
 
-    One on which what a row tells depends on other rows may say why in ``mixes_rows``, a text: it cannot be private.
+    One on which what a row tells depends on other rows may say why in ``mixes_rows``, a text: it cannot be private. Nor
+    can one with an ``optimizer`` other than None: local steps are plain ones along clipped gradients.
 
     Attributes:
         start: parameters by name, of the shapes that come; their values do not matter.
@@ -77,7 +78,7 @@ class PrivateClient:
 
     Rows and noise are drawn from the operating system's entropy, not from the run's seed, which the server knows. What
     is told is counted in a file before it is told, over all runs; where the budget is spent, the client refuses. The
-    server learns the settings' ε and δ, and what is spent of them.
+    server learns the settings' δ, what is spent of ε, and how much noise is on what is told of an answer.
 
     Args:
         client: whose rows; a ``JaxClient``, a ``TorchClient``, a ``NumpyClient``, or one with the methods of
@@ -104,6 +105,8 @@ class PrivateClient:
         checks.expect("privacy", privacy, RecordPrivacy)
         if (why := getattr(client, "mixes_rows", None)) is not None:
             raise ValueError(why)
+        if getattr(client, "optimizer", None) is not None:
+            raise ValueError(PLAIN_STEPS)
         if getattr(client, "statistics", 0):
             raise ValueError(f"{NO_MEAN}; a PooledConstraint is none")
         self._client, self._privacy = client, privacy
@@ -114,11 +117,11 @@ class PrivateClient:
             checks.whole_number("local_steps", local_steps, at_least=1),
             checks.whole_number("judgings", judgings, at_least=1),
         )
-        drawing = Drawing.of(privacy, client.rows)
-        self._spent = SpentBudget(spent_in, privacy, drawing, planned)
-        self._levels = self._spent.levels
         self.name, self.constraints = client.name, client.constraints
-        exact = self._rows_concerned()
+        settled = Path(spent_in).expanduser().exists()  # it is made after all attempts, and processes start anew often
+        exact = self._rows_concerned(1 if settled else ATTEMPTS)
+        self._spent = SpentBudget(spent_in, privacy, Drawing.of(privacy, client.rows), planned)
+        self._levels = self._spent.levels
         sizes = [float(many) for many in (*exact, client.rows)]
         if not privacy.public_sizes:
             deviation = self._levels.sizes * math.sqrt(len(sizes))
@@ -133,14 +136,22 @@ class PrivateClient:
         self.rows = max(1, round(sizes[-1]))
         self.held_out_rows = client.held_out_rows if privacy.public_sizes else 0
         self.value_rows = self.gradient_rows = max(1, round(self._share * self.rows))
-        if privacy.public_sizes and hasattr(client, "class_rows"):
-            self.class_rows = client.class_rows
 
     @property
     def privacy_told(self) -> dict[str, Any]:
-        """What the server learns of it: ε so far, δ, and what is compared."""
-        privacy = self._privacy
-        return {"epsilon": self._spent.epsilon, "delta": privacy.delta, "neighbours": privacy.neighbours}
+        """What the server learns of it: ε so far, δ, what is compared, and the deviations of the noise on a judging.
+
+        Those are made of settings, and of numbers of rows as they are told: declared public, or with noise themselves.
+        """
+        privacy, known = self._privacy, self._counts > 0
+        noise = self._levels.judging * privacy.clip_value
+        deviations = np.where(known, noise / np.where(known, self._counts, 1), np.inf)  # ∞: there is no such value
+        return {
+            "epsilon": self._spent.epsilon,
+            "delta": privacy.delta,
+            "neighbours": privacy.neighbours,
+            "deviations": deviations.tolist(),
+        }
 
     def report(self, params: Arrays, task: Task) -> Values:
         """f_i and g_i by rows drawn anew, clipped and with noise."""
@@ -251,7 +262,7 @@ class PrivateClient:
         rows = self._client.rows
         return secret_choice(rows, self._taken) if self._fixed else secret_draw(rows, self._privacy.rate)
 
-    def _rows_concerned(self) -> list[int]:
+    def _rows_concerned(self, attempts: int) -> list[int]:
         """How many rows f and each g concern; raise where one is no mean over rows."""
         client, everything = self._client, np.arange(self._client.rows)
 
@@ -262,7 +273,7 @@ class PrivateClient:
             told = self._quietly(lambda: client.judge(params))
             return np.array([told.objective, *told.constraint])
 
-        return rows_concerned(by_row, whole, self._start)
+        return rows_concerned(by_row, whole, self._start, attempts)
 
     def _quietly(self, compute: Callable[[], Made]) -> Made:
         """What ``compute`` gives; where it fails, why stays here: an error's text may tell of rows."""

@@ -13,7 +13,7 @@ from filelock import FileLock
 from softswitch.clients.private.record_privacy import RecordPrivacy
 from softswitch.clients.private.releases import Drawing, NoiseLevels, Releases
 from softswitch.engines.flower.at_client.local import Refused
-from softswitch.guarantees.privacy.accountant import epsilon_of, levels_for
+from softswitch.guarantees.privacy.accountant import epsilon_of, levels_for, rounds_within
 from softswitch.support.files import write_atomically
 
 
@@ -25,6 +25,7 @@ class SpentBudget:
         privacy: the settings.
         drawing: how rows are drawn.
         planned: the releases that noise is found for: as many of each kind are allowed, and nothing need be computed.
+            Where noise is given beside a budget, as many rounds as leave enough for the judgings.
 
     Attributes:
         levels: the noise on each kind of release: found once, and then kept in the file. A client's process may start
@@ -39,6 +40,7 @@ class SpentBudget:
         with self._locked():
             if not self._file.exists():
                 levels = levels_for(privacy, planned, drawing)
+                self._check_a_round(levels)
                 nothing = {"releases": list(Releases()), "sizes": None}
                 self._write({**nothing, "levels": list(levels), "settings": settings})
             told = self._read()
@@ -69,7 +71,7 @@ class SpentBudget:
             told = self._read()
             before = Releases(*told["releases"])
             after = before._replace(**{kind: getattr(before, kind) + many for kind, many in more.items()})
-            if not self._allows(after):
+            if not self._allows(after, reports=after.reports > before.reports):
                 raise Refused(f"its privacy budget of {self._privacy.epsilon:g} does not allow another such answer")
             self._write({**told, "releases": list(after)})
 
@@ -87,12 +89,31 @@ class SpentBudget:
                 self._write(told)
             return [float(size) for size in told["sizes"]]
 
-    def _allows(self, after: Releases) -> bool:
+    def _check_a_round(self, levels: NoiseLevels) -> None:
+        """Raise where noise is given beside a budget, and not even one round fits in with its judgings."""
+        privacy, planned = self._privacy, self._planned
+        if not rounds_within(privacy, levels, self._drawing, 1, self._local_steps, planned.judgings):
+            raise ValueError(
+                f"epsilon = {privacy.epsilon:g} does not allow a single round with noise = {levels.step:.3g}: raise "
+                "the noise, or leave it out, and it is found"
+            )
+
+    @property
+    def _local_steps(self) -> int:
+        return self._planned.steps // self._planned.reports
+
+    def _allows(self, after: Releases, *, reports: bool) -> bool:
         if self._privacy.epsilon is None:
             return True
+        planned = self._planned
         if self._privacy.noise is None:  # it was found for these: more of one kind would take from another
-            return all(many <= most for many, most in zip(after, self._planned, strict=True))
-        return self._epsilon(after) <= self._privacy.epsilon
+            return all(many <= most for many, most in zip(after, planned, strict=True))
+        kept = after._replace(  # a report is worth nothing without its direction, nor a run without its judging
+            steps=after.steps + self._local_steps * reports,
+            judgings=max(after.judgings, planned.judgings),
+            sizes=planned.sizes,
+        )
+        return self._epsilon(kept) <= self._privacy.epsilon
 
     def _epsilon(self, releases: Releases) -> float:
         return epsilon_of(releases, self.levels, self._drawing, self._privacy.delta)

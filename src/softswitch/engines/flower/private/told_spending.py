@@ -1,23 +1,48 @@
-"""What the server learns of its clients' privacy: how much ε each has spent, by its own word."""
+"""What the server learns of its clients' privacy: how much ε each has spent, and its noise, by its own word."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 
 from softswitch.clients.private.privacy_account import PrivacyAccount
 from softswitch.engines.flower import wire
 from softswitch.results.certificate import Certificate
+from softswitch.results.result import Result
+
+
+class Told(NamedTuple):
+    """What a client that keeps its rows private says of it.
+
+    Attributes:
+        epsilon: ε so far.
+        delta: δ.
+        neighbours: what is compared, in words.
+        deviations: of the noise on what it tells of an answer, f and then g; None for what it does not have. Empty
+            where it does not say.
+    """
+
+    epsilon: float
+    delta: float
+    neighbours: str
+    deviations: tuple[float | None, ...] = ()
 
 
 class ToldSpending:
-    """The last that each client told of it; nothing of clients that keep no count."""
+    """The last that each client told of it; nothing of clients that keep no count.
 
-    def __init__(self) -> None:
-        self._told: dict[str, tuple[float, float, str]] = {}
+    Args:
+        functions: how many a client tells of: f and all g.
+    """
+
+    def __init__(self, functions: int) -> None:
+        self._functions = functions
+        self._told: dict[str, Told] = {}
 
     def note(self, name: str, content: RecordDict) -> float | None:
         """Take what an answer says of it, and give back ε; raise ``Unacceptable`` where that makes no sense.
@@ -32,10 +57,20 @@ class ToldSpending:
         epsilon, delta = wire.real(told, "epsilon"), wire.real(told, "delta")
         if epsilon < 0 or not 0 < delta < 1:
             raise wire.Unacceptable(f"it says that it has spent ε = {epsilon:g}, δ = {delta:g}")
-        self._told[name] = epsilon, delta, wire.word(told, "neighbours")
+        self._told[name] = Told(epsilon, delta, wire.word(told, "neighbours"), self._deviations(told))
         return epsilon
 
-    def journal(self) -> dict[str, tuple[float, float, str]]:
+    def _deviations(self, told: ConfigRecord) -> tuple[float | None, ...]:
+        if "deviations" not in told:
+            return ()
+        found = wire.numbers(told, "deviations")
+        if len(found) != self._functions or not all(one >= 0 for one in found):
+            raise wire.Unacceptable(
+                f"it must tell {self._functions} deviations of its noise, none below 0, but says {found!r:.80}"
+            )
+        return tuple(None if math.isinf(one) else one for one in found)
+
+    def journal(self) -> dict[str, Told]:
         """All of it, for a checkpoint: a client whose budget is spent may not tell it again."""
         return self._told
 
@@ -46,7 +81,8 @@ class ToldSpending:
             journal: of it.
         """
         self._told = {
-            name: (float(epsilon), float(delta), str(said)) for name, (epsilon, delta, said) in journal.items()
+            name: Told(float(epsilon), float(delta), str(said), *(tuple(one) for one in deviations))
+            for name, (epsilon, delta, said, *deviations) in journal.items()
         }
 
     def account(self, names: Sequence[Any]) -> PrivacyAccount | None:
@@ -57,12 +93,26 @@ class ToldSpending:
         """
         if not self._told:
             return None
-        own = [self._told.get(str(name)) for name in names]
+        own, untold = [self._told.get(str(name)) for name in names], (None,) * self._functions
+        noise = [untold if one is None else one.deviations or untold for one in own]
         return PrivacyAccount(
-            epsilon=tuple(None if one is None else one[0] for one in own),
-            delta=max(delta for _, delta, _ in self._told.values()),
-            neighbours="; or ".join(sorted({neighbours for _, _, neighbours in self._told.values()})),
+            epsilon=tuple(None if one is None else one.epsilon for one in own),
+            delta=max(one.delta for one in self._told.values()),
+            neighbours="; or ".join(sorted({one.neighbours for one in self._told.values()})),
+            deviations=tuple(noise),
         )
+
+    def in_result(self, result: Result) -> Result:
+        """The result with what clients have spent; and its status with what is to be known of values with noise.
+
+        Args:
+            result: of clients of which some may keep their rows private.
+        """
+        account = self.account(result.names)
+        if account is None or np.isnan(result.client_objective).all():  # nobody told of the answer
+            return replace(result, privacy=account)
+        status = replace(result.status, message=f"{result.status.message}; {account.of_values}")
+        return replace(result, status=status, privacy=account)
 
     def in_certificate(self, certificate: Certificate) -> Certificate:
         """The certificate with what clients have spent in all, it included.
@@ -72,5 +122,5 @@ class ToldSpending:
         """
         if not self._told:
             return certificate
-        spent = max(epsilon for epsilon, _, _ in self._told.values())
-        return replace(certificate, epsilon=spent, delta=max(delta for _, delta, _ in self._told.values()))
+        spent = max(one.epsilon for one in self._told.values())
+        return replace(certificate, epsilon=spent, delta=max(one.delta for one in self._told.values()))
