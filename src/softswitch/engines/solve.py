@@ -19,7 +19,8 @@ from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
 from softswitch.engines.choosing.choice import size_of
 from softswitch.engines.choosing.completing import completed, completed_for
 from softswitch.engines.loop import run
-from softswitch.engines.private.private_runs import batches_given, check_private, refuse_looks, solve_privately
+from softswitch.engines.private.private_refusals import batches_given, check_private, refuse_looks
+from softswitch.engines.private.private_runs import solve_privately
 from softswitch.engines.request import Request, request, request_of
 from softswitch.engines.warm_start import WarmStart
 from softswitch.guarantees.optimality.best_possible import with_lower_bound

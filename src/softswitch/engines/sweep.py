@@ -20,7 +20,7 @@ from softswitch.clients.streamed.streamed_data import StreamedData
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
 from softswitch.engines.choosing.completing import completed, completed_for
 from softswitch.engines.many_runs import Share, run_all
-from softswitch.engines.private.private_runs import batches_given, refuse_looks
+from softswitch.engines.private.private_refusals import batches_given, refuse_looks
 from softswitch.engines.private.private_sweep import TotalPrivacy, sweep_privately
 from softswitch.engines.request import request, request_of
 from softswitch.engines.solve import refuse_regret

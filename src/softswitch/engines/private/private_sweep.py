@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from softswitch.clients.private.record_privacy import RecordPrivacy
 from softswitch.clients.private.releases import Drawing, NoiseLevels, Releases
 from softswitch.clients.taking_part import TakingPart
-from softswitch.engines.private.private_runs import PrivatePlan, check_private, dearest, solve_privately
+from softswitch.engines.private.private_refusals import check_private
+from softswitch.engines.private.private_runs import PrivatePlan, dearest, solve_privately
 from softswitch.guarantees.privacy.accountant import epsilon_of
 from softswitch.method.rules import Rule
 from softswitch.results.result import Result

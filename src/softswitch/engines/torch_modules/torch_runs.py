@@ -21,7 +21,7 @@ from softswitch.clients.torch_modules.torch_oracle import TorchOracle
 from softswitch.clients.torch_modules.torch_rows import TorchRows
 from softswitch.engines.choosing.choice import memory_for
 from softswitch.engines.choosing.completing import PAPER_BATCH, PAPER_ROUNDS, ROUNDS_OF_A_FEDERATION
-from softswitch.engines.private.private_runs import batches_given, refuse_looks
+from softswitch.engines.private.private_refusals import batches_given, refuse_looks
 from softswitch.engines.private.private_torch import solve_torch_privately
 from softswitch.engines.request import rounds_between_looks
 from softswitch.engines.solve import solve_federation
