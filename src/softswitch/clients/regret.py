@@ -29,6 +29,15 @@ Regret = bool | ArrayLike | Mapping[Any, float] | None
 """How regrets are asked for: True, f_i* are found; or the numbers themselves, in the clients' order or by name."""
 
 
+def asked_for(regret: Regret) -> bool:
+    """Whether regrets are to stand for objectives.
+
+    Args:
+        regret: as it was given; numbers are asked for too, whatever they are.
+    """
+    return regret is not None and regret is not False
+
+
 @dataclass(frozen=True)
 class RegretOf:
     """An objective less the client's own best.

@@ -11,7 +11,7 @@ import numpy as np
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.evaluation import Judge, judge_of
 from softswitch.clients.parts import Parts, sample_of
-from softswitch.clients.regret import Regret
+from softswitch.clients.regret import Regret, asked_for
 from softswitch.engines.candidates import Candidate, Chooser, HowTrained, Move, problem_of, rule_of, ways
 from softswitch.engines.solve import refuse_regret, solve
 from softswitch.guarantees.optimality.own_best import regrets
@@ -115,7 +115,7 @@ def solve_certified(
         regret: train and choose by regrets f_i − f_i*, as for ``solve``; f_i* is found on the rows to learn from.
         options: more for ``solve``.
     """
-    if regret is not None and regret is not False:
+    if asked_for(regret):
         checks.expect("parts", parts, Parts)
         refuse_regret(parts.learn)
         task = regrets(problem, parts.learn, regret)
@@ -210,7 +210,7 @@ def prepare(
 ) -> Prepared:
     """Train models on the rows to learn from, and compare them by those to choose by; as ``solve_certified``."""
     checks.expect("parts", parts, Parts)
-    if options.get("regret") is not None and options["regret"] is not False:
+    if asked_for(options.get("regret")):
         raise ValueError("regret must be left out where bounds are compared: it goes with solve and solve_certified")
     if options.get("privacy") is not None:
         raise ValueError(

@@ -13,7 +13,7 @@ from softswitch.clients.federation import Federation
 from softswitch.clients.over_devices import processes
 from softswitch.clients.over_devices.placing import Devices
 from softswitch.clients.private.record_privacy import RecordPrivacy
-from softswitch.clients.regret import Regret
+from softswitch.clients.regret import Regret, asked_for
 from softswitch.clients.streamed.streamed_data import StreamedData
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
 from softswitch.engines.choosing.choice import size_of
@@ -179,7 +179,7 @@ def solve(
         private_clients = cast(ClientData, clients)
         return solve_privately(problem, private_clients, rule, privacy, how, told, *checked, progress, checkpoints)[0]
     task = None
-    if regret is not None and regret is not False:
+    if asked_for(regret):
         refuse_regret(clients)
         task = regrets(problem, cast(ClientData, clients), regret)
         problem, clients, held_out = task.problem, task.clients, task.also(cast(ClientData | None, held_out))

@@ -15,7 +15,7 @@ from rich.table import Table
 from softswitch.clients.client_data import ClientData
 from softswitch.clients.federation import Federation
 from softswitch.clients.private.record_privacy import RecordPrivacy
-from softswitch.clients.regret import Regret
+from softswitch.clients.regret import Regret, asked_for
 from softswitch.clients.streamed.streamed_data import StreamedData
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize
 from softswitch.engines.choosing.completing import completed, completed_for
@@ -215,7 +215,7 @@ def sweep(
         found, total = sweep_privately(each, labelled, privacy, how, told, progress)
         return Sweep(tuple(labelled), numbers, tuple(found.values()), total)
     best: dict[int, np.ndarray] = {}
-    if regret is not None and regret is not False:
+    if asked_for(regret):
         each, plain = [], each
         for one, rows, beside, own_seeds in plain:
             refuse_regret(rows)

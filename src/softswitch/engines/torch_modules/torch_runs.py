@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from softswitch.clients.federation import Federation
 from softswitch.clients.own_batches import GRADIENT, Batches, batches_of
 from softswitch.clients.private.record_privacy import RecordPrivacy
-from softswitch.clients.regret import Regret, told_best
+from softswitch.clients.regret import Regret, asked_for, told_best
 from softswitch.clients.taking_part import BatchSize, TakingPart, ValueBatchSize, participants_of
 from softswitch.clients.torch_modules.module_functions import Function, ModuleFunctions, Optimizer, parameters
 from softswitch.clients.torch_modules.torch_oracle import TorchOracle
@@ -255,7 +255,7 @@ def _own_best(
     regret: Regret, functions: ModuleFunctions, clients: Mapping[Any, TorchRows], domain: Domain | None
 ) -> np.ndarray | None:
     """f_i* as they are given, or found from where the module is; None where regrets are not asked for."""
-    if regret is None or regret is False:
+    if not asked_for(regret):
         return None
     told = told_best(regret, tuple(clients))
     if told is not None:
