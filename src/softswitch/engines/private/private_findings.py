@@ -26,7 +26,7 @@ def with_findings(result: Result) -> Result:
         result: of the run.
     """
     told = [
-        replace(found, change=f"{found.change}. {ANEW}") if "un longer" in found.change else found
+        replace(found, change=f"{found.change}. {ANEW}") if "run longer" in found.change.lower() else found
         for found in result.diagnosis
     ]
     return replace(result, diagnosis=(*told, WORTH))
