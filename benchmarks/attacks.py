@@ -22,10 +22,10 @@ from flwr.app import Context
 
 import softswitch as ss
 import softswitch.flower as fl
-from softswitch.clients.attacks import ATTACKS
-from softswitch.method.messages import LocalLoss
-from softswitch.tasks.fair_classification import adult
-from softswitch.tasks.neyman_pearson import breast_cancer
+from softswitch.methods.messages import LocalLoss
+from softswitch.oracles.attacks import ATTACKS
+from softswitch_experiments.tasks.fair_classification import adult
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 NAMING = (
     "above the bound and set aside",

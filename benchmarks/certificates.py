@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 
 import softswitch as ss
-from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, gap_interval, mean_interval
+from softswitch.certification.intervals import ErrorLevels, gap_interval, mean_interval
 from softswitch.problem.ranges import ZERO_ONE, Range
 
 CLIENTS, ERROR = 20, 0.05

@@ -17,9 +17,9 @@ from flwr.common.serde import recorddict_to_proto
 
 import softswitch as ss
 import softswitch.flower as fl
-from softswitch import rules
-from softswitch.engines.flower.flat_params import unflat
-from softswitch.tasks.fair_classification import adult
+from softswitch import methods as rules
+from softswitch.flower.parameters import unflat
+from softswitch_experiments.tasks.fair_classification import adult
 
 CLIENTS, TOLERANCE, ROUNDS, LOOK = 10, 0.05, 200, 5
 TUNED_ON, SEEDS = 0, (1, 2, 3)

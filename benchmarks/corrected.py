@@ -18,8 +18,8 @@ from torch.utils.data import TensorDataset
 
 import softswitch as ss
 import softswitch.flower as fl
-from softswitch.engines.choosing.choice import SMOOTHING
-from softswitch.leaderboard.known_optimum import TOLERANCE, VARIABLES, optimum_of_quadratics, quadratics
+from softswitch.engine.auto_tuning import SMOOTHING
+from softswitch_experiments.leaderboard.known_optimum import TOLERANCE, VARIABLES, optimum_of_quadratics, quadratics
 
 ROUNDS = 300
 RULE = ss.SoftmaxSGM(tolerance=TOLERANCE)

@@ -20,7 +20,7 @@ import numpy as np
 import softswitch as ss
 from benchmarks.many_clients import FEATURES, bias, least_squares, peak_bytes
 from benchmarks.timing import seconds_in_turns
-from softswitch.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
+from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 
 ROWS = 32
 """Of each client; batches are drawn with replacement."""

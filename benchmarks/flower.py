@@ -11,9 +11,9 @@ import numpy as np
 
 import softswitch as ss
 import softswitch.flower as fl
-from softswitch.engines.flower import wire
-from softswitch.tasks.neyman_pearson import neyman_pearson
-from softswitch.tasks.paper_settings import ANSWER, RUN, SOFTMAX_SWITCH, steps
+from softswitch.flower import messages as wire
+from softswitch_experiments.tasks.neyman_pearson import neyman_pearson
+from softswitch_experiments.tasks.paper_settings import ANSWER, RUN, SOFTMAX_SWITCH, steps
 
 CLIENTS, ROWS, FEATURES, ROUNDS, WARM = 100, 50, 31, 60, 10
 RULE = ss.SoftmaxSGM(alpha=50.0, tolerance=0.3, **steps(0.2), **SOFTMAX_SWITCH)

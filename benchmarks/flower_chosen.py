@@ -13,7 +13,7 @@ from typing import Any
 import softswitch as ss
 import softswitch.flower as fl
 from softswitch.results.result import Result
-from softswitch.tasks.neyman_pearson import breast_cancer
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 HOSPITALS = Path(__file__).parents[1] / "examples" / "hospitals"
 BY_HAND = ss.SoftmaxSGM(alpha=50.0, step_size=2.0, local_step_size=0.5, tolerance=0.3)

@@ -20,8 +20,8 @@ from scipy.stats import binom
 
 import softswitch as ss
 from softswitch.problem.ranges import ZERO_ONE
-from softswitch.results.along_bounds.frontier_point import BoundOutcome
-from softswitch.tasks.rates import miss_rate
+from softswitch.problem.rates import miss_rate
+from softswitch.results.frontier_point import BoundOutcome
 
 MEANS = np.array([[1.2, 0.4], [1.0, 0.9], [0.8, 1.2]])
 """Of the positive rows of each client; of the negative ones the opposite."""

@@ -17,11 +17,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import gymnasium
 
 import softswitch as ss
-import softswitch.tasks.safe_rl
 from benchmarks.timing import seconds_in_turns
-from softswitch.tasks.gym_clients import environment_clients
-from softswitch.tasks.safe_rl import cartpole
-from softswitch.tasks.safe_rl.task import TEN
+from softswitch.oracles.gym import environment_clients
+from softswitch_experiments.tasks.safe_rl import cartpole
+from softswitch_experiments.tasks.safe_rl.task import TEN
 
 ROUNDS = 3
 RULE = ss.SoftmaxSGM(alpha=0.05, step_size=1.0, tolerance=0.0, threshold=-5.0)

@@ -1,6 +1,6 @@
 """The safe reinforcement-learning round as most would write it: Gymnasium one step after another, TRPO in PyTorch.
 
-The same task, policy, baseline and settings as ``softswitch.tasks.safe_rl``, written on its own.
+The same task, policy, baseline and settings as ``softswitch_experiments.tasks.safe_rl``, written on its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 import torch
 
-import softswitch.tasks.safe_rl  # noqa: F401 (registers the environment)
+import softswitch_experiments.tasks.safe_rl  # noqa: F401 (registers the environment)
 
 Vector = Any
 GAMMA, TRACE, KL_LIMIT, DAMPING, SHORTEN = 0.99, 0.97, 0.01, 1e-3, 0.8

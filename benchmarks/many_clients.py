@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import softswitch as ss
-from softswitch.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
+from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 
 FEATURES = 20
 

@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import softswitch as ss
-from softswitch.clients.over_devices.sharded_oracle import ShardedOracle
-from softswitch.clients.taking_part import TakingPart
-from softswitch.engines import compiled
-from softswitch.engines.request import Request, RunSettings, request
+from softswitch.engine import compiled
+from softswitch.engine.request import Request, RunSettings, request
+from softswitch.oracles.federation import TakingPart
+from softswitch.oracles.sharded import ShardedOracle
 
 DEVICES = (1, 2, 4, 8)
 ROWS, FEATURES, HIDDEN, ROUNDS = 64, 100, 64, 200

@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.table import Table
 
 import softswitch as ss
-from softswitch.leaderboard.contest_tables import encoded
 from softswitch.support.plotting import BLUE, GREY, VERMILLION, panels, tolerance
-from softswitch.tables.kinds import problem_of_kind
-from softswitch.tasks.fair_classification import adult
-from softswitch.tasks.neyman_pearson import breast_cancer
-from softswitch.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
+from softswitch.tables.constraints import problem_of_kind
+from softswitch_experiments.leaderboard.contest_tables import encoded
+from softswitch_experiments.tasks.fair_classification import adult
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer
+from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 
 SHARES = (0.05, 0.1, 0.25, 0.5)
 LEAST = 3

@@ -16,8 +16,8 @@ import numpy as np
 import softswitch as ss
 from benchmarks.many_clients import FEATURES, bias, least_squares
 from benchmarks.timing import seconds_in_turns
-from softswitch.tasks import networks
-from softswitch.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
+from softswitch.problem import networks
+from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 
 ROWS = 16
 """Of each client."""

@@ -10,8 +10,8 @@ import torch
 import softswitch as ss
 from benchmarks.timing import seconds_in_turns
 from benchmarks.torch_loop import Client, Setting, federated, lean
-from softswitch.tasks.neyman_pearson import breast_cancer
-from softswitch.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer
+from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 
 RULE = ss.SoftmaxSGM(alpha=6400.0, tolerance=0.1, **steps(0.5), **SOFTMAX_SWITCH)
 LOOP_ROUNDS = 100  # the loops' time is linear in the rounds: a tenth of the run is timed, and counted ten times

@@ -16,9 +16,9 @@ import numpy as np
 import optax
 
 import softswitch as ss
-from softswitch.clients.taking_part import federation_of
-from softswitch.engines import compiled
-from softswitch.method.round import start
+from softswitch.engine import compiled
+from softswitch.methods.round import start
+from softswitch.oracles.federation import federation_of
 
 OPTIMIZERS = {"SGD": optax.sgd, "Adam": optax.adam}
 CLIENTS, ROWS = 4, 2

@@ -24,7 +24,7 @@ import numpy as np
 from scipy.stats import t as student
 
 import softswitch as ss
-from softswitch.tasks.gym_clients import pendulums
+from softswitch.oracles.gym import pendulums
 
 METHODS = {"Softmax SGM": 0.2, "Parallel CRPO": 0.0}
 """α of each: at 0 every client counts alike, in the direction and in the switch."""

@@ -26,13 +26,13 @@ from scipy import stats
 
 import softswitch as ss
 from benchmarks.tables import sources
-from softswitch.clients.parts import Parts
-from softswitch.engines.certified import solve_certified
-from softswitch.guarantees.unseen_rows.certify import certify
-from softswitch.leaderboard.contest_tables import encoded
-from softswitch.results.promised import is_answer
-from softswitch.tables.kinds import GROUPED, KindOfProblem, problem_of_kind
-from softswitch.tasks.networks import moved_network
+from softswitch.certification.certify import certify
+from softswitch.data.splits import Parts
+from softswitch.engine.certified import solve_certified
+from softswitch.problem.networks import moved_network
+from softswitch.results.certificate import is_answer
+from softswitch.tables.constraints import GROUPED, KindOfProblem, problem_of_kind
+from softswitch_experiments.leaderboard.contest_tables import encoded
 
 CONFIDENCE = 0.95
 ROUNDS = 300

@@ -17,8 +17,8 @@ from rich.table import Table
 
 import softswitch as ss
 from softswitch.support.plotting import BLUE, VERMILLION, narrow_panels, tolerance
-from softswitch.tasks.fair_classification import adult
-from softswitch.tasks.neyman_pearson import neyman_pearson
+from softswitch_experiments.tasks.fair_classification import adult
+from softswitch_experiments.tasks.neyman_pearson import neyman_pearson
 
 BUDGETS = (None, 8.0, 3.0, 1.0)
 FEATURES = 10

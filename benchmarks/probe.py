@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from benchmarks.large_cases import Case, constraint, objective
-from softswitch.clients.sampling import below, choose_clients, words_to_choose
+from softswitch.data.sampling import below, choose_clients, words_to_choose
 
 Carried = tuple[Any, Any, Any]
 

@@ -18,8 +18,8 @@ import optax
 from scipy import optimize
 
 import softswitch as ss
-from softswitch.tasks.paper_settings import RUN
 from softswitch.theory import constraint_bound
+from softswitch_experiments.tasks.paper_settings import RUN
 
 NOISE = 0.05
 ROWS = 64

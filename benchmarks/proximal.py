@@ -11,10 +11,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from softswitch.leaderboard.contestants import METHODS
-from softswitch.leaderboard.contests import TASKS
-from softswitch.leaderboard.one_cell import CellRuns, TaskUnits
-from softswitch.leaderboard.scheme import MAIN
+from softswitch_experiments.leaderboard.contestants import METHODS
+from softswitch_experiments.leaderboard.contests import TASKS
+from softswitch_experiments.leaderboard.one_cell import CellRuns, TaskUnits
+from softswitch_experiments.leaderboard.scheme import MAIN
 
 TUNED = {"optimizer": "adam", "step": 1.06, "alpha": 4.08}
 """The best of the plain method's twelve settings, on both tasks."""

@@ -28,8 +28,8 @@ from sklearn.linear_model import LogisticRegression
 import softswitch as ss
 from benchmarks.rates_by_milp import fewest_false_alarms
 from benchmarks.tables.cases import Case
-from softswitch.tables.kinds import problem_of_kind
-from softswitch.tasks import rates
+from softswitch.problem import rates
+from softswitch.tables.constraints import problem_of_kind
 
 SMALL = ("cancer", "attrition", "resume", "digits")
 ONLY: list[str] = []

@@ -21,11 +21,12 @@ from rich.console import Console
 from rich.table import Table
 
 import softswitch as ss
-from softswitch.leaderboard.contestants import DEFAULT, METHODS
-from softswitch.leaderboard.contests import TASKS
-from softswitch.leaderboard.one_cell import CellRuns, TaskUnits
-from softswitch.leaderboard.scheme import MAIN
-from softswitch.method import forecasts, remembering
+from softswitch.methods import drift_correction as forecasts
+from softswitch.methods import memory as remembering
+from softswitch_experiments.leaderboard.contestants import DEFAULT, METHODS
+from softswitch_experiments.leaderboard.contests import TASKS
+from softswitch_experiments.leaderboard.one_cell import CellRuns, TaskUnits
+from softswitch_experiments.leaderboard.scheme import MAIN
 
 CORRECTED, MEANS = forecasts.SHARES, (0.5, 0.8, 0.9, 0.95)
 ROUNDS, BATCH, FIRST_SEED, BUDGET = 200, 4, 100, 0.33

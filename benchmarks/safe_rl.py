@@ -19,11 +19,11 @@ import torch
 
 import softswitch as ss
 from benchmarks import gymnasium_loop
-from softswitch.engines import compiled as engine
-from softswitch.engines.request import RunSettings, request_of
-from softswitch.tasks.paper_settings import ANSWER, SOFTMAX_SWITCH, steps
-from softswitch.tasks.safe_rl import cartpole
-from softswitch.tasks.safe_rl.task import TEN
+from softswitch.engine import compiled as engine
+from softswitch.engine.request import RunSettings, request_of
+from softswitch_experiments.tasks.paper_settings import ANSWER, SOFTMAX_SWITCH, steps
+from softswitch_experiments.tasks.safe_rl import cartpole
+from softswitch_experiments.tasks.safe_rl.task import TEN
 
 EPISODES, ROUNDS, REPEATS = 10, 10, 3
 BALANCING_ROUNDS = 80

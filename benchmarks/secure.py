@@ -14,10 +14,10 @@ from flwr.app import Context, RecordDict
 
 import softswitch.flower as fl
 from softswitch import SoftmaxSGM, solve
-from softswitch.engines.flower.secure import own_part
-from softswitch.engines.flower.secure.sum_terms import LETTERS, Terms
-from softswitch.method.weight_cap import capped
-from softswitch.tasks.neyman_pearson import breast_cancer
+from softswitch.flower import secure_client as own_part
+from softswitch.flower.secure_protocol import LETTERS, Terms
+from softswitch.methods.weight_cap import capped
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 CLIENTS, ROUNDS, SEEDS, TIMED = 20, 1000, 5, 10
 FEWEST = (None, 3, 5, 10)

@@ -30,7 +30,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from typer.testing import CliRunner
 
 from softswitch.cli import app
-from softswitch.runs.folder import find_runs
+from softswitch.results.folder import find_runs
 from softswitch.tables.model import load
 from softswitch.tables.settings import OF_AMOUNTS
 

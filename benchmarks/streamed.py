@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import softswitch as ss
-from softswitch.engines import compiled
+from softswitch.engine import compiled
 
 FEATURES, CLIENTS, BATCH = 50, 100, 64
 CHUNK = 20

@@ -8,8 +8,8 @@ import jax
 
 import softswitch as ss
 from benchmarks.timing import seconds_in_turns
-from softswitch.tasks.neyman_pearson import breast_cancer
-from softswitch.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer
+from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 
 
 def softmax(alpha: float) -> ss.SoftmaxSGM:

@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from softswitch.method.forecasts import OF_LATE, SHARES
+from softswitch.methods.drift_correction import OF_LATE, SHARES
 
 CLIENTS, FEATURES, ROWS, BATCH, ROUNDS, ALPHA = 20, 5, 80, 4, 300, 10.0
 FIRST_SEED = 100

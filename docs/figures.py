@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 
 import softswitch as ss
 from softswitch.support.plotting import BLUE, GREEN, GREY, VERMILLION, panels
-from softswitch.tasks.demo import AVERAGE, CHOSEN, TOLERANCE, run_demo
-from softswitch.tasks.neyman_pearson import breast_cancer
-from softswitch.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 from softswitch.theory import Setting, bound, limit_cycle
+from softswitch_experiments.tasks.demo import AVERAGE, CHOSEN, TOLERANCE, run_demo
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer
+from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 
 IMAGES = Path(__file__).parent / "images"
 

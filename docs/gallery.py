@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from softswitch.paper import EXPERIMENTS
+from softswitch_experiments.paper import EXPERIMENTS
 
 DOCS = Path(__file__).parent
 IMAGES = DOCS / "images" / "paper"

@@ -13,11 +13,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from softswitch.paper import EXPERIMENTS
-from softswitch.paper.durations import record
-from softswitch.paper.inventory import BESIDE, ITEMS, Item, Judgement, judged
-from softswitch.paper.inventory.item import Told
-from softswitch.paper.outputs import told
+from softswitch_experiments.paper import EXPERIMENTS
+from softswitch_experiments.paper.durations import record
+from softswitch_experiments.paper.inventory import BESIDE, ITEMS, Item, Judgement, judged
+from softswitch_experiments.paper.inventory.item import Told
+from softswitch_experiments.paper.outputs import told
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "reproduction.md"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from softswitch.runs.folder import find_runs
-from softswitch.runs.report.page import write_report
+from softswitch.results.folder import find_runs
+from softswitch.results.report.page import write_report
 
 DOCS = Path(__file__).parent
 IMAGES = DOCS / "images"

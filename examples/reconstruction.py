@@ -28,8 +28,6 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 
 from softswitch import RecordPrivacy, SoftmaxSGM
-from softswitch.engines.flower import wire
-from softswitch.engines.flower.secure.sum_terms import MASKED
 from softswitch.flower import (
     ClientPolicy,
     InProcessGrid,
@@ -40,7 +38,9 @@ from softswitch.flower import (
     client_app,
     initial_arrays,
 )
-from softswitch.tasks.neyman_pearson import breast_cancer
+from softswitch.flower import messages as wire
+from softswitch.flower.secure_protocol import MASKED
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 HOSPITALS, BENIGN, MALIGNANT = 7, 40, 20
 LOCAL_STEPS, STEP = 10, 0.5

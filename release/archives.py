@@ -32,10 +32,10 @@ def check_wheel(root: Path, wheel: Path) -> str:
         names = [name for name in archive.namelist() if not name.endswith("/")]
         about = HeaderParser().parsestr(_text(archive.read(_one(names, "METADATA"))))
     own = {name for name in names if ".dist-info/" not in name}
-    tracked = {name.removeprefix("src/") for name in _tracked(root, "src/softswitch")}
+    tracked = {name.removeprefix("src/") for name in _tracked(root, "src")}
     if own != tracked:
         raise Failed(f"the wheel lacks {sorted(tracked - own)[:5]}, and has besides {sorted(own - tracked)[:5]}")
-    if not any(name.startswith("softswitch/tasks/data/") for name in own):
+    if not any(name.startswith("softswitch_experiments/tasks/data/") for name in own):
         raise Failed("the wheel has no data set")
     if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):
         raise Failed("the wheel has no LICENSE")

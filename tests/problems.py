@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import softswitch as ss
-from softswitch.engines import compiled as engine
+from softswitch.engine import compiled as engine
 
 # A least-squares objective, a softplus constraint and a linear one. Data: a, b (objective); c (softplus); h (linear).
 LEVEL, OFFSET = 0.75, 0.3

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from softswitch.results.along_bounds.cost_of_bounds import Frontier
-from softswitch.results.along_bounds.frontier_point import BoundOutcome, FrontierPoint, SmallestConstraint
-from softswitch.runs.folder import CLIENTS
-from softswitch.runs.frontier_files import write_frontier
-from softswitch.support.spreadsheet_text import defused
+from softswitch.results.folder import CLIENTS, write_frontier
+from softswitch.results.frontier import Frontier
+from softswitch.results.frontier_point import BoundOutcome, FrontierPoint, SmallestConstraint
+from softswitch.support.text import defused
 from softswitch.tables import training
 
 SETTINGS = """[data]

@@ -21,8 +21,8 @@ import softswitch as ss
 from benchmarks.peers.environments import FOLDER, python_of
 from benchmarks.peers.methods.case_file import LEVEL, OFFSET
 from benchmarks.peers.workers import HERE, surroundings
-from softswitch import rules
-from softswitch.method.rules import Rule
+from softswitch import methods as rules
+from softswitch.methods.base import Rule
 
 ROUNDS, STEP, TOLERANCE, CLIENTS, ROWS, PARAMETERS = 40, 0.1, 0.05, 6, 20, 4
 COMMON: dict[str, Any] = {"step_size": STEP, "tolerance": TOLERANCE}

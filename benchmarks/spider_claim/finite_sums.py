@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from scipy import optimize
 
 import softswitch as ss
-from softswitch.tasks import adult
+from softswitch_experiments.tasks import adult
 
 RIDGE = 1e-3
 """λ of λ/2 ‖w‖², which every objective has: without it sigmoid losses are smallest at infinity."""

@@ -8,8 +8,8 @@ import numpy as np
 
 import softswitch as ss
 from benchmarks.tables.sources import SOURCES, Source, table
-from softswitch.leaderboard.contest_tables import columns_of
-from softswitch.tables.kinds import problem_of_kind
+from softswitch.tables.constraints import problem_of_kind
+from softswitch_experiments.leaderboard.contest_tables import columns_of
 
 
 @dataclass(frozen=True)

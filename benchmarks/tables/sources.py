@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from sklearn.datasets import load_breast_cancer
 
-from softswitch.leaderboard.contest_tables import (
+from softswitch_experiments.leaderboard.contest_tables import (
     birds,
     churn,
     digits,
@@ -32,7 +32,7 @@ from softswitch.leaderboard.contest_tables import (
     with_rows,
     women,
 )
-from softswitch.tasks import adult as census
+from softswitch_experiments.tasks import adult as census
 
 
 @dataclass(frozen=True)

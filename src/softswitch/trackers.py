@@ -7,21 +7,21 @@ One file each; TensorBoard and MLflow are extras. A tracker is closed by ``with`
 
 from typing import TYPE_CHECKING
 
-from softswitch.support.lazy import on_first_use
+from softswitch.support.lazy_imports import lazy_attributes
 
 if TYPE_CHECKING:
-    from softswitch.runs.trackers.csv_file import CSVTracker as CSVTracker
-    from softswitch.runs.trackers.mlflow import MLflowTracker as MLflowTracker
-    from softswitch.runs.trackers.prometheus import PrometheusTracker as PrometheusTracker
-    from softswitch.runs.trackers.tensorboard import TensorBoardTracker as TensorBoardTracker
+    from softswitch.results.trackers.csv_file import CSVTracker as CSVTracker
+    from softswitch.results.trackers.mlflow import MLflowTracker as MLflowTracker
+    from softswitch.results.trackers.prometheus import PrometheusTracker as PrometheusTracker
+    from softswitch.results.trackers.tensorboard import TensorBoardTracker as TensorBoardTracker
 
-_PLACES = {
-    "CSVTracker": "runs.trackers.csv_file",
-    "MLflowTracker": "runs.trackers.mlflow",
-    "PrometheusTracker": "runs.trackers.prometheus",
-    "TensorBoardTracker": "runs.trackers.tensorboard",
+_MODULES = {
+    "CSVTracker": "results.trackers.csv_file",
+    "MLflowTracker": "results.trackers.mlflow",
+    "PrometheusTracker": "results.trackers.prometheus",
+    "TensorBoardTracker": "results.trackers.tensorboard",
 }
 """Where each name lives."""
 
-__all__ = list(_PLACES)
-__getattr__, __dir__ = on_first_use(__name__, _PLACES)
+__all__ = list(_MODULES)
+__getattr__, __dir__ = lazy_attributes(__name__, _MODULES)

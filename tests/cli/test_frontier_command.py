@@ -11,9 +11,8 @@ from typer.testing import CliRunner
 
 import softswitch as ss
 from softswitch.cli import app
-from softswitch.runs.folder import find_runs, open_run
-from softswitch.runs.frontier_files import read_frontier
-from softswitch.tables.bounds_of_table import frontier_by
+from softswitch.results.folder import find_runs, open_run, read_frontier
+from softswitch.tables.frontier import frontier_by
 
 SETTINGS = """
 [data]

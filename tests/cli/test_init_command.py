@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from softswitch.cli import app, on_init
+from softswitch.cli import app
+from softswitch.cli import init as on_init
 from softswitch.tables import training
-from softswitch.tables.label_meaning import TwoClasses
+from softswitch.tables.labels import TwoClasses
 from softswitch.tables.settings import read_config
 from softswitch.tables.table import read_table
 

@@ -9,7 +9,7 @@ import pytest
 
 from softswitch.cli import app
 
-HEAVY = ("jax", "matplotlib", "numpy", "optax", "pandas", "sklearn", "softswitch.paper")
+HEAVY = ("jax", "matplotlib", "numpy", "optax", "pandas", "sklearn", "softswitch_experiments.paper")
 COMMANDS = (
     "bench",
     "plan",

@@ -7,10 +7,10 @@ import pytest
 
 import softswitch as ss
 from problems import least_squares, mean, softplus_level, two_constraints
-from softswitch.clients import evaluation
-from softswitch.clients.taking_part import TakingPart, gradient_oracle
-from softswitch.engines.loop import run
-from softswitch.engines.request import RunSettings, request
+from softswitch.engine.loop import run
+from softswitch.engine.request import RunSettings, request
+from softswitch.oracles import evaluation
+from softswitch.oracles.federation import TakingPart, gradient_oracle
 
 SIZES = (3, 70, 2, 4)
 PROBLEM = ss.Problem(least_squares, two_constraints, jnp.zeros(4))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.clients import client_data
+from softswitch.data import client_data
 
 
 def ragged():

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.clients import slices
-from softswitch.clients.evaluation import MAX_WIDTHS
+from softswitch.oracles import client_batches as slices
+from softswitch.oracles.evaluation import MAX_WIDTHS
 
 
 def ragged(sizes, seed=0):

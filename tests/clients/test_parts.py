@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from softswitch.clients.parts import Parts, part_masks, sample_of
+from softswitch.data.splits import Parts, part_masks, sample_of
 
 
 def rows(seed=0, many=600):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.rules import Reports
+from softswitch.methods import Reports
 
 
 class Quadratics(ss.RoundByRound):

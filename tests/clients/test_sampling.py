@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 import softswitch as ss
-from softswitch.clients.sampling import (
+from softswitch.data.sampling import (
     batching,
     below,
     choose_clients,
@@ -16,7 +16,7 @@ from softswitch.clients.sampling import (
     subset,
     words_to_choose,
 )
-from softswitch.clients.taking_part import TakingPart, gradient_oracle
+from softswitch.oracles.federation import TakingPart, gradient_oracle
 
 
 def bits(seed, shape):

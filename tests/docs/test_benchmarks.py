@@ -11,11 +11,11 @@ from benchmarks import gymnasium_loop
 from benchmarks.neyman_pearson import torch_clients
 from benchmarks.torch_loop import Setting, federated, lean
 from softswitch import evaluate
-from softswitch.tasks.neyman_pearson import breast_cancer
-from softswitch.tasks.safe_rl.advantages import advantages
-from softswitch.tasks.safe_rl.episodes import Episodes
-from softswitch.tasks.safe_rl.policy import first_policy, logit
-from softswitch.tasks.safe_rl.trpo import TrustRegion, improve
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer
+from softswitch_experiments.tasks.safe_rl.advantages import advantages
+from softswitch_experiments.tasks.safe_rl.episodes import Episodes
+from softswitch_experiments.tasks.safe_rl.policy import first_policy, logit
+from softswitch_experiments.tasks.safe_rl.trpo import TrustRegion, improve
 
 
 def test_both_loops_compute_the_same():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from softswitch.paper import EXPERIMENTS
+from softswitch_experiments.paper import EXPERIMENTS
 
 DOCS = Path(__file__).parents[2] / "docs"
 sys.path.insert(0, str(DOCS))

@@ -11,7 +11,7 @@ import pytest
 from softswitch.flower import JaxClient, NumpyClient, PrivateClient, RowByRow, TorchClient
 
 DOCS = Path(__file__).parents[2] / "docs"
-MODULES = ("softswitch", "softswitch.flower", "softswitch.rules", "softswitch.theory", "softswitch.trackers")
+MODULES = ("softswitch", "softswitch.flower", "softswitch.methods", "softswitch.theory", "softswitch.trackers")
 EXPLAINED_AT = dict.fromkeys((JaxClient, NumpyClient, TorchClient, PrivateClient), RowByRow)
 """Classes whose methods are those of a protocol, and are explained there."""
 ANYTHING = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from softswitch.runs.folder import find_runs
+from softswitch.results.folder import find_runs
 
 DOCS = Path(__file__).parents[2] / "docs"
 

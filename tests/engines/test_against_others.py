@@ -9,7 +9,7 @@ import pytest
 
 import softswitch as ss
 from problems import LEVEL, OFFSET, client_data, least_squares, regression, two_constraints, watched
-from softswitch import rules
+from softswitch import methods as rules
 
 cooper = pytest.importorskip("cooper")
 torch = pytest.importorskip("torch")

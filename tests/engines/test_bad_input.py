@@ -6,7 +6,7 @@ import optax
 import pytest
 
 import softswitch as ss
-from softswitch.engines import compiled as engine
+from softswitch.engine import compiled as engine
 
 X = np.ones((6, 2))
 OWNER = [0, 0, 1, 1, 1, 1]

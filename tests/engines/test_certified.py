@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.clients.evaluation import judge_of
-from softswitch.clients.oracle import Judged
-from softswitch.clients.parts import Parts
-from softswitch.engines import certified
-from softswitch.engines.candidates import Candidate, HowTrained, ways
-from softswitch.engines.certified import prepare, solve_certified
-from softswitch.guarantees.unseen_rows.chances import Foreseen
+from softswitch.certification.selection import Foreseen
+from softswitch.data.splits import Parts
+from softswitch.engine import certified
+from softswitch.engine.candidates import Candidate, HowTrained, ways
+from softswitch.engine.certified import prepare, solve_certified
+from softswitch.oracles.base import Judged
+from softswitch.oracles.evaluation import judge_of
+from softswitch.problem.networks import moved_network
+from softswitch.results.byzantine import SET_ASIDE
 from softswitch.results.certificate import Verdict
-from softswitch.results.findings.lying import SET_ASIDE
-from softswitch.results.trajectory import STILL_IMPROVING
-from softswitch.tables.kinds import problem_of_kind
-from softswitch.tasks.networks import moved_network
+from softswitch.results.diagnostics import STILL_IMPROVING
+from softswitch.tables.constraints import problem_of_kind
 
 PROBLEM = problem_of_kind("miss-rate", 2).problem
 RULE = ss.SoftmaxSGM(tolerance=0.1)

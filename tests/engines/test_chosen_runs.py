@@ -12,11 +12,11 @@ import pytest
 import softswitch as ss
 from compilations import COMPILATIONS
 from problems import LEVEL, NumpyTwin, client_data, least_squares, mean, regression, softplus_level, two_constraints
-from softswitch.engines import compiled, solve
-from softswitch.engines.choosing.between_cycles import numbers_of, with_numbers
-from softswitch.engines.choosing.cycles import Cycles
-from softswitch.method.steps import FallingStep
-from softswitch.rules import Reports
+from softswitch.engine import compiled, solve
+from softswitch.engine.restart_decisions import numbers_of, with_numbers
+from softswitch.engine.restarts import Cycles
+from softswitch.methods import Reports
+from softswitch.methods.schedules import FallingStep
 
 BARE = ss.SoftmaxSGM(tolerance=0.1)
 PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))

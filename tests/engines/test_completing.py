@@ -10,9 +10,10 @@ import pytest
 
 import softswitch as ss
 from problems import client_data, least_squares, regression, softplus_level
-from softswitch.engines import solve
-from softswitch.engines.choosing import choice, completing
-from softswitch.method.steps import FallingStep, NormalizedAdam
+from softswitch.engine import auto_tuning as choice
+from softswitch.engine import defaults as completing
+from softswitch.engine import solve
+from softswitch.methods.schedules import FallingStep, NormalizedAdam
 
 PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
 BARE = ss.SoftmaxSGM(tolerance=0.1)

@@ -8,8 +8,8 @@ from test_methods import drawn
 import softswitch as ss
 from problems import NumpyTwin, client_data, least_squares, regression, softplus_level, watched
 from reference_methods import Round, lean
-from softswitch import rules
-from softswitch.rules import Compression, TopK
+from softswitch import methods as rules
+from softswitch.methods import Compression, TopK
 
 ETA, EPS, ALPHA, N, D, ROUNDS = 0.1, 0.05, 20.0, 6, 4, 60
 LAM = EPS / (1 + 1 / 10)
@@ -87,7 +87,7 @@ def test_what_leaves_out_nothing_changes_no_bit(way):
 
 
 def test_counts_of_bytes_do_not_run_over():
-    from softswitch.support.bit_packing import in_one, in_two_parts
+    from softswitch.methods.compressors import in_one, in_two_parts
 
     each = jnp.full(30_000, 2**30 + 5, jnp.int32)
     assert in_one(np.array([in_two_parts(each)])).tolist() == [30_000 * (2**30 + 5)]

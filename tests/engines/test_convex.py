@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.tasks.neyman_pearson import breast_cancer, class_loss
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer, class_loss
 
 
 def settings_of_theorem(D, L, K, E, n):

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.engines import frontier as engine
-from softswitch.engines.candidates import Candidate, HowTrained
-from softswitch.guarantees.unseen_rows.certify import certify
-from softswitch.guarantees.unseen_rows.chances import Foreseen
+from softswitch.certification.certify import certify
+from softswitch.certification.selection import Foreseen
+from softswitch.engine import frontier as engine
+from softswitch.engine.candidates import Candidate, HowTrained
 from softswitch.problem.ranges import ZERO_ONE
-from softswitch.results.along_bounds.frontier_point import BoundOutcome, FrontierPoint, SmallestConstraint
-from softswitch.tasks.rates import miss_rate
+from softswitch.problem.rates import miss_rate
+from softswitch.results.frontier_point import BoundOutcome, FrontierPoint, SmallestConstraint
 
 BOUNDS = (0.05, 0.4, 0.2)
 ROUNDS = 150

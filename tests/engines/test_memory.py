@@ -17,15 +17,14 @@ import softswitch.flower as fl
 from flower_clients import FaultyGrid, quadratics, simulated, zeros
 from problems import NumpyTwin, client_data, least_squares, regression, softplus_level, two_constraints, watched
 from softswitch import theory
-from softswitch.clients.taking_part import TakingPart, gradient_oracle
-from softswitch.engines.flower import wire
-from softswitch.method.asking import ask, order_of_pass, rounds_a_pass, stand_for, turn
-from softswitch.method.memory import Places
-from softswitch.method.remembering import decide, hear, nothing_remembered
-from softswitch.method.round import surviving_weights
-from softswitch.rules import Reports
-from softswitch.tasks.fair_classification import adult
-from softswitch.tasks.neyman_pearson import breast_cancer
+from softswitch.flower import messages as wire
+from softswitch.methods import Reports
+from softswitch.methods.client_selection import ask, order_of_pass, rounds_a_pass, stand_for, turn
+from softswitch.methods.memory import Places, decide, hear, nothing_remembered
+from softswitch.methods.round import surviving_weights
+from softswitch.oracles.federation import TakingPart, gradient_oracle
+from softswitch_experiments.tasks.fair_classification import adult
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05)
 PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
@@ -523,8 +522,8 @@ def test_feasible_rounds_keep_what_staleness_promises():
 
 
 def test_folder_and_report_know_it(tmp_path):
-    from softswitch.runs.folder import open_run, write_result
-    from softswitch.runs.report import write_report
+    from softswitch.results.folder import open_run, write_result
+    from softswitch.results.report import write_report
 
     clients = client_data(*regression(clients=9))
     result = ss.solve(PROBLEM, clients, RULE, rounds=40, participation=0.4, memory=ss.Memory())

@@ -9,9 +9,9 @@ import reference
 import reference_methods as loops
 import softswitch as ss
 from problems import NumpyTwin, client_data, least_squares, regression, two_constraints, watched
-from softswitch import rules
-from softswitch.clients.taking_part import TakingPart, gradient_oracle
-from softswitch.method.at_clients import kept as at_clients
+from softswitch import methods as rules
+from softswitch.methods import client_state as at_clients
+from softswitch.oracles.federation import TakingPart, gradient_oracle
 
 ROUNDS, ETA, EPS = 80, 0.1, 0.05
 LAM = EPS / (1 + 1 / 10)

@@ -7,9 +7,9 @@ import optax
 import pytest
 
 import softswitch as ss
-from softswitch.clients.taking_part import federation_of
-from softswitch.engines import compiled
-from softswitch.method.round import start
+from softswitch.engine import compiled
+from softswitch.methods.round import start
+from softswitch.oracles.federation import federation_of
 
 WIDTH = 300
 ROWS = {"x": np.random.default_rng(0).normal(size=(8, WIDTH)).astype(np.float32), "y": np.ones(8, np.float32)}

@@ -9,20 +9,19 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.clients import evaluation
-from softswitch.clients.private import private_oracle as private_oracle_module
-from softswitch.clients.private.private_oracle import PrivateOracle
-from softswitch.clients.private.releases import Drawing
-from softswitch.clients.taking_part import TakingPart, gradient_oracle
-from softswitch.engines.private.private_runs import planned, private_oracle
-from softswitch.engines.request import RunSettings
-from softswitch.guarantees.privacy.accountant import epsilon_of
-from softswitch.guarantees.privacy.row_means import concerned_rows
-from softswitch.runs.folder import open_run, write_result
-from softswitch.runs.report.page import write_report
-from softswitch.tasks.fair_sides import gap_sides, side_of_rows
-from softswitch.tasks.fairness import demographic_parity
-from softswitch.tasks.neyman_pearson import class_loss, neyman_pearson
+from softswitch.certification.row_means import concerned_rows
+from softswitch.engine.private import planned, private_oracle
+from softswitch.engine.request import RunSettings
+from softswitch.oracles import evaluation
+from softswitch.oracles.federation import TakingPart, gradient_oracle
+from softswitch.privacy import oracle as private_oracle_module
+from softswitch.privacy.accountant import epsilon_of
+from softswitch.privacy.oracle import PrivateOracle
+from softswitch.privacy.releases import Drawing
+from softswitch.problem.fairness import demographic_parity, gap_sides, side_of_rows
+from softswitch.results.folder import open_run, write_result
+from softswitch.results.report.page import write_report
+from softswitch_experiments.tasks.neyman_pearson import class_loss, neyman_pearson
 
 RULE = ss.SoftmaxSGM(tolerance=0.4)
 PRIVACY = ss.RecordPrivacy(epsilon=4, delta=1e-4)
@@ -51,7 +50,7 @@ def made(privacy, rounds=10, local_steps=1, participation=1.0, seed=0, data=CLIE
 
 
 def decision(oracle, feasible):
-    from softswitch.method.messages import Decision, LocalLoss
+    from softswitch.methods.messages import Decision, LocalLoss
 
     m = oracle.participants
     bit = jnp.float32(feasible)
@@ -133,9 +132,7 @@ def test_nothing_else_looks_at_rows(monkeypatch):
     for name in ("compiled_values", "pooled_value", "values"):
         monkeypatch.setattr(evaluation, name, lambda *args, **kwargs: looked.append(1))
     impossible = dataclasses.replace(RULE, tolerance=1e-4)
-    monkeypatch.setattr(
-        "softswitch.engines.private.private_runs.concerned_rows", lambda problem, clients: np.full((3, 2), 100)
-    )
+    monkeypatch.setattr("softswitch.engine.private.concerned_rows", lambda problem, clients: np.full((3, 2), 100))
     found = ss.solve(PROBLEM, CLIENTS, impossible, privacy=PRIVACY, rounds=5, progress=False)
     assert found.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
     assert (judged, looked) == ([1], [])
@@ -148,7 +145,7 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_bits_and_spends_nothing_
     judged = []
     judge = private_oracle_module._judged
     monkeypatch.setattr(private_oracle_module, "_judged", lambda *given: judged.append(1) or judge(*given))
-    monkeypatch.setattr("softswitch.engines.compiled.CHUNK_ROUNDS", 10)
+    monkeypatch.setattr("softswitch.engine.compiled.CHUNK_ROUNDS", 10)
 
     class Killed(BaseException):
         pass

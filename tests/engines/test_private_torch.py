@@ -7,15 +7,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import softswitch as ss
 import softswitch.flower as fl
-from softswitch.clients.round_by_round import Turn
-from softswitch.clients.taking_part import TakingPart
-from softswitch.clients.torch_modules.module_functions import ModuleFunctions
-from softswitch.clients.torch_modules.torch_rows import TorchRows
-from softswitch.engines.private.private_runs import planned
-from softswitch.engines.private.private_torch import private_torch_oracle
-from softswitch.engines.request import RunSettings
-from softswitch.method.messages import Decision, LocalLoss
-from softswitch.tasks.neyman_pearson import neyman_pearson
+from softswitch.engine.private import planned
+from softswitch.engine.private_torch import private_torch_oracle
+from softswitch.engine.request import RunSettings
+from softswitch.methods.messages import Decision, LocalLoss
+from softswitch.oracles.federation import TakingPart
+from softswitch.oracles.host import Turn
+from softswitch.oracles.torch_functions import ModuleFunctions
+from softswitch.oracles.torch_rows import TorchRows
+from softswitch_experiments.tasks.neyman_pearson import neyman_pearson
 
 torch.set_num_threads(1)
 RULE = ss.SoftmaxSGM(tolerance=0.6, step_size=0.3, alpha=5.0)

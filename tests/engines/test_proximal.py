@@ -13,11 +13,11 @@ from torch.utils.data import TensorDataset
 import reference_methods as loops
 import softswitch as ss
 from problems import LEVEL, OFFSET, NumpyTwin, client_data, least_squares, regression, two_constraints
-from softswitch import rules
-from softswitch.engines import compiled as engine
-from softswitch.method import round as rounds
-from softswitch.method.describing import describe_rule, rule_described
-from softswitch.method.messages import Reports
+from softswitch import methods as rules
+from softswitch.engine import compiled as engine
+from softswitch.methods import round as rounds
+from softswitch.methods.messages import Reports
+from softswitch.results.saving import describe_rule, rule_described
 
 ETA = COMMON["step_size"]
 ABOUT = rules.Proximal(strength=2.0, rounds=20)

@@ -8,11 +8,11 @@ import torch
 from torch.utils.data import TensorDataset
 
 import softswitch as ss
-from softswitch.clients.regret import OWN_BEST, as_regret
-from softswitch.clients.sampling import whole
-from softswitch.engines.unconstrained import add_baselines
-from softswitch.rules import QFedAvg
-from softswitch.support.compiling.row_blocks import by_blocks
+from softswitch.data.sampling import whole
+from softswitch.engine.baselines import add_baselines
+from softswitch.methods import QFedAvg
+from softswitch.oracles.regret import OWN_BEST, as_regret
+from softswitch.support.row_blocks import by_blocks
 
 N, ROWS = 4, 30
 RULE = ss.SoftmaxSGM(alpha=50.0, step_size=0.02, tolerance=0.05)

@@ -7,9 +7,9 @@ import pytest
 
 import softswitch as ss
 from problems import client_data, least_squares, regression, softplus_level
-from softswitch.clients.attacks import ATTACKS
-from softswitch.method import robust
-from softswitch.tasks.neyman_pearson import breast_cancer
+from softswitch.methods import robust
+from softswitch.oracles.attacks import ATTACKS
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 LIAR = 3
 ROUNDS = 160

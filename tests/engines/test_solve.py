@@ -10,12 +10,12 @@ import pytest
 import softswitch as ss
 from compilations import COMPILATIONS
 from problems import client_data, least_squares, mean, regression, softplus_level, two_constraints
-from softswitch.clients import slices
-from softswitch.clients.losses import Losses
-from softswitch.clients.taking_part import TakingPart, gradient_oracle
-from softswitch.engines import compiled as engine
-from softswitch.engines.request import RunSettings, request
-from softswitch.rules import LocalLoss
+from softswitch.engine import compiled as engine
+from softswitch.engine.request import RunSettings, request
+from softswitch.methods import LocalLoss
+from softswitch.oracles import client_batches as slices
+from softswitch.oracles.federation import TakingPart, gradient_oracle
+from softswitch.oracles.losses import Losses
 
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05)
 PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))

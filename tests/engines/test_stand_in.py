@@ -9,12 +9,12 @@ import reference
 import softswitch as ss
 import softswitch.flower as fl
 from problems import NumpyTwin, client_data, least_squares, mean, regression, watched
-from softswitch.clients.taking_part import TakingPart, gradient_oracle
-from softswitch.engines.choosing.between_cycles import next_threshold
-from softswitch.engines.choosing.choice import FARTHER
-from softswitch.engines.choosing.cycles import Cycles
-from softswitch.method.messages import LocalLoss
-from softswitch.results.findings.blocker import smallest_alone
+from softswitch.engine.auto_tuning import FARTHER
+from softswitch.engine.restart_decisions import next_threshold
+from softswitch.engine.restarts import Cycles
+from softswitch.methods.messages import LocalLoss
+from softswitch.oracles.federation import TakingPart, gradient_oracle
+from softswitch.results.infeasibility import smallest_alone
 
 ROUNDS, ETA, TOLERANCE = 60, 0.2, 0.7
 LAM = TOLERANCE / (1 + 1 / 10)
@@ -138,7 +138,7 @@ def test_clients_of_other_kinds_follow_their_stand_in(make, name, shape):
     assert client.constraints == 2
     w, twin, rows = np.array([0.5, -0.2, 0.3, 0.4]), RateTwin(data, 2), np.arange(9)
     params = {name: w.reshape(shape)}
-    from softswitch.engines.flower.at_client.local import Task
+    from softswitch.flower.local_client import Task
 
     task = Task(round=0, seed=0, local_steps=1, step_size=0.1, switches=False)
     assert client.judge(params).constraint == pytest.approx(twin.g(w, rows))

@@ -69,7 +69,7 @@ def test_an_error_in_a_run_reaches_the_caller(monkeypatch, clients):
     def broken(*_, **__):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(sys.modules["softswitch.engines.many_runs"], "run", broken)
+    monkeypatch.setattr(sys.modules["softswitch.engine.parallel"], "run", broken)
     with pytest.raises(RuntimeError, match="out of memory"):
         ss.sweep(PROBLEM, clients, RULES, seeds=2, together=False, **OPTIONS)
 

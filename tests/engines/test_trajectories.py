@@ -11,7 +11,7 @@ import pytest
 import reference
 import softswitch as ss
 from problems import NumpyTwin, client_data, least_squares, regression, softplus_level, two_constraints, watched
-from softswitch.clients.taking_part import TakingPart, gradient_oracle
+from softswitch.oracles.federation import TakingPart, gradient_oracle
 
 ROUNDS = 150
 ETA = 0.2

@@ -9,11 +9,11 @@ from scipy import optimize
 
 import softswitch as ss
 from problems import client_data, least_squares, regression, softplus_level
-from softswitch.engines import unconstrained
-from softswitch.engines.compiled import run_chunk
+from softswitch.engine import baselines as unconstrained
+from softswitch.engine.compiled import run_chunk
+from softswitch.problem.networks import constant_network, network, scores
 from softswitch.results.baseline import CONSTANT, FOR_THE_MEAN, FOR_THE_WORST, START
-from softswitch.tables.kinds import problem_of_kind
-from softswitch.tasks.networks import constant_network, network, scores
+from softswitch.tables.constraints import problem_of_kind
 
 
 def three(centres=(1.0, 1.0, -1.0)):

@@ -8,11 +8,11 @@ import pytest
 from scipy import stats
 
 import softswitch as ss
-from softswitch.guarantees.unseen_rows.beforehand import reach
-from softswitch.guarantees.unseen_rows.chances import Seen, foresee
-from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
-from softswitch.guarantees.unseen_rows.row_values import Kind, RowValues
-from softswitch.tasks.rates import decision_parity, miss_rate
+from softswitch.certification.certifiability import reach
+from softswitch.certification.intervals import ErrorLevels
+from softswitch.certification.row_values import Kind, RowValues
+from softswitch.certification.selection import Seen, foresee
+from softswitch.problem.rates import decision_parity, miss_rate
 
 
 def score(w, batch):

@@ -10,12 +10,12 @@ import pytest
 
 import softswitch as ss
 from convex_problems import draw
-from softswitch.guarantees.optimality.lagrangian import Lagrangian, Weights
-from softswitch.tables.kinds import problem_of_kind
-from softswitch.tasks.fairness import demographic_parity
-from softswitch.tasks.networks import network, probability
-from softswitch.tasks.networks import objective as cross_entropy
-from softswitch.tasks.neyman_pearson import breast_cancer
+from softswitch.certification.lagrangian import Lagrangian, Weights
+from softswitch.problem.fairness import demographic_parity
+from softswitch.problem.networks import network, probability
+from softswitch.problem.networks import objective as cross_entropy
+from softswitch.tables.constraints import problem_of_kind
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 
 def at_or_below(bound, drawn, w):
@@ -267,8 +267,8 @@ def test_ready_made_problems_say_whether_they_are_convex():
 
 def test_slices_change_nothing(x64, monkeypatch):
     """Many rows: clients of weight 0 are passed over, and the rest goes through in slices."""
-    import softswitch.clients.slices
-    import softswitch.guarantees.optimality.lagrangian as module
+    import softswitch.certification.lagrangian as module
+    import softswitch.oracles.client_batches
 
     problem, clients = logistic(5)
     weights = Weights(np.array([0.5, 0, 0.5, 0, 0]), np.array([[0.0], [0.3], [0], [0], [0]]))
@@ -282,7 +282,7 @@ def test_slices_change_nothing(x64, monkeypatch):
 
     whole = looked()
     monkeypatch.setattr(module, "FEW_ROWS", 0)
-    monkeypatch.setattr(softswitch.clients.slices, "SLICE_BYTES", 1)
+    monkeypatch.setattr(softswitch.oracles.client_batches, "SLICE_BYTES", 1)
     sliced = looked()
     for one, other in zip(whole[:-1], sliced[:-1], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)

@@ -9,12 +9,12 @@ import pytest
 from scipy import stats
 
 import softswitch as ss
-from softswitch.clients.splits import hold_out
-from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, mean_interval
-from softswitch.problem.means import mean_over
+from softswitch.certification.intervals import ErrorLevels, mean_interval
+from softswitch.data.splits import hold_out
+from softswitch.problem.losses import mean_over
 from softswitch.results.certificate import Verdict
-from softswitch.tables.kinds import problem_of_kind
-from softswitch.tasks.neyman_pearson import breast_cancer
+from softswitch.tables.constraints import problem_of_kind
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 
 def test_intervals_by_hand():

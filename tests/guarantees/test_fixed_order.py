@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from softswitch.guarantees.unseen_rows.binomial import chance_of_so_few
-from softswitch.guarantees.unseen_rows.fixed_order import tested_in_order as in_order
+from softswitch.certification.binomial import chance_of_so_few
+from softswitch.certification.multiple_testing import tested_in_order as in_order
 
 ERROR, DRAWS, ROWS = 0.05, 2000, 150
 BOUNDS = (0.3, 0.2, 0.15, 0.1, 0.08, 0.06)

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from softswitch.guarantees.unseen_rows import betting, binomial
-from softswitch.guarantees.unseen_rows.betting import Bets
-from softswitch.guarantees.unseen_rows.binomial import CountedRate, chance_of_so_few, rows_to_certify, upper_rate
-from softswitch.guarantees.unseen_rows.gap import Excess
-from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, gap_interval, mean_interval
-from softswitch.guarantees.unseen_rows.step_up import first_that_hold
+from softswitch.certification import betting, binomial
+from softswitch.certification.betting import Bets
+from softswitch.certification.binomial import CountedRate, chance_of_so_few, rows_to_certify, upper_rate
+from softswitch.certification.intervals import ErrorLevels, Excess, gap_interval, mean_interval
+from softswitch.certification.multiple_testing import first_that_hold
 
 DRAWS = 2000
 ERROR = 0.1

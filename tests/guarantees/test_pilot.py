@@ -7,7 +7,7 @@ from scipy import integrate
 
 import softswitch as ss
 from benchmarks.promise import NOISE, constraint, linear_clients, objective, worst_heterogeneity
-from softswitch.guarantees.theory.pilot import subgaussian_norm
+from softswitch.theory.pilot import subgaussian_norm
 
 
 def test_subgaussian_norm_of_known_distributions():

@@ -7,10 +7,10 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from softswitch.clients.private.record_privacy import RecordPrivacy
-from softswitch.clients.private.releases import Drawing, NoiseLevels, Releases
-from softswitch.guarantees.privacy.accountant import epsilon_of, levels_for, rounds_within
-from softswitch.guarantees.privacy.spending import spent_by_rounds
+from softswitch.engine.private import spent_by_rounds
+from softswitch.privacy.accountant import epsilon_of, levels_for, rounds_within
+from softswitch.privacy.releases import Drawing, NoiseLevels, Releases
+from softswitch.privacy.settings import RecordPrivacy
 
 ALL_ROWS = Drawing("poisson", 1.0)
 

@@ -10,13 +10,13 @@ import pytest
 from scipy.special import betaincinv
 
 import softswitch as ss
-from softswitch.clients.private.private_oracle import NoiseDeviations, _judged
-from softswitch.clients.private.releases import Releases
-from softswitch.clients.taking_part import TakingPart
-from softswitch.engines.private.private_runs import planned, private_oracle
-from softswitch.engines.request import RunSettings
-from softswitch.guarantees.privacy.accountant import epsilon_of
-from softswitch.method.messages import Decision, LocalLoss
+from softswitch.engine.private import planned, private_oracle
+from softswitch.engine.request import RunSettings
+from softswitch.methods.messages import Decision, LocalLoss
+from softswitch.oracles.federation import TakingPart
+from softswitch.privacy.accountant import epsilon_of
+from softswitch.privacy.oracle import NoiseDeviations, _judged
+from softswitch.privacy.releases import Releases
 
 DELTA, RUNS, OTHERS = 0.05, 2000, 40
 SETTINGS = pytest.mark.parametrize(("rate", "noise", "rounds"), [(1.0, 4.0, 10), (0.3, 1.5, 12)])

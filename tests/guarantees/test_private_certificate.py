@@ -8,10 +8,9 @@ import pytest
 from scipy.stats import norm
 
 import softswitch as ss
-from softswitch.guarantees.privacy.noised_limits import mean_at_most, noised_interval
-from softswitch.guarantees.privacy.private_certificate import certificate_noise
-from softswitch.guarantees.unseen_rows.binomial import upper_rate
-from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
+from softswitch.certification.binomial import upper_rate
+from softswitch.certification.intervals import ErrorLevels
+from softswitch.certification.private import certificate_noise, mean_at_most, noised_interval
 
 
 @pytest.mark.parametrize("two", [True, False])

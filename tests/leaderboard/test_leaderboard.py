@@ -11,19 +11,19 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from softswitch.cli import app
-from softswitch.leaderboard import one_cell
-from softswitch.leaderboard.bench_method import BenchMethod
-from softswitch.leaderboard.bench_task import BenchTask, of_rows
-from softswitch.leaderboard.board import Board
-from softswitch.leaderboard.board_page import write_page
-from softswitch.leaderboard.contestants import DEFAULT, METHODS
-from softswitch.leaderboard.contests import TASKS
-from softswitch.leaderboard.known_optimum import optimum_of_quadratics, quadratics, rosen_suzuki
-from softswitch.leaderboard.one_cell import CellRuns, Effort, Scored, TaskUnits, played
-from softswitch.leaderboard.scheme import MAIN, Scheme
-from softswitch.leaderboard.score_book import ScoreBook
-from softswitch.leaderboard.standing import Ranking
-from softswitch.rules import FedAvg
+from softswitch.methods import FedAvg
+from softswitch_experiments.leaderboard import one_cell
+from softswitch_experiments.leaderboard.bench_method import BenchMethod
+from softswitch_experiments.leaderboard.bench_task import BenchTask, of_rows
+from softswitch_experiments.leaderboard.board import Board
+from softswitch_experiments.leaderboard.board_page import write_page
+from softswitch_experiments.leaderboard.contestants import DEFAULT, METHODS
+from softswitch_experiments.leaderboard.contests import TASKS
+from softswitch_experiments.leaderboard.known_optimum import optimum_of_quadratics, quadratics, rosen_suzuki
+from softswitch_experiments.leaderboard.one_cell import CellRuns, Effort, Scored, TaskUnits, played
+from softswitch_experiments.leaderboard.scheme import MAIN, Scheme
+from softswitch_experiments.leaderboard.score_book import ScoreBook
+from softswitch_experiments.leaderboard.standing import Ranking
 
 TINY = Effort(points=2, thirds=0, seeds=2, share=0.02)
 

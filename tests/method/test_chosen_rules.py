@@ -10,10 +10,10 @@ import pytest
 
 import softswitch as ss
 from compilations import COMPILATIONS
-from softswitch.method.change import Change, no_change
-from softswitch.method.describing import describe_rule, rule_described
-from softswitch.method.steps import FallingStep, NormalizedAdam
-from softswitch.rules import Reports
+from softswitch.methods import Reports
+from softswitch.methods.schedules import FallingStep, NormalizedAdam
+from softswitch.methods.softmax_sgm import Change, no_change
+from softswitch.results.saving import describe_rule, rule_described
 
 CHANGING = ss.SoftmaxSGM(alpha=0.3, alpha_scale="change", step_size=0.1, tolerance=0.1, threshold=0.1)
 ROUNDS = (  # objective and constraint of three clients, round by round; two are feasible, the third is not

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from softswitch.rules import Compression, Quantised, TopK
+from softswitch.methods import Compression, Quantised, TopK
 
 F32 = np.dtype(np.float32)
 WAYS = (

@@ -7,8 +7,8 @@ import pytest
 
 import softswitch as ss
 from problems import client_data, least_squares, regression, softplus_level
-from softswitch.clients.taking_part import TakingPart, gradient_oracle
-from softswitch.method.forecasts import OF_LATE, SHARES, corrected, known, nothing_foreseen
+from softswitch.methods.drift_correction import OF_LATE, SHARES, corrected, known, nothing_foreseen
+from softswitch.oracles.federation import TakingPart, gradient_oracle
 
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05)
 PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))

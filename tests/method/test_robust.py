@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 import softswitch as ss
-from softswitch.method import robust
-from softswitch.rules import Reports
+from softswitch.methods import Reports, robust
 
 decide, combined, trimmed = (jax.jit(one) for one in (robust.decide, robust.combined, robust.trimmed))
 numbers = st.floats(-100, 100, width=32)

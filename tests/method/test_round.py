@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.method import round as rounds
-from softswitch.rules import Reports
+from softswitch.methods import Reports
+from softswitch.methods import round as rounds
 
 RULE = ss.SoftmaxSGM(alpha=1.0, step_size=0.5, tolerance=1.0, threshold=1.0)
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import softswitch as ss
-from softswitch.method.rules.switching import switch
-from softswitch.rules import Reports, Rule
+from softswitch.methods import Reports, Rule
+from softswitch.methods.base import switch
 
 COMMON = {"step_size": 0.1, "tolerance": 0.11}  # λ = 0.1
 

@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 
 import softswitch as ss
 from problems import watched
-from softswitch.method.weighting import equal_weights, hardmax_weights, maximum, softmax_mean, softmax_weights
+from softswitch.methods.weighting import equal_weights, hardmax_weights, maximum, softmax_mean, softmax_weights
 
 MODERATE = st.floats(-100, 100, allow_subnormal=False)
 HUGE = st.floats(-1e8, 1e8, allow_subnormal=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from softswitch.paper.experiment import Claim, Experiment, Outcome
+from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome
 
 
 def note(what):

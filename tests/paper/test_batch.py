@@ -15,11 +15,11 @@ import small_experiments
 from typer.testing import CliRunner
 
 from softswitch.cli import app
-from softswitch.paper import EXPERIMENTS, batch, durations, outputs, sources
-from softswitch.paper.batch import Batch
-from softswitch.paper.durations import in_words, until_the_last
-from softswitch.paper.outputs import Written
-from softswitch.paper.workers import Failed
+from softswitch_experiments.paper import EXPERIMENTS, batch, durations, outputs, sources
+from softswitch_experiments.paper.batch import Batch
+from softswitch_experiments.paper.durations import in_words, until_the_last
+from softswitch_experiments.paper.outputs import Written
+from softswitch_experiments.paper.workers import Failed
 
 HERE = Path(__file__).parent
 PLACE = "small_experiments"
@@ -86,10 +86,17 @@ def test_another_number_of_seeds_takes_the_place_of_the_former(tmp_path, log):
 
 def test_the_digest_is_of_what_an_experiment_imports():
     tradeoff = sources.reached(sources.homes(EXPERIMENTS["alpha-tradeoff"].run))
-    assert {"softswitch.engines.solve", "softswitch.method.weighting", "softswitch.paper.experiment"} <= tradeoff
+    assert {
+        "softswitch.engine.solve",
+        "softswitch.methods.weighting",
+        "softswitch_experiments.paper.experiment",
+    } <= tradeoff
     assert not any("safe_rl" in name or name.startswith("softswitch.cli.") for name in tradeoff)
     comparison = sources.homes(EXPERIMENTS["np-comparison"].run)
-    assert comparison == {"softswitch.paper.comparison", "softswitch.paper.neyman_pearson.np_study"}
+    assert comparison == {
+        "softswitch_experiments.paper.comparison",
+        "softswitch_experiments.paper.neyman_pearson.np_study",
+    }
     digests = {name: sources.digest(one.run) for name, one in EXPERIMENTS.items()}
     assert digests["np-comparison"] != digests["fair-comparison"]
 
@@ -97,10 +104,10 @@ def test_the_digest_is_of_what_an_experiment_imports():
 def test_the_digest_changes_with_a_file(monkeypatch):
     run = EXPERIMENTS["alpha-tradeoff"].run
     before, plain = sources.digest(run), sources._source
-    changed = {"softswitch.method.weighting": b"# another text"}
+    changed = {"softswitch.methods.weighting": b"# another text"}
     monkeypatch.setattr(sources, "_source", lambda name: changed.get(name) or plain(name))
     assert sources.digest(run) != before
-    changed = {"softswitch.paper.safe_rl.safe_rl_study": b"# another text"}
+    changed = {"softswitch_experiments.paper.safe_rl.safe_rl_study": b"# another text"}
     assert sources.digest(run) == before
 
 
@@ -108,9 +115,9 @@ PROGRAM = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs the tests may ignore it, and hand that down
 from functools import partial
-import softswitch.paper, softswitch.paper.batch as batch
+import softswitch_experiments.paper, softswitch_experiments.paper.batch as batch
 import small_experiments
-softswitch.paper.EXPERIMENTS = small_experiments.EXPERIMENTS
+softswitch_experiments.paper.EXPERIMENTS = small_experiments.EXPERIMENTS
 for name in ("bad", "killed", "after"):
     del small_experiments.EXPERIMENTS[name]
 batch.Batch = partial(batch.Batch, place="small_experiments")
@@ -181,7 +188,7 @@ def test_killed_interrupted_and_gone_on_with(tmp_path, log):
 
 
 def test_the_command_tells_of_failures_and_of_what_it_kept(tmp_path, log, monkeypatch):
-    monkeypatch.setattr("softswitch.paper.EXPERIMENTS", {name: SMALL[name] for name in ("first", "bad")})
+    monkeypatch.setattr("softswitch_experiments.paper.EXPERIMENTS", {name: SMALL[name] for name in ("first", "bad")})
     monkeypatch.setattr(batch, "Batch", partial(Batch, place=PLACE))
 
     def call(*more):

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from softswitch.paper import EXPERIMENTS
-from softswitch.paper.batch import Batch
-from softswitch.paper.inventory import BESIDE, ITEMS, LABELS, Item, Judgement, Put
-from softswitch.paper.outputs import told
+from softswitch_experiments.paper import EXPERIMENTS
+from softswitch_experiments.paper.batch import Batch
+from softswitch_experiments.paper.inventory import BESIDE, ITEMS, LABELS, Item, Judgement, Put
+from softswitch_experiments.paper.outputs import told
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))

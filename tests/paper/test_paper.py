@@ -11,13 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 from softswitch.cli import app
-from softswitch.paper import EXPERIMENTS, Claim, Scale, tuning
-from softswitch.paper.fair import fair_frontier, fair_noniid
-from softswitch.paper.neyman_pearson import alpha_tradeoff, error_budget, np_sweeps
-from softswitch.paper.neyman_pearson.np_study import FULL, STUDY
-from softswitch.paper.study import Point, answers, gradient_evaluations, lasts, paired
-from softswitch.runs.folder import find_runs
-from softswitch.runs.report import write_report
+from softswitch.results.folder import find_runs
+from softswitch.results.report import write_report
+from softswitch_experiments.paper import EXPERIMENTS, Claim, Scale, tuning
+from softswitch_experiments.paper.fair import fair_frontier, fair_noniid
+from softswitch_experiments.paper.neyman_pearson import alpha_tradeoff, error_budget, np_sweeps
+from softswitch_experiments.paper.neyman_pearson.np_study import FULL, STUDY
+from softswitch_experiments.paper.study import Point, answers, gradient_evaluations, lasts, paired
 
 ROOT = Path(__file__).parents[2]
 
@@ -225,7 +225,7 @@ def test_accuracy_between_the_points_of_a_curve():
 
 
 def test_what_is_not_installed_is_said_before_any_work(monkeypatch):
-    monkeypatch.setattr("softswitch.paper.experiment.find_spec", lambda name: None)
+    monkeypatch.setattr("softswitch_experiments.paper.experiment.find_spec", lambda name: None)
     refused = CliRunner().invoke(app, ["paper", "all"])
     assert refused.exit_code == 2
     assert "softswitch[fairness]" in refused.output

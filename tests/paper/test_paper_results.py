@@ -3,10 +3,18 @@
 import numpy as np
 import pytest
 
-from softswitch.paper.experiment import Scale
-from softswitch.paper.fair import adult_study
-from softswitch.paper.neyman_pearson.np_study import AVERAGE, FULL, PARTIAL, SOFTMAX, STUDY, TOLERANCE, softmax
-from softswitch.paper.study import averages, lasts, mean
+from softswitch_experiments.paper.experiment import Scale
+from softswitch_experiments.paper.fair import adult_study
+from softswitch_experiments.paper.neyman_pearson.np_study import (
+    AVERAGE,
+    FULL,
+    PARTIAL,
+    SOFTMAX,
+    STUDY,
+    TOLERANCE,
+    softmax,
+)
+from softswitch_experiments.paper.study import averages, lasts, mean
 
 SCALE = Scale(seeds=5)
 RULES = {

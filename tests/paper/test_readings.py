@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from softswitch.paper import Scale
-from softswitch.paper.fair import fair_readings, occupation_readings
-from softswitch.paper.neyman_pearson import np_readings, step_readings
-from softswitch.paper.neyman_pearson.np_study import FULL, PARTIAL, SOFTMAX, STUDY
-from softswitch.paper.readings import (
+from softswitch_experiments.paper import Scale
+from softswitch_experiments.paper.fair import fair_readings, occupation_readings
+from softswitch_experiments.paper.neyman_pearson import np_readings, step_readings
+from softswitch_experiments.paper.neyman_pearson.np_study import FULL, PARTIAL, SOFTMAX, STUDY
+from softswitch_experiments.paper.readings import (
     FIRST_TUNING_SEED,
     PAPER,
     TUNED,
@@ -20,8 +20,8 @@ from softswitch.paper.readings import (
     meets,
     steps_of_passes,
 )
-from softswitch.paper.safe_rl.safe_rl_clients import planet_claims
-from softswitch.paper.study import Point
+from softswitch_experiments.paper.safe_rl.safe_rl_clients import planet_claims
+from softswitch_experiments.paper.study import Point
 
 
 def points(f, g, spread=0.001):

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from softswitch.guarantees.theory.theorems import Constants
-from softswitch.paper.neyman_pearson import error_budget
-from softswitch.paper.neyman_pearson.np_speed import AnswerCourse, speed_claims
-from softswitch.paper.violations import fewer_violations, met_early, violation_rows, violations
+from softswitch.theory.theorems import Constants
+from softswitch_experiments.paper.neyman_pearson import error_budget
+from softswitch_experiments.paper.neyman_pearson.np_speed import AnswerCourse, speed_claims
+from softswitch_experiments.paper.violations import fewer_violations, met_early, violation_rows, violations
 
 
 class History(SimpleNamespace):

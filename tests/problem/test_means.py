@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.tasks.neyman_pearson import neyman_pearson
+from softswitch_experiments.tasks.neyman_pearson import neyman_pearson
 
 RULE = ss.SoftmaxSGM(alpha=50.0, step_size=0.3, tolerance=0.3)
 

@@ -10,7 +10,7 @@ import pytest
 import softswitch as ss
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.results.baseline import CONSTANT, START, Baseline, no_better, side_by_side
-from softswitch.runs.folder import open_run, write_result
+from softswitch.results.folder import open_run, write_result
 
 
 def two():

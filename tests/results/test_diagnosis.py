@@ -10,10 +10,10 @@ import pytest
 
 import softswitch as ss
 from problems import client_data, least_squares, regression, softplus_level
-from softswitch.clients.losses import Losses
-from softswitch.results.findings import blocker
-from softswitch.support.compiling.programs import _constants as constants
-from softswitch.tasks.neyman_pearson import breast_cancer
+from softswitch.oracles.losses import Losses
+from softswitch.results import infeasibility as blocker
+from softswitch.support.tracing import _constants as constants
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 
 def illnesses(result):
@@ -132,7 +132,7 @@ def test_ctrl_c_while_the_blocker_is_looked_at_keeps_the_run(monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["softswitch.engines.solve"], "smallest_alone", interrupt)
+    monkeypatch.setattr(sys.modules["softswitch.engine.solve"], "smallest_alone", interrupt)
     result = run(lambda w, b: w**2, lambda w, b: 1 + b["sign"][0] * w, 0.5, sgm())
     assert illnesses(result)[0] == "constraint never met"
 

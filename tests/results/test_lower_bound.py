@@ -10,8 +10,8 @@ import pytest
 
 import softswitch as ss
 from problems import client_data, least_squares, regression, softplus_level
-from softswitch.runs.folder import write_result
-from softswitch.runs.report import write_report
+from softswitch.results.folder import write_result
+from softswitch.results.report import write_report
 
 
 def bound(**changed):

@@ -9,13 +9,13 @@ import pytest
 
 import softswitch as ss
 from problems import client_data, least_squares, regression, softplus_level
-from softswitch.clients.evaluation import Overview
-from softswitch.clients.oracle import Judged
-from softswitch.results.findings.improvement import improvement, quality
+from softswitch.oracles.base import Judged
+from softswitch.oracles.evaluation import Overview
+from softswitch.results.convergence import improvement, quality
+from softswitch.results.diagnostics import cycles_lost, objective_jumps
 from softswitch.results.history import History
-from softswitch.results.one_cycle import Cycle
-from softswitch.results.trajectory import cycles_lost, objective_jumps
-from softswitch.tasks.neyman_pearson import breast_cancer
+from softswitch.results.restart import Cycle
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 
 def illnesses(result):

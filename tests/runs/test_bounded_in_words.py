@@ -2,7 +2,7 @@
 
 import pytest
 
-from softswitch.runs.bounded_in_words import IN_WORDS, bounded_in_words, kind_in_words
+from softswitch.results.descriptions import IN_WORDS, bounded_in_words, kind_in_words
 from softswitch.tables.settings import TASKS
 
 SETTINGS = {

@@ -314,7 +314,7 @@ def test_a_checkpoint_of_another_version_is_not_begun_anew(tmp_path):
 
 
 def test_records_do_not_stay_on_the_device_and_are_joined_once(monkeypatch, tmp_path):
-    from softswitch.engines import loop
+    from softswitch.engine import loop
 
     joined, plain = [], loop.join
     monkeypatch.setattr(loop, "join", lambda records, done: joined.append(len(records)) or plain(records, done))

@@ -17,20 +17,17 @@ from typer.testing import CliRunner
 from fuzzing import broken_bytes, broken_json, cases, only_clear_errors
 from small_run import small_run, table
 from softswitch.cli import app
-from softswitch.cli.on_runs import _line
+from softswitch.cli.runs import _line
+from softswitch.results.checkpoints import Checkpoints
+from softswitch.results.descriptions import client_word, kind_in_words
+from softswitch.results.folder import CHECKPOINTS, differing_settings, find_runs, open_run, read_frontier, run_named
+from softswitch.results.report import write_report
+from softswitch.results.report.client_states import standings
+from softswitch.results.report.client_table import client_table
+from softswitch.results.report.page import _beside, _comparison, _groups, of_any_use
+from softswitch.results.report.verdict import verdict
 from softswitch.results.result import Result
-from softswitch.runs.bounded_in_words import client_word, kind_in_words
-from softswitch.runs.checkpoints import Checkpoints
-from softswitch.runs.folder import CHECKPOINTS, find_runs, open_run
-from softswitch.runs.frontier_files import read_frontier
-from softswitch.runs.newest import run_named
-from softswitch.runs.report import write_report
-from softswitch.runs.report.client_states import standings
-from softswitch.runs.report.client_table import client_table
-from softswitch.runs.report.page import _beside, _comparison, _groups, of_any_use
-from softswitch.runs.report.verdict import verdict
-from softswitch.runs.run_shapes import check_about
-from softswitch.runs.setting_differences import differing_settings
+from softswitch.results.run_schema import check_about
 from softswitch.support.arrays import fingerprint
 from softswitch.tables import training
 from softswitch.tables.model import load as load_model

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from small_run import rename_clients, small_run, table
 from softswitch.cli import app
-from softswitch.results.along_bounds.cost_of_bounds import Frontier
-from softswitch.results.along_bounds.frontier_point import BoundOutcome, FrontierPoint, SmallestConstraint
-from softswitch.runs.folder import CLIENTS, Run, _clients_bytes
-from softswitch.runs.report import write_report
+from softswitch.results.folder import CLIENTS, Run, _clients_bytes
+from softswitch.results.frontier import Frontier
+from softswitch.results.frontier_point import BoundOutcome, FrontierPoint, SmallestConstraint
+from softswitch.results.report import write_report
 from softswitch.tables.cells import tidy
 from softswitch.tables.table import read_table, write_table
 

@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from playwright.sync_api import sync_playwright
 
-from softswitch.runs.folder import Run, open_run
-from softswitch.runs.report import write_report
-from softswitch.runs.report.client_states import standings
-from softswitch.runs.report.verdict import MARKS, verdict
+from softswitch.results.folder import Run, open_run
+from softswitch.results.report import write_report
+from softswitch.results.report.client_states import standings
+from softswitch.results.report.verdict import MARKS, verdict
 from softswitch.support.text import number
 from softswitch.tables import training
 

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import softswitch as ss
 from problems import client_data, least_squares, regression, softplus_level
-from softswitch.runs.watching import Chunk
+from softswitch.results.callbacks import Chunk
 from softswitch.trackers import CSVTracker, MLflowTracker, PrometheusTracker, TensorBoardTracker
 
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.05, tolerance=0.1)

@@ -8,9 +8,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from softswitch.support.capped_files import MOST_BYTES, cap, read_json, read_toml, read_words
-from softswitch.support.json_shapes import ANYTHING, Each, check_shape
-from softswitch.support.packed_arrays import read_npz
+from softswitch.support.files import MOST_BYTES, cap, read_json, read_npz, read_toml, read_words
+from softswitch.support.json_schema import ANYTHING, Each, check_shape
 from softswitch.support.text import byte_size
 
 

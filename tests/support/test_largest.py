@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from softswitch.support.largest import largest
+from softswitch.support.arrays import largest
 
 
 @pytest.mark.parametrize(("n", "many"), [(1, 1), (7, 7), (100, 1), (1000, 9), (1001, 62), (4096, 64), (5000, 400)])

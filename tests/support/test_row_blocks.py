@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.support.compiling.row_blocks import ProgramSteps, by_blocks, bytes_computed, do, parted
+from softswitch.support.row_blocks import ProgramSteps, by_blocks, bytes_computed, do, parted
 
 ROWS, WIDTH = 103, 6
 GENERATOR = np.random.default_rng(0)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.clients.oracle import Judged
+from softswitch.methods.trimming import worst_but
+from softswitch.oracles.base import Judged
 from softswitch.results.lower_bound import LowerBound
-from softswitch.support.set_aside import worst_but
 
 DEMAND = np.zeros((7, 2), np.float32)
 DEMAND[0, 0] = DEMAND[1, 1] = 0.5  # the worst-off client of each constraint

@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given
 
-from softswitch.support.spreadsheet_text import defused, defused_row, restored
+from softswitch.support.text import defused, defused_row, restored
 
 BEGINS = ["=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠"]  # OWASP's list
 LIKELY = st.lists(st.sampled_from(["'", *BEGINS, "a", "1", ".", "e", " ", "%"]), max_size=8).map("".join)

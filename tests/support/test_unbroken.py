@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from softswitch.support.unbroken import unbroken
+from softswitch.support.processes import unbroken
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 from test_training import hospital_table, invoke
 
 import softswitch as ss
-from softswitch.runs.folder import find_runs
+from softswitch.results.folder import find_runs
 from softswitch.tables import training
 
 SETTINGS = """
@@ -97,7 +97,7 @@ def test_predict_refuses_unless_it_is_told_to_go_on(refused, home, tmp_path):
 
 
 def test_the_report_says_it(certified, refused):
-    from softswitch.runs.report.verdict import verdict
+    from softswitch.results.report.verdict import verdict
 
     assert verdict(certified[0])[:2] == ("good", "Certified")
     short = verdict(refused[0])

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 import softswitch as ss
 from softswitch.cli import app
 from softswitch.tables import training
-from softswitch.tables.bounds_of_table import frontier_by
-from softswitch.tables.label_meaning import Amount, SeveralClasses, TwoClasses
-from softswitch.tables.ready import make_ready
+from softswitch.tables.frontier import frontier_by
+from softswitch.tables.labels import Amount, SeveralClasses, TwoClasses
+from softswitch.tables.preparation import make_ready
 from softswitch.tables.settings import config_from, read_config
 
 ROWS = 600

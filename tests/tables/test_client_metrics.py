@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from softswitch.clients.client_data import ClientData
-from softswitch.tables import client_metrics as metrics
+from softswitch.data.client_data import ClientData
+from softswitch.tables import metrics
 
 
 def test_rates_of_two_classes():

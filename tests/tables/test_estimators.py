@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
 import softswitch as ss
-from softswitch.engines.choosing.completing import default_alpha
+from softswitch.engine.defaults import default_alpha
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 WEIGHTS = "equal to the precision of training, not bit for bit: other numbers of rows are trained by other batches"

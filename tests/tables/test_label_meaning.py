@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from softswitch.tables.label_meaning import (
+from softswitch.tables.labels import (
     Amount,
     SeveralClasses,
     TwoClasses,

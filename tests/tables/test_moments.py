@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 
-from softswitch.tables.encoding import Encoding
-from softswitch.tables.features import column_kind
-from softswitch.tables.moments import has_doubtful_order, moments_of, order_of, tells_moments
+from softswitch.tables.cells import has_doubtful_order, moments_of, order_of, tells_moments
+from softswitch.tables.features import Encoding, column_kind
 
 FORMATS = (
     "%Y-%m-%d",

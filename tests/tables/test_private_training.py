@@ -13,11 +13,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import softswitch as ss
-from softswitch.cli import app, on_tables
-from softswitch.runs.folder import open_run
+from softswitch.cli import app
+from softswitch.cli import train as on_tables
+from softswitch.results.folder import open_run
 from softswitch.tables import training
-from softswitch.tables.noise_key import noise_key
-from softswitch.tables.ready import make_ready
+from softswitch.tables.preparation import make_ready
+from softswitch.tables.private import noise_key
 from softswitch.tables.settings import config_from, read_config, write_config
 
 SETTINGS = """
@@ -151,7 +152,7 @@ def test_a_private_run_goes_on_and_is_certified_once(home, trained, monkeypatch)
 
     Its noise is drawn by a secret beside the seed, which stands in the settings; it is gone when the run is over.
     """
-    monkeypatch.setattr("softswitch.engines.compiled.CHUNK_ROUNDS", 5)
+    monkeypatch.setattr("softswitch.engine.compiled.CHUNK_ROUNDS", 5)
     monkeypatch.setattr("os.urandom", lambda many: b"\x07" * many)
 
     def train(*callbacks):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from softswitch.tables.cells import EMPTY, as_numbers, tidy
-from softswitch.tables.encoding import Encoding
+from softswitch.tables.features import Encoding
 from softswitch.tables.table import marks_in, read_table, written_form
 
 TABLE = pd.DataFrame(

@@ -5,9 +5,10 @@ import tomllib
 import optax
 import pytest
 
-from softswitch.method.memory import Memory
-from softswitch.method.rules import HardSGM, SoftmaxSGM
-from softswitch.tables.rule_choice import memory_by, rule_by
+from softswitch.methods.hard_sgm import HardSGM
+from softswitch.methods.memory import Memory
+from softswitch.methods.softmax_sgm import SoftmaxSGM
+from softswitch.tables.preparation import memory_by, rule_by
 from softswitch.tables.settings import (
     METHODS,
     Config,

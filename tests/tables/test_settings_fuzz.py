@@ -12,10 +12,9 @@ from hypothesis import given
 from fuzzing import HOSTILE, broken_bytes, broken_json, cases, only_clear_errors
 from small_run import SETTINGS, table
 from softswitch.support import checks
-from softswitch.support.complaints import all_at_once
+from softswitch.support.checks import all_at_once
 from softswitch.tables import training
-from softswitch.tables.ready import make_ready
-from softswitch.tables.rule_choice import memory_by, rule_by
+from softswitch.tables.preparation import make_ready, memory_by, rule_by
 from softswitch.tables.settings import SECTIONS, TASKS, Config, config_from, read_config, write_config
 
 WHOLE = write_config(config_from(tomllib.loads(SETTINGS)))

@@ -4,17 +4,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from softswitch.tables.looking.leaks import says_again, tells_label
-from softswitch.tables.looking.proposal import (
+from softswitch.tables.inspection import look_at, odd_cells, parts_of_name, what_label_is
+from softswitch.tables.proposal import (
     client_candidates,
     label_candidates,
     positive_class,
     reasons_to_ignore,
     remarks,
+    says_again,
     surely,
+    tells_label,
     value_named,
 )
-from softswitch.tables.looking.survey import look_at, odd_cells, parts_of_name, what_label_is
 
 ROWS = 400
 DRAWS = np.random.default_rng(0)

@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from softswitch.tables.encoding import Encoding
-from softswitch.tables.features import Levels, Numeric
+from softswitch.tables.features import Encoding, Levels, Numeric
 from softswitch.tables.table import column, is_value
 
 TABLE = pd.DataFrame(

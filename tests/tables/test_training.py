@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 
 import softswitch as ss
 from softswitch.cli import app
-from softswitch.runs.folder import find_runs, open_run
-from softswitch.runs.report.page import write_report
+from softswitch.results.folder import find_runs, open_run
+from softswitch.results.report.page import write_report
 from softswitch.tables import training
-from softswitch.tables.kinds import problem_of_kind
+from softswitch.tables.constraints import problem_of_kind
 from softswitch.tables.settings import config_from, write_config
 
 
@@ -414,7 +414,7 @@ def test_init_writes_what_train_reads(home, tmp_path):
 def test_own_functions_and_a_network(home, tmp_path):
     """Fewer false alarms than a half, in one's own words; a hidden layer."""
     (tmp_path / "mine.py").write_text(
-        "from softswitch.tasks.networks import false_alarms, misses\n"
+        "from softswitch.problem.networks import false_alarms, misses\n"
         "def small(params, batch):\n    return misses(params, batch)\n"
         "def bounded(params, batch):\n    return false_alarms(params, batch) - 0.1\n"
     )
@@ -435,7 +435,7 @@ def test_a_folder_that_names_python_functions_is_resumed_only_if_trusted(home, t
     (tmp_path / "theirs.py").write_text(
         "import pathlib\n"
         f"pathlib.Path({str(ran)!r}).touch()\n"
-        "from softswitch.tasks.networks import false_alarms as small, misses as bounded\n"
+        "from softswitch.problem.networks import false_alarms as small, misses as bounded\n"
     )
     text = SETTINGS.replace('"cases.csv"', f'"{home / "cases.csv"}"').replace("rounds = 600", "rounds = 50")
     own = '[task]\nkind = "own"\nobjective = "theirs:small"\nconstraint = "theirs:bounded"'

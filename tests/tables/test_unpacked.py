@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from softswitch.support.capped_files import MOST_BYTES
-from softswitch.tables import unpacked
+from softswitch.support.files import MOST_BYTES
+from softswitch.tables import text_file as unpacked
 from softswitch.tables.table import read_table
-from softswitch.tables.unpacked import open_bytes
+from softswitch.tables.text_file import open_bytes
 
 TEXT = b"a,b\n" + b"1,x\n" * 50_000
 

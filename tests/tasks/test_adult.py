@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.tasks import adult as census
-from softswitch.tasks.fair_classification import accuracy_and_gap, adult, probability, scores
-from softswitch.tasks.group_metrics import by_group
-from softswitch.tasks.networks import count
+from softswitch.problem.networks import count
+from softswitch.tables.metrics import by_group
+from softswitch_experiments.tasks import adult as census
+from softswitch_experiments.tasks.fair_classification import accuracy_and_gap, adult, probability, scores
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ import pytest
 from scipy.optimize import linprog, minimize
 
 import softswitch as ss
-from softswitch.tables.kinds import Loss, problem_of_kind
-from softswitch.tables.label_meaning import Amount
-from softswitch.tasks.amounts import Unit, bounded, loss, mean_error, uncovered
+from softswitch.problem.regression import Unit, bounded, loss, mean_error, uncovered
+from softswitch.tables.constraints import Loss, problem_of_kind
+from softswitch.tables.labels import Amount
 
 PARAMS = [{"w": jnp.array([[2.0]]), "b": jnp.array([1.0])}]
 X, Y = jnp.array([[0.0], [1.0], [2.0], [-1.0]]), jnp.array([0.0, 3.5, 5.0, 1.0])

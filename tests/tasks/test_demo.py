@@ -7,7 +7,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from softswitch.cli import app
-from softswitch.tasks import demo
+from softswitch_experiments.tasks import demo
 
 
 def test_demo_shows_the_point(tmp_path):

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import softswitch as ss
-from softswitch.tasks import fairness
-from softswitch.tasks.fair_classification import network, objective, probability
+from softswitch.problem import fairness
+from softswitch_experiments.tasks.fair_classification import network, objective, probability
 
 
 def given_probability(params, batch):

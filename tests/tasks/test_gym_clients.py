@@ -9,11 +9,10 @@ import pytest
 import torch
 
 import softswitch as ss
-from softswitch.tasks.gym_clients import Categorical, Gaussian, NumpyNetwork, environment_clients, pendulums
-from softswitch.tasks.gym_clients.estimates import advantage_estimates, to_go
-from softswitch.tasks.gym_clients.torch_network import TorchNetwork
-from softswitch.tasks.gym_clients.trust_region_step import Taken, better_weights
-from softswitch.tasks.gym_clients.vector_play import play, side_by_side
+from softswitch.oracles.gym import Categorical, Gaussian, NumpyNetwork, environment_clients, pendulums
+from softswitch.oracles.gym.episodes import play, side_by_side
+from softswitch.oracles.gym.torch_network import TorchNetwork
+from softswitch.oracles.gym.trpo import Taken, advantage_estimates, better_weights, to_go
 
 torch.set_num_threads(1)
 SMALL = NumpyNetwork((5, 4))

@@ -7,10 +7,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import softswitch as ss
-from softswitch.tables.kinds import problem_of_kind
-from softswitch.tables.label_meaning import SeveralClasses
-from softswitch.tasks.many_classes import class_cross_entropy, class_error_rate, class_miss_rates, decided_class
-from softswitch.tasks.networks import outputs
+from softswitch.problem.multiclass import class_cross_entropy, class_error_rate, class_miss_rates, decided_class
+from softswitch.problem.networks import outputs
+from softswitch.tables.constraints import problem_of_kind
+from softswitch.tables.labels import SeveralClasses
 
 PARAMS = [{"w": jnp.array([[1.0, 0.0, -1.0]]), "b": jnp.array([0.0, 0.5, 0.0])}]
 BATCH = {

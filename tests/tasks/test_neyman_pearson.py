@@ -5,7 +5,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 import softswitch as ss
-from softswitch.tasks.neyman_pearson import breast_cancer
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 
 def test_data_as_described():

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.problem.means import share_over
-from softswitch.tables.kinds import problem_of_kind
+from softswitch.problem import rates
+from softswitch.problem.losses import share_over
+from softswitch.tables.constraints import problem_of_kind
 from softswitch.tables.settings import RATES
-from softswitch.tasks import rates
 
 
 def given_scores(params, batch):

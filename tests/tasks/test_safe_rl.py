@@ -12,16 +12,16 @@ from typer.testing import CliRunner
 
 import softswitch as ss
 from softswitch.cli import app
-from softswitch.paper import alpha_scale
-from softswitch.paper.safe_rl import safe_rl_comparison
-from softswitch.paper.safe_rl.safe_rl_comparison import Paired
-from softswitch.paper.safe_rl.safe_rl_study import PRIMARY
-from softswitch.tasks.safe_rl import cartpole, policy_file, policy_training
-from softswitch.tasks.safe_rl.advantages import advantages
-from softswitch.tasks.safe_rl.cartpole import PLANETS
-from softswitch.tasks.safe_rl.episodes import Luck, play
-from softswitch.tasks.safe_rl.policy import first_policy
-from softswitch.tasks.safe_rl.trpo import TrustRegion, improve
+from softswitch_experiments.paper import alpha_scale
+from softswitch_experiments.paper.safe_rl import safe_rl_comparison
+from softswitch_experiments.paper.safe_rl.safe_rl_comparison import Paired
+from softswitch_experiments.paper.safe_rl.safe_rl_study import PRIMARY
+from softswitch_experiments.tasks.safe_rl import cartpole, policy_file, policy_training
+from softswitch_experiments.tasks.safe_rl.advantages import advantages
+from softswitch_experiments.tasks.safe_rl.cartpole import PLANETS
+from softswitch_experiments.tasks.safe_rl.episodes import Luck, play
+from softswitch_experiments.tasks.safe_rl.policy import first_policy
+from softswitch_experiments.tasks.safe_rl.trpo import TrustRegion, improve
 
 SMALL = {
     "planets": ("earth", "mars", "jupiter"),
@@ -218,7 +218,7 @@ def test_settings_of_the_wrong_kind():
 
 def test_a_federation_of_nonsense():
     carts = cartpole(**SMALL)
-    with pytest.raises(TypeError, match=r"oracle must be a subclass of softswitch.clients.oracle.Oracle"):
+    with pytest.raises(TypeError, match=r"oracle must be a subclass of softswitch.oracles.base.Oracle"):
         ss.Federation(object(), carts.start, carts.names)
     for names in (("one",), tuple("abcd")):
         with pytest.raises(ValueError, match=f"names must have one label for each of 3 clients, but has {len(names)}"):

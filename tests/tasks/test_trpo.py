@@ -7,12 +7,12 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import softswitch as ss
-from softswitch.tasks.safe_rl import advantages as gae
-from softswitch.tasks.safe_rl import cartpole, trpo
-from softswitch.tasks.safe_rl.cartpole import PLANETS
-from softswitch.tasks.safe_rl.episodes import Luck, luck, play, totals
-from softswitch.tasks.safe_rl.policy import Jacobian, first_policy, logit
-from softswitch.tasks.safe_rl.trpo import (
+from softswitch_experiments.tasks.safe_rl import advantages as gae
+from softswitch_experiments.tasks.safe_rl import cartpole, trpo
+from softswitch_experiments.tasks.safe_rl.cartpole import PLANETS
+from softswitch_experiments.tasks.safe_rl.episodes import Luck, luck, play, totals
+from softswitch_experiments.tasks.safe_rl.policy import Jacobian, first_policy, logit
+from softswitch_experiments.tasks.safe_rl.trpo import (
     Steps,
     TrustRegion,
     conjugate_gradient,

@@ -15,7 +15,7 @@ import numpy as np
 import softswitch as ss
 from jax_models import labels, losses
 from serve import Arrays, Clock, Watch, Work, serve, versions
-from softswitch.engines import compiled
+from softswitch.engine import compiled
 
 NO_BOUND = 1e30
 

@@ -9,7 +9,7 @@ import numpy as np
 import softswitch as ss
 from benchmarks.tables.cases import CASES, Case
 from models_noted import CaseFile, Trace, solve
-from softswitch.tables.kinds import problem_of_kind
+from softswitch.tables.constraints import problem_of_kind
 
 
 def vector(params: Any) -> np.ndarray:

@@ -8,16 +8,16 @@ import typer
 
 # A command imports what it works with in its body, not above: to print a help text, and to complete a word, JAX,
 # pandas and matplotlib are not needed, and they take seconds.
-from softswitch.cli.on_bench import bench
-from softswitch.cli.on_bounds import frontier
-from softswitch.cli.on_carts import play
-from softswitch.cli.on_init import init
-from softswitch.cli.on_paper import demo, paper
-from softswitch.cli.on_plan import plan
-from softswitch.cli.on_runs import compare, report, runs
-from softswitch.cli.on_tables import predict, resume, train
-from softswitch.cli.refusing import ErrorFirst
-from softswitch.support.compiling.kept_programs import keep_programs
+from softswitch.cli.bench import bench
+from softswitch.cli.errors import ErrorFirst
+from softswitch.cli.frontier import frontier
+from softswitch.cli.init import init
+from softswitch.cli.paper import demo, paper
+from softswitch.cli.plan import plan
+from softswitch.cli.play import play
+from softswitch.cli.runs import compare, report, runs
+from softswitch.cli.train import predict, resume, train
+from softswitch.support.compilation_cache import keep_programs
 
 app = typer.Typer(
     cls=ErrorFirst,

@@ -1,1 +1,1 @@
-"""What a user states: objective, constraint, start, domain."""
+"""The problem: objective, constraint, start, domain, and ready-made losses and constraints."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from softswitch.problem.parameters import Batch, Params
-from softswitch.problem.randomness import call, takes_key
+from softswitch.problem.random_keys import call, takes_key
 from softswitch.support import checks
 
 

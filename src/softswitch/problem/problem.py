@@ -13,7 +13,7 @@ from jax.interpreters import partial_eval
 from softswitch.problem.domains import Domain, check_domain
 from softswitch.problem.parameters import WEIGHT, Batch, Params, checked_start
 from softswitch.problem.pooled import PooledConstraint
-from softswitch.problem.randomness import call, takes_key
+from softswitch.problem.random_keys import call, takes_key
 from softswitch.problem.ranges import Range, checked_range, checked_ranges
 from softswitch.support import checks
 
@@ -35,7 +35,7 @@ class Problem:
             where the constraint is to fall, in place of it. For a constraint that moves in jumps, such as a rate of
             wrong decisions, whose gradient is 0 almost everywhere: a smooth function that falls where the rate falls.
             Everything else reads the constraint itself: the switch, weights, reports, judging, certificates. See
-            ``softswitch.tasks.rates`` for ready ones, and ``share_over`` to write your own.
+            ``softswitch.problem.rates`` for ready ones, and ``share_over`` to write your own.
         objective_range: (low, high) if f on a single row lies between them, {low, high} if it is one of the two; None
             if that is not said. For certificates only: it makes promises of their limits.
         constraint_range: likewise of g; one for all constraints, or one each. Of a gap between groups (see

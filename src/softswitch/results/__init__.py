@@ -1,1 +1,1 @@
-"""What comes back: history, status, answer, diagnosis, certificate."""
+"""Results: history, status, diagnostics, certificates, run folders, trackers and reports."""

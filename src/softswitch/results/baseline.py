@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.clients.oracle import Judged
-from softswitch.method.rules import Rule
+from softswitch.methods.base import Rule
+from softswitch.methods.trimming import mean_within, worst_but
+from softswitch.oracles.base import Judged
 from softswitch.problem.parameters import Params
-from softswitch.results.findings.finding import Finding
-from softswitch.support.set_aside import mean_within, worst_but
+from softswitch.results.diagnostic import Finding
 from softswitch.support.text import in_words, number
 
 START = "the start"

@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from softswitch.clients.evaluation import Overview
+from softswitch.methods.compressors import in_one
+from softswitch.oracles.evaluation import Overview
 from softswitch.results.record import Record, join
-from softswitch.support.bit_packing import in_one
 
 
 class CountsRows(Protocol):
-    """What tells the cost of a round; see ``softswitch.clients.oracle.Oracle``."""
+    """What tells the cost of a round; see ``softswitch.oracles.base.Oracle``."""
 
     def cost(self, rows_held: Any) -> tuple[Any, Any]:
         """How many rows a round evaluates values on, and how many it evaluates gradients on."""

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from softswitch.clients.evaluation import Overview
+from softswitch.oracles.evaluation import Overview
 
 
 class RecordedClients(NamedTuple):

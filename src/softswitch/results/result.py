@@ -11,22 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import load_file
 
-from softswitch.clients.oracle import Judged
-from softswitch.clients.private.privacy_account import PrivacyAccount
-from softswitch.method.describing import describe_rule, rule_described, same_rule
-from softswitch.method.round import State, start
-from softswitch.method.rules import Rule
+from softswitch.methods.base import Rule
+from softswitch.methods.round import State, start
+from softswitch.methods.trimming import worst_but
+from softswitch.oracles.base import Judged
+from softswitch.privacy.account import PrivacyAccount
 from softswitch.problem.parameters import Params
 from softswitch.results import saving
 from softswitch.results.baseline import CONSTANT, FOR_THE_WORST, Baseline, named_baseline, side_by_side
-from softswitch.results.findings.finding import Finding
-from softswitch.results.findings.improvement import quality
+from softswitch.results.convergence import quality
+from softswitch.results.diagnostic import Finding
 from softswitch.results.history import History
 from softswitch.results.lower_bound import LowerBound
-from softswitch.results.one_cycle import Cycle
+from softswitch.results.restart import Cycle
+from softswitch.results.saving import describe_rule, rule_described, same_rule
 from softswitch.results.status import Status, StatusCode, status_of_model
-from softswitch.support.capped_files import TENSORS, check_size, or_damaged
-from softswitch.support.set_aside import worst_but
+from softswitch.support.files import TENSORS, check_size, or_damaged
 from softswitch.support.text import in_words, number
 
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.clients.oracle import Judged
-from softswitch.method.rules import Rule
-from softswitch.results.answer import smallest_criterion
-from softswitch.results.ending import Ending
-from softswitch.support.set_aside import worst_but
+from softswitch.methods.base import Rule
+from softswitch.methods.trimming import worst_but
+from softswitch.oracles.base import Judged
+from softswitch.results.answer import Ending, smallest_criterion
 from softswitch.support.text import in_words
 
 EARLIER = {"converged-feasible": "feasible"}

@@ -1,1 +1,1 @@
-"""Tools that know nothing of the problem: checks, text, figures, lazy import, traced settings, files."""
+"""Utilities that know nothing about the problem: argument checks, files, text, tracing, plotting."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int
 
 BLOCK_BYTES = 1 << 26
 """So much of an array is brought to the host at a time, where it lies elsewhere."""
@@ -135,3 +137,50 @@ def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     raw = np.zeros(size + _ALIGNMENT, dtype=np.uint8)
     first = -raw.ctypes.data % _ALIGNMENT
     return raw[first : first + size].view(dtype).reshape(shape)
+
+
+Tree = TypeVar("Tree")
+
+
+def some(tree: Tree, clients: Any) -> Tree:
+    """What it holds of some clients, by their indices."""
+    found: Tree = jax.tree.map(lambda every: every if every.ndim == 0 else every[clients], tree)
+    return found
+
+
+def with_more(tree: Tree, more: Tree) -> Tree:
+    """The same with further clients after those that it has; single numbers stay."""
+    found: Tree = jax.tree.map(lambda old, new: old if old.ndim == 0 else jnp.concatenate([old, new]), tree, more)
+    return found
+
+
+def weighted_sum(tree: Tree, weights: jax.Array) -> Tree:
+    """Σ_i r_i x_i over the clients."""
+    found: Tree = jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1), tree)
+    return found
+
+
+def beside(values: jax.Array, leaf: jax.Array) -> jax.Array:
+    """One value a client, in a shape that goes with an array of theirs."""
+    return values.reshape(-1, *[1] * (leaf.ndim - 1))
+
+
+NARROWEST = 4
+"""Blocks of fewer numbers are not worth the second search."""
+
+
+def largest(values: Float[Array, " n"], many: int) -> Int[Array, " many"]:
+    """The places of the ``many`` largest, in falling order; of equals the first: exactly ``lax.top_k``'s, and sooner.
+
+    Only the ``many`` blocks with the largest maxima are searched. A number elsewhere has at least that many before it:
+    each of these maxima is larger, or as large and stands earlier.
+    """
+    n = values.shape[0]
+    width = math.isqrt(n // max(1, many))  # both searches are then among √(n·many) numbers
+    if width < NARROWEST:
+        return lax.top_k(values, many)[1].astype(jnp.int32)
+    blocks = -(-n // width)
+    split = jnp.pad(values, (0, blocks * width - n), constant_values=-jnp.inf).reshape(blocks, width)
+    which = jnp.sort(lax.top_k(split.max(axis=1), many)[1])
+    place = lax.top_k(split[which].reshape(-1), many)[1]
+    return (which[place // width] * width + place % width).astype(jnp.int32)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -98,3 +99,22 @@ def function(name: str, value: Any, signature: str) -> None:
     """Raise unless ``value`` can be called; ``signature`` tells how it will be."""
     if not callable(value):
         raise TypeError(f"{name} must be a function {signature}, but is {value!r}")
+
+
+def all_at_once(*works: Callable[[], Any]) -> tuple[Any, ...]:
+    """What each of these gives; or, where some refuse, all that they say in one error, one line each."""
+    found, said = [], []
+    for work in works:
+        try:
+            found.append(work())
+        except ValueError as error:
+            said += [line for line in str(error).splitlines() if line not in said]
+    if said:
+        raise ValueError("\n".join(said))
+    return tuple(found)
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str | None:
+    """Which of the known names is most likely meant by one that is none of them; None where none is near."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return near[0] if near else None

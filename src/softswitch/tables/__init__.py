@@ -1,1 +1,1 @@
-"""From a file of columns to a model: settings, encoding, training, estimators."""
+"""From a table file to a trained model: reading, inspection, training and estimators."""

@@ -13,15 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from softswitch.runs.folder import ENCODING, PARAMS, Run, open_run
+from softswitch.problem.networks import Network, outputs
+from softswitch.results.folder import ENCODING, PARAMS, Run, open_run
 from softswitch.support.arrays import shaped
-from softswitch.support.capped_files import or_damaged, read_json
-from softswitch.support.files import write_json
-from softswitch.support.json_shapes import check_shape
-from softswitch.tables.encoding import Encoding
-from softswitch.tables.kinds import first_network
-from softswitch.tables.label_meaning import Label, label_from_dict
-from softswitch.tasks.networks import Network, outputs
+from softswitch.support.files import or_damaged, read_json, write_json
+from softswitch.support.json_schema import check_shape
+from softswitch.tables.constraints import first_network
+from softswitch.tables.features import Encoding
+from softswitch.tables.labels import Label, label_from_dict
 
 VALUE = (str, bool, float, None)
 ENCODING_SHAPE = {

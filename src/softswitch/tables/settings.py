@@ -9,10 +9,10 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from softswitch.clients.private.record_privacy import SAMPLING
-from softswitch.problem.words import ALPHA_SCALES, ANSWERS, CRITERIA, LOSSES
-from softswitch.support.capped_files import read_toml
-from softswitch.support.complaints import did_you_mean
+from softswitch.privacy.settings import SAMPLING
+from softswitch.problem.choices import ALPHA_SCALES, ANSWERS, CRITERIA, LOSSES
+from softswitch.support.checks import did_you_mean
+from softswitch.support.files import read_toml
 
 RATES = ("miss-rate", "false-alarm-rate", "error-rate", "class-miss-rate", "decision-parity", "decision-opportunity")
 """Kinds whose constraint is a rate of decisions, or a gap between two of them."""

@@ -11,10 +11,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from softswitch.support.spreadsheet_text import defused, restored
+from softswitch.support.text import defused, restored
 from softswitch.tables.cells import EMPTY, is_text, tidy
-from softswitch.tables.text_file import PACKED, UNPACKING, TextForm, first_rows, form_of
-from softswitch.tables.unpacked import check_parquet, check_workbook, open_bytes
+from softswitch.tables.text_file import (
+    PACKED,
+    UNPACKING,
+    TextForm,
+    check_parquet,
+    check_workbook,
+    first_rows,
+    form_of,
+    open_bytes,
+)
 
 TEXT = (".csv", ".tsv", ".tab", ".txt")
 PARQUET = (".parquet", ".pq")

@@ -13,24 +13,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from softswitch.clients.client_data import ClientData
-from softswitch.clients.private.record_privacy import RecordPrivacy
-from softswitch.clients.taking_part import TakingPart
-from softswitch.engines.certified import Certified, solve_certified
-from softswitch.engines.choosing.completing import completed
-from softswitch.engines.private.private_runs import refuse_private, solve_privately
-from softswitch.engines.request import request
-from softswitch.engines.solve import solve
-from softswitch.engines.unconstrained import add_baselines
-from softswitch.guarantees.unseen_rows.certify import certify
-from softswitch.method.rules import Rule
-from softswitch.results.certificate import Certificate
-from softswitch.results.promised import ending, is_answer
-from softswitch.results.result import Result
-from softswitch.results.status import StatusCode
-from softswitch.runs.bounded_in_words import bounded_in_words
-from softswitch.runs.checkpoints import Checkpoints
-from softswitch.runs.folder import (
+from softswitch.certification.certify import certify
+from softswitch.data.client_data import ClientData
+from softswitch.engine.baselines import add_baselines
+from softswitch.engine.certified import Certified, solve_certified
+from softswitch.engine.defaults import completed
+from softswitch.engine.private import refuse_private, solve_privately
+from softswitch.engine.request import request
+from softswitch.engine.solve import solve
+from softswitch.methods.base import Rule
+from softswitch.oracles.federation import TakingPart
+from softswitch.privacy.settings import RecordPrivacy
+from softswitch.results.callbacks import Callback, checked_callbacks
+from softswitch.results.certificate import Certificate, ending, is_answer
+from softswitch.results.checkpoints import Checkpoints
+from softswitch.results.descriptions import bounded_in_words
+from softswitch.results.folder import (
     ABOUT,
     CHECKPOINTS,
     CONFIG,
@@ -42,20 +40,25 @@ from softswitch.runs.folder import (
     versions,
     write_result,
 )
-from softswitch.runs.watching import Callback, checked_callbacks
+from softswitch.results.result import Result
+from softswitch.results.status import StatusCode
 from softswitch.support import checks
-from softswitch.support.complaints import all_at_once
+from softswitch.support.checks import all_at_once
 from softswitch.support.files import write_atomically, write_json
-from softswitch.tables.client_metrics import client_columns
-from softswitch.tables.kinds import GROUPED, check_regret
-from softswitch.tables.label_meaning import Label, SeveralClasses
+from softswitch.tables.constraints import GROUPED, check_regret
+from softswitch.tables.labels import Label, SeveralClasses
+from softswitch.tables.metrics import by_group, client_columns
 from softswitch.tables.model import write_encoding
-from softswitch.tables.noise_key import NOISE_KEY, forget_noise_key, noise_key
-from softswitch.tables.private_tables import NOT_TOLD, certificate_privacy, training_privacy
-from softswitch.tables.ready import CERTIFIED, ReadyTable, make_ready
-from softswitch.tables.rule_choice import memory_by, rule_by
+from softswitch.tables.preparation import CERTIFIED, ReadyTable, make_ready, memory_by, rule_by
+from softswitch.tables.private import (
+    NOISE_KEY,
+    NOT_TOLD,
+    certificate_privacy,
+    forget_noise_key,
+    noise_key,
+    training_privacy,
+)
 from softswitch.tables.settings import ALL, Config, given, read_config, write_config
-from softswitch.tasks.group_metrics import by_group
 
 KEPT = ("started", "settings", "base", "data", "command")
 """What a resumed run keeps of what it is about."""

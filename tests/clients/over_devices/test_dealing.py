@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softswitch.clients.over_devices.dealing import deal
-from softswitch.clients.over_devices.own_draws import can_count, words_at
+from softswitch.oracles.shard import can_count, words_at
+from softswitch.oracles.sharding import deal
 
 
 @st.composite

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.clients.losses import Losses
-from softswitch.clients.private.mixing import row_mix
-from softswitch.clients.private.private_draws import capacity_for, each_by_itself, so_many
-from softswitch.clients.private.row_sums import summed_gradients, summed_values
-from softswitch.method.messages import LocalLoss
-from softswitch.tasks.neyman_pearson import constraint, objective
+from softswitch.methods.messages import LocalLoss
+from softswitch.oracles.losses import Losses
+from softswitch.privacy.clipping import row_mix
+from softswitch.privacy.draws import capacity_for, each_by_itself, so_many
+from softswitch.privacy.jax_clipping import summed_gradients, summed_values
+from softswitch_experiments.tasks.neyman_pearson import constraint, objective
 
 CLIP, SLOPE = 1.5, 2.0
 LOSSES = Losses(objective, constraint)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.clients.streamed import row_order, row_reader
-from softswitch.clients.streamed.outline import Outline
+from softswitch.data import row_reader
+from softswitch.data import row_reader as row_order
+from softswitch.data.streamed_data import Outline
 
 
 def shuffled(seed=0, many=500):
@@ -90,7 +91,7 @@ def parquet_file(path, data, client, **options):
 
 
 def test_parquet_is_written_once_as_columns_sorted_by_client(tmp_path, monkeypatch):
-    from softswitch.clients.streamed import parquet_rows
+    from softswitch.data import parquet as parquet_rows
 
     monkeypatch.setattr(parquet_rows, "BATCH_ROWS", 64)
     data, client = shuffled()

@@ -6,8 +6,8 @@ import pickle
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from softswitch.engines.flower import wire
 from softswitch.flower import ClientPolicy, InProcessGrid, NumpyClient, client_app
+from softswitch.flower import messages as wire
 
 FEATURES = 3
 

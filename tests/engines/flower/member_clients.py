@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import quadratic, simulated, zeros
-from softswitch.engines.flower import exchange, remote, roster
+from softswitch.flower import exchange, remote, roster
 
 RULE = ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1)
 

@@ -17,15 +17,15 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FEATURES, quadratics, simulated, zeros
-from softswitch.engines.flower import wire
-from softswitch.engines.flower.flat_params import flat, unflat
-from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, mean_interval
+from softswitch.certification.intervals import ErrorLevels, mean_interval
+from softswitch.flower import messages as wire
+from softswitch.flower.parameters import flat, unflat
+from softswitch.methods import LocalLoss
+from softswitch.results.folder import find_runs, open_run
 from softswitch.results.history import Fate
-from softswitch.rules import LocalLoss
-from softswitch.runs.folder import find_runs, open_run
-from softswitch.runs.report import write_report
+from softswitch.results.report import write_report
 from softswitch.support.files import write_json
-from softswitch.tasks.neyman_pearson import breast_cancer
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.5, tolerance=0.2)
 
@@ -336,9 +336,7 @@ def test_directions_are_clipped_by_the_client_and_again_by_the_server(monkeypatc
         return np.linalg.norm(strategy.result.last["w"])
 
     assert 0.02 < course() <= 0.04 + 1e-6
-    monkeypatch.setattr(
-        "softswitch.engines.flower.client_app.clipped", lambda direction, limit: direction
-    )  # clients that do not
+    monkeypatch.setattr("softswitch.flower.client.clipped", lambda direction, limit: direction)  # clients that do not
     assert course() <= 0.04 + 1e-6
 
 

@@ -13,12 +13,12 @@ from torch.utils.data import DataLoader, TensorDataset
 import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FEATURES, FaultyGrid, centre, quadratic, quadratics, simulated, zeros
-from softswitch.clients.own_batches import LOCAL_WORK, batches_of
-from softswitch.engines.flower import wire
+from softswitch.flower import messages as wire
+from softswitch.methods import LocalLoss
+from softswitch.oracles.batch_sizes import LOCAL_WORK, batches_of
+from softswitch.results.folder import find_runs
 from softswitch.results.history import Fate
-from softswitch.rules import LocalLoss
-from softswitch.runs.folder import find_runs
-from softswitch.tasks.neyman_pearson import breast_cancer
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 RULE = ss.SoftmaxSGM(tolerance=0.1)
 MANY = 4

@@ -9,11 +9,11 @@ from torch.utils.data import TensorDataset
 import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FEATURES, FaultyGrid, quadratic, quadratics, simulated, zeros
-from softswitch.engines.flower import wire
-from softswitch.engines.flower.compressed import codes
+from softswitch.flower import codec as codes
+from softswitch.flower import messages as wire
+from softswitch.methods import Compression, Compressor, Quantised, TopK
 from softswitch.results.history import Fate
-from softswitch.rules import Compression, Compressor, Quantised, TopK
-from softswitch.tasks.neyman_pearson import breast_cancer
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 MANY = 4
 SETTINGS = {"alpha": 5.0, "step_size": 0.2, "tolerance": 0.1}

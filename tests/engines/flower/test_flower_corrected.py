@@ -11,13 +11,12 @@ import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FEATURES, FaultyGrid, quadratic, quadratics, simulated, zeros
 from problems import client_data, least_squares, regression, softplus_level
-from softswitch.engines.flower import wire
-from softswitch.engines.flower.at_client.iterate_before import BEFORE, EARLIER
-from softswitch.engines.flower.at_client.local import Task
-from softswitch.engines.flower.compressed.codes import digest
-from softswitch.method.forecasts import OF_LATE, SHARES
+from softswitch.flower import messages as wire
+from softswitch.flower.codec import digest
+from softswitch.flower.local_client import BEFORE, EARLIER, Task
+from softswitch.methods import Compression, TopK
+from softswitch.methods.drift_correction import OF_LATE, SHARES
 from softswitch.results.history import Fate
-from softswitch.rules import Compression, TopK
 
 pytestmark = pytest.mark.usefixtures("quiet")
 CORRECTED = ss.Memory(corrected=True)

@@ -15,8 +15,8 @@ import numpy as np
 import psutil
 import pytest
 
+from softswitch.results.folder import find_runs
 from softswitch.results.history import Fate
-from softswitch.runs.folder import find_runs
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "hospitals"
 sys.path.insert(0, str(EXAMPLE))

@@ -12,9 +12,9 @@ from flwr.app import Context, RecordDict
 import softswitch.flower as fl
 from flower_clients import FaultyGrid, W, quadratics
 from member_clients import RULE, grid_of, key, kinds, start
-from softswitch.engines.flower import wire
-from softswitch.runs.events import EVENTS, EventLog, events_by_kind, read_events
-from softswitch.runs.folder import find_runs
+from softswitch.flower import messages as wire
+from softswitch.results.events import EVENTS, EventLog, events_by_kind, read_events
+from softswitch.results.folder import find_runs
 from softswitch.support.files import write_json
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -65,7 +65,7 @@ def test_a_file_that_cannot_be_written_any_longer_ends_no_run(tmp_path, caplog):
 def test_nothing_that_was_told_is_lost_by_a_kill(tmp_path):
     file = tmp_path / "events.jsonl"
     code = (
-        "import os, signal\nfrom softswitch.runs.events import EventLog\n"
+        "import os, signal\nfrom softswitch.results.events import EventLog\n"
         f"log = EventLog({str(file)!r})\n"
         "for i in range(100):\n    log.tell('met', client=str(i))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -9,8 +9,8 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import BAD_DIRECTIONS, BAD_REPORTS, LOST, FaultyGrid, W, quadratic, quadratics, simulated, zeros
-from softswitch.engines.flower import wire
-from softswitch.engines.flower.members.told_intervals import checked_intervals
+from softswitch.flower import messages as wire
+from softswitch.flower.reported_intervals import checked_intervals
 from softswitch.results.history import Fate
 
 RULE = ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1)

@@ -10,8 +10,8 @@ import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FEATURES, quadratic, simulated, zeros
 from fuzzing import broken_bytes, cases
-from softswitch.engines.flower import wire
-from softswitch.engines.flower.members.introduction import own_version
+from softswitch.flower import messages as wire
+from softswitch.flower.membership import own_version
 from softswitch.results.history import Fate
 
 NODE, MANY = 101, 4

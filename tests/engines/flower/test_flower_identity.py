@@ -7,7 +7,7 @@ import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FaultyGrid, W, quadratic, quadratics, simulated
 from member_clients import Clock, grid_of, key, kinds, listed, start
-from softswitch.engines.flower import wire
+from softswitch.flower import messages as wire
 from softswitch.results.history import Fate
 
 pytestmark = pytest.mark.usefixtures("quiet")

@@ -11,10 +11,10 @@ import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FEATURES, W, constraint, objective, quadratic, simulated
 from member_clients import grid_of, key, kinds, start
-from softswitch.engines.flower import wire
-from softswitch.engines.flower.client_app import intervals_record
-from softswitch.engines.flower.members.told_intervals import IntervalLimits, checked_intervals
-from softswitch.guarantees.unseen_rows.intervals import ErrorLevels, gap_interval, mean_interval, resampled_interval
+from softswitch.certification.intervals import ErrorLevels, gap_interval, mean_interval, resampled_interval
+from softswitch.flower import messages as wire
+from softswitch.flower.client import intervals_record
+from softswitch.flower.reported_intervals import IntervalLimits, checked_intervals
 from softswitch.results.certificate import Interval, Method, Verdict
 from softswitch.results.history import Fate
 

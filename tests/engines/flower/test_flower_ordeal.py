@@ -9,9 +9,9 @@ from flwr.app import Message, MetricRecord, RecordDict
 import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FaultyGrid, simulated, zeros
-from softswitch.engines.flower import wire
+from softswitch.flower import messages as wire
+from softswitch.results.events import read_events
 from softswitch.results.history import Fate
-from softswitch.runs.events import read_events
 from test_flower_faults import IN_REPORT, IN_UPDATE
 from test_flower_liars import around, ring
 

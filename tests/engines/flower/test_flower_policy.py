@@ -15,13 +15,13 @@ import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FaultyGrid, quadratic, simulated, zeros
 from member_clients import start
-from softswitch.clients.own_batches import drawn
-from softswitch.engines.flower import wire
-from softswitch.engines.flower.flat_params import flat
-from softswitch.engines.flower.members import introduction
-from softswitch.method.messages import LocalLoss
+from softswitch.flower import membership as introduction
+from softswitch.flower import messages as wire
+from softswitch.flower.parameters import flat
+from softswitch.methods.messages import LocalLoss
+from softswitch.oracles.batch_sizes import drawn
 from softswitch.results.history import Fate
-from softswitch.tasks.neyman_pearson import neyman_pearson
+from softswitch_experiments.tasks.neyman_pearson import neyman_pearson
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -14,16 +14,16 @@ from torch.utils.data import TensorDataset
 
 import softswitch as ss
 import softswitch.flower as fl
-from softswitch.clients.private.numpy_sums import clipped_sum
-from softswitch.clients.private.releases import Drawing, Releases
-from softswitch.engines.flower import wire
-from softswitch.engines.flower.private import private_client
-from softswitch.engines.flower.private.told_spending import ToldSpending
-from softswitch.guarantees.privacy.accountant import epsilon_of
-from softswitch.method.messages import LocalLoss
+from softswitch.flower import messages as wire
+from softswitch.flower import private_client
+from softswitch.flower.privacy_reports import ToldSpending
+from softswitch.methods.messages import LocalLoss
+from softswitch.privacy.accountant import epsilon_of
+from softswitch.privacy.clipping import clipped_sum
+from softswitch.privacy.releases import Drawing, Releases
 from softswitch.results.history import Fate
-from softswitch.runs.trackers.prometheus import PrometheusTracker
-from softswitch.tasks.neyman_pearson import neyman_pearson
+from softswitch.results.trackers.prometheus import PrometheusTracker
+from softswitch_experiments.tasks.neyman_pearson import neyman_pearson
 
 pytestmark = pytest.mark.usefixtures("quiet")
 TASK = fl.Task(round=0, seed=0, local_steps=1, step_size=0.1, switches=True)

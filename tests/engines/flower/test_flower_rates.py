@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 import softswitch.flower as fl
-from softswitch.guarantees.unseen_rows.intervals import ErrorLevels
+from softswitch.certification.intervals import ErrorLevels
 from softswitch.results.certificate import Method
 
 torch = pytest.importorskip("torch")

@@ -7,8 +7,8 @@ import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FaultyGrid, quadratic, quadratics, simulated
 from member_clients import Clock, kinds, start
-from softswitch.engines.flower import wire
-from softswitch.engines.flower.members.silence import RAREST, Silence
+from softswitch.flower import messages as wire
+from softswitch.flower.roster import RAREST, Silence
 from softswitch.results.history import Fate
 
 pytestmark = pytest.mark.usefixtures("quiet")

@@ -13,16 +13,25 @@ import softswitch.flower as fl
 from benchmarks.secure import CappedSGM
 from benchmarks.secure import app_of as app_of_data
 from flower_clients import FEATURES, FaultyGrid, quadratic, simulated, zeros
-from softswitch.engines.flower import wire
-from softswitch.engines.flower.client_app import TERMS
-from softswitch.engines.flower.secure import own_part
-from softswitch.engines.flower.secure import pair_secrets as secrets
-from softswitch.engines.flower.secure.fixed_point import in_units, out_of_units
-from softswitch.engines.flower.secure.secure_settings import effective_number, shares_against_lies
-from softswitch.engines.flower.secure.sum_terms import LETTERS, MASKED, MASKS, ROUND_KEY, Terms, terms_of
+from softswitch.flower import messages as wire
+from softswitch.flower import secure_client as own_part
+from softswitch.flower import secure_protocol as secrets
+from softswitch.flower.client import TERMS
+from softswitch.flower.secure_protocol import (
+    LETTERS,
+    MASKED,
+    MASKS,
+    ROUND_KEY,
+    Terms,
+    effective_number,
+    in_units,
+    out_of_units,
+    shares_against_lies,
+    terms_of,
+)
+from softswitch.methods import Compression, TopK
 from softswitch.results.history import Fate
-from softswitch.rules import Compression, TopK
-from softswitch.tasks.neyman_pearson import breast_cancer
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 pytestmark = pytest.mark.usefixtures("quiet")
 RULE = ss.SoftmaxSGM(alpha=0.2, step_size=0.2, tolerance=0.1)

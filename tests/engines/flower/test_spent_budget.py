@@ -7,9 +7,9 @@ import pytest
 
 import softswitch as ss
 import softswitch.flower as fl
-from softswitch.clients.private.releases import Drawing, NoiseLevels, Releases
-from softswitch.engines.flower.private.spent_budget import SpentBudget
-from softswitch.guarantees.privacy.accountant import epsilon_of
+from softswitch.flower.budget_file import SpentBudget
+from softswitch.privacy.accountant import epsilon_of
+from softswitch.privacy.releases import Drawing, NoiseLevels, Releases
 
 ALL_ROWS = Drawing("poisson", 1.0)
 

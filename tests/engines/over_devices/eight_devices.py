@@ -14,9 +14,9 @@ import numpy as np
 
 import softswitch as ss
 from problems import client_data, least_squares, regression, two_constraints
-from softswitch.clients.taking_part import TakingPart
-from softswitch.engines import compiled
-from softswitch.engines.request import RunSettings, request
+from softswitch.engine import compiled
+from softswitch.engine.request import RunSettings, request
+from softswitch.oracles.federation import TakingPart
 
 SETTINGS = {"alpha": 20.0, "step_size": 0.1, "tolerance": 0.05}
 RULE = ss.SoftmaxSGM(**SETTINGS)

@@ -14,7 +14,7 @@ import numpy as np
 
 import softswitch as ss
 from problems import client_data, least_squares, regression, two_constraints
-from softswitch.engines import compiled
+from softswitch.engine import compiled
 
 
 def run(clients, devices, **options):

@@ -9,11 +9,11 @@ import pytest
 
 import softswitch as ss
 from problems import least_squares, mean, regression, two_constraints
-from softswitch.clients.streamed import block_values
-from softswitch.clients.streamed.streamed_oracle import StreamedOracle
-from softswitch.clients.taking_part import TakingPart, gradient_oracle
-from softswitch.engines import compiled
-from softswitch.engines.streaming import streamed_rounds
+from softswitch.engine import compiled
+from softswitch.engine import out_of_core as streamed_rounds
+from softswitch.oracles import out_of_core_evaluation as block_values
+from softswitch.oracles.federation import TakingPart, gradient_oracle
+from softswitch.oracles.out_of_core import StreamedOracle
 
 RULE = ss.SoftmaxSGM(alpha=20, step_size=0.05, tolerance=0.2)
 SMALL = 60_000

@@ -10,8 +10,8 @@ import optax
 import pytest
 
 import softswitch as ss
-from softswitch.engines import compiled
-from softswitch.support.compiling.alike import Alike
+from softswitch.engine import compiled
+from softswitch.support.function_equality import Alike
 
 SCALE = 1.0
 

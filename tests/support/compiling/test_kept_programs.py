@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from softswitch.support.compiling.kept_programs import folder, keep_programs
+from softswitch.support.compilation_cache import folder, keep_programs
 
 NAMES = ("JAX_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_MAX_SIZE", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
 
@@ -28,7 +28,7 @@ def test_what_the_user_says_stays(unset, monkeypatch):
 
 def test_a_process_finds_what_another_compiled(unset, tmp_path):
     code = (
-        "from softswitch.support.compiling.kept_programs import keep_programs; keep_programs()\n"
+        "from softswitch.support.compilation_cache import keep_programs; keep_programs()\n"
         "import jax, jax.numpy as jnp\n"
         "hits = []\n"
         "jax.monitoring.register_event_listener(lambda name, **_: hits.append(name))\n"

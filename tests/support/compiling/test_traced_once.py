@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from softswitch.support.compiling.traced_once import traced_once
+from softswitch.support.tracing import traced_once
 
 
 class Pair(NamedTuple):

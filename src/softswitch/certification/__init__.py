@@ -1,0 +1,1 @@
+"""Certificates on new data and lower bounds on the best possible objective."""

@@ -1,0 +1,1 @@
+"""Client data: rows in memory and out of core, splits, and random draws."""

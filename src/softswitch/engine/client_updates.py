@@ -1,0 +1,152 @@
+"""The second exchange of a round, compiled: the clients' directions, and whatever else the rule wants of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array
+
+from softswitch.engine.server_round import Decided, Pointed
+from softswitch.methods import robust
+from softswitch.methods.base import Rule
+from softswitch.methods.client_state import RoundAtClients
+from softswitch.methods.compression import Compression, check_compression
+from softswitch.methods.compressors import in_two_parts
+from softswitch.methods.memory import Memory
+from softswitch.methods.round import State
+from softswitch.oracles.base import Oracle
+from softswitch.problem.domains import Domain
+from softswitch.problem.parameters import Params
+from softswitch.support.arrays import some, weighted_sum
+
+FOR_DIRECTIONS = 2
+"""Folded into a round's key for the rows of clients that are drawn for the second exchange only."""
+
+
+def pointing(
+    oracle: Oracle, rule: Rule, state: State, key: Array, k: Array, draws: Any, kept: Any, by: Decided
+) -> Pointed:
+    """Σ r_i u_i, or what else the rule makes of the clients' directions.
+
+    Args:
+        oracle: the clients.
+        rule: the method.
+        state: before the round.
+        key: the run's random key.
+        k: the round.
+        draws: the round's random choices.
+        kept: what clients keep from their reports.
+        by: the round after its first exchange.
+    """
+    decision, clients = by.decision, by.clients
+    if decision.clients is not None:
+        clients = decision.clients
+        chance = oracle.chance(jax.random.fold_in(jax.random.fold_in(key, k), FOR_DIRECTIONS))
+        draws = oracle.draw_for(clients, chance)
+    step_size = rule.local_step_size_at(k, oracle.local_steps)
+    update = (draws, kept, decision, rule.switches, step_size)
+    if rule.at_clients is not None:
+        return _with_what_clients_keep(oracle, rule, state, k, clients, update)
+    if rule.robust is not None:
+        each = oracle.directions(state.params, *update)
+        return Pointed(robust.combined(each, decision.weights), each)
+    if rule.sees_each:
+        return Pointed(rule.combine(k, by.reports, decision, oracle.directions(state.params, *update)))
+    if rule.direction is None or not rule.direction.looks_back:
+        return Pointed(oracle.direction(state.params, *update))
+    return _at_two_iterates(oracle, rule, state, update)
+
+
+def _with_what_clients_keep(
+    oracle: Oracle, rule: Rule, state: State, k: Array, clients: Array, update: tuple[Any, ...]
+) -> Pointed:
+    way, (draws, kept, decision, switches, step_size) = rule.at_clients, update
+    assert way is not None
+    asked = RoundAtClients(
+        state.params, decision.feasible, decision.weights, oracle.local_steps, step_size, rule.step_size_at(k), k
+    )
+    own = some(state.at_clients, clients)
+    traffic = None
+    if isinstance(way, Compression):
+        many = clients.shape[0]
+        counts = way.bytes_up(state.params, many), way.bytes_down(state.params, own, k, many)
+        traffic = jnp.stack([jnp.stack(in_two_parts(each)) for each in counts])
+        if way.up_exactly:  # as without compression, to the bit
+            direction = oracle.direction(state.params, *update)
+            return Pointed(
+                direction, at_clients=_put(state, clients, way.after(own, asked, None, None)[1]), traffic=traffic
+            )
+    shift = way.shift(own, asked)
+    shifted = decision._replace(local_loss=decision.local_loss._replace(linear=shift, pull=way.pull))
+    found = oracle.directions(state.params, draws, kept, shifted, switches, step_size)
+    sent, own = way.after(own, asked, shift, found)
+    return Pointed(weighted_sum(sent, decision.weights), at_clients=_put(state, clients, own), traffic=traffic)
+
+
+def _put(state: State, clients: Array, own: Any) -> Any:
+    """What every client keeps, with what some keep after the round."""
+    return jax.tree.map(lambda all_, new: all_.at[clients].set(new.astype(all_.dtype)), state.at_clients, own)
+
+
+def _at_two_iterates(oracle: Oracle, rule: Rule, state: State, update: tuple[Any, ...]) -> Pointed:
+    way, (draws, *rest) = rule.direction, update
+    assert way is not None
+    assert state.directions is not None
+    own = state.directions.of(rest[1].feasible)
+    back, anchors = way.back_to(own), way.anchors(own)
+    twice = 2 * jnp.asarray(oracle.cost(oracle.rows_held(draws))[1], jnp.int32)
+
+    def both() -> tuple[Params, Params, Array]:
+        return oracle.direction(state.params, *update), oracle.direction(back, *update), twice
+
+    if anchors is None:
+        now, then, rows = both()
+        return Pointed(now, back=then, gradients=rows)
+    whole, of_all = oracle.with_all_rows(draws)
+
+    def anchor() -> tuple[Params, Params, Array]:
+        rows = jnp.asarray(whole.cost(whole.rows_held(of_all))[1], jnp.int32)
+        return whole.direction(state.params, of_all, *rest), state.params, rows
+
+    now, then, rows = lax.cond(anchors, anchor, both)
+    return Pointed(now, back=then, gradients=rows)
+
+
+def check_exchanges(rule: Rule, oracle: Oracle, *, memory: Memory | None, domain: Domain | None = None) -> None:
+    """Raise where the rule asks for more than these clients can do, or for what does not go together.
+
+    Args:
+        rule: the method.
+        oracle: the clients.
+        memory: how the server remembers its clients' reports; None: not at all.
+        domain: Θ, or None.
+    """
+    check_compression(rule.at_clients, domain, rule.robust)
+    name, kind = type(rule).__name__, type(oracle).__name__
+    wants = {
+        "robust": rule.robust is not None,
+        "at_clients": rule.at_clients is not None,
+        "a direction that looks back": rule.direction is not None and rule.direction.looks_back,
+        "what it makes of each direction": rule.sees_each,
+    }
+    several = [one for one, wanted in wants.items() if wanted]
+    if len(several) > 1:
+        raise ValueError(f"{' and '.join(several)} do not go together, but {name} has both")
+    if several and several != ["robust"] and not rule.sees_each and not oracle.looks_back:
+        raise ValueError(
+            f"{name} with {several[0]} needs clients that take their local steps by its word, or at another iterate, "
+            f"which those of the kind {kind} cannot; Optimistic goes with all"
+        )
+    if (rule.draws_clients or rule.compares) and not oracle.looks_back:
+        raise ValueError(f"{name} asks clients for more than those of the kind {kind} can do")
+    if (rule.draws_clients or rule.compares) and memory is not None:
+        raise ValueError(f"memory must be None with {name}, which keeps account of its clients itself")
+    if memory is not None and memory.corrected and not oracle.reports_again:
+        raise ValueError(
+            f"memory must not be corrected with clients of the kind {kind}, which cannot report at two iterates and "
+            "nothing else changed (episodes are played anew, a network's running means go on, a second private value "
+            f"is a second release), but is {memory}; Memory(smoothing=…) goes with all"
+        )

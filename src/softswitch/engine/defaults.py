@@ -1,0 +1,210 @@
+"""What a user left out, filled in: chosen where the rule has no step size, as in the paper where it has one."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from softswitch.data.client_data import ClientData
+from softswitch.data.streamed_data import StreamedData
+from softswitch.engine.auto_tuning import Choice, choose, first_choice, memory_for
+from softswitch.engine.request import CHOSEN_FOR, RunSettings
+from softswitch.methods.base import Rule
+from softswitch.methods.memory import Memory
+from softswitch.methods.softmax_sgm import SoftmaxSGM
+from softswitch.oracles.base import Oracle
+from softswitch.oracles.federation import Federation, TakingPart, participants_of
+from softswitch.problem.problem import Problem
+from softswitch.results.checkpoints import Checkpoints
+from softswitch.support import checks
+
+PAPER_ROUNDS, PAPER_BATCH = 1000, 32
+ROUNDS_OF_A_FEDERATION = 2000
+"""Of clients that are no rows of data nobody knows what a round costs."""
+SECOND_HALF = 0.5
+
+
+class Completed(NamedTuple):
+    """Settings with nothing left out.
+
+    Attributes:
+        rules: the methods; those without a step size still have none: each cycle of a run has its own.
+        how: how clients take part.
+        settings: of the run.
+        choice: what a run that chooses for itself begins with; None where the rules have step sizes.
+    """
+
+    rules: tuple[Rule, ...]
+    how: TakingPart
+    settings: RunSettings
+    choice: Choice | None
+
+
+def completed(
+    problem: Any,
+    clients: Any,
+    rules: Sequence[Rule],
+    how: TakingPart,
+    told: dict[str, Any],
+    checkpoints: Checkpoints | None = None,
+) -> Completed:
+    """Fill in what is left out, for rules of which all or none have a step size.
+
+    Args:
+        problem: the problem.
+        clients: its clients.
+        rules: the methods.
+        how: how clients take part, as far as it is told.
+        told: the settings of the run, as far as they are told.
+        checkpoints: where these have a run that chose for itself, it keeps what it chose, for however many rounds.
+    """
+    checks.expect("problem", problem, Problem)
+    if not isinstance(clients, StreamedData):
+        checks.expect("clients", clients, ClientData)
+    if chooses(rules):
+        _checked(told)
+        rounds, begun_with = told["rounds"], _rounds_begun_with(told["rounds"], checkpoints)
+        asked, again = _unless_own_account(rules, told["memory"]), all(rule.robust is None for rule in rules)
+        length = choose(problem, clients, how, rounds, asked, again=again)[0]
+        choice, how, memory = choose(problem, clients, how, begun_with, asked, again=again)
+        choice = replace(choice, rounds=length.rounds, may_end=length.may_end)
+        return Completed(tuple(rules), how, _settings(told, choice.rounds, SECOND_HALF, "auto", memory), choice)
+    size = PAPER_BATCH if how.batch_size == "auto" else how.batch_size
+    how = replace(how, batch_size=size, value_batch_size=_unless_auto(how.value_batch_size, "same"))
+    rules = tuple(as_in_paper(rule, len(clients)) for rule in rules)
+    everyone = participants_of(how.participation, len(clients)) == len(clients)
+    noisy = how.value_batch_size is not None
+    told = told | {"memory": _memory_of(rules, told["memory"], everyone=everyone, noisy=noisy)}
+    return Completed(rules, how, _paper_settings(told), None)
+
+
+def completed_for(
+    federation: Any, rules: Sequence[Rule], told: dict[str, Any], checkpoints: Checkpoints | None = None
+) -> Completed:
+    """The same where the clients are given as an oracle, which knows how they take part."""
+    checks.expect("federation", federation, Federation)
+    oracle = federation.oracle
+    everyone, noisy = oracle.participants == oracle.client_count, oracle.rows_a_report is not None
+    chosen_by_server = oracle.takes_whom_it_is_told
+    if chosen_by_server:
+        told = told | {"memory": _memory_of(rules, told["memory"], everyone=everyone, noisy=noisy)}
+    if not chooses(rules):
+        rules = tuple(as_in_paper(rule, federation.oracle.client_count) for rule in rules)
+        return Completed(rules, TakingPart(), _paper_settings(told), None)
+    _checked(told)
+    memory = _unless_own_account(rules, told["memory"])
+    if memory == "auto":
+        again = oracle.reports_again and all(rule.robust is None for rule in rules)
+        memory = memory_for(everyone=everyone, noisy=noisy, again=again) if chosen_by_server else None
+    length, begun_with = (
+        chosen_for(federation, asked, memory)
+        for asked in (told["rounds"], _rounds_begun_with(told["rounds"], checkpoints))
+    )
+    choice = replace(begun_with, rounds=length.rounds, may_end=length.may_end)
+    return Completed(tuple(rules), TakingPart(), _settings(told, choice.rounds, SECOND_HALF, "auto", memory), choice)
+
+
+def chosen_for(federation: Federation, rounds: int | None, memory: Memory | None) -> Choice:
+    """What a run of so many rounds begins with, where the clients are given as an oracle.
+
+    Args:
+        federation: the clients.
+        rounds: how many there are to be; None: that is chosen.
+        memory: how the server remembers.
+    """
+    oracle = federation.oracle
+    return first_choice(
+        federation.start,
+        ROUNDS_OF_A_FEDERATION if rounds is None else rounds,
+        may_end=rounds is None,
+        exact=oracle.reports_all,
+        jumps=oracle.stands_in,
+        noisy=oracle.rows_a_report is not None,
+        look=None if oracle.reports_all else _rounds_a_look(oracle, memory),
+    )
+
+
+def _rounds_a_look(oracle: Oracle, memory: Memory | None) -> float | None:
+    """How many rounds it costs to judge an answer, a gradient counted three times; None where that is not known."""
+    if oracle.rows_judged is None:
+        return None
+    values, gradients = oracle.cost(oracle.rows_judged * oracle.participants / oracle.client_count)
+    values *= 1 if memory is None else memory.values_a_report
+    return float(oracle.rows_judged / (values + 3 * gradients))
+
+
+def _unless_own_account(rules: Sequence[Rule], memory: Any) -> Any:
+    """The memory asked for; none where that is to be chosen and a rule keeps account of its clients itself."""
+    return None if memory == "auto" and any(rule.compares or rule.draws_clients for rule in rules) else memory
+
+
+def chooses(rules: Sequence[Rule]) -> bool:
+    """Whether the runs of these rules choose for themselves: where they have no step size."""
+    for rule in rules:
+        checks.expect("rule", rule, Rule)
+    own = {rule.step_size is None for rule in rules}
+    if len(own) > 1:
+        raise ValueError("rules must all have a step_size, or none of them, where they share their other settings")
+    if not own.pop():
+        return False
+    for rule in rules:
+        if not isinstance(rule, SoftmaxSGM) or rule.alpha is not None:
+            continue
+        if rule.constraint_alpha is not None:
+            raise ValueError(f"constraint_alpha goes with an alpha, but {rule} has none; give both or neither")
+        if rule.alpha_scale == "spread":
+            raise ValueError(f"alpha_scale='spread' goes with an alpha, but {rule} has none; give both or neither")
+    return True
+
+
+def as_in_paper(rule: Rule, clients: int) -> Rule:
+    """The rule with an α, where it wants one and has none: 10·ln(n)/tolerance."""
+    if not isinstance(rule, SoftmaxSGM) or rule.alpha is not None:
+        return rule
+    return replace(rule, alpha=default_alpha(clients, rule.tolerance))
+
+
+def default_alpha(clients: int, tolerance: float) -> float:
+    """α = 10·ln(clients)/tolerance: the softmax mean is at most a tenth of the tolerance below the maximum."""
+    if tolerance <= 0:
+        raise ValueError("alpha must be given where the tolerance is 0 and a step_size is given")
+    return 10 * max(1.0, math.log(clients)) / tolerance
+
+
+def _memory_of(rules: Sequence[Rule], memory: Any, *, everyone: bool, noisy: bool) -> Any:
+    """Where few take part and some may lie, a server remembers: who is out of line is seen among all, not among few."""
+    robust = any(isinstance(rule, Rule) and rule.robust is not None for rule in rules)
+    return memory_for(everyone=False, noisy=noisy) if memory == "auto" and robust and not everyone else memory
+
+
+def _paper_settings(told: dict[str, Any]) -> RunSettings:
+    rounds = PAPER_ROUNDS if told["rounds"] is None else told["rounds"]
+    return _settings(told, rounds, 1.0, "average", _unless_auto(told["memory"], None))
+
+
+def _settings(told: dict[str, Any], rounds: int, average_last: float, answer: str, memory: Any) -> RunSettings:
+    filled = dict(told, rounds=rounds, memory=memory)
+    filled["average_last"] = average_last if told["average_last"] is None else told["average_last"]
+    filled["answer"] = answer if told["answer"] == "auto" else told["answer"]
+    return RunSettings(**filled)
+
+
+def _checked(told: dict[str, Any]) -> None:
+    """Check what choices are made by."""
+    _settings(told, 1 if told["rounds"] is None else told["rounds"], 1.0, "auto", _unless_auto(told["memory"], None))
+
+
+def _rounds_begun_with(asked: int | None, checkpoints: Checkpoints | None) -> int | None:
+    """The rounds that a run in these checkpoints was asked for when it chose; else those asked for now."""
+    there = checkpoints.said(CHOSEN_FOR) if isinstance(checkpoints, Checkpoints) else None
+    if there is None:
+        return asked
+    begun_with: int | None = json.loads(there)
+    return begun_with
+
+
+def _unless_auto(given: Any, otherwise: Any) -> Any:
+    return otherwise if isinstance(given, str) and given == "auto" else given

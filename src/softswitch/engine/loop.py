@@ -1,0 +1,247 @@
+"""A run in this process: chunk by chunk, watched, kept in checkpoints, and brought to its result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from softswitch.engine.request import Request
+from softswitch.engine.restarts import Cycles
+from softswitch.methods.base import Rule
+from softswitch.methods.round import State, healthy
+from softswitch.privacy.noisy_reports import TellsWithNoise
+from softswitch.results.answer import Ending
+from softswitch.results.callbacks import Callback, Chunk, ProgressBar, SwitchShare, any_ends
+from softswitch.results.checkpoints import Checkpoints, Standing
+from softswitch.results.conclusion import conclude
+from softswitch.results.history import History
+from softswitch.results.record import Record, join
+from softswitch.results.result import Result
+from softswitch.support import distributed as processes
+from softswitch.support.processes import unbroken
+
+
+def run(
+    request: Request,
+    rule: Rule,
+    seed: int,
+    callbacks: Sequence[Callback],
+    checkpoints: Checkpoints | None = None,
+) -> Result:
+    """Run a request by a rule, from its start or from where its checkpoints stand."""
+    with _held(request, checkpoints):
+        return _run(request, rule, seed, callbacks, checkpoints)
+
+
+def _held(request: Request, checkpoints: Checkpoints | None) -> AbstractContextManager[None]:
+    """Within, no other run has the checkpoints' folder; of several processes the first takes it."""
+    if checkpoints is None:
+        return nullcontext()
+    return checkpoints.held() if request.oracle.processes == 1 else processes.held_by_first(checkpoints.held)
+
+
+def _run(
+    request: Request, rule: Rule, seed: int, callbacks: Sequence[Callback], checkpoints: Checkpoints | None
+) -> Result:
+    began = time.perf_counter()
+    together = request.oracle.processes > 1
+    first = not together or processes.is_first()
+    cycles = (
+        None if rule.step_size is not None or request.choice is None else Cycles(request, request.choice, rule, seed)
+    )
+    kept = None if checkpoints is None else _RunCheckpoints(request, rule, cycles, seed, checkpoints)
+    key, length = jax.random.key(seed), request.engine.chunk_length(request.oracle)
+    program, rounds, seconds = request.program(length), request.rounds, request.settings.seconds
+    records, done, stopped, late = list[Record](), 0, False, False
+    state = request.first_state(rule) if cycles is None else cycles.begin()
+    if cycles is not None or request.warm_start is not None:
+        state = request.engine.apart(state)
+    if kept is not None and (there := kept.latest(state, length)) is not None:
+        state, records, done = request.engine.apart(there.state), [there.record], there.done
+        began -= there.seconds
+        late = seconds is not None and there.seconds >= seconds  # as all processes read in one file
+        if cycles is not None:
+            cycles.go_on(there.best, there.journal)
+            state = _in_next_cycle(request, cycles, state, records, done, begins=not late)
+    share = SwitchShare()
+    shown = any(not isinstance(one, ProgressBar) for one in callbacks)  # who may keep the state
+    if done:
+        share.with_rounds(History.from_records(request.oracle, records, done))
+    try:
+        while not (stopped or late) and (done < rounds if cycles is None else not cycles.over):
+            if cycles is None and int(state.diverged_at) >= 0:
+                break
+            span = request.span(done) if cycles is None else cycles.span(request.span(done))
+            method = rule if cycles is None else cycles.rule
+            with unbroken() if request.engine.OVERWRITES else nullcontext():
+                after, record = request.engine.run_chunk(request.parts(method), program, span, key, state)
+                record = jax.tree.map(np.asarray, record)  # the device keeps nothing of rounds that are over
+                diverged_at = int(after.diverged_at)
+                last = min(done + length, int(span.last)) if diverged_at < 0 else diverged_at + 1
+                record = jax.tree.map(lambda rows, many=last - done: rows[:many], record)
+                history = History.from_records(request.oracle, [record], last - done, first=done)
+                state, records, done = after, [*records, record], last
+            told = request.engine.apart(state) if shown else state
+            news = Chunk(done, rounds, history, share.with_rounds(history), told, time.perf_counter() - began)
+            stopped = first and any_ends(callbacks, news)
+            late = seconds is not None and time.perf_counter() - began >= seconds
+            if together:
+                stopped, late = processes.as_first_says(stopped, late)
+            if cycles is not None:
+                state = _in_next_cycle(request, cycles, state, records, done, begins=not (stopped or late))
+            if kept is not None and kept.due:
+                records = kept.save(state, records, done, time.perf_counter() - began)
+    except KeyboardInterrupt:
+        if not done:
+            raise
+        stopped = True
+    if kept is not None:
+        records = kept.save(state, records, done, time.perf_counter() - began)
+    if cycles is not None and cycles.done < done:  # for the answer only: the checkpoint goes on with this cycle
+        state = cycles.close(state, done, _since(request, records, done, cycles.done))
+    stopped = stopped and done < rounds and int(state.diverged_at) < 0
+    if stopped and kept is not None and isinstance(request.oracle, TellsWithNoise):
+        # There is one judging, and it is for the end: this run can go on.
+        request = replace(request, federation=replace(request.federation, oracle=request.oracle.unjudging()))
+    return finish(request, rule, seed, state, records, done, stopped, time.perf_counter() - began, cycles)
+
+
+def _in_next_cycle(
+    request: Request, cycles: Cycles, state: State, records: Sequence[Record], done: int, *, begins: bool
+) -> State:
+    """The state to go on with: where a cycle has ended, it is closed and the next one begins, if it may."""
+    if cycles.ended(state, done):
+        state = cycles.close(state, done, _since(request, records, done, cycles.done))
+    if not begins or done != cycles.done or cycles.over:
+        return state
+    begun: State = request.engine.apart(cycles.begin(state))
+    return begun
+
+
+def _since(request: Request, records: Sequence[Record], done: int, first: int) -> History:
+    """The rounds from the first on."""
+    return History.from_records(request.oracle, records, done).since(first)
+
+
+class _RunCheckpoints:
+    """A run's checkpoints."""
+
+    def __init__(
+        self, request: Request, rule: Rule, cycles: Cycles | None, seed: int, checkpoints: Checkpoints
+    ) -> None:
+        self._request, self._cycles, self._checkpoints = request, cycles, checkpoints
+        self._rule = rule if cycles is None else cycles.rule
+        self._identity = request.identity(rule if cycles is None else cycles.template, seed)
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for another."""
+        return self._checkpoints.due()
+
+    def save(self, state: State, records: Sequence[Record], done: int, seconds: float) -> list[Record]:
+        """Keep where the run stands; the records come back as one, so that they are put together once only."""
+        request = self._request
+        if not done:
+            return list(records)
+        joined = join(records, done)
+        averaging_from = request.settings.averaging_from
+        standing = Standing(state, joined, done, seconds, averaging_from)
+        if self._cycles is not None:
+            best, journal = self._cycles.journal()
+            standing = standing._replace(best=best, journal=journal)
+        if request.oracle.processes == 1 or processes.is_first():
+            self._checkpoints.save(standing, self._identity)
+        return [joined]
+
+    def latest(self, state: State, length: int) -> Standing | None:
+        """Where the run stands, made ready for as many rounds as are asked for now."""
+        request = self._request
+        asked = (request.parts(self._rule), request.program(length), request.span(0), jax.random.key(0), state)
+
+        def like() -> tuple[State, Any]:
+            shapes: tuple[State, Any] = request.engine.like_records(*asked)
+            return shapes
+
+        there = self._checkpoints.latest(self._identity, like, self._cycles and state.params)
+        if request.oracle.processes > 1 and not processes.all_same(0 if there is None else there.done):
+            raise ValueError(
+                f"checkpoints must be in a folder that all processes see, but {self._checkpoints.folder} is not the "
+                "same in all of them"
+            )
+        if there is None:
+            return None
+        if self._cycles is not None:
+            return there if request.choice is not None and request.choice.may_end else there.at_most(request.rounds)
+        return there.extended(request.rounds, request.settings.averaging_from, state)
+
+
+def finish(
+    request: Request,
+    rule: Rule,
+    seed: int,
+    state: State,
+    records: Sequence[Record],
+    done: int,
+    stopped: bool,
+    seconds: float,
+    cycles: Cycles | None = None,
+) -> Result:
+    """Make a result of where a run ended: choose the answer, evaluate it on all data, say how it went."""
+    diverged_at = int(state.diverged_at)
+    rounds = done if diverged_at < 0 else diverged_at + 1
+    history = History.from_records(request.oracle, records, rounds)
+    state = jax.tree.map(jnp.asarray, state)
+    guarded = request.oracle.guards_rows  # then nothing is asked beside the rounds and the judging of the answer
+    vanished = not guarded and bool(history.void[-1]) and not _anything_left(request, state.params)
+    if vanished:
+        diverged_at = int(np.flatnonzero(~history.void).max(initial=-1)) + 1
+        state = state._replace(diverged_at=jnp.int32(diverged_at))
+    names = request.federation.names
+    rule = rule if cycles is None else cycles.rule
+    ending = Ending(
+        state,
+        history,
+        rule,
+        names,
+        averaging_from=request.settings.averaging_from,
+        answer=request.settings.answer,
+        stopped=stopped,
+        seed=seed,
+        seconds=seconds,
+        vanished=vanished,
+        culprit=_culprit(request, state, seed) if diverged_at >= 0 and not guarded else None,
+        cycles=() if cycles is None or diverged_at >= 0 else tuple(cycles.past),
+        start=None if guarded else request.oracle.judge(request.start) if cycles is None else cycles.start.judged,
+        chosen={} if cycles is None or request.choice is None else request.choice.told(request.oracle),
+    )
+
+    def scatter() -> float:
+        if isinstance(request.oracle, TellsWithNoise):  # known without asking
+            deviations = request.oracle.report_deviations[:, 1:]
+            return float(deviations.max(where=np.isfinite(deviations), initial=0))
+        return float(
+            request.engine.scatter(request.oracle_in_rounds, state.params, jax.random.key(seed), jnp.int32(rounds))
+        )
+
+    return conclude(ending, request.oracle, scatter)
+
+
+def _anything_left(request: Request, params: Any) -> bool:
+    """Whether any client has an objective, and any a constraint, on all of its rows."""
+    judged = request.oracle.judge(params)
+    return not any(np.isneginf(values).all() for values in (judged.objective, judged.constraint))
+
+
+def _culprit(request: Request, state: State, seed: int) -> Any:
+    """The label of the client whose report was not finite, found by asking again; None where it was the step."""
+    key, k = jax.random.key(seed), state.diverged_at
+    asked, reports = request.engine.report(request.oracle_in_rounds, state.params, key, k)
+    finite = np.asarray(healthy(reports))
+    return None if finite.all() else request.federation.names[int(asked[np.argmin(finite)])]

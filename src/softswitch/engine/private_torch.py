@@ -1,0 +1,132 @@
+"""PyTorch modules whose clients keep their rows private, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from softswitch.certification.row_means import rows_concerned
+from softswitch.engine.private import FOR_JUDGING, PrivatePlan, planned, private_settings, run_planned, told_sizes
+from softswitch.methods.base import Rule
+from softswitch.oracles.federation import Federation, TakingPart, participants_of
+from softswitch.oracles.torch_functions import ModuleFunctions, parameters
+from softswitch.oracles.torch_rows import TorchRows
+from softswitch.privacy.clipping import PLAIN_STEPS
+from softswitch.privacy.noisy_reports import NoiseDeviations
+from softswitch.privacy.releases import rows_taken
+from softswitch.privacy.settings import RecordPrivacy
+from softswitch.privacy.torch_oracle import PrivateTorchOracle, buffers_kept, mixes_rows, row_values
+from softswitch.problem.domains import Domain
+from softswitch.problem.pooled import PooledConstraint
+from softswitch.results.callbacks import Callback
+from softswitch.results.checkpoints import Checkpoints
+from softswitch.results.result import Result
+from softswitch.support import checks
+
+
+def solve_torch_privately(
+    functions: ModuleFunctions,
+    clients: Mapping[Any, TorchRows],
+    rule: Rule,
+    privacy: RecordPrivacy,
+    how: TakingPart,
+    told: Mapping[str, Any],
+    domain: Domain | None,
+    seed: int,
+    callbacks: Sequence[Callback],
+    progress: bool | None,
+    checkpoints: Checkpoints | None,
+) -> Result:
+    """Solve with a module and clients whose rows stay private; the module holds the answer afterwards.
+
+    Args:
+        functions: the module's.
+        clients: their rows, by name.
+        rule: the method.
+        privacy: how rows are kept private.
+        how: how clients take part, as far as it is told.
+        told: the settings of the run, as far as they are told.
+        domain: what the parameters must lie in; or None.
+        seed: of all random choices.
+        callbacks: called after every chunk of rounds.
+        progress: whether to show a progress bar.
+        checkpoints: where the run is kept; None: nowhere.
+    """
+    rows = tuple(clients.values())
+    _check(functions, rows, privacy)
+    plan = planned(privacy, [len(own) for own in rows], private_settings(told), how.local_steps)
+    oracle = private_torch_oracle(functions, rows, plan, how, seed)
+    federation = Federation(oracle, parameters(functions.module), tuple(clients), domain)
+    result = run_planned(federation, rule, plan, seed, callbacks, progress, checkpoints)
+    oracle.settle(result.params)
+    return result
+
+
+def private_torch_oracle(
+    functions: ModuleFunctions, rows: Sequence[TorchRows], plan: PrivatePlan, how: TakingPart, seed: int
+) -> PrivateTorchOracle:
+    """The clients of a private run.
+
+    Args:
+        functions: the module's.
+        rows: the clients'.
+        plan: what is settled.
+        how: how they take part.
+        seed: of all random choices.
+    """
+    privacy, start = plan.privacy, parameters(functions.module)
+    levels, fixed = plan.levels, privacy.sampling == "fixed" and privacy.rate < 1
+    counts = told_sizes(plan, np.array([_concerned(functions, own, start) for own in rows]), jax.random.key(seed))
+    taken = np.array([rows_taken(privacy.rate, len(own)) for own in rows])
+    return PrivateTorchOracle(
+        functions,
+        rows,
+        participants=participants_of(how.participation, len(rows)),
+        local_steps=how.local_steps,
+        counts=counts,
+        taken=taken if fixed else None,
+        shares=taken / [len(own) for own in rows] if fixed else np.full(len(rows), privacy.rate),
+        noise=NoiseDeviations(
+            levels.report * privacy.clip_value,
+            levels.step * privacy.clip_gradient,
+            levels.judging * privacy.clip_value,
+        ),
+        clips=(privacy.clip_value, privacy.clip_gradient),
+        judging_seed=(seed, FOR_JUDGING),
+    )
+
+
+def _concerned(functions: ModuleFunctions, rows: TorchRows, start: dict[str, np.ndarray]) -> list[int]:
+    """How many rows f and each g concern; raise where one is no mean over rows. The module is left at its start."""
+    everything = np.arange(len(rows))
+
+    def whole(params: Mapping[str, np.ndarray]) -> np.ndarray:
+        functions.load(params)
+        with buffers_kept(functions.module):
+            return functions.values(rows.everything())
+
+    try:
+        return rows_concerned(lambda params: row_values(functions, params, rows, everything), whole, start)
+    finally:
+        functions.load(start)
+
+
+def _check(functions: ModuleFunctions, rows: Sequence[TorchRows], privacy: Any) -> None:
+    """Raise for what cannot be private."""
+    checks.expect("privacy", privacy, RecordPrivacy)
+    if (why := mixes_rows(functions.module)) is not None:
+        raise ValueError(why)
+    if functions.optimizer is not None:
+        raise ValueError(PLAIN_STEPS)
+    if isinstance(functions.constraint, PooledConstraint):
+        raise ValueError(
+            "constraint must be no PooledConstraint with privacy: it is no mean over rows. Where the sizes of the "
+            "groups are public, a gap between two groups is two constraints that are, one for each side"
+        )
+    if any(own.loader is not None for own in rows):
+        raise ValueError(
+            "clients must be Datasets with privacy, not DataLoaders: the privacy's rate says how rows are drawn"
+        )

@@ -1,0 +1,346 @@
+"""What is asked of an engine: checked before any work, and told apart from any other request."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property, partial
+from types import ModuleType
+from typing import Any, cast
+
+import jax
+
+from softswitch.data.client_data import ClientData
+from softswitch.data.streamed_data import StreamedData
+from softswitch.engine import compiled, stepwise
+from softswitch.engine import out_of_core as streamed_rounds
+from softswitch.engine import sharded as mesh_engine
+from softswitch.engine.auto_tuning import Choice
+from softswitch.engine.client_updates import check_exchanges
+from softswitch.methods.base import Rule
+from softswitch.methods.client_state import check_size
+from softswitch.methods.memory import Memory
+from softswitch.methods.proximal import Stages, check_stages
+from softswitch.methods.robust import check_robust
+from softswitch.methods.round import State, check_optimizer, first_to_average
+from softswitch.oracles.base import Oracle
+from softswitch.oracles.federation import Federation, TakingPart, gradient_oracle
+from softswitch.oracles.gradient import GradientOracle
+from softswitch.oracles.out_of_core import StreamedOracle
+from softswitch.oracles.sharding import Devices, sharded
+from softswitch.problem.choices import ANSWERS
+from softswitch.problem.domains import Domain, as_argument, check_domain
+from softswitch.problem.parameters import Params
+from softswitch.problem.problem import Problem
+from softswitch.results.result import Result
+from softswitch.support import checks
+from softswitch.support.arrays import fingerprint, structure_and_shapes
+from softswitch.support.tracing import without_addresses
+
+KEPT = ("optimizer", "average")
+"""What a warm start may keep beside the last iterate."""
+
+
+@dataclass(frozen=True, eq=False)
+class WarmStart:
+    """A run begins where another ended: at its last iterate.
+
+    Attributes:
+        state: what the server kept at the end of the run before.
+        keep: what goes on from there: "optimizer", its state (moments, say) and the rule's memory; "average", the sum
+            of feasible iterates, which the new ones join.
+    """
+
+    state: State
+    keep: tuple[str, ...]
+
+    @classmethod
+    def after(cls, result: Result | None, keep: Collection[str]) -> WarmStart | None:
+        """The warm start after a result; None for none."""
+        if isinstance(keep, str) or not isinstance(keep, Collection):
+            raise TypeError(f"keep must be a collection of words, such as ('optimizer',), but is {keep!r}")
+        for word in keep:
+            checks.one_of("keep", word, KEPT)
+        if result is None:
+            return None
+        checks.expect("warm_start", result, Result)
+        return cls(result.state, tuple(keep))
+
+    def check(self, fresh: State, domain: Domain | None) -> None:
+        """Raise where what is kept does not fit a run with such a state, or lies outside its domain."""
+        if structure_and_shapes(fresh.params) != structure_and_shapes(self.state.params):
+            raise ValueError(
+                "warm_start must hold parameters of the problem's structure, shapes and dtypes "
+                f"{structure_and_shapes(fresh.params)[1]}, but holds {structure_and_shapes(self.state.params)[1]}"
+            )
+        if "optimizer" in self.keep:
+            wanted, given = (structure_and_shapes((state.optimizer, state.rule)) for state in (fresh, self.state))
+            if wanted != given:
+                raise ValueError(
+                    "warm_start must come from a run with the same kind of rule and optimizer for its state to be "
+                    "kept, but does not; leave 'optimizer' out of keep"
+                )
+        check_domain(domain, self.state.params)
+
+    def into(self, fresh: State) -> State:
+        """The state to begin with."""
+        state = fresh._replace(params=self.state.params)
+        if "optimizer" in self.keep:
+            state = state._replace(optimizer=self.state.optimizer, rule=self.state.rule)
+        if state.stages is not None:  # a stage begins there, with an average of its own
+            return state._replace(stages=Stages.begun(self.state.params))
+        if "average" in self.keep:
+            state = state._replace(average=self.state.average)
+        return state
+
+
+EVALUATIONS = 20
+"""How often a run looks at all data, unless told otherwise."""
+CHOSEN_FOR = "chosen_for"
+"""The name under which a request's identity has the rounds that its settings were chosen for, as JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """How long a run is, what it looks at and what its answer is. The settings are those of ``solve``.
+
+    Attributes:
+        rounds: K, at most.
+        average_last: average over the feasible rounds of this last share of the rounds only.
+        answer: which iterate is the answer.
+        seconds: end after the first chunk of rounds that ends so late; None: never for that.
+        eval_every: rounds from one evaluation on all data to the next; 0: never; None: up to 20 times in a run.
+        record_clients: keep what every participant reported in every round.
+        memory: how the server remembers its clients' reports; None: not at all.
+    """
+
+    rounds: int = 1000
+    average_last: float = 1.0
+    answer: str = "average"
+    eval_every: int | None = None
+    record_clients: bool = False
+    memory: Memory | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        checks.whole_number("rounds", self.rounds, at_least=1)
+        checks.real_number("average_last", self.average_last, above=0, at_most=1)
+        checks.one_of("answer", self.answer, ANSWERS)
+        if self.eval_every is not None:
+            checks.whole_number("eval_every", self.eval_every, at_least=0)
+        if self.memory is not None:
+            checks.expect("memory", self.memory, Memory)
+        if self.seconds is not None:
+            checks.real_number("seconds", self.seconds, above=0)
+
+    @property
+    def averaging_from(self) -> int:
+        """The first round that may join the average."""
+        return first_to_average(self.rounds, self.average_last)
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """Clients, a start and settings that have been checked, ready to run by any rule they were checked with.
+
+    Attributes:
+        federation: the clients and the start.
+        settings: of the run; its ``eval_every`` is decided.
+        warm_start: what a run before this one leaves to it.
+        choice: what rules without a step size begin with; None where there are none.
+        on_one_device: the clients as they would be on one device, where they are divided over several: a run is told
+            apart by these, and may go on with another number of devices.
+        privacy: how clients' rows are kept private, as text; None: not at all. Noise is found for a number of rounds,
+            so that a private run cannot be made longer.
+    """
+
+    federation: Federation
+    settings: RunSettings
+    warm_start: WarmStart | None = None
+    choice: Choice | None = None
+    on_one_device: Oracle | None = None
+    privacy: str | None = None
+
+    @property
+    def oracle(self) -> Oracle:
+        """The clients."""
+        return self.federation.oracle
+
+    @property
+    def rounds(self) -> int:
+        """K."""
+        return self.settings.rounds
+
+    @property
+    def eval_every(self) -> int:
+        """Rounds from one evaluation on all data to the next; 0: none."""
+        assert self.settings.eval_every is not None
+        return self.settings.eval_every
+
+    @cached_property
+    def oracle_in_rounds(self) -> Oracle:
+        """The clients as the rounds see them: without a way through all data where no round looks at it."""
+        return self.oracle if self.eval_every else self.oracle.without_evaluation()
+
+    @cached_property
+    def domain(self) -> Domain | None:
+        """Θ, as a compiled program takes it."""
+        return as_argument(self.federation.domain)
+
+    @property
+    def engine(self) -> ModuleType:
+        """What plays the rounds: compiled stretches, the same with rows read for each, or rounds one by one."""
+        if self.oracle.over_devices:
+            return mesh_engine
+        if isinstance(self.oracle, StreamedOracle):
+            return streamed_rounds
+        return compiled if self.oracle.compiles else stepwise
+
+    def span(self, first: int) -> compiled.Span:
+        """The traced numbers of the chunk that begins with round ``first``."""
+        return compiled.Span(first, self.rounds, self.settings.averaging_from, max(1, self.eval_every))
+
+    def parts(self, rule: Rule) -> compiled.Pieces:
+        """What is asked for, as a compiled program takes it."""
+        return compiled.Pieces(self.oracle_in_rounds, rule, self.domain, self.settings.memory)
+
+    def program(self, length: int) -> compiled.Program:
+        """What is compiled into a chunk of so many rounds."""
+        memory = self.settings.memory
+        places = None if memory is None else memory.places(self.oracle.participants)
+        return compiled.Program(length, bool(self.settings.record_clients), self.eval_every > 0, places)
+
+    def first_state(self, rule: Rule) -> State:
+        """The state before round 0."""
+        clients = self.oracle.without_evaluation()
+        fresh: State = self.engine.start(self.federation.start, rule, clients, self.settings.memory)
+        return fresh if self.warm_start is None else self.warm_start.into(fresh)
+
+    @property
+    def start(self) -> Params:
+        """w_0: where the run before ended, or where the problem begins."""
+        return self.federation.start if self.warm_start is None else self.warm_start.state.params
+
+    def identity(self, rule: Rule, seed: int) -> dict[str, str]:
+        """What a run depends on, as text: two runs with the same one take the same course to the last bit.
+
+        How long it is and how often it looks at all data is not part of it: a run can be made longer.
+        """
+        oracle, state = self.on_one_device or self.oracle, self.first_state(rule)
+        asked = self.parts(rule)._replace(oracle=oracle.without_evaluation())
+        program = self.program(1)._replace(looks=False)
+        return {
+            **({} if self.privacy is None else {"privacy": self.privacy}),
+            "rule": without_addresses(str(rule)),
+            "seed": str(seed),
+            "record_clients": str(bool(self.settings.record_clients)),
+            "memory": str(self.settings.memory),
+            "domain": without_addresses(repr(self.federation.domain)),
+            **_static_settings(oracle),
+            "numbers": fingerprint((rule, self.domain, self.settings.memory)),
+            "start": fingerprint(state),
+            **self.engine.depends_on(oracle, asked, program, self.span(0), jax.random.key(seed), state),
+            **({} if self.choice is None else {CHOSEN_FOR: json.dumps(self.choice.chosen_for)}),
+            "jax": jax.__version__,
+        }
+
+
+def _static_settings(oracle: Oracle) -> dict[str, str]:
+    """The settings of clients that are not arrays, as text that is the same in every process."""
+    entries: Any = fields(oracle) if is_dataclass(oracle) else ()  # one's own need not be one
+    # Functions are told apart by the program.
+    static = [entry.name for entry in entries if entry.metadata.get("static") and entry.name != "losses"]
+    return {name: without_addresses(repr(getattr(oracle, name))) for name in static}
+
+
+def request(
+    problem: Problem,
+    clients: ClientData | StreamedData,
+    rules: Sequence[Rule],
+    how: TakingPart,
+    settings: RunSettings,
+    *,
+    held_out: ClientData | StreamedData | None = None,
+    warm_start: WarmStart | None = None,
+    choice: Choice | None = None,
+    devices: Devices = None,
+) -> Request:
+    """Check everything that can be checked before any work, where clients hold rows."""
+    oracle: GradientOracle | StreamedOracle
+    divided, on_one_device = None, None
+    if isinstance(clients, StreamedData):
+        oracle = StreamedOracle(problem, clients, how, held_out)
+    else:
+        in_memory = cast(ClientData | None, held_out)
+        oracle = gradient_oracle(problem, clients, how, in_memory)
+        if devices is not None:
+            divided = sharded(oracle, clients, in_memory, devices, how.clients_at_once)
+            on_one_device = oracle
+    every = settings.eval_every
+    if every is None:
+        a_client = oracle.report_batching.width + 3 * oracle.local_steps * oracle.update_batching.width
+        training = oracle.participants * a_client  # a gradient costs about 3 values
+        evaluated = sum(_rows_of(data).sum() for data in (clients, held_out) if data is not None)
+        every = rounds_between_looks(settings.rounds, evaluated, training)
+    if held_out is not None and every == 0:
+        raise ValueError("held_out is evaluated every eval_every rounds, but eval_every is 0, which means never")
+    begin = problem.start if divided is None else mesh_engine.free(problem.start)
+    federation = Federation(divided or oracle, begin, clients.names, problem.domain)
+    made = request_of(federation, rules, _with(settings, every), warm_start=warm_start, choice=choice)
+    return replace(made, on_one_device=on_one_device)
+
+
+def _rows_of(clients: ClientData | StreamedData) -> Any:
+    """How many rows of each client an evaluation takes."""
+    return clients.looked_at if isinstance(clients, StreamedData) else clients.sizes
+
+
+def rounds_between_looks(rounds: int, evaluated: float, training: float) -> int:
+    """Rounds from one evaluation on all rows to the next: some twenty in a run, and none dearer than the training.
+
+    Args:
+        rounds: of the run.
+        evaluated: rows of one evaluation.
+        training: rows of one round, a gradient counted three times.
+    """
+    return max(math.ceil(rounds / EVALUATIONS), math.ceil(evaluated / training))
+
+
+def request_of(
+    federation: Federation,
+    rules: Sequence[Rule],
+    settings: RunSettings,
+    *,
+    warm_start: WarmStart | None = None,
+    choice: Choice | None = None,
+    privacy: str | None = None,
+) -> Request:
+    """Check what there is to check where the clients are given as an oracle."""
+    checks.expect("federation", federation, Federation)
+    rules = rules if choice is None else [choice.template(rule) for rule in rules]
+    for rule in rules:
+        checks.expect("rule", rule, Rule)
+        if rule.switches_on == "pooled" and not federation.oracle.pools:
+            raise ValueError(
+                "criterion='pooled' needs a constraint that is a function of additive statistics, given as "
+                "PooledConstraint(statistics, value); the other criteria are 'softmax', 'max' and 'mean'"
+            )
+        check_robust(rule, federation.oracle.participants, federation.start)
+        check_optimizer(rule, federation.start)
+        check_stages(rule.proximal, settings.rounds)
+        check_exchanges(rule, federation.oracle, memory=settings.memory, domain=federation.domain)
+        if rule.at_clients is not None:
+            check_size(rule.at_clients, federation.start, federation.oracle.client_count, rule.switches)
+    every = math.ceil(settings.rounds / EVALUATIONS) if settings.eval_every is None else settings.eval_every
+    made = Request(federation, _with(settings, every), warm_start, choice, privacy=privacy)
+    if warm_start is not None:
+        for rule in rules:
+            cold = replace(made, warm_start=None)
+            warm_start.check(jax.eval_shape(partial(cold.first_state, rule)), federation.domain)
+    return made
+
+
+def _with(settings: RunSettings, every: int) -> RunSettings:
+    return replace(settings, eval_every=int(every))

@@ -1,1 +1,0 @@
-"""What moves data through rounds: the compiled engine, and Flower."""

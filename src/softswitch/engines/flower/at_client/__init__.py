@@ -1,1 +1,0 @@
-"""What runs at a client: functions and rows of its own, in JAX, PyTorch or NumPy."""

@@ -1,1 +1,0 @@
-"""Compressed directions and changes of parameters over Flower, in bytes; see ``Compression``."""

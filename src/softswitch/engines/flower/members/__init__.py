@@ -1,1 +1,0 @@
-"""Who may take part in a run over Flower, and what is believed of what they say."""

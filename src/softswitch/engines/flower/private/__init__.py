@@ -1,1 +1,0 @@
-"""Clients over the network that keep their rows private, by settings and a budget of their own."""

@@ -1,1 +1,0 @@
-"""Directions summed without the server seeing any of them; see ``SecureAggregation``."""

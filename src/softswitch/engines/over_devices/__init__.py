@@ -1,1 +1,0 @@
-"""The compiled engine over many devices."""

@@ -1,1 +1,0 @@
-"""Runs whose clients keep their rows private."""

@@ -1,1 +1,0 @@
-"""Rounds whose rows are read just before them."""

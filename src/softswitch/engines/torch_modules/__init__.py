@@ -1,1 +1,0 @@
-"""Runs of PyTorch modules in one process."""

@@ -1,0 +1,296 @@
+"""client_app(): a Flower ClientApp of anything that can report and update."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
+from flwr.clientapp import ClientApp
+
+from softswitch.flower import codec as codes
+from softswitch.flower import messages as wire
+from softswitch.flower.client_compression import Outdated, params_in, sent_direction, settle
+from softswitch.flower.local_client import BEFORE, EARLIER, LocalOracle, Refused, Task, kept_or_sent
+from softswitch.flower.membership import other_protocol, own_version
+from softswitch.flower.policy import ClientPolicy
+from softswitch.methods.messages import LocalLoss
+from softswitch.problem.ranges import Range
+from softswitch.results.certificate import Interval, Method
+
+if TYPE_CHECKING:  # cryptography is imported where directions are masked
+    from softswitch.flower.secure_client import SignedKeys
+
+Factory = Callable[[Context], LocalOracle]
+Handler = Callable[[LocalOracle, Message, Context], Message]
+MASKED = "masked"
+"""In the settings of a round: whether directions are to be masked."""
+TERMS = "terms"
+"""The record that says how a direction is to be masked."""
+MOST_OF_ALL, MOST_STEPS = 2**63 - 1, 10**6
+"""No round or seed is larger, and no client takes more steps in a round."""
+COUNTED = (wire.REPORT, wire.UPDATE, wire.JUDGE, wire.CERTIFY)
+"""The messages whose answers tell of rows: with each a private client says what it has spent."""
+_MADE: dict[tuple[int, int], LocalOracle] = {}
+"""The present run's clients in this process, by run and node; Ray sends the app anew with every message."""
+
+
+def client_app(factory: Factory, policy: ClientPolicy | None = None, *, signed: SignedKeys | None = None) -> ClientApp:
+    """A ClientApp whose client is what ``factory`` makes.
+
+    Args:
+        factory: from Flower's context (``context.node_config`` tells which client this is) to a ``JaxClient``, a
+            ``TorchClient``, a ``NumpyClient`` or anything else with the methods of ``LocalOracle``. It is called once
+            for each client of a process and run: in a deployment that is once a message, in simulations once.
+        policy: what the client takes part in, whatever the server asks for: which runs, with how many rows at least,
+            in how many rounds at most. None: ``ClientPolicy()``, which answers on no class of fewer than ten rows.
+        signed: by which key the client signs what it masks directions by, and whose it accepts (``SecureAggregation``);
+            None: none is signed.
+
+    A client that raises ``Refused`` is left out of the round; one that raises anything else is lost in it.
+    """
+    app, own = ClientApp(), ClientPolicy() if policy is None else policy
+
+    def oracle(context: Context) -> LocalOracle:
+        which = (context.run_id, context.node_id)
+        if which not in _MADE:
+            for other in [kept for kept in _MADE if kept[0] != context.run_id]:
+                del _MADE[other]  # of a run that is over: their rows need not stay in memory
+            client = factory(context)
+            if not isinstance(client, LocalOracle):
+                raise TypeError(f"factory must return a client with the methods of LocalOracle, but made {client!r}")
+            _MADE[which] = own.part_of(client)
+        return _MADE[which]
+
+    def answering(handler: Handler) -> Callable[[Message, Context], Message]:
+        def answer(message: Message, context: Context) -> Message:
+            try:
+                client = oracle(context)
+                own.admit(client, message.metadata.message_type, context)
+                reply = handler(client, message, context)
+                if message.metadata.message_type in COUNTED:
+                    _tell_spent(client, reply)
+                return reply
+            except Refused as refused:
+                return wire.refusal(message, str(refused))
+            except Outdated as outdated:
+                refusal = ConfigRecord({"why": str(outdated), codes.NEEDS: True})
+                return wire.answer(message, **{wire.REFUSED: refusal})
+            except wire.Unacceptable as error:
+                return wire.refusal(message, f"the server's message cannot be used: {error}")
+
+        return answer
+
+    app.query("hello")(answering(_hello))
+    app.query("report")(answering(partial(_report, signed, own)))
+    app.train("update")(answering(partial(_update, signed, own)))
+    app.query("unmask")(answering(partial(_unmask, own.least_together)))
+    app.evaluate("judge")(answering(_judge))
+    app.evaluate("certify")(answering(_certify))
+    return app
+
+
+def _tell_spent(client: LocalOracle, reply: Message) -> None:
+    """Add what a client that keeps its rows private has spent; how often it answered tells nothing of rows."""
+    if (spent := getattr(client, "privacy_told", None)) is not None:
+        reply.content[wire.SPENT] = ConfigRecord(dict(spent))
+
+
+def _hello(client: LocalOracle, message: Message, context: Context) -> Message:
+    """Who this is, to a server that speaks the same protocol."""
+    said = message.content.get(wire.SETTINGS)
+    if (why := other_protocol(said if isinstance(said, ConfigRecord) else None, "server")) is not None:
+        raise Refused(why)
+    about: dict[str, Any] = {
+        **own_version(),
+        "name": str(client.name),
+        "rows": int(client.rows),
+        "held_out_rows": int(client.held_out_rows),
+        "value_rows": int(client.value_rows),
+        "gradient_rows": int(client.gradient_rows),
+        "constraints": int(client.constraints),
+        "statistics": int(getattr(client, "statistics", 0)),
+        "stands_in": bool(getattr(client, "stands_in", False)),
+        "reports_again": bool(getattr(client, "reports_again", False)),
+        "left_out_classes": int(getattr(client, "left_out_classes", 0)),
+    }
+    return wire.answer(message, **{wire.ABOUT: ConfigRecord(about)})
+
+
+def _report(
+    signed: SignedKeys | None, own: ClientPolicy, client: LocalOracle, message: Message, context: Context
+) -> Message:
+    """First exchange: two numbers at w_k, and at w_{k−1} where that is asked for. w_k is kept for the second."""
+    settings = wire.settings_of(message.content, wire.SETTINGS)
+    record, came_by = params_in(message, context)
+    params, task = wire.from_record(record), own.drawing(_task(settings))
+    before = None
+    if BEFORE in settings and getattr(client, "reports_again", False):
+        before = kept_or_sent(settings[BEFORE], params, came_by, message, context)
+    settle(settings, context)
+    values = client.report(params, task)
+    context.state[wire.PARAMS] = record
+    context.state[wire.SETTINGS] = settings
+    told: dict[str, Any] = {wire.VALUES: wire.values_record(values)}
+    if before is not None:
+        told[EARLIER] = wire.values_record(values if before is params else client.report(before, task))
+    if settings.get(MASKED) is True:
+        from softswitch.flower import secure_client as own_part
+        from softswitch.flower import secure_protocol as sum_terms
+
+        told[sum_terms.ROUND_KEY] = own_part.offered(
+            wire.whole(settings, "round", MOST_OF_ALL), client.name, context, signed
+        )
+    return wire.answer(message, **told)
+
+
+def _update(
+    signed: SignedKeys | None, own: ClientPolicy, client: LocalOracle, message: Message, context: Context
+) -> Message:
+    """Second exchange: a direction, from the parameters that were kept or that come again."""
+    if own.least_together is not None and TERMS not in message.content:
+        raise Refused("it tells directions only as part of a sum of masked ones (its own policy)")
+    decision = wire.settings_of(message.content, wire.DECISION)
+    again = wire.PARAMS in message.content
+    params, settings = (
+        (message.content if again else context.state).get(name) for name in (wire.PARAMS, wire.SETTINGS)
+    )
+    if not isinstance(params, ArrayRecord) or not isinstance(settings, ConfigRecord):
+        raise Refused("its parameters are gone: it was started again between the two exchanges")
+    task = _task(settings)
+    if str(task.round) != message.metadata.group_id:
+        raise Refused(f"it holds the parameters of round {task.round}, but is asked about {message.metadata.group_id}")
+    direction = client.update(wire.from_record(params), own.drawing(task), _local_loss(decision, client.constraints))
+    limit = settings.get("clip_norm")
+    if isinstance(limit, float):
+        direction = clipped(direction, limit)
+    if TERMS in message.content:
+        from softswitch.flower import secure_client as own_part
+        from softswitch.flower import secure_protocol as sum_terms
+
+        sum_of = sum_terms.terms_of(message.content[TERMS])
+        short = clipped(direction, sum_of.limit)
+        parts = own_part.masked_direction(short, sum_of, client.name, context, own.least_together or 0, signed)
+        return wire.answer(message, **parts)
+    if codes.UP in settings:
+        sent = sent_direction(direction, settings, decision, context)
+        return wire.answer(message, **{wire.DIRECTION: sent})
+    return wire.answer(message, **{wire.DIRECTION: wire.to_record(direction)})
+
+
+def _unmask(least_together: int | None, client: LocalOracle, message: Message, context: Context) -> Message:
+    """Where directions were masked: what takes the masks off their sum."""
+    from softswitch.flower import secure_client as own_part
+    from softswitch.flower import secure_protocol as sum_terms
+
+    return wire.answer(message, **{sum_terms.MASKS: own_part.unmasking(message, context, least_together or 0)})
+
+
+def _judge(client: LocalOracle, message: Message, context: Context) -> Message:
+    params = wire.from_record(message.content.get(wire.PARAMS))
+    return wire.answer(message, **{wire.VALUES: wire.values_record(client.judge(params))})
+
+
+def _certify(client: LocalOracle, message: Message, context: Context) -> Message:
+    settings = wire.settings_of(message.content, wire.SETTINGS)
+    params = wire.from_record(message.content.get(wire.PARAMS))
+    if not client.held_out_rows:
+        raise Refused("it holds no rows out")
+    error = _probability(settings, "error")
+    told: dict[str, Any] = {}
+    if "alone" in settings and "levels" in inspect.signature(client.certify).parameters:
+        from softswitch.certification.intervals import ErrorLevels  # needs SciPy, and other messages do not
+
+        told["levels"] = ErrorLevels(error, _probability(settings, "alone"), wire.real(settings, "tolerance"))
+    intervals = client.certify(params, error, _ranges(settings, client.constraints), **told)
+    return wire.answer(message, **{wire.INTERVALS: intervals_record(intervals)})
+
+
+def _task(settings: ConfigRecord) -> Task:
+    local_steps = wire.whole(settings, "local_steps", MOST_STEPS)
+    if not local_steps:
+        raise wire.Unacceptable("its local_steps must be at least 1, but is 0")
+    return Task(
+        wire.whole(settings, "round", MOST_OF_ALL),
+        wire.whole(settings, "seed", MOST_OF_ALL),
+        local_steps,
+        wire.real(settings, "step_size"),
+        wire.truth(settings, "switches"),
+    )
+
+
+def _probability(settings: ConfigRecord, name: str) -> float:
+    found = wire.real(settings, name)
+    if not 0 < found < 1:
+        raise wire.Unacceptable(f"its {name} must be between 0 and 1, but is {found:g}")
+    return found
+
+
+def _local_loss(decision: ConfigRecord, constraints: int) -> LocalLoss:
+    """What to minimise. A single bit says it all where a switching rule has one constraint a client."""
+    switches = "feasible" in decision
+    feasible = switches and wire.truth(decision, "feasible")
+    if feasible:
+        mix = [0.0] * constraints
+    elif switches and constraints == 1 and "constraint" not in decision:
+        mix = [1.0]
+    else:
+        mix = wire.numbers(decision, "constraint")
+    if len(mix) != constraints or not np.isfinite(mix).all():
+        raise wire.Unacceptable(f"its mix of constraints must be {constraints} finite numbers, but is {mix!r:.80}")
+    shares: Any = np.asarray(mix)
+    if switches:
+        return LocalLoss(float(feasible), shares, 0.0, 0.0)
+    return LocalLoss(
+        wire.real(decision, "objective"), shares, wire.real(decision, "penalty"), wire.real(decision, "tolerance")
+    )
+
+
+def decision_record(loss: LocalLoss, switches: bool, feasible: bool) -> ConfigRecord:
+    """What a client is told in the second exchange; ``loss.constraint`` is its row of the mix."""
+    mix = [float(b) for b in loss.constraint]
+    if not switches:
+        told: dict[str, Any] = {
+            "objective": float(loss.objective),
+            "constraint": mix,
+            "penalty": float(loss.penalty),
+            "tolerance": float(loss.tolerance),
+        }
+        return ConfigRecord(told)
+    if feasible or len(mix) == 1:
+        return ConfigRecord({"feasible": feasible})
+    return ConfigRecord({"feasible": feasible, "constraint": mix})
+
+
+def clipped(direction: wire.Arrays, limit: float) -> wire.Arrays:
+    """A direction no longer than ``limit``, over all of its arrays."""
+    norm = math.sqrt(sum(float(np.square(part, dtype=np.float64).sum()) for part in direction.values()))
+    if norm <= limit:
+        return direction
+    return {name: (part * (limit / norm)).astype(part.dtype) for name, part in direction.items()}
+
+
+def intervals_record(intervals: Sequence[Interval]) -> MetricRecord:
+    """Intervals, to be sent."""
+    rows = [asdict(interval) for interval in intervals]
+    kinds: dict[str, Callable[[Any], int | float]] = {"rows": int, "approximate": int, "method": list(Method).index}
+    return MetricRecord({name: [kinds.get(name, float)(row[name]) for row in rows] for name in rows[0]})
+
+
+def _ranges(settings: ConfigRecord, constraints: int) -> list[Range | None]:
+    """The ranges of f and g, where they are known: two lists of numbers, NaN for none."""
+    low, high = wire.numbers(settings, "low"), wire.numbers(settings, "high")
+    two = wire.numbers(settings, "two_values") if "two_values" in settings else [0.0] * len(low)
+    if not len(low) == len(high) == len(two) == 1 + constraints:
+        raise wire.Unacceptable(f"there must be ranges of 1 objective and {constraints} constraints")
+    if any(not (math.isfinite(a) and a < b < math.inf) for a, b in zip(low, high, strict=True) if not math.isnan(a)):
+        raise wire.Unacceptable("its ranges must be finite, the lower end below the upper")
+    return [
+        None if math.isnan(ends[0]) else frozenset(ends[:2]) if ends[2] else ends[:2]
+        for ends in zip(low, high, two, strict=True)
+    ]

@@ -1,1 +1,0 @@
-"""What can be promised: the theorems, plans by them, confidence bounds, certificates."""

@@ -1,1 +1,0 @@
-"""The theorems as functions, their constants measured, and plans by them."""

@@ -1,0 +1,84 @@
+"""The methods, and what a rule reads and answers. Each has a file of its own in ``softswitch.methods``."""
+
+from typing import TYPE_CHECKING
+
+from softswitch.support.lazy_imports import lazy_attributes
+
+if TYPE_CHECKING:
+    from softswitch.methods.agnostic import Agnostic as Agnostic
+    from softswitch.methods.augmented_lagrangian import AugmentedLagrangian as AugmentedLagrangian
+    from softswitch.methods.average_sgm import AverageSGM as AverageSGM
+    from softswitch.methods.base import Rule as Rule
+    from softswitch.methods.base import switch as switch
+    from softswitch.methods.client_state import AtClients as AtClients
+    from softswitch.methods.client_state import Consensus as Consensus
+    from softswitch.methods.client_state import ControlVariates as ControlVariates
+    from softswitch.methods.client_state import RoundAtClients as RoundAtClients
+    from softswitch.methods.compression import Compression as Compression
+    from softswitch.methods.compressors import Compressor as Compressor
+    from softswitch.methods.compressors import Quantised as Quantised
+    from softswitch.methods.compressors import TopK as TopK
+    from softswitch.methods.directions import Direction as Direction
+    from softswitch.methods.directions import Optimistic as Optimistic
+    from softswitch.methods.directions import Spider as Spider
+    from softswitch.methods.exact_penalty import ExactPenalty as ExactPenalty
+    from softswitch.methods.fed_avg import FedAvg as FedAvg
+    from softswitch.methods.hard_sgm import HardSGM as HardSGM
+    from softswitch.methods.hinge_penalty import HingePenalty as HingePenalty
+    from softswitch.methods.messages import Decision as Decision
+    from softswitch.methods.messages import LocalLoss as LocalLoss
+    from softswitch.methods.messages import Reports as Reports
+    from softswitch.methods.nu_pi import NuPI as NuPI
+    from softswitch.methods.penalty import Penalty as Penalty
+    from softswitch.methods.primal_dual import PrimalDual as PrimalDual
+    from softswitch.methods.prox_al import ProxAL as ProxAL
+    from softswitch.methods.proximal import Proximal as Proximal
+    from softswitch.methods.q_fed_avg import QFedAvg as QFedAvg
+    from softswitch.methods.scaff_pd import ScaffPD as ScaffPD
+    from softswitch.methods.schedules import FallingStep as FallingStep
+    from softswitch.methods.schedules import NormalizedAdam as NormalizedAdam
+    from softswitch.methods.softmax_sgm import SoftmaxSGM as SoftmaxSGM
+    from softswitch.methods.term import TERM as TERM
+    from softswitch.problem.choices import CRITERIA as CRITERIA
+
+_MODULES = {
+    "Agnostic": "methods.agnostic",
+    "AtClients": "methods.client_state",
+    "AugmentedLagrangian": "methods.augmented_lagrangian",
+    "AverageSGM": "methods.average_sgm",
+    "CRITERIA": "problem.choices",
+    "Compression": "methods.compression",
+    "Compressor": "methods.compressors",
+    "Consensus": "methods.client_state",
+    "ControlVariates": "methods.client_state",
+    "Decision": "methods.messages",
+    "Direction": "methods.directions",
+    "ExactPenalty": "methods.exact_penalty",
+    "FallingStep": "methods.schedules",
+    "FedAvg": "methods.fed_avg",
+    "HardSGM": "methods.hard_sgm",
+    "HingePenalty": "methods.hinge_penalty",
+    "LocalLoss": "methods.messages",
+    "NormalizedAdam": "methods.schedules",
+    "NuPI": "methods.nu_pi",
+    "Optimistic": "methods.directions",
+    "Penalty": "methods.penalty",
+    "PrimalDual": "methods.primal_dual",
+    "ProxAL": "methods.prox_al",
+    "Proximal": "methods.proximal",
+    "QFedAvg": "methods.q_fed_avg",
+    "Quantised": "methods.compressors",
+    "Reports": "methods.messages",
+    "RoundAtClients": "methods.client_state",
+    "Rule": "methods.base",
+    "ScaffPD": "methods.scaff_pd",
+    "SoftmaxSGM": "methods.softmax_sgm",
+    "Spider": "methods.directions",
+    "TERM": "methods.term",
+    "TopK": "methods.compressors",
+    "switch": "methods.base",
+}
+"""Where each name lives."""
+
+__all__ = list(_MODULES)
+__getattr__, __dir__ = lazy_attributes(__name__, _MODULES)

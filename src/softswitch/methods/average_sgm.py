@@ -1,0 +1,50 @@
+"""Average Switching Gradient: plain means over the clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from softswitch.methods.base import Rule, switch
+from softswitch.methods.messages import Decision, Reports
+from softswitch.methods.multipliers import softly
+from softswitch.methods.weighting import equal_weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class AverageSGM(Rule):
+    """Average ("standard") Switching Gradient Method: SoftmaxSGM at α = 0.
+
+        G_k = (1/m) Σ_i g_i
+        w_{k+1} = w_k − η (1/m) Σ_i u_i(f_i)   if G_k <= λ
+        w_{k+1} = w_k − η (1/m) Σ_i u_i(g_i)   otherwise
+
+    It meets the constraint on average; a client may violate it by any amount. It is FedSGM (arXiv 2601.16897), and so
+    is its soft switch, which mixes the two near the threshold, so that iterates need not jump to and fro across it:
+
+        w_{k+1} = w_k − η (1/m) Σ_i ((1 − s) u_i(f_i) + s u_i(g_i)),   s = min(1, max(0, 1 + β (G_k − λ)))
+
+    Attributes:
+        soft: β > 0 of the soft switch, per unit of g: constraint rounds are as ever, and the last 1/β below λ is a
+            mixture. None: the hard switch of the theorems, which β → ∞ comes to.
+    """
+
+    soft: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("soft", above=0)
+
+    @property
+    def switches(self) -> bool:  # type: ignore[override]
+        """Whether a round is of the objective or of the constraint, never of both."""
+        return self.soft is None
+
+    def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
+        """Weigh all clients equally, and switch on the criterion."""
+        objective_weights = equal_weights(reports.objective, reports.has_objective, reports.stand_for)
+        pair_weights = equal_weights(reports.constraint, reports.has_constraint, reports.stand_for)
+        criterion = self.measure(reports)
+        if self.soft is None:
+            return switch(self, reports, criterion, objective_weights, pair_weights), state
+        return softly(self, self.soft, reports, criterion, objective_weights, pair_weights), state

@@ -1,0 +1,55 @@
+"""An exact penalty on the worst constraint, with variance-reduced directions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from array_api_compat import array_namespace
+
+from softswitch.methods.base import Rule
+from softswitch.methods.directions import Direction, Spider
+from softswitch.methods.messages import Decision, Reports
+from softswitch.methods.multipliers import leaning, shared_out
+from softswitch.support import checks
+
+ANCHORED = Spider()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactPenalty(Rule):
+    """F(w) + ρ max(0, G(w) − ε), along SPIDER directions (not quite Liu and Xu's, arXiv 2501.19214).
+
+        w_{k+1} = w_k − η d_k,   d_k the SPIDER estimate of Σ_i p_i u_i(f_i) + ρ 1[G_k > ε] Σ_i q_i u_i(g_i)
+
+    Here one estimate is made of the sum: its differences are of the terms that the present round has, so a round in
+    which the penalty comes or goes makes an error that lasts until the next anchor. The published method, for one
+    function and one constraint, has a SPIDER estimate of the constraint's *value*, plain subgradients, and a price that
+    rises over a width; ``HingePenalty`` is its nearest relative here. Both are tried by
+    ``python -m benchmarks.spider_claim``, where this one is far behind.
+
+    Attributes:
+        penalty: ρ >= 0, in units of f per unit of g.
+        alpha: of p = softmax(α f) and q = softmax(α g); None: equal weights, F and G being the clients' means.
+        direction: how directions are made; None: as they come, which is a plain penalty on G.
+    """
+
+    penalty: float
+    alpha: float | None = None
+    direction: Direction | None = ANCHORED
+    own_criterion: ClassVar[str] = "softmax"
+    switches: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set("penalty", checks.real_number("penalty", self.penalty, at_least=0))
+        self._check("alpha", at_least=0)
+
+    def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
+        """Share out the objective and, where the constraint is broken, its price."""
+        xp = array_namespace(reports.objective)
+        criterion = self.measure(reports, 0.0 if self.alpha is None else self.alpha)
+        objective = leaning(reports.objective, self.alpha, reports.has_objective, reports.stand_for)
+        constraint = leaning(reports.constraint, self.alpha, reports.has_constraint, reports.stand_for)
+        price = xp.where(criterion > self.tolerance, self.penalty, 0.0)
+        return shared_out(self, reports, criterion, objective, xp.astype(price, constraint.dtype) * constraint), state

@@ -1,0 +1,37 @@
+"""Tilted empirical risk: softmax weights on the objective, no constraint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from softswitch.methods.base import Rule
+from softswitch.methods.fed_avg import on_objective
+from softswitch.methods.messages import Decision, Reports
+from softswitch.methods.weighting import softmax_weights
+from softswitch.support import checks
+
+
+@dataclass(frozen=True, kw_only=True)
+class TERM(Rule):
+    """Tilted empirical risk minimisation (Li et al., arXiv 2007.01162) over clients.
+
+        w_{k+1} = w_k − η Σ_i p_i u_i(f_i),   p = softmax(t f)
+
+    the gradient of (1/t) log (1/m) Σ_i exp(t f_i). It is ``SoftmaxSGM`` without its switch: what that gains from it.
+
+    Attributes:
+        tilt: t >= 0, per unit of f; 0 is ``FedAvg``.
+    """
+
+    tilt: float
+    switches: ClassVar[bool] = False
+    aims_at: ClassVar[str] = "max"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set("tilt", checks.real_number("tilt", self.tilt, at_least=0))
+
+    def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
+        """Weigh by the softmax of the objectives."""
+        return on_objective(self, reports, softmax_weights(reports.objective, self.tilt, reports.has_objective)), state

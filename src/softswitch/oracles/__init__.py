@@ -1,0 +1,1 @@
+"""What clients compute: reports, updates and evaluation."""

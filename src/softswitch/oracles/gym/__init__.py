@@ -1,0 +1,10 @@
+"""Safe reinforcement learning on any Gymnasium environment: environments with a cost as clients, one policy for all.
+
+Needs Gymnasium: ``pip install 'softswitch[rl]'``.
+"""
+
+from softswitch.oracles.gym.actions import Categorical, Gaussian
+from softswitch.oracles.gym.networks import NumpyNetwork
+from softswitch.oracles.gym.task import environment_clients, pendulums
+
+__all__ = ["Categorical", "Gaussian", "NumpyNetwork", "environment_clients", "pendulums"]

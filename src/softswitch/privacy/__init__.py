@@ -1,0 +1,1 @@
+"""Record-level differential privacy: clipping, noise, accounting and budgets."""

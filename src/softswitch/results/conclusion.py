@@ -1,0 +1,58 @@
+"""The end of a run, by whatever engine: choose the answer, judge it at all clients, say how it went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from softswitch.oracles.base import Judged
+from softswitch.problem.parameters import Params
+from softswitch.results.answer import Ending, choose_answer
+from softswitch.results.baseline import START, Baseline
+from softswitch.results.diagnostics import Asked, diagnose
+from softswitch.results.result import Result
+from softswitch.results.status import status_of
+
+
+class Judges(Asked, Protocol):
+    """Clients that can be asked about an answer; see ``softswitch.oracles.base.Oracle``."""
+
+    def judge(self, params: Params) -> Judged:
+        """How good parameters are at every client."""
+        ...
+
+
+def conclude(ending: Ending, clients: Judges, scatter: Callable[[], float]) -> Result:
+    """Make a result of where a run ended.
+
+    Args:
+        ending: the run after its last round.
+        clients: to judge the answer.
+        scatter: measures how much the sampled G scatters at one iterate; called only where it matters.
+    """
+    state, history = ending.state, ending.history
+    if ending.cycles:
+        params, selected = state.params, ending.cycles[-1].answer
+    else:
+        params, selected = choose_answer(state, history, ending.averaging_from, ending.answer)
+    judged = clients.judge(params)
+    return Result(
+        params=params,
+        last=state.params,
+        best=state.best.params if history.feasible_rounds else None,
+        selected=selected,
+        status=status_of(ending, judged),
+        diagnosis=diagnose(ending, judged, clients, scatter),
+        history=history,
+        client_objective=judged.objective,
+        client_constraint=judged.constraint,
+        pooled_constraint=judged.pooled,
+        names=ending.names,
+        rule=ending.rule,
+        seed=ending.seed,
+        seconds=ending.seconds,
+        state=state,
+        cycles=ending.cycles,
+        chosen=ending.chosen,
+        baselines=() if ending.start is None else (Baseline.of(START, ending.start, ending.rule),),
+    )

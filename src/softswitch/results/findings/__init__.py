@@ -1,1 +1,0 @@
-"""What looks wrong with a run, and what to change."""

@@ -1,0 +1,5 @@
+"""A run's report: one HTML file that opens offline."""
+
+from softswitch.results.report.page import write_report
+
+__all__ = ["write_report"]

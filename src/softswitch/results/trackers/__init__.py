@@ -1,0 +1,1 @@
+"""Callbacks that write the numbers of a run to other systems."""

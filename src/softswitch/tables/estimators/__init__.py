@@ -1,1 +1,0 @@
-"""Estimators with scikit-learn's face: classifiers, regressors, and a score of the worst client."""

@@ -1,1 +1,0 @@
-"""Looking at a table: what its columns are, what they are for, and which should be left out."""

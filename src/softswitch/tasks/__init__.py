@@ -1,1 +1,0 @@
-"""Ready-made problems, each with the data and settings of the paper's experiments."""

@@ -1,0 +1,371 @@
+"""The paper's theorems as functions: from settings to errors, and what else its analysis gives.
+
+Full participation with one local step is Theorem 1, with several Theorem 2, partial participation Theorem 3. All
+logarithms are natural.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from softswitch.support import checks
+from softswitch.theory.client_gaps import checked_gap, gap_quantile
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the theorems take as known of a problem.
+
+    Attributes:
+        diameter: D, of the domain Θ.
+        lipschitz: L, of every f_i and g_i on Θ.
+        gradient_noise: σ_g, the sub-Gaussian size of one row's gradient around its client's mean.
+        value_noise: σ_ζ, the same for one row's value of f or g.
+        heterogeneity: σ, how far clients lie below the worst: see ``heterogeneity``. Partial participation only.
+        gap: the distribution of Z, where σZ dominates how far a random client lies below the worst: "uniform" as in
+            Theorem 3, or another of ``GAPS``. σ is measured by it: ``heterogeneity(values, gap, gap_shape)``.
+        gap_shape: its shape parameters: (k,) for chi-square, (a, b) for beta.
+    """
+
+    diameter: float
+    lipschitz: float
+    gradient_noise: float = 0.0
+    value_noise: float = 0.0
+    heterogeneity: float = 0.0
+    gap: str = "uniform"
+    gap_shape: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gap_shape", checked_gap(self.gap, self.gap_shape))
+        for name in ("diameter", "lipschitz"):
+            object.__setattr__(self, name, checks.real_number(name, getattr(self, name), above=0))
+        for name in ("gradient_noise", "value_noise", "heterogeneity"):
+            object.__setattr__(self, name, checks.real_number(name, getattr(self, name), at_least=0))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A way to run: what the theorems are asked about. They speak of one constraint a client.
+
+    Attributes:
+        clients: n.
+        participants: m <= n.
+        rounds: K.
+        local_steps: E.
+        batch_size: B_g.
+        value_batch_size: B_ζ.
+        delta: δ in (0, 1): the promise holds with probability at least 1 − δ.
+        longest_wait: T, where the server remembers its clients (``Memory.longest_wait``); None: it does not.
+    """
+
+    clients: int
+    participants: int
+    rounds: int
+    local_steps: int = 1
+    batch_size: int = 32
+    value_batch_size: int = 32
+    delta: float = 0.05
+    longest_wait: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.longest_wait is not None:
+            checks.whole_number("longest_wait", self.longest_wait, at_least=1)
+        for name in ("clients", "participants", "rounds", "local_steps", "batch_size", "value_batch_size"):
+            checks.whole_number(name, getattr(self, name), at_least=1)
+        if self.participants > self.clients:
+            raise ValueError(f"participants must be at most clients = {self.clients}, but is {self.participants}")
+        checks.probability("delta", self.delta)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a theorem promises for a setting, and the settings it promises it for.
+
+    With probability at least 1 − δ:  F(w̄) − F* <= epsilon  and  G(w̄) <= epsilon (see ``constraint_bound``).
+
+    Attributes:
+        theorem: 1, 2 or 3.
+        optimization: ε', the error of finitely many rounds.
+        estimation: the error of deciding on batches.
+        sampling: the error of seeing only some clients; of staleness, where the server remembers them.
+        step_size: η.
+        local_step_size: γ.
+        alpha: the smallest α the theorem allows.
+    """
+
+    theorem: int
+    optimization: float
+    estimation: float
+    sampling: float
+    step_size: float
+    local_step_size: float
+    alpha: float
+
+    @property
+    def epsilon(self) -> float:
+        """ε, the sum of the three errors."""
+        return self.optimization + self.estimation + self.sampling
+
+    @property
+    def threshold(self) -> float:
+        """λ = ε/2."""
+        return self.epsilon / 2
+
+    @property
+    def dominant(self) -> str:
+        """The largest of the three errors, by name."""
+        return max(("optimization", "estimation", "sampling"), key=lambda name: float(getattr(self, name)))
+
+
+def bound(constants: Constants, setting: Setting) -> Bound:
+    """The theorem that fits the setting: 3 where m < n, else 1 where E = 1, else 2.
+
+    Args:
+        constants: the problem's D, L and noises.
+        setting: clients, rounds, steps and batches.
+    """
+    if setting.participants < setting.clients:
+        return theorem_3(constants, setting)
+    return theorem_1(constants, setting) if setting.local_steps == 1 else theorem_2(constants, setting)
+
+
+def theorem_1(constants: Constants, setting: Setting) -> Bound:
+    """Full participation, one local step.
+
+    η = γ = D/(2L√K);  ε' = (2DL/√K)·[1 + σ̄²(3 + 8 ln(8/δ)/K) + σ̄√(8 ln(8/δ))],  σ̄² = σ_g²/(B_g L²);
+    estimation 4σ_ζ√(2 ln(12Kn/δ)/B_ζ);  α >= 2 ln(n)/ε'.
+
+    Args:
+        constants: the problem's D, L and noises.
+        setting: clients, rounds, steps and batches.
+    """
+    D, L, K = constants.diameter, constants.lipschitz, setting.rounds  # noqa: N806
+    noise = _effective_noise(constants, setting, local_steps=1)
+    log = math.log(8 / setting.delta)
+    factor = 1 + noise**2 * (3 + 8 * log / K) + noise * math.sqrt(8 * log)
+    step = D / (2 * L * math.sqrt(K))
+    optimization = 2 * D * L / math.sqrt(K) * factor
+    estimation = _estimation(constants, setting, 12 * K * setting.clients)
+    return Bound(1, optimization, estimation, 0.0, step, step, 2 * math.log(setting.clients) / optimization)
+
+
+def theorem_2(constants: Constants, setting: Setting) -> Bound:
+    """Full participation, E >= 1 local steps.
+
+    η = D/(L√(8K)), γ = η/E;  ε' = (DL/√(K/32))·[1 + 2σ̄²(3 + 8 ln(8/δ)/K) + σ̄√(8 ln(8/δ))(1 + E/√(6K))],
+    σ̄² = σ_g²/(B_g L² E);  estimation and α as in Theorem 1.
+
+    Args:
+        constants: the problem's D, L and noises.
+        setting: clients, rounds, steps and batches.
+    """
+    estimation = _estimation(constants, setting, 12 * setting.rounds * setting.clients)
+    return _local_steps(2, constants, setting, estimation, 0.0, setting.clients)
+
+
+def theorem_3(constants: Constants, setting: Setting) -> Bound:
+    """Partial participation, r = m/n.
+
+    As Theorem 2, with estimation 4σ_ζ√(2 ln(24Km/δ)/B_ζ), sampling 4σ ln(32/δ)/(|ln(1−r)|n) (0 at r = 1) and
+    α >= 2 ln(m)/ε'. The paper's proof gives smaller constants than its statement; this is the statement.
+
+    Where the gap is not uniform, sampling is 2·``sampling_error`` at δ/8: the general bound in the place that the
+    theorem's proof has for it. (The proof needs the mean of F(w_k) − F(w_k; I_k) over the feasible rounds, and that of
+    G, to be at most half the sampling error, each with probability 1 − δ/8.) It grows with ln K, has no κ in it, and
+    where K < 128/δ it is smaller than the theorem's own also for a uniform gap, which is ``gap="beta"`` of (1, 1).
+
+    Where the server remembers its clients there is no sampling error, but one of staleness: 6·T·η·L² (``staleness``;
+    the derivation is in docs/memory.md, not in the paper), and α >= 2 ln(n)/ε'.
+
+    Args:
+        constants: the problem's D, L and noises.
+        setting: clients, rounds, steps and batches.
+    """
+    estimation = _estimation(constants, setting, 24 * setting.rounds * setting.participants)
+    if setting.longest_wait is not None:
+        step = constants.diameter / (constants.lipschitz * math.sqrt(8 * setting.rounds))
+        stale = 6 * staleness(constants.lipschitz, step, setting.longest_wait)
+        return _local_steps(3, constants, setting, estimation, stale, setting.clients)
+    if constants.gap == "uniform":
+        sampling = 4 * _sampling_unit(constants, setting) * math.log(32 / setting.delta)
+    else:
+        eighth = replace(setting, delta=setting.delta / 8)
+        sampling = 2 * sampling_error(constants.heterogeneity, eighth, constants.gap, constants.gap_shape)
+    return _local_steps(3, constants, setting, estimation, sampling, setting.participants)
+
+
+def constraint_bound(constants: Constants, setting: Setting, switch_share: float) -> float:
+    """What G(w̄) is at most, once κ, the share of feasible rounds, is known.
+
+    Full participation, a server that remembers, or a gap that is not uniform: ε. Partial participation:
+    ε + 4σ ln(1/(2κ))/(|ln(1−r)|n) by the theorem's statement, with 2σ for 4σ by its proof. The logarithm is negative
+    for κ > ½, and the statement's bound then the smaller of the two: the larger holds.
+
+    Args:
+        constants: the problem's D, L and noises.
+        setting: clients, rounds, steps and batches.
+        switch_share: κ, the share of feasible rounds, in (0, 1].
+    """
+    kappa = checks.real_number("switch_share", switch_share, above=0, at_most=1)
+    unit = _sampling_unit(constants, setting)
+    beyond = unit * math.log(1 / (2 * kappa))
+    return bound(constants, setting).epsilon + max(4 * beyond, 2 * beyond)
+
+
+def least_switch_share(constants: Constants, setting: Setting, slater: float) -> float:
+    """What κ, the share of feasible rounds, is at least, where some w in Θ has G(w) <= −ν: Slater's condition.
+
+    κ >= max{1/K, ν/(ν + DL + ε)}, from 1/κ <= 1 + (F(w) − F(w̄) + ε)/ν and F(w) − F(w̄) <= DL. With probability 1 − δ
+    where w is the optimum, as the paper has it (then the constraint is slack there), and 1 − 2δ together with the
+    theorem's promise for any other w. DL is a worst case: on data it is often no better than 1/K.
+
+    Args:
+        constants: D, L and what ε needs.
+        setting: K and what ε needs.
+        slater: ν > 0, by how much some w meets all constraints; 0: not known, which leaves 1/K.
+    """
+    nu = checks.real_number("slater", slater, at_least=0)
+    epsilon = bound(constants, setting).epsilon
+    return max(1 / setting.rounds, nu / (nu + constants.diameter * constants.lipschitz + epsilon))
+
+
+def effective_variance(constants: Constants, setting: Setting) -> float:
+    """σ̄² = σ_g²/(B_g·E·L²): ε' keeps its rate DL/√K where it is at most about 1, so where B_g·E >= (σ_g/L)².
+
+    Args:
+        constants: the problem's D, L and noises.
+        setting: clients, rounds, steps and batches.
+    """
+    return _effective_noise(constants, setting, setting.local_steps) ** 2
+
+
+def fewest_gradient_rows(constants: Constants) -> int:
+    """The smallest B_g·E, rows of a client's gradients in a round, with σ̄² <= 1: (σ_g/L)², rounded up.
+
+    Args:
+        constants: the problem's D, L and noises.
+    """
+    return max(1, math.ceil((constants.gradient_noise / constants.lipschitz) ** 2 - 1e-9))
+
+
+def most_local_steps(rounds: int) -> int:
+    """√K, rounded down: with E ≲ √K local steps ε' keeps its rate, since E enters it as 1 + E/√(6K).
+
+    Args:
+        rounds: K.
+    """
+    return math.isqrt(checks.whole_number("rounds", rounds, at_least=1))
+
+
+def staleness(lipschitz: float, step_size: float, longest_wait: int) -> float:
+    """How far what a remembering server knows of a client may lie from the truth: T·η·L².
+
+    A client is heard every T rounds at least (``Memory.longest_wait``), a round moves w by at most ηL (plain SGD, whole
+    local data), and its functions change by at most L times that. In place of Theorem 3's sampling error, which no step
+    lowers, this one falls with η.
+
+    Args:
+        lipschitz: L.
+        step_size: η.
+        longest_wait: T, rounds from one report of a client to its next, at most.
+    """
+    wait = checks.whole_number("longest_wait", longest_wait, at_least=1)
+    constant = checks.real_number("lipschitz", lipschitz, above=0)
+    return wait * checks.real_number("step_size", step_size, above=0) * constant**2
+
+
+def general_threshold(error: float, threshold: float, switch_share: float) -> tuple[float, float]:
+    """Bounds on F(w̄) − F* and on G(w̄) for any threshold λ >= Δ/2, Δ the sum of errors.
+
+    F(w̄) − F* <= (Δ/2 + λ) − (λ − Δ/2)/κ  and  G(w̄) <= Δ/2 + λ.
+
+    Args:
+        error: Δ, the sum of errors, in units of the objective.
+        threshold: λ, at least Δ/2.
+        switch_share: κ, the share of feasible rounds, in (0, 1].
+    """
+    error = checks.real_number("error", error, at_least=0)
+    threshold = checks.real_number("threshold", threshold, at_least=error / 2)
+    kappa = checks.real_number("switch_share", switch_share, above=0, at_most=1)
+    constraint = error / 2 + threshold
+    return constraint - (threshold - error / 2) / kappa, constraint
+
+
+def sampling_error(
+    heterogeneity: float,
+    setting: Setting,
+    gap: str = "uniform",
+    shape: tuple[float, ...] = (),
+) -> float:
+    """The sampling error where client gaps are dominated by σZ, Z of the named distribution.
+
+    σ·Q_Z(min{1 − r, ln(K/δ)/(n|ln(1−r)|)}), Q_Z(ρ) = inf{z: P(Z < z) > ρ}.
+
+    Args:
+        heterogeneity: σ, the scale.
+        setting: n, m, K and δ.
+        gap: the distribution of Z; see ``GAPS``.
+        shape: its shape parameters: (k,) for chi-square, (a, b) for beta.
+    """
+    scale, shape = checks.real_number("heterogeneity", heterogeneity, at_least=0), checked_gap(gap, shape)
+    r = setting.participants / setting.clients
+    if r == 1:
+        return 0.0
+    level = math.log(setting.rounds / setting.delta) / (setting.clients * abs(math.log1p(-r)))
+    return scale * gap_quantile(min(1 - r, level), gap, shape)
+
+
+def tail_bound(clients: int, participants: int, below: float) -> float:
+    """P(max over all − max over a random m-subset >= t) is at most this, where ``below`` = P(U < t).
+
+    exp(−n|ln(1−r)|·P(U < t)) if P(U < t) <= 1 − r, else 0; U dominates the gap of a random client to the worst.
+
+    Args:
+        clients: n.
+        participants: m, how many of them are drawn.
+        below: P(U < t), the probability that the gap of a random client to the worst is below t.
+    """
+    checks.whole_number("clients", clients, at_least=1)
+    checks.whole_number("participants", participants, at_least=1)
+    if participants > clients:
+        raise ValueError(f"participants must be at most clients = {clients}, but is {participants}")
+    below = checks.real_number("below", below, at_least=0, at_most=1)
+    r = participants / clients
+    if below == 0:
+        return 1.0
+    if participants == clients or below * clients > clients - participants + 1e-9:  # P(U < t) > 1 − r, up to rounding
+        return 0.0
+    return math.exp(-clients * abs(math.log1p(-r)) * below)
+
+
+def _effective_noise(constants: Constants, setting: Setting, local_steps: int) -> float:
+    """σ̄ = σ_g/(L√(B_g E))."""
+    return constants.gradient_noise / (constants.lipschitz * math.sqrt(setting.batch_size * local_steps))
+
+
+def _estimation(constants: Constants, setting: Setting, events: float) -> float:
+    """4σ_ζ√(2 ln(events/δ)/B_ζ)."""
+    return 4 * constants.value_noise * math.sqrt(2 * math.log(events / setting.delta) / setting.value_batch_size)
+
+
+def _sampling_unit(constants: Constants, setting: Setting) -> float:
+    """σ/(|ln(1−r)|n); 0 at r = 1, where the server remembers its clients, and where the gap is not uniform."""
+    n, m = setting.clients, setting.participants
+    if m == n or setting.longest_wait is not None or constants.gap != "uniform":
+        return 0.0
+    return constants.heterogeneity / (abs(math.log1p(-m / n)) * n)
+
+
+def _local_steps(
+    theorem: int, constants: Constants, setting: Setting, estimation: float, sampling: float, weighed: int
+) -> Bound:
+    """What Theorems 2 and 3 share: the steps, ε' and the smallest α over the clients that are weighed."""
+    D, L, K, E = constants.diameter, constants.lipschitz, setting.rounds, setting.local_steps  # noqa: N806
+    noise = _effective_noise(constants, setting, E)
+    log = math.log(8 / setting.delta)
+    drift = 1 + E / math.sqrt(6 * K)
+    factor = 1 + 2 * noise**2 * (3 + 8 * log / K) + noise * math.sqrt(8 * log) * drift
+    step = D / (L * math.sqrt(8 * K))
+    optimization = D * L / math.sqrt(K / 32) * factor
+    return Bound(theorem, optimization, estimation, sampling, step, step / E, 2 * math.log(weighed) / optimization)

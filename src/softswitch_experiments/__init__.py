@@ -1,0 +1,1 @@
+"""Experiments with softswitch: the paper's figures, the leaderboard and safe reinforcement learning."""

@@ -1,0 +1,157 @@
+"""Fair classification, one setting at a time: the criterion of the switch, the softmax parameter α."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import optax
+from matplotlib.figure import Figure
+
+from softswitch.problem.choices import CRITERIA
+from softswitch.results.result import Result
+from softswitch.support.plotting import BLUE, GREEN, VERMILLION, band, dots, legend, narrow_panels, tolerance
+from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
+from softswitch_experiments.paper.fair.adult_study import FULL, SOFTMAX, STUDY, TOLERANCE, softmax
+from softswitch_experiments.paper.study import Point, StudyTask, answer_rows, averages, curve_rows, lasts, mean
+from softswitch_experiments.tasks.fair_classification import accuracy_and_gap
+from softswitch_experiments.tasks.paper_settings import steps
+
+ALPHAS = (0.0, 1.0, 10.0, 100.0, 1000.0)
+
+
+def criterion(scale: Scale) -> Outcome:
+    """What the switch looks at: softmax mean, maximum, mean, or the constraint on all clients' data put together."""
+    rules = {name: softmax(1.0, criterion=name) for name in CRITERIA}
+    found = STUDY.runs(rules, FULL, scale)
+    ends, gaps, figure, tables = _show("Adult: the switch's criterion (α = 1)", found, scale, "criterion", line="none")
+    worst = {name: mean(points, "worst_constraint") for name, points in ends.items()}
+    claims = (
+        Claim(
+            "the pooled criterion keeps the gap on all data put together within the tolerance, not the worst client's",
+            float(gaps["pooled"].mean()) <= TOLERANCE < worst["pooled"],
+            f"pooled gap {gaps['pooled'].mean():.3f}, worst client {worst['pooled']:.3f}",
+        ),
+        Claim(
+            "the other criteria keep the worst client within the tolerance",
+            max(worst[name] for name in worst if name != "pooled") <= TOLERANCE,
+            ", ".join(f"{name} {value:.3f}" for name, value in worst.items() if name != "pooled"),
+        ),
+        Claim(
+            "the more pessimistic the criterion, the larger F: pooled < softmax < max",
+            mean(ends["pooled"], "worst_objective")
+            < mean(ends["softmax"], "worst_objective")
+            < mean(ends["max"], "worst_objective"),
+            ", ".join(f"{name} {mean(points, 'worst_objective'):.3f}" for name, points in ends.items()),
+        ),
+    )
+    return Outcome(figure, tables, claims)
+
+
+def alpha(scale: Scale) -> Outcome:
+    """α from the mean towards the maximum."""
+    alphas = scale.pick(ALPHAS, (1.0, 100.0))
+    rules = {f"{a:g}": softmax(a) for a in alphas}
+    found = STUDY.runs(rules, FULL, scale)
+    ends, _, figure, tables = _show("Adult: what α does (softmax criterion)", found, scale, "α")
+    first, last = ends[f"{alphas[0]:g}"], ends[f"{alphas[-1]:g}"]
+    claims = [
+        Claim(
+            f"every α meets G <= {TOLERANCE} on IID clients",
+            max(mean(points, "worst_constraint") for points in ends.values()) <= TOLERANCE,
+            ", ".join(f"{mean(points, 'worst_constraint'):.3f} at α = {a}" for a, points in ends.items()),
+        ),
+        Claim(
+            "the largest α is more cautious than the smallest: smaller G, larger F",
+            mean(last, "worst_constraint") < mean(first, "worst_constraint")
+            and mean(last, "worst_objective") > mean(first, "worst_objective"),
+            ", ".join(f"F {mean(points, 'worst_objective'):.3f} at α = {a}" for a, points in ends.items()),
+        ),
+    ]
+    if not scale.quick:
+        zero, one = (mean(ends[a], "worst_objective") for a in ("0", "1"))
+        claims.append(
+            Claim(
+                "the paper's α = 1 is far from the mean (α = 0): F differs by 1% or more",
+                abs(one - zero) >= 0.01 * zero,
+                f"F {zero:.4f} at α = 0, {one:.4f} at α = 1",
+            )
+        )
+    return Outcome(figure, tables, tuple(claims))
+
+
+def optimizer(scale: Scale) -> Outcome:
+    """The server's optimiser: the paper's step size of 0.001 makes sense with Adam, not with plain SGD."""
+    rules = {
+        "Adam, 0.001": SOFTMAX,
+        "SGD, 0.001": replace(SOFTMAX, optimizer=optax.sgd),
+        "SGD, 0.1": replace(SOFTMAX, optimizer=optax.sgd, **steps(0.1)),
+    }
+    found = STUDY.runs(rules, FULL, scale, evaluations=scale.pick(50, 4))
+    figure, axes = narrow_panels(1, 2, "Adult: the server's optimiser and step size")
+    for colour, (label, results) in zip((BLUE, VERMILLION, GREEN), found.items(), strict=True):
+        for panel, name in zip(axes[0], ("objective", "constraint"), strict=True):
+            curves = [getattr(result.history.full, name) for result in results]
+            band(panel, results[0].history.full_rounds, curves, colour, label)
+    for panel, word in zip(axes[0], "FG", strict=True):
+        panel.set(title=f"{word}, worst client, training rows", xlabel="round", ylim=(0, None))
+    tolerance(axes[0, 1], TOLERANCE)
+    legend(figure, axes.flat, columns=4)
+    ends = {label: lasts(results, STUDY.tasks(scale.seeds)) for label, results in found.items()}
+    adam, slow, fast = (mean(points, "worst_objective") for points in ends.values())
+    claims = (
+        Claim(
+            "plain SGD with a step of 0.001 hardly moves: F stays above 0.6",
+            slow > 0.6,
+            f"F {slow:.3f}, against {adam:.3f} with Adam",
+        ),
+        Claim("Adam is better than SGD with a step of 0.1 too", adam < fast, f"F {fast:.3f} against {adam:.3f}"),
+    )
+    curves = [row for label, results in found.items() for row in curve_rows(results, optimizer=label)]
+    answers = [row for label, points in ends.items() for row in answer_rows(points, optimizer=label)]
+    return Outcome(figure, {"curves": curves, "answers": answers}, claims)
+
+
+def _show(
+    title: str, found: Mapping[str, tuple[Result, ...]], scale: Scale, label: str, line: str = "-"
+) -> tuple[dict[str, list[Point]], dict[str, np.ndarray], Figure, dict[str, list[Row]]]:
+    """Last iterate and average over the settings, as figure and tables; also the gap on all data put together."""
+    own = STUDY.tasks(scale.seeds)
+    ends = {name: lasts(results, own) for name, results in found.items()}
+    kept = {name: averages(results) for name, results in found.items()}
+    pooled = {
+        name: np.array([_pooled_gap(result, task) for result, task in zip(results, own, strict=True)])
+        for name, results in found.items()
+    }
+    figure, axes = narrow_panels(1, 2, title)
+    objective, constraint = axes[0]
+    places = np.arange(len(found))
+    for panel, name, word in ((objective, "worst_objective", "F"), (constraint, "worst_constraint", "G")):
+        for iterates, colour, what in ((ends, BLUE, "last iterate"), (kept, GREEN, "average of feasible iterates")):
+            values = [[getattr(point, name) for point in points] for points in iterates.values()]
+            dots(panel, places, values, colour, what, line)
+        panel.set(title=f"{word}, worst client, training rows", xlabel=label, xticks=places, xticklabels=list(found))
+    dots(constraint, places, list(pooled.values()), VERMILLION, "last iterate, all data put together", line)
+    tolerance(constraint, TOLERANCE)
+    legend(figure, axes.flat, columns=4)
+    rows: list[Row] = []
+    for name in found:
+        for iterate, points in (("last", ends[name]), ("average", kept[name])):
+            rows += answer_rows(points, setting=name, iterate=iterate)
+    gaps = [
+        {"setting": name, "seed": seed, "pooled_gap": float(gap)}
+        for name, values in pooled.items()
+        for seed, gap in enumerate(values)
+    ]
+    return ends, pooled, figure, {"answers": rows, "pooled": gaps}
+
+
+def _pooled_gap(result: Result, task: StudyTask) -> float:
+    gap: float = accuracy_and_gap(result.last, task.train)["probability_gap"]
+    return gap
+
+
+CRITERION = Experiment("fair-criterion", "Adult: softmax, max, mean and pooled criterion side by side", criterion)
+OPTIMIZER = Experiment("fair-optimizer", "Adult: Adam and plain SGD on the server", optimizer)
+ALPHA = Experiment("fair-alpha", "Adult over α: from the plain mean to the maximum", alpha)

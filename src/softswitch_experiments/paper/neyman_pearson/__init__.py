@@ -1,0 +1,1 @@
+"""Neyman-Pearson classification on the breast cancer data."""

@@ -1,0 +1,96 @@
+"""The trade-off of α on f = ±w: smooth, damped and cycling iterates, as cobweb plots."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+
+from softswitch.data.client_data import ClientData
+from softswitch.engine.solve import solve
+from softswitch.methods.softmax_sgm import SoftmaxSGM
+from softswitch.problem.parameters import Batch, Params
+from softswitch.problem.problem import Problem
+from softswitch.results.result import Result
+from softswitch.support.plotting import BLUE, GREY, VERMILLION, narrow_panels
+from softswitch.theory.two_clients import limit_cycle
+from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
+from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
+
+REGIMES = {"smooth": 0.7, "damped": 1.8, "limit cycle": 3.5}
+"""αη of each regime: up to 1, up to 2, beyond."""
+START, ROUNDS, STEP = 2.3, 60, 1.0
+
+
+def signed(params: Params, batch: Batch) -> Params:
+    """f_1 = w, f_2 = −w."""
+    return (batch["weight"] * batch["sign"]).sum() * params
+
+
+def always_met(params: Params, batch: Batch) -> Params:
+    """g = −1."""
+    return 0 * params - batch["weight"].sum()
+
+
+def play(product: float, rounds: int = ROUNDS) -> Result:
+    """The method itself."""
+    clients = ClientData.from_arrays({"sign": [1.0, -1.0]}, client=[1, 2])
+    problem = Problem(signed, always_met, jnp.array(START))
+    rule = SoftmaxSGM(alpha=product / STEP, tolerance=0.1, **steps(STEP), **SOFTMAX_SWITCH)
+    return solve(problem, clients, rule, rounds=rounds, batch_size=None, eval_every=0, record_clients=True, **RUN)
+
+
+def iterates(result: Result) -> np.ndarray:
+    """w_k: with f_1 = w, what client 1 reports is the iterate."""
+    assert result.history.per_client is not None
+    found: np.ndarray = result.history.per_client.objective[:, 0]
+    return found
+
+
+def run(scale: Scale) -> Outcome:
+    """A cobweb plot a regime, drawn from the method's own iterates."""
+    figure, axes = narrow_panels(1, 3, "The trade-off of α: w ← w − η tanh(αw), from f = ±w", height=3.4)
+    rows: list[Row] = []
+    claims = []
+    span = np.linspace(-1.1, START + 0.1, 400)
+    for panel, (regime, product) in zip(axes[0], REGIMES.items(), strict=True):
+        result = play(product)
+        scale.keep(regime, [result])
+        w = iterates(result)
+        panel.plot(span, span, color=GREY, linewidth=0.8, label="diagonal")
+        panel.plot(span, span - STEP * np.tanh(product * span), color="black", linewidth=1.4, label="w − η tanh(αw)")
+        # Up or down to the curve, across to the diagonal.
+        across = np.repeat(w, 2)
+        panel.plot(across[:-1], np.concatenate([[across[0]], across[2:]]), color=BLUE, linewidth=1, label="iterates")
+        panel.plot(w[0], w[0], "o", color=BLUE, markersize=5)
+        cycle = limit_cycle(product / STEP, STEP)
+        ends = [cycle, -cycle] if cycle else [0.0]
+        panel.plot(ends, [-e for e in ends], "s", color=VERMILLION, markersize=6, label="where it ends")
+        panel.set(title=f"{regime}: αη = {product:g}", xlabel="wₖ", ylabel="wₖ₊₁", aspect="equal")
+        rows += [{"regime": regime, "alpha_eta": product, "round": k, "w": float(v)} for k, v in enumerate(w)]
+        claims.append(_claim(regime, product, w))
+    axes[0, 0].legend(frameon=False, fontsize="small")
+    return Outcome(figure, {"iterates": rows}, tuple(claims))
+
+
+def _claim(regime: str, product: float, w: np.ndarray) -> Claim:
+    if regime == "smooth":
+        held = bool((np.diff(w) <= 0).all() and (w >= 0).all() and w[-1] < 1e-6)
+        return Claim(f"αη = {product:g} <= 1: monotone to 0", held, f"|w| after {len(w)} rounds {abs(w[-1]):.1e}")
+    if regime == "damped":
+        near = w[np.abs(w) < 1]
+        alternates = bool((near[1:] * near[:-1] < 0).all())
+        held = alternates and bool((np.diff(np.abs(w)) < 0).all())
+        return Claim(f"1 < αη = {product:g} <= 2: alternating and shrinking", held, f"|w| in the end {abs(w[-1]):.1e}")
+    p = limit_cycle(product / STEP, STEP) / STEP
+    low, high = math.sqrt(1 - 2 / product) / 2, math.sqrt(3 * (product - 2) / 8)
+    held = bool(np.allclose(np.abs(w[-4:]), STEP * p, atol=1e-5) and (w[-4:-1] * w[-3:] < 0).all() and low < p < high)
+    return Claim(
+        f"αη = {product:g} > 2: a cycle of two, ±ηp with tanh(αηp) = 2p, p within the paper's bounds",
+        held,
+        f"|w| in the end {abs(w[-1]):.6f}, p = {p:.6f} in ({low:.3f}, {high:.3f})",
+    )
+
+
+EXPERIMENT = Experiment("alpha-tradeoff", "smooth, damped and cycling iterates as cobweb plots", run)

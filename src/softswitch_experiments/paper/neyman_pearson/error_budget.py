@@ -1,0 +1,261 @@
+"""The three errors, measured on the convex task in a ball, next to the terms of the theory.
+
+g_i is the loss of class 1 minus ``LEVEL``, so that the optimum F* with G <= 0 exists; SciPy finds it. The gap of an
+answer is max(F(w̄) − F*, G(w̄)). Step size, threshold and 1/α fall with √K, as the theorems have it, from the paper's
+values at K = 1000: the theorems' own constants are worst cases, and with them all of these runs would be far too short.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy import optimize
+
+from softswitch.data.client_data import ClientData
+from softswitch.engine.sweep import sweep
+from softswitch.methods.softmax_sgm import SoftmaxSGM
+from softswitch.problem.domains import Ball
+from softswitch.problem.parameters import Batch
+from softswitch.problem.problem import Problem
+from softswitch.support.plotting import BLUE, GREEN, GREY, NARROW, VERMILLION, dots, log_values, panels
+from softswitch.theory.pilot import estimate_constants
+from softswitch.theory.theorems import Constants, Setting, bound
+from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
+from softswitch_experiments.paper.neyman_pearson.np_study import CLIENTS, STUDY
+from softswitch_experiments.paper.study import half_interval
+from softswitch_experiments.tasks.neyman_pearson import class_loss, objective
+from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
+
+LEVEL, RADIUS, FEATURES = 0.1, 5.0, 31
+ROUNDS = (100, 316, 1000, 3162, 10_000)
+ROWS = (2, 8, 32, 128)
+PARTICIPANTS = (2, 5, 10, 20)
+THRESHOLD = 0.05  # λ at K = 1000
+DELTA = 0.05  # of the theorems' lines
+
+
+def misses(params: Float[Array, " d"], batch: Batch) -> Float[Array, ""]:
+    """The loss of class 1, above ``LEVEL``."""
+    return class_loss(params, batch, 1) - LEVEL
+
+
+PROBLEM = Problem(objective, misses, jnp.zeros(FEATURES), Ball(RADIUS))
+
+
+def smallest_objective(clients: ClientData) -> float:
+    """F* by SciPy: minimise t subject to f_i(w) <= t and g_i(w) <= 0 for all clients, |w| <= radius."""
+    x, y = np.asarray(clients.rows.columns["x"], float), np.asarray(clients.rows.columns["y"])
+    owner = np.repeat(np.arange(len(clients)), clients.sizes)
+    d = x.shape[1]
+    shares = []
+    for label in (0, 1):
+        own = (owner == np.arange(len(clients))[:, None]) & (y == label)
+        shares.append(own / own.sum(axis=1, keepdims=True))
+
+    def losses(w: np.ndarray, label: int) -> np.ndarray:
+        scores = x @ w
+        mean: np.ndarray = shares[label] @ (np.logaddexp(0, scores) - label * scores)
+        return mean
+
+    def slopes(w: np.ndarray, label: int) -> np.ndarray:
+        slope: np.ndarray = shares[label] @ ((1 / (1 + np.exp(-x @ w)) - label)[:, None] * x)
+        return slope
+
+    level = np.append(np.zeros(d), 1.0)  # the gradient of t
+    inequalities = [
+        {
+            "type": "ineq",
+            "fun": lambda v: v[d] - losses(v[:d], 0),
+            "jac": lambda v: level - np.pad(slopes(v[:d], 0), ((0, 0), (0, 1))),
+        },
+        {
+            "type": "ineq",
+            "fun": lambda v: LEVEL - losses(v[:d], 1),
+            "jac": lambda v: -np.pad(slopes(v[:d], 1), ((0, 0), (0, 1))),
+        },
+        {
+            "type": "ineq",
+            "fun": lambda v: RADIUS**2 - v[:d] @ v[:d],
+            "jac": lambda v: np.append(-2 * v[:d], 0.0),
+        },
+    ]
+    found = optimize.minimize(
+        lambda v: v[d],
+        np.append(np.zeros(d), 1.0),
+        jac=lambda _: level,
+        method="SLSQP",
+        constraints=inequalities,
+        options={"maxiter": 500, "ftol": 1e-10},
+    )
+    if not found.success:
+        raise RuntimeError(f"no optimum of the convex task was found: {found.message}")
+    return float(found.fun)
+
+
+def run(scale: Scale) -> Outcome:
+    """The gap against K, against B_ζ and against m/n."""
+    own = [task.train for task in STUDY.tasks(scale.seeds)]
+    optimum = np.array([smallest_objective(clients) for clients in own])
+    known = estimate_constants(PROBLEM, own[0], points=scale.pick(16, 2), pilots=64, batch_size=32)
+    figure, axes = panels(3, 1, "Neyman–Pearson in a ball: measured gap and the theory's terms", width=NARROW)
+
+    def measured(rounds: int, threshold: float = THRESHOLD, **options: Any) -> list[Row]:
+        """A row a seed."""
+        settings = {"rounds": rounds, "batch_size": None, "eval_every": 0, "progress": scale.progress}
+        rules = [_rule(rounds, threshold)]
+        results = sweep(PROBLEM, own, rules, seeds=scale.seeds, **RUN | settings | options).results[0]
+        scale.keep(
+            " ".join(f"{name}={value}" for name, value in {"K": rounds, "λ": threshold, **options}.items()), results
+        )
+        rows = []
+        for seed, result in enumerate(results):
+            above = result.worst_objective - optimum[seed]
+            gap = {"F - F*": above, "G": result.worst_constraint, "gap": max(above, result.worst_constraint)}
+            rows.append({"K": rounds, "threshold at K = 1000": threshold, **options, "seed": seed, **gap})
+        return rows
+
+    horizon = scale.pick(ROUNDS, (100, 316, 1000))
+    middle = scale.pick(1000, 316)
+    batches, few = scale.pick(ROWS, (8,)), scale.pick(PARTICIPANTS, (20,))
+    runs = {
+        "rounds": [measured(k) for k in horizon],
+        "rounds, λ = 0": [measured(k, 0.0) for k in horizon],
+        "rows": [measured(middle, value_batch_size=b) for b in batches],
+        "clients": [measured(middle, participation=m / CLIENTS) for m in few],
+    }
+    gaps = {name: np.array([[row["gap"] for row in rows] for rows in found]) for name, found in runs.items()}
+
+    optimization, estimation, sampling = axes[:, 0]
+    dots(optimization, horizon, gaps["rounds"], BLUE, "measured, λ ~ K^(-1/2)")
+    dots(optimization, horizon, gaps["rounds, λ = 0"], GREEN, "measured, λ = 0", ":")
+    term = known.diameter * known.lipschitz / np.sqrt(horizon)
+    optimization.plot(horizon, term, color=GREY, linestyle="--", label="theory: DL/√K")
+    lines = theory_lines(known, horizon, batches, few, middle)
+    optimization.plot(horizon, lines["optimization"], color=GREY, label="Theorem 1: 2DL/√K")
+    optimization.set(xscale="log", xlabel="rounds K", ylabel="gap max(F(w̄) − F*, G(w̄))", title="optimization")
+
+    dots(estimation, batches, gaps["rows"], VERMILLION, "measured")
+    term = known.value_noise / np.sqrt(batches)
+    estimation.plot(batches, term, color=GREY, linestyle="--", label="theory: σ_ζ/√B_ζ")
+    estimation.plot(batches, lines["estimation"], color=GREY, marker=".", label="Theorem 1, with its constants")
+    estimation.set(xscale="log", xlabel=f"rows a report B_ζ  (K = {middle})", title="estimation")
+
+    share = np.array(few) / CLIENTS
+    dots(sampling, share, gaps["clients"], VERMILLION, "measured")
+    partial = share[share < 1]
+    term = known.heterogeneity / (np.abs(np.log1p(-partial)) * CLIENTS)
+    sampling.plot(partial, term, color=GREY, linestyle="--", marker=".", label="theory: σ/(|ln(1−r)|n), 0 at r = 1")
+    for name, line, word in (("sampling", "-", "Theorem 3, with its constants"), ("general", ":", "the general bound")):
+        sampling.plot(partial, lines[name][share < 1], color=GREY, linestyle=line, marker=".", label=word)
+    sampling.set(xlabel=f"share of clients r = m/n  (K = {middle})", title="sampling")
+    places = ((0.5, 0.55), (0.45, 0.42), (0.66, 0.38))  # between what was measured and what is promised
+    for panel, place in zip(axes.flat, places, strict=True):
+        log_values(panel)
+        panel.legend(frameon=False, fontsize="small", loc="center", bbox_to_anchor=place)
+
+    claims = [_slope_claim(horizon, gaps["rounds, λ = 0"]), _kept(horizon, gaps["rounds"])]
+    if not scale.quick:
+        claims += [
+            _fewest_cost_most("fewer rows a report cost more", gaps["rows"], f"B_ζ = {batches}"),
+            _fewest_cost_most("fewer clients a round cost more", gaps["clients"], f"m = {few}"),
+        ]
+    base = gaps["rounds"][horizon.index(middle)]  # exact reports of all clients in as many rounds
+    measured_errors = {
+        "optimization": (horizon, gaps["rounds, λ = 0"]),
+        "estimation": (batches, gaps["rows"] - base),
+        "sampling": (few, gaps["clients"] - base),
+        "general": (few, gaps["clients"] - base),
+    }
+    terms = [
+        {"term": name, "at": x, "bound": line, "measured": own.mean(), **vars(known)}
+        for name, (at, errors) in measured_errors.items()
+        for x, line, own in zip(at, lines[name], errors, strict=True)
+    ]
+    claims += [_covers(name, lines[name], errors) for name, (_, errors) in measured_errors.items()]
+    table = [row for found in runs.values() for rows in found for row in rows]
+    return Outcome(figure, {"gaps": table, "terms": terms}, tuple(claims))
+
+
+def theory_lines(
+    known: Constants, rounds: Sequence[int], rows: Sequence[int], participants: Sequence[int], middle: int
+) -> dict[str, np.ndarray]:
+    """The theorems' three errors with all their constants, and the general bound on sampling; gradients are exact."""
+    exact = replace(known, gradient_noise=0.0)
+    base = Setting(CLIENTS, CLIENTS, middle, delta=DELTA)
+    some = [replace(base, participants=m) for m in participants]
+    general = replace(exact, gap="beta", gap_shape=(1.0, 1.0))
+    return {
+        "optimization": np.array([bound(exact, replace(base, rounds=k)).optimization for k in rounds]),
+        "estimation": np.array([bound(exact, replace(base, value_batch_size=b)).estimation for b in rows]),
+        "sampling": np.array([bound(exact, setting).sampling for setting in some]),
+        "general": np.array([bound(general, setting).sampling for setting in some]),
+    }
+
+
+def _covers(name: str, line: np.ndarray, errors: np.ndarray) -> Claim:
+    """Whether the bound lies above what was measured, mean over seeds, and by what factor."""
+    measured = errors.mean(axis=1)
+    word = {"optimization": "gap at λ = 0", "estimation": "gap that batches add"}.get(name, "gap that absence adds")
+    source = "the general bound on sampling" if name == "general" else f"the theorem's error of {name}"
+    factors = line[measured > 0] / measured[measured > 0]
+    loose = f"loose by a factor of {factors.min():.3g} to {factors.max():.3g}" if len(factors) else "nothing is added"
+    told = ", ".join(f"{b:.3g} against {m:.3g}" for b, m in zip(line, measured, strict=True))
+    return Claim(f"{source} is at least the {word}", bool((line >= measured - 1e-12).all()), f"{told}; {loose}")
+
+
+def _rule(rounds: int, threshold: float) -> SoftmaxSGM:
+    """The paper's values at K = 1000, carried to other K as the theorems do."""
+    shrink = math.sqrt(1000 / rounds)
+    level = threshold * shrink
+    return SoftmaxSGM(
+        alpha=6400 / shrink, tolerance=2 * level, threshold=level, **steps(0.5 * shrink), **SOFTMAX_SWITCH
+    )
+
+
+def slopes(rounds: Any, gaps: np.ndarray) -> tuple[float, float, float]:
+    """The slope of log gap over log K, one a seed: their mean and its 95% interval. NaN where a gap is not positive."""
+    if not (gaps > 0).all():
+        return math.nan, math.nan, math.nan
+    each = np.polyfit(np.log(rounds), np.log(gaps), 1)[0]
+    middle = float(np.mean(each))
+    margin = half_interval(each)
+    return middle, middle - margin, middle + margin
+
+
+def _slope_claim(rounds: Any, gaps: np.ndarray) -> Claim:
+    """With λ = 0 every average of feasible iterates is feasible: the gap is F(w̄) − F*, the method's own error."""
+    middle, low, high = slopes(rounds, gaps)
+    return Claim(
+        "with λ = 0 the gap falls like K^(-1/2) or faster",
+        high <= -0.5,
+        f"fitted slope {middle:.2f}, 95% interval [{low:.2f}, {high:.2f}]",
+    )
+
+
+def _kept(rounds: Any, gaps: np.ndarray) -> Claim:
+    """With λ > 0 the switch lets G come near λ, and F fall below F*: the gap is mostly λ itself."""
+    promised = 2 * THRESHOLD * np.sqrt(1000 / np.asarray(rounds))
+    middle, low, high = slopes(rounds, gaps)
+    return Claim(
+        "with λ = ε/2 ~ K^(-1/2) the promise is kept at every K: F(w̄) − F* <= ε and G(w̄) <= ε",
+        bool((gaps.max(axis=1) <= promised).all()),
+        f"the largest gap is {(gaps.max(axis=1) / promised).max():.2f} ε; fitted slope {middle:.2f}, "
+        f"95% interval [{low:.2f}, {high:.2f}]",
+    )
+
+
+def _fewest_cost_most(statement: str, gaps: np.ndarray, over: str) -> Claim:
+    """Whether the first gap exceeds the last by more than twice the standard error of the paired differences."""
+    fall = gaps[0] - gaps[-1]
+    error = float(fall.std(ddof=1)) / math.sqrt(len(fall)) if len(fall) > 1 else 0.0
+    told = f"{', '.join(f'{gap:.4f}' for gap in gaps.mean(axis=1))} for {over}"
+    return Claim(f"{statement}, beyond twice the standard error", bool(fall.mean() > 2 * error), told)
+
+
+EXPERIMENT = Experiment("error-budget", "measured gap against K, B_ζ and m/n beside the theory's three errors", run)

@@ -1,0 +1,1 @@
+"""Problems with the data and settings of the paper's experiments."""

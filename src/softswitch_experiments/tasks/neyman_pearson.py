@@ -1,0 +1,102 @@
+"""Neyman–Pearson classification: the fewest false alarms, while no client's misses get out of hand.
+
+Objective: the mean logistic loss of class 0 (benign) at a client. Constraint: that of class 1 (malignant). The paper's
+logistic loss is φ(w; (x, y)) = −y·wᵀx + log(1 + exp(wᵀx)).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from softswitch.data.client_data import ClientData
+from softswitch.data.splits import split_dirichlet, split_iid
+from softswitch.problem.domains import Domain
+from softswitch.problem.losses import logistic_loss, mean_over
+from softswitch.problem.parameters import Batch
+from softswitch.problem.problem import Problem
+
+
+def class_loss(params: Float[Array, " d"], batch: Batch, label: int) -> Float[Array, ""]:
+    """The mean logistic loss over the client's rows of one class; −∞ where it has none."""
+    scores = batch["x"] @ params
+    loss = logistic_loss(scores, batch["y"])
+    return mean_over(loss, batch["weight"] * (batch["y"] == label))
+
+
+def objective(params: Float[Array, " d"], batch: Batch) -> Float[Array, ""]:
+    """f_i: the loss of class 0."""
+    return class_loss(params, batch, 0)
+
+
+def constraint(params: Float[Array, " d"], batch: Batch) -> Float[Array, ""]:
+    """g_i: the loss of class 1; the tolerance is its bound."""
+    return class_loss(params, batch, 1)
+
+
+def neyman_pearson(features: int, domain: Domain | None = None) -> Problem:
+    """The problem for rows of so many features, from a start at zero."""
+    return Problem(objective, constraint, jnp.zeros(features), domain, convex=True)
+
+
+class BreastCancer(NamedTuple):
+    """The paper's data: scikit-learn's breast cancer set, split over clients.
+
+    Attributes:
+        problem: what to solve.
+        train: 80% of the rows, standardised, with a constant column.
+        test: the rest; a client that was dealt none of it is not in it.
+    """
+
+    problem: Problem
+    train: ClientData
+    test: ClientData
+
+
+def breast_cancer(
+    clients: int = 20,
+    *,
+    seed: int = 0,
+    split_seed: int | None = None,
+    concentration: float | None = None,
+    domain: Domain | None = None,
+) -> BreastCancer:
+    """Breast cancer over ``clients`` clients; class 1 is malignant, the minority.
+
+    Batches are drawn by class, so that each holds every class its client has.
+
+    Args:
+        clients: n.
+        seed: of the split over clients.
+        split_seed: of the split into training and test rows; by default ``seed``.
+        concentration: None deals rows IID, with equal sizes and class mix. A number deals each class in
+            Dirichlet-distributed shares of that concentration: clients of very different sizes and class mix, some
+            without any row of a class, but each with at least 5 rows, training and test together.
+        domain: Θ, if the iterates are to be kept in one.
+    """
+    from sklearn.datasets import load_breast_cancer  # most who import this file have rows of their own
+    from sklearn.model_selection import train_test_split
+    from sklearn.preprocessing import StandardScaler
+
+    features, benign = load_breast_cancer(return_X_y=True)
+    labels = 1 - benign
+    train, test = train_test_split(
+        np.arange(len(labels)),
+        test_size=0.2,
+        random_state=seed if split_seed is None else split_seed,
+        stratify=labels,
+    )
+    if concentration is None:
+        owners = [split_iid(labels[part], clients, seed=seed) for part in (train, test)]
+    else:
+        dealt = split_dirichlet(labels, clients, concentration=concentration, min_rows=5, seed=seed)
+        owners = [dealt[train], dealt[test]]
+    scaler = StandardScaler().fit(features[train])
+    data = []
+    for part, owner in zip((train, test), owners, strict=True):
+        rows = np.column_stack([scaler.transform(features[part]), np.ones(len(part))]).astype(np.float32)
+        data.append(ClientData.from_arrays({"x": rows, "y": labels[part]}, client=owner, strata="y"))
+    return BreastCancer(neyman_pearson(features.shape[1] + 1, domain), *data)

@@ -1,0 +1,187 @@
+"""Carts as clients: they report return and cost of fresh episodes, and improve the policy by steps of TRPO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from softswitch.data.sampling import choose_clients, words_to_choose
+from softswitch.methods.messages import Decision, Reports
+from softswitch.oracles.base import STATIC, Oracle
+from softswitch.oracles.client_batches import map_slices
+from softswitch_experiments.tasks.safe_rl.advantages import advantages
+from softswitch_experiments.tasks.safe_rl.cartpole import Physics
+from softswitch_experiments.tasks.safe_rl.episodes import Episodes, Luck, luck, play, totals
+from softswitch_experiments.tasks.safe_rl.policy import Policy
+from softswitch_experiments.tasks.safe_rl.trpo import TrustRegion, improve
+
+EVALUATION_KEY = 0
+"""Evaluations play the same luck every time, so that two policies can be compared."""
+
+
+class EpisodeDraws(NamedTuple):
+    """The random choices of one round.
+
+    Attributes:
+        clients: I_k, the participants.
+        report: the luck of each participant's episodes for report and first local step.
+        later: the luck of the episodes of each further local step.
+    """
+
+    clients: Int[Array, " m"]
+    report: Luck
+    later: Luck
+
+
+class KeptEpisodes(NamedTuple):
+    """What participants keep for their local steps: the episodes to learn from, client first, and their g_i."""
+
+    episodes: Episodes
+    constraint: Float[Array, "m 1"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class CartPoleOracle(Oracle):
+    """Clients that each have a cart of their own physics, and a budget for cost.
+
+    f_i = −E[Σ γᵗ reward], so that the largest f is the worst client's; g_i = E[Σ γᵗ cost] − d_i. A client plays
+    ``gradient_episodes + estimation_episodes`` episodes, reports their means, and learns from the first
+    ``gradient_episodes`` of them; each further local step plays so many anew. u_i = w_k − w_{k,E}: with a step size of
+    1 the server moves to the weighted mean of the clients' policies. The local step size has no meaning here; the KL
+    limit has its place.
+
+    Attributes:
+        physics: of every client.
+        budgets: d_i.
+        participants: m, how many clients take part in a round.
+        horizon: the longest an episode lasts.
+        gradient_episodes: a client learns from so many in a local step,
+        estimation_episodes: and estimates f and g from so many besides.
+        evaluation_episodes: so many for each client where a policy is judged.
+        local_steps: E.
+        discount: γ.
+        trace: λ of the advantage estimates.
+        discounted_cost: whether the constraint discounts; where it does not, the advantages still do.
+        trust_region: how a local step is limited.
+        clients_at_once: how many clients improve their policies side by side.
+    """
+
+    steadied_by: ClassVar[str] = "estimation_episodes"
+
+    physics: Physics
+    budgets: Float[Array, " n"]
+    participants: int = field(metadata=STATIC)
+    horizon: int = field(metadata=STATIC)
+    gradient_episodes: int = field(metadata=STATIC)
+    estimation_episodes: int = field(metadata=STATIC)
+    evaluation_episodes: int = field(metadata=STATIC)
+    local_steps: int = field(metadata=STATIC)
+    discount: float = field(metadata=STATIC)
+    trace: float = field(metadata=STATIC)
+    discounted_cost: bool = field(metadata=STATIC)
+    trust_region: TrustRegion = field(metadata=STATIC)
+    clients_at_once: int = field(metadata=STATIC)
+
+    @property
+    def client_count(self) -> int:
+        """n."""
+        return int(self.budgets.shape[0])
+
+    def draw(self, key: PRNGKeyArray) -> EpisodeDraws:
+        """Draw I_k and its members' luck."""
+        n, m = self.client_count, self.participants
+        who = jax.random.split(key, 3)[0]
+        words = jax.random.bits(who, (words_to_choose(n, m),), jnp.uint32)
+        return self.draw_for(choose_clients(words, n, m), self.chance(key))
+
+    def chance(self, key: PRNGKeyArray) -> tuple[Luck, Luck]:
+        """The luck of so many participants, whoever they are."""
+        m, steps = self.participants, self.local_steps
+        _, first, later = jax.random.split(key, 3)
+        return (
+            luck(first, m, self.horizon, self.gradient_episodes + self.estimation_episodes),
+            jax.vmap(lambda key: luck(key, m, self.horizon, self.gradient_episodes))(
+                jax.random.split(later, steps - 1)
+            ),
+        )
+
+    def draw_for(self, clients: Int[Array, " m"], chance: tuple[Luck, Luck]) -> EpisodeDraws:
+        """The given participants with their luck."""
+        return EpisodeDraws(clients, *chance)
+
+    def report(self, params: Policy, draws: EpisodeDraws) -> tuple[Reports, KeptEpisodes]:
+        """Play, and report the means: f_i and g_i to decide by; plain return and cost to look at."""
+        episodes = play(params, draws.report, self._physics(draws.clients))
+        objective, constraint, metrics = self._measure(episodes, self.budgets[draws.clients])
+        mask = jnp.ones(objective.shape, bool)
+        first = jax.tree.map(lambda leaf: leaf[:, :, : self.gradient_episodes], episodes)
+        learnt_from = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), first)
+        return Reports(objective, constraint, None, mask, metrics), KeptEpisodes(learnt_from, constraint)
+
+    def direction(
+        self,
+        params: Policy,
+        draws: EpisodeDraws,
+        kept: KeptEpisodes,
+        decision: Decision,
+        switches: bool,
+        step_size: Any,
+    ) -> Policy:
+        """Σ_i r_i (w_k − w_{k,E}), where each local step minimises the rule's mix of f_i and g_i.
+
+        Only the signal of a step depends on the switch, reward or cost, so there is one computation for both.
+        """
+        del switches, step_size
+        loss = decision.local_loss
+        beyond = jnp.where(kept.constraint > loss.tolerance, loss.penalty, 0.0)
+        on_cost = (loss.constraint + beyond)[:, 0]
+        on_reward = loss.own[0]
+
+        def local_step(policy: Policy, episodes: Episodes, share: tuple[Any, Array]) -> Policy:
+            reward, cost = share
+            signal = (loss.objective if reward is None else reward) * episodes.rewards - cost * episodes.costs
+            better = advantages(episodes, signal, self.discount, self.trace)
+            return improve(policy, episodes, better, self.trust_region)
+
+        def one(client: tuple[Episodes, Luck, Physics, tuple[Any, Array]]) -> Policy:
+            episodes, later, physics, share = client
+            first = local_step(params, episodes, share)
+
+            def further(policy: Policy, luck: Luck) -> tuple[Policy, None]:
+                return local_step(policy, play(policy, luck, physics), share), None
+
+            last = lax.scan(further, first, later)[0] if self.local_steps > 1 else first
+            return jax.tree.map(jnp.subtract, params, last)
+
+        later = Luck(jnp.moveaxis(draws.later.starts, 1, 0), jnp.moveaxis(draws.later.coins, 2, 0))
+        everyone = (kept.episodes, later, self._physics(draws.clients), (on_reward, on_cost))
+        directions = map_slices(one, everyone, self.clients_at_once)
+        return jax.tree.map(lambda u: jnp.tensordot(decision.weights, u, axes=1), directions)
+
+    def cost(self, rows_held: None) -> tuple[int, int]:
+        """Steps of the environment, episodes that end early counted in full: those reported on, those learnt from."""
+        a_round = self.participants * self.horizon
+        reported = a_round * (self.gradient_episodes + self.estimation_episodes)
+        return reported, a_round * self.gradient_episodes * self.local_steps
+
+    def evaluate(self, params: Policy) -> tuple[Float[Array, " n"], Float[Array, "n 1"]]:
+        """f_i and g_i of every client over many episodes, with the same luck each time."""
+        chance = luck(jax.random.key(EVALUATION_KEY), self.client_count, self.horizon, self.evaluation_episodes)
+        return self._measure(play(params, chance, self.physics), self.budgets)[:2]
+
+    def _physics(self, clients: Int[Array, " m"]) -> Physics:
+        return jax.tree.map(lambda numbers: numbers[clients], self.physics)
+
+    def _measure(
+        self, episodes: Episodes, budgets: Float[Array, " m"]
+    ) -> tuple[Float[Array, " m"], Float[Array, "m 1"], dict[str, Float[Array, " m"]]]:
+        rewards, costs = episodes.rewards, episodes.costs
+        plain = {"return": totals(rewards).mean(axis=1), "cost": totals(costs).mean(axis=1)}
+        spent = totals(costs, self.discount).mean(axis=1) if self.discounted_cost else plain["cost"]
+        return -totals(rewards, self.discount).mean(axis=1), (spent - budgets)[:, None], plain

@@ -1,0 +1,56 @@
+"""An episode of a policy as an animated picture."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import gymnasium
+import jax
+import numpy as np
+import pygame  # noqa: F401 (Gymnasium draws with it, and asks for it only then)
+from PIL import Image, ImageDraw
+
+from softswitch_experiments.tasks.safe_rl.policy import Policy, logit
+
+SIZE = (420, 280)
+DISCOUNT = 0.99
+
+
+class Shown(NamedTuple):
+    """What an episode came to, and its picture."""
+
+    planet: str
+    steps: int
+    cost: int
+    discounted_cost: float
+    file: Path
+
+
+def show(policy: Policy, planet: str, seed: int, file: Path) -> Shown:
+    """Play one episode of the policy on a planet in the Gymnasium environment, and write it to ``file``, a GIF."""
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # drawn in memory: no screen is needed
+    environment = gymnasium.make("softswitch/ConstrainedCartPole-v0", planet=planet, render_mode="rgb_array")
+    coins = np.random.default_rng(seed)
+    probability = jax.jit(lambda policy, state: jax.nn.sigmoid(logit(policy, state)))
+    state, _ = environment.reset(seed=seed)
+    frames, steps, cost, discounted, over = [], 0, 0, 0.0, False
+    while not over:
+        frames.append(_frame(environment.render(), f"{planet}   step {steps}   cost {cost}"))
+        action = int(coins.random() < float(probability(policy, state)))
+        state, _, terminated, truncated, info = environment.step(action)
+        discounted += info["cost"] * DISCOUNT**steps
+        steps, cost, over = steps + 1, cost + int(info["cost"]), terminated or truncated
+    frames.append(_frame(environment.render(), f"{planet}   step {steps}   cost {cost}"))
+    environment.close()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    shown = frames[::2] + [frames[-1]] * 25  # 25 frames a second, and a second's rest at the end
+    shown[0].save(file, save_all=True, append_images=shown[1:], duration=40, loop=0, optimize=True)
+    return Shown(planet, steps, cost, discounted, file)
+
+
+def _frame(picture: object, words: str) -> Image.Image:
+    image = Image.fromarray(np.asarray(picture)).resize(SIZE, Image.Resampling.LANCZOS)
+    ImageDraw.Draw(image).text((10, 8), words, fill=(60, 60, 60), font_size=16)
+    return image.quantize(32)
