@@ -13,22 +13,22 @@ from release.versions import EXTRAS
 TESTS = (
     "tests/support",
     "tests/problem",
-    "tests/method",
-    "tests/clients/test_sampling.py",
-    "tests/clients/test_evaluation.py",
+    "tests/methods",
+    "tests/data/test_sampling.py",
+    "tests/oracles/test_evaluation.py",
     "tests/results/test_result.py",
-    "tests/runs/test_checkpoints.py",
-    "tests/runs/test_names_from_others.py",
-    "tests/guarantees/test_certify.py",
-    "tests/engines/test_solve.py",
-    "tests/engines/flower/test_flower_faults.py",
+    "tests/results/test_checkpoints.py",
+    "tests/results/test_names_from_others.py",
+    "tests/certification/test_certify.py",
+    "tests/engine/test_solve.py",
+    "tests/flower/test_flower_faults.py",
     "tests/tables/test_reading_tables.py",
     "tests/tables/test_training.py",
     "tests/tables/test_estimators.py",
     "tests/cli/test_words_of_commands.py",
-    "tests/tasks/test_neyman_pearson.py",
+    "tests/experiments/test_neyman_pearson.py",
 )
-WITH_TORCH = ("tests/support/compiling/test_functions.py", "tests/method/test_weighting.py")
+WITH_TORCH = ("tests/support/test_functions.py", "tests/methods/test_weighting.py")
 """Of these, what needs PyTorch, which is left out."""
 """From many folders something: what touches JAX, pandas, SciPy, scikit-learn, matplotlib, Flower and the terminal."""
 

@@ -42,15 +42,15 @@ from jaxtyping import install_import_hook
 
 # The inner modules, whose arguments are arrays. What users call checks its arguments itself.
 INNER = (
-    "clients.sampling",
-    "clients.gradient_oracle",
-    "clients.losses",
-    "clients.evaluation",
-    "method.round",
-    "engines.compiled",
-    "tasks.neyman_pearson",
+    "softswitch.data.sampling",
+    "softswitch.oracles.gradient",
+    "softswitch.oracles.losses",
+    "softswitch.oracles.evaluation",
+    "softswitch.methods.round",
+    "softswitch.engine.compiled",
+    "softswitch_experiments.tasks.neyman_pearson",
 )
-install_import_hook([f"softswitch.{module}" for module in INNER], "beartype.beartype")
+install_import_hook(INNER, "beartype.beartype")
 
 hypothesis.settings.register_profile("softswitch", deadline=None, max_examples=200)
 hypothesis.settings.load_profile("softswitch")

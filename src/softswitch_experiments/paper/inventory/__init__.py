@@ -1,7 +1,7 @@
 """Everything that the paper states and shows: one entry each.
 
 To add one: an ``Item`` in the file of its kind, with the paper's number and label. docs/reproduction.py makes the page
-of it, and tests/paper/test_inventory.py sees that names, experiments, claims and tests are there.
+of it, and tests/experiments/test_inventory.py sees that names, experiments, claims and tests are there.
 """
 
 from softswitch_experiments.paper.inventory.claim_items import CLAIM_ITEMS

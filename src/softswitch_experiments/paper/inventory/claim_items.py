@@ -46,7 +46,7 @@ CLAIM_ITEMS: tuple[Item, ...] = (
         "rounds in which the constraint is violated, as a measure of a run",
         ("softswitch_experiments.paper.violations.violations",),
         (Put("np-comparison", "fewer rounds in violation"), Put("sgm-comparison", "fewer rounds in violation")),
-        ("paper/test_violations.py::test_violations_by_hand",),
+        ("experiments/test_violations.py::test_violations_by_hand",),
         DRAWN + "; counted on all training rows, at every tenth iterate",
         "The paper names the measure and gives no numbers. `violations.csv` has it seed by seed, also for the second "
         "half of a run, and by what clients reported.",
@@ -97,7 +97,7 @@ CLAIM_ITEMS: tuple[Item, ...] = (
         "the server pools the groups' sums to compute the parity gap of all data",
         ("softswitch.PooledConstraint",),
         (Put("fair-criterion", "pooled criterion"),),
-        ("tasks/test_fairness.py::test_pooled_statistics_give_the_gap_on_all_data_put_together",),
+        ("problem/test_fairness.py::test_pooled_statistics_give_the_gap_on_all_data_put_together",),
         MODEL,
     ),
     Item(
@@ -154,7 +154,7 @@ CLAIM_ITEMS: tuple[Item, ...] = (
             Put("participation", "fewer gradient evaluations until", DRAWN + "; by gradients until it is"),
             Put("participation", "a lower F(w̄) after", DRAWN + "; by F of the answer after equal rounds"),
         ),
-        ("paper/test_violations.py::test_claims_on_speed_can_fail",),
+        ("experiments/test_violations.py::test_claims_on_speed_can_fail",),
     ),
     Item(
         CLAIMS,

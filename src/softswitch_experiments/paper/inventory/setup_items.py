@@ -15,7 +15,7 @@ SETUP_ITEMS: tuple[Item, ...] = (
         "eq:fed_op_prb",
         "federated learning as a weighted mean over clients, for contrast",
         ("softswitch.AverageSGM",),
-        tests=("method/test_rules.py::test_average_is_softmax_at_zero",),
+        tests=("methods/test_rules.py::test_average_is_softmax_at_zero",),
     ),
     Item(
         SETUP,
@@ -23,7 +23,7 @@ SETUP_ITEMS: tuple[Item, ...] = (
         "eq:afl_objective",
         "the worst client as a maximum over weights on the simplex",
         ("softswitch.HardSGM",),
-        tests=("method/test_rules.py::test_hard_is_the_limit_of_softmax",),
+        tests=("methods/test_rules.py::test_hard_is_the_limit_of_softmax",),
     ),
     Item(
         SETUP,
@@ -31,7 +31,7 @@ SETUP_ITEMS: tuple[Item, ...] = (
         "eq:constrained_minimax_intro",
         "the worst client's loss, subject to every client's constraint",
         ("softswitch.Problem",),
-        tests=("engines/test_convex.py::test_minimax_quadratic_program",),
+        tests=("engine/test_convex.py::test_minimax_quadratic_program",),
     ),
     Item(
         SETUP,
@@ -39,7 +39,7 @@ SETUP_ITEMS: tuple[Item, ...] = (
         "eq:opt_constrained",
         "the same with expectations over each client's data",
         ("softswitch.Problem", "softswitch.ClientData"),
-        tests=("engines/test_convex.py::test_neyman_pearson_in_a_ball",),
+        tests=("engine/test_convex.py::test_neyman_pearson_in_a_ball",),
     ),
     Item(
         SETUP,
@@ -47,7 +47,7 @@ SETUP_ITEMS: tuple[Item, ...] = (
         "eq:opt_sol",
         "the optimum w*: how far an answer is from it can be bounded from below",
         ("softswitch.lower_bound",),
-        tests=("guarantees/test_best_possible.py::test_it_is_at_or_below_the_optimum_and_near_it",),
+        tests=("certification/test_best_possible.py::test_it_is_at_or_below_the_optimum_and_near_it",),
     ),
     Item(
         SETUP,
@@ -55,7 +55,7 @@ SETUP_ITEMS: tuple[Item, ...] = (
         "eq:approx_function_values",
         "values estimated from B_ζ rows a client",
         ("softswitch.solve", "softswitch.oracles.federation.TakingPart"),
-        tests=("clients/test_sampling.py::test_weighted_means_are_unbiased",),
+        tests=("data/test_sampling.py::test_weighted_means_are_unbiased",),
     ),
     Item(
         SETUP,
@@ -63,7 +63,7 @@ SETUP_ITEMS: tuple[Item, ...] = (
         "eq:approx_gradients",
         "gradients estimated from B_g rows a client",
         ("softswitch.oracles.gradient",),
-        tests=("clients/test_sampling.py::test_a_round_draws_the_same_whatever_the_chunk",),
+        tests=("data/test_sampling.py::test_a_round_draws_the_same_whatever_the_chunk",),
     ),
     Item(
         SETUP,
@@ -71,7 +71,7 @@ SETUP_ITEMS: tuple[Item, ...] = (
         "eq:global_update",
         "the server's step: directions weighed by the softmax of the reports",
         (METHOD + "round.advance",),
-        tests=("engines/test_trajectories.py::test_engine_follows_the_reference_loop",),
+        tests=("engine/test_trajectories.py::test_engine_follows_the_reference_loop",),
     ),
     Item(
         SETUP,
@@ -79,7 +79,7 @@ SETUP_ITEMS: tuple[Item, ...] = (
         "eq:masked_softmax",
         "softmax over those who take part",
         ("softswitch.softmax_weights",),
-        tests=("method/test_weighting.py::test_weights_form_a_distribution_on_the_mask",),
+        tests=("methods/test_weighting.py::test_weights_form_a_distribution_on_the_mask",),
     ),
     Item(
         SETUP,
@@ -87,7 +87,7 @@ SETUP_ITEMS: tuple[Item, ...] = (
         "eq:max_function_values_subsets",
         "the worst of those who take part",
         (METHOD + "weighting.maximum",),
-        tests=("method/test_rules.py::test_absent_clients_count_nothing",),
+        tests=("methods/test_rules.py::test_absent_clients_count_nothing",),
     ),
     Item(
         SETUP,
@@ -95,7 +95,7 @@ SETUP_ITEMS: tuple[Item, ...] = (
         "eq:constraint_criteria_subsets",
         "the switch's criterion: the softmax mean of the constraints of those who take part",
         ("softswitch.softmax_mean", METHOD + "rules.switching.switch"),
-        tests=("method/test_rules.py::test_softmax_switches_and_weighs_by_hand",),
+        tests=("methods/test_rules.py::test_softmax_switches_and_weighs_by_hand",),
     ),
     Item(
         ALGORITHMS,
@@ -104,9 +104,9 @@ SETUP_ITEMS: tuple[Item, ...] = (
         "Softmax-weighted switching gradient, m of n clients a round, E local steps",
         ("softswitch.SoftmaxSGM", "softswitch.solve"),
         tests=(
-            "engines/test_trajectories.py::test_engine_follows_the_reference_loop",
-            "clients/test_sampling.py::test_subsets_are_uniform",
-            "method/test_round.py::test_only_feasible_iterates_before_their_step_are_averaged",
+            "engine/test_trajectories.py::test_engine_follows_the_reference_loop",
+            "data/test_sampling.py::test_subsets_are_uniform",
+            "methods/test_round.py::test_only_feasible_iterates_before_their_step_are_averaged",
         ),
         note="Also over real machines (`softswitch.flower`), and with a memory of absent clients (`Memory`).",
     ),
@@ -117,8 +117,8 @@ SETUP_ITEMS: tuple[Item, ...] = (
         "E local steps, and the direction (w₀ − w_E)/(γE)",
         ("softswitch.oracles.gradient",),
         tests=(
-            "engines/test_solve.py::test_one_backward_pass_equals_the_local_solver_at_one_step",
-            "engines/test_trajectories.py::test_local_step_size_of_its_own_and_projection",
+            "engine/test_solve.py::test_one_backward_pass_equals_the_local_solver_at_one_step",
+            "engine/test_trajectories.py::test_local_step_size_of_its_own_and_projection",
         ),
     ),
     Item(
@@ -127,7 +127,7 @@ SETUP_ITEMS: tuple[Item, ...] = (
         "alg:switching_gd_softmax",
         "the special case m = n, E = 1",
         ("softswitch.SoftmaxSGM",),
-        tests=("engines/test_trajectories.py::test_engine_follows_the_reference_loop",),
+        tests=("engine/test_trajectories.py::test_engine_follows_the_reference_loop",),
     ),
     Item(
         ALGORITHMS,
@@ -135,7 +135,7 @@ SETUP_ITEMS: tuple[Item, ...] = (
         "alg:switching_gd_softmax_fedfull",
         "the special case m = n, E ≥ 1",
         ("softswitch.SoftmaxSGM",),
-        tests=("engines/test_trajectories.py::test_engine_follows_the_reference_loop",),
+        tests=("engine/test_trajectories.py::test_engine_follows_the_reference_loop",),
     ),
     Item(
         ALGORITHMS,
@@ -144,8 +144,8 @@ SETUP_ITEMS: tuple[Item, ...] = (
         "softmax weights maximise the mean plus entropy/α: the average for α → 0, the maximum for α → ∞",
         ("softswitch.softmax_weights",),
         tests=(
-            "method/test_weighting.py::test_weights_maximise_mean_plus_entropy",
-            "method/test_weighting.py::test_limits_of_alpha",
+            "methods/test_weighting.py::test_weights_maximise_mean_plus_entropy",
+            "methods/test_weighting.py::test_limits_of_alpha",
         ),
     ),
 )

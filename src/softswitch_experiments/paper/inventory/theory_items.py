@@ -18,7 +18,7 @@ THEORY_ITEMS: tuple[Item, ...] = (
         "assumption:convexity",
         "every f_i and g_i is convex",
         ("softswitch.certification.optimality",),
-        tests=("guarantees/test_best_possible.py::test_convexity_that_is_refuted_is_no_promise",),
+        tests=("certification/test_best_possible.py::test_convexity_that_is_refuted_is_no_promise",),
     ),
     Item(
         THEOREMS,
@@ -26,7 +26,7 @@ THEORY_ITEMS: tuple[Item, ...] = (
         "assumption:diameter_parameter_space",
         "the domain's diameter is D",
         ("softswitch.Ball", "softswitch.Box", "softswitch.Constants"),
-        tests=("guarantees/test_pilot.py::test_an_unbounded_domain_is_refused",),
+        tests=("theory/test_pilot.py::test_an_unbounded_domain_is_refused",),
     ),
     Item(
         THEOREMS,
@@ -34,7 +34,7 @@ THEORY_ITEMS: tuple[Item, ...] = (
         "assumption:lipschitz_continuity",
         "every f_i and g_i is L-Lipschitz",
         ("softswitch.estimate_constants",),
-        tests=("guarantees/test_pilot.py::test_constants_of_a_known_problem",),
+        tests=("theory/test_pilot.py::test_constants_of_a_known_problem",),
     ),
     Item(
         THEOREMS,
@@ -42,7 +42,7 @@ THEORY_ITEMS: tuple[Item, ...] = (
         "assumption:subgaussianity_stochastic_estimates",
         "values of single rows scatter with a sub-Gaussian σ_ζ",
         ("softswitch.estimate_constants",),
-        tests=("guarantees/test_pilot.py::test_subgaussian_norm_of_known_distributions",),
+        tests=("theory/test_pilot.py::test_subgaussian_norm_of_known_distributions",),
     ),
     Item(
         THEOREMS,
@@ -50,7 +50,7 @@ THEORY_ITEMS: tuple[Item, ...] = (
         "assumption:subgaussianity_stochastic_gradients",
         "gradients of single rows scatter with a sub-Gaussian σ_g",
         ("softswitch.estimate_constants",),
-        tests=("guarantees/test_pilot.py::test_constants_of_a_known_problem",),
+        tests=("theory/test_pilot.py::test_constants_of_a_known_problem",),
     ),
     Item(
         THEOREMS,
@@ -64,7 +64,7 @@ THEORY_ITEMS: tuple[Item, ...] = (
             Put("error-budget", "the theorem's error of optimization"),
             Put("error-budget", "the theorem's error of estimation"),
         ),
-        ("guarantees/test_theorems.py::test_theorem_1_by_hand", "guarantees/test_promise.py::test_the_promise_is_kept"),
+        ("theory/test_theorems.py::test_theorem_1_by_hand", "certification/test_promise.py::test_the_promise_is_kept"),
         EXACT,
     ),
     Item(
@@ -74,8 +74,8 @@ THEORY_ITEMS: tuple[Item, ...] = (
         "all clients, E ≥ 1 local steps: the same with an ε of its own",
         (THEORY + "theorem_2",),
         tests=(
-            "guarantees/test_theorems.py::test_theorem_2_by_hand",
-            "guarantees/test_promise.py::test_the_promise_is_kept",
+            "theory/test_theorems.py::test_theorem_2_by_hand",
+            "certification/test_promise.py::test_the_promise_is_kept",
         ),
         reading=EXACT,
     ),
@@ -85,7 +85,7 @@ THEORY_ITEMS: tuple[Item, ...] = (
         "stochastic-superiority",
         "one random variable lies above another in the sense of first-order stochastic dominance",
         (THEORY + "heterogeneity",),
-        tests=("guarantees/test_theorems.py::test_heterogeneity_is_the_smallest_sigma_of_its_definition",),
+        tests=("theory/test_theorems.py::test_heterogeneity_is_the_smallest_sigma_of_its_definition",),
     ),
     Item(
         THEOREMS,
@@ -93,7 +93,7 @@ THEORY_ITEMS: tuple[Item, ...] = (
         "assumption:uniform_cdf_bound",
         "the gap of a random client to the worst is dominated by a uniform variable on [0, σ]",
         (THEORY + "heterogeneity",),
-        tests=("guarantees/test_theorems.py::test_heterogeneity_is_the_smallest_sigma_of_its_definition",),
+        tests=("theory/test_theorems.py::test_heterogeneity_is_the_smallest_sigma_of_its_definition",),
     ),
     Item(
         THEOREMS,
@@ -106,9 +106,9 @@ THEORY_ITEMS: tuple[Item, ...] = (
             Put("error-budget", "the theorem's error of sampling"),
         ),
         (
-            "guarantees/test_theorems.py::test_theorem_3_by_hand",
-            "guarantees/test_promise.py::test_the_promise_is_kept",
-            "guarantees/test_theorems.py::test_the_constraints_bound_is_the_larger_of_statement_and_proof",
+            "theory/test_theorems.py::test_theorem_3_by_hand",
+            "certification/test_promise.py::test_the_promise_is_kept",
+            "theory/test_theorems.py::test_the_constraints_bound_is_the_larger_of_statement_and_proof",
         ),
         EXACT,
         "Statement and proof have different constants; where they differ the larger bound is taken.",
@@ -120,7 +120,7 @@ THEORY_ITEMS: tuple[Item, ...] = (
         "K = O(ε⁻² log 1/δ) rounds and B_ζ = O(ε⁻² log 1/(εδ)) rows a report suffice",
         ("softswitch.plan",),
         (Put("error-budget", "with λ = 0"), Put("error-budget", "fewer rows a report cost more")),
-        ("guarantees/test_plan.py::test_plan_is_the_inverse_of_the_bound",),
+        ("theory/test_plan.py::test_plan_is_the_inverse_of_the_bound",),
         EXACT,
     ),
     Item(
@@ -130,8 +130,8 @@ THEORY_ITEMS: tuple[Item, ...] = (
         "α ≥ 2 ln(n)/ε′ suffices, without a bound on the losses",
         (THEORY + "theorem_1",),
         tests=(
-            "method/test_weighting.py::test_between_maximum_and_maximum_minus_log_over_alpha",
-            "guarantees/test_theorems.py::test_theorem_1_by_hand",
+            "methods/test_weighting.py::test_between_maximum_and_maximum_minus_log_over_alpha",
+            "theory/test_theorems.py::test_theorem_1_by_hand",
         ),
     ),
     Item(
@@ -141,10 +141,10 @@ THEORY_ITEMS: tuple[Item, ...] = (
         "E up to the order of √K keeps the rate; B_g·E has to be of the order of (σ_g/L)² or more",
         (THEORY + "most_local_steps", THEORY + "fewest_gradient_rows", "softswitch.plan"),
         tests=(
-            "guarantees/test_theorems.py::test_local_steps_average_gradient_noise",
-            "guarantees/test_theorems.py::test_rules_of_thumb_for_local_steps_and_gradient_rows",
-            "guarantees/test_plan.py::test_settings_that_break_the_rules_of_thumb_are_warned_of",
-            "guarantees/test_plan.py::test_local_steps_and_gradient_rows_are_chosen",
+            "theory/test_theorems.py::test_local_steps_average_gradient_noise",
+            "theory/test_theorems.py::test_rules_of_thumb_for_local_steps_and_gradient_rows",
+            "theory/test_plan.py::test_settings_that_break_the_rules_of_thumb_are_warned_of",
+            "theory/test_plan.py::test_local_steps_and_gradient_rows_are_chosen",
         ),
     ),
     Item(
@@ -154,7 +154,7 @@ THEORY_ITEMS: tuple[Item, ...] = (
         "the sampling error vanishes as m/n → 1 and is of the order of σ/m for small m/n",
         (THEORY + "theorem_3",),
         (Put("error-budget", "fewer clients a round cost more"),),
-        ("guarantees/test_theorems.py::test_theorem_3_meets_theorem_2_as_everyone_takes_part",),
+        ("theory/test_theorems.py::test_theorem_3_meets_theorem_2_as_everyone_takes_part",),
         EXACT,
     ),
     Item(
@@ -164,7 +164,7 @@ THEORY_ITEMS: tuple[Item, ...] = (
         "ε is made of an optimisation, an estimation and a sampling error; α of the order of ln(m)/ε′ suffices",
         (THEORY + "Bound", "softswitch.Plan"),
         (Put("error-budget"),),
-        ("guarantees/test_plan.py::test_the_dominant_error_and_its_remedy",),
+        ("theory/test_plan.py::test_the_dominant_error_and_its_remedy",),
         EXACT,
     ),
     Item(
@@ -174,9 +174,9 @@ THEORY_ITEMS: tuple[Item, ...] = (
         "with a point that has room ν below the constraint, 1/κ is at most 1 + (DL + ε)/ν",
         (THEORY + "least_switch_share", THEORY + "constraint_bound", "softswitch.plan"),
         tests=(
-            "guarantees/test_theorems.py::test_slaters_condition_bounds_the_share_of_feasible_rounds",
-            "guarantees/test_theorems.py::test_the_share_of_feasible_rounds_is_kept_by_a_run",
-            "guarantees/test_plan.py::test_slaters_condition_replaces_the_assumption_on_the_share_of_feasible_rounds",
+            "theory/test_theorems.py::test_slaters_condition_bounds_the_share_of_feasible_rounds",
+            "theory/test_theorems.py::test_the_share_of_feasible_rounds_is_kept_by_a_run",
+            "theory/test_plan.py::test_slaters_condition_replaces_the_assumption_on_the_share_of_feasible_rounds",
         ),
         note="`plan(…, slater=ν)` plans with it; without it κ is measured (`history.switch_share`).",
     ),
@@ -187,10 +187,10 @@ THEORY_ITEMS: tuple[Item, ...] = (
         "with Gaussian clients the gap grows like σ√(2 ln n); with bounded noise it has a limit; extreme values beyond",
         (THEORY + "expected_gap", THEORY + "extreme_value_limit", THEORY + "heterogeneity"),
         tests=(
-            "guarantees/test_extremes.py::test_normal_gaps_grow_without_end_and_below_the_papers_root",
-            "guarantees/test_extremes.py::test_bounded_noise_is_dominated_by_one_gap_for_every_number_of_clients",
-            "guarantees/test_extremes.py::test_maxima_in_simulation",
-            "guarantees/test_extremes.py::test_geometric_noise_has_no_limit",
+            "theory/test_extremes.py::test_normal_gaps_grow_without_end_and_below_the_papers_root",
+            "theory/test_extremes.py::test_bounded_noise_is_dominated_by_one_gap_for_every_number_of_clients",
+            "theory/test_extremes.py::test_maxima_in_simulation",
+            "theory/test_extremes.py::test_geometric_noise_has_no_limit",
         ),
         note="For normal noise σ√(2 ln n) is a limit from above: 31% too large at n = 20. There need not be a limit "
         "distribution: of geometric noise there is none.",
@@ -203,9 +203,9 @@ THEORY_ITEMS: tuple[Item, ...] = (
         (THEORY + "sampling_error", THEORY + "GAPS"),
         (Put("error-budget", "the general bound on sampling"),),
         (
-            "guarantees/test_theorems.py::test_general_sampling_error",
-            "guarantees/test_theorems.py::test_the_papers_bounds_on_quantiles_hold",
-            "guarantees/test_plan.py::test_a_plan_with_another_gap_meets_its_wish_and_no_less_would",
+            "theory/test_theorems.py::test_general_sampling_error",
+            "theory/test_theorems.py::test_the_papers_bounds_on_quantiles_hold",
+            "theory/test_plan.py::test_a_plan_with_another_gap_meets_its_wish_and_no_less_would",
         ),
         EXACT,
         "`Constants(…, gap=…)` takes them into `plan` and `bound`.",
@@ -216,7 +216,7 @@ THEORY_ITEMS: tuple[Item, ...] = (
         "supsub:selection_lambda",
         "bounds for any threshold λ ≥ Δ/2; λ = ε/1.1 where λ is ten times Δ/2",
         (THEORY + "general_threshold",),
-        tests=("guarantees/test_theorems.py::test_general_threshold", "method/test_rules.py::test_threshold"),
+        tests=("theory/test_theorems.py::test_general_threshold", "methods/test_rules.py::test_threshold"),
     ),
     Item(
         TRADEOFF,
@@ -225,7 +225,7 @@ THEORY_ITEMS: tuple[Item, ...] = (
         "αη ≤ 1 converges smoothly, up to 2 it oscillates and shrinks, beyond it ends in a cycle of two",
         (THEORY + "limit_cycle",),
         (Put("alpha-tradeoff"),),
-        ("method/test_weighting.py::test_tanh_recurrence",),
+        ("methods/test_weighting.py::test_tanh_recurrence",),
     ),
     Item(
         TRADEOFF,
@@ -233,6 +233,6 @@ THEORY_ITEMS: tuple[Item, ...] = (
         "alpha-window",
         "0.35 ≤ αη ≤ 1 both finds the worst client and does not oscillate",
         ("softswitch.alpha_window",),
-        tests=("guarantees/test_theorems.py::test_alpha_window_and_limit_cycle",),
+        tests=("theory/test_theorems.py::test_alpha_window_and_limit_cycle",),
     ),
 )

@@ -18,7 +18,7 @@ import pytest
 from softswitch.results.folder import find_runs
 from softswitch.results.history import Fate
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "hospitals"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "hospitals"
 sys.path.insert(0, str(EXAMPLE))
 import keys  # noqa: E402
 from loopback import Loopback, free_port  # noqa: E402

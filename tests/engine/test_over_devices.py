@@ -16,7 +16,7 @@ import softswitch as ss
 from problems import client_data, least_squares, regression, two_constraints
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
+ROOT = HERE.parents[1]
 
 
 def started(script, devices, *arguments):
