@@ -29,13 +29,13 @@ BANDWIDTH = 4.8e12
 
 def engine(case: Case, clients: ss.ClientData, **more: Any) -> Callable[[int], ss.Result]:
     """A function that plays so many rounds by the library."""
-    problem, rule = case.problem(), case.rule()
+    problem, method = case.problem(), case.method()
 
     def run(rounds: int) -> ss.Result:
         return ss.solve(
             problem,
             clients,
-            rule,
+            method,
             rounds=rounds,
             participation=case.asked / case.clients,
             local_steps=case.local_steps,
@@ -43,7 +43,7 @@ def engine(case: Case, clients: ss.ClientData, **more: Any) -> Callable[[int], s
             replace=True,
             eval_every=0,
             memory=None,
-            look_at_blocker=False,
+            diagnose_infeasible=False,
             lower_bound=False,
             progress=False,
             **more,

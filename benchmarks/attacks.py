@@ -59,7 +59,7 @@ class Task(NamedTuple):
 
     words: str
     data: Callable[[int], tuple[ss.Problem, ss.ClientData]]
-    rule: dict[str, Any]
+    method: dict[str, Any]
     rounds: int
     liars: int = 1
     participation: float = 1.0
@@ -107,25 +107,25 @@ def one(task: Task, attack: str | None, seed: int, robust: int | None) -> Found:
     n = len(clients)
     liars = [(3 + 5 * seed + 7 * i) % n for i in range(task.liars)]
     honest = [i for i in range(n) if i not in liars]
-    settings = dict(task.rule)
+    settings = dict(task.method)
     if attack == "claims-none" and "alpha" in settings:
         settings |= {"alpha": 5.0, "alpha_scale": "spread"}
-    rule = ss.SoftmaxSGM(**settings, robust=robust)
+    method = ss.SoftmaxSGM(**settings, robust=robust)
     memory: Any = ss.Memory() if task.participation < 1 else "auto"
     options: dict[str, Any] = {"rounds": task.rounds, "seed": seed, "progress": False, "memory": memory}
     names = [clients.names[i] for i in liars]
     if attack == RAISES:
-        result = _over_grid(problem, clients, rule, names, task, seed)
+        result = _over_grid(problem, clients, method, names, task, seed)
     elif attack == FLIPPED:
         taken = _flipped(clients, liars)
-        result = ss.solve(problem, taken, rule, batch_size=None, participation=task.participation, **options)
+        result = ss.solve(problem, taken, method, batch_size=None, participation=task.participation, **options)
     else:
         federation = ss.federation_of(problem, clients, batch_size=None, participation=task.participation)
         if attack is not None:
-            federation = ss.attacked(federation, names, attack)
-        result = ss.solve_federation(federation, rule, **options)
+            federation = ss.with_attack(federation, names, attack)
+        result = ss.solve_federation(federation, method, **options)
     objective, constraint = (np.asarray(part) for part in ss.evaluate(problem, clients, result.params))
-    told = " ".join(finding.seen for finding in result.diagnosis if finding.illness in NAMING)
+    told = " ".join(finding.seen for finding in result.diagnosis if finding.code in NAMING)
     named = all(re.search(rf"(?<![\w.]){re.escape(repr(name))}(?![\w.])", told) for name in names)
     levels = np.sort(constraint[honest].max(axis=1))
     return Found(objective[honest].max(), levels[-1], levels[-1 - task.liars], named)
@@ -151,7 +151,7 @@ class _ClaimsAndRaises(fl.JaxClient):
 
 
 def _over_grid(
-    problem: ss.Problem, clients: ss.ClientData, rule: ss.SoftmaxSGM, liars: list[Any], task: Task, seed: int
+    problem: ss.Problem, clients: ss.ClientData, method: ss.SoftmaxSGM, liars: list[Any], task: Task, seed: int
 ) -> ss.Result:
     owner = np.repeat(np.arange(len(clients)), clients.sizes)
 
@@ -161,7 +161,7 @@ def _over_grid(
         kind = _ClaimsAndRaises if clients.names[i] in liars else fl.JaxClient
         return kind(problem, rows, name=str(clients.names[i]), batch_size=None)
 
-    strategy = fl.SwitchingStrategy(rule, seed=seed, participation=task.participation)
+    strategy = fl.SwitchingStrategy(method, seed=seed, participation=task.participation)
     grid = fl.InProcessGrid(fl.client_app(made, fl.ClientPolicy.for_simulations()), len(clients))
     strategy.start(grid, fl.initial_arrays(problem.start), task.rounds)
     result = strategy.result

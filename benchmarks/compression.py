@@ -17,28 +17,28 @@ from flwr.common.serde import recorddict_to_proto
 
 import softswitch as ss
 import softswitch.flower as fl
-from softswitch import methods as rules
+from softswitch import methods as methods
 from softswitch.flower.parameters import unflat
 from softswitch_experiments.tasks.fair_classification import adult
 
 CLIENTS, TOLERANCE, ROUNDS, LOOK = 10, 0.05, 200, 5
 TUNED_ON, SEEDS = 0, (1, 2, 3)
 SETTINGS: dict[str, Any] = {"alpha": 10.0, "step_size": 0.3, "tolerance": TOLERANCE}
-WAYS: dict[str, rules.Compression | None] = {
+WAYS: dict[str, methods.Compression | None] = {
     "plain": None,
-    "8 bits up and down": rules.Compression(up=rules.Quantised(8), down=rules.Quantised(8)),
-    "4 bits up and down": rules.Compression(up=rules.Quantised(4), down=rules.Quantised(4)),
-    "5 % in 4 bits up, 10 % down": rules.Compression(up=rules.TopK(0.05, 4), down=rules.TopK(0.1, 4)),
+    "8 bits up and down": methods.Compression(up=methods.Quantised(8), down=methods.Quantised(8)),
+    "4 bits up and down": methods.Compression(up=methods.Quantised(4), down=methods.Quantised(4)),
+    "5 % in 4 bits up, 10 % down": methods.Compression(up=methods.TopK(0.05, 4), down=methods.TopK(0.1, 4)),
 }
-TRIED: dict[str, rules.Compression | None] = {
+TRIED: dict[str, methods.Compression | None] = {
     **WAYS,
-    "5 % in 4 bits, one error": rules.Compression(up=rules.TopK(0.05, 4), down=rules.TopK(0.1, 4), apart=False),
-    "2 % in 4 bits up, 5 % down": rules.Compression(up=rules.TopK(0.02, 4), down=rules.TopK(0.05, 4)),
-    "2 % in 4 bits up, 5 % down, one error": rules.Compression(
-        up=rules.TopK(0.02, 4), down=rules.TopK(0.05, 4), apart=False
+    "5 % in 4 bits, one error": methods.Compression(up=methods.TopK(0.05, 4), down=methods.TopK(0.1, 4), apart=False),
+    "2 % in 4 bits up, 5 % down": methods.Compression(up=methods.TopK(0.02, 4), down=methods.TopK(0.05, 4)),
+    "2 % in 4 bits up, 5 % down, one error": methods.Compression(
+        up=methods.TopK(0.02, 4), down=methods.TopK(0.05, 4), apart=False
     ),
-    "1 bit up and down": rules.Compression(up=rules.Quantised(1), down=rules.Quantised(1)),
-    "10 % in 1 bit up and down": rules.Compression(up=rules.TopK(0.1, 1), down=rules.TopK(0.1, 1)),
+    "1 bit up and down": methods.Compression(up=methods.Quantised(1), down=methods.Quantised(1)),
+    "10 % in 1 bit up and down": methods.Compression(up=methods.TopK(0.1, 1), down=methods.TopK(0.1, 1)),
 }
 
 
@@ -67,7 +67,7 @@ class CountingGrid(fl.InProcessGrid):
 
 
 def course(
-    seed: int, way: rules.Compression | None, rounds: int, rows: int | None = None, target: float | None = None
+    seed: int, way: methods.Compression | None, rounds: int, rows: int | None = None, target: float | None = None
 ) -> list[Look]:
     """F, G and bytes, every few rounds; it ends where F is at most the target and the constraint is met."""
     data = adult(CLIENTS, seed=seed)
@@ -91,9 +91,9 @@ def course(
             looks.append(Look(chunk.round, objective, constraint, grid.up, grid.down))
         return target is not None and reached(looks, target) is not None
 
-    rule = ss.SoftmaxSGM(at_clients=way, **SETTINGS)
+    method = ss.SoftmaxSGM(at_clients=way, **SETTINGS)
     assert isinstance(problem.constraint, ss.PooledConstraint)
-    strategy = fl.SwitchingStrategy(rule, seed=seed, callbacks=[look], pooled=problem.constraint.value)
+    strategy = fl.SwitchingStrategy(method, seed=seed, callbacks=[look], pooled=problem.constraint.value)
     strategy.start(grid, fl.initial_arrays(problem.start), rounds)
     return looks
 

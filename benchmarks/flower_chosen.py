@@ -55,9 +55,9 @@ def beside_hand() -> None:
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, str(HOSPITALS / "data.py"), folder], check=True, stdout=subprocess.DEVNULL)
         for rounds in (8, 30, 100):
-            for name, (rule, settings) in ways.items():
+            for name, (method, settings) in ways.items():
                 grid = fl.InProcessGrid(client.app, 5, {"data": folder})
-                strategy = fl.SwitchingStrategy(rule, **settings)
+                strategy = fl.SwitchingStrategy(method, **settings)
                 strategy.start(grid, fl.initial_arrays(fl.parameters(task.network())), rounds)
                 assert strategy.result is not None
                 print(f"{rounds} rounds, {name}: {said(strategy.result)}", flush=True)

@@ -74,7 +74,7 @@ def main() -> None:
         RATE.constraint,
         jnp.zeros(3),
         domain=domain,
-        constraint_stand_in=RATE.stand_in,
+        constraint_surrogate=RATE.stand_in,
         constraint_range=ZERO_ONE,
     )
     most = int(binom.ppf(0.99, asked.draws, 1 - CONFIDENCE))

@@ -101,7 +101,7 @@ class Case:
         """What is solved."""
         return ss.Problem(objective, constraint, self.start())
 
-    def rule(self) -> ss.SoftmaxSGM:
+    def method(self) -> ss.SoftmaxSGM:
         """With fixed settings."""
         return ss.SoftmaxSGM(
             alpha=self.alpha, step_size=self.step, local_step_size=self.step, tolerance=self.tolerance, slack=10.0

@@ -55,9 +55,9 @@ def many_clients(clients: int = 100_000, rounds: int = 100) -> float:
     data, size = make_clients(clients)
     made = time.perf_counter()
     problem = ss.Problem(least_squares, bias, jnp.zeros(FEATURES))
-    rule = ss.SoftmaxSGM(alpha=10.0, tolerance=0.5, **steps(0.05), **SOFTMAX_SWITCH)
+    method = ss.SoftmaxSGM(alpha=10.0, tolerance=0.5, **steps(0.05), **SOFTMAX_SWITCH)
     how = RUN | {"batch_size": 32, "local_steps": 5, "participation": 0.01}
-    result = ss.solve(problem, data, rule, rounds=rounds, **how)
+    result = ss.solve(problem, data, method, rounds=rounds, **how)
     ended = time.perf_counter()
     ratio = peak_bytes() / size
     print(

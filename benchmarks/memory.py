@@ -111,14 +111,14 @@ def rows_of(task: Task, seeds: int) -> list[dict[str, Any]]:
     n = len(clients[0])
 
     def run(asked: int, memory: ss.Memory | None, rounds: int = task.rounds) -> tuple[ss.Result, ...]:
-        rule = ss.SoftmaxSGM(
+        method = ss.SoftmaxSGM(
             alpha=task.alpha,
             tolerance=task.bound,
             **steps(optax.cosine_decay_schedule(task.step, rounds)),
             **SOFTMAX_SWITCH | {"optimizer": optax.adam},
         )
         options = {"rounds": rounds, "participation": asked / n, "batch_size": None, "answer": "last", "eval_every": 0}
-        found = ss.sweep(problems, clients, [rule], seeds=seeds, **RUN | options | {"memory": memory})
+        found = ss.sweep(problems, clients, [method], seeds=seeds, **RUN | options | {"memory": memory})
         return found.results[0]
 
     everyone = run(n, None)

@@ -34,9 +34,9 @@ def cost(clients: int, rounds: int, network: bool = False, repeats: int = 5, pro
     problem = ss.Problem(least_squares, bias, jnp.zeros(features))
     if network:
         problem = ss.Problem(networks.objective, networks.misses, networks.network(features, (64,)))
-    rule = ss.SoftmaxSGM(alpha=10.0, tolerance=0.5, **steps(0.05), **SOFTMAX_SWITCH)
+    method = ss.SoftmaxSGM(alpha=10.0, tolerance=0.5, **steps(0.05), **SOFTMAX_SWITCH)
     how = RUN | {"local_steps": 5, "participation": 0.01, "batch_size": 32, "eval_every": 0, "answer": "last"}
-    run = partial(ss.solve, problem, data, rule, **how)
+    run = partial(ss.solve, problem, data, method, **how)
     # The difference of a long and a short run leaves out what a run costs once, such as judging its answer.
     taken = seconds_in_turns(
         {

@@ -38,11 +38,11 @@ def rows_of(task: Task, seeds: int) -> list[tuple[Any, ...]]:
 
     def run(kind: Any, asked: int, memory: ss.Memory | None) -> tuple[np.ndarray, np.ndarray]:
         schedule = optax.cosine_decay_schedule(task.step, task.rounds)
-        rule = kind(step_size=schedule, tolerance=task.bound, optimizer=optax.adam)
+        method = kind(step_size=schedule, tolerance=task.bound, optimizer=optax.adam)
         found = ss.sweep(
             problems,
             clients,
-            [rule],
+            [method],
             seeds=seeds,
             rounds=task.rounds,
             participation=asked / n,

@@ -49,12 +49,12 @@ def made(width: int) -> tuple[ss.Problem, ss.ClientData]:
     return ss.Problem(objective, constraint, jnp.zeros((width, width))), clients
 
 
-def copies(problem: ss.Problem, clients: ss.ClientData, rule: ss.SoftmaxSGM, local_steps: int) -> dict[str, float]:
+def copies(problem: ss.Problem, clients: ss.ClientData, method: ss.SoftmaxSGM, local_steps: int) -> dict[str, float]:
     """What the compiler counts, in copies of the parameters."""
-    oracle = federation_of(problem, clients, local_steps=local_steps, clients_at_once=1).oracle.without_evaluation()
-    parts = compiled.Pieces(oracle, rule, None)
+    oracle = federation_of(problem, clients, local_steps=local_steps, client_batch_size=1).oracle.without_evaluation()
+    parts = compiled.Pieces(oracle, method, None)
     asked = (parts, compiled.Program(100, False, False), compiled.Span(0, 100, 0, 1), jax.random.key(0))
-    state = jax.eval_shape(lambda: start(problem.start, rule, 1))
+    state = jax.eval_shape(lambda: start(problem.start, method, 1))
     needed: Any = compiled.run_chunk.lower(*asked, state).compile().memory_analysis()
     rows = sum(column.nbytes for column in clients.rows.columns.values())
     found = {
@@ -75,13 +75,13 @@ def main() -> None:
     print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}; {problem.start.size:,} parameters")
     for local_steps in (1, 5):
         for name, optimizer in OPTIMIZERS.items():
-            rule = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.5, optimizer=optimizer)
-            found = copies(problem, clients, rule, local_steps)
+            method = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.5, optimizer=optimizer)
+            found = copies(problem, clients, method, local_steps)
             told = ", ".join(f"{what} {many:.1f}" for what, many in found.items())
             print(f"{name}, E = {local_steps}: {sum(found.values()):.1f} copies ({told})", flush=True)
     if asked.train:
-        rule = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.5, optimizer=optax.adam)
-        result = ss.solve(problem, clients, rule, rounds=20, eval_every=0, batch_size=None, look_at_blocker=False)
+        method = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.5, optimizer=optax.adam)
+        result = ss.solve(problem, clients, method, rounds=20, eval_every=0, batch_size=None, diagnose_infeasible=False)
         peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
         print(f"trained: {result!r}; peak {peak / problem.start.nbytes:.1f} copies, {peak / 1e9:.2f} GB")
 

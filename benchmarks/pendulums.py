@@ -35,7 +35,7 @@ FIRST_SEED = 100
 class Task(NamedTuple):
     """A run."""
 
-    method: str
+    label: str
     seed: int
     rounds: int
     budget: float
@@ -51,8 +51,8 @@ def one(task: Task) -> dict[str, Any]:
         free = ss.AverageSGM(step_size=1.0, tolerance=0.0)
         begun = ss.solve_federation(pendulums(budget=NO_BOUND, **settings), free, rounds=task.learn_first, **options)
         clients = replace(clients, start=begun.last)
-    rule = ss.SoftmaxSGM(alpha=METHODS[task.method], step_size=1.0, tolerance=0.0)
-    result = ss.solve_federation(clients, rule, rounds=task.rounds, record_clients=True, **options)
+    method = ss.SoftmaxSGM(alpha=METHODS[task.label], step_size=1.0, tolerance=0.0)
+    result = ss.solve_federation(clients, method, rounds=task.rounds, record_clients=True, **options)
     assert result.history.per_client is not None
     told = result.history.per_client.metrics
     return {
@@ -68,9 +68,9 @@ def all_runs(seeds: int, rounds: int, budget: float, learn_first: int, save: Pat
     """All runs; those that a file has already are not repeated."""
     done = json.loads(save.read_text(encoding="utf-8")) if save.exists() else []
     wanted = [
-        Task(method, seed, rounds, budget, learn_first)
+        Task(label, seed, rounds, budget, learn_first)
         for seed in range(FIRST_SEED, FIRST_SEED + seeds)
-        for method in METHODS
+        for label in METHODS
     ]
     known = {_task(run) for run in done}
     save.parent.mkdir(parents=True, exist_ok=True)
@@ -85,9 +85,9 @@ def _task(run: dict[str, Any]) -> Task:
     return Task(*(run[name] for name in Task._fields))
 
 
-def last_rounds(runs: list[dict[str, Any]], method: str, what: str) -> np.ndarray:
+def last_rounds(runs: list[dict[str, Any]], label: str, what: str) -> np.ndarray:
     """Means over the last rounds; seeds × clients."""
-    own = sorted((run for run in runs if run["method"] == method), key=lambda run: run["seed"])
+    own = sorted((run for run in runs if run["method"] == label), key=lambda run: run["seed"])
     return np.asarray([np.asarray(run[what])[-LAST:].mean(axis=0) for run in own])
 
 
@@ -100,16 +100,16 @@ def table(runs: list[dict[str, Any]], budget: float) -> str:
         + " |",
         "|---" * (len(names) + 2) + "|",
     ]
-    for method in METHODS:
+    for label in METHODS:
         for what, worst in (("return", np.min), ("cost", np.max)):
-            values = last_rounds(runs, method, what)
+            values = last_rounds(runs, label, what)
             columns = np.concatenate([values, worst(values, axis=1, keepdims=True)], axis=1)
             cells = [_with_interval(column) for column in columns.T]
-            lines.append(f"| {method}: {what} | " + " | ".join(cells) + " |")
+            lines.append(f"| {label}: {what} | " + " | ".join(cells) + " |")
     for what, worst in (("return", np.min), ("cost", np.max)):
-        ours, theirs = (worst(last_rounds(runs, method, what), axis=1) for method in METHODS)
+        ours, theirs = (worst(last_rounds(runs, label, what), axis=1) for label in METHODS)
         lines.append(f"\nworst {what}, Softmax SGM less Parallel CRPO, paired by seed: {_with_interval(ours - theirs)}")
-    over = {method: int((last_rounds(runs, method, "cost").max(axis=1) > budget).sum()) for method in METHODS}
+    over = {label: int((last_rounds(runs, label, "cost").max(axis=1) > budget).sum()) for label in METHODS}
     lines.append(f"seeds whose worst client is above the budget of {budget:g}: {over}")
     lines.append(f"seconds a run: {np.mean([run['seconds'] for run in runs]):.0f}")
     return "\n".join(lines)
@@ -123,11 +123,11 @@ def _with_interval(values: np.ndarray) -> str:
 def figure(runs: list[dict[str, Any]], budget: float, file: Path) -> None:
     """The worst client's return and cost over the rounds: the mean of the seeds, and their middle half."""
     drawn, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    for method, colour in zip(METHODS, ("#2060a0", "#c05020"), strict=True):
+    for label, colour in zip(METHODS, ("#2060a0", "#c05020"), strict=True):
         for axis, (what, worst) in zip(axes, (("return", np.min), ("cost", np.max)), strict=True):
-            values = np.asarray([worst(np.asarray(run[what]), axis=1) for run in runs if run["method"] == method])
+            values = np.asarray([worst(np.asarray(run[what]), axis=1) for run in runs if run["method"] == label])
             low, high = np.quantile(values, [0.25, 0.75], axis=0)
-            axis.plot(values.mean(axis=0), color=colour, label=method)
+            axis.plot(values.mean(axis=0), color=colour, label=label)
             axis.fill_between(range(values.shape[1]), low, high, color=colour, alpha=0.2, linewidth=0)
             axis.set(xlabel="round", ylabel=f"worst client's {what} an episode")
     axes[1].axhline(budget, color="grey", linestyle="--", linewidth=1, label="budget")

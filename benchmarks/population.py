@@ -128,14 +128,14 @@ def one(sampler: Sampler, population: Population, seed: int) -> Draw:
     drawn, rest = sampler.draw(seed)
     data, owner = sampler.of(drawn)
     problem, strata = sampler.made.problem, sampler.made.strata
-    rule = ss.SoftmaxSGM(tolerance=population.bound)
+    method = ss.SoftmaxSGM(tolerance=population.bound)
     run: dict[str, Any] = {"rounds": ROUNDS, "eval_every": 0, "lower_bound": False, "progress": False, "seed": seed}
     parts = Parts.from_arrays(data, owner, alike=sampler.alike, strata=strata, seed=seed)
-    found = solve_certified(problem, parts, rule, confidence=CONFIDENCE, move=moved_network, **run)
+    found = solve_certified(problem, parts, method, confidence=CONFIDENCE, move=moved_network, **run)
     both = [np.concatenate([np.asarray(p.rows.columns[n]) for p in parts[:2]]) for n in parts.learn.rows.columns]
     owners = np.concatenate([np.repeat(p.names, p.sizes) for p in parts[:2]])
     plain = ss.ClientData.from_arrays(dict(zip(parts.learn.rows.columns, both, strict=True)), owners, strata=strata)
-    before = ss.solve(problem, plain, rule, **run)
+    before = ss.solve(problem, plain, method, **run)
     certificate = certify(before, problem, parts.certify, CONFIDENCE)
     truth = ss.ClientData.from_arrays(*sampler.of(rest), strata=strata)
     (f, g), (f_before, g_before) = (ss.evaluate(problem, truth, result.params) for result in (found.result, before))

@@ -98,12 +98,12 @@ def outcome(task: PrivateTask, budget: float | None, seed: int, clip_value: floa
         clip_value: how long what one row tells is at most; None: as the task has it.
     """
     problem, clients = task.make(seed)
-    rule = ss.SoftmaxSGM(tolerance=task.bound)
+    method = ss.SoftmaxSGM(tolerance=task.bound)
     if budget is None:
-        result = ss.solve(problem, clients, rule, seed=seed, lower_bound=False, progress=False)
+        result = ss.solve(problem, clients, method, seed=seed, lower_bound=False, progress=False)
     else:
         privacy = ss.RecordPrivacy(epsilon=budget, clip_value=clip_value or task.clip_value)
-        result = ss.solve(problem, clients, rule, seed=seed, privacy=privacy, progress=False)
+        result = ss.solve(problem, clients, method, seed=seed, privacy=privacy, progress=False)
     objective, constraint = ss.evaluate(problem, clients, result.params)
     return Outcome(float(objective.max()), float(constraint.max()), float(result.client_constraint.max()))
 

@@ -110,9 +110,9 @@ def keep_promise(theorem: int, seeds: int = 200, delta: float = 0.1, binding: bo
         epsilon=0.3 + (0.3 if theorem == 3 else 0.0),
     )
     problem = ss.Problem(objective, constraint, jnp.zeros(2), ss.Ball(1.0))
-    rule = ss.SoftmaxSGM.from_plan(plan, criterion="softmax", alpha_scale="raw", optimizer=optax.sgd)
+    method = ss.SoftmaxSGM.from_plan(plan, criterion="softmax", alpha_scale="raw", optimizer=optax.sgd)
     how = RUN | plan.solve_options()
-    runs = ss.sweep(problem, data, [rule], seeds=seeds, together=True, eval_every=0, **how).results[0]
+    runs = ss.sweep(problem, data, [method], seeds=seeds, together=True, eval_every=0, **how).results[0]
     gaps = np.array([run.worst_objective for run in runs]) - smallest_objective(c, h)
     violations = np.array([run.worst_constraint for run in runs])
     allowed = np.array([constraint_bound(known, plan.setting, run.history.switch_share) for run in runs])

@@ -72,10 +72,10 @@ def on_regression(seeds: int) -> Table:
     table = Table("step", "asked", *(f"mean, β = {beta}" for beta in (0.8, 0.9, 0.95)), "corrected", "both")
 
     def error(memory: ss.Memory, step: Any, share: float) -> str:
-        rule, squares = ss.SoftmaxSGM(alpha=20.0, step_size=step, tolerance=0.05), []
+        method, squares = ss.SoftmaxSGM(alpha=20.0, step_size=step, tolerance=0.05), []
         for seed in range(FIRST_SEED, FIRST_SEED + seeds):
             options: dict[str, Any] = {"rounds": ROUNDS, "batch_size": BATCH, "eval_every": 0, "progress": False}
-            run = ss.solve(problem, clients, rule, participation=share, memory=memory, seed=seed, **options)
+            run = ss.solve(problem, clients, method, participation=share, memory=memory, seed=seed, **options)
             assert run.state.memory is not None
             truth, _ = ss.evaluate(problem, clients, run.last)
             squares.append(np.square(np.asarray(run.state.memory.objective) - truth).mean())
@@ -94,7 +94,7 @@ def on_regression(seeds: int) -> Table:
 
 def on_tasks(words: Sequence[str], seeds: int) -> Table:
     """One row a task: the default's mean score and its standard error."""
-    method = next(one for one in METHODS if one.name == DEFAULT)
+    entry = next(one for one in METHODS if one.name == DEFAULT)
     table = Table("task", "corrected", "both")
 
     def score(cell: CellRuns) -> str:
@@ -105,7 +105,7 @@ def on_tasks(words: Sequence[str], seeds: int) -> Table:
     for word in words:
         task = next(one for one in TASKS if word in one.name)
         stage = task.stage(MAIN)
-        cell = CellRuns(task, method, stage, TaskUnits.of(task, stage))
+        cell = CellRuns(task, entry, stage, TaskUnits.of(task, stage))
         alone = score(cell)
         with kept_too():
             table.add_row(task.name, alone, score(cell))

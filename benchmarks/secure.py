@@ -58,8 +58,8 @@ def with_cap(alpha: float, fewest: int | None) -> tuple[float, float]:
     found = []
     for seed in range(SEEDS):
         data, most = breast_cancer(CLIENTS, seed=seed), 1.0 if fewest is None else 1 / fewest
-        rule = CappedSGM(alpha=alpha, step_size=0.5, tolerance=0.1, most=most)
-        result = solve(data.problem, data.train, rule, rounds=ROUNDS, batch_size=None, average_last=0.5)
+        method = CappedSGM(alpha=alpha, step_size=0.5, tolerance=0.1, most=most)
+        result = solve(data.problem, data.train, method, rounds=ROUNDS, batch_size=None, average_last=0.5)
         found.append((result.worst_objective, result.worst_constraint))
     return tuple(np.mean(found, axis=0).tolist())
 

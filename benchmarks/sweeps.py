@@ -20,12 +20,12 @@ def softmax(alpha: float) -> ss.SoftmaxSGM:
 def sweep_against_singles(repeats: int = 3) -> None:
     """Print what 5 seeds × 6 α cost as a sweep, in single runs."""
     task = breast_cancer(20, seed=0)
-    rules = [softmax(a) for a in (1, 10, 100, 1000, 6400, 1e5)]
+    methods = [softmax(a) for a in (1, 10, 100, 1000, 6400, 1e5)]
     print(f"Sweep of 5 seeds × 6 α on {jax.devices()[0].device_kind}, in units of one solve()")
     for local_steps, participation in ((1, 1.0), (5, 0.5)):
         sizes = {"rounds": 1000, "batch_size": 32}
         how = RUN | sizes | {"local_steps": local_steps, "participation": participation}
-        sweep = partial(ss.sweep, task.problem, task.train, rules, seeds=5, **how)
+        sweep = partial(ss.sweep, task.problem, task.train, methods, seeds=5, **how)
         taken = seconds_in_turns(
             {
                 "one": partial(ss.solve, task.problem, task.train, softmax(6400.0), **how),

@@ -64,9 +64,9 @@ def what_alpha_does() -> None:
 def alpha_on_data() -> None:
     """F and G of the answer over α on breast cancer, 20 clients, 5 seeds."""
     alphas = (0.1, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0, 6400.0)
-    rules = {f"{a:g}": ss.SoftmaxSGM(alpha=a, tolerance=0.1, **steps(0.5), **SOFTMAX_SWITCH) for a in alphas}
+    methods = {f"{a:g}": ss.SoftmaxSGM(alpha=a, tolerance=0.1, **steps(0.5), **SOFTMAX_SWITCH) for a in alphas}
     task = breast_cancer(20)
-    found = ss.sweep(task.problem, task.train, rules, seeds=5, rounds=1000, batch_size=32, **RUN)
+    found = ss.sweep(task.problem, task.train, methods, seeds=5, rounds=1000, batch_size=32, **RUN)
     figure, ((objective, constraint),) = panels(1, 2, width=5)
     for axes, name, word in (
         (objective, "worst_objective", "worst client's objective F"),

@@ -139,8 +139,8 @@ def run(mode: Mode, rounds: int, folder: Path) -> tuple[Listening, SwitchingStra
         return PrivateClient(client, mode.privacy, spent_in=told, rounds=rounds, local_steps=LOCAL_STEPS)
 
     grid = Listening(client_app(factory, mode.policy), HOSPITALS)
-    rule = SoftmaxSGM(alpha=20.0, step_size=STEP, tolerance=0.2)
-    strategy = SwitchingStrategy(rule, local_steps=LOCAL_STEPS, **mode.settings)
+    method = SoftmaxSGM(alpha=20.0, step_size=STEP, tolerance=0.2)
+    strategy = SwitchingStrategy(method, local_steps=LOCAL_STEPS, **mode.settings)
     strategy.start(grid, initial_arrays(problem.start), rounds)
     return grid, strategy
 

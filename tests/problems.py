@@ -72,10 +72,10 @@ def client_data(data, owner, **options):
     return ss.ClientData.from_arrays(data, client=owner, **options)
 
 
-def watched(monkeypatch, problem, clients, rule, **options):
+def watched(monkeypatch, problem, clients, method, **options):
     """Every iterate w_0, ..., w_K of a run and its result: chunks of one round, watched by a callback."""
     monkeypatch.setattr(engine, "CHUNK_ROUNDS", 1)
     iterates = [np.asarray(problem.start)]
     watch = [lambda chunk: iterates.append(np.asarray(chunk.state.params))]
-    result = ss.solve(problem, clients, rule, callbacks=watch, eval_every=0, **options)
+    result = ss.solve(problem, clients, method, callbacks=watch, eval_every=0, **options)
     return np.array(iterates), result

@@ -113,7 +113,7 @@ class PrimalDual:
         return g.mean(), g.mean() <= self.lam, u
 
 
-def run(functions, rule, w0, all_draws, eta, gamma, E, radius=None):
+def run(functions, method, w0, all_draws, eta, gamma, E, radius=None):
     """K rounds of Algorithm 1; an optional projection onto a ball."""
     out = Run(iterates=[w0.copy()])
     w = w0.copy()
@@ -121,7 +121,7 @@ def run(functions, rule, w0, all_draws, eta, gamma, E, radius=None):
     for draws in all_draws:
         f = np.array([functions.f(w, rows) for rows in draws.value_rows])
         g = np.array([functions.g(w, rows) for rows in draws.value_rows])
-        criterion, feasible, u = rule.round(w, f, g, functions, draws, gamma, E)
+        criterion, feasible, u = method.round(w, f, g, functions, draws, gamma, E)
         if feasible:
             S.append(w.copy())
         w = w - eta * u

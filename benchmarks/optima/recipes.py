@@ -35,7 +35,7 @@ def automatic(problem: ss.Problem, clients: ss.ClientData, tolerance: float) -> 
 def adam(problem: ss.Problem, clients: ss.ClientData, tolerance: float) -> dict[str, np.ndarray]:
     """Adam with a step that goes to 0 by a cosine, as a user would write it; the last iterate and a late average."""
     start: Any = problem.start
-    rule = ss.SoftmaxSGM(
+    method = ss.SoftmaxSGM(
         alpha=1e4,
         step_size=optax.cosine_decay_schedule(0.01 * max(1.0, float(jnp.abs(start).max())), ROUNDS),
         optimizer=optax.adam,
@@ -43,7 +43,7 @@ def adam(problem: ss.Problem, clients: ss.ClientData, tolerance: float) -> dict[
         slack=100.0,
         criterion="max",
     )
-    run = ss.solve(problem, clients, rule, rounds=ROUNDS, batch_size=None, average_last=0.5, eval_every=0)
+    run = ss.solve(problem, clients, method, rounds=ROUNDS, batch_size=None, average_last=0.5, eval_every=0)
     return {"last": np.asarray(run.last), "average": np.asarray(run.params)}
 
 

@@ -21,8 +21,8 @@ import softswitch as ss
 from benchmarks.peers.environments import FOLDER, python_of
 from benchmarks.peers.methods.case_file import LEVEL, OFFSET
 from benchmarks.peers.workers import HERE, surroundings
-from softswitch import methods as rules
-from softswitch.methods.base import Rule
+from softswitch import methods as methods
+from softswitch.methods.base import Method
 
 ROUNDS, STEP, TOLERANCE, CLIENTS, ROWS, PARAMETERS = 40, 0.1, 0.05, 6, 20, 4
 COMMON: dict[str, Any] = {"step_size": STEP, "tolerance": TOLERANCE}
@@ -46,8 +46,8 @@ class Pair:
         note: what has to be said.
     """
 
-    method: str
-    rule: Rule
+    label: str
+    method: Method
     peer: str
     script: str
     word: str
@@ -57,15 +57,15 @@ class Pair:
 
 
 def _nu_pi(word: str, **more: Any) -> Pair:
-    rule = rules.NuPI(integral=0.1, proportional=0.4, smoothing=0.3, **COMMON)
+    method = methods.NuPI(integral=0.1, proportional=0.4, smoothing=0.3, **COMMON)
     numbers = {"integral": 0.1, "proportional": 0.4, "smoothing": 0.3}
-    return Pair("νPI multipliers", rule, "humancompatible", "humancompatible_steps.py", word, numbers, **more)
+    return Pair("νPI multipliers", method, "humancompatible", "humancompatible_steps.py", word, numbers, **more)
 
 
 def _agnostic(dual: float) -> Pair:
-    rule = rules.Agnostic(dual_step_size=dual, **COMMON)
+    method = methods.Agnostic(dual_step_size=dual, **COMMON)
     note = f"γ_d = {dual:g}; weights climb by exponentials there, by projection here and in the paper"
-    return Pair("AFL", rule, "fedjax", "fedjax_steps.py", "agnostic", {"dual": dual}, 200 * dual**2, note)
+    return Pair("AFL", method, "fedjax", "fedjax_steps.py", "agnostic", {"dual": dual}, 200 * dual**2, note)
 
 
 HARD = ss.HardSGM(**COMMON)
@@ -73,7 +73,7 @@ PAIRS = (
     Pair("hard SGM", HARD, "humancompatible", "humancompatible_steps.py", "switching", {"threshold": HARD.switch_at}),
     Pair(
         "augmented Lagrangian",
-        rules.AugmentedLagrangian(penalty=0.5, dual_step_size=0.1, multiplier=0.3, **COMMON),
+        methods.AugmentedLagrangian(penalty=0.5, dual_step_size=0.1, multiplier=0.3, **COMMON),
         "humancompatible",
         "humancompatible_steps.py",
         "augmented",
@@ -101,7 +101,7 @@ def clients() -> dict[str, np.ndarray]:
     return {"a": a, "b": b, "c": c, "h": h, "owner": owner}
 
 
-def ours(rule: Rule, columns: dict[str, np.ndarray]) -> np.ndarray:
+def ours(method: Method, columns: dict[str, np.ndarray]) -> np.ndarray:
     """Where our run ends."""
 
     def mean(values: Any, batch: Any) -> Any:
@@ -119,7 +119,7 @@ def ours(rule: Rule, columns: dict[str, np.ndarray]) -> np.ndarray:
         problem = ss.Problem(objective, constraint, jnp.zeros(PARAMETERS, jnp.float64))
         data = ss.ClientData.from_arrays(rows, client=columns["owner"])
         how: dict[str, Any] = {"batch_size": None, "memory": None, "answer": "last", "eval_every": 0}
-        return np.asarray(ss.solve(problem, data, rule, rounds=ROUNDS, progress=False, **how).last)
+        return np.asarray(ss.solve(problem, data, method, rounds=ROUNDS, progress=False, **how).last)
 
 
 def theirs(pair: Pair, columns: dict[str, np.ndarray]) -> np.ndarray:
@@ -153,12 +153,12 @@ def compared(only: Collection[str] = ()) -> list[Row]:
     for pair in PAIRS:
         if only and pair.peer not in only:
             continue
-        apart = float(np.abs(ours(pair.rule, columns) - theirs(pair, columns)).max())
+        apart = float(np.abs(ours(pair.method, columns) - theirs(pair, columns)).max())
         if pair.within is not None and not apart <= pair.within:
             raise RuntimeError(
                 f"{pair.method} and {pair.peer}'s {pair.word} are {apart:.0e} apart: not the same method"
             )
-        rows.append({"method": pair.method, "peer": pair.peer, "apart": apart, "note": pair.note})
+        rows.append({"method": pair.label, "peer": pair.peer, "apart": apart, "note": pair.note})
     return rows
 
 

@@ -173,7 +173,7 @@ def tried(aim: Aim, loop: Loop, effort: Effort) -> Found:
 def by_default(aim: Aim, batch: int | None, effort: Effort) -> Found:
     """``solve`` with nothing but the tolerance and perhaps a batch; answers judged on its way are paid for."""
     problem, clients = aim.task.as_client()
-    rule, most = ss.SoftmaxSGM(tolerance=aim.task.bound), effort.rows / aim.task.count
+    method, most = ss.SoftmaxSGM(tolerance=aim.task.bound), effort.rows / aim.task.count
     a_round = 2.0 if batch is None else 3 * batch / aim.task.count  # reports are compared with those before
     how: dict[str, Any] = {} if batch is None else {"batch_size": batch, "value_batch_size": "same"}
     rounds = round(most / a_round)
@@ -183,7 +183,7 @@ def by_default(aim: Aim, batch: int | None, effort: Effort) -> Found:
             ss.solve(
                 problem,
                 clients,
-                rule,
+                method,
                 seed=seed,
                 rounds=rounds,
                 eval_every=max(1, rounds // 100),

@@ -26,7 +26,7 @@ OPTIMIZERS = (optax.adam, optax.sgd)
 def best_of_grid(case: Case, seed: int = 0) -> dict[str, Any]:
     """The smallest F of 20 settings whose G is within the tolerance, all rows and clients in every round."""
     problem, clients = case.make(HIDDEN, seed=seed)
-    rules = [
+    methods = [
         ss.SoftmaxSGM(
             alpha=sharpness * math.log(len(clients)) / case.tolerance,
             step_size=optax.cosine_decay_schedule(step, ROUNDS),
@@ -39,7 +39,7 @@ def best_of_grid(case: Case, seed: int = 0) -> dict[str, Any]:
     swept = ss.sweep(
         problem,
         clients,
-        rules,
+        methods,
         seeds=[seed],
         rounds=ROUNDS,
         batch_size=None,

@@ -119,16 +119,16 @@ def fairlearn(judge: Judge) -> Judged:
 
 def penalty(judge: Judge) -> Judged:
     """The library's penalty method with Adam, the best of a grid."""
-    rules = [
+    methods = [
         ss.Penalty(penalty=price, step_size=_falling(step), tolerance=judge.case.tolerance, optimizer=optax.adam)
         for price, step in product(PENALTIES, STEPS)
     ]
-    return _best(judge, "penalty, tuned", rules)
+    return _best(judge, "penalty, tuned", methods)
 
 
 def primal_dual(judge: Judge) -> Judged:
     """The library's primal–dual method with Adam, the best of a grid."""
-    rules = [
+    methods = [
         ss.PrimalDual(
             multiplier=1.0,
             dual_step_size=dual,
@@ -138,18 +138,18 @@ def primal_dual(judge: Judge) -> Judged:
         )
         for dual, factor in product(DUAL_STEPS, TIGHTER)
     ]
-    return _best(judge, "primal–dual, tuned", rules)
+    return _best(judge, "primal–dual, tuned", methods)
 
 
 def _falling(step: float) -> Any:
     return optax.cosine_decay_schedule(step, ROUNDS)
 
 
-def _best(judge: Judge, name: str, rules: list[Any]) -> Judged:
+def _best(judge: Judge, name: str, methods: list[Any]) -> Judged:
     """The smallest F of those within the tolerance; where none is, the smallest G."""
     problem, clients = judge.case.make()
     swept = ss.sweep(
-        problem, clients, rules, seeds=1, rounds=ROUNDS, batch_size=None, answer="last", eval_every=0, progress=False
+        problem, clients, methods, seeds=1, rounds=ROUNDS, batch_size=None, answer="last", eval_every=0, progress=False
     )
     tried = [judge.result(name, runs[0]) for runs in swept.results]
     feasible = [one for one in tried if one.constraint <= judge.case.tolerance]

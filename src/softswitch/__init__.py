@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from softswitch.certification.certifiability import Reach as Reach
     from softswitch.certification.certifiability import reach as reach
     from softswitch.certification.certify import certify as certify
-    from softswitch.certification.client_optimum import own_best as own_best
+    from softswitch.certification.client_optimum import client_optimum as client_optimum
     from softswitch.certification.optimality import lower_bound as lower_bound
     from softswitch.certification.optimality import with_lower_bound as with_lower_bound
     from softswitch.data.client_data import ClientData as ClientData
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from softswitch.methods.softmax_sgm import SoftmaxSGM as SoftmaxSGM
     from softswitch.methods.weighting import softmax_mean as softmax_mean
     from softswitch.methods.weighting import softmax_weights as softmax_weights
-    from softswitch.oracles.attacks import attacked as attacked
+    from softswitch.oracles.attacks import with_attack as with_attack
     from softswitch.oracles.base import Oracle as Oracle
     from softswitch.oracles.federation import Federation as Federation
     from softswitch.oracles.federation import federation_of as federation_of
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from softswitch.results.certificate import Certificate as Certificate
     from softswitch.results.certificate import Verdict as Verdict
     from softswitch.results.checkpoints import Checkpoints as Checkpoints
-    from softswitch.results.diagnostic import Finding as Finding
+    from softswitch.results.diagnostic import Diagnostic as Diagnostic
     from softswitch.results.frontier import Frontier as Frontier
     from softswitch.results.history import ClientHistory as ClientHistory
     from softswitch.results.history import Fate as Fate
@@ -101,7 +101,7 @@ _MODULES = {
     "Domain": "problem.domains",
     "Fate": "results.history",
     "Federation": "oracles.federation",
-    "Finding": "results.diagnostic",
+    "Diagnostic": "results.diagnostic",
     "Frontier": "results.frontier",
     "HardSGM": "methods.hard_sgm",
     "History": "results.history",
@@ -129,7 +129,7 @@ _MODULES = {
     "Sweep": "engine.sweep",
     "Verdict": "results.certificate",
     "add_baselines": "engine.baselines",
-    "attacked": "oracles.attacks",
+    "with_attack": "oracles.attacks",
     "alpha_window": "theory.two_clients",
     "certify_torch": "engine.torch",
     "certify": "certification.certify",
@@ -142,7 +142,7 @@ _MODULES = {
     "lower_bound": "certification.optimality",
     "logistic_loss": "problem.losses",
     "mean_over": "problem.losses",
-    "own_best": "certification.client_optimum",
+    "client_optimum": "certification.client_optimum",
     "plan": "theory.plan_search",
     "reach": "certification.certifiability",
     "report": "results.report.page",

@@ -72,14 +72,14 @@ def test_the_gap_closes_at_the_optimum_of_logistic_problems(x64):
     """The minimum that the bound leads to is feasible to rounding, and its F is the bound: the gap is none."""
     for seed in range(10):
         problem, clients = logistic(seed, None if seed % 2 else 4.0)
-        rule = ss.SoftmaxSGM(alpha=300.0, step_size=0.3, tolerance=0.45)
-        result = ss.solve(problem, clients, rule, rounds=400, batch_size=None, eval_every=0)
+        method = ss.SoftmaxSGM(alpha=300.0, step_size=0.3, tolerance=0.45)
+        result = ss.solve(problem, clients, method, rounds=400, batch_size=None, eval_every=0)
         rough = ss.with_lower_bound(result, problem, clients).lower_bound
         assert rough.promise
         assert rough.meets
         assert 0 <= rough.relative_gap < 0.5
-        optimum = best_of(problem, clients, rule.tolerance, np.asarray(result.params))
-        fine = ss.lower_bound(problem, clients, jnp.asarray(optimum), rule.tolerance + 1e-9)
+        optimum = best_of(problem, clients, method.tolerance, np.asarray(result.params))
+        fine = ss.lower_bound(problem, clients, jnp.asarray(optimum), method.tolerance + 1e-9)
         assert fine.meets
         assert -1e-9 <= fine.relative_gap <= 1e-4, seed
 
@@ -232,8 +232,8 @@ def test_a_constraint_on_all_data_together(x64):
     bound = ss.lower_bound(problem, clients, jnp.array([0.2, 0.0]), tolerance, pooled=True)
     assert best - 1e-4 <= bound.value <= best + 1e-12
     assert bound.multipliers.shape == (1, 1)
-    rule = ss.SoftmaxSGM(alpha=50.0, step_size=0.05, tolerance=tolerance, criterion="pooled")
-    result = ss.with_lower_bound(ss.solve(problem, clients, rule, rounds=200, batch_size=None), problem, clients)
+    method = ss.SoftmaxSGM(alpha=50.0, step_size=0.05, tolerance=tolerance, criterion="pooled")
+    result = ss.with_lower_bound(ss.solve(problem, clients, method, rounds=200, batch_size=None), problem, clients)
     np.testing.assert_allclose(result.lower_bound.value, bound.value, rtol=1e-5)
     each = ss.lower_bound(problem, clients, jnp.array([0.2, 0.0]), tolerance)
     assert each.multipliers.shape == (3, 1)

@@ -223,8 +223,8 @@ def test_a_client_without_held_out_rows_is_in_the_certificate_as_unknown():
     apart = hold_out(owner, share=0.25, seed=0)
     assert "small" not in owner[apart]
     train, held = (ss.ClientData.from_arrays({"x": data["x"][part]}, client=owner[part]) for part in (~apart, apart))
-    rule = ss.SoftmaxSGM(alpha=1.0, step_size=0.1, tolerance=0.5)
-    result = ss.solve(PROBLEM, train, rule, rounds=5)
+    method = ss.SoftmaxSGM(alpha=1.0, step_size=0.1, tolerance=0.5)
+    result = ss.solve(PROBLEM, train, method, rounds=5)
     certificate = ss.certify(result, PROBLEM, held, constraint_range=(0, 1), objective_range=(0, 1))
     verdicts = {client.client: client.verdict for client in certificate.clients}
     assert verdicts == {"large": Verdict.MEETS, "larger": Verdict.MEETS, "small": Verdict.UNKNOWN}

@@ -267,13 +267,13 @@ def test_a_round_of_large_batches_by_hand(stratified):
     problem = ss.Problem(square, level, jnp.float32(0.5))
     oracle = gradient_oracle(problem, clients, TakingPart(batch_size=8, local_steps=2))
     assert oracle.update_batching.draws is not None, "the third client draws"
-    rule = ss.SoftmaxSGM(alpha=2.0, step_size=0.1, tolerance=0.1)
+    method = ss.SoftmaxSGM(alpha=2.0, step_size=0.1, tolerance=0.1)
 
     @jax.jit
     def one_round(key):
         draws = oracle.draw(key)
         reports, kept = oracle.report(jnp.float32(0.5), draws)
-        decision = rule.decide((), reports)[0]._replace(weights=jnp.array([0.25, 0.75, 0.0]))
+        decision = method.decide((), reports)[0]._replace(weights=jnp.array([0.25, 0.75, 0.0]))
         return reports, decision, oracle.direction(jnp.float32(0.5), draws, kept, decision, True, 0.1)
 
     thirds = []

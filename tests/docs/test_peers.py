@@ -164,7 +164,7 @@ def test_the_page_names_everybody_and_all_work():
 
 def test_methods_that_differ_are_told_or_refused(monkeypatch):
     """What should be the same must be; what is known to differ is told by how much."""
-    monkeypatch.setattr(same_steps, "ours", lambda rule, columns: np.zeros(4))
+    monkeypatch.setattr(same_steps, "ours", lambda method, columns: np.zeros(4))
     monkeypatch.setattr(same_steps, "theirs", lambda pair, columns: np.full(4, 0.0 if pair.within else 2e-3))
     rows = same_steps.compared(["humancompatible"])
     assert [row["apart"] for row in rows] == [0.0, 0.0, 0.0, 2e-3]

@@ -49,7 +49,7 @@ ANYTHING = {
     "server_app changes": "the same",
     "SwitchingStrategy changes": "the same",
 }
-"""Where no better type than Any is true, and why. A rule's own methods count as those of ``Rule``."""
+"""Where no better type than Any is true, and why. A rule's own methods count as those of ``Method``."""
 SECTION = re.compile(r"^(Args|Attributes|Parameters):$")
 ENTRY = re.compile(r"^    ([*\w]+(?:, [*\w]+)*)(?: \([^)]*\))?: \S")
 

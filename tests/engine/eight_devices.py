@@ -59,10 +59,10 @@ def apart(one, many):
     return largest
 
 
-def compared(problem, clients, rule, **options):
+def compared(problem, clients, method, **options):
     options = {"progress": False, "rounds": 20, "eval_every": 7} | options
-    one = ss.solve(problem, clients, rule, **options)
-    return one, ss.solve(problem, clients, rule, devices="all", **options)
+    one = ss.solve(problem, clients, method, **options)
+    return one, ss.solve(problem, clients, method, devices="all", **options)
 
 
 def few_and_local_steps():
@@ -76,22 +76,22 @@ def few_and_local_steps():
 
 def pooled_with_memory():
     problem, clients = made(constraint=POOLED)
-    rule = ss.SoftmaxSGM(**SETTINGS | {"tolerance": 0.01}, criterion="pooled")
-    one, many = compared(problem, clients, rule, participation=0.5, batch_size=None, memory=ss.Memory())
+    method = ss.SoftmaxSGM(**SETTINGS | {"tolerance": 0.01}, criterion="pooled")
+    one, many = compared(problem, clients, method, participation=0.5, batch_size=None, memory=ss.Memory())
     assert abs(one.pooled_constraint - many.pooled_constraint).max() < 1e-12
     return apart(one, many)
 
 
 def robust_and_random():
     problem, clients = made(objective=noisy)
-    rule = ss.SoftmaxSGM(**SETTINGS, robust=1)
-    return apart(*compared(problem, clients, rule, batch_size=4, replace=False))
+    method = ss.SoftmaxSGM(**SETTINGS, robust=1)
+    return apart(*compared(problem, clients, method, batch_size=4, replace=False))
 
 
 def several_slices():
     problem, clients = made()
-    rule = ss.Penalty(penalty=2.0, step_size=0.1, tolerance=0.05)
-    return apart(*compared(problem, clients, rule, batch_size=4, value_batch_size=None, clients_at_once=2))
+    method = ss.Penalty(penalty=2.0, step_size=0.1, tolerance=0.05)
+    return apart(*compared(problem, clients, method, batch_size=4, value_batch_size=None, client_batch_size=2))
 
 
 def single_precision():

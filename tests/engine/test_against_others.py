@@ -9,7 +9,7 @@ import pytest
 
 import softswitch as ss
 from problems import LEVEL, OFFSET, client_data, least_squares, regression, two_constraints, watched
-from softswitch import methods as rules
+from softswitch import methods as methods
 
 cooper = pytest.importorskip("cooper")
 torch = pytest.importorskip("torch")
@@ -27,10 +27,10 @@ def table():
     return regression()
 
 
-def ours(monkeypatch, table, rule, **how):
+def ours(monkeypatch, table, method, **how):
     """Our iterates w_0, w_1, …."""
     problem = ss.Problem(least_squares, two_constraints, jnp.zeros(D, dtype=jnp.float64))
-    return watched(monkeypatch, problem, client_data(*table), rule, **HOW | how)[0]
+    return watched(monkeypatch, problem, client_data(*table), method, **HOW | how)[0]
 
 
 class TorchTwin:
@@ -111,15 +111,15 @@ def nu_pi(parameters):
 LAGRANGIAN, AUGMENTED = cooper.formulations.Lagrangian, cooper.formulations.AugmentedLagrangian
 COOPERS = {
     "primal–dual": (
-        rules.PrimalDual(multiplier=0.3, dual_step_size=0.1, **COMMON),
+        methods.PrimalDual(multiplier=0.3, dual_step_size=0.1, **COMMON),
         (of_all, C, 0.3, ascent, LAGRANGIAN),
     ),
     "νPI": (
-        rules.NuPI(multiplier=0.3, integral=0.1, proportional=0.4, smoothing=0.3, **COMMON),
+        methods.NuPI(multiplier=0.3, integral=0.1, proportional=0.4, smoothing=0.3, **COMMON),
         (of_each, N * C, 0.3, nu_pi, LAGRANGIAN),
     ),
     "augmented Lagrangian": (
-        rules.AugmentedLagrangian(penalty=0.5, dual_step_size=0.1, multiplier=0.1, **COMMON),
+        methods.AugmentedLagrangian(penalty=0.5, dual_step_size=0.1, multiplier=0.1, **COMMON),
         (of_each, N * C, 0.1, ascent, AUGMENTED, 0.5),
     ),
 }
@@ -127,11 +127,11 @@ COOPERS = {
 
 @pytest.mark.parametrize("name", COOPERS)
 def test_multipliers_are_coopers(monkeypatch, x64, table, name):
-    rule, how = COOPERS[name]
+    method, how = COOPERS[name]
     expected, multipliers = cooper_iterates(table, *how)
     assert (multipliers == 0).any() or multipliers.size == C, "some multiplier must have been cut off at 0"
     assert (multipliers > 0).any()
-    np.testing.assert_allclose(ours(monkeypatch, table, rule), expected, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(ours(monkeypatch, table, method), expected, rtol=1e-10, atol=1e-12)
 
 
 def trained(twin, place, w):
@@ -169,11 +169,11 @@ def uncollected(monkeypatch):
 
 def test_averaging_is_flowers(uncollected, monkeypatch, x64, table):
     expected = flower_iterates(table, strategies.FedAvg())
-    found = ours(monkeypatch, table, rules.FedAvg(**COMMON), local_steps=STEPS)
+    found = ours(monkeypatch, table, methods.FedAvg(**COMMON), local_steps=STEPS)
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_q_fed_avg_is_flowers(uncollected, monkeypatch, x64, table):
     expected = flower_iterates(table, strategies.QFedAvg(client_learning_rate=ETA, q=1.5))
-    found = ours(monkeypatch, table, rules.QFedAvg(power=1.5, **COMMON), local_steps=STEPS)
+    found = ours(monkeypatch, table, methods.QFedAvg(power=1.5, **COMMON), local_steps=STEPS)
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)

@@ -157,9 +157,9 @@ def test_an_error_inside_a_function_says_where():
         ss.solve(ss.Problem(lambda w, b: b["label"].sum() * w, scalar, jnp.zeros(2)), CLIENTS, RULE, replace=True)
     where = "raised while objective(params, batch) was traced with a batch of {x: (32, 2) float32"
     assert any(where in note for note in caught.value.__notes__)
-    for rule in (RULE, ss.AverageSGM(tolerance=0.1)):  # all rows of the clients, where a batch would be more
+    for method in (RULE, ss.AverageSGM(tolerance=0.1)):  # all rows of the clients, where a batch would be more
         with pytest.raises(KeyError) as caught:
-            ss.solve(ss.Problem(lambda w, b: b["label"].sum() * w, scalar, jnp.zeros(2)), CLIENTS, rule)
+            ss.solve(ss.Problem(lambda w, b: b["label"].sum() * w, scalar, jnp.zeros(2)), CLIENTS, method)
         assert any("with a batch of {x: (4, 2) float32" in note for note in caught.value.__notes__)
 
 
@@ -226,7 +226,7 @@ def test_domains():
         ({"seed": -1}, "seed must be a whole number >= 0, but is -1"),
         ({"average_last": 0}, "average_last must be a finite number and > 0 and <= 1, but is 0"),
         ({"eval_every": -1}, "eval_every must be a whole number >= 0, but is -1"),
-        ({"clients_at_once": 0}, "clients_at_once must be a whole number >= 1, but is 0"),
+        ({"client_batch_size": 0}, "client_batch_size must be a whole number >= 1, but is 0"),
         (
             {"batch_size": 3, "replace": False},
             "batch_size = 3 without replacement takes 3 rows where a client has only 2",
@@ -253,7 +253,7 @@ def test_more_bad_arguments():
 
 
 def test_arguments_in_the_wrong_place():
-    with refused(TypeError, "rule must be a Rule, but is 'softmax'"):
+    with refused(TypeError, "method must be a Rule, but is 'softmax'"):
         ss.solve(PROBLEM, CLIENTS, "softmax")
     with refused(TypeError, "clients must be a ClientData, but is"):
         ss.solve(PROBLEM, {"x": X}, RULE)

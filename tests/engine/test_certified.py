@@ -63,10 +63,10 @@ def test_limits_of_a_model_that_was_picked_are_the_bound_itself(found):
 
 def test_whether_it_was_still_improving_is_told_of_the_models_own_run(found):
     """All else that looks wrong is told of the first run."""
-    of_first, of_both = ss.Finding("noise", "seen", "change"), ss.Finding(STILL_IMPROVING, "first", "run longer")
-    own = ss.Finding(STILL_IMPROVING, "own", "run longer")
+    of_first, of_both = ss.Diagnostic("noise", "seen", "change"), ss.Diagnostic(STILL_IMPROVING, "first", "run longer")
+    own = ss.Diagnostic(STILL_IMPROVING, "own", "run longer")
     first = replace(found.result, diagnosis=(of_first, of_both))
-    for mine, told in (((), (of_first,)), ((own, ss.Finding("else", "seen", "change")), (of_first, own))):
+    for mine, told in (((), (of_first,)), ((own, ss.Diagnostic("else", "seen", "change")), (of_first, own))):
         model = replace(found.model, result=replace(found.model.result, diagnosis=mine))
         ready = certified.Prepared(first, (model,), model, 1, found.reach, judge_of(PROBLEM, parts().learn))
         assert ready.result_of(model).diagnosis == told
@@ -75,9 +75,9 @@ def test_whether_it_was_still_improving_is_told_of_the_models_own_run(found):
 @pytest.mark.parametrize("above", [0, 1])
 def test_who_is_set_aside_is_told_of_the_model_chosen(found, above):
     """The first run's answer may have another client above the tolerance, or none."""
-    first = replace(found.result, diagnosis=(ss.Finding(SET_ASIDE, "of another model", "change"),))
-    rule = replace(found.model.result.rule, robust=1)
-    model = replace(found.model, result=replace(found.model.result, rule=rule, diagnosis=()))
+    first = replace(found.result, diagnosis=(ss.Diagnostic(SET_ASIDE, "of another model", "change"),))
+    method = replace(found.model.result.method, robust=1)
+    model = replace(found.model, result=replace(found.model.result, method=method, diagnosis=()))
     judged = Judged(np.zeros(3), np.array([[0.0], [0.0], [0.9 * above]]))
     ready = certified.Prepared(first, (model,), model, 1, found.reach, lambda params: judged)
     told = [finding.seen for finding in ready.result_of(model).diagnosis]
@@ -194,7 +194,7 @@ def test_where_nothing_keeps_the_bound_other_rows_decide():
 )
 def test_smaller_parameters_are_tried_unless_rows_are_plenty(rows, worse, chance, tried):
     """Twenty parameters. Without them on small tables four in thirty draws had an answer, and with them fifteen."""
-    first = SimpleNamespace(params=jnp.ones(20), rule=SimpleNamespace(tolerance=0.0))
+    first = SimpleNamespace(params=jnp.ones(20), method=SimpleNamespace(tolerance=0.0))
     foreseen = Foreseen(0.5, 0.1, 0.1, chance, worse)
     found = [Candidate(first.params, first, HowTrained(), 1.0, 0.0, foreseen, 0.1)]
     assert any(way.norm < np.inf for way in ways(first, PROBLEM, found, rows)) is tried

@@ -28,13 +28,13 @@ def clients():
     return client_data(*DATA)
 
 
-def chosen(clients, rule=BARE, problem=PROBLEM, **options):
-    return ss.solve(problem, clients, rule, **{"rounds": 100, "eval_every": 0, "lower_bound": False} | options)
+def chosen(clients, method=BARE, problem=PROBLEM, **options):
+    return ss.solve(problem, clients, method, **{"rounds": 100, "eval_every": 0, "lower_bound": False} | options)
 
 
 def check_cycles(result):
     """One after the other, no gap; what each says of its best answer never gets worse; the last tells the result."""
-    cycles, tolerance = result.cycles, result.rule.tolerance
+    cycles, tolerance = result.cycles, result.method.tolerance
     assert cycles[0].begin == 0
     assert cycles[-1].end == len(result.history)
     for before, after in itertools.pairwise(cycles):
@@ -48,8 +48,8 @@ def check_cycles(result):
         assert min(abs(factor / known - 1) for known in (2, 1, 0.3, 0.1)) < 1e-6
     assert result.selected == cycles[-1].answer
     assert cycles[-1].objective == pytest.approx(result.worst_objective, rel=1e-6)
-    assert result.rule.step_size == FallingStep(
-        first=cycles[-1].step_size, rounds=result.rule.step_size.rounds, begin=cycles[-1].begin
+    assert result.method.step_size == FallingStep(
+        first=cycles[-1].step_size, rounds=result.method.step_size.rounds, begin=cycles[-1].begin
     )
 
 
@@ -106,11 +106,11 @@ def test_another_number_compiles_nothing(clients):
 
 def test_seconds_end_a_run_of_the_papers_kind(clients):
     """After the first chunk of rounds that ends so late; as many rounds by number give the same bits."""
-    rule = ss.SoftmaxSGM(tolerance=0.1, step_size=0.1)
+    method = ss.SoftmaxSGM(tolerance=0.1, step_size=0.1)
     options = {"batch_size": 8, "eval_every": 0, "seed": 2}
-    late = ss.solve(PROBLEM, clients, rule, seconds=1e-6, **options)
+    late = ss.solve(PROBLEM, clients, method, seconds=1e-6, **options)
     assert len(late.history) == compiled.CHUNK_ROUNDS < 1000
-    same_bits(late, ss.solve(PROBLEM, clients, rule, rounds=len(late.history), **options))
+    same_bits(late, ss.solve(PROBLEM, clients, method, rounds=len(late.history), **options))
     assert late.status.code is not ss.StatusCode.STOPPED
 
 
@@ -118,7 +118,7 @@ def test_seconds_end_a_run_that_chooses_for_itself(clients):
     """The cycle under way is judged where it ends; stopped there by a callback the same run has the same bits."""
     late = chosen(clients, rounds=20_000, seconds=1e-6)
     ended = len(late.history)
-    assert ended == compiled.CHUNK_ROUNDS < late.rule.step_size.rounds, "in the middle of a cycle"
+    assert ended == compiled.CHUNK_ROUNDS < late.method.step_size.rounds, "in the middle of a cycle"
     check_cycles(late)
     assert late.status.code is ss.StatusCode.FEASIBLE
     same_bits(late, chosen(clients, rounds=20_000, callbacks=[lambda chunk: chunk.round >= ended]))
@@ -130,7 +130,7 @@ def test_a_callback_ends_a_run_within_a_cycle(clients):
     """Its answer is judged where it ends, and the status says that it was stopped."""
     ended = chosen(clients, rounds=20_000, callbacks=[lambda chunk: True])
     assert ended.status.code is ss.StatusCode.STOPPED
-    assert len(ended.history) == 250 < ended.rule.step_size.rounds
+    assert len(ended.history) == 250 < ended.method.step_size.rounds
     check_cycles(ended)
 
 
@@ -167,7 +167,7 @@ def test_never_feasible(clients):
     assert result.history.feasible_rounds == 0
     assert result.best is None
     check_cycles(result)
-    assert [finding.illness for finding in result.diagnosis] == ["client infeasible by itself"]
+    assert [finding.code for finding in result.diagnosis] == ["client infeasible by itself"]
     assert result.status.criterion == pytest.approx(float(result.history.criterion.min()))
     assert result.worst_constraint < ss.evaluate(never, clients, never.start)[1].max()
     assert result.worst_constraint <= result.history.criterion.min() + 1e-5
@@ -229,8 +229,8 @@ def pooled_problem():
 
 
 def test_a_pooled_criterion(clients):
-    rule = ss.SoftmaxSGM(tolerance=0.1, criterion="pooled")
-    result = chosen(clients, rule, pooled_problem())
+    method = ss.SoftmaxSGM(tolerance=0.1, criterion="pooled")
+    result = chosen(clients, method, pooled_problem())
     assert result.status.code is ss.StatusCode.FEASIBLE
     check_cycles(result)
     assert result.cycles[-1].constraint == pytest.approx(result.pooled_constraint.max(), rel=1e-6)
@@ -271,28 +271,28 @@ def test_local_steps_with_a_step_of_their_own(clients):
     alpha = 0.3 / (0.1 * np.ptp(f) + 1e-3 * f.max())
     p = np.exp(alpha * (f - f.max()))
     direction = (p / p.sum()) @ np.array([twin.grad_f(w, r) for r in rows])
-    expected = result.rule.step_size.first / (3 * np.linalg.norm(direction))
-    assert result.rule.local_step_size.first == pytest.approx(expected, rel=1e-4)
-    assert result.rule.local_step_size.rounds == result.rule.step_size.rounds
+    expected = result.method.step_size.first / (3 * np.linalg.norm(direction))
+    assert result.method.local_step_size.first == pytest.approx(expected, rel=1e-4)
+    assert result.method.local_step_size.rounds == result.method.step_size.rounds
     check_cycles(result)
     assert result.worst_objective < f.max()
 
 
 @pytest.mark.parametrize(
-    "rule",
+    "method",
     [
         ss.HardSGM(tolerance=0.1),
         ss.AverageSGM(tolerance=0.1),
         ss.Penalty(tolerance=0.1, penalty=5.0),
         ss.PrimalDual(tolerance=0.1, multiplier=1.0, dual_step_size=0.1),
     ],
-    ids=lambda rule: type(rule).__name__,
+    ids=lambda method: type(method).__name__,
 )
-def test_other_rules_without_a_step_size(clients, rule):
-    result = chosen(clients, rule)
+def test_other_rules_without_a_step_size(clients, method):
+    result = chosen(clients, method)
     check_cycles(result)
-    assert type(result.rule) is type(rule)
-    by = result.client_constraint.max() if rule.switches_on == "max" else result.client_constraint.mean()
+    assert type(result.method) is type(method)
+    by = result.client_constraint.max() if method.switches_on == "max" else result.client_constraint.mean()
     assert result.cycles[-1].constraint == pytest.approx(by, rel=1e-5)
     assert by <= 0.1, "its own criterion is met on all data"
     assert result.worst_objective < ss.evaluate(PROBLEM, clients, PROBLEM.start)[0].max()
@@ -302,21 +302,23 @@ def test_a_rule_for_the_mean_is_judged_by_the_mean():
     """f = (w − c)² for c = 1, 1, −2 without a constraint that matters: 0 for the mean, −1/2 for the worst client."""
     three = ss.ClientData.from_arrays({"c": np.array([1.0, 1.0, -2.0], np.float32)}, client=["a", "b", "c"])
     problem = ss.Problem(lambda w, b: (w - b["c"][0]) ** 2, lambda w, b: -1 + 0 * w, jnp.float32(2.0))
-    found = {rule: float(chosen(three, rule(tolerance=0.0), problem).params) for rule in (ss.AverageSGM, ss.HardSGM)}
+    found = {
+        method: float(chosen(three, method(tolerance=0.0), problem).params) for method in (ss.AverageSGM, ss.HardSGM)
+    }
     assert found[ss.AverageSGM] == pytest.approx(0.0, abs=1e-3)
     assert found[ss.HardSGM] == pytest.approx(-0.5, abs=1e-3)
 
 
 def test_a_multiplier_goes_on_from_cycle_to_cycle(clients):
     """It moves by η_d(mean g − ε) in every round, whatever cycle that is in."""
-    rule = ss.PrimalDual(tolerance=0.1, multiplier=1.0, dual_step_size=0.01)
-    result = chosen(clients, rule, batch_size=None, record_clients=True)
+    method = ss.PrimalDual(tolerance=0.1, multiplier=1.0, dual_step_size=0.01)
+    result = chosen(clients, method, batch_size=None, record_clients=True)
     assert len(result.cycles) > 1
     reported = result.history.per_client.constraint[:, :, 0].mean(axis=1)
     multiplier = 1.0
     for mean_constraint in reported:
         multiplier = max(0.0, multiplier + 0.01 * (mean_constraint - 0.1))
-    np.testing.assert_allclose(result.state.rule, multiplier, rtol=1e-5)
+    np.testing.assert_allclose(result.state.method, multiplier, rtol=1e-5)
 
 
 def test_an_answer_within_the_tolerance_is_feasible_whatever_the_switch_saw(clients):
@@ -330,10 +332,12 @@ def test_an_answer_within_the_tolerance_is_feasible_whatever_the_switch_saw(clie
 
 
 def test_numbers_of_any_shape_are_kept_in_a_journal():
-    rule = ss.SoftmaxSGM(tolerance=0.1, alpha=3.0, step_size=FallingStep(first=np.float32([0.1, 0.2]), rounds=7))
-    kept = json.loads(json.dumps(numbers_of(rule)))
-    again = with_numbers(dataclasses.replace(rule, alpha=1.0, step_size=FallingStep(first=np.zeros(2), rounds=1)), kept)
-    np.testing.assert_array_equal(again.step_size.first, rule.step_size.first)
+    method = ss.SoftmaxSGM(tolerance=0.1, alpha=3.0, step_size=FallingStep(first=np.float32([0.1, 0.2]), rounds=7))
+    kept = json.loads(json.dumps(numbers_of(method)))
+    again = with_numbers(
+        dataclasses.replace(method, alpha=1.0, step_size=FallingStep(first=np.zeros(2), rounds=1)), kept
+    )
+    np.testing.assert_array_equal(again.step_size.first, method.step_size.first)
     assert (again.alpha, again.step_size.rounds) == (3.0, 7)
 
 
@@ -423,19 +427,19 @@ def test_only_the_first_cycle_takes_over_what_a_warm_start_keeps(clients):
     first = chosen(clients, rounds=100)
     assert int(first.state.average.rounds) > 0
 
-    def look(request, rule, *rest):
-        raise SeenError(request, rule)
+    def look(request, method, *rest):
+        raise SeenError(request, method)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(solve, "run", look)
         with pytest.raises(SeenError) as seen:
             chosen(clients, rounds=100, warm_start=first)
-    request, rule = seen.value.args
-    cycles = Cycles(request, request.choice, rule, 0)
+    request, method = seen.value.args
+    cycles = Cycles(request, request.choice, method, 0)
     begun = cycles.begin()
     for kept, one in zip(
-        jax.tree.leaves((first.state.optimizer, first.state.rule, first.state.average)),
-        jax.tree.leaves((begun.optimizer, begun.rule, begun.average)),
+        jax.tree.leaves((first.state.optimizer, first.state.method, first.state.average)),
+        jax.tree.leaves((begun.optimizer, begun.method, begun.average)),
         strict=True,
     ):
         np.testing.assert_array_equal(kept, one)
@@ -456,29 +460,29 @@ def test_an_answer_that_is_asked_for(clients, answer):
 
 
 def test_a_sweep_of_rules_with_and_without_step_sizes(clients):
-    rules = {
+    methods = {
         "paper": ss.SoftmaxSGM(tolerance=0.1, step_size=0.1),
         "chosen": BARE,
         "hard": ss.HardSGM(tolerance=0.1, step_size=0.05),
         "chosen too": ss.SoftmaxSGM(tolerance=0.2),
     }
     options = {"rounds": 60, "eval_every": 0}
-    found = ss.sweep(PROBLEM, clients, rules, seeds=2, **options)
-    assert found.labels == tuple(rules)
-    for label, rule in rules.items():
+    found = ss.sweep(PROBLEM, clients, methods, seeds=2, **options)
+    assert found.labels == tuple(methods)
+    for label, method in methods.items():
         for seed in range(2):
-            alone = ss.solve(PROBLEM, clients, rule, seed=seed, lower_bound=False, **options)
+            alone = ss.solve(PROBLEM, clients, method, seed=seed, lower_bound=False, **options)
             same_bits(found[label][seed], alone)
-            assert bool(alone.cycles) == (rule.step_size is None)
+            assert bool(alone.cycles) == (method.step_size is None)
     with pytest.raises(ValueError, match="together must be False or None"):
-        ss.sweep(PROBLEM, clients, rules, seeds=1, together=True, **options)
+        ss.sweep(PROBLEM, clients, methods, seeds=1, together=True, **options)
 
 
 def test_a_sweep_over_data_sets_fills_in_what_each_of_them_asks_for(clients):
     """α of the paper is by the number of clients, and data sets may differ in that."""
     other = client_data(*regression(clients=3))
-    rule = ss.SoftmaxSGM(tolerance=0.1, step_size=0.1)
+    method = ss.SoftmaxSGM(tolerance=0.1, step_size=0.1)
     options = {"rounds": 30, "batch_size": None, "eval_every": 0}
-    found = ss.sweep(PROBLEM, [clients, other], {"paper": rule}, seeds=2, **options)["paper"]
+    found = ss.sweep(PROBLEM, [clients, other], {"paper": method}, seeds=2, **options)["paper"]
     for seed, data in enumerate((clients, other)):
-        same_bits(found[seed], ss.solve(PROBLEM, data, rule, seed=seed, **options))
+        same_bits(found[seed], ss.solve(PROBLEM, data, method, seed=seed, **options))

@@ -30,7 +30,7 @@ EXPLICIT = {
     "eval_every": 5,
     "record_clients": True,
     "memory": ss.Memory(smoothing=0.3),
-    "clients_at_once": 2,
+    "client_batch_size": 2,
 }
 
 
@@ -44,16 +44,16 @@ class SeenError(Exception):
     """What an engine was asked for."""
 
 
-def asked(clients, rule=BARE, problem=PROBLEM, **options):
+def asked(clients, method=BARE, problem=PROBLEM, **options):
     """The request and the rule that solve() hands to its engine: nothing is run."""
 
-    def look(request, rule, *rest):
-        raise SeenError(request, rule)
+    def look(request, method, *rest):
+        raise SeenError(request, method)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(solve, "run", look)
         with pytest.raises(SeenError) as seen:
-            ss.solve(problem, clients, rule, **options)
+            ss.solve(problem, clients, method, **options)
     return seen.value.args
 
 
@@ -74,14 +74,14 @@ def shown(request, clients):
         "eval_every": settings.eval_every,
         "record_clients": settings.record_clients,
         "memory": settings.memory,
-        "clients_at_once": None if oracle.by_size else oracle.slice_size,
+        "client_batch_size": None if oracle.by_size else oracle.slice_size,
     }
 
 
 def test_all_that_is_given_is_obeyed_without_a_step_size(clients):
-    request, rule = asked(clients, **EXPLICIT)
+    request, method = asked(clients, **EXPLICIT)
     assert shown(request, clients) == EXPLICIT
-    assert rule == BARE
+    assert method == BARE
     assert (request.choice.rounds, request.choice.may_end) == (17, False)
 
 
@@ -146,11 +146,11 @@ def test_the_settings_of_a_rule_are_obeyed_one_by_one():
     assert made.template(dataclasses.replace(BARE, slack=1.0)).switch_at == pytest.approx(0.05)
 
 
-@pytest.mark.parametrize("rule", [ss.HardSGM(tolerance=0.1), ss.AverageSGM(tolerance=0.1, criterion="softmax")])
-def test_other_rules_keep_their_own_criterion(rule):
+@pytest.mark.parametrize("method", [ss.HardSGM(tolerance=0.1), ss.AverageSGM(tolerance=0.1, criterion="softmax")])
+def test_other_rules_keep_their_own_criterion(method):
     made = choice.first_choice(jnp.zeros(4), 100, may_end=False, exact=True)
-    template = made.template(rule)
-    assert (type(template), template.switches_on) == (type(rule), rule.switches_on)
+    template = made.template(method)
+    assert (type(template), template.switches_on) == (type(method), method.switches_on)
     assert template.step_size is not None
 
 
@@ -193,7 +193,7 @@ def test_what_is_chosen_where_there_is_work_for_few_rows_only(monkeypatch):
     assert told["batch_size"] == 64
     assert told["memory"] == ss.Memory(corrected=True)
     assert not request.choice.exact
-    assert asked(large, rule=ss.SoftmaxSGM(tolerance=0.1, robust=1))[0].settings.memory == ss.Memory(
+    assert asked(large, method=ss.SoftmaxSGM(tolerance=0.1, robust=1))[0].settings.memory == ss.Memory(
         smoothing=choice.SMOOTHING
     ), "who may lie is not asked to correct what is believed of it"
 
@@ -205,7 +205,7 @@ def test_who_does_not_take_part_is_remembered(clients):
 
 
 def test_with_a_step_size_the_rest_is_as_in_the_paper(clients):
-    given, rule = asked(clients, ss.SoftmaxSGM(tolerance=0.1, step_size=0.1))
+    given, method = asked(clients, ss.SoftmaxSGM(tolerance=0.1, step_size=0.1))
     told = shown(given, clients)
     paper = {
         "rounds": 1000,
@@ -221,9 +221,9 @@ def test_with_a_step_size_the_rest_is_as_in_the_paper(clients):
     }
     assert {name: told[name] for name in paper} == paper
     assert given.choice is None
-    assert rule == ss.SoftmaxSGM(tolerance=0.1, step_size=0.1, alpha=10 * math.log(6) / 0.1)
-    assert (rule.switches_on, rule.server_optimizer) == ("softmax", optax.sgd)
-    assert rule.switch_at == pytest.approx(0.1 / 1.1)
+    assert method == ss.SoftmaxSGM(tolerance=0.1, step_size=0.1, alpha=10 * math.log(6) / 0.1)
+    assert (method.switches_on, method.server_optimizer) == ("softmax", optax.sgd)
+    assert method.switch_at == pytest.approx(0.1 / 1.1)
 
 
 @pytest.mark.parametrize("local_steps", [1, 2])

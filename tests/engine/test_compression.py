@@ -8,7 +8,7 @@ from test_methods import drawn
 import softswitch as ss
 from problems import NumpyTwin, client_data, least_squares, regression, softplus_level, watched
 from reference_methods import Round, lean
-from softswitch import methods as rules
+from softswitch import methods as methods
 from softswitch.methods import Compression, TopK
 
 ETA, EPS, ALPHA, N, D, ROUNDS = 0.1, 0.05, 20.0, 6, 4, 60
@@ -59,11 +59,11 @@ def test_engine_follows_a_plain_loop(monkeypatch, x64, apart):
     clients = client_data(data, owner)
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(D, jnp.float64))
     way = Compression(up=TopK(0.25), down=TopK(0.5), apart=apart)
-    rule = ss.SoftmaxSGM(at_clients=way, **SETTINGS)
+    method = ss.SoftmaxSGM(at_clients=way, **SETTINGS)
     draws = drawn(problem, clients, 3, ROUNDS, **HOW)
     expected, down, bits = loop(NumpyTwin(data, 1), draws, 1, 2, apart)
     iterates, result = watched(
-        monkeypatch, problem, clients, rule, rounds=ROUNDS, seed=3, replace=True, memory=None, answer="last", **HOW
+        monkeypatch, problem, clients, method, rounds=ROUNDS, seed=3, replace=True, memory=None, answer="last", **HOW
     )
     np.testing.assert_allclose(iterates, expected, rtol=1e-8, atol=1e-11)
     assert 5 < sum(bits) < ROUNDS - 5, "both branches must occur"
@@ -99,8 +99,8 @@ def test_what_does_not_go_with_it_is_refused():
     inside = ss.Problem(least_squares, softplus_level, jnp.zeros(D), ss.Ball(1.0))
     with pytest.raises(ValueError, match="domain must be None"):
         ss.solve(inside, clients, ss.SoftmaxSGM(at_clients=both, **SETTINGS), rounds=2)
-    rule = ss.SoftmaxSGM(at_clients=Compression(up=rules.Quantised(4)), **SETTINGS)
-    found = ss.solve(inside, clients, rule, rounds=5, batch_size=None)
+    method = ss.SoftmaxSGM(at_clients=Compression(up=methods.Quantised(4)), **SETTINGS)
+    found = ss.solve(inside, clients, method, rounds=5, batch_size=None)
     assert np.linalg.norm(found.last) <= 1.0 + 1e-6
     plain = ss.Problem(least_squares, softplus_level, jnp.zeros(D))
     with pytest.raises(ValueError, match="robust=1"):

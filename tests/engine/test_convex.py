@@ -63,8 +63,8 @@ def test_minimax_quadratic_program(x64, E, K):
     )
     L = L / rows
     eta, gamma, eps, alpha = settings_of_theorem(2 * radius, L, K, E, n)
-    rule = ss.SoftmaxSGM(alpha=alpha, step_size=eta, local_step_size=gamma, tolerance=eps, slack=1)
-    result = ss.solve(problem, clients, rule, rounds=K, local_steps=E, batch_size=None, eval_every=0)
+    method = ss.SoftmaxSGM(alpha=alpha, step_size=eta, local_step_size=gamma, tolerance=eps, slack=1)
+    result = ss.solve(problem, clients, method, rounds=K, local_steps=E, batch_size=None, eval_every=0)
 
     w = cp.Variable(d)
     objectives = [0.5 * cp.sum_squares(A[i] @ w - B[i]) / rows for i in range(n)]
@@ -96,9 +96,9 @@ def test_neyman_pearson_in_a_ball(optimised):
     L = max(np.linalg.norm(x[part][y[part] == c], axis=1).mean() for part in parts for c in (0, 1))
     K = 40_000
     eta, gamma, eps, alpha = settings_of_theorem(2.0, L, K, 1, 20)
-    rule = ss.SoftmaxSGM(alpha=alpha, step_size=eta, local_step_size=gamma, tolerance=eps, slack=1)
+    method = ss.SoftmaxSGM(alpha=alpha, step_size=eta, local_step_size=gamma, tolerance=eps, slack=1)
     problem = ss.Problem(task.problem.objective, misses, task.problem.start, task.problem.domain)
-    result = ss.solve(problem, task.train, rule, rounds=K, batch_size=None, eval_every=0)
+    result = ss.solve(problem, task.train, method, rounds=K, batch_size=None, eval_every=0)
 
     w = cp.Variable(31)
 
@@ -125,8 +125,8 @@ def test_incompatible_clients_are_reported():
     """g_1 = 1 − w, g_2 = 1 + w: each is feasible alone, together max g >= 1."""
     clients = ss.ClientData.from_arrays({"sign": np.array([-1.0, 1.0])}, client=["east", "west"])
     problem = ss.Problem(lambda w, b: w**2 + 0 * b["sign"][0], outside, jnp.float32(3.0))
-    rule = ss.SoftmaxSGM(alpha=50.0, step_size=0.01, tolerance=0.1)
-    result = ss.solve(problem, clients, rule, rounds=2000, batch_size=None)
+    method = ss.SoftmaxSGM(alpha=50.0, step_size=0.01, tolerance=0.1)
+    result = ss.solve(problem, clients, method, rounds=2000, batch_size=None)
     assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
     assert result.status.criterion == pytest.approx(1.0, abs=0.02)
     assert result.status.client in ("east", "west")

@@ -41,7 +41,7 @@ PROBLEM = ss.Problem(
     RATE.constraint,
     jnp.zeros(3),
     domain=ss.Ball(20.0),  # so that no smaller ones are tried, each a program of its own
-    constraint_stand_in=RATE.stand_in,
+    constraint_surrogate=RATE.stand_in,
     constraint_range=ZERO_ONE,
 )
 

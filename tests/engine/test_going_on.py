@@ -23,10 +23,10 @@ RUNS = {
 }
 
 
-def solve(folder=None, rule=RULE, **options):
+def solve(folder=None, method=RULE, **options):
     keeps = None if folder is None else ss.Checkpoints(folder, every=0)
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
-    return ss.solve(problem, client_data(*regression()), rule, **{"seed": 3, "checkpoints": keeps} | options)
+    return ss.solve(problem, client_data(*regression()), method, **{"seed": 3, "checkpoints": keeps} | options)
 
 
 def ends(**options):
@@ -42,7 +42,7 @@ def whole(request):
 
 def same(one, other):
     assert one.cycles == other.cycles
-    assert (one.status, one.selected, str(one.rule)) == (other.status, other.selected, str(other.rule))
+    assert (one.status, one.selected, str(one.method)) == (other.status, other.selected, str(other.method))
     jax.tree.map(np.testing.assert_array_equal, one.state, other.state)
     np.testing.assert_array_equal(one.params, other.params)
     np.testing.assert_array_equal(one.history.criterion, other.history.criterion)
@@ -119,7 +119,7 @@ def test_what_took_its_time_is_not_run_again(tmp_path):
 def test_another_tolerance_is_refused(tmp_path):
     solve(tmp_path, rounds=100)
     with pytest.raises(ValueError, match="is of another request: its rule is"):
-        solve(tmp_path, rule=ss.SoftmaxSGM(tolerance=0.06), rounds=100)
+        solve(tmp_path, method=ss.SoftmaxSGM(tolerance=0.06), rounds=100)
 
 
 CHILD = """

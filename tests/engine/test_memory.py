@@ -130,14 +130,14 @@ def test_who_rests_or_never_answers_waits_for_its_turn():
 
 
 @pytest.mark.parametrize(
-    "rule",
+    "method",
     [
         ss.AverageSGM(step_size=0.2, tolerance=0.05),
         ss.Penalty(penalty=1.0, step_size=0.1, tolerance=0.05),
         ss.PrimalDual(multiplier=1.0, dual_step_size=0.1, step_size=0.1, tolerance=0.05),
     ],
 )
-def test_a_mean_weighs_every_client_alike_in_the_long_run(rule):
+def test_a_mean_weighs_every_client_alike_in_the_long_run(method):
     """Two of five places go by need, always to the same clients; over many passes everyone has the weight 1/n."""
     n, places = 12, Places(1, 1, 3)
     remembered = remembering(np.arange(n), -np.arange(n))
@@ -149,7 +149,7 @@ def test_a_mean_weighs_every_client_alike_in_the_long_run(rule):
     def weights(in_turn):
         asked = ask(remembered, in_turn, places, jnp.int32(1))
         told = reports(remembered.objective[asked], remembered.constraint[asked])._replace(stand_for=counts)
-        decision, _ = decide(rule, rule.init(1), remembered, asked, told, None)
+        decision, _ = decide(method, method.init(1), remembered, asked, told, None)
         return jnp.zeros(n).at[asked].set(decision.weights)
 
     mean = np.asarray(jax.jit(jax.vmap(weights))(whose)).mean(axis=0)
@@ -159,7 +159,7 @@ def test_a_mean_weighs_every_client_alike_in_the_long_run(rule):
     asked = reports(np.zeros(5), np.zeros(5))._replace(stand_for=counts)
     weighed, _ = decide(softmax, (), remembered, jnp.arange(5), asked, None)
     np.testing.assert_allclose(weighed.weights, 0.2, rtol=1e-6, err_msg="the paper's weights are those of the asked")
-    left = surviving_weights(rule, rule.init(1), asked, weighed, jnp.array([True, False, True, False, False]))
+    left = surviving_weights(method, method.init(1), asked, weighed, jnp.array([True, False, True, False, False]))
     np.testing.assert_allclose(
         left, np.array([3, 0, 10, 0, 0]) / 13, rtol=1e-5, err_msg="so also of those who are left"
     )
@@ -180,17 +180,17 @@ def test_nobody_waits_longer_than_is_said(n, m, share):
 
 @pytest.mark.parametrize("options", [{}, {"local_steps": 3}, {"batch_size": None}])
 @pytest.mark.parametrize(
-    "rule",
+    "method",
     [
         RULE,
         ss.AverageSGM(step_size=0.2, tolerance=0.05),
         ss.PrimalDual(multiplier=1.0, dual_step_size=0.1, step_size=0.1, tolerance=0.05),
     ],
 )
-def test_with_everyone_asked_and_last_values_it_is_the_plain_method(rule, options):
+def test_with_everyone_asked_and_last_values_it_is_the_plain_method(method, options):
     clients = client_data(*regression())
     options = {"rounds": 60, "batch_size": 8, "eval_every": 0} | options
-    plain, kept = (ss.solve(PROBLEM, clients, rule, memory=memory, **options) for memory in (None, ss.Memory()))
+    plain, kept = (ss.solve(PROBLEM, clients, method, memory=memory, **options) for memory in (None, ss.Memory()))
     np.testing.assert_array_equal(plain.history.feasible, kept.history.feasible)
     np.testing.assert_allclose(plain.last, kept.last, rtol=1e-5, atol=1e-6)  # XLA rounds two programs as it likes
     np.testing.assert_allclose(plain.params, kept.params, rtol=1e-5, atol=1e-6)
@@ -198,7 +198,7 @@ def test_with_everyone_asked_and_last_values_it_is_the_plain_method(rule, option
     assert kept.history.unheard.max() == 0
 
 
-def numpy_loop(twin, rule, w, rounds, draws, chosen, beta, n, E):
+def numpy_loop(twin, method, w, rounds, draws, chosen, beta, n, E):
     """The remembering server in plain NumPy: whom it asks, how it switches, how it weighs; γ = η/E."""
     gamma = 0.2 / E
     f, g = np.full(n, -np.inf), np.full((n, twin.constraints), -np.inf)
@@ -212,10 +212,10 @@ def numpy_loop(twin, rule, w, rounds, draws, chosen, beta, n, E):
             f[i] = beta * f[i] + (1 - beta) * new_f if heard[i] else new_f
             g[i] = beta * g[i] + (1 - beta) * new_g if heard[i] else new_g
             heard[i] = True
-        q = reference.softmax(rule.alpha * g[heard].ravel())
+        q = reference.softmax(method.alpha * g[heard].ravel())
         criterion = q @ g[heard].ravel()
-        feasible = criterion <= rule.tolerance / 1.1
-        weights = reference.softmax(rule.alpha * (f[who] if feasible else g[who].ravel()))
+        feasible = criterion <= method.tolerance / 1.1
+        weights = reference.softmax(method.alpha * (f[who] if feasible else g[who].ravel()))
         weights = weights if feasible else weights.reshape(len(who), -1)
         u = np.zeros_like(w)
         for place in range(len(who)):
@@ -267,19 +267,19 @@ def test_every_iterate_is_that_of_a_plain_numpy_loop(x64, monkeypatch, constrain
 
 
 @pytest.mark.parametrize(
-    ("rule", "share"),
+    ("method", "share"),
     [
         (ss.SoftmaxSGM(alpha=20.0, step_size=0.5, tolerance=0.2), 0.25),
         (ss.SoftmaxSGM(alpha=20.0, step_size=0.5, tolerance=0.2), 0.5),
         (ss.AverageSGM(step_size=0.5, tolerance=0.2), 0.5),
     ],
 )
-def test_flowers_grid_takes_the_compiled_course(rule, share):
+def test_flowers_grid_takes_the_compiled_course(method, share):
     data = breast_cancer(12)
     options = {"rounds": 40, "participation": share, "batch_size": None, "eval_every": 0, "seed": 5}
     options |= {"memory": ss.Memory(smoothing=0.3), "local_steps": 2}
-    compiled = ss.solve(data.problem, data.train, rule, record_clients=True, **options)
-    grid = ss.solve(data.problem, data.train, rule, engine="grid", **options)
+    compiled = ss.solve(data.problem, data.train, method, record_clients=True, **options)
+    grid = ss.solve(data.problem, data.train, method, engine="grid", **options)
     np.testing.assert_array_equal(compiled.history.per_client.clients, grid.history.per_client.clients)
     np.testing.assert_array_equal(compiled.history.feasible, grid.history.feasible)
     np.testing.assert_allclose(compiled.last, grid.last, atol=1e-6)
@@ -305,13 +305,15 @@ def test_three_of_twenty_clients_are_enough():
     """Neyman–Pearson, whole local data, the last iterate: nobody violates, and F is nearly that of asking everyone."""
     rounds = 3000
     falling = optax.cosine_decay_schedule(0.05, rounds)
-    rule = ss.SoftmaxSGM(alpha=6400.0, step_size=falling, tolerance=0.1, optimizer=optax.adam)
+    method = ss.SoftmaxSGM(alpha=6400.0, step_size=falling, tolerance=0.1, optimizer=optax.adam)
     options = {"rounds": rounds, "batch_size": None, "answer": "last", "eval_every": 0}
     ratios = []
     for seed, concentration in ((0, None), (1, 0.5)):
         task = breast_cancer(20, seed=seed, concentration=concentration)
-        everyone = ss.solve(task.problem, task.train, rule, **options)
-        three = ss.solve(task.problem, task.train, rule, participation=3 / 20, memory=ss.Memory(), seed=seed, **options)
+        everyone = ss.solve(task.problem, task.train, method, **options)
+        three = ss.solve(
+            task.problem, task.train, method, participation=3 / 20, memory=ss.Memory(), seed=seed, **options
+        )
         assert three.violating == ()
         ratios.append(three.worst_objective / everyone.worst_objective)
     assert np.mean(ratios) <= 1.1, ratios
@@ -319,11 +321,11 @@ def test_three_of_twenty_clients_are_enough():
 
 def test_a_pooled_constraint_is_remembered_by_its_sums():
     task = adult(6, hidden=(), by=None)
-    rule = ss.SoftmaxSGM(alpha=1.0, criterion="pooled", step_size=0.01, tolerance=0.05, optimizer=optax.adam)
+    method = ss.SoftmaxSGM(alpha=1.0, criterion="pooled", step_size=0.01, tolerance=0.05, optimizer=optax.adam)
     options = {"rounds": 20, "batch_size": 64, "eval_every": 0}
-    kept = ss.solve(task.problem, task.train, rule, memory=ss.Memory(), participation=0.5, **options)
+    kept = ss.solve(task.problem, task.train, method, memory=ss.Memory(), participation=0.5, **options)
     assert kept.state.memory.sums.shape == (6, 4)
-    plain, same = (ss.solve(task.problem, task.train, rule, memory=m, **options) for m in (None, ss.Memory()))
+    plain, same = (ss.solve(task.problem, task.train, method, memory=m, **options) for m in (None, ss.Memory()))
     np.testing.assert_allclose(plain.history.criterion, same.history.criterion, rtol=1e-5)
 
 
@@ -510,13 +512,13 @@ def test_feasible_rounds_keep_what_staleness_promises():
         {"a": normals, "c": goals, "b": generator.uniform(0, 0.5, n)}, client=np.arange(n)
     )
     problem = ss.Problem(lambda w, d: d["c"][0] @ w, lambda w, d: d["a"][0] @ w - d["b"][0], jnp.ones(5))
-    rule = ss.SoftmaxSGM(alpha=alpha, step_size=eta, tolerance=0.05)
+    method = ss.SoftmaxSGM(alpha=alpha, step_size=eta, tolerance=0.05)
     memory = ss.Memory()
     options = {"rounds": rounds, "participation": m / n, "batch_size": None, "eval_every": 1, "memory": memory}
-    result = ss.solve(problem, clients, rule, **options)
+    result = ss.solve(problem, clients, method, **options)
     counts = result.history.feasible & (result.history.unheard == 0)
     assert counts.sum() > 20
-    most = rule.switch_at + theory.staleness(1.0, eta, memory.longest_wait(n, m)) + np.log(n) / alpha
+    most = method.switch_at + theory.staleness(1.0, eta, memory.longest_wait(n, m)) + np.log(n) / alpha
     assert result.history.full.constraint[counts].max() <= most + 1e-6
     assert result.history.oldest.max() <= memory.longest_wait(n, m)
 

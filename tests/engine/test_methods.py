@@ -9,7 +9,7 @@ import reference
 import reference_methods as loops
 import softswitch as ss
 from problems import NumpyTwin, client_data, least_squares, regression, two_constraints, watched
-from softswitch import methods as rules
+from softswitch import methods as methods
 from softswitch.methods import client_state as at_clients
 from softswitch.oracles.federation import TakingPart, gradient_oracle
 
@@ -24,56 +24,56 @@ SCHEMES = {
 METHODS = {
     "FedSGM, soft": (ss.AverageSGM(soft=3.0, **COMMON), lambda: loops.SoftSwitch(3.0, LAM)),
     "proximal": (
-        ss.SoftmaxSGM(alpha=20.0, proximal=rules.Proximal(strength=2.0, rounds=20), **COMMON),
+        ss.SoftmaxSGM(alpha=20.0, proximal=methods.Proximal(strength=2.0, rounds=20), **COMMON),
         lambda: loops.Proximal(20.0, LAM, 2.0, 20, 0.5, D),
     ),
     "proximal, soft": (
-        ss.AverageSGM(soft=3.0, proximal=rules.Proximal(strength=2.0, rounds=20), **COMMON),
+        ss.AverageSGM(soft=3.0, proximal=methods.Proximal(strength=2.0, rounds=20), **COMMON),
         lambda: loops.Proximal(None, LAM, 2.0, 20, 0.5, D, soft=3.0),
     ),
-    "FedAvg": (rules.FedAvg(**COMMON), loops.FedAvg),
-    "TERM": (rules.TERM(tilt=3.0, **COMMON), lambda: loops.TERM(3.0)),
-    "q-FedAvg": (rules.QFedAvg(power=1.5, **COMMON), lambda: loops.QFedAvg(1.5)),
+    "FedAvg": (methods.FedAvg(**COMMON), loops.FedAvg),
+    "TERM": (methods.TERM(tilt=3.0, **COMMON), lambda: loops.TERM(3.0)),
+    "q-FedAvg": (methods.QFedAvg(power=1.5, **COMMON), lambda: loops.QFedAvg(1.5)),
     "νPI": (
-        rules.NuPI(multiplier=0.3, integral=0.1, proportional=0.4, smoothing=0.3, **COMMON),
+        methods.NuPI(multiplier=0.3, integral=0.1, proportional=0.4, smoothing=0.3, **COMMON),
         lambda: loops.NuPI(N, C, 0.3, 0.1, 0.4, 0.3, EPS),
     ),
     "νPI, worst client": (
-        rules.NuPI(integral=0.1, alpha=5.0, **COMMON),
+        methods.NuPI(integral=0.1, alpha=5.0, **COMMON),
         lambda: loops.NuPI(N, C, 0.0, 0.1, 0.0, 0.0, EPS, 5.0),
     ),
     "augmented Lagrangian": (
-        rules.AugmentedLagrangian(penalty=0.5, dual_step_size=0.1, multiplier=0.1, **COMMON),
+        methods.AugmentedLagrangian(penalty=0.5, dual_step_size=0.1, multiplier=0.1, **COMMON),
         lambda: loops.AugmentedLagrangian(N, C, 0.5, 0.1, EPS, 0.1),
     ),
     "hinge penalty": (
-        rules.HingePenalty(penalty=2.0, share=0.2, **COMMON),
+        methods.HingePenalty(penalty=2.0, share=0.2, **COMMON),
         lambda: loops.HingePenalty(N, C, 2.0, 0.2, EPS),
     ),
     "hinge penalty, worst client": (
-        rules.HingePenalty(penalty=2.0, share=0.2, alpha=5.0, **COMMON),
+        methods.HingePenalty(penalty=2.0, share=0.2, alpha=5.0, **COMMON),
         lambda: loops.HingePenalty(N, C, 2.0, 0.2, EPS, 5.0),
     ),
     "exact penalty, SPIDER": (
-        rules.ExactPenalty(penalty=2.0, direction=rules.Spider(every=7, anchor="batch"), **COMMON),
+        methods.ExactPenalty(penalty=2.0, direction=methods.Spider(every=7, anchor="batch"), **COMMON),
         lambda: loops.Estimated(loops.spider(7), None, penalty=2.0, eps=EPS),
     ),
     "optimistic": (
-        ss.SoftmaxSGM(alpha=20.0, direction=rules.Optimistic(carry=0.5), **COMMON),
+        ss.SoftmaxSGM(alpha=20.0, direction=methods.Optimistic(carry=0.5), **COMMON),
         lambda: loops.Estimated(loops.optimistic(0.5), 20.0, LAM),
     ),
     "SPIDER": (
-        ss.SoftmaxSGM(alpha=20.0, direction=rules.Spider(every=4, anchor="batch"), **COMMON),
+        ss.SoftmaxSGM(alpha=20.0, direction=methods.Spider(every=4, anchor="batch"), **COMMON),
         lambda: loops.Estimated(loops.spider(4), 20.0, LAM),
     ),
-    "AFL": (rules.Agnostic(dual_step_size=0.05, **COMMON), lambda: loops.Agnostic(N, 0.05)),
+    "AFL": (methods.Agnostic(dual_step_size=0.05, **COMMON), lambda: loops.Agnostic(N, 0.05)),
     "control variates": (
-        ss.SoftmaxSGM(alpha=20.0, at_clients=rules.ControlVariates(), **COMMON),
+        ss.SoftmaxSGM(alpha=20.0, at_clients=methods.ControlVariates(), **COMMON),
         lambda: loops.SwitchingScaffold(N, 20.0, LAM),
     ),
-    "Scaff-PD": (rules.ScaffPD(dual_step_size=0.1, carry=0.5, **COMMON), lambda: loops.ScaffPD(N, 0.1, 0.5)),
+    "Scaff-PD": (methods.ScaffPD(dual_step_size=0.1, carry=0.5, **COMMON), lambda: loops.ScaffPD(N, 0.1, 0.5)),
     "proximal AL": (
-        rules.ProxAL(penalty=0.4, inner=5, at_clients=rules.Consensus(pull=2.0), **COMMON),
+        methods.ProxAL(penalty=0.4, inner=5, at_clients=methods.Consensus(pull=2.0), **COMMON),
         lambda: loops.ProxAL(N, C, 0.4, 5, 2.0, EPS, D),
     ),
 }
@@ -104,24 +104,24 @@ def case(x64, table):
 @pytest.mark.parametrize("name", METHODS)
 def test_engine_follows_a_plain_loop(monkeypatch, case, name, scheme):
     data, clients, problem = case
-    (rule, make), how = METHODS[name], SCHEMES[scheme]
+    (method, make), how = METHODS[name], SCHEMES[scheme]
     draws, steps = drawn(problem, clients, 3, ROUNDS, **how), how.get("local_steps", 1)
-    method = make()
-    expected = loops.run(NumpyTwin(data, C), method, np.zeros(D), draws, ETA, ETA / steps, steps, N)
+    loop = make()
+    expected = loops.run(NumpyTwin(data, C), loop, np.zeros(D), draws, ETA, ETA / steps, steps, N)
     iterates, _ = watched(
-        monkeypatch, problem, clients, rule, rounds=ROUNDS, seed=3, replace=True, memory=None, answer="last", **how
+        monkeypatch, problem, clients, method, rounds=ROUNDS, seed=3, replace=True, memory=None, answer="last", **how
     )
     np.testing.assert_allclose(iterates, expected, rtol=1e-8, atol=1e-11)
     assert np.abs(expected[-1]).max() < 10, "a run that goes astray compares nothing"
-    if isinstance(method, loops.SoftSwitch):
-        assert method.mixed > 5, "the mixture must occur"
+    if isinstance(loop, loops.SoftSwitch):
+        assert loop.mixed > 5, "the mixture must occur"
 
 
 PLAIN = ss.SoftmaxSGM(alpha=20.0, **COMMON)
 NOTHING = {
-    "not optimistic": {"direction": rules.Optimistic(carry=0.0)},
-    "a pull below rounding": {"proximal": rules.Proximal(strength=1e-300, rounds=20)},
-    "anchors only": {"direction": rules.Spider(every=1, anchor="batch")},
+    "not optimistic": {"direction": methods.Optimistic(carry=0.0)},
+    "a pull below rounding": {"proximal": methods.Proximal(strength=1e-300, rounds=20)},
+    "anchors only": {"direction": methods.Spider(every=1, anchor="batch")},
 }
 
 
@@ -141,7 +141,7 @@ def test_anchors_of_all_rows(monkeypatch, case):
     data, clients, problem = case
     owner = np.repeat(np.arange(N), clients.sizes)
     draws = drawn(problem, clients, 5, 40, batch_size=8, participation=0.5)
-    rule = rules.ExactPenalty(penalty=2.0, direction=rules.Spider(every=4), **COMMON)
+    method = methods.ExactPenalty(penalty=2.0, direction=methods.Spider(every=4), **COMMON)
     functions, kept, w, iterates, rows = NumpyTwin(data, C), None, np.zeros(D), [np.zeros(D)], []
     for k, told in enumerate(draws):
         now = loops.Round(functions, told, ETA, ETA, 1, N)
@@ -161,7 +161,7 @@ def test_anchors_of_all_rows(monkeypatch, case):
         monkeypatch,
         problem,
         clients,
-        rule,
+        method,
         rounds=40,
         seed=5,
         replace=True,
@@ -190,8 +190,8 @@ def test_clients_are_drawn_by_their_weights(monkeypatch, x64):
         lambda w, b: -1.0 + 0 * w[0],
         jnp.zeros(n, dtype=jnp.float64),
     )
-    rule = rules.Agnostic(dual_step_size=dual, draws=True, step_size=step, tolerance=0.1)
-    iterates, result = watched(monkeypatch, problem, clients, rule, rounds=rounds, memory=None, batch_size=1)
+    method = methods.Agnostic(dual_step_size=dual, draws=True, step_size=step, tolerance=0.1)
+    iterates, result = watched(monkeypatch, problem, clients, method, rounds=rounds, memory=None, batch_size=1)
     counts = -np.diff(iterates, axis=0) / step * n
     np.testing.assert_allclose(counts, np.round(counts), atol=1e-9)
     np.testing.assert_allclose(counts.sum(axis=1), n)
@@ -199,7 +199,7 @@ def test_clients_are_drawn_by_their_weights(monkeypatch, x64):
     for w in iterates[:-1]:
         expected += weights
         weights = loops.simplex(weights + dual * (w + np.arange(n) / 10))
-    np.testing.assert_allclose(result.state.rule, weights, atol=1e-9)
+    np.testing.assert_allclose(result.state.method, weights, atol=1e-9)
     assert np.abs(counts.sum(axis=0) / n - expected).max() < 3 * np.sqrt(rounds / n)
 
 
@@ -207,14 +207,14 @@ def test_what_does_not_go_together_is_refused(monkeypatch):
     clients = client_data(*regression())
     problem = ss.Problem(least_squares, two_constraints, jnp.zeros(D))
     common = COMMON | {"alpha": 1.0}
-    both = ss.SoftmaxSGM(direction=rules.Spider(), at_clients=rules.ControlVariates(), **common)
+    both = ss.SoftmaxSGM(direction=methods.Spider(), at_clients=methods.ControlVariates(), **common)
     with pytest.raises(ValueError, match="do not go together"):
         ss.solve(problem, clients, both, rounds=2)
     with pytest.raises(ValueError, match="memory must be None"):
-        ss.solve(problem, clients, rules.HingePenalty(penalty=1.0, **COMMON), rounds=2, memory=ss.Memory())
+        ss.solve(problem, clients, methods.HingePenalty(penalty=1.0, **COMMON), rounds=2, memory=ss.Memory())
     monkeypatch.setattr(at_clients, "MOST_BYTES", 100)
     with pytest.raises(ValueError, match="GiB for 6 clients"):
-        ss.solve(problem, clients, ss.SoftmaxSGM(at_clients=rules.ControlVariates(), **common), rounds=2)
+        ss.solve(problem, clients, ss.SoftmaxSGM(at_clients=methods.ControlVariates(), **common), rounds=2)
     with pytest.raises(TypeError, match="direction"):
         ss.SoftmaxSGM(direction="spider", **common)
 
@@ -222,18 +222,18 @@ def test_what_does_not_go_together_is_refused(monkeypatch):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: rules.TERM(tilt=-1.0, **COMMON),
-        lambda: rules.QFedAvg(power=-1.0, **COMMON),
-        lambda: rules.NuPI(integral=0.0, **COMMON),
-        lambda: rules.HingePenalty(penalty=1.0, share=0.0, **COMMON),
-        lambda: rules.Spider(every=0),
-        lambda: rules.Spider(anchor="some"),
-        lambda: rules.Optimistic(carry=-1.0),
-        lambda: rules.Proximal(strength=0.0, rounds=5),
-        lambda: rules.Proximal(strength=1.0, rounds=0),
-        lambda: rules.Proximal(strength=1.0, rounds=5, average_last=0.0),
-        lambda: rules.Penalty(penalty=1.0, proximal=rules.Proximal(strength=1.0, rounds=5), **COMMON),
-        lambda: rules.Consensus(pull=0.0),
+        lambda: methods.TERM(tilt=-1.0, **COMMON),
+        lambda: methods.QFedAvg(power=-1.0, **COMMON),
+        lambda: methods.NuPI(integral=0.0, **COMMON),
+        lambda: methods.HingePenalty(penalty=1.0, share=0.0, **COMMON),
+        lambda: methods.Spider(every=0),
+        lambda: methods.Spider(anchor="some"),
+        lambda: methods.Optimistic(carry=-1.0),
+        lambda: methods.Proximal(strength=0.0, rounds=5),
+        lambda: methods.Proximal(strength=1.0, rounds=0),
+        lambda: methods.Proximal(strength=1.0, rounds=5, average_last=0.0),
+        lambda: methods.Penalty(penalty=1.0, proximal=methods.Proximal(strength=1.0, rounds=5), **COMMON),
+        lambda: methods.Consensus(pull=0.0),
         lambda: ss.AverageSGM(soft=0.0, **COMMON),
     ],
 )

@@ -35,10 +35,10 @@ PROBLEM = ss.Problem(loss, level, jnp.zeros((WIDTH, WIDTH)))
 @pytest.mark.parametrize(("optimizer", "at_most"), [(optax.sgd, 6.1), (optax.adam, 9.6)])
 def test_a_round_needs_few_copies_of_the_parameters(optimizer, at_most):
     """Counted by the compiler: what goes in, comes out and lies between, without the rows."""
-    rule = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.5, optimizer=optimizer)
+    method = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.5, optimizer=optimizer)
     oracle = federation_of(PROBLEM, CLIENTS).oracle.without_evaluation()
-    asked = (compiled.Pieces(oracle, rule, None), compiled.Program(10, False, False), compiled.Span(0, 10, 0, 1))
-    lowered = compiled.run_chunk.lower(*asked, jax.random.key(0), start(PROBLEM.start, rule, 1))
+    asked = (compiled.Pieces(oracle, method, None), compiled.Program(10, False, False), compiled.Span(0, 10, 0, 1))
+    lowered = compiled.run_chunk.lower(*asked, jax.random.key(0), start(PROBLEM.start, method, 1))
     needed = lowered.compile().memory_analysis()
     copies = needed.argument_size_in_bytes - CLIENTS.rows.columns["x"].nbytes + needed.temp_size_in_bytes
     copies += needed.output_size_in_bytes - needed.alias_size_in_bytes

@@ -181,8 +181,8 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_bits_and_spends_nothing_
 
 def test_a_sweep_tells_what_all_of_its_runs_cost_together(result):
     """Four runs of 30 rounds tell what one of 120 rounds with the same noise does; each is the run of ``solve``."""
-    rules = {"chosen": RULE, "average": ss.AverageSGM(tolerance=0.4)}
-    swept = ss.sweep(PROBLEM, CLIENTS, rules, privacy=PRIVACY, rounds=30, seeds=2, progress=False)
+    methods = {"chosen": RULE, "average": ss.AverageSGM(tolerance=0.4)}
+    swept = ss.sweep(PROBLEM, CLIENTS, methods, privacy=PRIVACY, rounds=30, seeds=2, progress=False)
     np.testing.assert_array_equal(swept["chosen"][0].params, result.params)
     noise = result.privacy.noise
     assert all(one.privacy.noise == noise for _, own in swept for one in own)
@@ -194,9 +194,9 @@ def test_a_sweep_tells_what_all_of_its_runs_cost_together(result):
     assert (swept.table["epsilon_of_all"] == swept.privacy.epsilon).all()
     assert "all 4 runs look at the same rows" in str(swept)
     with pytest.raises(ValueError, match="together must be left out with privacy"):
-        ss.sweep(PROBLEM, CLIENTS, rules, privacy=PRIVACY, together=True)
+        ss.sweep(PROBLEM, CLIENTS, methods, privacy=PRIVACY, together=True)
     with pytest.raises(ValueError, match="batch_size must be left out with privacy"):
-        ss.sweep(PROBLEM, CLIENTS, rules, privacy=PRIVACY, batch_size=8)
+        ss.sweep(PROBLEM, CLIENTS, methods, privacy=PRIVACY, batch_size=8)
 
 
 def test_the_budget_ends_a_run_whose_noise_is_given():
@@ -319,7 +319,7 @@ def test_a_clip_below_what_rows_may_tell_is_a_finding():
     for clip, found in ((3.0, True), (7.0, False)):
         privacy = dataclasses.replace(PRIVACY, clip_value=clip)
         result = ss.solve(wide, CLIENTS, RULE, privacy=privacy, rounds=30, progress=False)
-        assert any(one.illness == "rows are clipped" for one in result.diagnosis) is found
+        assert any(one.code == "rows are clipped" for one in result.diagnosis) is found
 
 
 def test_what_was_spent_is_saved_and_shown(result, tmp_path):
@@ -337,7 +337,7 @@ def test_what_was_spent_is_saved_and_shown(result, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "rule",
+    "method",
     [
         ss.Penalty(tolerance=0.4, step_size=0.3, penalty=5.0),
         ss.PrimalDual(tolerance=0.4, step_size=0.3, multiplier=1.0, dual_step_size=0.1),
@@ -345,9 +345,9 @@ def test_what_was_spent_is_saved_and_shown(result, tmp_path):
         ss.SoftmaxSGM(tolerance=0.4, robust=1),
     ],
 )
-def test_rules_of_every_kind_learn_privately(rule):
+def test_rules_of_every_kind_learn_privately(method):
     start = ss.evaluate(PROBLEM, CLIENTS, PROBLEM.start)
-    found = ss.solve(PROBLEM, CLIENTS, rule, privacy=PRIVACY, rounds=30, progress=False)
+    found = ss.solve(PROBLEM, CLIENTS, method, privacy=PRIVACY, rounds=30, progress=False)
     objective, constraint = ss.evaluate(PROBLEM, CLIENTS, found.params)
     assert constraint.max() < 0.9 * start[1].max()
     assert objective.max() < start[0].max() + 0.1
@@ -363,12 +363,12 @@ def test_models_are_not_chosen_by_rows_uncounted():
 def test_every_private_run_says_what_is_not_known_of_it():
     """No comparison with a constant; and no advice to run longer without what that costs."""
     result = ss.solve(PROBLEM, CLIENTS, ss.SoftmaxSGM(tolerance=0.01), privacy=PRIVACY, rounds=30, progress=False)
-    told = {one.illness: one for one in result.diagnosis}
+    told = {one.code: one for one in result.diagnosis}
     assert "constant prediction" in told["what it is worth is not known"].seen
     assert told["constraint never met"].change.endswith("at full ε again")
     assert "noise is larger than the bound" not in told
     ranged = dataclasses.replace(PROBLEM, constraint_range=(0.0, 3.0))
     noisy = dataclasses.replace(PRIVACY, epsilon=0.05)
     result = ss.solve(ranged, CLIENTS, ss.SoftmaxSGM(tolerance=0.01), privacy=noisy, rounds=30, progress=False)
-    assert result.rule.switch_at < 0
-    assert "noise is larger than the bound" in {one.illness for one in result.diagnosis}
+    assert result.method.switch_at < 0
+    assert "noise is larger than the bound" in {one.code for one in result.diagnosis}

@@ -13,14 +13,14 @@ from torch.utils.data import TensorDataset
 import reference_methods as loops
 import softswitch as ss
 from problems import LEVEL, OFFSET, NumpyTwin, client_data, least_squares, regression, two_constraints
-from softswitch import methods as rules
+from softswitch import methods as methods
 from softswitch.engine import compiled as engine
 from softswitch.methods import round as rounds
 from softswitch.methods.messages import Reports
 from softswitch.results.saving import describe_rule, rule_described
 
 ETA = COMMON["step_size"]
-ABOUT = rules.Proximal(strength=2.0, rounds=20)
+ABOUT = methods.Proximal(strength=2.0, rounds=20)
 RULE = ss.SoftmaxSGM(alpha=20.0, proximal=ABOUT, **COMMON)
 
 
@@ -36,10 +36,10 @@ def looped(case):
     """The loop after 70 rounds: three stages and a half."""
     data, clients, problem = case
     draws = drawn(problem, clients, 3, 70, batch_size=8)
-    method = loops.Proximal(20.0, LAM, 2.0, 20, 0.5, D)
-    loops.run(NumpyTwin(data, 2), method, np.zeros(D), draws, ETA, ETA, 1, N)
-    assert all(0 < count < 10 for count in method.means), "stages must have had both kinds of rounds"
-    return method
+    loop = loops.Proximal(20.0, LAM, 2.0, 20, 0.5, D)
+    loops.run(NumpyTwin(data, 2), loop, np.zeros(D), draws, ETA, ETA, 1, N)
+    assert all(0 < count < 10 for count in loop.means), "stages must have had both kinds of rounds"
+    return loop
 
 
 def test_centre_and_measures_are_those_of_a_plain_loop(case, looped):
@@ -59,7 +59,7 @@ def test_it_comes_back_from_a_folder_and_from_a_checkpoint(case, tmp_path):
     whole = ss.solve(problem, clients, RULE, rounds=70, **how)
     whole.save(tmp_path / "run")
     again = ss.Result.load(tmp_path / "run")
-    assert again.rule == RULE
+    assert again.method == RULE
     np.testing.assert_array_equal(again.history.stages, whole.history.stages)
     np.testing.assert_array_equal(again.state.stages.centre, whole.state.stages.centre)
     kept = ss.Checkpoints(tmp_path / "kept", every=0)
@@ -121,7 +121,7 @@ def test_rows_kept_private_may_be_about_a_centre(case):
     """The pull is made of what is told already: it costs nothing more."""
     _, clients, problem = case
     how = {"rounds": 20, "privacy": ss.RecordPrivacy(epsilon=5.0), "progress": False}
-    plain, about = (ss.solve(problem, clients, rule, **how) for rule in (ss.SoftmaxSGM(alpha=20.0, **COMMON), RULE))
+    plain, about = (ss.solve(problem, clients, method, **how) for method in (ss.SoftmaxSGM(alpha=20.0, **COMMON), RULE))
     assert about.privacy.epsilon == plain.privacy.epsilon
     assert len(about.history.stages) == 1
 
@@ -130,35 +130,35 @@ def test_a_stage_without_a_feasible_round(x64, monkeypatch):
     """g = 1 everywhere: the centre goes on to the last iterate, nothing is measured, and the answer is no centre."""
     clients = ss.ClientData.from_arrays({"x": np.zeros(2)}, client=[0, 1])
     problem = ss.Problem(lambda w, b: w + 0 * b["x"].sum(), lambda w, b: 1.0 + 0 * w, jnp.float64(3.0))
-    rule = ss.SoftmaxSGM(alpha=1.0, step_size=0.1, tolerance=0.1, proximal=rules.Proximal(strength=1.0, rounds=5))
-    result = ss.solve(problem, clients, rule, rounds=10, batch_size=None)
+    method = ss.SoftmaxSGM(alpha=1.0, step_size=0.1, tolerance=0.1, proximal=methods.Proximal(strength=1.0, rounds=5))
+    result = ss.solve(problem, clients, method, rounds=10, batch_size=None)
     assert result.history.stages.tolist() == [np.inf, np.inf]
     assert "∞ (no feasible round) in the last of 2 stages" in result.explain()
     assert float(result.state.stages.centre) == 3.0
     assert result.status.code == "no-feasible-round"
     stop = [lambda chunk: True]
     monkeypatch.setattr(engine, "CHUNK_ROUNDS", 4)
-    short = ss.solve(problem, clients, rule, rounds=10, batch_size=None, callbacks=stop)
+    short = ss.solve(problem, clients, method, rounds=10, batch_size=None, callbacks=stop)
     assert np.isnan(short.stationarity), "it was stopped after four rounds"
     with pytest.raises(ValueError, match="rounds must be at least the 5 of a stage"):
-        ss.solve(problem, clients, rule, rounds=4)
+        ss.solve(problem, clients, method, rounds=4)
 
 
 def test_polyak_steps_know_of_the_pull(x64):
     """f = w, c = 0, ρ = 1: the value descended on at w = 1 is 1.5 and the slope 2, so the step is 2·1.5/2²."""
-    rule = ss.SoftmaxSGM(
+    method = ss.SoftmaxSGM(
         alpha=1.0,
         step_size=1.0,
         tolerance=0.1,
         optimizer=lambda step: optax.polyak_sgd(max_learning_rate=9.0),
-        proximal=rules.Proximal(strength=1.0, rounds=5),
+        proximal=methods.Proximal(strength=1.0, rounds=5),
     )
-    state = rounds.start(jnp.float64(0.0), rule, 1)._replace(params=jnp.float64(1.0))
+    state = rounds.start(jnp.float64(0.0), method, 1)._replace(params=jnp.float64(1.0))
     told = Reports(jnp.array([1.0]), jnp.array([[-9.0]]), None, jnp.array([True]))
-    reports = rounds.with_extra(state, rule, told)
-    decision, memory = rule.decide((), reports)
+    reports = rounds.with_extra(state, method, told)
+    decision, memory = method.decide((), reports)
     assert float(decision.criterion) == -8.5
-    after = rounds.advance(state, rule, None, jnp.int32(0), 0, reports, decision, memory, jnp.float64(1.0))
+    after = rounds.advance(state, method, None, jnp.int32(0), 0, reports, decision, memory, jnp.float64(1.0))
     assert float(after.params) == pytest.approx(1.0 - 2.0 * 1.5 / 4.0, abs=1e-6)
 
 
@@ -204,7 +204,7 @@ def solved(start, level, phases, rho=0.0, centre=0.0):
     best = None
     for shift in ([0, 0], [0.05, 0.02], [-0.05, 0.02], [0.02, -0.05]):  # the kinks can stop it short
         begin, options = np.append(start + shift, 5.0), {"maxiter": 300, "ftol": 1e-12}
-        found = optimize.minimize(lambda v: v[2], begin, method="SLSQP", constraints=inequalities, options=options)
+        found = optimize.minimize(lambda v: v[2], begin, loop="SLSQP", constraints=inequalities, options=options)
         feasible = min(one["fun"](found.x) for one in inequalities) > -1e-6
         if feasible and (best is None or found.x[2] < best[2]):
             best = found.x
@@ -222,16 +222,16 @@ def test_on_a_weakly_convex_problem_the_measure_is_the_solvers_and_falls(x64, ph
         jnp.array([0.3, 0.6]),
     )
     rho, many = 10.0, engine.CHUNK_ROUNDS  # a chunk is a stage, and its centre is seen
-    rule = ss.SoftmaxSGM(
+    method = ss.SoftmaxSGM(
         alpha=2000.0,
         step_size=lambda k: 0.05 / (1 + (k % many) / 10),  # falls within each stage
         tolerance=0.01,
         threshold=0.005,
-        proximal=rules.Proximal(strength=rho, rounds=many),
+        proximal=methods.Proximal(strength=rho, rounds=many),
     )
     centres = [np.asarray(problem.start)]
     watch = [lambda chunk: centres.append(np.asarray(chunk.state.stages.centre))]
-    run = ss.solve(problem, clients, rule, rounds=40 * many, batch_size=None, eval_every=0, callbacks=watch)
+    run = ss.solve(problem, clients, method, rounds=40 * many, batch_size=None, eval_every=0, callbacks=watch)
     assert len(centres) == 41
     by_solver = [rho * np.linalg.norm(solved(c, 0.005, phases, rho, c)[0] - c) for c in centres[:-1:3]]
     np.testing.assert_allclose(run.history.stages[::3], by_solver, rtol=0.05, atol=0.02)

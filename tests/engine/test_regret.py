@@ -59,31 +59,31 @@ def optimum(rows, less, tolerance):
     return w.value, t.value
 
 
-def test_own_best_is_least_squares(case, least):
-    np.testing.assert_allclose(ss.own_best(*case), least, rtol=1e-9)
+def test_client_optimum_is_least_squares(case, least):
+    np.testing.assert_allclose(ss.client_optimum(*case), least, rtol=1e-9)
 
 
-def test_own_best_within_a_domain_and_of_functions_that_read_no_weights(x64):
+def test_client_optimum_within_a_domain_and_of_functions_that_read_no_weights(x64):
     """Of ‖w − x‖² over the ball of radius 1 with x = (3, 4): the nearest point is x/5, at distance 4."""
     near = ss.ClientData.from_list([{"x": np.array([[3.0, 4.0]])}, {"x": np.array([[0.3, 0.4]])}])
     problem = ss.Problem(
         lambda w, b: ((w - b["x"]) ** 2).sum(axis=1).mean(), lambda w, b: w[0] - 9.0, jnp.array([0.5, 0.1]), ss.Ball(1)
     )
-    np.testing.assert_allclose(ss.own_best(problem, near), [16.0, 0.0], atol=1e-6)
+    np.testing.assert_allclose(ss.client_optimum(problem, near), [16.0, 0.0], atol=1e-6)
     regret = ss.solve(problem, near, RULE, rounds=3, batch_size=None, regret=True)
     plain = ss.solve(problem, near, RULE, rounds=3, batch_size=None)
     np.testing.assert_allclose(regret.history.objective[0], plain.history.objective[0] - 16.0, rtol=1e-6)
 
 
 @pytest.mark.parametrize("domain", [ss.Box(-0.5, 0.5), ss.Ball(0.7), ss.Ball(50.0), None])
-def test_own_best_within_a_domain_is_a_solvers(domain):
+def test_client_optimum_within_a_domain_is_a_solvers(domain):
     """In single precision, from 0, where a projection has no slope, and of optima inside, outside and on an edge."""
     generator = np.random.default_rng(3)
     x = generator.normal(size=(6, 20, 5)).astype(np.float32)
     y = ((x @ generator.normal(size=5)) * [[0.1], [0.3], [1.0], [3.0], [0.01], [10.0]]).astype(np.float32)
     y += generator.normal(size=y.shape).astype(np.float32)
     clients = ss.ClientData.from_list([{"x": a, "y": b} for a, b in zip(x, y, strict=True)])
-    found = ss.own_best(ss.Problem(squares, level, jnp.zeros(5), domain), clients)
+    found = ss.client_optimum(ss.Problem(squares, level, jnp.zeros(5), domain), clients)
     for own, a, b in zip(found, x, y, strict=True):
         w = cp.Variable(5)
         within = [] if domain is None else [cp.norm(w) <= domain.radius] if isinstance(domain, ss.Ball) else []
@@ -92,10 +92,10 @@ def test_own_best_within_a_domain_is_a_solvers(domain):
         assert own == pytest.approx(best, rel=1e-5, abs=1e-6)
 
 
-def test_own_best_where_only_the_domain_keeps_it_from_falling(x64):
+def test_client_optimum_where_only_the_domain_keeps_it_from_falling(x64):
     falls = ss.Problem(lambda w, b: jnp.average(b["x"] @ w, weights=b["weight"]), level, jnp.zeros(2), ss.Ball(2.0))
     clients = ss.ClientData.from_list([{"x": np.array([[3.0, 4.0]])}])
-    np.testing.assert_allclose(ss.own_best(falls, clients), [-10.0], rtol=1e-6)
+    np.testing.assert_allclose(ss.client_optimum(falls, clients), [-10.0], rtol=1e-6)
 
     class Half:
         def project(self, params):
@@ -105,7 +105,7 @@ def test_own_best_where_only_the_domain_keeps_it_from_falling(x64):
             return 1.0
 
     with pytest.raises(ValueError, match="no Ball or Box, but Half"):
-        ss.own_best(ss.Problem(squares, level, jnp.zeros(2), Half()), clients)
+        ss.client_optimum(ss.Problem(squares, level, jnp.zeros(2), Half()), clients)
 
 
 def test_the_answer_is_the_minimax_regret_optimum(case, rows, least):
@@ -118,7 +118,7 @@ def test_the_answer_is_the_minimax_regret_optimum(case, rows, least):
         np.testing.assert_allclose(found.params, w, atol=0.02)
         assert found.lower_bound.promise
         assert found.lower_bound.value == pytest.approx(best, rel=2e-3)
-    np.testing.assert_allclose(regret.own_best, least, rtol=1e-9)
+    np.testing.assert_allclose(regret.client_optimum, least, rtol=1e-9)
     np.testing.assert_allclose(regret.client_loss, regret.client_objective + least)
     assert regret.client_loss[:3].max() < 0.7 * plain.client_loss[:3].max(), "the others must gain"
     assert regret.worst_loss == pytest.approx(regret.client_loss.max())
@@ -146,7 +146,7 @@ def test_numbers_that_are_given_shift_reports_and_nothing_else(case):
     assert not np.allclose(named.params, plain.params)
     off = ss.solve(problem, clients, RULE, regret=False, **how)
     np.testing.assert_array_equal(off.params, plain.params)
-    assert off.own_best is None
+    assert off.client_optimum is None
 
 
 def test_a_batch_without_a_stratum_has_the_clients_own_number(x64):
@@ -194,7 +194,7 @@ def test_over_flower_and_in_sweeps_it_is_the_same_run(case, least):
     swept = ss.sweep(problem, clients, [RULE], seeds=1, regret=True, **how)
     (result,) = next(iter(swept))[1]
     np.testing.assert_array_equal(result.params, here.params)
-    np.testing.assert_allclose(result.own_best, least, rtol=1e-9)
+    np.testing.assert_allclose(result.client_optimum, least, rtol=1e-9)
 
 
 def test_it_comes_back_from_a_folder_and_a_checkpoint(case, tmp_path):
@@ -217,7 +217,7 @@ def test_certified_models_are_chosen_by_regrets(case, least):
     found = ss.solve_certified(
         problem, ss.Parts(clients, clients, clients), RULE, rounds=200, batch_size=None, regret=True
     )
-    np.testing.assert_allclose(found.result.own_best, least, rtol=1e-9)
+    np.testing.assert_allclose(found.result.client_optimum, least, rtol=1e-9)
     judged, _ = ss.evaluate(problem, clients, found.result.params)
     np.testing.assert_allclose(found.result.client_loss, judged, rtol=1e-9)
 
@@ -234,7 +234,7 @@ def test_with_a_module_of_torch(x64, case, rows, least):
     how = {"rounds": 25, "batch_size": None, "regret": True}
     there = ss.solve_torch(module, *functions, sets, RULE, **how)
     here = ss.solve(problem, clients, RULE, **how)
-    np.testing.assert_allclose(there.own_best, least, rtol=1e-9)
+    np.testing.assert_allclose(there.client_optimum, least, rtol=1e-9)
     np.testing.assert_allclose(there.params["weight"][0], here.params, rtol=1e-8)
     np.testing.assert_allclose(there.client_loss, here.client_loss, rtol=1e-8)
 
@@ -246,10 +246,10 @@ def test_clients_without_an_objective_keep_none(x64):
         lambda w, b: w - 9.0,
         jnp.float64(0),
     )
-    np.testing.assert_allclose(ss.own_best(problem, clients), [2.0, -np.inf])
+    np.testing.assert_allclose(ss.client_optimum(problem, clients), [2.0, -np.inf])
     found = ss.solve(problem, clients, RULE, rounds=5, batch_size=None, regret=True)
     assert found.client_objective[1] == found.client_loss[1] == -np.inf
-    again = ss.solve(problem, clients, RULE, rounds=5, batch_size=None, regret=ss.own_best(problem, clients))
+    again = ss.solve(problem, clients, RULE, rounds=5, batch_size=None, regret=ss.client_optimum(problem, clients))
     np.testing.assert_array_equal(again.client_loss, found.client_loss)
     assert found.client_loss[0] == pytest.approx(2.0 + found.client_objective[0])
 
@@ -292,7 +292,7 @@ def test_where_it_cannot_be_it_is_refused(case):
         ss.solve(problem, clients, RULE, rounds=1, regret=True, privacy=ss.RecordPrivacy(epsilon=3.0))
     falls = ss.Problem(lambda w, b: squares(w, b) * 0 + w[0], level, problem.start)
     with pytest.raises(ValueError, match="with a smallest value"):
-        ss.own_best(falls, clients)
+        ss.client_optimum(falls, clients)
     taken = ss.ClientData.from_arrays({OWN_BEST: np.zeros(2), "x": np.zeros((2, 2)), "y": np.zeros(2)}, client=[0, 1])
     with pytest.raises(ValueError, match="rename it"):
         ss.solve(problem, taken, RULE, rounds=1, regret=[0.0, 0.0])
@@ -309,7 +309,7 @@ def test_held_out_clients_of_which_no_best_is_known_are_refused(case):
 
 def test_regrets_of_batches_below_zero_have_no_power(case):
     """f of a batch is often below f*: a negative number to the power of 1.5 would be no number."""
-    rule = QFedAvg(power=1.5, step_size=0.05, tolerance=0.05)
-    found = ss.solve(*case, rule, rounds=20, batch_size=4, regret=True, record_clients=True)
+    method = QFedAvg(power=1.5, step_size=0.05, tolerance=0.05)
+    found = ss.solve(*case, method, rounds=20, batch_size=4, regret=True, record_clients=True)
     assert (found.history.per_client.objective < 0).any()
     assert found.status.code != "diverged"

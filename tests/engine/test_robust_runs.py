@@ -34,7 +34,7 @@ def solved(federation, attack, liars, **changes):
     settings = OF_ALL | changes
     if attack == "claims-none":  # the smallest report matters where α is measured by the spread
         settings |= {"alpha": 5.0, "alpha_scale": "spread"}
-    hostile = ss.attacked(federation, [federation.names[LIAR]], attack)
+    hostile = ss.with_attack(federation, [federation.names[LIAR]], attack)
     result = ss.solve_federation(hostile, ss.SoftmaxSGM(**settings, robust=liars), rounds=ROUNDS)
     return result, hostile.oracle.honest(result.params)
 
@@ -65,7 +65,7 @@ CAUGHT = {
 @pytest.mark.parametrize("attack", CAUGHT)
 def test_the_liar_is_named(federation, attack):
     result, _ = solved(federation, attack, 1)
-    findings = [finding for finding in result.diagnosis if finding.illness == CAUGHT[attack]]
+    findings = [finding for finding in result.diagnosis if finding.code == CAUGHT[attack]]
     assert findings, result.diagnosis
     assert str(federation.names[LIAR]) in findings[0].seen
 
@@ -73,13 +73,13 @@ def test_the_liar_is_named(federation, attack):
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_the_honest_are_not_suspected(batch_size):
     data = breast_cancer(10, seed=1)
-    rule = ss.SoftmaxSGM(**OF_ALL, robust=1)
-    result = ss.solve(data.problem, data.train, rule, rounds=ROUNDS, batch_size=batch_size)
+    method = ss.SoftmaxSGM(**OF_ALL, robust=1)
+    result = ss.solve(data.problem, data.train, method, rounds=ROUNDS, batch_size=batch_size)
     known = result.state.consistency
     if batch_size is None:  # convex, and reports of all rows: nobody can report to be better off where it is hurt
         assert np.asarray(known.denied).sum() == 0
         assert np.asarray(known.hurt).sum() > 100
-    suspected = {finding.illness for finding in result.diagnosis} & set(CAUGHT.values())
+    suspected = {finding.code for finding in result.diagnosis} & set(CAUGHT.values())
     assert not suspected
 
 
@@ -90,7 +90,7 @@ def test_set_aside_means_told(federation):
     assert "set aside as robust=1 allows" in result.status.message
     assert result.worst_constraint <= 0.1 < 1e5 < result.client_constraint.max()
     assert result.violating[0] == name
-    assert any(finding.illness == "above the bound and set aside" for finding in result.diagnosis)
+    assert any(finding.code == "above the bound and set aside" for finding in result.diagnosis)
     trusting, _ = solved(federation, "blocks", None)
     assert not trusting.status.ok
 
@@ -99,9 +99,9 @@ def test_set_aside_means_told(federation):
 def test_both_engines_take_the_same_course(x64, local_steps, participation):
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
     clients = client_data(*regression(clients=8))
-    rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05, robust=2)
+    method = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05, robust=2)
     how = {"rounds": 30, "batch_size": None, "local_steps": local_steps, "participation": participation}
-    here, there = (ss.solve(problem, clients, rule, engine=engine, **how) for engine in ("compiled", "grid"))
+    here, there = (ss.solve(problem, clients, method, engine=engine, **how) for engine in ("compiled", "grid"))
     np.testing.assert_array_equal(here.history.feasible, there.history.feasible)
     np.testing.assert_allclose(here.params, there.params, rtol=1e-9, atol=1e-12)
     known = (jax.tree.leaves(result.state.consistency) for result in (here, there))
@@ -119,8 +119,8 @@ def test_a_round_is_what_numpy_makes_of_it(x64):
         jnp.zeros(3),
     )
     clients = ss.ClientData.from_list([{"x": centre[None]} for centre in centres])
-    rule = ss.SoftmaxSGM(alpha=3.0, step_size=0.1, tolerance=0.1, robust=1)
-    result = ss.solve(problem, clients, rule, rounds=25, batch_size=None, answer="last")
+    method = ss.SoftmaxSGM(alpha=3.0, step_size=0.1, tolerance=0.1, robust=1)
+    result = ss.solve(problem, clients, method, rounds=25, batch_size=None, answer="last")
 
     w, switched = np.zeros(3), []
     for _ in range(25):
@@ -146,9 +146,9 @@ def test_a_round_is_what_numpy_makes_of_it(x64):
 def test_few_a_round_with_a_liar_who_claims_to_be_the_worst():
     data = breast_cancer(10, seed=1)
     few = ss.federation_of(data.problem, data.train, batch_size=None, participation=0.5)
-    hostile = ss.attacked(few, [few.names[LIAR]], "knows-the-defence")
-    rule = ss.SoftmaxSGM(**OF_ALL, robust=1)
-    result = ss.solve_federation(hostile, rule, rounds=ROUNDS, record_clients=True)
+    hostile = ss.with_attack(few, [few.names[LIAR]], "knows-the-defence")
+    method = ss.SoftmaxSGM(**OF_ALL, robust=1)
+    result = ss.solve_federation(hostile, method, rounds=ROUNDS, record_clients=True)
     assert result.state.memory is not None  # chosen by itself, where few take part and some may lie
     asked = (result.history.per_client.clients == LIAR).sum(axis=1)
     in_turn = ROUNDS * 2 / 10  # two of the five places go by turns
@@ -165,22 +165,22 @@ def test_few_a_round_with_a_liar_who_claims_to_be_the_worst():
 
 def test_two_liars_of_seven_and_cycles_that_choose():
     data = breast_cancer(9, seed=2)
-    hostile = ss.attacked(ss.federation_of(data.problem, data.train, batch_size=None), [1, 5], "claims-more")
+    hostile = ss.with_attack(ss.federation_of(data.problem, data.train, batch_size=None), [1, 5], "claims-more")
     result = ss.solve_federation(hostile, ss.SoftmaxSGM(tolerance=0.1, robust=2), rounds=300)
     honest = hostile.oracle.honest(result.params)
     assert len(result.cycles) > 1
     assert honest.objective.max() < 0.7
     assert np.sort(honest.constraint[:, 0])[-3] <= 0.1
-    assert any(finding.illness == "reports and directions disagree" for finding in result.diagnosis)
+    assert any(finding.code == "reports and directions disagree" for finding in result.diagnosis)
 
 
 def test_resumed_in_the_middle_with_the_same_bits(tmp_path):
     data = breast_cancer(6, seed=0)
-    rule = ss.SoftmaxSGM(**OF_ALL, robust=1)
-    whole = ss.solve(data.problem, data.train, rule, rounds=60, batch_size=None)
+    method = ss.SoftmaxSGM(**OF_ALL, robust=1)
+    whole = ss.solve(data.problem, data.train, method, rounds=60, batch_size=None)
     kept = ss.Checkpoints(tmp_path / "kept")
-    ss.solve(data.problem, data.train, rule, rounds=30, batch_size=None, checkpoints=kept)
-    resumed = ss.solve(data.problem, data.train, rule, rounds=60, batch_size=None, checkpoints=kept)
+    ss.solve(data.problem, data.train, method, rounds=30, batch_size=None, checkpoints=kept)
+    resumed = ss.solve(data.problem, data.train, method, rounds=60, batch_size=None, checkpoints=kept)
     np.testing.assert_array_equal(whole.last, resumed.last)
     np.testing.assert_array_equal(whole.state.consistency.hurt, resumed.state.consistency.hurt)
 
@@ -189,8 +189,8 @@ def test_bad_input_is_refused_by_its_name(federation):
     with pytest.raises(ValueError, match="robust=5 needs at least 2·5 \\+ 1 = 11 clients in every round, but 10"):
         ss.solve_federation(federation, ss.SoftmaxSGM(**OF_ALL, robust=5), rounds=3)
     with pytest.raises(ValueError, match="attack must be"):
-        ss.attacked(federation, [3], "unkind")
+        ss.with_attack(federation, [3], "unkind")
     with pytest.raises(ValueError, match="liars must be labels of clients"):
-        ss.attacked(federation, ["nobody"], "far")
+        ss.with_attack(federation, ["nobody"], "far")
     with pytest.raises(ValueError, match="rest must be a whole number >= 0, but is -1"):
         ss.Memory(rest=-1)

@@ -25,8 +25,8 @@ def clients():
     return client_data(*regression())
 
 
-def solve(clients, rule=RULE, problem=PROBLEM, **options):
-    return ss.solve(problem, clients, rule, **{"rounds": 60, "batch_size": 8, "eval_every": 0} | options)
+def solve(clients, method=RULE, problem=PROBLEM, **options):
+    return ss.solve(problem, clients, method, **{"rounds": 60, "batch_size": 8, "eval_every": 0} | options)
 
 
 class Halfspace:
@@ -106,14 +106,14 @@ def test_every_client_round_and_local_step_has_a_key_of_its_own():
 
     four = ss.ClientData.from_arrays({"x": np.zeros(4)}, client=np.arange(4))
     problem = ss.Problem(number, lambda w, batch: -1.0 + 0 * w, jnp.float32(0.0))
-    rule = ss.AverageSGM(step_size=1.0, tolerance=0.1)
+    method = ss.AverageSGM(step_size=1.0, tolerance=0.1)
     result = ss.solve(
-        problem, four, rule, rounds=300, local_steps=3, batch_size=None, callbacks=[lambda c: seen.append(c)]
+        problem, four, method, rounds=300, local_steps=3, batch_size=None, callbacks=[lambda c: seen.append(c)]
     )
     # 300 rounds of 4 clients and 3 steps: the sum of means of 12 uniform numbers, 300·(1/2 ± √(1/12)/√12 /√300).
     assert float(result.last) == pytest.approx(-150, abs=4 * 300 * np.sqrt(1 / 12 / 12 / 300))
-    alone = ss.solve(problem, four, rule, rounds=1, local_steps=3, batch_size=None)
-    single = ss.solve(problem, four, rule, rounds=1, local_steps=1, batch_size=None)
+    alone = ss.solve(problem, four, method, rounds=1, local_steps=3, batch_size=None)
+    single = ss.solve(problem, four, method, rounds=1, local_steps=1, batch_size=None)
     assert 0.2 < -float(alone.last) < 0.8
     assert float(alone.last) != float(single.last)
 
@@ -187,7 +187,7 @@ def test_equinox_models_are_parameters(clients, tmp_path):
 
     problem = ss.Problem(loss, size, start)
     before = ss.evaluate(problem, clients, start)[0].max()
-    result = solve(clients, problem=problem, rule=ss.SoftmaxSGM(alpha=5.0, step_size=0.05, tolerance=0.1), rounds=200)
+    result = solve(clients, problem=problem, method=ss.SoftmaxSGM(alpha=5.0, step_size=0.05, tolerance=0.1), rounds=200)
     assert result.worst_objective < 0.7 * before
     trained = equinox.combine(result.params, static)
     assert jnp.shape(trained(jnp.ones(4))) == ()
@@ -215,7 +215,7 @@ def test_flax_models_are_parameters(clients):
 
     problem = ss.Problem(loss, lambda params, batch: mean(0 * batch["b"], batch) - 1.0, start)
     before = ss.evaluate(problem, clients, start)[0].max()
-    result = solve(clients, problem=problem, rule=ss.SoftmaxSGM(alpha=5.0, step_size=0.05, tolerance=0.1), rounds=200)
+    result = solve(clients, problem=problem, method=ss.SoftmaxSGM(alpha=5.0, step_size=0.05, tolerance=0.1), rounds=200)
     assert result.worst_objective < 0.7 * before
 
 
@@ -227,18 +227,18 @@ def test_optimisers_that_want_a_value_work(clients):
 
     two = ss.ClientData.from_arrays({"sign": np.array([1.0, -1.0])}, client=["up", "down"])
     problem = ss.Problem(lambda w, b: w**2, lambda w, b: 3 * w - 1 + 0 * b["sign"][0], jnp.float32(7.0))
-    rule = ss.SoftmaxSGM(alpha=1.0, step_size=1.0, tolerance=0.5, threshold=0.5, optimizer=polyak)
-    result = ss.solve(problem, two, rule, rounds=1, batch_size=None)
+    method = ss.SoftmaxSGM(alpha=1.0, step_size=1.0, tolerance=0.5, threshold=0.5, optimizer=polyak)
+    result = ss.solve(problem, two, method, rounds=1, batch_size=None)
     # g − λ = 3·7 − 1 − 0.5 = 19.5 and u = 3: one step of 19.5/9 along 3 lands at g = λ, w = 0.5; but at most 1·3.
     assert float(result.last) == pytest.approx(7.0 - min(19.5 / 9, 1.0) * 3)
     near = ss.Problem(problem.objective, problem.constraint, jnp.float32(1.0))
-    assert float(ss.solve(near, two, rule, rounds=1, batch_size=None).last) == pytest.approx(0.5)
+    assert float(ss.solve(near, two, method, rounds=1, batch_size=None).last) == pytest.approx(0.5)
 
     def patient(step_size):
         return optax.chain(optax.sgd(step_size), optax.contrib.reduce_on_plateau(patience=2))
 
     assert np.isfinite(
-        solve(clients, rule=ss.SoftmaxSGM(alpha=5.0, step_size=0.1, tolerance=1, optimizer=patient)).last
+        solve(clients, method=ss.SoftmaxSGM(alpha=5.0, step_size=0.1, tolerance=1, optimizer=patient)).last
     ).all()
 
 
@@ -246,9 +246,9 @@ def test_an_optimiser_that_wants_to_search_is_refused_in_words(clients):
     def searching(step_size):
         return optax.chain(optax.sgd(step_size), optax.scale_by_backtracking_linesearch(5))
 
-    rule = ss.SoftmaxSGM(alpha=1.0, step_size=0.1, tolerance=0.1, optimizer=searching)
+    method = ss.SoftmaxSGM(alpha=1.0, step_size=0.1, tolerance=0.1, optimizer=searching)
     with pytest.raises(ValueError, match="optimizer must be content with a direction, the parameters and a value"):
-        solve(clients, rule=rule)
+        solve(clients, method=method)
 
 
 @pytest.mark.parametrize("answer", [True, 1, "enough", np.True_, [0]])
@@ -278,14 +278,14 @@ ADAM = ss.SoftmaxSGM(alpha=20.0, step_size=0.01, tolerance=0.1, optimizer=optax.
 def test_a_warm_start_keeps_optimiser_and_average_as_asked(clients):
     """Whole batches, no schedule: two runs of 40, the second one warm, are one run of 80."""
     options = {"batch_size": None, "rounds": 40}
-    first = solve(clients, rule=ADAM, **options)
-    whole = solve(clients, rule=ADAM, batch_size=None, rounds=80)
-    warm = solve(clients, rule=ADAM, warm_start=first, **options)
+    first = solve(clients, method=ADAM, **options)
+    whole = solve(clients, method=ADAM, batch_size=None, rounds=80)
+    warm = solve(clients, method=ADAM, warm_start=first, **options)
     np.testing.assert_array_equal(warm.last, whole.last)
     np.testing.assert_array_equal(warm.params, whole.params)
-    cold = solve(clients, rule=ADAM, warm_start=first, keep=(), **options)
+    cold = solve(clients, method=ADAM, warm_start=first, keep=(), **options)
     assert not np.array_equal(cold.last, whole.last), "its moments begin anew"
-    moving = solve(clients, rule=ADAM, warm_start=first, keep=("optimizer",), **options)
+    moving = solve(clients, method=ADAM, warm_start=first, keep=("optimizer",), **options)
     np.testing.assert_array_equal(moving.last, whole.last)
     assert int(moving.state.average.rounds) < int(whole.state.average.rounds)
 
@@ -297,8 +297,8 @@ def test_what_a_warm_start_cannot_be(clients):
     with pytest.raises(TypeError, match="warm_start must be a Result"):
         solve(clients, warm_start=first.params)
     with pytest.raises(ValueError, match=r"the same kind of rule and optimizer .* leave 'optimizer' out of keep"):
-        solve(clients, rule=ADAM, warm_start=first)
-    solve(clients, rule=ADAM, warm_start=first, keep=("average",), rounds=5)
+        solve(clients, method=ADAM, warm_start=first)
+    solve(clients, method=ADAM, warm_start=first, keep=("average",), rounds=5)
     other = ss.Problem(
         lambda w, b: w["w"][0] ** 2 * mean(b["b"], b), lambda w, b: -1.0 + 0 * w["w"][0], {"w": jnp.zeros(2)}
     )
@@ -351,15 +351,15 @@ def test_a_rule_with_an_array_among_its_settings(clients, tmp_path):
     class Weighted(ss.SoftmaxSGM):
         prices: jax.Array
 
-    rules = [Weighted(alpha=20.0, step_size=0.1, tolerance=0.1, prices=jnp.arange(3.0) + i) for i in range(2)]
-    assert "prices" in str(rules[0])
-    solve(clients, rule=rules[0], checkpoints=ss.Checkpoints(tmp_path))
-    assert len(ss.sweep(PROBLEM, clients, rules, seeds=1, rounds=10, eval_every=0).labels) == 2
+    methods = [Weighted(alpha=20.0, step_size=0.1, tolerance=0.1, prices=jnp.arange(3.0) + i) for i in range(2)]
+    assert "prices" in str(methods[0])
+    solve(clients, method=methods[0], checkpoints=ss.Checkpoints(tmp_path))
+    assert len(ss.sweep(PROBLEM, clients, methods, seeds=1, rounds=10, eval_every=0).labels) == 2
 
 
 def test_an_optimiser_that_is_none_is_refused(clients):
     with pytest.raises(TypeError, match="to an optax transformation, but makes 5"):
-        solve(clients, rule=ss.SoftmaxSGM(alpha=1.0, step_size=0.1, tolerance=0.1, optimizer=lambda step: 5))
+        solve(clients, method=ss.SoftmaxSGM(alpha=1.0, step_size=0.1, tolerance=0.1, optimizer=lambda step: 5))
 
 
 def test_a_sweep_has_an_answer(clients):

@@ -26,8 +26,8 @@ def clients():
     return client_data(*regression())
 
 
-def solve(clients, rule=RULE, problem=PROBLEM, **options):
-    return ss.solve(problem, clients, rule, **{"rounds": 120, "batch_size": 8} | options)
+def solve(clients, method=RULE, problem=PROBLEM, **options):
+    return ss.solve(problem, clients, method, **{"rounds": 120, "batch_size": 8} | options)
 
 
 def same_params(one, other):
@@ -82,7 +82,7 @@ def test_chunks_do_not_matter(monkeypatch, clients, length):
 def test_slices_of_clients_do_not_matter(clients, local_steps, at_once):
     """6 clients in slices of 4 (with a rest) or 1 give the same sums up to rounding."""
     whole = solve(clients, local_steps=local_steps, rounds=40)
-    sliced = solve(clients, local_steps=local_steps, rounds=40, clients_at_once=at_once)
+    sliced = solve(clients, local_steps=local_steps, rounds=40, client_batch_size=at_once)
     np.testing.assert_allclose(sliced.last, whole.last, rtol=1e-4, atol=1e-6)
 
 
@@ -174,18 +174,18 @@ def test_average_of_the_last_half_forgets_a_far_start():
     """min |w| twice over from w = 100 in steps of 0.5: the paper's average is spoilt, the last half's is not."""
     two = ss.ClientData.from_arrays({"sign": np.array([1.0, -1.0])}, client=[0, 1])
     problem = ss.Problem(lambda w, b: b["sign"][0] * w, lambda w, b: 0 * w - 1, jnp.float32(100.0))
-    rule = ss.SoftmaxSGM(alpha=1.0, step_size=0.5, tolerance=0.1)
+    method = ss.SoftmaxSGM(alpha=1.0, step_size=0.5, tolerance=0.1)
     options = {"rounds": 600, "batch_size": None}
-    assert abs(float(ss.solve(problem, two, rule, **options).params)) > 10
-    assert abs(float(ss.solve(problem, two, rule, average_last=0.5, **options).params)) < 1e-3
+    assert abs(float(ss.solve(problem, two, method, **options).params)) > 10
+    assert abs(float(ss.solve(problem, two, method, average_last=0.5, **options).params)) < 1e-3
 
 
 def test_an_average_window_without_feasible_rounds_falls_back():
     """g rises above the threshold for good after the first rounds: the constraint's gradient is 0."""
     one = ss.ClientData.from_arrays({"x": np.zeros(2)}, client=[0, 0])
     problem = ss.Problem(lambda w, b: w, lambda w, b: jnp.where(w > -1, -1.0, 1.0) + 0 * w, jnp.float32(0.0))
-    rule = ss.AverageSGM(step_size=0.25, tolerance=0.1)
-    result = ss.solve(problem, one, rule, rounds=20, average_last=0.5, batch_size=None)
+    method = ss.AverageSGM(step_size=0.25, tolerance=0.1)
+    result = ss.solve(problem, one, method, rounds=20, average_last=0.5, batch_size=None)
     assert result.history.feasible_rounds == 4
     assert result.selected.startswith("best feasible iterate by its reports, from round 3")
     assert float(result.params) == -0.75
@@ -267,8 +267,8 @@ def test_pooled_criterion_is_the_constraint_of_the_data_put_together():
     problem = ss.Problem(
         lambda w, b: mean((b["x"] - w) ** 2, b), ss.PooledConstraint(statistics, gap), jnp.float32(1.5)
     )
-    rule = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.1, criterion="pooled")
-    result = ss.solve(problem, many, rule, rounds=1, batch_size=None)
+    method = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.1, criterion="pooled")
+    result = ss.solve(problem, many, method, rounds=1, batch_size=None)
     together = ss.evaluate(problem, one, problem.start)[1]
     apart = ss.evaluate(problem, many, problem.start)[1]
     assert result.history.criterion[0] == pytest.approx(together.item(), rel=1e-5)
@@ -292,9 +292,9 @@ def test_a_constraint_that_is_nan_is_never_called_feasible():
     data = {"x": np.r_[np.ones(19), 0.0]}
     twenty = ss.ClientData.from_arrays(data, client=np.arange(20))
     problem = ss.Problem(lambda w, b: w**2, lambda w, b: b["x"][0] / b["x"][0] - 2 + 0 * w, jnp.float32(1.0))
-    rule = ss.AverageSGM(step_size=0.1, tolerance=0.1)
+    method = ss.AverageSGM(step_size=0.1, tolerance=0.1)
     for seed in range(20):
-        result = ss.solve(problem, twenty, rule, rounds=1, participation=0.05, batch_size=1, seed=seed)
+        result = ss.solve(problem, twenty, method, rounds=1, participation=0.05, batch_size=1, seed=seed)
         if result.status.code is not ss.StatusCode.DIVERGED:
             break
     assert result.status.code is ss.StatusCode.VIOLATED

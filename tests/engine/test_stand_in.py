@@ -48,7 +48,7 @@ class RateTwin(NumpyTwin):
         return 4 * np.array(found)
 
 
-PROBLEM = ss.Problem(least_squares, rates, jnp.zeros(4), constraint_stand_in=smooth)
+PROBLEM = ss.Problem(least_squares, rates, jnp.zeros(4), constraint_surrogate=smooth)
 COMMON = {"step_size": ETA, "tolerance": TOLERANCE}
 CASES = {
     "softmax": (ss.SoftmaxSGM(alpha=20.0, **COMMON), lambda: reference.SoftmaxSGM(20.0, LAM), 1),
@@ -64,8 +64,8 @@ def clients():
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_course_as_a_numpy_loop(name, x64, monkeypatch):
-    rule, theirs, local_steps = CASES[name]
-    problem = ss.Problem(least_squares, rates, jnp.zeros(4), constraint_stand_in=smooth)
+    method, theirs, local_steps = CASES[name]
+    problem = ss.Problem(least_squares, rates, jnp.zeros(4), constraint_surrogate=smooth)
     data, owner = regression()
     clients = client_data(data, owner)
     how = {"batch_size": 8, "local_steps": local_steps, "replace": True}
@@ -74,16 +74,16 @@ def test_the_same_course_as_a_numpy_loop(name, x64, monkeypatch):
     drawn = jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k)))(jnp.arange(ROUNDS))
     draws = [reference.Draws(*(np.asarray(x) for x in one)) for one in zip(*drawn[:3], strict=True)]
     expected = reference.run(RateTwin(data, 2), theirs(), np.zeros(4), draws, ETA, ETA / local_steps, local_steps)
-    iterates, result = watched(monkeypatch, problem, clients, rule, rounds=ROUNDS, seed=3, **how)
+    iterates, result = watched(monkeypatch, problem, clients, method, rounds=ROUNDS, seed=3, **how)
     np.testing.assert_allclose(iterates, expected.iterates, rtol=0, atol=1e-12)
     np.testing.assert_array_equal(result.history.feasible, expected.feasible)
     assert 2 < sum(expected.feasible) < ROUNDS - 2, "both kinds of rounds must have been taken"
 
 
 def test_the_grid_takes_the_same_course(clients):
-    rule = ss.SoftmaxSGM(alpha=20.0, **COMMON)
+    method = ss.SoftmaxSGM(alpha=20.0, **COMMON)
     own, theirs = (
-        ss.solve(PROBLEM, clients, rule, rounds=12, batch_size=None, engine=engine) for engine in ("compiled", "grid")
+        ss.solve(PROBLEM, clients, method, rounds=12, batch_size=None, engine=engine) for engine in ("compiled", "grid")
     )
     np.testing.assert_allclose(theirs.last, own.last, atol=1e-6)
     np.testing.assert_allclose(theirs.client_constraint, own.client_constraint, atol=1e-7)
@@ -105,7 +105,7 @@ def numpy_client(**options):
     def stand_in(params, batch):
         return np.zeros(2), {"w": twin.grad_g(params["w"], np.arange(len(batch["b"])))}
 
-    options = {"constraint_stand_in": stand_in} | options
+    options = {"constraint_surrogate": stand_in} | options
     return fl.NumpyClient(objective, constraint, data, {"w": np.zeros(4)}, name="a", batch_size=None, **options), data
 
 
@@ -127,7 +127,7 @@ def torch_client(**options):
         return 4 * torch.stack([torch.sigmoid(score).mean() for score in scores])
 
     rows = torch.utils.data.TensorDataset(*(torch.from_numpy(data[name]) for name in names))
-    options = {"constraint_stand_in": stand_in} | options
+    options = {"constraint_surrogate": stand_in} | options
     return fl.TorchClient(module, objective, constraint, rows, name="a", batch_size=None, **options), data
 
 
@@ -151,17 +151,17 @@ def test_clients_of_other_kinds_follow_their_stand_in(make, name, shape):
 
 
 def test_a_stand_in_of_another_number_of_constraints(clients):
-    problem = ss.Problem(least_squares, rates, jnp.zeros(4), constraint_stand_in=lambda w, b: smooth(w, b)[0])
-    with pytest.raises(ValueError, match=r"constraint_stand_in must return as many values .* 1 where .* returns 2"):
+    problem = ss.Problem(least_squares, rates, jnp.zeros(4), constraint_surrogate=lambda w, b: smooth(w, b)[0])
+    with pytest.raises(ValueError, match=r"constraint_surrogate must return as many values .* 1 where .* returns 2"):
         ss.solve(problem, clients, ss.SoftmaxSGM(tolerance=0.5))
     with pytest.raises(ValueError, match="as many values"):
-        numpy_client(constraint_stand_in=lambda params, batch: (0.0, {"w": np.zeros(4)}))
+        numpy_client(constraint_surrogate=lambda params, batch: (0.0, {"w": np.zeros(4)}))
     with pytest.raises(ValueError, match="as many values"):
-        torch_client(constraint_stand_in=lambda module, batch: module(batch[0]).mean())
-    with pytest.raises(TypeError, match="constraint_stand_in must be a function"):
-        ss.Problem(least_squares, rates, jnp.zeros(4), constraint_stand_in=0.5)
+        torch_client(constraint_surrogate=lambda module, batch: module(batch[0]).mean())
+    with pytest.raises(TypeError, match="constraint_surrogate must be a function"):
+        ss.Problem(least_squares, rates, jnp.zeros(4), constraint_surrogate=0.5)
     with pytest.raises(ValueError, match="convex must be left out"):
-        ss.Problem(least_squares, rates, jnp.zeros(4), convex=True, constraint_stand_in=smooth)
+        ss.Problem(least_squares, rates, jnp.zeros(4), convex=True, constraint_surrogate=smooth)
 
 
 def test_there_is_no_bound_and_it_says_why(clients):
@@ -184,7 +184,7 @@ def test_a_run_that_chooses_for_itself(clients):
 
 def test_who_blocks_is_looked_at_by_its_true_rate(clients):
     bias = ss.Problem(
-        least_squares, lambda w, b: rates(w, b)[0], jnp.zeros(4), constraint_stand_in=lambda w, b: smooth(w, b)[0]
+        least_squares, lambda w, b: rates(w, b)[0], jnp.zeros(4), constraint_surrogate=lambda w, b: smooth(w, b)[0]
     )
     away = jnp.full(4, 2.0)
     alone = smallest_alone(bias, clients, 0, away, 10**6)
@@ -195,11 +195,11 @@ def test_who_blocks_is_looked_at_by_its_true_rate(clients):
 
 
 def test_another_stand_in_is_another_run(clients, tmp_path):
-    rule, options = ss.SoftmaxSGM(alpha=20.0, **COMMON), {"rounds": 4, "batch_size": 8}
-    ss.solve(PROBLEM, clients, rule, checkpoints=ss.Checkpoints(tmp_path), **options)
-    other = ss.Problem(least_squares, rates, jnp.zeros(4), constraint_stand_in=lambda w, b: 2 * smooth(w, b))
+    method, options = ss.SoftmaxSGM(alpha=20.0, **COMMON), {"rounds": 4, "batch_size": 8}
+    ss.solve(PROBLEM, clients, method, checkpoints=ss.Checkpoints(tmp_path), **options)
+    other = ss.Problem(least_squares, rates, jnp.zeros(4), constraint_surrogate=lambda w, b: 2 * smooth(w, b))
     with pytest.raises(ValueError, match="is of another request"):
-        ss.solve(other, clients, rule, checkpoints=ss.Checkpoints(tmp_path), **options)
+        ss.solve(other, clients, method, checkpoints=ss.Checkpoints(tmp_path), **options)
 
 
 def test_the_threshold_of_jumps_is_the_tolerance_itself():
@@ -230,20 +230,20 @@ def test_a_sweep_is_solve_bit_for_bit(clients):
 
 
 def test_a_sweep_of_runs_that_choose_for_themselves(clients):
-    rules = {str(tolerance): ss.SoftmaxSGM(tolerance=tolerance) for tolerance in (0.5, 0.7)}
-    for label, (result,) in ss.sweep(PROBLEM, clients, rules, seeds=[4], rounds=90):
-        alone = ss.solve(PROBLEM, clients, rules[label], seed=4, rounds=90)
+    methods = {str(tolerance): ss.SoftmaxSGM(tolerance=tolerance) for tolerance in (0.5, 0.7)}
+    for label, (result,) in ss.sweep(PROBLEM, clients, methods, seeds=[4], rounds=90):
+        alone = ss.solve(PROBLEM, clients, methods[label], seed=4, rounds=90)
         np.testing.assert_array_equal(result.params, alone.params)
         assert [str(cycle) for cycle in result.cycles] == [str(cycle) for cycle in alone.cycles]
 
 
 def test_a_server_that_remembers_switches_by_the_true_rate(clients):
     """With everyone and all rows memory changes nothing; with a third the switch sees every client's last rate."""
-    rule, rounds = ss.SoftmaxSGM(alpha=20.0, criterion="max", **COMMON), {"rounds": 40, "batch_size": None}
-    own, same = (ss.solve(PROBLEM, clients, rule, memory=memory, **rounds) for memory in (None, ss.Memory()))
+    method, rounds = ss.SoftmaxSGM(alpha=20.0, criterion="max", **COMMON), {"rounds": 40, "batch_size": None}
+    own, same = (ss.solve(PROBLEM, clients, method, memory=memory, **rounds) for memory in (None, ss.Memory()))
     np.testing.assert_allclose(same.last, own.last, atol=1e-6)
     np.testing.assert_array_equal(same.history.feasible, own.history.feasible)
-    few = ss.solve(PROBLEM, clients, rule, memory=ss.Memory(), participation=0.34, record_clients=True, **rounds)
+    few = ss.solve(PROBLEM, clients, method, memory=ss.Memory(), participation=0.34, record_clients=True, **rounds)
     heard = np.full((len(clients), 2), -np.inf)
     told = few.history.per_client
     for k, (who, rate) in enumerate(zip(told.clients, told.constraint, strict=True)):
@@ -253,10 +253,10 @@ def test_a_server_that_remembers_switches_by_the_true_rate(clients):
 
 
 def test_a_warm_start_goes_on_as_if_there_had_been_no_break(clients):
-    rule = ss.SoftmaxSGM(alpha=20.0, **COMMON)
-    whole = ss.solve(PROBLEM, clients, rule, rounds=24, batch_size=None)
-    half = ss.solve(PROBLEM, clients, rule, rounds=12, batch_size=None)
-    rest = ss.solve(PROBLEM, clients, rule, rounds=12, batch_size=None, warm_start=half)
+    method = ss.SoftmaxSGM(alpha=20.0, **COMMON)
+    whole = ss.solve(PROBLEM, clients, method, rounds=24, batch_size=None)
+    half = ss.solve(PROBLEM, clients, method, rounds=12, batch_size=None)
+    rest = ss.solve(PROBLEM, clients, method, rounds=12, batch_size=None, warm_start=half)
     np.testing.assert_array_equal(rest.last, whole.last)
     np.testing.assert_array_equal(rest.history.feasible, whole.history.feasible[12:])
     assert 0 < rest.history.feasible_rounds < 12
@@ -264,9 +264,9 @@ def test_a_warm_start_goes_on_as_if_there_had_been_no_break(clients):
 
 def test_a_warm_start_of_a_run_that_chooses_for_itself_stays_where_it_was(clients):
     """Its second cycle does not begin at the start again: that would be another run."""
-    rule = ss.SoftmaxSGM(tolerance=0.5)
-    first = ss.solve(PROBLEM, clients, rule, rounds=300)
-    later = ss.solve(PROBLEM, clients, rule, rounds=90, warm_start=first)
+    method = ss.SoftmaxSGM(tolerance=0.5)
+    first = ss.solve(PROBLEM, clients, method, rounds=300)
+    later = ss.solve(PROBLEM, clients, method, rounds=90, warm_start=first)
     assert later.status.ok
     assert later.worst_objective <= first.worst_objective
     steps = [cycle.step_size for cycle in later.cycles[:2]]

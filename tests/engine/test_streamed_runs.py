@@ -114,28 +114,31 @@ def test_pooled_constraint_and_held_out_rows(monkeypatch):
     in_memory, streamed = both()
     held_out, held_out_streamed = both(seed=3)
     pooled = problem(constraint=ss.PooledConstraint(statistics, lambda sums: sums[0] / sums[1] - 0.3))
-    rule = ss.SoftmaxSGM(alpha=20, step_size=0.05, tolerance=0.2, criterion="pooled")
+    method = ss.SoftmaxSGM(alpha=20, step_size=0.05, tolerance=0.2, criterion="pooled")
     asked = {"rounds": 12, "batch_size": 8, "eval_every": 5}
-    mine = ss.solve(pooled, streamed, rule, held_out=held_out_streamed, **asked)
-    theirs = ss.solve(pooled, in_memory, rule, held_out=held_out, **asked)
+    mine = ss.solve(pooled, streamed, method, held_out=held_out_streamed, **asked)
+    theirs = ss.solve(pooled, in_memory, method, held_out=held_out, **asked)
     same(mine, theirs)
     assert len(mine.history.held_out.objective) == 3
     np.testing.assert_array_equal(mine.pooled_constraint, theirs.pooled_constraint)
-    same(ss.solve(pooled, streamed, rule, held_out=held_out, **asked), theirs)
+    same(ss.solve(pooled, streamed, method, held_out=held_out, **asked), theirs)
     for one, other in zip(
         ss.evaluate(pooled, streamed, mine.params), ss.evaluate(pooled, in_memory, mine.params), strict=True
     ):
         np.testing.assert_array_equal(one, other)
     with pytest.raises(ValueError, match="held_out must have the clients' columns"):
-        ss.solve(pooled, streamed, rule, held_out=ss.ClientData.from_list([{"a": np.zeros(3)}]), **asked)
+        ss.solve(pooled, streamed, method, held_out=ss.ClientData.from_list([{"a": np.zeros(3)}]), **asked)
 
 
 @pytest.mark.as_users_compile
 def test_a_run_that_chooses_for_itself():
     in_memory, streamed = both()
     asked = {"rounds": 50, "batch_size": 8, "participation": 0.5}
-    rule = ss.SoftmaxSGM(tolerance=0.2)
-    same(ss.solve(problem(), streamed, rule, **asked), ss.solve(problem(), in_memory, rule, lower_bound=False, **asked))
+    method = ss.SoftmaxSGM(tolerance=0.2)
+    same(
+        ss.solve(problem(), streamed, method, **asked),
+        ss.solve(problem(), in_memory, method, lower_bound=False, **asked),
+    )
 
 
 def test_a_run_goes_on_from_its_checkpoint_and_other_data_are_told_apart(tmp_path):
@@ -151,14 +154,14 @@ def test_a_run_goes_on_from_its_checkpoint_and_other_data_are_told_apart(tmp_pat
 
 def test_a_sweep_runs_one_by_one():
     in_memory, streamed = both()
-    rules = {"robust": ss.SoftmaxSGM(alpha=20, step_size=0.05, tolerance=0.2, robust=1)}
+    methods = {"robust": ss.SoftmaxSGM(alpha=20, step_size=0.05, tolerance=0.2, robust=1)}
     asked = {"seeds": 2, "rounds": 12, "batch_size": 8}
-    mine, theirs = ss.sweep(problem(), streamed, rules, **asked), ss.sweep(problem(), in_memory, rules, **asked)
-    for label in rules:
+    mine, theirs = ss.sweep(problem(), streamed, methods, **asked), ss.sweep(problem(), in_memory, methods, **asked)
+    for label in methods:
         for one, other in zip(mine[label], theirs[label], strict=True):
             same(one, other)
     with pytest.raises(ValueError, match="together"):
-        ss.sweep(problem(), streamed, rules, together=True, **asked)
+        ss.sweep(problem(), streamed, methods, together=True, **asked)
 
 
 def test_a_client_that_blocks_is_looked_at_by_itself():

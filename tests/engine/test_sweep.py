@@ -45,7 +45,7 @@ def test_side_by_side_agrees(clients):
 
 def test_table_has_a_row_for_every_rule_and_seed(clients):
     found = ss.sweep(PROBLEM, clients, RULES, seeds=2, **OPTIONS)
-    assert found.table["rule"].tolist() == ["gentle", "gentle", "sharp", "sharp", "average", "average"]
+    assert found.table["method"].tolist() == ["gentle", "gentle", "sharp", "sharp", "average", "average"]
     assert found.table["seed"].tolist() == [0, 1] * 3
     assert found.table["worst_objective"][2] == found["sharp"][0].worst_objective
     assert all(label in str(found) for label in RULES)
@@ -54,15 +54,15 @@ def test_table_has_a_row_for_every_rule_and_seed(clients):
 
 
 def test_rules_in_a_list_are_labelled_by_what_differs(clients):
-    rules = [ss.SoftmaxSGM(alpha=a, **COMMON) for a in (1.0, 2.0)]
-    found = ss.sweep(PROBLEM, clients, rules, seeds=1, **OPTIONS)
+    methods = [ss.SoftmaxSGM(alpha=a, **COMMON) for a in (1.0, 2.0)]
+    found = ss.sweep(PROBLEM, clients, methods, seeds=1, **OPTIONS)
     assert found.labels == ("SoftmaxSGM(alpha=1.0)", "SoftmaxSGM(alpha=2.0)")
 
 
-@pytest.mark.parametrize("rules", [[], {}, [RULES["sharp"], RULES["sharp"]]])
-def test_no_rule_or_the_same_twice_is_refused(clients, rules):
-    with pytest.raises(ValueError, match="rules must hold at least one rule and no rule twice"):
-        ss.sweep(PROBLEM, clients, rules, **OPTIONS)
+@pytest.mark.parametrize("methods", [[], {}, [RULES["sharp"], RULES["sharp"]]])
+def test_no_rule_or_the_same_twice_is_refused(clients, methods):
+    with pytest.raises(ValueError, match="methods must hold at least one rule and no rule twice"):
+        ss.sweep(PROBLEM, clients, methods, **OPTIONS)
 
 
 def test_an_error_in_a_run_reaches_the_caller(monkeypatch, clients):
@@ -85,9 +85,9 @@ def test_settings_of_the_calling_thread_reach_the_runs(x64):
 
 
 def test_bad_sweeps(clients):
-    with pytest.raises(TypeError, match="rules must be a list of rules or a dict"):
+    with pytest.raises(TypeError, match="methods must be a list of rules or a dict"):
         ss.sweep(PROBLEM, clients, RULES["sharp"])
-    with pytest.raises(TypeError, match="rule must be a Rule, but is 3"):
+    with pytest.raises(TypeError, match="method must be a Rule, but is 3"):
         ss.sweep(PROBLEM, clients, [3])
     with pytest.raises(ValueError, match="seeds must hold at least one seed"):
         ss.sweep(PROBLEM, clients, RULES, seeds=[])

@@ -100,14 +100,14 @@ COURSES = {
 
 @pytest.mark.parametrize("name", COURSES)
 def test_pytorch_takes_the_compiled_engines_course(x64, name):
-    rule, jax_constraint, constraint, options = COURSES[name]
+    method, jax_constraint, constraint, options = COURSES[name]
     x, y = rows()
     options = {"rounds": 200, "batch_size": None, "value_batch_size": None, "eval_every": 50} | options
     problem = ss.Problem(jax_objective, jax_constraint, START)
-    wanted = ss.solve(problem, for_jax(x, y), rule, record_clients=True, **options)
+    wanted = ss.solve(problem, for_jax(x, y), method, record_clients=True, **options)
     module = line()
-    found = ss.solve_torch(module, objective, constraint, for_torch(x, y), rule, record_clients=True, **options)
-    if rule.switches:
+    found = ss.solve_torch(module, objective, constraint, for_torch(x, y), method, record_clients=True, **options)
+    if method.switches:
         assert 0 < wanted.history.feasible.sum() < 200  # both kinds of rounds
     assert np.array_equal(found.history.feasible, wanted.history.feasible)
     assert np.array_equal(found.history.per_client.clients, wanted.history.per_client.clients)
@@ -140,12 +140,12 @@ def test_a_pooled_constraint_takes_the_same_course(x64, memory):
     def gap(sums):
         return abs(sums[0] / sums[1] - sums[2] / sums[3])
 
-    rule = ss.SoftmaxSGM(alpha=10, step_size=0.2, tolerance=0.1, criterion="pooled")
+    method = ss.SoftmaxSGM(alpha=10, step_size=0.2, tolerance=0.1, criterion="pooled")
     options = {"rounds": 60, "batch_size": None, "participation": 0.6, "memory": memory}
     problem = ss.Problem(jax_objective, ss.PooledConstraint(statistics, gap), START)
-    wanted = ss.solve(problem, for_jax(x, y), rule, **options)
+    wanted = ss.solve(problem, for_jax(x, y), method, **options)
     pooled = ss.PooledConstraint(torch_statistics, gap)
-    found = ss.solve_torch(line(), objective, pooled, for_torch(x, y), rule, **options)
+    found = ss.solve_torch(line(), objective, pooled, for_torch(x, y), method, **options)
     assert np.array_equal(found.history.feasible, wanted.history.feasible)
     np.testing.assert_allclose(found.history.criterion, wanted.history.criterion, atol=1e-9)
     np.testing.assert_allclose(found.last["weight"], wanted.last["weight"], atol=1e-9)
@@ -206,7 +206,7 @@ def net(seed=0):
 
 
 IMAGES = {
-    "rule": ss.SoftmaxSGM(alpha=10, step_size=0.3, tolerance=0.4),
+    "method": ss.SoftmaxSGM(alpha=10, step_size=0.3, tolerance=0.4),
     "rounds": 60,
     "local_steps": 2,
     "batch_size": 16,
@@ -348,17 +348,17 @@ class Words(Dataset):
 
 def test_data_sets_and_loaders_of_any_kind():
     x, y = rows(np.float32)
-    rule = ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45)
-    plain = ss.solve_torch(line(torch.float32), objective, misses, for_torch(x, y), rule, rounds=5, batch_size=None)
+    method = ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45)
+    plain = ss.solve_torch(line(torch.float32), objective, misses, for_torch(x, y), method, rounds=5, batch_size=None)
     words = {name: Words(a, b) for name, a, b in zip(NAMES, x, y, strict=True)}
-    found = ss.solve_torch(line(torch.float32), objective, misses, words, rule, rounds=5, batch_size=None)
+    found = ss.solve_torch(line(torch.float32), objective, misses, words, method, rounds=5, batch_size=None)
     np.testing.assert_allclose(found.last["weight"], plain.last["weight"], atol=1e-6)
     whole = {name: DataLoader(data, batch_size=len(data)) for name, data in for_torch(x, y).items()}
-    found = ss.solve_torch(line(torch.float32), objective, misses, whole, rule, rounds=5)
+    found = ss.solve_torch(line(torch.float32), objective, misses, whole, method, rounds=5)
     np.testing.assert_allclose(found.last["weight"], plain.last["weight"], atol=1e-6)
     shuffled = {name: DataLoader(data, batch_size=8, shuffle=True) for name, data in words.items()}
     drawn = [
-        ss.solve_torch(line(torch.float32), objective, misses, shuffled, rule, rounds=5, seed=seed).last["weight"]
+        ss.solve_torch(line(torch.float32), objective, misses, shuffled, method, rounds=5, seed=seed).last["weight"]
         for seed in (0, 0, 1)
     ]
     np.testing.assert_array_equal(drawn[0], drawn[1])
@@ -367,15 +367,15 @@ def test_data_sets_and_loaders_of_any_kind():
 
 def test_local_optimisers_and_held_out_rows_and_sweeps():
     x, y = rows(np.float32)
-    data, rule = for_torch(x, y), ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45)
+    data, method = for_torch(x, y), ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45)
     options = {"rounds": 12, "local_steps": 3, "batch_size": None}
-    plain = ss.solve_torch(line(torch.float32), objective, misses, data, rule, **options)
+    plain = ss.solve_torch(line(torch.float32), objective, misses, data, method, **options)
     by_sgd = ss.solve_torch(
         line(torch.float32),
         objective,
         misses,
         data,
-        rule,
+        method,
         optimizer=torch.optim.SGD,
         held_out=data,
         eval_every=4,
@@ -383,26 +383,28 @@ def test_local_optimisers_and_held_out_rows_and_sweeps():
     )
     np.testing.assert_allclose(by_sgd.last["weight"], plain.last["weight"], atol=1e-5)
     np.testing.assert_allclose(by_sgd.history.held_out.objective, by_sgd.history.full.objective, rtol=1e-6)
-    by_adam = ss.solve_torch(line(torch.float32), objective, misses, data, rule, optimizer=torch.optim.Adam, **options)
+    by_adam = ss.solve_torch(
+        line(torch.float32), objective, misses, data, method, optimizer=torch.optim.Adam, **options
+    )
     assert np.abs(by_adam.last["weight"] - plain.last["weight"]).max() > 1e-2
     federation = ss.torch_federation(line(torch.float32), objective, misses, data, local_steps=3, batch_size=None)
-    swept = ss.sweep_federation(federation, {"one": rule}, seeds=2, rounds=12)
+    swept = ss.sweep_federation(federation, {"one": method}, seeds=2, rounds=12)
     np.testing.assert_array_equal(swept["one"][0].last["weight"], plain.last["weight"])
 
 
 def test_what_a_user_left_in_module_and_generators_is_left_out():
     x, y = rows(np.float32)
-    rule, data = ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45), for_torch(x, y)
-    fresh = ss.solve_torch(line(torch.float32), objective, misses, data, rule, rounds=3, batch_size=None)
+    method, data = ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45), for_torch(x, y)
+    fresh = ss.solve_torch(line(torch.float32), objective, misses, data, method, rounds=3, batch_size=None)
     used = line(torch.float32)
     objective(used, data["west"].tensors).backward()
-    found = ss.solve_torch(used, objective, misses, data, rule, rounds=3, batch_size=None)
+    found = ss.solve_torch(used, objective, misses, data, method, rounds=3, batch_size=None)
     np.testing.assert_array_equal(found.last["weight"], fresh.last["weight"])
     own = torch.Generator().manual_seed(5)
     loaders = {name: DataLoader(one, batch_size=8, shuffle=True, generator=own) for name, one in data.items()}
     modules = [line(torch.float32) for _ in range(2)]
     states = torch.get_rng_state(), own.get_state()
-    drawn = [ss.solve_torch(one, objective, misses, loaders, rule, rounds=3).last["weight"] for one in modules]
+    drawn = [ss.solve_torch(one, objective, misses, loaders, method, rounds=3).last["weight"] for one in modules]
     np.testing.assert_array_equal(*drawn)
     assert torch.equal(torch.get_rng_state(), states[0])
     assert torch.equal(own.get_state(), states[1])
@@ -423,9 +425,9 @@ def test_batches_of_any_kind():
         name: DataLoader(Words(a, b), batch_size=len(a), collate_fn=together)
         for name, a, b in zip(NAMES, [one.tolist() for one in x], [one.tolist() for one in y], strict=True)
     }
-    rule = ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45)
-    found = ss.solve_torch(line(torch.float32), objective, misses, named, rule, rounds=3)
-    plain = ss.solve_torch(line(torch.float32), objective, misses, for_torch(x, y), rule, rounds=3, batch_size=None)
+    method = ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45)
+    found = ss.solve_torch(line(torch.float32), objective, misses, named, method, rounds=3)
+    plain = ss.solve_torch(line(torch.float32), objective, misses, for_torch(x, y), method, rounds=3, batch_size=None)
     np.testing.assert_allclose(found.last["weight"], plain.last["weight"], atol=1e-5)
 
 
@@ -460,13 +462,13 @@ def test_layers_of_the_constraint_alone_and_an_interrupted_search_for_means():
 
 def test_checkpoints_know_the_optimiser_and_frozen_weights(tmp_path):
     x, y = rows(np.float32)
-    data, rule = for_torch(x, y), ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45)
+    data, method = for_torch(x, y), ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45)
 
     def run(frozen=1.0, optimizer=None):
         module = torch.nn.Sequential(line(torch.float32), torch.nn.Linear(1, 1, bias=False))
         torch.nn.init.constant_(module[1].weight.requires_grad_(False), frozen)
         options = {"rounds": 3, "local_steps": 2, "batch_size": None, "checkpoints": ss.Checkpoints(tmp_path)}
-        return ss.solve_torch(module, objective, misses, data, rule, optimizer=optimizer, **options)
+        return ss.solve_torch(module, objective, misses, data, method, optimizer=optimizer, **options)
 
     first = run()
     np.testing.assert_array_equal(run().last["0.weight"], first.last["0.weight"])
@@ -484,7 +486,7 @@ def test_rates_by_a_stand_in_and_their_certificate(x64, tmp_path):
     x, y = rows()
     module, data = line(), for_torch(x, y)
     result = ss.solve_torch(
-        module, objective, rate, data, ss.SoftmaxSGM(tolerance=0.2), constraint_stand_in=misses, rounds=300
+        module, objective, rate, data, ss.SoftmaxSGM(tolerance=0.2), constraint_surrogate=misses, rounds=300
     )
     assert result.worst_constraint <= 0.2
     fresh = rows(seed=1)
@@ -511,11 +513,11 @@ def test_rates_by_a_stand_in_and_their_certificate(x64, tmp_path):
 
 def test_bad_input_is_named_before_any_work():
     x, y = rows(np.float32)
-    data, rule = for_torch(x, y), ss.SoftmaxSGM(tolerance=0.45)
+    data, method = for_torch(x, y), ss.SoftmaxSGM(tolerance=0.45)
 
     def refuses(match, error=ValueError, module=None, clients=data, g=misses, **options):
         with pytest.raises(error, match=match):
-            ss.solve_torch(line(torch.float32) if module is None else module, objective, g, clients, rule, **options)
+            ss.solve_torch(line(torch.float32) if module is None else module, objective, g, clients, method, **options)
 
     refuses("module must be a torch.nn.Module", TypeError, module="no module")
     refuses("clients must be a mapping from names to data sets", clients={})
@@ -527,18 +529,18 @@ def test_bad_input_is_named_before_any_work():
     refuses("float32 or float64", TypeError, module=line(torch.bfloat16))
     refuses("requires a gradient", module=torch.nn.ReLU())
     refuses("objective must|constraint must return a scalar or a vector", g=lambda module, batch: torch.ones(2, 2))
-    refuses("as many values as the constraint", constraint_stand_in=two)
+    refuses("as many values as the constraint", constraint_surrogate=two)
     refuses("participation must be", participation=0)
     refuses("batch_size = 30 without replacement must be at most 24", batch_size=30, replace=False)
     mixed = data | {"north": DataLoader(data["north"], batch_size=4)}
     refuses("clients must all be DataLoaders", clients=mixed)
     refuses("optimizer must be", TypeError, optimizer="adam")
     refuses("held_out must have names of clients", held_out={"nowhere": data["north"]})
-    with pytest.raises(TypeError, match="rule must be"):
+    with pytest.raises(TypeError, match="method must be"):
         ss.solve_torch(line(torch.float32), objective, misses, data, "no rule")
     federation = ss.torch_federation(line(torch.float32), objective, misses, data)
     with pytest.raises(ValueError, match="together must be"):
-        ss.sweep_federation(federation, {"one": rule}, seeds=1, rounds=2, together=True)
+        ss.sweep_federation(federation, {"one": method}, seeds=1, rounds=2, together=True)
 
 
 def test_a_module_that_diverges_says_so():

@@ -38,7 +38,7 @@ def draws_under(scheme, constraints):
     return draws_of(problem, client_data(*regression()), seed=3, **SCHEMES[scheme])
 
 
-def rules():
+def methods():
     common = {"step_size": ETA, "tolerance": TOLERANCE}
     return {
         "softmax": (ss.SoftmaxSGM(alpha=20.0, **common), lambda: reference.SoftmaxSGM(20.0, LAM)),
@@ -71,25 +71,25 @@ SCHEMES = {
 
 @pytest.mark.parametrize("constraints", [1, 2])
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("method", rules())
-def test_engine_follows_the_reference_loop(monkeypatch, x64, method, scheme, constraints):
+@pytest.mark.parametrize("name", methods())
+def test_engine_follows_the_reference_loop(monkeypatch, x64, name, scheme, constraints):
     data, owner = regression()
     clients = client_data(data, owner)
     constraint = softplus_level if constraints == 1 else two_constraints
     problem = ss.Problem(least_squares, constraint, jnp.zeros(4, dtype=jnp.float64))
-    rule, make_reference = rules()[method]
+    method, make_reference = methods()[name]
     draws = draws_under(scheme, constraints)
     E = SCHEMES[scheme].get("local_steps", 1)
     # A rule that is given no γ has η/E.
     expected = reference.run(NumpyTwin(data, constraints), make_reference(), np.zeros(4), draws, ETA, ETA / E, E)
     options = {"rounds": ROUNDS, "batch_size": 8, "replace": True, "seed": 3}
-    iterates, result = watched(monkeypatch, problem, clients, rule, **options, **SCHEMES[scheme])
+    iterates, result = watched(monkeypatch, problem, clients, method, **options, **SCHEMES[scheme])
 
     np.testing.assert_allclose(iterates, expected.iterates, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(result.history.feasible, expected.feasible)
     np.testing.assert_allclose(result.history.criterion, expected.criteria, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(result.params, expected.average, rtol=1e-9)
-    if rule.switches:
+    if method.switches:
         assert 20 < sum(expected.feasible) < ROUNDS - 20, "both branches must occur for the comparison to count"
 
 
@@ -97,13 +97,13 @@ def test_local_step_size_of_its_own_and_projection(monkeypatch, x64):
     data, owner = regression()
     clients = client_data(data, owner)
     problem = ss.Problem(least_squares, softplus_level, jnp.full(4, 0.4, dtype=jnp.float64), ss.Ball(0.9))
-    rule = ss.SoftmaxSGM(alpha=30.0, step_size=ETA, local_step_size=0.03, tolerance=TOLERANCE)
+    method = ss.SoftmaxSGM(alpha=30.0, step_size=ETA, local_step_size=0.03, tolerance=TOLERANCE)
     draws = draws_of(problem, clients, seed=1, rounds=300, local_steps=5)
     expected = reference.run(
         NumpyTwin(data, 1), reference.SoftmaxSGM(30.0, LAM), np.full(4, 0.4), draws, ETA, 0.03, 5, radius=0.9
     )
     options = {"rounds": 300, "batch_size": 8, "replace": True, "seed": 1, "local_steps": 5}
-    iterates, _ = watched(monkeypatch, problem, clients, rule, **options)
+    iterates, _ = watched(monkeypatch, problem, clients, method, **options)
     np.testing.assert_allclose(iterates, expected.iterates, rtol=1e-9, atol=1e-12)
     assert np.isclose(np.linalg.norm(iterates, axis=1), 0.9).any(), "the projection must have acted"
 
@@ -112,13 +112,13 @@ def test_whole_local_data_of_ragged_clients(monkeypatch, x64):
     data, owner = regression()
     clients = client_data(data, owner)
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4, dtype=jnp.float64))
-    rule = ss.SoftmaxSGM(alpha=20.0, step_size=ETA, tolerance=TOLERANCE)
+    method = ss.SoftmaxSGM(alpha=20.0, step_size=ETA, tolerance=TOLERANCE)
     rows = [np.flatnonzero(owner == i) for i in range(len(clients))]
     whole = reference.Draws(np.arange(len(clients)), rows, _PerStep(rows))
     expected = reference.run(
         NumpyTwin(data, 1), reference.SoftmaxSGM(20.0, LAM), np.zeros(4), [whole] * ROUNDS, ETA, ETA, 1
     )
-    iterates, _ = watched(monkeypatch, problem, clients, rule, rounds=ROUNDS, batch_size=None)
+    iterates, _ = watched(monkeypatch, problem, clients, method, rounds=ROUNDS, batch_size=None)
     np.testing.assert_allclose(iterates, expected.iterates, rtol=1e-9, atol=1e-12)
 
 
@@ -140,10 +140,10 @@ def test_a_batch_larger_than_a_client_is_each_of_its_rows_once(monkeypatch, x64,
         values = [taken(i, own) for i, own in zip(told.clients, told.value_rows, strict=True)]
         steps = [[taken(i, own) for own in told.gradient_rows[:, j]] for j, i in enumerate(told.clients)]
         draws.append(reference.Draws(told.clients, values, _OfPlace(steps)))
-    rule, E = ss.SoftmaxSGM(alpha=20.0, step_size=ETA, tolerance=TOLERANCE), SCHEMES[scheme].get("local_steps", 1)
+    method, E = ss.SoftmaxSGM(alpha=20.0, step_size=ETA, tolerance=TOLERANCE), SCHEMES[scheme].get("local_steps", 1)
     expected = reference.run(NumpyTwin(data, 2), reference.SoftmaxSGM(20.0, LAM), np.zeros(4), draws, ETA, ETA / E, E)
     options = {"rounds": ROUNDS, "batch_size": 8, "seed": 4, **SCHEMES[scheme]}
-    iterates, result = watched(monkeypatch, problem, clients, rule, **options)
+    iterates, result = watched(monkeypatch, problem, clients, method, **options)
     np.testing.assert_allclose(iterates, expected.iterates, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(result.history.feasible, expected.feasible)
 
@@ -173,8 +173,8 @@ def test_step_size_schedule_equals_steps_by_hand(x64):
     clients = ss.ClientData.from_arrays({"x": np.zeros(4)}, client=[0, 0, 1, 1])
     problem = ss.Problem(lambda w, b: w + 0 * b["x"].sum(), lambda w, b: 0 * w - 1, jnp.float64(5.0))
     schedule = optax.linear_schedule(1.0, 0.0, 10)
-    rule = ss.SoftmaxSGM(alpha=1.0, step_size=schedule, tolerance=0.1)
-    result = ss.solve(problem, clients, rule, rounds=10, batch_size=2)
+    method = ss.SoftmaxSGM(alpha=1.0, step_size=schedule, tolerance=0.1)
+    result = ss.solve(problem, clients, method, rounds=10, batch_size=2)
     # optax computes schedules in float32
     assert float(result.last) == pytest.approx(5.0 - sum(1 - k / 10 for k in range(10)), abs=1e-6)
 
@@ -185,8 +185,8 @@ def test_server_adam_follows_optax(x64):
     data = {"a": generator.normal(size=(20, 3)), "b": generator.normal(size=20)}
     clients = ss.ClientData.from_arrays(data, client=np.zeros(20, int))
     problem = ss.Problem(least_squares, lambda w, b: -1.0 + 0 * w[0], jnp.zeros(3, dtype=jnp.float64))
-    rule = ss.AverageSGM(step_size=0.05, tolerance=0.1, optimizer=optax.adam)
-    result = ss.solve(problem, clients, rule, rounds=50, batch_size=None)
+    method = ss.AverageSGM(step_size=0.05, tolerance=0.1, optimizer=optax.adam)
+    result = ss.solve(problem, clients, method, rounds=50, batch_size=None)
 
     w, optimizer = np.zeros(3), optax.adam(0.05)
     state = optimizer.init(w)
@@ -203,8 +203,8 @@ def test_limits_of_alpha_are_rules_of_their_own(monkeypatch, x64, scheme):
     clients = client_data(*regression())
     problem = ss.Problem(least_squares, two_constraints, jnp.zeros(4, dtype=jnp.float64))
 
-    def iterates(rule):
-        return watched(monkeypatch, problem, clients, rule, rounds=100, batch_size=8, **SCHEMES[scheme])[0]
+    def iterates(method):
+        return watched(monkeypatch, problem, clients, method, rounds=100, batch_size=8, **SCHEMES[scheme])[0]
 
     common = {"step_size": ETA, "tolerance": TOLERANCE}
     np.testing.assert_allclose(

@@ -25,13 +25,13 @@ def named(result):
 
 
 @pytest.mark.parametrize(
-    ("rule", "rounds"),
+    ("method", "rounds"),
     [(ss.SoftmaxSGM(tolerance=0.0), 4000), (ss.SoftmaxSGM(alpha=50.0, step_size=0.02, tolerance=0.1), 4000)],
 )
-def test_without_the_constraint(rule, rounds):
+def test_without_the_constraint(method, rounds):
     """f = (w − c)² for c = 1, 1, −1 and w ≥ 2: F = 9 at 2; 1 at 0 for the worst, 8/9 at 1/3 for the mean client."""
     problem = ss.Problem(lambda w, b: (w - b["c"][0]) ** 2, lambda w, b: 2 - w + 0 * b["c"][0], jnp.float32(3.0))
-    result = ss.solve(problem, three(), rule, rounds=rounds, batch_size=None)
+    result = ss.solve(problem, three(), method, rounds=rounds, batch_size=None)
     told = ss.add_baselines(result, problem, three())
     assert [one.name for one in told.baselines] == [START, FOR_THE_WORST, FOR_THE_MEAN]
     worst, mean = named(told)[FOR_THE_WORST], named(told)[FOR_THE_MEAN]
@@ -94,8 +94,8 @@ def rows(result):
 def test_too_short_a_run_is_not_looked_at():
     clients = client_data(*regression())
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
-    rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.05, tolerance=0.2)
-    result = ss.solve(problem, clients, rule, rounds=10, batch_size=2)
+    method = ss.SoftmaxSGM(alpha=20.0, step_size=0.05, tolerance=0.2)
+    result = ss.solve(problem, clients, method, rounds=10, batch_size=2)
     assert ss.add_baselines(result, problem, clients).baselines == result.baselines
 
 
@@ -133,7 +133,7 @@ def test_the_best_constant_for_neyman_pearson(tolerance):
     assert found.constraint <= tolerance
     assert found.objective == pytest.approx(np.log1p(np.exp(odds)), rel=1e-3)
     if tolerance == 2.0:  # every answer is feasible, but five rounds are not enough for anything
-        assert "no better than a constant" in [finding.illness for finding in told.diagnosis]
+        assert "no better than a constant" in [finding.code for finding in told.diagnosis]
         assert f"has F = {found.objective:.4g}" in told.explain()
         problem = problem_of_kind("neyman-pearson", 3, (4,)).problem
         again = ss.add_baselines(told, problem, labelled((0.3, 0.6)), unconstrained=False)
@@ -149,9 +149,9 @@ def test_decisions_are_compared_by_the_rate_that_the_bound_is_paid_with():
     x[:, 0] = np.where(y == 1, 0.1, np.where(np.arange(len(y)) % 2, 3.0, -0.1))
     data = ss.ClientData.from_arrays({"x": x, "y": y}, np.zeros(len(y), int))
     made = problem_of_kind("miss-rate", 3)
-    rule = ss.SoftmaxSGM(alpha=20.0, step_size=1e-9, tolerance=0.05)
+    method = ss.SoftmaxSGM(alpha=20.0, step_size=1e-9, tolerance=0.05)
     start = [{"w": jnp.array([[1.0], [0.0], [0.0]]), "b": jnp.zeros(1)}]
-    result = ss.solve(replace(made.problem, start=start), data, rule, rounds=1)
+    result = ss.solve(replace(made.problem, start=start), data, method, rounds=1)
     told = [
         ss.add_baselines(
             result,
@@ -164,7 +164,7 @@ def test_decisions_are_compared_by_the_rate_that_the_bound_is_paid_with():
         for cost in (None, made.cost)
     ]
     assert result.worst_objective > np.log(2)
-    seen = [[finding.illness for finding in one.diagnosis] for one in told]
+    seen = [[finding.code for finding in one.diagnosis] for one in told]
     assert ["no better than a constant" in one for one in seen] == [True, False]
 
 

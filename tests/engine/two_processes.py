@@ -19,9 +19,9 @@ from softswitch.engine import compiled
 
 def run(clients, devices, **options):
     problem = ss.Problem(least_squares, two_constraints, jnp.zeros(4))
-    rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.05)
+    method = ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.05)
     options = {"rounds": 24, "participation": 0.6, "batch_size": 4, "eval_every": 6} | options
-    return ss.solve(problem, clients, rule, devices=devices, held_out=clients, progress=False, **options)
+    return ss.solve(problem, clients, method, devices=devices, held_out=clients, progress=False, **options)
 
 
 def refused(clients, devices, **options):

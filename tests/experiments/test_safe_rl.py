@@ -109,7 +109,7 @@ def test_the_direction_is_the_weighted_mean_of_local_steps(x64_alone, threshold,
         total = total + weights[i] * (flat(carts.start) - flat(local))
     np.testing.assert_allclose(direction, total, rtol=1e-6, atol=1e-9)
     assert np.abs(total).max() > 1e-3
-    together = dataclasses.replace(carts, oracle=dataclasses.replace(carts.oracle, clients_at_once=3))
+    together = dataclasses.replace(carts, oracle=dataclasses.replace(carts.oracle, client_batch_size=3))
     np.testing.assert_allclose(directed(together, draws, kept, reports, rule), direction, rtol=1e-6, atol=1e-9)
 
 

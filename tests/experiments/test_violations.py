@@ -23,7 +23,7 @@ def run(full, reports, seed=0):
     history = History(
         full=SimpleNamespace(constraint=np.array(full)), full_rounds=np.arange(0, 10, 2), constraint=np.array(reports)
     )
-    return SimpleNamespace(history=history, rule=SimpleNamespace(tolerance=0.1), seed=seed)
+    return SimpleNamespace(history=history, method=SimpleNamespace(tolerance=0.1), seed=seed)
 
 
 def test_violations_by_hand():

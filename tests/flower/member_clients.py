@@ -35,10 +35,10 @@ def grid_of(nodes, app=None, grid=fl.InProcessGrid):
     return grid(app, {node: {"i": i} for node, (i, _) in nodes.items()}, keys=keys)
 
 
-def start(grid, rounds=1, rule=RULE, **settings):
+def start(grid, rounds=1, method=RULE, **settings):
     """A strategy after its run."""
     strategy = fl.SwitchingStrategy(
-        rule, **{"report_timeout": 0.02, "update_timeout": 0.02, "wait": 0.0, "patience": 10**6, **settings}
+        method, **{"report_timeout": 0.02, "update_timeout": 0.02, "wait": 0.0, "patience": 10**6, **settings}
     )
     strategy.start(grid, zeros(), rounds)
     return strategy

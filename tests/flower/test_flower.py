@@ -90,19 +90,19 @@ def test_flowers_ray_simulation_takes_the_compiled_course(local_steps, share):
 
 
 @pytest.mark.parametrize(
-    "rule",
+    "method",
     [
         ss.Penalty(penalty=2.0, step_size=0.5, tolerance=0.2, optimizer=optax.adam),
         ss.PrimalDual(multiplier=0.5, dual_step_size=0.1, step_size=0.5, tolerance=0.2),
         ss.HardSGM(step_size=0.3, tolerance=0.2, criterion="max"),
         ss.AverageSGM(step_size=optax.linear_schedule(0.5, 0.1, 10), tolerance=0.2),
     ],
-    ids=lambda rule: type(rule).__name__,
+    ids=lambda method: type(method).__name__,
 )
-def test_any_rule_runs_over_flower(cancer, rule):
+def test_any_rule_runs_over_flower(cancer, method):
     request = {"rounds": 12, "local_steps": 2, "batch_size": None, "eval_every": 6}
-    compiled = ss.solve(cancer.problem, cancer.train, rule, record_clients=True, **request)
-    same(compiled, ss.solve(cancer.problem, cancer.train, rule, engine="grid", **request), 2e-6)
+    compiled = ss.solve(cancer.problem, cancer.train, method, record_clients=True, **request)
+    same(compiled, ss.solve(cancer.problem, cancer.train, method, engine="grid", **request), 2e-6)
 
 
 def test_several_constraints_and_a_pooled_one_over_flower():
@@ -116,9 +116,9 @@ def test_several_constraints_and_a_pooled_one_over_flower():
         return jnp.stack([params["a"].sum() - 0.2, jnp.average(batch["x"][:, 0], weights=batch["weight"]) - 0.1])
 
     problem = ss.Problem(objective, two, {"a": jnp.ones(2)}, ss.Ball(3.0))
-    rule = ss.SoftmaxSGM(alpha=5.0, step_size=0.1, tolerance=0.1)
+    method = ss.SoftmaxSGM(alpha=5.0, step_size=0.1, tolerance=0.1)
     request = {"rounds": 15, "batch_size": None, "eval_every": 5}
-    a, b = (ss.solve(problem, clients, rule, record_clients=True, engine=e, **request) for e in ("compiled", "grid"))
+    a, b = (ss.solve(problem, clients, method, record_clients=True, engine=e, **request) for e in ("compiled", "grid"))
     np.testing.assert_allclose(b.last["a"], a.last["a"], atol=1e-6)
     assert not a.history.feasible.all()
 
@@ -127,8 +127,8 @@ def test_several_constraints_and_a_pooled_one_over_flower():
 
     pooled = ss.PooledConstraint(statistics, lambda sums: sums[0] / sums[1])
     problem = ss.Problem(objective, pooled, {"a": jnp.ones(2)})
-    rule = ss.SoftmaxSGM(alpha=5.0, step_size=0.1, tolerance=0.05, criterion="pooled")
-    a, b = (ss.solve(problem, clients, rule, record_clients=True, engine=e, **request) for e in ("compiled", "grid"))
+    method = ss.SoftmaxSGM(alpha=5.0, step_size=0.1, tolerance=0.05, criterion="pooled")
+    a, b = (ss.solve(problem, clients, method, record_clients=True, engine=e, **request) for e in ("compiled", "grid"))
     np.testing.assert_allclose(b.history.criterion, a.history.criterion, atol=1e-6)
     np.testing.assert_allclose(b.last["a"], a.last["a"], atol=1e-6)
     np.testing.assert_allclose(b.pooled_constraint, a.pooled_constraint, atol=1e-6)
@@ -246,9 +246,9 @@ def test_numbers_without_a_shape_and_other_batch_sizes_over_flower():
         return jnp.average((batch["x"] - params["b"]) ** 2, weights=batch["weight"])
 
     problem = ss.Problem(objective, lambda params, batch: params["b"] - 5, {"b": jnp.zeros(())})
-    rule = ss.SoftmaxSGM(alpha=0.1, step_size=0.1, tolerance=0.1)
+    method = ss.SoftmaxSGM(alpha=0.1, step_size=0.1, tolerance=0.1)
     request = {"rounds": 5, "batch_size": 4, "value_batch_size": 2, "local_steps": 3}
-    a, b = (ss.solve(problem, clients, rule, record_clients=True, engine=e, **request) for e in ("compiled", "grid"))
+    a, b = (ss.solve(problem, clients, method, record_clients=True, engine=e, **request) for e in ("compiled", "grid"))
     assert b.params["b"].shape == ()
     np.testing.assert_array_equal(b.history.value_evaluations, a.history.value_evaluations)
     np.testing.assert_array_equal(b.history.gradient_evaluations, a.history.gradient_evaluations)
@@ -533,13 +533,13 @@ def test_a_result_over_flower_is_saved_and_gone_on_from_like_any_other(tmp_path)
         return lambda w, batch: function(w["layers"][0] + w["shift"][0], batch)
 
     problem = ss.Problem(moved(few.problem.objective), moved(few.problem.constraint), start)
-    rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.05, tolerance=0.2, optimizer=optax.adam)
+    method = ss.SoftmaxSGM(alpha=20.0, step_size=0.05, tolerance=0.2, optimizer=optax.adam)
     options = {"rounds": 6, "batch_size": None, "eval_every": 0}
-    grid = ss.solve(problem, few.train, rule, engine="grid", **options)
+    grid = ss.solve(problem, few.train, method, engine="grid", **options)
     grid.save(tmp_path)
     back = ss.Result.load(tmp_path)
-    compiled = ss.solve(problem, few.train, rule, **options)
-    on = [ss.solve(problem, few.train, rule, warm_start=one, **options).last for one in (grid, back, compiled)]
+    compiled = ss.solve(problem, few.train, method, **options)
+    on = [ss.solve(problem, few.train, method, warm_start=one, **options).last for one in (grid, back, compiled)]
     for last in on:
         np.testing.assert_allclose(last["layers"][0], on[-1]["layers"][0], atol=1e-5)
         np.testing.assert_allclose(last["shift"][0], on[-1]["shift"][0], atol=1e-5)

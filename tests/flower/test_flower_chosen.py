@@ -25,17 +25,17 @@ MANY = 4
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
-def run(grid, rounds=100, rule=RULE, **settings):
-    strategy = fl.SwitchingStrategy(rule, **{"report_timeout": 0.02, "update_timeout": 0.02, "wait": 0.0, **settings})
+def run(grid, rounds=100, method=RULE, **settings):
+    strategy = fl.SwitchingStrategy(method, **{"report_timeout": 0.02, "update_timeout": 0.02, "wait": 0.0, **settings})
     strategy.start(grid, zeros(), rounds)
     return strategy.result
 
 
 def test_the_grid_chooses_as_the_compiled_engine_does():
     data = breast_cancer(20)
-    rule = ss.SoftmaxSGM(tolerance=0.05)
+    method = ss.SoftmaxSGM(tolerance=0.05)
     both = [
-        ss.solve(data.problem, data.train, rule, rounds=200, engine=engine, lower_bound=False, eval_every=0)
+        ss.solve(data.problem, data.train, method, rounds=200, engine=engine, lower_bound=False, eval_every=0)
         for engine in ("compiled", "grid")
     ]
     for result in both:
@@ -45,7 +45,7 @@ def test_the_grid_chooses_as_the_compiled_engine_does():
     assert [(cycle.begin, cycle.end) for cycle in grid.cycles] == [(c.begin, c.end) for c in compiled.cycles]
     assert len(grid.cycles) == 3
     assert grid.selected == grid.cycles[-1].answer
-    assert grid.rule.step_size.begin == grid.cycles[-1].begin
+    assert grid.method.step_size.begin == grid.cycles[-1].begin
     assert grid.params.shape == data.problem.start.shape
 
 
@@ -69,7 +69,7 @@ def test_a_tolerance_is_enough(local_steps, caplog):
     assert result.status.ok, result.status
     assert result.worst_objective <= 1.01 * smallest_worst(0.3)
     assert [cycle.end for cycle in result.cycles] == [40, 150] or [c.end for c in result.cycles] == [40, 97, 150]
-    assert result.rule.optimizer is not None
+    assert result.method.optimizer is not None
     assert f"rounds 0 to 39 are run by {type(RULE).__name__}" in caplog.text
     assert str(result.cycles[0]) in caplog.text
     assert ("a direction has length" in caplog.text) == (local_steps > 1)
@@ -94,8 +94,8 @@ def test_a_direction_of_any_length_makes_local_paths_as_long_as_the_step():
         )
 
     def local(factor):
-        rule = run(fl.InProcessGrid(scaled(factor), MANY), 30, local_steps=3).rule
-        return rule.local_step_size.first, rule.step_size.first
+        method = run(fl.InProcessGrid(scaled(factor), MANY), 30, local_steps=3).method
+        return method.local_step_size.first, method.step_size.first
 
     (one, step), (thousandth, same) = local(1.0), local(1000.0)
     assert step == same
@@ -107,8 +107,8 @@ def test_a_direction_of_any_length_makes_local_paths_as_long_as_the_step():
 def test_what_is_told_is_not_chosen():
     told = ss.SoftmaxSGM(tolerance=0.1, alpha=7.0, local_step_size=0.03, threshold=0.08)
     result = run(fl.InProcessGrid(quadratics(MANY), MANY), 30, told, local_steps=2, answer="last")
-    assert (result.rule.alpha, result.rule.local_step_size, result.rule.switch_at) == (7.0, 0.03, 0.08)
-    assert result.rule.alpha_scale == "raw"
+    assert (result.method.alpha, result.method.local_step_size, result.method.switch_at) == (7.0, 0.03, 0.08)
+    assert result.method.alpha_scale == "raw"
     assert result.selected.startswith("last iterate") or result.selected == "the start"
     assert result.state.memory is None
     with pytest.raises(ValueError, match="constraint_alpha goes with an alpha"):
@@ -118,8 +118,8 @@ def test_what_is_told_is_not_chosen():
 def test_with_a_step_size_all_else_is_as_in_the_paper():
     result = run(fl.InProcessGrid(quadratics(MANY), MANY), 5, ss.SoftmaxSGM(tolerance=0.1, step_size=0.2))
     assert result.cycles == ()
-    np.testing.assert_allclose(result.rule.alpha, 10 * math.log(MANY) / 0.1)
-    assert result.rule.switch_at == pytest.approx(0.1 / 1.1)
+    np.testing.assert_allclose(result.method.alpha, 10 * math.log(MANY) / 0.1)
+    assert result.method.switch_at == pytest.approx(0.1 / 1.1)
     assert result.selected.startswith("mean of the")
 
 
@@ -203,13 +203,13 @@ def test_a_run_goes_on_without_choosing_again(tmp_path, fatal):
     np.testing.assert_array_equal(again.params["w"], whole.params["w"])
     np.testing.assert_array_equal(again.history.criterion, whole.history.criterion)
     assert again.cycles == whole.cycles
-    assert again.rule == whole.rule
+    assert again.method == whole.method
     assert sum(judged) == 6 * (3 * (1 if int(fatal) >= 40 else 2) + 1)  # the start is not asked about again
 
 
 def test_a_finished_run_can_be_made_longer_and_another_request_is_refused(tmp_path):
-    def longer(rounds, rule=RULE):
-        return run(fl.InProcessGrid(quadratics(MANY), MANY), rounds, rule, checkpoints=ss.Checkpoints(tmp_path))
+    def longer(rounds, method=RULE):
+        return run(fl.InProcessGrid(quadratics(MANY), MANY), rounds, method, checkpoints=ss.Checkpoints(tmp_path))
 
     first = longer(50)
     more = longer(120)
@@ -223,12 +223,12 @@ def test_a_finished_run_can_be_made_longer_and_another_request_is_refused(tmp_pa
 
 
 def test_alpha_of_the_paper_stays_what_it_was_where_other_clients_are_there(tmp_path):
-    rule = ss.SoftmaxSGM(tolerance=0.1, step_size=0.2)
+    method = ss.SoftmaxSGM(tolerance=0.1, step_size=0.2)
     for many in (6, 3):
         grid = fl.InProcessGrid(quadratics(6), 6)
         grid.connected = {100 + i for i in range(many)}
-        result = run(grid, 12 - many, rule, checkpoints=ss.Checkpoints(tmp_path))
-    np.testing.assert_allclose(result.rule.alpha, 10 * math.log(6) / 0.1)
+        result = run(grid, 12 - many, method, checkpoints=ss.Checkpoints(tmp_path))
+    np.testing.assert_allclose(result.method.alpha, 10 * math.log(6) / 0.1)
 
 
 @pytest.mark.parametrize("fault", ["silent", "raises", "gone", "refuses"])
@@ -329,7 +329,7 @@ def test_the_folder_tells_what_was_chosen(tmp_path):
     assert told.settings["method.rule"] == str(RULE)
     (cycle,) = told.about["cycles"]
     assert (cycle["begin"], cycle["end"]) == (0, 60)
-    assert "NormalizedAdam" in told.about["rule"]
+    assert "NormalizedAdam" in told.about["method"]
 
 
 def test_batches_that_clients_choose():

@@ -47,8 +47,8 @@ class WatchedGrid(FaultyGrid):
 
 
 def run(grid, way=BOTH, rounds=12, **settings):
-    rule = ss.SoftmaxSGM(at_clients=way, **SETTINGS)
-    strategy = fl.SwitchingStrategy(rule, **{"report_timeout": 0.02, "update_timeout": 0.02, "wait": 0.0, **settings})
+    method = ss.SoftmaxSGM(at_clients=way, **SETTINGS)
+    strategy = fl.SwitchingStrategy(method, **{"report_timeout": 0.02, "update_timeout": 0.02, "wait": 0.0, **settings})
     strategy.start(grid, zeros(), rounds)
     return strategy.result
 
@@ -67,10 +67,10 @@ def whole(content):
     "way", [BOTH, Compression(up=Quantised(4), apart=False), Compression(down=Quantised(2, 16))], ids=str
 )
 def test_the_grid_takes_the_course_of_the_simulation(way, share):
-    data, rule = breast_cancer(4), ss.SoftmaxSGM(alpha=20.0, step_size=0.5, tolerance=0.2, at_clients=way)
+    data, method = breast_cancer(4), ss.SoftmaxSGM(alpha=20.0, step_size=0.5, tolerance=0.2, at_clients=way)
     request = {"rounds": 25, "participation": share, "batch_size": None, "eval_every": 0, "seed": 5}
-    simulated = ss.solve(data.problem, data.train, rule, **request)
-    real = ss.solve(data.problem, data.train, rule, engine="grid", **request)
+    simulated = ss.solve(data.problem, data.train, method, **request)
+    real = ss.solve(data.problem, data.train, method, engine="grid", **request)
     assert 0.1 < simulated.history.switch_share < 0.9
     np.testing.assert_allclose(real.last, simulated.last, atol=2e-6)
     np.testing.assert_array_equal(real.history.feasible, simulated.history.feasible)
@@ -317,8 +317,8 @@ def test_pytorch_clients_take_the_course_of_numpy_clients():
 
 def test_a_run_that_chooses_its_steps_begins_every_cycle_with_nothing_owed():
     grid = WatchedGrid(quadratics(MANY), MANY)
-    rule = ss.SoftmaxSGM(tolerance=0.1, at_clients=BOTH)
-    strategy = fl.SwitchingStrategy(rule, wait=0.0)
+    method = ss.SoftmaxSGM(tolerance=0.1, at_clients=BOTH)
+    strategy = fl.SwitchingStrategy(method, wait=0.0)
     strategy.start(grid, zeros(), 300)
     result = strategy.result
     assert len(result.cycles) > 1

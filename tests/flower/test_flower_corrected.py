@@ -39,17 +39,17 @@ def test_half_of_the_clients_take_the_compiled_engines_course(x64):
     """Whoever was away reports at the iterate before as well, which it was never sent in its time."""
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
     clients = client_data(*regression(clients=6))
-    rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.05)
+    method = ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.05)
     options = {"rounds": 40, "participation": 0.5, "batch_size": None, "eval_every": 0, "seed": 3}
     compiled, grid = (
-        ss.solve(problem, clients, rule, memory=CORRECTED, record_clients=True, engine=engine, **options)
+        ss.solve(problem, clients, method, memory=CORRECTED, record_clients=True, engine=engine, **options)
         for engine in ("compiled", "grid")
     )
     assert 0 < compiled.history.switch_share < 1
     np.testing.assert_array_equal(grid.history.per_client.clients, compiled.history.per_client.clients)
     np.testing.assert_array_equal(grid.history.value_evaluations, compiled.history.value_evaluations)
     same(compiled, grid, 1e-14)
-    plain = ss.solve(problem, clients, rule, memory=ss.Memory(), **options)
+    plain = ss.solve(problem, clients, method, memory=ss.Memory(), **options)
     assert np.abs(plain.last - compiled.last).max() > 1e-3, "otherwise nothing is compared"
 
 
@@ -59,10 +59,10 @@ def test_compressed_changes_lead_by_the_iterate_before(x64, share):
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
     clients = client_data(*regression(clients=4))
     way = Compression(up=TopK(0.5), down=TopK(0.5, 8))
-    rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.05, at_clients=way)
+    method = ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.05, at_clients=way)
     options = {"rounds": 25, "participation": share, "batch_size": None, "eval_every": 0, "memory": CORRECTED}
-    compiled = ss.solve(problem, clients, rule, **options)
-    grid = ss.solve(problem, clients, rule, engine="grid", **options)
+    compiled = ss.solve(problem, clients, method, **options)
+    grid = ss.solve(problem, clients, method, engine="grid", **options)
     same(compiled, grid, 1e-12)
     if share == 1:
         np.testing.assert_array_equal(grid.history.bytes_down[1:], compiled.history.bytes_down[1:])
@@ -298,8 +298,8 @@ def test_a_run_that_chooses_for_itself_corrects_where_reports_are_of_some_rows(t
     """As the compiled engine does; but not where clients may lie. A resumed run remembers as it began to."""
     app = quadratics(MANY, **{"batch_size": 2, **changes})
 
-    def run(rounds, rule=ss.SoftmaxSGM(tolerance=0.1), **more):  # noqa: B008 (frozen)
-        strategy = fl.SwitchingStrategy(rule, **QUICK, **more)
+    def run(rounds, method=ss.SoftmaxSGM(tolerance=0.1), **more):  # noqa: B008 (frozen)
+        strategy = fl.SwitchingStrategy(method, **QUICK, **more)
         strategy.start(fl.InProcessGrid(app, MANY), zeros(), rounds)
         return strategy.result
 

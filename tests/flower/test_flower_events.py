@@ -133,7 +133,7 @@ def test_a_run_folder_has_its_events_and_the_report_counts_them(tmp_path):
     page = (found.folder / "report.html").read_text()
     assert "Events (events.jsonl): 3 refused, 2 met, 1 excluded, 1 finished." in page
     assert "Left out (exclude): site 2." in page
-    assert any(one["illness"] == "clients are excluded" for one in found.about["diagnosis"])
+    assert any(one["code"] == "clients are excluded" for one in found.about["diagnosis"])
     assert "exclude" in (found.folder / "config.toml").read_text()
 
 

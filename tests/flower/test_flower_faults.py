@@ -32,9 +32,9 @@ IN_UPDATE = {
 REASONS = {"NaN": "holds NaN", "absurd size": "4,000,128 bytes", "silent": "no answer within 0.02 s", "gone": "error 5"}
 
 
-def run(grid, rounds=1, rule=RULE, **settings):
+def run(grid, rounds=1, method=RULE, **settings):
     strategy = fl.SwitchingStrategy(
-        rule, **{"report_timeout": 0.02, "update_timeout": 0.02, "wait": 0.0, "patience": 10**6, **settings}
+        method, **{"report_timeout": 0.02, "update_timeout": 0.02, "wait": 0.0, "patience": 10**6, **settings}
     )
     strategy.start(grid, zeros(), rounds)
     return strategy.result
@@ -87,13 +87,13 @@ def test_without_the_heaviest_client_the_others_count_at_any_sharpness(alpha):
     worst = int(np.argmax([np.square(client(i)).sum(axis=1).mean() for i in range(MANY)]))
     grid = FaultyGrid(quadratics(MANY), MANY)
     grid.faults[worst, wire.UPDATE] = "gone"
-    result = run(grid, rounds=5, rule=ss.SoftmaxSGM(alpha=alpha, step_size=0.2, tolerance=0.1))
+    result = run(grid, rounds=5, method=ss.SoftmaxSGM(alpha=alpha, step_size=0.2, tolerance=0.1))
     assert not result.history.void.any()
     f = np.array([0.5 * np.square(client(i)).sum(axis=1).mean() for i in range(MANY)])
     second = int(np.argsort(f)[-2])
     grid = FaultyGrid(quadratics(MANY), MANY)
     grid.faults[worst, wire.UPDATE] = "gone"
-    once = run(grid, rule=ss.SoftmaxSGM(alpha=6400.0, step_size=0.2, tolerance=0.1))
+    once = run(grid, method=ss.SoftmaxSGM(alpha=6400.0, step_size=0.2, tolerance=0.1))
     np.testing.assert_allclose(once.last["w"], 0.2 * client(second).mean(axis=0), atol=1e-6)
 
 
@@ -117,7 +117,7 @@ def test_with_too_few_clients_a_round_is_void(kind):
     assert not result.last["w"].any()
     assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
     assert "50% of those asked were lost" in result.status.message
-    assert result.diagnosis[0].illness == "clients are lost"
+    assert result.diagnosis[0].code == "clients are lost"
     assert "site 0" in result.diagnosis[0].seen
 
 
@@ -370,10 +370,10 @@ def test_statistics_that_do_not_fit_are_rejected_and_a_pool_that_fails_voids_the
     result = run(grid, pooled=lambda sums: np.nan)
     assert result.history.void.all()
     assert int(result.history.per_client.fates[0, 0]) == Fate.VOID
-    rule = ss.AverageSGM(step_size=0.1, tolerance=2.0, criterion="pooled")
-    assert run(grid, rule=rule, pooled=value).status.ok
+    method = ss.AverageSGM(step_size=0.1, tolerance=2.0, criterion="pooled")
+    assert run(grid, method=method, pooled=value).status.ok
     grid.faults[1, wire.JUDGE] = "silent"  # without it nobody knows of all data put together
-    result = run(grid, rule=rule, pooled=value)
+    result = run(grid, method=method, pooled=value)
     assert result.status.code is ss.StatusCode.VIOLATED
     assert "nothing is known of 'site 1'" in result.status.message
 

@@ -213,13 +213,13 @@ def test_without_keys_a_ghost_is_replaced_once_it_stays_silent(caplog):
 def test_a_run_goes_on_without_an_excluded_client(tmp_path, chosen, participation):
     grid = FaultyGrid(quadratics(4), 4)
     settings = {"checkpoints": ss.Checkpoints(tmp_path / "kept", every=0), "participation": participation}
-    rule = ss.SoftmaxSGM(tolerance=0.1) if chosen else ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1)
+    method = ss.SoftmaxSGM(tolerance=0.1) if chosen else ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1)
     stop = [lambda chunk: chunk.round == 5]
-    first = start(grid, 12, rule, callbacks=stop, **settings).result
+    first = start(grid, 12, method, callbacks=stop, **settings).result
     assert len(first.history) == 5
     assert first.names == tuple(f"site {i}" for i in range(4))
     events = tmp_path / "events.jsonl"
-    result = start(grid, 12, rule, exclude=["SITE 1"], events=events, **settings).result
+    result = start(grid, 12, method, exclude=["SITE 1"], events=events, **settings).result
     assert len(result.history) == 12
     assert result.names == ("site 0", "site 2", "site 3")
     assert result.client_constraint.shape == (3, 1)
@@ -230,7 +230,7 @@ def test_a_run_goes_on_without_an_excluded_client(tmp_path, chosen, participatio
     before = first.history.per_client.clients[:5]
     after = result.history.per_client.clients[:5]
     np.testing.assert_array_equal(after, np.array([0, -1, 1, 2, -1])[before])
-    assert result.diagnosis[-1].illness == "clients are excluded"
+    assert result.diagnosis[-1].code == "clients are excluded"
     assert "SITE 1" in result.explain()
     assert ("excluded", "site 1") in kinds(events)
     assert kinds(events, "resumed", "finished") == [("resumed", None), ("finished", None)]

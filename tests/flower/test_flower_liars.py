@@ -68,8 +68,8 @@ def run(lie, robust, **changes):
         i = int(context.node_config["partition-id"])
         return Liar(ring(i), **lie) if i == LIAR and lie else ring(i)
 
-    rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05)
-    strategy = fl.SwitchingStrategy(rule, robust=robust, **changes)
+    method = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05)
+    strategy = fl.SwitchingStrategy(method, robust=robust, **changes)
     strategy.start(fl.InProcessGrid(simulated(made), CLIENTS), zeros(), ROUNDS)
     w = strategy.result.params["w"]
     honest = [0.5 * np.square(w - around(i)).sum() for i in range(CLIENTS) if i != LIAR]
@@ -107,8 +107,8 @@ def test_too_few_reports_for_a_robust_round_make_it_void(quiet):
         i = int(context.node_config["partition-id"])
         return Liar(quadratic(i), update=_gone) if i == 0 else quadratic(i)
 
-    rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05, robust=1)
-    strategy = fl.SwitchingStrategy(rule, patience=3)
+    method = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05, robust=1)
+    strategy = fl.SwitchingStrategy(method, patience=3)
     strategy.start(fl.InProcessGrid(simulated(made), 3), zeros(), 10)
     assert len(strategy.result.history) == 3
     assert set(strategy.result.history.per_client.fates.ravel()) == {Fate.NO_UPDATE, Fate.VOID}
@@ -116,10 +116,10 @@ def test_too_few_reports_for_a_robust_round_make_it_void(quiet):
 
 
 def test_fewer_names_than_a_robust_round_needs_are_refused(quiet):
-    rule = ss.SoftmaxSGM(tolerance=0.05)
-    strategy = fl.SwitchingStrategy(rule, robust=2, names=["site 0", "site 1", "site 2", "site 3"])
+    method = ss.SoftmaxSGM(tolerance=0.05)
+    strategy = fl.SwitchingStrategy(method, robust=2, names=["site 0", "site 1", "site 2", "site 3"])
     grid = fl.InProcessGrid(simulated(lambda context: quadratic(0)), 4)
     with pytest.raises(ValueError, match="robust=2 needs at least 5 clients in every round, but 4 may take part"):
         strategy.start(grid, zeros(), 5)
     with pytest.raises(ValueError, match="robust must be a whole number >= 0, but is -1"):
-        fl.SwitchingStrategy(rule, robust=-1)
+        fl.SwitchingStrategy(method, robust=-1)

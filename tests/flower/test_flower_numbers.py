@@ -15,7 +15,7 @@ from softswitch.certification.intervals import ErrorLevels, gap_interval, mean_i
 from softswitch.flower import messages as wire
 from softswitch.flower.client import intervals_record
 from softswitch.flower.reported_intervals import IntervalLimits, checked_intervals
-from softswitch.results.certificate import Interval, Method, Verdict
+from softswitch.results.certificate import Interval, IntervalMethod, Verdict
 from softswitch.results.history import Fate
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -174,7 +174,7 @@ def test_what_honest_clients_tell_is_believed():
 
 
 def test_absurd_intervals_are_refused():
-    absurd = Interval(-1e300, -1e300, -1e300, 2**50, 1e-9, approximate=False, method=Method.BETTING)
+    absurd = Interval(-1e300, -1e300, -1e300, 2**50, 1e-9, approximate=False, method=IntervalMethod.BETTING)
     for change in ({}, {"rows": 100}):
         with pytest.raises(wire.Unacceptable):
             read(replace(absurd, **change), None)
@@ -208,7 +208,12 @@ ZEROS = mean_interval(np.zeros(20), LEVELS, RANGE)
         (NORMAL, None, {"meets_at": NORMAL.meets_at / 100}, "meets_at"),
         (NORMAL, None, {"deviation": 0.0}, "do not differ"),
         (NORMAL, None, {"estimate": -1e13, "lower": -1e13}, "is the most"),
-        (replace(NORMAL, method=Method.GAP), None, {"upper": 0.3, "meets_at": 1e-5}, "say more than its limits"),
+        (
+            replace(NORMAL, method=IntervalMethod.GAP),
+            None,
+            {"upper": 0.3, "meets_at": 1e-5},
+            "say more than its limits",
+        ),
         (
             Interval(math.nan, -math.inf, math.inf, 0, math.inf, approximate=True),
             RATE,

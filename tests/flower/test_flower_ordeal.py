@@ -71,10 +71,10 @@ def test_nothing_is_lost_and_every_fate_is_explained(tmp_path, rounds):
 
     stir()
     kept, events = ss.Checkpoints(tmp_path / "kept", every=0 if rounds < 1000 else 60.0), tmp_path / "events.jsonl"
-    rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.05, tolerance=0.05, robust=1)
+    method = ss.SoftmaxSGM(alpha=20.0, step_size=0.05, tolerance=0.05, robust=1)
     for until in (rounds // 3, 2 * rounds // 3, rounds):  # the server ends, and another goes on
         strategy = fl.SwitchingStrategy(
-            rule,
+            method,
             callbacks=[stir],
             checkpoints=kept,
             events=events,

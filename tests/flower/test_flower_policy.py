@@ -279,7 +279,7 @@ def test_the_server_is_told_what_a_client_leaves_out(caplog, tmp_path):
     assert "client 'site 1' leaves out 1 class of too few rows (its own policy)" in caplog.text
     met = [event["why"] for event in fl.read_events(tmp_path / "events") if event["what"] == "met"]
     assert met[1] == "it says 30 rows and 30 held out; it leaves out 1 class of too few rows (its own policy)"
-    assert [f.illness for f in strategy.result.diagnosis if "site 1" in f.seen] == ["classes are left out"]
+    assert [f.code for f in strategy.result.diagnosis if "site 1" in f.seen] == ["classes are left out"]
     assert strategy.result.client_constraint[1, 0] == -np.inf
 
 

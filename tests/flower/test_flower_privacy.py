@@ -207,8 +207,8 @@ def test_every_number_on_the_wire_was_counted(tmp_path, monkeypatch):
         return fl.PrivateClient(numpy_client(i), privacy, spent_in=tmp_path / f"{i}.json", rounds=6, judgings=1)
 
     grid = Wiretap(fl.client_app(factory), 3)
-    rule = ss.SoftmaxSGM(tolerance=0.7, step_size=0.3, alpha=5.0)
-    strategy = fl.SwitchingStrategy(rule, eval_every=0)
+    method = ss.SoftmaxSGM(tolerance=0.7, step_size=0.3, alpha=5.0)
+    strategy = fl.SwitchingStrategy(method, eval_every=0)
     strategy.start(grid, wire.to_record(START), 6)
     kinds = Counter(kind for kind, _, _ in grid.heard)
     assert (kinds[wire.REPORT], kinds[wire.UPDATE], kinds[wire.JUDGE]) == (18, 18, 3)
@@ -306,9 +306,9 @@ def test_a_resumed_run_goes_on_by_the_clients_own_counts(tmp_path):
         return fl.PrivateClient(numpy_client(i), privacy, spent_in=tmp_path / f"{i}.json", rounds=7, judgings=1)
 
     def run(*callbacks):
-        rule = ss.SoftmaxSGM(tolerance=0.7, step_size=0.3, alpha=5.0)
+        method = ss.SoftmaxSGM(tolerance=0.7, step_size=0.3, alpha=5.0)
         kept = ss.Checkpoints(tmp_path / "kept", every=0)
-        strategy = fl.SwitchingStrategy(rule, eval_every=0, checkpoints=kept, callbacks=callbacks)
+        strategy = fl.SwitchingStrategy(method, eval_every=0, checkpoints=kept, callbacks=callbacks)
         strategy.start(fl.InProcessGrid(fl.client_app(factory), 2), wire.to_record(START), 6)
         return strategy.result
 

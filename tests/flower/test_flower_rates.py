@@ -6,7 +6,7 @@ from scipy import stats
 
 import softswitch.flower as fl
 from softswitch.certification.intervals import ErrorLevels
-from softswitch.results.certificate import Method
+from softswitch.results.certificate import IntervalMethod
 
 torch = pytest.importorskip("torch")
 
@@ -45,7 +45,7 @@ def numpy_client(rate, **options):
         return 0.0, {"weight": np.zeros((1, 2))}
 
     start = {"weight": np.zeros((1, 2), np.float32)}
-    options |= {"name": "a", "held_out": rows_of(), "constraint_stand_in": stand_in}
+    options |= {"name": "a", "held_out": rows_of(), "constraint_surrogate": stand_in}
     return fl.NumpyClient(objective, constraint, rows_of(), start, **options)
 
 
@@ -60,7 +60,7 @@ def torch_client(rate, **options):
     def size(module, batch):
         return (module.weight**2).sum()
 
-    options |= {"name": "a", "held_out": data, "constraint_stand_in": size}
+    options |= {"name": "a", "held_out": data, "constraint_surrogate": size}
     return fl.TorchClient(module, size, constraint, data, **options)
 
 
@@ -68,7 +68,7 @@ def torch_client(rate, **options):
 def test_a_rate_without_errors_is_certified(make):
     client = make(missed_share, constraint_range={0, 1})
     found = client.certify(PARAMS, ERROR / 3, [None, None], levels=LEVELS)[1]
-    assert found.method is Method.BINOMIAL
+    assert found.method is IntervalMethod.BINOMIAL
     assert not found.approximate
     assert found.rows == ROWS * 2 / 3
     assert found.estimate == 0

@@ -65,9 +65,9 @@ def test_a_quick_client_of_no_use_does_not_void_rounds(clock, fault):
 
     grid = OneIsQuick(quadratics(MANY), MANY)
     grid.faults[1, wire.REPORT] = fault
-    rule = ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1, robust=1)
+    method = ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1, robust=1)
     limits = {"report_timeout": 600.0, "update_timeout": 600.0, "wait": 60.0}
-    result = start(grid, rounds=3, rule=rule, quorum=3, **limits).result
+    result = start(grid, rounds=3, method=method, quorum=3, **limits).result
     assert not result.history.void.any()
 
 

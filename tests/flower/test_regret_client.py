@@ -19,27 +19,27 @@ def least_of(client):
     return 0.5 * np.square(x - x.mean(axis=0)).sum(axis=1).mean()
 
 
-def test_what_it_tells_is_less_by_its_own_best():
+def test_what_it_tells_is_less_by_its_client_optimum():
     plain, told = quadratic(0), {"w": np.ones(3, np.float32)}
     given, found = fl.RegretClient(plain, 0.25), fl.RegretClient(plain)
     task = fl.Task(0, 0, 1, 0.1, True)
-    assert given.own_best == 0.25
-    assert found.own_best == pytest.approx(least_of(plain), abs=1e-6)
+    assert given.client_optimum == 0.25
+    assert found.client_optimum == pytest.approx(least_of(plain), abs=1e-6)
     for client in (given, found):
         for before, after in (
             (plain.judge(told), client.judge(told)),
             (plain.report(told, task), client.report(told, task)),
         ):
-            assert after.objective == pytest.approx(before.objective - client.own_best)
+            assert after.objective == pytest.approx(before.objective - client.client_optimum)
             assert after.constraint == before.constraint
     assert found.name == plain.name
     assert isinstance(found, fl.LocalOracle)
 
 
 def test_a_run_of_them_is_that_of_solve_with_regret():
-    many, rule = 3, ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.1)
+    many, method = 3, ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.1)
     app = simulated(lambda context: fl.RegretClient(quadratic(int(context.node_config["partition-id"]))))
-    strategy = fl.SwitchingStrategy(rule)
+    strategy = fl.SwitchingStrategy(method)
     strategy.start(fl.InProcessGrid(app, many), zeros(), 12)
     plain = [quadratic(i) for i in range(many)]
     clients = ss.ClientData.from_list([{"x": one._data["x"]} for one in plain])
@@ -48,7 +48,7 @@ def test_a_run_of_them_is_that_of_solve_with_regret():
         lambda w, b: w.sum() - 0.2,
         jnp.zeros(3),
     )
-    here = ss.solve(problem, clients, rule, rounds=12, batch_size=None, regret=[least_of(one) for one in plain])
+    here = ss.solve(problem, clients, method, rounds=12, batch_size=None, regret=[least_of(one) for one in plain])
     np.testing.assert_allclose(strategy.result.params["w"], here.params, rtol=1e-4)
     np.testing.assert_allclose(strategy.result.client_objective, here.client_objective, atol=1e-5)
 
@@ -72,14 +72,14 @@ def test_clients_of_jax_and_torch_find_theirs(x64):
         ),
     ]
     for client in clients:
-        assert fl.RegretClient(client).own_best == pytest.approx(least, rel=1e-8)
+        assert fl.RegretClient(client).client_optimum == pytest.approx(least, rel=1e-8)
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="own_best must be given for client 'site 0'"):
+    with pytest.raises(ValueError, match="client_optimum must be given for client 'site 0'"):
         fl.RegretClient(quadratic(0, batch_size=4))
-    assert fl.RegretClient(quadratic(0, batch_size=4), 1.0).own_best == 1.0
-    with pytest.raises(ValueError, match="own_best must be a finite number"):
+    assert fl.RegretClient(quadratic(0, batch_size=4), 1.0).client_optimum == 1.0
+    with pytest.raises(ValueError, match="client_optimum must be a finite number"):
         fl.RegretClient(quadratic(0), np.nan)
     with pytest.raises(TypeError, match="LocalOracle"):
         fl.RegretClient("a client")
@@ -96,4 +96,4 @@ def test_where_its_best_is_not_to_be_had_it_is_refused(tmp_path):
     client = fl.JaxClient(within, {"x": np.ones((4, 2), np.float32)}, name="a", batch_size=None)
     with pytest.raises(ValueError, match="its problem has a domain"):
         fl.RegretClient(client)
-    assert fl.RegretClient(client, 0.5).own_best == 0.5
+    assert fl.RegretClient(client, 0.5).client_optimum == 0.5

@@ -77,11 +77,11 @@ def app_of(policy=None, signed=None):
     return lambda message, context: apps[context.node_config["partition-id"]](message, context)
 
 
-def run(grid, rounds=1, rule=RULE, secure=None, **settings):
+def run(grid, rounds=1, method=RULE, secure=None, **settings):
     """A strategy after its run."""
     options = {"report_timeout": 0.5, "update_timeout": 0.5, "wait": 0.0, "patience": 10**6, "clip_norm": LIMIT}
     secure = secure or fl.SecureAggregation(least_clients=3)
-    strategy = fl.SwitchingStrategy(rule, **{**options, "secure": secure, **settings})
+    strategy = fl.SwitchingStrategy(method, **{**options, "secure": secure, **settings})
     strategy.start(grid, zeros(), rounds)
     return strategy
 
@@ -257,7 +257,9 @@ def test_rounds_that_would_show_too_much_or_cannot_be_unmasked_are_void(faults, 
     grid.faults = faults
     alike = ss.SoftmaxSGM(alpha=0.0, step_size=0.2, tolerance=0.1)
     options = {"least_clients": 3, **secure}
-    strategy = run(grid, rule=alike, secure=fl.SecureAggregation(**options), min_clients=1, events=tmp_path / "events")
+    strategy = run(
+        grid, method=alike, secure=fl.SecureAggregation(**options), min_clients=1, events=tmp_path / "events"
+    )
     assert not (fates(strategy)[0] == Fate.COUNTED).any()
     np.testing.assert_array_equal(strategy.result.last["w"], 0)
     assert f"directions are not summed: {why}" in caplog.text
@@ -307,7 +309,7 @@ def test_a_client_asks_for_company_of_its_own(least, caplog):
     """Its policy has the last word, also where the server does not mask at all."""
     alike = ss.SoftmaxSGM(alpha=0.0, step_size=0.2, tolerance=0.1)
     policy = fl.ClientPolicy(least_rows=1, least_class_rows=1, least_together=least)
-    strategy = run(Overhearing(app_of(policy), SITES), rule=alike)
+    strategy = run(Overhearing(app_of(policy), SITES), method=alike)
     counted = (fates(strategy)[0] == Fate.COUNTED).all()
     assert counted == (least <= SITES)
     if least > SITES:
@@ -602,7 +604,7 @@ def test_a_client_that_signs_asks_for_as_many_shares(tmp_path, caplog):
     policy = fl.ClientPolicy(least_rows=1, least_class_rows=1, least_together=5)
     grid = Overhearing(app_of(policy, signed), SITES)
     alike = ss.SoftmaxSGM(alpha=0.0, step_size=0.2, tolerance=0.1)
-    assert (fates(run(grid, rule=alike))[0] == Fate.REFUSED).all()
+    assert (fates(run(grid, method=alike))[0] == Fate.REFUSED).all()
     assert "5 of 6 clients take the masks off, and it takes part where 6 must" in caplog.text
 
 
@@ -632,12 +634,12 @@ def test_what_does_not_go_together_is_refused():
     ):
         with pytest.raises(ValueError, match=why):
             fl.SwitchingStrategy(RULE, secure=secure, **settings)
-    for rule, why in (
+    for method, why in (
         (ss.SoftmaxSGM(step_size=0.1, tolerance=0.1, robust=1), "robust=1 compares"),
         (ss.SoftmaxSGM(step_size=0.1, tolerance=0.1, at_clients=Compression(up=TopK(0.5))), "Compression does not go"),
     ):
         with pytest.raises(ValueError, match=why):
-            run(FaultyGrid(app_of(), SITES), rule=rule)
+            run(FaultyGrid(app_of(), SITES), method=method)
     with pytest.raises(TypeError, match="secure must be a SecureAggregation"):
         fl.StrategySettings(clip_norm=1.0, secure=True)
     for wrong in ({"least_clients": 1}, {"least_weight": 0.0}, {"threshold": 0.4}, {"threshold": 1.0}):

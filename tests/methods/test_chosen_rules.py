@@ -48,10 +48,10 @@ def expected_rounds():
     return told, sizes
 
 
-def decided(rule, array, jit):
+def decided(method, array, jit):
     """Three rounds of decisions, and what is remembered after them."""
-    step = jax.jit(rule.decide) if jit else rule.decide
-    state, told = rule.init(1), []
+    step = jax.jit(method.decide) if jit else method.decide
+    state, told = method.init(1), []
     if array is np.asarray:
         state = jax.tree.map(np.asarray, state)
     for f, g in ROUNDS:
@@ -120,9 +120,9 @@ def test_a_falling_step_by_hand():
     told = [0.4, 0.2 * (1 + half), 0.2, 0.2 * (1 - half), 0.0]
     np.testing.assert_allclose([step(k) for k in range(10, 15)], told, atol=1e-7)
     np.testing.assert_allclose([step(0), step(99)], [0.4, 0.0], atol=1e-7, err_msg="before it begins, and after")
-    rule = ss.SoftmaxSGM(tolerance=0.1, alpha=1.0, step_size=step)
-    assert rule.step_size_at(12) == pytest.approx(0.2)
-    assert rule.local_step_size_at(12, 4) == pytest.approx(0.05), "γ = η/E in every round"
+    method = ss.SoftmaxSGM(tolerance=0.1, alpha=1.0, step_size=step)
+    assert method.step_size_at(12) == pytest.approx(0.2)
+    assert method.local_step_size_at(12, 4) == pytest.approx(0.05), "γ = η/E in every round"
 
 
 def adam_by_hand(gradients, step, momentum):
@@ -208,13 +208,13 @@ def test_they_come_back_from_their_description():
     assert rule_described(describe_rule(CHOSEN)) == CHOSEN
     bare = ss.SoftmaxSGM(tolerance=0.1)
     assert rule_described(describe_rule(bare)) == bare
-    for rule in (
+    for method in (
         ss.HardSGM(tolerance=0.2, step_size=FallingStep(first=1.0, rounds=2)),
         ss.AverageSGM(tolerance=0.2, optimizer=NormalizedAdam(momentum=0.99)),
         ss.PrimalDual(tolerance=0.2, multiplier=1.0, dual_step_size=0.1),
         ss.Penalty(tolerance=0.2, penalty=3.0, optimizer=optax.adam),
     ):
-        assert rule_described(describe_rule(rule)) == rule
+        assert rule_described(describe_rule(method)) == method
 
 
 def test_a_rule_without_a_step_size_says_so_where_one_is_needed():

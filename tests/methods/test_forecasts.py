@@ -69,9 +69,9 @@ def test_the_share_that_foresees_best_is_believed():
     assert best(0.05, 1.0)[0] == len(SHARES) - 1
 
 
-def run(memory, rule=RULE, **more):
+def run(memory, method=RULE, **more):
     return ss.solve(
-        PROBLEM, CLIENTS, rule, **{"rounds": 60, "batch_size": None, "memory": memory, "progress": False, **more}
+        PROBLEM, CLIENTS, method, **{"rounds": 60, "batch_size": None, "memory": memory, "progress": False, **more}
     )
 
 

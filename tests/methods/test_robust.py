@@ -56,11 +56,11 @@ RULES = (
 )
 
 
-@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("method", RULES, ids=str)
 @settings(max_examples=30)
 @given(st.lists(st.tuples(lies, lies), min_size=7, max_size=7), st.integers(1, 3))
-def test_nobody_weighs_more_than_liars_may(rule, reports, liars):
-    careful = type(rule)(**{**vars(rule), "robust": liars})
+def test_nobody_weighs_more_than_liars_may(method, reports, liars):
+    careful = type(method)(**{**vars(method), "robust": liars})
     f, g = zip(*reports, strict=True)
     decision, _ = decide(careful, careful.init(1), told(f, g))
     weights = np.asarray(decision.weights, float)
@@ -70,8 +70,8 @@ def test_nobody_weighs_more_than_liars_may(rule, reports, liars):
 
 
 def test_the_next_worst_share_what_the_worst_may_not_weigh():
-    rule = ss.HardSGM(step_size=0.1, tolerance=0.1, robust=1)
-    decision, _ = decide(rule, (), told([0, 0, 0, 0, 0], [7, 5, 3, 2, 1]))
+    method = ss.HardSGM(step_size=0.1, tolerance=0.1, robust=1)
+    decision, _ = decide(method, (), told([0, 0, 0, 0, 0], [7, 5, 3, 2, 1]))
     np.testing.assert_allclose(decision.weights, [1 / 3, 1 / 3, 1 / 3, 0, 0], rtol=1e-6)  # 7 is moved to 5
     assert not decision.feasible
     np.testing.assert_allclose(decision.criterion, 5)
@@ -79,15 +79,15 @@ def test_the_next_worst_share_what_the_worst_may_not_weigh():
 
 def test_a_sharp_softmax_leaves_no_weight_unused():
     """Weights that are 0 in float32 are found again among those who are left."""
-    rule = ss.SoftmaxSGM(alpha=1e6, step_size=0.1, tolerance=0.1, robust=1)
-    decision, _ = decide(rule, (), told([9, 8, 7, 6, 5, 4], [0] * 6))
+    method = ss.SoftmaxSGM(alpha=1e6, step_size=0.1, tolerance=0.1, robust=1)
+    decision, _ = decide(method, (), told([9, 8, 7, 6, 5, 4], [0] * 6))
     np.testing.assert_allclose(decision.weights, [1 / 3, 1 / 3, 1 / 3, 0, 0, 0], rtol=1e-5)
 
 
 def test_with_several_constraints_a_client_keeps_its_own_mix():
-    rule = ss.SoftmaxSGM(alpha=100.0, step_size=0.1, tolerance=0.0, robust=1)
+    method = ss.SoftmaxSGM(alpha=100.0, step_size=0.1, tolerance=0.0, robust=1)
     g = [[5, 0], [0, 5], [4, 4], [1, 0], [0, 1]]
-    decision, _ = decide(rule, (), told([0] * 5, g))
+    decision, _ = decide(method, (), told([0] * 5, g))
     np.testing.assert_allclose(decision.weights, [1 / 3, 1 / 3, 1 / 3, 0, 0], atol=1e-5)
     np.testing.assert_allclose(decision.local_loss.constraint[:3], [[1, 0], [0, 1], [0.5, 0.5]], atol=1e-5)
 
@@ -161,21 +161,21 @@ def test_robust_is_a_whole_number_and_not_for_sums():
 
 
 def test_too_few_or_too_large_are_refused_before_any_work():
-    rule = ss.SoftmaxSGM(tolerance=0.1, robust=2)
-    robust.check_robust(rule, 5, jnp.zeros(3))
+    method = ss.SoftmaxSGM(tolerance=0.1, robust=2)
+    robust.check_robust(method, 5, jnp.zeros(3))
     with pytest.raises(
         ValueError, match="robust=2 needs at least 2·2 \\+ 1 = 5 clients in every round, but 4 take part"
     ):
-        robust.check_robust(rule, 4, jnp.zeros(3))
+        robust.check_robust(method, 4, jnp.zeros(3))
     huge = np.broadcast_to(np.float32(0), (2**30,))
     with pytest.raises(ValueError, match="robust=2 keeps the directions of all 8 participants at once"):
-        robust.check_robust(rule, 8, huge)
+        robust.check_robust(method, 8, huge)
 
 
 @pytest.mark.parametrize("number", [int, np.int64, np.int32])
 def test_a_number_of_liars_is_checked_whatever_its_type(number):
-    rule = ss.SoftmaxSGM(alpha=1.0, step_size=1.0, tolerance=0.1, robust=number(2))
-    assert (rule.robust, type(rule.robust)) == (2, int)
+    method = ss.SoftmaxSGM(alpha=1.0, step_size=1.0, tolerance=0.1, robust=number(2))
+    assert (method.robust, type(method.robust)) == (2, int)
     assert ss.SoftmaxSGM(alpha=1.0, step_size=1.0, tolerance=0.1, robust=number(0)).robust is None
     with pytest.raises(ValueError, match="robust must be a whole number >= 0"):
         ss.SoftmaxSGM(alpha=1.0, step_size=1.0, tolerance=0.1, robust=number(-1))

@@ -17,13 +17,13 @@ def reports(f, g, mask=None):
     return Reports(f, g, None, jnp.ones(len(f), bool) if mask is None else jnp.asarray(mask))
 
 
-def advance(state, k, heard, direction, averaging_from=0, rule=RULE):
-    decision, memory = rule.decide(state.rule, heard)
-    return rounds.advance(state, rule, None, jnp.int32(k), averaging_from, heard, decision, memory, direction)
+def advance(state, k, heard, direction, averaging_from=0, method=RULE):
+    decision, memory = method.decide(state.method, heard)
+    return rounds.advance(state, method, None, jnp.int32(k), averaging_from, heard, decision, memory, direction)
 
 
-def begin(w=0.0, rule=RULE):
-    return rounds.start(jnp.float32(w), rule, 1)
+def begin(w=0.0, method=RULE):
+    return rounds.start(jnp.float32(w), method, 1)
 
 
 def test_only_feasible_iterates_before_their_step_are_averaged():
@@ -57,10 +57,10 @@ def test_averaging_may_begin_late():
 
 
 def test_a_void_round_changes_nothing():
-    rule = ss.PrimalDual(multiplier=1.0, dual_step_size=0.5, step_size=0.5, tolerance=1.0)
-    state = advance(begin(rule=rule), 0, reports([1.0], [0.0]), jnp.float32(1.0), rule=rule)
+    method = ss.PrimalDual(multiplier=1.0, dual_step_size=0.5, step_size=0.5, tolerance=1.0)
+    state = advance(begin(method=method), 0, reports([1.0], [0.0]), jnp.float32(1.0), method=method)
     nobody = reports([jnp.nan], [jnp.nan], [False])
-    after = advance(state, 1, nobody, jnp.float32(0.0), rule=rule)
+    after = advance(state, 1, nobody, jnp.float32(0.0), method=method)
     for one, other in zip(jax.tree.leaves(after), jax.tree.leaves(state), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -69,31 +69,33 @@ def test_a_void_round_changes_nothing():
 @pytest.mark.parametrize("feasible", [True, False])
 def test_survivors_are_weighed_again_by_their_reports(alpha, feasible):
     """Also where the worst client weighed all there was: the others' weights have underflowed to 0."""
-    rule = ss.SoftmaxSGM(alpha=alpha, step_size=0.5, tolerance=1.0 if feasible else 0.0)
+    method = ss.SoftmaxSGM(alpha=alpha, step_size=0.5, tolerance=1.0 if feasible else 0.0)
     told = reports([1.0, 3.0, 2.0], [0.1, 0.5, 0.3])
-    decision, state = rule.decide((), told)
+    decision, state = method.decide((), told)
     assert bool(decision.feasible) == feasible
     survived = jnp.array([True, False, True])
-    weights = rounds.surviving_weights(rule, state, told, decision, survived)
+    weights = rounds.surviving_weights(method, state, told, decision, survived)
     gap = (1.0 if feasible else 0.2) * alpha  # of f, or of g, between the two that are left
     np.testing.assert_allclose(
         weights, [1 / (1 + np.exp(min(gap, 700))), 0, 1 / (1 + np.exp(-gap))], rtol=1e-5, atol=1e-30
     )
-    np.testing.assert_array_equal(rounds.surviving_weights(rule, state, told, decision, jnp.zeros(3, bool)), [0, 0, 0])
+    np.testing.assert_array_equal(
+        rounds.surviving_weights(method, state, told, decision, jnp.zeros(3, bool)), [0, 0, 0]
+    )
 
 
 def test_survivors_keep_the_rounds_bit():
     """The one that violates is lost: the round stays one of the constraint."""
-    rule = ss.HardSGM(step_size=0.5, tolerance=0.2)
+    method = ss.HardSGM(step_size=0.5, tolerance=0.2)
     told = reports([1.0, 1.0, 5.0], [0.1, 0.5, 0.0])  # by f it would be the third
-    decision, state = rule.decide((), told)
+    decision, state = method.decide((), told)
     assert not bool(decision.feasible)
-    weights = rounds.surviving_weights(rule, state, told, decision, jnp.array([True, False, True]))
+    weights = rounds.surviving_weights(method, state, told, decision, jnp.array([True, False, True]))
     np.testing.assert_array_equal(weights, [1, 0, 0], err_msg="the worst by g that is left")
 
 
 @pytest.mark.parametrize(
-    ("rule", "wanted"),
+    ("method", "wanted"),
     [
         (ss.SoftmaxSGM(alpha=0.0, step_size=1.0, tolerance=1.0), 2.0),  # the mean of f
         (ss.SoftmaxSGM(alpha=0.0, step_size=1.0, tolerance=0.1, threshold=0.1), 0.5 - 0.1),  # of g, above λ
@@ -101,10 +103,10 @@ def test_survivors_keep_the_rounds_bit():
         (ss.PrimalDual(multiplier=3.0, dual_step_size=1.0, step_size=1.0, tolerance=0.4), 2.0 + 3.0 * 0.5),
     ],
 )
-def test_an_optimiser_that_wants_a_value_is_given_that_of_what_is_descended_on(rule, wanted):
+def test_an_optimiser_that_wants_a_value_is_given_that_of_what_is_descended_on(method, wanted):
     told = reports([1.0, 3.0], [0.6, 0.4])
-    decision, _ = rule.decide(rule.init(1), told)
-    np.testing.assert_allclose(rounds.descended_on(rule, told, decision), wanted, rtol=1e-6)
+    decision, _ = method.decide(method.init(1), told)
+    np.testing.assert_allclose(rounds.descended_on(method, told, decision), wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])

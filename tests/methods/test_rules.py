@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import softswitch as ss
-from softswitch.methods import Reports, Rule
+from softswitch.methods import Method, Reports
 from softswitch.methods.base import switch
 
 COMMON = {"step_size": 0.1, "tolerance": 0.11}  # λ = 0.1
@@ -25,19 +25,19 @@ def reports(f, g, mask=None, pooled=None):
     return Reports(f, g, pooled, np.ones(len(f), bool) if mask is None else np.asarray(mask))
 
 
-def decide(rule, *args, state=(), **kwargs):
-    return rule.decide(state, reports(*args, **kwargs))[0]
+def decide(method, *args, state=(), **kwargs):
+    return method.decide(state, reports(*args, **kwargs))[0]
 
 
 def test_softmax_switches_and_weighs_by_hand():
-    rule = ss.SoftmaxSGM(alpha=1.0, **COMMON)
-    feasible = decide(rule, [0.0, np.log(3)], [-1.0, -1.0])
+    method = ss.SoftmaxSGM(alpha=1.0, **COMMON)
+    feasible = decide(method, [0.0, np.log(3)], [-1.0, -1.0])
     assert bool(feasible.feasible)
     np.testing.assert_allclose(feasible.weights, [0.25, 0.75])
     assert feasible.local_loss.objective == 1
     np.testing.assert_array_equal(feasible.local_loss.constraint, [[0], [0]])
 
-    infeasible = decide(rule, [5.0, 0.0], [0.0, np.log(3)])
+    infeasible = decide(method, [5.0, 0.0], [0.0, np.log(3)])
     assert not bool(infeasible.feasible)
     assert infeasible.criterion == pytest.approx(0.75 * np.log(3))
     np.testing.assert_allclose(infeasible.weights, [0.25, 0.75])
@@ -72,8 +72,8 @@ def test_threshold():
     [("softmax", 0.75 * np.log(3)), ("max", np.log(3)), ("mean", np.log(3) / 2), ("pooled", 0.07)],
 )
 def test_criteria(criterion, expected):
-    rule = ss.SoftmaxSGM(alpha=1.0, criterion=criterion, **COMMON)
-    decision = decide(rule, [0, 0], [0.0, np.log(3)], pooled=np.array([0.02, 0.07]))
+    method = ss.SoftmaxSGM(alpha=1.0, criterion=criterion, **COMMON)
+    decision = decide(method, [0, 0], [0.0, np.log(3)], pooled=np.array([0.02, 0.07]))
     assert decision.criterion == pytest.approx(expected)
     assert bool(decision.feasible) == (expected <= 0.1)
     if not decision.feasible:
@@ -81,9 +81,9 @@ def test_criteria(criterion, expected):
 
 
 def test_another_alpha_for_the_constraint():
-    rule = ss.SoftmaxSGM(alpha=1.0, constraint_alpha=2.0, **COMMON)
-    np.testing.assert_allclose(decide(rule, [0, 0], [0, np.log(3)]).weights, [0.1, 0.9])
-    np.testing.assert_allclose(decide(rule, [0, np.log(3)], [-1, -1]).weights, [0.25, 0.75])
+    method = ss.SoftmaxSGM(alpha=1.0, constraint_alpha=2.0, **COMMON)
+    np.testing.assert_allclose(decide(method, [0, 0], [0, np.log(3)]).weights, [0.1, 0.9])
+    np.testing.assert_allclose(decide(method, [0, np.log(3)], [-1, -1]).weights, [0.25, 0.75])
 
 
 REPORTED = hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 3)), elements=st.floats(-3, 3))
@@ -126,14 +126,14 @@ def test_penalty_by_hand():
 
 def test_primal_dual_by_hand():
     """μ_0 = (2, 2), means (0.5, −9), η_d = 0.1, ε = 0.11: μ_1 = (2.039, 1.089), and later the second is 0."""
-    rule = ss.PrimalDual(multiplier=2.0, dual_step_size=0.1, **COMMON)
-    state = rule.init(2)
+    method = ss.PrimalDual(multiplier=2.0, dual_step_size=0.1, **COMMON)
+    state = method.init(2)
     heard = reports([0, 0], [[0.0, -8.0], [1.0, -10.0]])
-    decision, state = rule.decide(state, heard)
+    decision, state = method.decide(state, heard)
     np.testing.assert_array_equal(decision.local_loss.constraint, [[2, 2], [2, 2]])
     np.testing.assert_allclose(state, [2.039, 1.089], rtol=1e-6)
     for _ in range(3):
-        _, state = rule.decide(state, heard)
+        _, state = method.decide(state, heard)
     assert state[1] == 0
 
 
@@ -148,9 +148,9 @@ RULES = {
 
 @pytest.mark.parametrize("name", RULES)
 def test_absent_clients_count_nothing(name):
-    rule = RULES[name]
-    present = rule.decide(rule.init(1), reports([1.0, 2.0], [0.5, 0.2]))
-    masked = rule.decide(rule.init(1), reports([1.0, np.nan, 2.0], [0.5, np.nan, 0.2], mask=[True, False, True]))
+    method = RULES[name]
+    present = method.decide(method.init(1), reports([1.0, 2.0], [0.5, 0.2]))
+    masked = method.decide(method.init(1), reports([1.0, np.nan, 2.0], [0.5, np.nan, 0.2], mask=[True, False, True]))
     np.testing.assert_allclose(masked[0].weights, np.insert(present[0].weights, 1, 0))
     assert masked[0].criterion == pytest.approx(present[0].criterion)
     np.testing.assert_allclose(masked[1], present[1])
@@ -158,11 +158,11 @@ def test_absent_clients_count_nothing(name):
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_void_round_is_not_feasible(name):
-    rule = RULES[name]
-    decision, state = rule.decide(rule.init(1), reports([np.nan] * 2, [np.nan] * 2, mask=[False, False]))
+    method = RULES[name]
+    decision, state = method.decide(method.init(1), reports([np.nan] * 2, [np.nan] * 2, mask=[False, False]))
     assert not bool(decision.feasible)
     np.testing.assert_array_equal(decision.weights, [0, 0])
-    np.testing.assert_array_equal(state, rule.init(1))
+    np.testing.assert_array_equal(state, method.init(1))
 
 
 def test_numbers_are_leaves_and_words_are_not():
@@ -183,9 +183,9 @@ def test_text_is_short():
 
 def test_decisions_on_jax_arrays_match_numpy(x64):
     f, g = np.array([0.3, 0.1, 0.7]), np.array([[0.2, 0.0], [0.4, 0.1], [0.1, 0.3]])
-    for rule in RULES.values():
-        on_numpy = rule.decide(np.asarray(rule.init(2)), reports(f, g))[0]
-        on_jax = rule.decide(rule.init(2), Reports(jnp.asarray(f), jnp.asarray(g), None, jnp.ones(3, bool)))[0]
+    for method in RULES.values():
+        on_numpy = method.decide(np.asarray(method.init(2)), reports(f, g))[0]
+        on_jax = method.decide(method.init(2), Reports(jnp.asarray(f), jnp.asarray(g), None, jnp.ones(3, bool)))[0]
         for one, other in zip(jax.tree.leaves(on_numpy), jax.tree.leaves(on_jax), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-12)
 
@@ -209,23 +209,23 @@ def test_a_client_without_a_function_has_no_weight_in_it():
 
 
 def test_multipliers_rise_with_those_who_have_the_constraint():
-    rule = ss.PrimalDual(multiplier=1.0, dual_step_size=0.5, **COMMON)
+    method = ss.PrimalDual(multiplier=1.0, dual_step_size=0.5, **COMMON)
     asked = reports([0, 0, 0], [[0.31, NOTHING], [0.51, NOTHING], [NOTHING, NOTHING]])
-    _, after = rule.decide(jnp.array([1.0, 2.0]), asked)
+    _, after = method.decide(jnp.array([1.0, 2.0]), asked)
     np.testing.assert_allclose(after, [1 + 0.5 * (0.41 - 0.11), 2.0], rtol=1e-6, err_msg="nobody has the second")
 
 
-@pytest.mark.parametrize("rule", [ss.SoftmaxSGM(alpha=1.0, **COMMON), ss.AverageSGM(**COMMON), ss.HardSGM(**COMMON)])
-def test_a_round_without_evidence_is_void_and_not_feasible(rule):
-    assert not bool(decide(rule, [0.0, 0.0], [NOTHING, NOTHING]).feasible)
-    assert not bool(decide(rule, [NOTHING, NOTHING], [-1.0, -1.0]).feasible)
+@pytest.mark.parametrize("method", [ss.SoftmaxSGM(alpha=1.0, **COMMON), ss.AverageSGM(**COMMON), ss.HardSGM(**COMMON)])
+def test_a_round_without_evidence_is_void_and_not_feasible(method):
+    assert not bool(decide(method, [0.0, 0.0], [NOTHING, NOTHING]).feasible)
+    assert not bool(decide(method, [NOTHING, NOTHING], [-1.0, -1.0]).feasible)
 
 
 def test_a_rule_of_ones_own_is_a_plain_dataclass():
     """Registered by itself: its numbers are traced, its words, truth values and functions compiled in."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Mine(Rule):
+    class Mine(Method):
         sharpness: float
         careful: bool = False
         kind: str = "gentle"
@@ -260,9 +260,9 @@ APART = hnp.arrays(float, st.integers(2, 6), elements=st.floats(-10, 10)).filter
 def test_per_spread_neither_unit_nor_offset_matters(f, alpha, unit, offset, data):
     """f in other units, and g in others again: the same weights, and the criterion in g's units."""
     g = data.draw(hnp.arrays(float, (len(f), 2), elements=st.floats(-10, 10)).filter(lambda x: np.ptp(x) > 1e-3))
-    rule = ss.SoftmaxSGM(alpha=alpha, alpha_scale="spread", step_size=0.1, tolerance=0.1)
+    method = ss.SoftmaxSGM(alpha=alpha, alpha_scale="spread", step_size=0.1, tolerance=0.1)
     for level in (1e9, -1e9):  # both branches
-        switched = dataclasses.replace(rule, threshold=level)
+        switched = dataclasses.replace(method, threshold=level)
         plain = decide(switched, f, g)
         other = decide(switched, f / unit - offset, unit * g + offset)
         np.testing.assert_allclose(other.weights, plain.weights, rtol=1e-6, atol=1e-9)
@@ -271,18 +271,18 @@ def test_per_spread_neither_unit_nor_offset_matters(f, alpha, unit, offset, data
 
 @given(APART, st.floats(0, 20))
 def test_per_spread_the_worst_weighs_e_to_the_alpha_times_the_best(f, alpha):
-    rule = ss.SoftmaxSGM(alpha=alpha, alpha_scale="spread", step_size=0.1, tolerance=0.1, threshold=1e9)
-    weights = decide(rule, f, np.zeros(len(f))).weights
+    method = ss.SoftmaxSGM(alpha=alpha, alpha_scale="spread", step_size=0.1, tolerance=0.1, threshold=1e9)
+    weights = decide(method, f, np.zeros(len(f))).weights
     np.testing.assert_allclose(weights[f.argmax()] / weights[f.argmin()], np.exp(alpha), rtol=1e-6)
-    criterion = decide(rule, f, f).criterion
+    criterion = decide(method, f, f).criterion
     assert f.max() - np.ptp(f) * np.log(len(f)) / max(alpha, 1e-9) - 1e-9 <= criterion <= f.max() + 1e-9
 
 
 @pytest.mark.parametrize("f", [[3.0, 3.0], [3.0], [1e-45, 0.0], [-np.inf, 2.0], [1e30, -1e30]])
 def test_per_spread_without_a_spread_or_with_a_vast_one(f):
     f = np.array(f, np.float32)
-    rule = ss.SoftmaxSGM(alpha=1e30, alpha_scale="spread", step_size=0.1, tolerance=0.1, threshold=1e9)
-    decision = decide(rule, jnp.asarray(f), jnp.zeros(len(f)))
+    method = ss.SoftmaxSGM(alpha=1e30, alpha_scale="spread", step_size=0.1, tolerance=0.1, threshold=1e9)
+    decision = decide(method, jnp.asarray(f), jnp.zeros(len(f)))
     assert np.isfinite(decision.weights).all()
     np.testing.assert_allclose(decision.weights.sum(), 1, rtol=1e-6)
 

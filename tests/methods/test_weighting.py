@@ -150,8 +150,8 @@ def test_tanh_recurrence(monkeypatch, x64, alpha, regime):
     """f_1 = w, f_2 = −w, g ≡ −1: w_{k+1} = w_k − η tanh(α w_k) exactly, in all three regimes of αη (here η = 1)."""
     clients = ss.ClientData.from_arrays({"sign": np.array([1.0, -1.0])}, client=[0, 1])
     problem = ss.Problem(lambda w, b: w * b["sign"][0], lambda w, b: -1.0 + 0 * w, jnp.float64(0.3))
-    rule = ss.SoftmaxSGM(alpha=alpha, step_size=1.0, tolerance=0.1)
-    w, _ = watched(monkeypatch, problem, clients, rule, rounds=200, batch_size=None)
+    method = ss.SoftmaxSGM(alpha=alpha, step_size=1.0, tolerance=0.1)
+    w, _ = watched(monkeypatch, problem, clients, method, rounds=200, batch_size=None)
     expected = [0.3]
     for _ in range(200):
         expected.append(expected[-1] - np.tanh(alpha * expected[-1]))

@@ -49,18 +49,18 @@ def test_reports_and_directions_are_the_same(clients):
     w = jnp.array([0.3, -0.2, 0.5, 0.1])
 
     @jax.jit
-    def one_round(oracle, rule):
+    def one_round(oracle, method):
         draws = oracle.draw(jax.random.key(0))
         reports, kept = oracle.report(w, draws)
-        decision, _ = rule.decide(rule.init(2), reports)
-        return reports, decision, oracle.direction(w, draws, kept, decision, rule.switches, 0.0)
+        decision, _ = method.decide(method.init(2), reports)
+        return reports, decision, oracle.direction(w, draws, kept, decision, method.switches, 0.0)
 
-    for rule, feasible in (
+    for method, feasible in (
         (ss.SoftmaxSGM(alpha=2.0, step_size=0.1, tolerance=0.1, threshold=9.0), True),
         (ss.SoftmaxSGM(alpha=2.0, step_size=0.1, tolerance=0.1, threshold=-9.0), False),
         (ss.PrimalDual(step_size=0.1, tolerance=0.1, multiplier=0.7, dual_step_size=0.1, threshold=-9.0), False),
     ):
-        one, other = (one_round(oracle, rule) for oracle in (by_size, padded))
+        one, other = (one_round(oracle, method) for oracle in (by_size, padded))
         assert bool(one[1].feasible) == feasible
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
             assert a.dtype == b.dtype
@@ -70,13 +70,13 @@ def test_reports_and_directions_are_the_same(clients):
 
 def test_runs_are_the_same(monkeypatch):
     clients = unequal(monkeypatch, True)
-    rule = ss.SoftmaxSGM(alpha=5.0, step_size=0.1, tolerance=0.1)
+    method = ss.SoftmaxSGM(alpha=5.0, step_size=0.1, tolerance=0.1)
     settings = RunSettings(rounds=40, eval_every=0, record_clients=True)
     found = []
     for by_size in (True, False):
         how = TakingPart(by_size=by_size, batch_size=None)
-        asked = request(PROBLEM, clients, (rule,), how, settings)
-        found.append(run(asked, rule, 0, ()))
+        asked = request(PROBLEM, clients, (method,), how, settings)
+        found.append(run(asked, method, 0, ()))
     one, other = found
     assert 0 < one.history.feasible_rounds < 40, "both branches"
     np.testing.assert_array_equal(one.history.feasible, other.history.feasible)
@@ -91,13 +91,13 @@ def test_gradients_of_batches_beside_reports_of_all_rows(monkeypatch):
     clients = unequal(monkeypatch, True)
     by_size, padded = oracles(clients, batch_size=6, value_batch_size=None)
     w, weights = jnp.full(4, 0.2), jnp.array([0.1, 0.2, 0.3, 0.4])
-    rule = ss.AverageSGM(step_size=0.1, tolerance=9.0)
+    method = ss.AverageSGM(step_size=0.1, tolerance=9.0)
 
     @jax.jit
     def direction(oracle):
         draws = oracle.draw(jax.random.key(3))
         reports, kept = oracle.report(w, draws)
-        decision = rule.decide((), reports)[0]._replace(weights=weights)
+        decision = method.decide((), reports)[0]._replace(weights=weights)
         return oracle.direction(w, draws, kept, decision, True, 0.0)
 
     one, other = (direction(oracle) for oracle in (by_size, padded))

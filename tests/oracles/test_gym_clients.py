@@ -191,14 +191,14 @@ def test_clients_with_a_known_answer(network):
         kl_limit=0.05,
         discount=1.0,
     )
-    rule = ss.SoftmaxSGM(alpha=5.0, step_size=1.0, tolerance=0.0)
-    result = ss.solve_federation(clients, rule, rounds=40, record_clients=True, eval_every=0, answer="last")
+    method = ss.SoftmaxSGM(alpha=5.0, step_size=1.0, tolerance=0.0)
+    result = ss.solve_federation(clients, method, rounds=40, record_clients=True, eval_every=0, answer="last")
     told = result.history.per_client
     assert told.metrics["cost"].shape == (40, 2)
     assert np.abs(result.client_constraint).max() < 0.25  # at the budget, neither far above nor far below
     assert result.worst_objective < 0.6 * told.objective[0].max()
     assert result.names[int(np.argmax(result.client_objective))] == "far"
-    again = ss.solve_federation(clients, rule, rounds=3, record_clients=True, eval_every=0)
+    again = ss.solve_federation(clients, method, rounds=3, record_clients=True, eval_every=0)
     np.testing.assert_array_equal(again.history.per_client.objective, told.objective[:3])
 
 
@@ -207,14 +207,14 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path):
         made = {"one": partial(Target, 0.8, discrete=True), "two": partial(Target, 1.2, discrete=True)}
         return environment_clients(made, budget, horizon=2, gradient_episodes=5, evaluation_episodes=5)
 
-    rule = ss.SoftmaxSGM(alpha=5.0, step_size=1.0, tolerance=0.0)
-    whole = ss.solve_federation(clients(), rule, rounds=20)
+    method = ss.SoftmaxSGM(alpha=5.0, step_size=1.0, tolerance=0.0)
+    whole = ss.solve_federation(clients(), method, rounds=20)
     stops = {"callbacks": [lambda chunk: True], "checkpoints": ss.Checkpoints(tmp_path, every=0)}
-    ss.solve_federation(clients(), rule, rounds=20, **stops)
-    on = ss.solve_federation(clients(), rule, rounds=20, checkpoints=ss.Checkpoints(tmp_path))
+    ss.solve_federation(clients(), method, rounds=20, **stops)
+    on = ss.solve_federation(clients(), method, rounds=20, checkpoints=ss.Checkpoints(tmp_path))
     np.testing.assert_array_equal(on.last["weights 0"], whole.last["weights 0"])
     with pytest.raises(ValueError, match="the clients' data differs"):
-        ss.solve_federation(clients(2.0), rule, rounds=20, checkpoints=ss.Checkpoints(tmp_path))
+        ss.solve_federation(clients(2.0), method, rounds=20, checkpoints=ss.Checkpoints(tmp_path))
 
 
 def test_frozen_weights_stay_and_nothing_draws_by_itself():
@@ -223,8 +223,8 @@ def test_frozen_weights_stay_and_nothing_draws_by_itself():
     frozen = module[0].weight.clone()
     made = {"a": partial(Target, 0.8)}
     clients = environment_clients(made, 1.0, network=module, horizon=2, gradient_episodes=8, estimation_episodes=0)
-    rule = ss.SoftmaxSGM(alpha=5.0, step_size=1.0, tolerance=0.0)
-    runs = [ss.solve_federation(clients, rule, rounds=4, eval_every=0) for _ in range(2)]
+    method = ss.SoftmaxSGM(alpha=5.0, step_size=1.0, tolerance=0.0)
+    runs = [ss.solve_federation(clients, method, rounds=4, eval_every=0) for _ in range(2)]
     np.testing.assert_array_equal(runs[0].last["2.weight"], runs[1].last["2.weight"])
     assert np.abs(runs[0].last["2.weight"] - clients.start["2.weight"]).max() > 0
     assert "0.weight" not in runs[0].last

@@ -136,8 +136,8 @@ def test_every_constraint_and_every_criterion_trains(criterion, constraint):
     data, owner = people(4)
     clients = ss.ClientData.from_arrays(data, client=owner, strata="group")
     problem = ss.Problem(objective, constraint, network(3, (4,)))
-    rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.3, tolerance=0.15, criterion=criterion)
-    result = ss.solve(problem, clients, rule, rounds=300)
+    method = ss.SoftmaxSGM(alpha=20.0, step_size=0.3, tolerance=0.15, criterion=criterion)
+    result = ss.solve(problem, clients, method, rounds=300)
     assert result.status.code is not ss.StatusCode.DIVERGED, result.status
     absent = np.isneginf(result.client_constraint)
     assert absent[0].any()
@@ -196,16 +196,16 @@ def test_with_the_pooled_criterion_the_status_is_about_the_data_put_together():
     group, owner = np.array([1, 0, 1, 0] + [1] * 8 + [0] * 8), np.repeat([0, 1, 2], [4, 8, 8])
     clients = ss.ClientData.from_arrays({"group": group}, client=owner)
     problem = ss.Problem(nearness, fairness.demographic_parity(apart), jnp.float32(0.3))
-    rule = ss.SoftmaxSGM(alpha=1.0, step_size=0.05, tolerance=0.1, criterion="pooled")
-    met = ss.solve(problem, clients, rule, rounds=400, batch_size=None, average_last=0.5)
+    method = ss.SoftmaxSGM(alpha=1.0, step_size=0.05, tolerance=0.1, criterion="pooled")
+    met = ss.solve(problem, clients, method, rounds=400, batch_size=None, average_last=0.5)
     assert met.status.ok
     assert "all data put together" in met.status.message
     np.testing.assert_allclose(met.pooled_constraint, abs(float(met.params)), atol=1e-6)
-    early = ss.solve(problem, clients, rule, rounds=400, batch_size=None)
-    assert not any("mean hides" in finding.illness for finding in early.diagnosis)
+    early = ss.solve(problem, clients, method, rounds=400, batch_size=None)
+    assert not any("mean hides" in finding.code for finding in early.diagnosis)
     far = ss.SoftmaxSGM(alpha=1.0, step_size=0.05, tolerance=0.1, threshold=0.35, criterion="pooled")
     missed = ss.solve(problem, clients, far, rounds=100, batch_size=None)
     assert missed.status.code is ss.StatusCode.VIOLATED
     plain = ss.Problem(nearness, lambda w, batch: (batch["weight"] * w).sum(), jnp.float32(0.0))
-    rule = ss.SoftmaxSGM(alpha=1.0, step_size=0.05, tolerance=0.1)
-    assert ss.solve(plain, clients, rule, rounds=20).pooled_constraint is None
+    method = ss.SoftmaxSGM(alpha=1.0, step_size=0.05, tolerance=0.1)
+    assert ss.solve(plain, clients, method, rounds=20).pooled_constraint is None

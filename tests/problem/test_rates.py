@@ -168,7 +168,7 @@ def test_every_kind_by_hand(branches, kind):
         batch = {name: jnp.asarray(column[owner == client]) for name, column in columns.items()}
         batch["weight"] = jnp.full(len(batch["y"]), 1 / len(batch["y"]))
         assert float(problem.constraint(params, batch)) == pytest.approx(expected[kind], abs=1e-6)
-        moves = jax.tree.leaves(jax.grad(problem.constraint_stand_in)(params, batch))
+        moves = jax.tree.leaves(jax.grad(problem.constraint_surrogate)(params, batch))
         assert all(np.isfinite(leaf).all() for leaf in moves)
         if expected[kind] > 0:
             assert all(np.abs(leaf).max() > 0 for leaf in moves)
@@ -193,8 +193,8 @@ def test_pooled_decisions(branches):
     columns, owner = branches
     problem = problem_of_kind("decision-parity", 2).problem
     clients = ss.ClientData.from_arrays(columns, owner, strata="group")
-    rule = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.05, criterion="pooled")
-    result = ss.solve(problem, clients, rule, rounds=3, batch_size=None)
+    method = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.05, criterion="pooled")
+    result = ss.solve(problem, clients, method, rounds=3, batch_size=None)
     score = columns["x"] @ np.asarray(result.params[0]["w"])[:, 0] + float(result.params[0]["b"][0])
     decided, group = score > 0, columns["group"] == 1
     assert float(result.pooled_constraint[0]) == pytest.approx(

@@ -19,19 +19,19 @@ def two():
 
 def run(objective, constraint, start, **options):
     problem = ss.Problem(objective, constraint, jnp.float32(start))
-    rule = ss.SoftmaxSGM(alpha=50.0, step_size=0.01, tolerance=0.1)
-    return ss.solve(problem, two(), rule, **{"rounds": 100, "batch_size": None} | options)
+    method = ss.SoftmaxSGM(alpha=50.0, step_size=0.01, tolerance=0.1)
+    return ss.solve(problem, two(), method, **{"rounds": 100, "batch_size": None} | options)
 
 
 def illnesses(result):
-    return [finding.illness for finding in result.diagnosis]
+    return [finding.code for finding in result.diagnosis]
 
 
 def test_the_start_is_judged_on_all_data():
     clients, start = client_data(*regression()), jnp.full(4, 0.3)
     problem = ss.Problem(least_squares, softplus_level, start)
-    rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.01, tolerance=0.1)
-    result = ss.solve(problem, clients, rule, rounds=30, batch_size=4)
+    method = ss.SoftmaxSGM(alpha=20.0, step_size=0.01, tolerance=0.1)
+    result = ss.solve(problem, clients, method, rounds=30, batch_size=4)
     (told,) = result.baselines
     objective, constraint = ss.evaluate(problem, clients, start)
     assert told.name == START
@@ -40,7 +40,7 @@ def test_the_start_is_judged_on_all_data():
     assert told.constraint == pytest.approx(constraint.max())
     assert told.violating == (constraint[:, 0] > 0.1).sum() == 6
     assert not told.feasible
-    on = ss.solve(problem, clients, rule, rounds=30, batch_size=4, warm_start=result)
+    on = ss.solve(problem, clients, method, rounds=30, batch_size=4, warm_start=result)
     assert on.baselines[0].objective == pytest.approx(ss.evaluate(problem, clients, result.last)[0].max())
 
 
@@ -64,7 +64,7 @@ def test_no_better_than_a_constant(objective, found):
     """Within a thousandth of the constant's F is no better."""
     answer = told("", objective)
     findings = no_better(answer, [told(CONSTANT, 0.93)])
-    assert [finding.illness for finding in findings] == ["no better than a constant"] * found
+    assert [finding.code for finding in findings] == ["no better than a constant"] * found
     assert all("has F = 0.93" in finding.seen for finding in findings)
     assert no_better(answer, [told(CONSTANT, 0.1, feasible=False)]) == []
     assert no_better(told("", -5.003), [told(CONSTANT, -5.0)]) != []

@@ -31,10 +31,10 @@ def clients():
     return client_data(*regression())
 
 
-def solve(folder=None, rule=RULE, every=0.0, **options):
+def solve(folder=None, method=RULE, every=0.0, **options):
     options = {"rounds": ROUNDS, "seed": 3, "record_clients": True, "eval_every": 100} | options
     keeps = None if folder is None else ss.Checkpoints(folder, every=every)
-    return ss.solve(problem(), clients(), rule, checkpoints=keeps, **options)
+    return ss.solve(problem(), clients(), method, checkpoints=keeps, **options)
 
 
 @pytest.fixture(scope="module")
@@ -105,17 +105,17 @@ def test_ctrl_c_and_stopping_leave_a_result_and_a_checkpoint(whole, tmp_path, ch
 
 
 def test_a_rule_with_memory_goes_on_too(tmp_path):
-    rule = ss.PrimalDual(multiplier=0.5, dual_step_size=0.05, step_size=0.01, tolerance=0.1)
-    expected = solve(rule=rule)
-    solve(tmp_path, rule, callbacks=[after(2, interrupt)])
-    same(solve(tmp_path, rule), expected)
+    method = ss.PrimalDual(multiplier=0.5, dual_step_size=0.05, step_size=0.01, tolerance=0.1)
+    expected = solve(method=method)
+    solve(tmp_path, method, callbacks=[after(2, interrupt)])
+    same(solve(tmp_path, method), expected)
 
 
 def test_a_diverged_run_stays_diverged(tmp_path):
-    rule = ss.SoftmaxSGM(alpha=20.0, step_size=1e30, tolerance=0.1)
-    first = solve(tmp_path, rule)
+    method = ss.SoftmaxSGM(alpha=20.0, step_size=1e30, tolerance=0.1)
+    first = solve(tmp_path, method)
     assert first.status.code == "diverged"
-    assert solve(tmp_path, rule).status == first.status
+    assert solve(tmp_path, method).status == first.status
 
 
 @pytest.mark.parametrize("harm", ["cut", "flip", "empty", "text", "word"])
@@ -146,7 +146,7 @@ def test_where_all_are_damaged_the_run_begins_anew(whole, tmp_path):
     ("changes", "named"),
     [
         ({"seed": 4}, "its seed is 3, but 4 is asked for"),
-        ({"rule": ss.SoftmaxSGM(alpha=21.0, step_size=0.01, optimizer=optax.adam, tolerance=0.1)}, "its rule is"),
+        ({"method": ss.SoftmaxSGM(alpha=21.0, step_size=0.01, optimizer=optax.adam, tolerance=0.1)}, "its rule is"),
         ({"local_steps": 2}, "its local_steps is 1, but 2"),
         ({"record_clients": False}, "its record_clients is True, but False"),
     ],
@@ -192,7 +192,7 @@ SLOW, SLOWER = optax.cosine_decay_schedule(0.01, 900), optax.cosine_decay_schedu
 
 
 @pytest.mark.parametrize(
-    "rule",
+    "method",
     [
         lambda other: ss.SoftmaxSGM(alpha=20.0, step_size=SLOWER if other else SLOW, tolerance=0.1),
         lambda other: ss.SoftmaxSGM(
@@ -207,13 +207,13 @@ SLOW, SLOWER = optax.cosine_decay_schedule(0.01, 900), optax.cosine_decay_schedu
     ],
     ids=["another schedule", "another lambda", "another closure"],
 )
-def test_a_rule_that_reads_the_same_and_computes_otherwise_is_refused(tmp_path, rule):
+def test_a_rule_that_reads_the_same_and_computes_otherwise_is_refused(tmp_path, method):
     """Names and reprs are the same; schedules, bodies of lambdas and what they close over are not."""
     settings = {"rounds": 20, "local_steps": 2}
-    ss.solve(problem(), clients(), rule(0), checkpoints=ss.Checkpoints(tmp_path), **settings)
-    ss.solve(problem(), clients(), rule(0), checkpoints=ss.Checkpoints(tmp_path), **settings)
+    ss.solve(problem(), clients(), method(0), checkpoints=ss.Checkpoints(tmp_path), **settings)
+    ss.solve(problem(), clients(), method(0), checkpoints=ss.Checkpoints(tmp_path), **settings)
     with pytest.raises(ValueError, match=r"what is computed .* differs"):
-        ss.solve(problem(), clients(), rule(1), checkpoints=ss.Checkpoints(tmp_path), **settings)
+        ss.solve(problem(), clients(), method(1), checkpoints=ss.Checkpoints(tmp_path), **settings)
 
 
 def test_a_function_that_closes_over_another_array_is_refused(tmp_path):
@@ -255,9 +255,9 @@ def test_numbers_that_no_text_shows_are_told_apart(tmp_path):
     with pytest.raises(ValueError, match="a number of the rule, the domain or the memory differs"):
         ss.solve(bounded(-0.5), clients(), RULE, rounds=20, checkpoints=ss.Checkpoints(tmp_path / "domain"))
     for alpha, refused in ((1.0, False), (50.0, True)):
-        rule = Mute(alpha=alpha, step_size=0.1, tolerance=0.1)
+        method = Mute(alpha=alpha, step_size=0.1, tolerance=0.1)
         with pytest.raises(ValueError, match="a number of the rule") if refused else nullcontext():
-            ss.solve(problem(), clients(), rule, rounds=20, checkpoints=ss.Checkpoints(tmp_path / "rule"))
+            ss.solve(problem(), clients(), method, rounds=20, checkpoints=ss.Checkpoints(tmp_path / "method"))
 
 
 def test_over_flowers_grid_other_functions_and_data_are_refused_too(tmp_path):
@@ -279,12 +279,12 @@ def test_an_optimiser_with_a_random_key_is_kept_too(tmp_path):
     def noisy(step_size):
         return optax.noisy_sgd(step_size, eta=0.01, key=jax.random.key(5))
 
-    rule = ss.SoftmaxSGM(alpha=20.0, step_size=0.01, optimizer=noisy, tolerance=0.1)
+    method = ss.SoftmaxSGM(alpha=20.0, step_size=0.01, optimizer=noisy, tolerance=0.1)
     options = {"rounds": 300, "seed": 3}
-    whole = ss.solve(problem(), clients(), rule, **options)
+    whole = ss.solve(problem(), clients(), method, **options)
     stops = [after(1, interrupt)]
-    ss.solve(problem(), clients(), rule, callbacks=stops, checkpoints=ss.Checkpoints(tmp_path, every=0), **options)
-    on = ss.solve(problem(), clients(), rule, checkpoints=ss.Checkpoints(tmp_path, every=0), **options)
+    ss.solve(problem(), clients(), method, callbacks=stops, checkpoints=ss.Checkpoints(tmp_path, every=0), **options)
+    on = ss.solve(problem(), clients(), method, checkpoints=ss.Checkpoints(tmp_path, every=0), **options)
     np.testing.assert_array_equal(on.last, whole.last)
 
 

@@ -17,16 +17,16 @@ from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 
 def illnesses(result):
-    return [finding.illness for finding in result.diagnosis]
+    return [finding.code for finding in result.diagnosis]
 
 
 def two(data=(1.0, -1.0)):
     return ss.ClientData.from_arrays({"sign": np.array(data, dtype=np.float32)}, client=["plus", "minus"])
 
 
-def run(objective, constraint, start, rule, clients=None, **options):
+def run(objective, constraint, start, method, clients=None, **options):
     problem = ss.Problem(objective, constraint, jnp.float32(start))
-    return ss.solve(problem, clients or two(), rule, **{"rounds": 400, "batch_size": None} | options)
+    return ss.solve(problem, clients or two(), method, **{"rounds": 400, "batch_size": None} | options)
 
 
 def signed(w, b):
@@ -118,7 +118,7 @@ def test_the_blocker_is_looked_at_within_bounds_and_only_if_wanted(monkeypatch):
         assert illnesses(found)[0] == "constraint never met"
     assert looks == [0, 10, 100, 200]  # two clients of one row each: two gradients a round
     looks.append(0)
-    run(*impossible, 0.5, sgm(), look_at_blocker=False)
+    run(*impossible, 0.5, sgm(), diagnose_infeasible=False)
     assert looks[-1] == 0
     monkeypatch.undo()
     clients = client_data(*regression())
@@ -138,21 +138,21 @@ def test_ctrl_c_while_the_blocker_is_looked_at_keeps_the_run(monkeypatch):
 
 
 def test_a_tolerance_of_zero_raises_no_alarm():
-    rule = sgm(alpha=10.0, step_size=1e-3, tolerance=0.0)
-    result = run(signed, lambda w, b: 0.5 - w, 0.6, rule, rounds=1000)
+    method = sgm(alpha=10.0, step_size=1e-3, tolerance=0.0)
+    result = run(signed, lambda w, b: 0.5 - w, 0.6, method, rounds=1000)
     assert illnesses(result) == [], result.explain()
 
 
 def test_other_rules_and_several_constraints_are_read_too():
     vector = lambda w, b: jnp.stack([0.5 - w, w - 3])  # noqa: E731
     common = {"step_size": 0.05, "tolerance": 0.1}
-    rules = (
+    methods = (
         ss.Penalty(penalty=5.0, **common),
         ss.PrimalDual(multiplier=1.0, dual_step_size=0.1, **common),
         ss.HardSGM(step_size=0.05, tolerance=0.1, threshold=-0.05),
     )
-    for rule in rules:
-        result = run(signed, vector, 2.0, rule, rounds=200)
+    for method in methods:
+        result = run(signed, vector, 2.0, method, rounds=200)
         assert isinstance(result.explain(), str)
     hard = run(signed, never, 1.0, ss.HardSGM(step_size=0.1, tolerance=0.1))
     assert "limit cycle" in illnesses(hard)
@@ -171,17 +171,17 @@ def test_constraint_that_never_acts():
 
 def test_a_mean_that_hides_the_worst_client():
     """g = ±w at α = 0.01: their softmax mean w·tanh(αw) is 0.04 at w = 2, so every round is feasible."""
-    for rule in (sgm(alpha=0.01), ss.AverageSGM(step_size=0.01, tolerance=0.1)):
-        result = run(lambda w, b: (w - 2) ** 2, signed, 2.0, rule)
+    for method in (sgm(alpha=0.01), ss.AverageSGM(step_size=0.01, tolerance=0.1)):
+        result = run(lambda w, b: (w - 2) ** 2, signed, 2.0, method)
         assert "the mean hides the worst client" in illnesses(result)
-    finding = next(f for f in result.diagnosis if f.illness == "the mean hides the worst client")
+    finding = next(f for f in result.diagnosis if f.code == "the mean hides the worst client")
     assert "Use SoftmaxSGM" in finding.change
     result = run(lambda w, b: (w - 2) ** 2, signed, 2.0, sgm(alpha=0.01, alpha_scale="spread"))
-    finding = next(f for f in result.diagnosis if f.illness == "the mean hides the worst client")
+    finding = next(f for f in result.diagnosis if f.code == "the mean hides the worst client")
     assert "Raise α of the constraint (now 0.01 per spread)" in finding.change
     by_mean = sgm(alpha=50.0, alpha_scale="spread", criterion="mean")
     result = run(lambda w, b: (w - 2) ** 2, signed, 2.0, by_mean)
-    finding = next(f for f in result.diagnosis if f.illness == "the mean hides the worst client")
+    finding = next(f for f in result.diagnosis if f.code == "the mean hides the worst client")
     assert "Use SoftmaxSGM and its criterion" in finding.change
 
 

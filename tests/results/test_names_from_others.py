@@ -40,7 +40,7 @@ def folder(tmp_path_factory):
 @settings(max_examples=100)
 def test_names_of_clients_come_back_from_the_table(tmp_path_factory, names):
     many = len(names)
-    values = {"client_loss": -np.ones(many), "own_best": None, "client_constraint": -np.ones((many, 1))}
+    values = {"client_loss": -np.ones(many), "client_optimum": None, "client_constraint": -np.ones((many, 1))}
     told = SimpleNamespace(names=names, **values)
     content = _clients_bytes(told, {})
     home = tmp_path_factory.mktemp("run")

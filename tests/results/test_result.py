@@ -45,7 +45,7 @@ def test_everything_comes_back(result, tmp_path):
             one, other = one.clients, other.clients
         if one is not None:
             np.testing.assert_array_equal(one, other)
-    for name in ("selected", "status", "diagnosis", "names", "rule", "seed", "seconds"):
+    for name in ("selected", "status", "diagnosis", "names", "method", "seed", "seconds"):
         assert getattr(result, name) == getattr(back, name), name
     np.testing.assert_array_equal(result.client_constraint, back.client_constraint)
     assert (back.explain(), back.violating) == (result.explain(), result.violating)
@@ -61,11 +61,11 @@ def test_a_rule_with_functions_of_ones_own_is_handed_in(tmp_path):
     result.save(tmp_path)
     with pytest.raises(ValueError, match="has functions of its own for step_size, which no file can hold; hand it in"):
         ss.Result.load(tmp_path)
-    assert ss.Result.load(tmp_path, rule=falling).rule is falling
-    with pytest.raises(ValueError, match="rule must be a SoftmaxSGM, as was saved"):
-        ss.Result.load(tmp_path, rule=ss.HardSGM(step_size=0.1, tolerance=0.1))
-    with pytest.raises(ValueError, match=r"rule must have tolerance = 0\.1, as was saved"):
-        ss.Result.load(tmp_path, rule=dataclasses.replace(falling, tolerance=1e-9))
+    assert ss.Result.load(tmp_path, method=falling).method is falling
+    with pytest.raises(ValueError, match="method must be a SoftmaxSGM, as was saved"):
+        ss.Result.load(tmp_path, method=ss.HardSGM(step_size=0.1, tolerance=0.1))
+    with pytest.raises(ValueError, match=r"method must have tolerance = 0\.1, as was saved"):
+        ss.Result.load(tmp_path, method=dataclasses.replace(falling, tolerance=1e-9))
 
 
 def test_labels_of_any_kind_come_back_as_text_or_numbers(tmp_path):
@@ -113,19 +113,19 @@ def test_what_a_run_chose_comes_back(tmp_path, options):
     assert len(chosen.cycles) > 1
     chosen.save(tmp_path)
     back = ss.Result.load(tmp_path)
-    for name in ("cycles", "rule", "selected", "status", "diagnosis", "seconds"):
+    for name in ("cycles", "method", "selected", "status", "diagnosis", "seconds"):
         assert getattr(chosen, name) == getattr(back, name), name
     assert [str(cycle) for cycle in back.cycles] == [str(cycle) for cycle in chosen.cycles]
-    assert back.rule.step_size(back.cycles[-1].begin) == pytest.approx(back.cycles[-1].step_size)
+    assert back.method.step_size(back.cycles[-1].begin) == pytest.approx(back.cycles[-1].step_size)
     np.testing.assert_array_equal(back.params, chosen.params)
-    for kept in ("params", "optimizer", "rule", "average", "best"):
+    for kept in ("params", "optimizer", "method", "average", "best"):
         one, other = (jax.tree.leaves(getattr(result.state, kept)) for result in (chosen, back))
         for a, b in zip(one, other, strict=True):
             np.testing.assert_array_equal(a, b)
-    handed_in = ss.Result.load(tmp_path, rule=chosen.rule)
-    assert handed_in.rule is chosen.rule
-    with pytest.raises(ValueError, match="rule must have"):
-        ss.Result.load(tmp_path, rule=dataclasses.replace(chosen.rule, alpha=0.7))
+    handed_in = ss.Result.load(tmp_path, method=chosen.method)
+    assert handed_in.method is chosen.method
+    with pytest.raises(ValueError, match="method must have"):
+        ss.Result.load(tmp_path, method=dataclasses.replace(chosen.method, alpha=0.7))
     on = [
         ss.solve(problem, clients, bare, rounds=30, eval_every=0, lower_bound=False, warm_start=start, **options).last
         for start in (chosen, back)

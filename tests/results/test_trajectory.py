@@ -19,7 +19,7 @@ from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 
 def illnesses(result):
-    return [finding.illness for finding in result.diagnosis]
+    return [finding.code for finding in result.diagnosis]
 
 
 def history(objective, full_rounds=(), full=()):
@@ -51,7 +51,7 @@ def test_an_objective_that_jumps_about():
     later = np.abs(np.diff(jumping.objective[100:]))
     assert (np.median(later), np.percentile(later, 90)) == pytest.approx((0.26, 7.5))
     found = objective_jumps(jumping, at_answer(2.97, 1.2), 0.5)
-    assert found.illness == "objective jumps about"
+    assert found.code == "objective jumps about"
     assert "changes F by 7.5 or more, and the answer has F = 2.97" in found.seen
     assert "now 0.5" in found.change
     assert objective_jumps(jumping, at_answer(8.0, 1.2), 0.5) is None  # an F on which such changes are small
@@ -76,8 +76,8 @@ def two():
 
 def run(objective, constraint, start, step_size, **options):
     problem = ss.Problem(objective, constraint, jnp.float32(start))
-    rule = ss.SoftmaxSGM(alpha=50.0, step_size=step_size, tolerance=0.1)
-    return ss.solve(problem, two(), rule, **{"rounds": 400, "batch_size": None} | options)
+    method = ss.SoftmaxSGM(alpha=50.0, step_size=step_size, tolerance=0.1)
+    return ss.solve(problem, two(), method, **{"rounds": 400, "batch_size": None} | options)
 
 
 def never(w, b):
@@ -109,9 +109,9 @@ def test_few_rounds_to_average():
 
 
 def test_a_run_that_was_still_improving_gains_by_going_on():
-    task, rule = breast_cancer(20), ss.SoftmaxSGM(alpha=100.0, step_size=0.5, tolerance=0.1)
+    task, method = breast_cancer(20), ss.SoftmaxSGM(alpha=100.0, step_size=0.5, tolerance=0.1)
     short, long = (
-        ss.solve(task.problem, task.train, rule, local_steps=5, participation=0.5, rounds=rounds)
+        ss.solve(task.problem, task.train, method, local_steps=5, participation=0.5, rounds=rounds)
         for rounds in (1000, 2000)
     )
     assert illnesses(short) == ["still improving"]
@@ -202,13 +202,14 @@ def test_the_batch_that_ends_the_noise():
         lambda w, b: jnp.average(b["z"], weights=b["weight"]) + w,
         jnp.float32(0.5),
     )
-    rule = ss.SoftmaxSGM(alpha=50.0, step_size=0.01, tolerance=0.1)
-    small = ss.solve(problem, clients, rule, rounds=400, batch_size=2)
-    found = next(one for one in small.diagnosis if one.illness == "batch too small for the threshold")
+    method = ss.SoftmaxSGM(alpha=50.0, step_size=0.01, tolerance=0.1)
+    small = ss.solve(problem, clients, method, rounds=400, batch_size=2)
+    found = next(one for one in small.diagnosis if one.code == "batch too small for the threshold")
     rows = int(re.search(r"value_batch_size from 2 to about ([\d,]+)", found.change)[1].replace(",", ""))
     assert 500 < rows < 10_000
     enough, few = (
-        ss.solve(problem, clients, rule, rounds=400, batch_size=2, value_batch_size=size) for size in (rows, rows // 40)
+        ss.solve(problem, clients, method, rounds=400, batch_size=2, value_batch_size=size)
+        for size in (rows, rows // 40)
     )
     assert "batch too small for the threshold" not in illnesses(enough)
     assert "batch too small for the threshold" in illnesses(few)

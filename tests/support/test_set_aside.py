@@ -24,8 +24,8 @@ def two_worst_off():
         jnp.zeros(2),
     )
     clients = ss.ClientData.from_arrays({"demand": DEMAND}, np.arange(7))
-    rule = ss.SoftmaxSGM(alpha=50.0, step_size=0.05, tolerance=0.05, robust=1)
-    return ss.solve(problem, clients, rule, rounds=200, batch_size=None)
+    method = ss.SoftmaxSGM(alpha=50.0, step_size=0.05, tolerance=0.05, robust=1)
+    return ss.solve(problem, clients, method, rounds=200, batch_size=None)
 
 
 def test_a_client_counts_by_its_largest():
@@ -40,7 +40,7 @@ def test_more_clients_above_than_may_lie_are_not_set_aside(two_worst_off):
     assert two_worst_off.status.code is ss.StatusCode.VIOLATED
     assert "2 of 7 clients are above" in two_worst_off.status.message
     assert two_worst_off.worst_constraint > 0.4
-    assert "above the bound and set aside" not in {finding.illness for finding in two_worst_off.diagnosis}
+    assert "above the bound and set aside" not in {finding.code for finding in two_worst_off.diagnosis}
 
 
 def test_nobody_is_set_aside_beside_a_bound_for_all(two_worst_off):

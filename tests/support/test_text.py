@@ -69,11 +69,11 @@ def test_a_duration(seconds, written):
 
 
 def test_numbers_in_a_text_are_cut():
-    rule = (
+    method = (
         "SoftmaxSGM(tolerance=0.05, alpha=69.31471805599453, step_size=1.2345678e-05, tiny=1.2345678e-09, seed=123456)"
     )
     assert (
-        short_numbers(rule)
+        short_numbers(method)
         == "SoftmaxSGM(tolerance=0.05, alpha=69.31, step_size=0.00001235, tiny=1.235e-09, seed=123456)"
     )
     assert short_numbers("version 1.2.345678, 0.12345.csv") == "version 1.2.345678, 0.12345.csv"

@@ -74,18 +74,18 @@ def test_what_can_be_chosen_stands_in_the_file_and_can_be_set_there():
     config = config_from(told)
     assert config_from(tomllib.loads(write_config(config))) == config
     assert (config.method.slack, config.method.memory, config.run.seconds) == (2.0, 0.5, 60.0)
-    rule = rule_by(config)
-    assert (rule.alpha, rule.alpha_scale, rule.step_size, rule.local_step_size) == (3.0, "spread", 0.1, 0.2)
-    assert (rule.criterion, rule.slack, rule.threshold, rule.optimizer) == ("max", 2.0, 0.09, optax.adam)
+    method = rule_by(config)
+    assert (method.alpha, method.alpha_scale, method.step_size, method.local_step_size) == (3.0, "spread", 0.1, 0.2)
+    assert (method.criterion, method.slack, method.threshold, method.optimizer) == ("max", 2.0, 0.09, optax.adam)
 
 
 def test_what_is_left_to_be_chosen_is_left_out_of_the_rule():
-    rules = {name: rule_by(config_from({"data": DATA, "method": {"name": name}})) for name in METHODS}
-    assert rules["softmax"] == SoftmaxSGM(tolerance=0.1)
-    assert rules["hard"] == HardSGM(tolerance=0.1)
-    for rule in rules.values():
+    methods = {name: rule_by(config_from({"data": DATA, "method": {"name": name}})) for name in METHODS}
+    assert methods["softmax"] == SoftmaxSGM(tolerance=0.1)
+    assert methods["hard"] == HardSGM(tolerance=0.1)
+    for method in methods.values():
         for name in ("step_size", "criterion", "optimizer", "slack", "threshold", "local_step_size"):
-            assert getattr(rule, name) is None
+            assert getattr(method, name) is None
 
 
 @pytest.mark.parametrize(("scale", "alpha"), [("auto", None), ("raw", None), ("spread", 10.0), ("change", 0.3)])

@@ -74,14 +74,14 @@ def test_fuzz_settings_with_a_table(home, told):
 
     def prepare():
         config = config_from(told)
-        ready, rule, *_ = all_at_once(
+        ready, method, *_ = all_at_once(
             lambda: make_ready(config, home),
             lambda: rule_by(config),
             lambda: memory_by(config.method),
             lambda: checks.seed("run.seed", config.run.seed),
             lambda: checks.probability("run.confidence", config.run.confidence),
         )
-        training._check(config, ready, rule)
+        training._check(config, ready, method)
         assert config_from(tomllib.loads(write_config(config))) == config
 
     if isinstance(told, dict):

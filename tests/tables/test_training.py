@@ -221,9 +221,9 @@ def test_with_a_step_size_what_is_left_out_is_as_in_the_paper(home, tmp_path, to
     (tmp_path / "old.toml").write_text(whole.replace("[run]", '[run]\naim = "bare"'))
     trained = training.train(tmp_path / "old.toml")
     ready = training.make_ready(training.read_config(tmp_path / "old.toml"), home)
-    rule = ss.SoftmaxSGM(tolerance=0.2, step_size=0.5, alpha=10 * np.log(4) / 0.2)
+    method = ss.SoftmaxSGM(tolerance=0.2, step_size=0.5, alpha=10 * np.log(4) / 0.2)
     rounds = told["run"].get("rounds", 1000)
-    expected = ss.solve(ready.problem, ready.train, rule, rounds=rounds, batch_size=32, answer="average")
+    expected = ss.solve(ready.problem, ready.train, method, rounds=rounds, batch_size=32, answer="average")
     assert trained.result.cycles == ()
     np.testing.assert_array_equal(trained.result.params[0]["w"], expected.params[0]["w"])
 
@@ -244,13 +244,13 @@ def test_every_line_reaches_the_run(home, tmp_path):
     told = settings(home, method=method | {"alpha": 7}, run=run | {"local_steps": 2, "answer": "last"})
     result = training.train(write(tmp_path / "t.toml", told)).result
     ready = training.make_ready(config_from(told), home)
-    rule = ss.SoftmaxSGM(
+    method = ss.SoftmaxSGM(
         tolerance=0.2, alpha=7.0, threshold=0.1, local_step_size=0.01, criterion="softmax", optimizer=optax.adam
     )
     expected = ss.solve(
         ready.problem,
         ready.train,
-        rule,
+        method,
         held_out=ready.held_out,  # with these two it is the program that train compiles; another may round otherwise
         record_clients=True,
         **run | {"value_batch_size": None, "local_steps": 2, "answer": "last", "memory": ss.Memory(smoothing=0.5)},
@@ -523,7 +523,7 @@ def test_regrets_are_trained_by_and_told(tmp_path):
     }
     trained = training.train(write(tmp_path / "t.toml", told))
     result, run = trained.result, open_run(trained.folder)
-    assert result.own_best[2] > 10 * result.own_best[:2].max()
+    assert result.client_optimum[2] > 10 * result.client_optimum[:2].max()
     assert result.client_loss[:2].max() < 0.5 < result.worst_loss
     np.testing.assert_allclose(run.clients["objective"], result.client_loss, rtol=1e-6)
     np.testing.assert_allclose(run.clients["regret"], result.client_objective, rtol=1e-6)

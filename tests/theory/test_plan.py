@@ -197,9 +197,9 @@ def test_forms():
     planned = ss.plan(CONSTANTS, clients=20, participation=0.5, local_steps=5, epsilon=1.0)
     assert json.loads(json.dumps(planned.to_dict()))["bound"]["epsilon"] <= 1.0
     assert "Plan by Theorem 3" in str(planned)
-    rule = ss.SoftmaxSGM.from_plan(planned)
-    assert rule.switch_at == pytest.approx(planned.bound.epsilon / 2)
-    assert (rule.step_size, rule.local_step_size) == (planned.bound.step_size, planned.bound.local_step_size)
+    method = ss.SoftmaxSGM.from_plan(planned)
+    assert method.switch_at == pytest.approx(planned.bound.epsilon / 2)
+    assert (method.step_size, method.local_step_size) == (planned.bound.step_size, planned.bound.local_step_size)
     assert ss.SoftmaxSGM.from_plan(planned, alpha=99.0).alpha == 99
 
 

@@ -33,10 +33,10 @@ class CaseFile:
             self.parameters = held["a"].shape[1]
 
 
-Method = Callable[[CaseFile], list[np.ndarray]]
+PeerMethod = Callable[[CaseFile], list[np.ndarray]]
 
 
-def answer(methods: dict[str, Method]) -> None:
+def answer(methods: dict[str, PeerMethod]) -> None:
     """Play the method of the command line's last word on the file of its first, and print all iterates."""
     path, name = sys.argv[1:]
     print(json.dumps([np.asarray(w, float).tolist() for w in methods[name](CaseFile(path))]))

@@ -39,11 +39,11 @@ class Softswitch:
         self.problem = ss.Problem(objective, constraint, work.start)
         # Averaging is a server's step of E times the clients', along the mean of their gradients' means.
         sizes = {"step_size": work.step_size * work.steps, "local_step_size": work.step_size}
-        self.rule: ss.AverageSGM | ss.SoftmaxSGM
+        self.method: ss.AverageSGM | ss.SoftmaxSGM
         if how == "switching":
-            self.rule = ss.SoftmaxSGM(alpha=20.0, tolerance=0.5, **sizes)
+            self.method = ss.SoftmaxSGM(alpha=20.0, tolerance=0.5, **sizes)
         else:
-            self.rule = ss.AverageSGM(tolerance=NO_BOUND, **sizes)
+            self.method = ss.AverageSGM(tolerance=NO_BOUND, **sizes)
         self._labels = jax.jit(lambda params, x: labels(work.model, params, x))
 
     def predict(self, params: Any, x: np.ndarray) -> np.ndarray:
@@ -78,7 +78,7 @@ class Softswitch:
         result = ss.solve(
             self.problem,
             self.data,
-            self.rule,
+            self.method,
             rounds=rounds,
             local_steps=work.steps,
             participation=1.0 if whole else work.participants / work.clients,
@@ -87,7 +87,7 @@ class Softswitch:
             answer="last",
             eval_every=0,
             callbacks=[looked],
-            look_at_blocker=False,
+            diagnose_infeasible=False,
             lower_bound=False,
             progress=False,
         )

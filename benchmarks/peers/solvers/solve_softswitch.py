@@ -27,8 +27,8 @@ def method(case_file: CaseFile, trace: Trace) -> None:
         made = problem_of_kind(case.kind, columns["x"].shape[1], ())
         data = ss.ClientData.from_arrays(columns, client, strata=made.strata)
         callbacks = [lambda news: trace.note(lambda: vector(news.state.params))]
-        rule = ss.SoftmaxSGM(tolerance=case.tolerance)
-        result = ss.solve(made.problem, data, rule, callbacks=callbacks, progress=False)
+        method = ss.SoftmaxSGM(tolerance=case.tolerance)
+        result = ss.solve(made.problem, data, method, callbacks=callbacks, progress=False)
         trace.note(lambda result=result: vector(result.params))
 
 

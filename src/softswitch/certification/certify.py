@@ -68,7 +68,7 @@ def certify(
     if tolerance is None:
         if not isinstance(result, Result):
             raise ValueError("tolerance must be given where result is not a Result")
-        tolerance = result.rule.tolerance
+        tolerance = result.method.tolerance
     error = 1 - checks.probability("confidence", confidence)
     levels = ErrorLevels(error / len(held_out.names), error, checks.real_number("tolerance", tolerance))
     params = checked_params("params", params)

@@ -21,7 +21,7 @@ from softswitch.problem.problem import Problem
 from softswitch.support import checks
 
 
-def own_best(problem: Problem, clients: ClientData) -> np.ndarray:
+def client_optimum(problem: Problem, clients: ClientData) -> np.ndarray:
     """f_i* = min over w in Θ of f_i(w), for each client alone, on all of its rows; −∞ for one that has no objective.
 
     By L-BFGS from the problem's start, at most 500 looks at a client's rows, or where there is a ball some ten times as
@@ -73,7 +73,7 @@ def regrets(problem: Problem, clients: ClientData, regret: Regret) -> RegretTask
         regret: True, or the numbers.
     """
     told = told_best(regret, clients.names)
-    return as_regret(problem, clients, own_best(problem, clients) if told is None else told)
+    return as_regret(problem, clients, client_optimum(problem, clients) if told is None else told)
 
 
 @partial(jax.jit, static_argnames=("losses", "width"))

@@ -27,7 +27,7 @@ from scipy.special import chdtri, ndtr, ndtri, stdtr, stdtrit
 from softswitch.certification.betting import Bets
 from softswitch.certification.binomial import CountedRate
 from softswitch.problem.ranges import Range, ends, has_two_values
-from softswitch.results.certificate import Interval, Method
+from softswitch.results.certificate import Interval, IntervalMethod
 
 CELLS = 64
 
@@ -196,7 +196,7 @@ def mean_interval(rows: np.ndarray, levels: ErrorLevels, bounds: Range | None) -
         alone=max(at_most(levels.alone), estimate),
         meets_at=0.0 if share >= 1 else above.p_value(share) if share > 0 else 1.0,
         violates_at=0.0 if share < 0 else below.p_value(1 - share) if share < 1 else 1.0,
-        method=Method.BINOMIAL if has_two_values(bounds) else Method.BETTING,
+        method=IntervalMethod.BINOMIAL if has_two_values(bounds) else IntervalMethod.BETTING,
     )
 
 
@@ -222,7 +222,7 @@ def gap_interval(first: np.ndarray, second: np.ndarray, levels: ErrorLevels, bou
         alone=max(span * absolute_upper(*excess, levels.alone), estimate),
         meets_at=p_above(*excess, bound),
         violates_at=p_within(*excess, bound),
-        method=Method.GAP,
+        method=IntervalMethod.GAP,
     )
 
 

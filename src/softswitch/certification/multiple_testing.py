@@ -27,7 +27,7 @@ from scipy.special import ndtri
 from softswitch.certification import betting, binomial
 from softswitch.certification.intervals import ErrorLevels, unknown
 from softswitch.problem.ranges import Range, ends
-from softswitch.results.certificate import Certificate, ClientCertificate, Interval, Method, Verdict
+from softswitch.results.certificate import Certificate, ClientCertificate, Interval, IntervalMethod, Verdict
 
 Claim = TypeVar("Claim")
 
@@ -150,10 +150,10 @@ def rows_needed(interval: Interval, tolerance: float, level: float, bounds: Rang
     margin = abs(tolerance - interval.estimate)
     if not margin > 0 or interval.rows < 1:
         return None
-    if interval.method in (Method.BINOMIAL, Method.BETTING) and bounds is not None:
+    if interval.method in (IntervalMethod.BINOMIAL, IntervalMethod.BETTING) and bounds is not None:
         low, high = ends(bounds)
         mean, bound = ((value - low) / (high - low) for value in (interval.estimate, tolerance))
-        if interval.method is Method.BINOMIAL:
+        if interval.method is IntervalMethod.BINOMIAL:
             return binomial.more_rows(interval.rows, mean, bound, level)
         deviation = interval.deviation / (high - low) if interval.rows > 1 else 0.5
         return betting.more_rows(interval.rows, mean, deviation, bound, level)
@@ -162,6 +162,6 @@ def rows_needed(interval: Interval, tolerance: float, level: float, bounds: Rang
     if not 0 < spread < math.inf:
         return None
     wanted = float(np.square(ndtri(level) * spread / margin))
-    if interval.method is Method.GAP:
+    if interval.method is IntervalMethod.GAP:
         wanted *= math.log(1 / level) / float(np.square(ndtri(level)))
     return max(1, math.ceil(wanted) - interval.rows) if wanted < 10**12 else None

@@ -148,7 +148,7 @@ def lower_bound(
     meets = not values.excess > 0 and _lies_in(problem.domain, params)
     if not math.isfinite(values.worst) or np.isnan(values.constraint).any():
         return _nothing(lagrangian, clients, values.worst, meets, "the answer's values are not finite")
-    if problem.constraint_stand_in is not None:
+    if problem.constraint_surrogate is not None:
         why = "the constraint moves in jumps (it has a stand-in), and the smallest Lagrangian cannot be searched for"
         return _nothing(lagrangian, clients, values.worst, meets, why)
     search = _Ascent(lagrangian, problem, answer, start, values, meets=meets, enough=enough)
@@ -211,10 +211,10 @@ def with_lower_bound(
         budget_rows: how many rows may be looked at.
         enough: a gap that is a smaller share of F than this is not made smaller.
     """
-    if result.own_best is not None:
-        problem, clients, _ = as_regret(problem, clients, result.own_best)
-    pooled = result.rule.switches_on == "pooled"
-    tolerance = float(result.rule.tolerance)
+    if result.client_optimum is not None:
+        problem, clients, _ = as_regret(problem, clients, result.client_optimum)
+    pooled = result.method.switches_on == "pooled"
+    tolerance = float(result.method.tolerance)
     found = lower_bound(
         problem, clients, result.params, tolerance, pooled=pooled, budget_rows=budget_rows, enough=enough
     )

@@ -22,7 +22,7 @@ from softswitch.privacy.noise import secret_normals
 from softswitch.privacy.releases import Drawing, NoiseLevels, Releases
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.ranges import Range, ends, has_two_values
-from softswitch.results.certificate import Interval, Method
+from softswitch.results.certificate import Interval, IntervalMethod
 
 STEPS = 60
 """Of bisections."""
@@ -58,7 +58,7 @@ def noised_interval(told: float, rows: int, noise: float, levels: ErrorLevels, b
         alone=max(at_most(levels.alone), estimate),
         meets_at=_p_value(lambda error: at_most(error) <= levels.tolerance),
         violates_at=_p_value(lambda error: at_least(error) > levels.tolerance),
-        method=Method.NOISED,
+        method=IntervalMethod.NOISED,
     )
 
 

@@ -42,9 +42,9 @@ def concerned_rows(problem: Problem, clients: ClientData) -> np.ndarray:
         )
     found = RowValues(problem, clients, problem.start)
     _check_means(found.kinds, "constraint")
-    if problem.constraint_stand_in is not None:
-        other = replace(problem, constraint=problem.constraint_stand_in, constraint_stand_in=None)
-        _check_means(RowValues(other, clients, problem.start).kinds, "constraint_stand_in")
+    if problem.constraint_surrogate is not None:
+        other = replace(problem, constraint=problem.constraint_surrogate, constraint_surrogate=None)
+        _check_means(RowValues(other, clients, problem.start).kinds, "constraint_surrogate")
     return np.stack([(~(np.isneginf(own) | np.isnan(own))).sum(axis=0) for own in found.by_client])
 
 

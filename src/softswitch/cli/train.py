@@ -16,7 +16,7 @@ from softswitch.cli.errors import NO_ANSWER_CODE, or_refuse
 from softswitch.tables.settings import AUTO, SECTIONS, Config, PrivacySection
 
 if TYPE_CHECKING:
-    from softswitch.methods.base import Rule
+    from softswitch.methods.base import Method
     from softswitch.tables.preparation import ReadyTable
     from softswitch.tables.training import Trained
 
@@ -81,7 +81,7 @@ def predict(
     Console().print(f"Predicted {rows:,} rows → {file}", highlight=False, markup=False)
 
 
-def _tree(config: Config, ready: ReadyTable, rule: Rule) -> Tree:
+def _tree(config: Config, ready: ReadyTable, method: Method) -> Tree:
     """The settings as a tree, before training."""
     from softswitch.support.text import short_numbers
     from softswitch.tables.training import what_must_hold
@@ -110,7 +110,7 @@ def _tree(config: Config, ready: ReadyTable, rule: Rule) -> Tree:
         found.add(f"{ready.left_out:,} rows left out: their label, client or group is empty")
     found.add(f"{len(ready.encoding.features)} features from {len(ready.encoding.columns)} columns")
     found.add(escape(f"label: {ready.label.said(ready.train.rows.columns['y'])}"))
-    found.add(escape(f"method: {short_numbers(str(rule))}"))
+    found.add(escape(f"method: {short_numbers(str(method))}"))
     tree.add("[bold]what must hold").add(escape(what_must_hold(config, ready.label)["bounded"]))
     if ready.parts is not None:
         from softswitch.certification.certifiability import reach

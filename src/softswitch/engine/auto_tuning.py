@@ -11,7 +11,7 @@ import numpy as np
 
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.methods.schedules import FallingStep, NormalizedAdam
 from softswitch.methods.softmax_sgm import SoftmaxSGM
@@ -81,14 +81,14 @@ class Choice:
     jumps: bool = False
     frugal: bool = False
 
-    def rule(
+    def method(
         self,
-        asked: Rule,
+        asked: Method,
         step_size: FallingStep,
         momentum: float,
         threshold: float,
         local_step_size: FallingStep | None = None,
-    ) -> Rule:
+    ) -> Method:
         """The method of one cycle: what the user set, and for the rest what is chosen."""
         chosen: dict[str, Any] = {"step_size": step_size}
         if asked.optimizer is None:
@@ -119,10 +119,10 @@ class Choice:
             done, cycles = done + self.next_length(done, cycles), cycles + 1
         return 1 + (JUDGED if self.frugal else JUDGED + 1) * cycles - JUDGED
 
-    def template(self, asked: Rule) -> Rule:
+    def template(self, asked: Method) -> Method:
         """The method of the first cycle, before anything is known of the clients."""
         step = FallingStep(first=self.first_step, rounds=self.first_cycle)
-        return self.rule(asked, step, MOMENTUM, float(asked.tolerance))
+        return self.method(asked, step, MOMENTUM, float(asked.tolerance))
 
     def told(self, clients: Any) -> dict[str, str]:
         """What a run of these clients, an ``Oracle``, begins with: in words, by what it is."""
@@ -161,7 +161,7 @@ def choose(
     steps = how.local_steps
     for_report: Any = how.value_batch_size
     for_update: Any = how.batch_size
-    grouped = steps == 1 and m == len(clients) and how.clients_at_once is None
+    grouped = steps == 1 and m == len(clients) and how.client_batch_size is None
     most_rows = MOST_ROWS
     if isinstance(clients, StreamedData):
         grouped, all_rows, fit = False, m * largest, clients.buffer_bytes // 2 // clients.row_bytes
@@ -193,7 +193,7 @@ def choose(
     if memory == "auto":
         memory = memory_for(everyone=everyone, noisy=noisy, again=again)
     exact = everyone and not noisy
-    jumps = problem.constraint_stand_in is not None
+    jumps = problem.constraint_surrogate is not None
     value_rows *= memory.values_a_report if isinstance(memory, Memory) else 1
     look = None if exact else float(clients.sizes.sum()) / (value_rows + 3 * steps * update_rows)
     made = first_choice(problem.start, most, may_end=rounds is None, exact=exact, jumps=jumps, noisy=noisy, look=look)

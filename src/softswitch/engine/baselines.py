@@ -14,7 +14,7 @@ from softswitch.engine.auto_tuning import MOMENTUM, Choice, choose, memory_for
 from softswitch.engine.defaults import completed
 from softswitch.engine.loop import run
 from softswitch.engine.request import RunSettings, request
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.methods.schedules import FallingStep
 from softswitch.methods.softmax_sgm import SoftmaxSGM
@@ -73,28 +73,28 @@ def add_baselines(
     """
     checks.expect("result", result, Result)
     checks.expect("clients", clients, ClientData)
-    if result.own_best is not None:
-        task = as_regret(problem, clients, result.own_best)
+    if result.client_optimum is not None:
+        task = as_regret(problem, clients, result.client_optimum)
         problem, clients, held_out = task.problem, task.clients, task.also(held_out)
     judge = judge_of(problem, clients)
     more: list[Baseline] = []
     costs: list[float] | None = None
     if constants is not None:
-        odds, judged = best_constant(judge, constants, result.rule)
+        odds, judged = best_constant(judge, constants, result.method)
         if cost is not None:
             by_cost = judge_of(replace(problem, objective=cost, objective_range=None), clients)
             costs = [float(by_cost(params).objective.max()) for params in (result.params, constants(odds))]
-        more.append(Baseline.of(CONSTANT, judged, result.rule, constants(odds)))
+        more.append(Baseline.of(CONSTANT, judged, result.method, constants(odds)))
     if unconstrained and np.isfinite(result.worst_objective):
         budget = _budget(result, problem, clients)
         if budget is not None:
             free = _Unconstrained(result, problem, clients, budget, held_out)
             for name, params in ((FOR_THE_WORST, free.for_the_worst()), (FOR_THE_MEAN, free.for_the_mean())):
-                more.append(Baseline.of(name, judge(params), result.rule, params))
+                more.append(Baseline.of(name, judge(params), result.method, params))
     names = {one.name for one in more}
     beside = (*(one for one in result.baselines if one.name not in names), *more)
-    known = {finding.illness for finding in result.diagnosis}
-    found = [finding for finding in no_better(result.as_baseline, beside, costs) if finding.illness not in known]
+    known = {finding.code for finding in result.diagnosis}
+    found = [finding for finding in no_better(result.as_baseline, beside, costs) if finding.code not in known]
     return replace(result, baselines=beside, diagnosis=(*result.diagnosis, *found))
 
 
@@ -189,17 +189,17 @@ class _Unconstrained:
         assert self._choice is not None
         for part in STEPS:
             step = FallingStep(first=part * self._choice.first_step, rounds=rounds)
-            rule = self._choice.rule(alike, step, MOMENTUM, NO_BOUND)
-            found = self._run(best, rule, settings, None)
+            method = self._choice.method(alike, step, MOMENTUM, NO_BOUND)
+            found = self._run(best, method, settings, None)
             mean = found.as_baseline.mean_objective
             if mean < least:
                 best, least = found.params, mean
         return best
 
-    def _run(self, start: Params, rule: Rule, settings: RunSettings, choice: Choice | None) -> Result:
+    def _run(self, start: Params, method: Method, settings: RunSettings, choice: Choice | None) -> Result:
         problem = replace(self._problem, start=start)
-        asked = request(problem, self._clients, (rule,), self._how, settings, held_out=self._held_out, choice=choice)
-        return run(asked, rule, self._result.seed, ())
+        asked = request(problem, self._clients, (method,), self._how, settings, held_out=self._held_out, choice=choice)
+        return run(asked, method, self._result.seed, ())
 
 
 def _memory(budget: _Budget) -> Memory | None:
@@ -207,7 +207,7 @@ def _memory(budget: _Budget) -> Memory | None:
     return memory_for(everyone=budget.participation == 1, noisy=budget.rows is not None)
 
 
-def best_constant(judge: Judge, constants: Callable[[float], Params], rule: Rule) -> tuple[float, Judged]:
+def best_constant(judge: Judge, constants: Callable[[float], Params], method: Method) -> tuple[float, Judged]:
     """The constant prediction with the smallest F among those that are feasible; else the one nearest to it.
 
     Returns:
@@ -216,9 +216,9 @@ def best_constant(judge: Judge, constants: Callable[[float], Params], rule: Rule
 
     def rank(odds: float) -> tuple[tuple[float, float], Judged]:
         of_all = judge(constants(odds))
-        pooled = of_all.pooled if rule.switches_on == "pooled" else None
+        pooled = of_all.pooled if method.switches_on == "pooled" else None
         level = of_all.constraint.max() if pooled is None else pooled.max()
-        above = max(0.0, float(level) - rule.tolerance)
+        above = max(0.0, float(level) - method.tolerance)
         objective = float(of_all.objective.max())
         usable = math.isfinite(above) and not math.isnan(objective)
         return ((above, objective) if usable else (math.inf, math.inf)), of_all

@@ -220,7 +220,7 @@ def ways(first: Result, problem: Problem, found: list[Candidate], rows: int) -> 
     if doubtful and problem.domain is None and size_of_params(first.params) > 0:
         for norm in NORMS:
             yield HowTrained(norm)
-    if first.rule.tolerance <= 0:
+    if first.method.tolerance <= 0:
         return
     for margin in MARGINS:
         best = min(found, key=_rank)
@@ -237,14 +237,14 @@ def problem_of(way: HowTrained, problem: Problem, first: Result) -> Problem:
     return replace(problem, start=ball.project(first.params), domain=ball)
 
 
-def rule_of(way: HowTrained, rule: Any) -> Any:
+def rule_of(way: HowTrained, method: Any) -> Any:
     """The rule of a way: with its part of the tolerance."""
-    return rule if way.margin == 1 else at_tolerance(rule, way.margin * rule.tolerance)
+    return method if way.margin == 1 else at_tolerance(method, way.margin * method.tolerance)
 
 
-def at_tolerance(rule: Any, tolerance: float) -> Any:
+def at_tolerance(method: Any, tolerance: float) -> Any:
     """The rule for another tolerance: its threshold, where one is given, moves along."""
-    moved = rule.threshold
-    if moved is not None and rule.tolerance > 0:
-        moved *= tolerance / rule.tolerance
-    return replace(rule, tolerance=tolerance, threshold=moved)
+    moved = method.threshold
+    if moved is not None and method.tolerance > 0:
+        moved *= tolerance / method.tolerance
+    return replace(method, tolerance=tolerance, threshold=moved)

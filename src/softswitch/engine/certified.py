@@ -18,7 +18,7 @@ from softswitch.data.client_data import ClientData
 from softswitch.data.splits import Parts, sample_of
 from softswitch.engine.candidates import Candidate, Chooser, HowTrained, Move, problem_of, rule_of, ways
 from softswitch.engine.solve import refuse_regret, solve
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.oracles.evaluation import Judge, judge_of
 from softswitch.oracles.regret import Regret, asked_for
 from softswitch.problem.parameters import float_dtype
@@ -81,7 +81,7 @@ class Certified:
 def solve_certified(
     problem: Problem,
     parts: Parts,
-    rule: Rule,
+    method: Method,
     *,
     confidence: float = 0.95,
     move: Move | None = None,
@@ -104,7 +104,7 @@ def solve_certified(
     Args:
         problem: objective, constraint, start; with ``constraint_range`` for a promise instead of an approximation.
         parts: every client's rows, in three parts.
-        rule: such as ``SoftmaxSGM(tolerance=0.05)``: the tolerance is what is certified.
+        method: such as ``SoftmaxSGM(tolerance=0.05)``: the tolerance is what is certified.
         confidence: with which.
         move: ``(params, scale, offset) -> params`` whose scores are scaled and moved, where a model has such:
             decision thresholds are then chosen too.
@@ -122,13 +122,13 @@ def solve_certified(
         how: dict[str, Any] = {"confidence": confidence, "move": move, "rounds": rounds, "seconds": seconds}
         options["held_out"] = task.also(options.get("held_out"))
         found = solve_certified(
-            task.problem, Parts(task.clients, *others), rule, checkpoints=checkpoints, **how, **options
+            task.problem, Parts(task.clients, *others), method, checkpoints=checkpoints, **how, **options
         )
-        return replace(found, result=replace(found.result, own_best=task.own_best))
+        return replace(found, result=replace(found.result, client_optimum=task.client_optimum))
     ready = prepare(
         problem,
         parts,
-        rule,
+        method,
         confidence=confidence,
         move=move,
         rounds=rounds,
@@ -142,7 +142,7 @@ def solve_certified(
 
     def passes(candidate: Candidate) -> bool:
         model = replace(ready.first, params=candidate.params)
-        told = certify(model, problem, parts.certify, confidence, tolerance=rule.tolerance, kinds=ready.kinds)
+        told = certify(model, problem, parts.certify, confidence, tolerance=method.tolerance, kinds=ready.kinds)
         seen.append(told)
         return is_answer(seen[-1])
 
@@ -185,12 +185,12 @@ class Prepared:
         says of that part would be said of the whole. Whether a run was still improving is told of the model's own; who
         may have lied, of the model itself.
         """
-        own = replace(model.result.rule, tolerance=model.tolerance)
+        own = replace(model.result.method, tolerance=model.tolerance)
         judged, anew = self.learnt_from(model.params), (STILL_IMPROVING, SET_ASIDE, UNLIKE)
         looks_wrong = suspects_at(self.first.names, own, judged)
-        looks_wrong += [found for found in self.first.diagnosis if found.illness not in anew]
-        looks_wrong += [found for found in model.result.diagnosis if found.illness == STILL_IMPROVING]
-        run = replace(model.result, rule=own, diagnosis=tuple(looks_wrong))
+        looks_wrong += [found for found in self.first.diagnosis if found.code not in anew]
+        looks_wrong += [found for found in model.result.diagnosis if found.code == STILL_IMPROVING]
+        run = replace(model.result, method=own, diagnosis=tuple(looks_wrong))
         said = f"model chosen for unseen rows ({model})"
         return replace(run.with_model(model.params, said, judged), baselines=self.first.baselines)
 
@@ -198,7 +198,7 @@ class Prepared:
 def prepare(
     problem: Problem,
     parts: Parts,
-    rule: Rule,
+    method: Method,
     *,
     confidence: float = 0.95,
     move: Move | None = None,
@@ -216,7 +216,7 @@ def prepare(
             "privacy must be left out where models are chosen by rows: that is not counted. Train with "
             "solve(…, privacy=…), and certify(…, privacy=…) by other rows"
         )
-    said = reach(problem, parts.certify, rule.tolerance, confidence)
+    said = reach(problem, parts.certify, method.tolerance, confidence)
     judge = judge_of(problem, parts.learn)
 
     def run(way: HowTrained, of: Problem, own_rounds: int | None, own_seconds: float | None, **more: Any) -> Result:
@@ -225,12 +225,12 @@ def prepare(
             first_way = way == HowTrained()
             beside = checkpoints if first_way else checkpoints.with_name(f"{checkpoints.name}-{way.name}")
             told["checkpoints"] = Checkpoints(beside)
-        return solve(of, parts.learn, rule_of(way, rule), rounds=own_rounds, seconds=own_seconds, **told)
+        return solve(of, parts.learn, rule_of(way, method), rounds=own_rounds, seconds=own_seconds, **told)
 
     first = run(HowTrained(), problem, rounds, seconds)
     if first.status.code in ENDED:
         return Prepared(first, (), None, 0, said, judge)
-    chooser = _chooser(problem, parts, rule.tolerance, confidence, move)
+    chooser = _chooser(problem, parts, method.tolerance, confidence, move)
     kinds = RowValues(problem, parts.choose, first.params).kinds
     found = list(chooser.of(first, HowTrained(), kinds))
     shorter = max(min(FEWEST_ROUNDS, len(first.history)), len(first.history) // SHORTER)
@@ -245,7 +245,7 @@ def prepare(
         if other.status.code is not StatusCode.DIVERGED:
             found += chooser.of(other, way, kinds)
     path, best = _in_order(found, _trivial(chooser, first, kinds))
-    keeping = [one for one in path if judge(one.params).constraint.max() <= rule.tolerance] or path
+    keeping = [one for one in path if judge(one.params).constraint.max() <= method.tolerance] or path
     return Prepared(first, tuple(keeping), best, len(found), said, judge, kinds)
 
 

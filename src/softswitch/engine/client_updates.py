@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from softswitch.engine.server_round import Decided, Pointed
 from softswitch.methods import robust
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.client_state import RoundAtClients
 from softswitch.methods.compression import Compression, check_compression
 from softswitch.methods.compressors import in_two_parts
@@ -27,13 +27,13 @@ FOR_DIRECTIONS = 2
 
 
 def pointing(
-    oracle: Oracle, rule: Rule, state: State, key: Array, k: Array, draws: Any, kept: Any, by: Decided
+    oracle: Oracle, method: Method, state: State, key: Array, k: Array, draws: Any, kept: Any, by: Decided
 ) -> Pointed:
     """Σ r_i u_i, or what else the rule makes of the clients' directions.
 
     Args:
         oracle: the clients.
-        rule: the method.
+        method: the method.
         state: before the round.
         key: the run's random key.
         k: the round.
@@ -46,27 +46,27 @@ def pointing(
         clients = decision.clients
         chance = oracle.chance(jax.random.fold_in(jax.random.fold_in(key, k), FOR_DIRECTIONS))
         draws = oracle.draw_for(clients, chance)
-    step_size = rule.local_step_size_at(k, oracle.local_steps)
-    update = (draws, kept, decision, rule.switches, step_size)
-    if rule.at_clients is not None:
-        return _with_what_clients_keep(oracle, rule, state, k, clients, update)
-    if rule.robust is not None:
+    step_size = method.local_step_size_at(k, oracle.local_steps)
+    update = (draws, kept, decision, method.switches, step_size)
+    if method.at_clients is not None:
+        return _with_what_clients_keep(oracle, method, state, k, clients, update)
+    if method.robust is not None:
         each = oracle.directions(state.params, *update)
         return Pointed(robust.combined(each, decision.weights), each)
-    if rule.sees_each:
-        return Pointed(rule.combine(k, by.reports, decision, oracle.directions(state.params, *update)))
-    if rule.direction is None or not rule.direction.looks_back:
+    if method.sees_each:
+        return Pointed(method.combine(k, by.reports, decision, oracle.directions(state.params, *update)))
+    if method.direction is None or not method.direction.looks_back:
         return Pointed(oracle.direction(state.params, *update))
-    return _at_two_iterates(oracle, rule, state, update)
+    return _at_two_iterates(oracle, method, state, update)
 
 
 def _with_what_clients_keep(
-    oracle: Oracle, rule: Rule, state: State, k: Array, clients: Array, update: tuple[Any, ...]
+    oracle: Oracle, method: Method, state: State, k: Array, clients: Array, update: tuple[Any, ...]
 ) -> Pointed:
-    way, (draws, kept, decision, switches, step_size) = rule.at_clients, update
+    way, (draws, kept, decision, switches, step_size) = method.at_clients, update
     assert way is not None
     asked = RoundAtClients(
-        state.params, decision.feasible, decision.weights, oracle.local_steps, step_size, rule.step_size_at(k), k
+        state.params, decision.feasible, decision.weights, oracle.local_steps, step_size, method.step_size_at(k), k
     )
     own = some(state.at_clients, clients)
     traffic = None
@@ -91,8 +91,8 @@ def _put(state: State, clients: Array, own: Any) -> Any:
     return jax.tree.map(lambda all_, new: all_.at[clients].set(new.astype(all_.dtype)), state.at_clients, own)
 
 
-def _at_two_iterates(oracle: Oracle, rule: Rule, state: State, update: tuple[Any, ...]) -> Pointed:
-    way, (draws, *rest) = rule.direction, update
+def _at_two_iterates(oracle: Oracle, method: Method, state: State, update: tuple[Any, ...]) -> Pointed:
+    way, (draws, *rest) = method.direction, update
     assert way is not None
     assert state.directions is not None
     own = state.directions.of(rest[1].feasible)
@@ -115,34 +115,34 @@ def _at_two_iterates(oracle: Oracle, rule: Rule, state: State, update: tuple[Any
     return Pointed(now, back=then, gradients=rows)
 
 
-def check_exchanges(rule: Rule, oracle: Oracle, *, memory: Memory | None, domain: Domain | None = None) -> None:
+def check_exchanges(method: Method, oracle: Oracle, *, memory: Memory | None, domain: Domain | None = None) -> None:
     """Raise where the rule asks for more than these clients can do, or for what does not go together.
 
     Args:
-        rule: the method.
+        method: the method.
         oracle: the clients.
         memory: how the server remembers its clients' reports; None: not at all.
         domain: Θ, or None.
     """
-    check_compression(rule.at_clients, domain, rule.robust)
-    name, kind = type(rule).__name__, type(oracle).__name__
+    check_compression(method.at_clients, domain, method.robust)
+    name, kind = type(method).__name__, type(oracle).__name__
     wants = {
-        "robust": rule.robust is not None,
-        "at_clients": rule.at_clients is not None,
-        "a direction that looks back": rule.direction is not None and rule.direction.looks_back,
-        "what it makes of each direction": rule.sees_each,
+        "robust": method.robust is not None,
+        "at_clients": method.at_clients is not None,
+        "a direction that looks back": method.direction is not None and method.direction.looks_back,
+        "what it makes of each direction": method.sees_each,
     }
     several = [one for one, wanted in wants.items() if wanted]
     if len(several) > 1:
         raise ValueError(f"{' and '.join(several)} do not go together, but {name} has both")
-    if several and several != ["robust"] and not rule.sees_each and not oracle.looks_back:
+    if several and several != ["robust"] and not method.sees_each and not oracle.looks_back:
         raise ValueError(
             f"{name} with {several[0]} needs clients that take their local steps by its word, or at another iterate, "
             f"which those of the kind {kind} cannot; Optimistic goes with all"
         )
-    if (rule.draws_clients or rule.compares) and not oracle.looks_back:
+    if (method.draws_clients or method.compares) and not oracle.looks_back:
         raise ValueError(f"{name} asks clients for more than those of the kind {kind} can do")
-    if (rule.draws_clients or rule.compares) and memory is not None:
+    if (method.draws_clients or method.compares) and memory is not None:
         raise ValueError(f"memory must be None with {name}, which keeps account of its clients itself")
     if memory is not None and memory.corrected and not oracle.reports_again:
         raise ValueError(

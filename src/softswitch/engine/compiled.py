@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from softswitch.engine.client_updates import pointing
 from softswitch.engine.server_round import RoundView, applied, asked, believed_overview, decided, informed
 from softswitch.methods import robust, round
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory, Places, Remembered, nothing_remembered
 from softswitch.methods.messages import Reports
 from softswitch.methods.weighting import maximum
@@ -75,13 +75,13 @@ class Pieces(NamedTuple):
 
     Attributes:
         oracle: the clients.
-        rule: the method.
+        method: the method.
         domain: Θ, or None.
         memory: how the server remembers; None: not at all.
     """
 
     oracle: Oracle
-    rule: Rule
+    method: Method
     domain: Domain | None
     memory: Memory | None = None
 
@@ -90,30 +90,30 @@ def play(
     parts: Pieces, program: Program, span: Span, key: Array, state: round.State, k: Array, draws: Any
 ) -> tuple[round.State, Record]:
     """One round: report, decide, update, apply."""
-    oracle, rule = parts.oracle, parts.rule
+    oracle, method = parts.oracle, parts.method
     reports, kept = oracle.report(state.params, draws)
-    told = informed(rule, state, key, k, draws.clients, reports, lambda params: oracle.report(params, draws)[0])
-    by = decided(rule, parts.memory, program.places, state, k, draws.clients, told, oracle.pool)
-    pointed = pointing(oracle, rule, state, key, k, draws, kept, by)
+    told = informed(method, state, key, k, draws.clients, reports, lambda params: oracle.report(params, draws)[0])
+    by = decided(method, parts.memory, program.places, state, k, draws.clients, told, oracle.pool)
+    pointed = pointing(oracle, method, state, key, k, draws, kept, by)
     full, held_out = Overview.nothing(), None
     if program.looks:
-        full, held_out = _look_at_all(oracle, rule, span, state.params, k, reports)
+        full, held_out = _look_at_all(oracle, method, span, state.params, k, reports)
         state = state._replace(diverged_at=once_known(state.diverged_at, (full, held_out), state.params))
     rows = oracle.rows_held(draws)
     twice = 2 * jnp.asarray(oracle.cost(rows)[0], jnp.int32) if told.earlier is not None else None
     seen = RoundView(full, held_out, rows, twice)
-    return applied(rule, parts.domain, span.averaging_from, state, k, by, pointed, seen, program.record_clients)
+    return applied(method, parts.domain, span.averaging_from, state, k, by, pointed, seen, program.record_clients)
 
 
 def _look_at_all(
-    oracle: Oracle, rule: Rule, span: Span, params: Any, k: Array, reports: Reports
+    oracle: Oracle, method: Method, span: Span, params: Any, k: Array, reports: Reports
 ) -> tuple[Overview, Overview | None]:
     """The worst and the mean client on all training and held-out data, in the rounds that look; NaN in the others."""
 
     def look() -> tuple[Overview, Overview | None]:
         held_out = oracle.evaluate_held_out(params)
         of_all = (reports.objective, reports.constraint) if oracle.reports_all else oracle.evaluate(params)
-        return believed_overview(rule, *of_all), None if held_out is None else believed_overview(rule, *held_out)
+        return believed_overview(method, *of_all), None if held_out is None else believed_overview(method, *held_out)
 
     seen, shapes = traced_once(look)
     return lax.cond(
@@ -145,7 +145,7 @@ def chunk(
         draws = chance = chance if together else draw(jax.random.fold_in(key, k))
         if places is not None:
             assert parts.memory is not None
-            state, clients = asked(state, key, k, places, parts.memory.rest_for(parts.rule))
+            state, clients = asked(state, key, k, places, parts.memory.rest_for(parts.method))
             draws = oracle.draw_for(clients, chance) if drawn is None else chance
         return play(parts, program, span, key, state, k, draws)
 
@@ -181,11 +181,11 @@ def run_chunk_of_many(
     Rules are the inner axis, so that all rules share a seed's draws.
     """
 
-    def one(rule: Rule, key: Array, state: round.State) -> tuple[round.State, Record]:
-        return chunk(parts._replace(rule=rule), program, span, key, state)
+    def one(method: Method, key: Array, state: round.State) -> tuple[round.State, Record]:
+        return chunk(parts._replace(method=method), program, span, key, state)
 
     over_rules = jax.vmap(one, in_axes=(0, None, 0))
-    return jax.vmap(over_rules, in_axes=(None, 0, 0))(parts.rule, keys, states)
+    return jax.vmap(over_rules, in_axes=(None, 0, 0))(parts.method, keys, states)
 
 
 @jax.jit
@@ -205,10 +205,10 @@ def _words(oracle: Oracle) -> int:
 
 
 @jax.jit
-def start(params: Any, rule: Rule, oracle: Oracle, memory: Memory | None) -> round.State:
+def start(params: Any, method: Method, oracle: Oracle, memory: Memory | None) -> round.State:
     """The state before round 0, compiled; no two of its arrays are the same, nor one of ``params``."""
     nothing = None if memory is None else _nothing_remembered(params, oracle, memory)
-    fresh = round.start(params, rule, oracle.constraints, nothing, clients=oracle.client_count)
+    fresh = round.start(params, method, oracle.constraints, nothing, clients=oracle.client_count)
     return jax.tree.map(jnp.copy, fresh)
 
 
@@ -235,10 +235,10 @@ def direction_size(parts: Pieces, key: Array, k: Array, state: round.State) -> F
 
 def direction_size_of(parts: Pieces, state: round.State, draws: Any) -> Float[Array, ""]:
     """The same for a round that was drawn already."""
-    oracle, rule = parts.oracle, parts.rule
+    oracle, method = parts.oracle, parts.method
     reports, kept = oracle.report(state.params, draws)
-    decision, _ = robust.decide(rule, state.rule, reports)
-    return optax.tree.norm(oracle.direction(state.params, draws, kept, decision, rule.switches, 0.0))
+    decision, _ = robust.decide(method, state.method, reports)
+    return optax.tree.norm(oracle.direction(state.params, draws, kept, decision, method.switches, 0.0))
 
 
 @jax.jit

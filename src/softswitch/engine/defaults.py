@@ -12,7 +12,7 @@ from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
 from softswitch.engine.auto_tuning import Choice, choose, first_choice, memory_for
 from softswitch.engine.request import CHOSEN_FOR, RunSettings
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.base import Oracle
@@ -31,13 +31,13 @@ class Completed(NamedTuple):
     """Settings with nothing left out.
 
     Attributes:
-        rules: the methods; those without a step size still have none: each cycle of a run has its own.
+        methods: the methods; those without a step size still have none: each cycle of a run has its own.
         how: how clients take part.
         settings: of the run.
         choice: what a run that chooses for itself begins with; None where the rules have step sizes.
     """
 
-    rules: tuple[Rule, ...]
+    methods: tuple[Method, ...]
     how: TakingPart
     settings: RunSettings
     choice: Choice | None
@@ -46,7 +46,7 @@ class Completed(NamedTuple):
 def completed(
     problem: Any,
     clients: Any,
-    rules: Sequence[Rule],
+    methods: Sequence[Method],
     how: TakingPart,
     told: dict[str, Any],
     checkpoints: Checkpoints | None = None,
@@ -56,7 +56,7 @@ def completed(
     Args:
         problem: the problem.
         clients: its clients.
-        rules: the methods.
+        methods: the methods.
         how: how clients take part, as far as it is told.
         told: the settings of the run, as far as they are told.
         checkpoints: where these have a run that chose for itself, it keeps what it chose, for however many rounds.
@@ -64,25 +64,25 @@ def completed(
     checks.expect("problem", problem, Problem)
     if not isinstance(clients, StreamedData):
         checks.expect("clients", clients, ClientData)
-    if chooses(rules):
+    if chooses(methods):
         _checked(told)
         rounds, begun_with = told["rounds"], _rounds_begun_with(told["rounds"], checkpoints)
-        asked, again = _unless_own_account(rules, told["memory"]), all(rule.robust is None for rule in rules)
+        asked, again = _unless_own_account(methods, told["memory"]), all(method.robust is None for method in methods)
         length = choose(problem, clients, how, rounds, asked, again=again)[0]
         choice, how, memory = choose(problem, clients, how, begun_with, asked, again=again)
         choice = replace(choice, rounds=length.rounds, may_end=length.may_end)
-        return Completed(tuple(rules), how, _settings(told, choice.rounds, SECOND_HALF, "auto", memory), choice)
+        return Completed(tuple(methods), how, _settings(told, choice.rounds, SECOND_HALF, "auto", memory), choice)
     size = PAPER_BATCH if how.batch_size == "auto" else how.batch_size
     how = replace(how, batch_size=size, value_batch_size=_unless_auto(how.value_batch_size, "same"))
-    rules = tuple(as_in_paper(rule, len(clients)) for rule in rules)
+    methods = tuple(as_in_paper(method, len(clients)) for method in methods)
     everyone = participants_of(how.participation, len(clients)) == len(clients)
     noisy = how.value_batch_size is not None
-    told = told | {"memory": _memory_of(rules, told["memory"], everyone=everyone, noisy=noisy)}
-    return Completed(rules, how, _paper_settings(told), None)
+    told = told | {"memory": _memory_of(methods, told["memory"], everyone=everyone, noisy=noisy)}
+    return Completed(methods, how, _paper_settings(told), None)
 
 
 def completed_for(
-    federation: Any, rules: Sequence[Rule], told: dict[str, Any], checkpoints: Checkpoints | None = None
+    federation: Any, methods: Sequence[Method], told: dict[str, Any], checkpoints: Checkpoints | None = None
 ) -> Completed:
     """The same where the clients are given as an oracle, which knows how they take part."""
     checks.expect("federation", federation, Federation)
@@ -90,21 +90,21 @@ def completed_for(
     everyone, noisy = oracle.participants == oracle.client_count, oracle.rows_a_report is not None
     chosen_by_server = oracle.takes_whom_it_is_told
     if chosen_by_server:
-        told = told | {"memory": _memory_of(rules, told["memory"], everyone=everyone, noisy=noisy)}
-    if not chooses(rules):
-        rules = tuple(as_in_paper(rule, federation.oracle.client_count) for rule in rules)
-        return Completed(rules, TakingPart(), _paper_settings(told), None)
+        told = told | {"memory": _memory_of(methods, told["memory"], everyone=everyone, noisy=noisy)}
+    if not chooses(methods):
+        methods = tuple(as_in_paper(method, federation.oracle.client_count) for method in methods)
+        return Completed(methods, TakingPart(), _paper_settings(told), None)
     _checked(told)
-    memory = _unless_own_account(rules, told["memory"])
+    memory = _unless_own_account(methods, told["memory"])
     if memory == "auto":
-        again = oracle.reports_again and all(rule.robust is None for rule in rules)
+        again = oracle.reports_again and all(method.robust is None for method in methods)
         memory = memory_for(everyone=everyone, noisy=noisy, again=again) if chosen_by_server else None
     length, begun_with = (
         chosen_for(federation, asked, memory)
         for asked in (told["rounds"], _rounds_begun_with(told["rounds"], checkpoints))
     )
     choice = replace(begun_with, rounds=length.rounds, may_end=length.may_end)
-    return Completed(tuple(rules), TakingPart(), _settings(told, choice.rounds, SECOND_HALF, "auto", memory), choice)
+    return Completed(tuple(methods), TakingPart(), _settings(told, choice.rounds, SECOND_HALF, "auto", memory), choice)
 
 
 def chosen_for(federation: Federation, rounds: int | None, memory: Memory | None) -> Choice:
@@ -136,35 +136,35 @@ def _rounds_a_look(oracle: Oracle, memory: Memory | None) -> float | None:
     return float(oracle.rows_judged / (values + 3 * gradients))
 
 
-def _unless_own_account(rules: Sequence[Rule], memory: Any) -> Any:
+def _unless_own_account(methods: Sequence[Method], memory: Any) -> Any:
     """The memory asked for; none where that is to be chosen and a rule keeps account of its clients itself."""
-    return None if memory == "auto" and any(rule.compares or rule.draws_clients for rule in rules) else memory
+    return None if memory == "auto" and any(method.compares or method.draws_clients for method in methods) else memory
 
 
-def chooses(rules: Sequence[Rule]) -> bool:
+def chooses(methods: Sequence[Method]) -> bool:
     """Whether the runs of these rules choose for themselves: where they have no step size."""
-    for rule in rules:
-        checks.expect("rule", rule, Rule)
-    own = {rule.step_size is None for rule in rules}
+    for method in methods:
+        checks.expect("method", method, Method)
+    own = {method.step_size is None for method in methods}
     if len(own) > 1:
-        raise ValueError("rules must all have a step_size, or none of them, where they share their other settings")
+        raise ValueError("methods must all have a step_size, or none of them, where they share their other settings")
     if not own.pop():
         return False
-    for rule in rules:
-        if not isinstance(rule, SoftmaxSGM) or rule.alpha is not None:
+    for method in methods:
+        if not isinstance(method, SoftmaxSGM) or method.alpha is not None:
             continue
-        if rule.constraint_alpha is not None:
-            raise ValueError(f"constraint_alpha goes with an alpha, but {rule} has none; give both or neither")
-        if rule.alpha_scale == "spread":
-            raise ValueError(f"alpha_scale='spread' goes with an alpha, but {rule} has none; give both or neither")
+        if method.constraint_alpha is not None:
+            raise ValueError(f"constraint_alpha goes with an alpha, but {method} has none; give both or neither")
+        if method.alpha_scale == "spread":
+            raise ValueError(f"alpha_scale='spread' goes with an alpha, but {method} has none; give both or neither")
     return True
 
 
-def as_in_paper(rule: Rule, clients: int) -> Rule:
+def as_in_paper(method: Method, clients: int) -> Method:
     """The rule with an α, where it wants one and has none: 10·ln(n)/tolerance."""
-    if not isinstance(rule, SoftmaxSGM) or rule.alpha is not None:
-        return rule
-    return replace(rule, alpha=default_alpha(clients, rule.tolerance))
+    if not isinstance(method, SoftmaxSGM) or method.alpha is not None:
+        return method
+    return replace(method, alpha=default_alpha(clients, method.tolerance))
 
 
 def default_alpha(clients: int, tolerance: float) -> float:
@@ -174,9 +174,9 @@ def default_alpha(clients: int, tolerance: float) -> float:
     return 10 * max(1.0, math.log(clients)) / tolerance
 
 
-def _memory_of(rules: Sequence[Rule], memory: Any, *, everyone: bool, noisy: bool) -> Any:
+def _memory_of(methods: Sequence[Method], memory: Any, *, everyone: bool, noisy: bool) -> Any:
     """Where few take part and some may lie, a server remembers: who is out of line is seen among all, not among few."""
-    robust = any(isinstance(rule, Rule) and rule.robust is not None for rule in rules)
+    robust = any(isinstance(method, Method) and method.robust is not None for method in methods)
     return memory_for(everyone=False, noisy=noisy) if memory == "auto" and robust and not everyone else memory
 
 

@@ -19,7 +19,7 @@ from softswitch.engine.candidates import Candidate, Move, at_tolerance
 from softswitch.engine.certified import Prepared, prepare
 from softswitch.engine.defaults import default_alpha
 from softswitch.engine.solve import solve
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.base import Judged
 from softswitch.oracles.evaluation import Judge, judge_of
@@ -40,7 +40,7 @@ def frontier(
     problem: Problem,
     parts: Parts,
     bounds: Sequence[float],
-    rule: Rule | None = None,
+    method: Method | None = None,
     *,
     confidence: float = 0.95,
     move: Move | None = None,
@@ -71,7 +71,7 @@ def frontier(
         problem: objective, constraint, start; with ``constraint_range`` for a promise instead of an approximation.
         parts: every client's rows, in three parts: ``Parts.from_arrays``.
         bounds: what the constraint may be at most; in any order.
-        rule: the method; its tolerance is each bound in turn. By default ``SoftmaxSGM`` with nothing set.
+        method: the method; its tolerance is each bound in turn. By default ``SoftmaxSGM`` with nothing set.
         confidence: of all certificates together.
         move: as for ``solve_certified``. Constant predictions are put beside the models too then.
         measures: by name what else to measure of every model, on the rows to choose by.
@@ -83,11 +83,11 @@ def frontier(
     checks.expect("parts", parts, Parts)
     ordered = checked_bounds("bounds", bounds)
     checks.probability("confidence", confidence)
-    rule_at = partial(_rule_at, rule)
-    rules = [rule_at(bound) for bound in ordered]
+    rule_at = partial(_rule_at, method)
+    methods = [rule_at(bound) for bound in ordered]
     look = _Look(problem, parts, move, measures or {})
     trained: list[_Trained] = []
-    for own in rules:
+    for own in methods:
         warm = replace(problem, start=trained[-1].ready.first.params) if trained else problem
         ready = prepare(warm, parts, own, confidence=confidence, move=move, rounds=rounds, **options)
         if ready.best is None:
@@ -132,12 +132,12 @@ def checked_bounds(name: str, bounds: Any) -> list[float]:
     return found
 
 
-def _rule_at(rule: Rule | None, bound: float) -> Any:
+def _rule_at(method: Method | None, bound: float) -> Any:
     """The rule for a bound."""
-    if rule is None:
+    if method is None:
         return SoftmaxSGM(tolerance=bound)
-    checks.expect("rule", rule, Rule)
-    return at_tolerance(rule, bound)
+    checks.expect("method", method, Method)
+    return at_tolerance(method, bound)
 
 
 class _Trained(NamedTuple):
@@ -218,10 +218,10 @@ class _Look:
         keeping = [one for one in known if one[0] <= bound]
         return min(keeping, key=lambda one: one[1]) if keeping else min(known, default=(math.nan, math.nan))
 
-    def point(self, one: _Trained, rule: Rule, tested: Sequence[_Tested] = ()) -> FrontierPoint:
+    def point(self, one: _Trained, method: Method, tested: Sequence[_Tested] = ()) -> FrontierPoint:
         """All that is told of a bound and the model that is chosen for it; ``tested``: what came of the tests."""
         params = one.model.params
-        learnt, others, constant = self._on_learnt(params), self._on_others(params), self._constant(rule)
+        learnt, others, constant = self._on_learnt(params), self._on_others(params), self._constant(method)
         keeps = constant is not None and float(constant.constraint.max()) <= one.bound
         constraint, objective = self.least(one.bound)
         told = FrontierPoint(
@@ -255,31 +255,31 @@ class _Look:
             return BoundOutcome.NOT_REACHED
         return BoundOutcome.TOO_FEW if one.ready.reach.too_small or absent else BoundOutcome.LATER
 
-    def _constant(self, rule: Rule) -> Judged | None:
+    def _constant(self, method: Method) -> Judged | None:
         """The constant prediction with the smallest F that keeps the bound; else the nearest to it."""
         move = self._move
         if move is None:
             return None
         judge: Judge = self._on_learnt
-        return best_constant(judge, lambda odds: move(self._problem.start, 0.0, odds), rule)[1]
+        return best_constant(judge, lambda odds: move(self._problem.start, 0.0, odds), method)[1]
 
     def smallest(
-        self, rule: Any, start: Params, tightest: float, rounds: int | None, options: Mapping[str, Any]
+        self, method: Any, start: Params, tightest: float, rounds: int | None, options: Mapping[str, Any]
     ) -> SmallestConstraint:
         """The smallest constraint that any model reaches: those at hand, constants, and a run for a bound of 0.
 
         That run only lowers the constraint until it is 0. Where something at hand has the least there can be, it is
         left out.
         """
-        seen, constant = list(self._found), self._constant(rule)
+        seen, constant = list(self._found), self._constant(method)
         if constant is not None:
             seen.append(_pair(constant))
         floor = max((0.0 if of_row is None else max(0.0, ends(of_row)[0]) for of_row in self.ranges), default=0.0)
         if not any(constraint <= floor for constraint, _ in seen):
-            if rule.step_size is not None and getattr(rule, "alpha", 0.0) is None:
-                rule = replace(rule, alpha=default_alpha(len(self._parts.learn), tightest))
-            told = {"look_at_blocker": False} | dict(options)
-            found = solve(replace(self._problem, start=start), self._parts.learn, rule, rounds=rounds, **told)
+            if method.step_size is not None and getattr(method, "alpha", 0.0) is None:
+                method = replace(method, alpha=default_alpha(len(self._parts.learn), tightest))
+            told = {"diagnose_infeasible": False} | dict(options)
+            found = solve(replace(self._problem, start=start), self._parts.learn, method, rounds=rounds, **told)
             self.at(found.params)
             seen.append(self._found[-1])
         constraint, objective = min((one for one in seen if math.isfinite(one[0])), default=(math.nan, math.nan))

@@ -14,7 +14,7 @@ import numpy as np
 
 from softswitch.engine.request import Request
 from softswitch.engine.restarts import Cycles
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.round import State, healthy
 from softswitch.privacy.noisy_reports import TellsWithNoise
 from softswitch.results.answer import Ending
@@ -30,14 +30,14 @@ from softswitch.support.processes import unbroken
 
 def run(
     request: Request,
-    rule: Rule,
+    method: Method,
     seed: int,
     callbacks: Sequence[Callback],
     checkpoints: Checkpoints | None = None,
 ) -> Result:
     """Run a request by a rule, from its start or from where its checkpoints stand."""
     with _held(request, checkpoints):
-        return _run(request, rule, seed, callbacks, checkpoints)
+        return _run(request, method, seed, callbacks, checkpoints)
 
 
 def _held(request: Request, checkpoints: Checkpoints | None) -> AbstractContextManager[None]:
@@ -48,19 +48,21 @@ def _held(request: Request, checkpoints: Checkpoints | None) -> AbstractContextM
 
 
 def _run(
-    request: Request, rule: Rule, seed: int, callbacks: Sequence[Callback], checkpoints: Checkpoints | None
+    request: Request, method: Method, seed: int, callbacks: Sequence[Callback], checkpoints: Checkpoints | None
 ) -> Result:
     began = time.perf_counter()
     together = request.oracle.processes > 1
     first = not together or processes.is_first()
     cycles = (
-        None if rule.step_size is not None or request.choice is None else Cycles(request, request.choice, rule, seed)
+        None
+        if method.step_size is not None or request.choice is None
+        else Cycles(request, request.choice, method, seed)
     )
-    kept = None if checkpoints is None else _RunCheckpoints(request, rule, cycles, seed, checkpoints)
+    kept = None if checkpoints is None else _RunCheckpoints(request, method, cycles, seed, checkpoints)
     key, length = jax.random.key(seed), request.engine.chunk_length(request.oracle)
     program, rounds, seconds = request.program(length), request.rounds, request.settings.seconds
     records, done, stopped, late = list[Record](), 0, False, False
-    state = request.first_state(rule) if cycles is None else cycles.begin()
+    state = request.first_state(method) if cycles is None else cycles.begin()
     if cycles is not None or request.warm_start is not None:
         state = request.engine.apart(state)
     if kept is not None and (there := kept.latest(state, length)) is not None:
@@ -79,9 +81,9 @@ def _run(
             if cycles is None and int(state.diverged_at) >= 0:
                 break
             span = request.span(done) if cycles is None else cycles.span(request.span(done))
-            method = rule if cycles is None else cycles.rule
+            active = method if cycles is None else cycles.method
             with unbroken() if request.engine.OVERWRITES else nullcontext():
-                after, record = request.engine.run_chunk(request.parts(method), program, span, key, state)
+                after, record = request.engine.run_chunk(request.parts(active), program, span, key, state)
                 record = jax.tree.map(np.asarray, record)  # the device keeps nothing of rounds that are over
                 diverged_at = int(after.diverged_at)
                 last = min(done + length, int(span.last)) if diverged_at < 0 else diverged_at + 1
@@ -110,7 +112,7 @@ def _run(
     if stopped and kept is not None and isinstance(request.oracle, TellsWithNoise):
         # There is one judging, and it is for the end: this run can go on.
         request = replace(request, federation=replace(request.federation, oracle=request.oracle.unjudging()))
-    return finish(request, rule, seed, state, records, done, stopped, time.perf_counter() - began, cycles)
+    return finish(request, method, seed, state, records, done, stopped, time.perf_counter() - began, cycles)
 
 
 def _in_next_cycle(
@@ -134,11 +136,11 @@ class _RunCheckpoints:
     """A run's checkpoints."""
 
     def __init__(
-        self, request: Request, rule: Rule, cycles: Cycles | None, seed: int, checkpoints: Checkpoints
+        self, request: Request, method: Method, cycles: Cycles | None, seed: int, checkpoints: Checkpoints
     ) -> None:
         self._request, self._cycles, self._checkpoints = request, cycles, checkpoints
-        self._rule = rule if cycles is None else cycles.rule
-        self._identity = request.identity(rule if cycles is None else cycles.template, seed)
+        self._rule = method if cycles is None else cycles.method
+        self._identity = request.identity(method if cycles is None else cycles.template, seed)
 
     @property
     def due(self) -> bool:
@@ -184,7 +186,7 @@ class _RunCheckpoints:
 
 def finish(
     request: Request,
-    rule: Rule,
+    method: Method,
     seed: int,
     state: State,
     records: Sequence[Record],
@@ -204,11 +206,11 @@ def finish(
         diverged_at = int(np.flatnonzero(~history.void).max(initial=-1)) + 1
         state = state._replace(diverged_at=jnp.int32(diverged_at))
     names = request.federation.names
-    rule = rule if cycles is None else cycles.rule
+    method = method if cycles is None else cycles.method
     ending = Ending(
         state,
         history,
-        rule,
+        method,
         names,
         averaging_from=request.settings.averaging_from,
         answer=request.settings.answer,

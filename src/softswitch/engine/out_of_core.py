@@ -19,7 +19,7 @@ from softswitch.engine import compiled
 from softswitch.engine.compiled import Pieces, Program, Span, apart
 from softswitch.engine.server_round import asked, believed_overview
 from softswitch.methods import round
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory, Places
 from softswitch.methods.weighting import maximum
 from softswitch.oracles.base import Oracle
@@ -88,7 +88,7 @@ def run_chunk(
         count = _rounds_together(program, span, length, k, end)
         if not by_need:
             reader.ask(k, count)
-        seen = _look_at_all(oracle, parts.rule, program, span, state.params, k)
+        seen = _look_at_all(oracle, parts.method, program, span, state.params, k)
         if by_need:
             assert program.places is not None
             stretch = _read_by_need(parts, program.places, key, state, k)
@@ -143,7 +143,7 @@ def _read_by_need(parts: Pieces, places: Places, key: Array, state: round.State,
     """The rows of one round whose clients the server chooses by what it remembers."""
     oracle = _clients(parts.oracle)
     assert parts.memory is not None
-    draws = _draws_for_asked(oracle.drawing, places, key, jnp.int32(k), state, parts.memory.rest_for(parts.rule))
+    draws = _draws_for_asked(oracle.drawing, places, key, jnp.int32(k), state, parts.memory.rest_for(parts.method))
     return oracle.feed.read(draws, 1)
 
 
@@ -157,15 +157,15 @@ def _draws_for_asked(
 
 
 def _look_at_all(
-    oracle: StreamedOracle, rule: Rule, program: Program, span: Span, params: Params, k: int
+    oracle: StreamedOracle, method: Method, program: Program, span: Span, params: Params, k: int
 ) -> tuple[Overview | None, Overview | None] | None:
     """The worst and the mean client on all training and held-out data before round k; None where it does not look."""
     if not program.looks or k % int(span.eval_every):
         return None
     held_out = oracle.evaluate_held_out(params)
     return (
-        _overview(rule, *oracle.evaluate(params)),
-        None if held_out is None else _overview(rule, *held_out),
+        _overview(method, *oracle.evaluate(params)),
+        None if held_out is None else _overview(method, *held_out),
     )
 
 
@@ -194,9 +194,9 @@ def chunk_length(oracle: StreamedOracle) -> int:
     return length // min(length, oracle.feed.rounds) * min(length, oracle.feed.rounds)
 
 
-def start(params: Params, rule: Rule, oracle: StreamedOracle, memory: Memory | None) -> round.State:
+def start(params: Params, method: Method, oracle: StreamedOracle, memory: Memory | None) -> round.State:
     """The state before round 0."""
-    fresh: round.State = compiled.start(params, rule, oracle.drawing, memory)
+    fresh: round.State = compiled.start(params, method, oracle.drawing, memory)
     return fresh
 
 

@@ -18,7 +18,7 @@ from softswitch.engine.auto_tuning import SMOOTHING
 from softswitch.engine.defaults import as_in_paper
 from softswitch.engine.loop import run
 from softswitch.engine.request import Request, RunSettings, request_of
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.methods.schedules import FallingStep
 from softswitch.methods.softmax_sgm import SoftmaxSGM
@@ -37,7 +37,7 @@ from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import each_range, ends
 from softswitch.results.callbacks import Callback, ProgressBar
 from softswitch.results.checkpoints import Checkpoints
-from softswitch.results.diagnostic import Finding
+from softswitch.results.diagnostic import Diagnostic
 from softswitch.results.history import ClientHistory
 from softswitch.results.result import Result
 
@@ -75,28 +75,28 @@ def _left_by(memory: Memory | None) -> float:
     return math.sqrt((1 - smoothing) / (1 + smoothing))
 
 
-def private_rule(rule: Rule, oracle: TellsWithNoise, settings: RunSettings) -> Rule:
+def private_rule(method: Method, oracle: TellsWithNoise, settings: RunSettings) -> Method:
     """The rule with nothing left out.
 
     Args:
-        rule: as it was given.
+        method: as it was given.
         oracle: the clients.
         settings: of the run.
     """
     chosen: dict[str, Any] = {}
-    if rule.threshold is None and rule.slack is None:
+    if method.threshold is None and method.slack is None:
         deviations = oracle.report_deviations[:, 1:]
         largest = float(deviations.max(where=np.isfinite(deviations), initial=0))
-        chosen["threshold"] = rule.tolerance - MARGIN * largest * _left_by(settings.memory)
-    if rule.step_size is None:
+        chosen["threshold"] = method.tolerance - MARGIN * largest * _left_by(settings.memory)
+    if method.step_size is None:
         first = FIRST_WAY / float(oracle.clip_gradient)
         chosen["step_size"] = FallingStep(first=first, rounds=settings.rounds)
-        if isinstance(rule, SoftmaxSGM) and rule.criterion is None:
+        if isinstance(method, SoftmaxSGM) and method.criterion is None:
             chosen["criterion"] = "max"
-    return as_in_paper(replace(rule, **chosen), oracle.client_count)
+    return as_in_paper(replace(method, **chosen), oracle.client_count)
 
 
-WORTH = Finding(
+WORTH = Diagnostic(
     "what it is worth is not known",
     "nothing was compared with a constant prediction, nor with a model without the constraint: that would look at "
     "rows, uncounted",
@@ -132,7 +132,7 @@ def by_ranges(problem: Problem, privacy: RecordPrivacy, result: Result) -> Resul
     more = []
     if largest > privacy.clip_value:
         more.append(
-            Finding(
+            Diagnostic(
                 "rows are clipped",
                 f"a row may tell of a constraint up to {largest:.3g}, and counts for {privacy.clip_value:g} at most: "
                 "constraints may be larger than they look",
@@ -141,9 +141,9 @@ def by_ranges(problem: Problem, privacy: RecordPrivacy, result: Result) -> Resul
             )
         )
     least = min((low for low, _ in known), default=float("-inf"))
-    if (at := float(result.rule.switch_at)) <= least:
+    if (at := float(result.method.switch_at)) <= least:
         more.append(
-            Finding(
+            Diagnostic(
                 "noise is larger than the bound",
                 f"to be on the safe side of the noise the switch is at {at:.3g}, and no constraint can be below "
                 f"{least:.3g}: only noise makes a round feasible",
@@ -223,7 +223,7 @@ class PrivatePlan(NamedTuple):
 def solve_privately(
     problem: Problem,
     clients: ClientData,
-    rule: Rule,
+    method: Method,
     privacy: RecordPrivacy,
     how: TakingPart,
     told: Mapping[str, Any],
@@ -238,7 +238,7 @@ def solve_privately(
     Args:
         problem: what to solve; objective and constraints are means over rows.
         clients: whose rows.
-        rule: the method.
+        method: the method.
         privacy: how rows are kept private.
         how: how clients take part, as far as it is told.
         told: the settings of the run, as far as they are told.
@@ -250,14 +250,14 @@ def solve_privately(
         secret: words of 32 bits that rows and noise are drawn by beside the seed, for models that leave the house.
     """
     federation, plan = _settled(problem, clients, privacy, how, told, seed, secret)
-    charged = run_planned(federation, rule, plan, seed, callbacks, progress, checkpoints)
+    charged = run_planned(federation, method, plan, seed, callbacks, progress, checkpoints)
     return by_ranges(problem, privacy, charged), plan
 
 
 def refuse_private(
     problem: Problem,
     clients: ClientData,
-    rule: Rule,
+    method: Method,
     privacy: RecordPrivacy,
     how: TakingPart,
     told: Mapping[str, Any],
@@ -267,13 +267,13 @@ def refuse_private(
     Args:
         problem: what to solve.
         clients: whose rows.
-        rule: the method.
+        method: the method.
         privacy: how rows are kept private.
         how: how clients take part.
         told: the settings of the run.
     """
     refuse_looks({"seconds": told.get("seconds"), **batches_given(how)})
-    _asked(*_settled(problem, clients, privacy, how, told, 0), rule)
+    _asked(*_settled(problem, clients, privacy, how, told, 0), method)
 
 
 def _settled(
@@ -292,17 +292,17 @@ def _settled(
     return Federation(oracle, problem.start, clients.names, problem.domain), plan
 
 
-def _asked(federation: Federation, plan: PrivatePlan, rule: Rule) -> tuple[Request, Rule]:
+def _asked(federation: Federation, plan: PrivatePlan, method: Method) -> tuple[Request, Method]:
     """What is asked of the engine, and the rule with nothing left out."""
     assert isinstance(federation.oracle, TellsWithNoise)
-    rule = private_rule(rule, federation.oracle, plan.settings)
+    method = private_rule(method, federation.oracle, plan.settings)
     known_by = f"{plan.privacy} for {plan.asked_for} rounds"
-    return request_of(federation, (rule,), plan.settings, privacy=known_by), rule
+    return request_of(federation, (method,), plan.settings, privacy=known_by), method
 
 
 def run_planned(
     federation: Federation,
-    rule: Rule,
+    method: Method,
     plan: PrivatePlan,
     seed: int,
     callbacks: Sequence[Callback],
@@ -313,7 +313,7 @@ def run_planned(
 
     Args:
         federation: private clients, and the start.
-        rule: the method, as it was given.
+        method: the method, as it was given.
         plan: what is settled.
         seed: of all random choices.
         callbacks: called after every chunk of rounds.
@@ -322,9 +322,9 @@ def run_planned(
     """
     oracle = federation.oracle
     assert isinstance(oracle, TellsWithNoise)
-    asked, rule = _asked(federation, plan, rule)
+    asked, method = _asked(federation, plan, method)
     with ProgressBar(asked.rounds, progress) as bar:
-        result = run(asked, rule, seed, (bar, *callbacks), checkpoints)
+        result = run(asked, method, seed, (bar, *callbacks), checkpoints)
     return with_findings(_charged(result, oracle, plan))
 
 
@@ -413,7 +413,7 @@ def private_oracle(
         rate=privacy.rate,
         width=width,
         capacity=capacity,
-        slice_size=how.clients_at_once or slice_size(participants, a_client),
+        slice_size=how.client_batch_size or slice_size(participants, a_client),
     )
 
 

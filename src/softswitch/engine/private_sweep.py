@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from softswitch.engine.private import PrivatePlan, dearest, solve_privately
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.oracles.federation import TakingPart
 from softswitch.privacy.accountant import epsilon_of
 from softswitch.privacy.checks import check_private
@@ -43,7 +43,7 @@ class TotalPrivacy(NamedTuple):
 
 def sweep_privately(
     each: Sequence[tuple[Any, Any, Any, tuple[int, ...]]],
-    rules: Mapping[str, Rule],
+    methods: Mapping[str, Method],
     privacy: RecordPrivacy,
     how: TakingPart,
     told: Mapping[str, Any],
@@ -53,7 +53,7 @@ def sweep_privately(
 
     Args:
         each: problem, clients, held-out rows (none) and seeds that go together.
-        rules: by their labels.
+        methods: by their labels.
         privacy: how rows are kept private, in each run.
         how: how clients take part, as far as it is told.
         told: the settings of each run, as far as they are told.
@@ -64,12 +64,12 @@ def sweep_privately(
     runs = [(problem, clients, seed) for problem, clients, _, seeds in each for seed in seeds]
     found: dict[str, tuple[Result, ...]] = {}
     spent: list[tuple[Result, PrivatePlan]] = []
-    with ProgressBar(len(rules) * len(runs), progress) as bar:
-        for label, rule in rules.items():
+    with ProgressBar(len(methods) * len(runs), progress) as bar:
+        for label, method in methods.items():
             own = []
             for problem, clients, seed in runs:
-                own.append(solve_privately(problem, clients, rule, privacy, how, told, seed, (), False))
-                bar.update(len(spent) + len(own), f"{len(rules)} rules × {len(runs)} seeds")
+                own.append(solve_privately(problem, clients, method, privacy, how, told, seed, (), False))
+                bar.update(len(spent) + len(own), f"{len(methods)} rules × {len(runs)} seeds")
             found[label], spent = tuple(result for result, _ in own), spent + own
     return found, _together(spent, privacy.delta)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from softswitch.certification.row_means import rows_concerned
 from softswitch.engine.private import FOR_JUDGING, PrivatePlan, planned, private_settings, run_planned, told_sizes
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.oracles.federation import Federation, TakingPart, participants_of
 from softswitch.oracles.torch_functions import ModuleFunctions, parameters
 from softswitch.oracles.torch_rows import TorchRows
@@ -30,7 +30,7 @@ from softswitch.support import checks
 def solve_torch_privately(
     functions: ModuleFunctions,
     clients: Mapping[Any, TorchRows],
-    rule: Rule,
+    method: Method,
     privacy: RecordPrivacy,
     how: TakingPart,
     told: Mapping[str, Any],
@@ -45,7 +45,7 @@ def solve_torch_privately(
     Args:
         functions: the module's.
         clients: their rows, by name.
-        rule: the method.
+        method: the method.
         privacy: how rows are kept private.
         how: how clients take part, as far as it is told.
         told: the settings of the run, as far as they are told.
@@ -60,7 +60,7 @@ def solve_torch_privately(
     plan = planned(privacy, [len(own) for own in rows], private_settings(told), how.local_steps)
     oracle = private_torch_oracle(functions, rows, plan, how, seed)
     federation = Federation(oracle, parameters(functions.module), tuple(clients), domain)
-    result = run_planned(federation, rule, plan, seed, callbacks, progress, checkpoints)
+    result = run_planned(federation, method, plan, seed, callbacks, progress, checkpoints)
     oracle.settle(result.params)
     return result
 

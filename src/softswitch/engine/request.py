@@ -19,7 +19,7 @@ from softswitch.engine import out_of_core as streamed_rounds
 from softswitch.engine import sharded as mesh_engine
 from softswitch.engine.auto_tuning import Choice
 from softswitch.engine.client_updates import check_exchanges
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.client_state import check_size
 from softswitch.methods.memory import Memory
 from softswitch.methods.proximal import Stages, check_stages
@@ -76,7 +76,7 @@ class WarmStart:
                 f"{structure_and_shapes(fresh.params)[1]}, but holds {structure_and_shapes(self.state.params)[1]}"
             )
         if "optimizer" in self.keep:
-            wanted, given = (structure_and_shapes((state.optimizer, state.rule)) for state in (fresh, self.state))
+            wanted, given = (structure_and_shapes((state.optimizer, state.method)) for state in (fresh, self.state))
             if wanted != given:
                 raise ValueError(
                     "warm_start must come from a run with the same kind of rule and optimizer for its state to be "
@@ -88,7 +88,7 @@ class WarmStart:
         """The state to begin with."""
         state = fresh._replace(params=self.state.params)
         if "optimizer" in self.keep:
-            state = state._replace(optimizer=self.state.optimizer, rule=self.state.rule)
+            state = state._replace(optimizer=self.state.optimizer, method=self.state.method)
         if state.stages is not None:  # a stage begins there, with an average of its own
             return state._replace(stages=Stages.begun(self.state.params))
         if "average" in self.keep:
@@ -202,9 +202,9 @@ class Request:
         """The traced numbers of the chunk that begins with round ``first``."""
         return compiled.Span(first, self.rounds, self.settings.averaging_from, max(1, self.eval_every))
 
-    def parts(self, rule: Rule) -> compiled.Pieces:
+    def parts(self, method: Method) -> compiled.Pieces:
         """What is asked for, as a compiled program takes it."""
-        return compiled.Pieces(self.oracle_in_rounds, rule, self.domain, self.settings.memory)
+        return compiled.Pieces(self.oracle_in_rounds, method, self.domain, self.settings.memory)
 
     def program(self, length: int) -> compiled.Program:
         """What is compiled into a chunk of so many rounds."""
@@ -212,10 +212,10 @@ class Request:
         places = None if memory is None else memory.places(self.oracle.participants)
         return compiled.Program(length, bool(self.settings.record_clients), self.eval_every > 0, places)
 
-    def first_state(self, rule: Rule) -> State:
+    def first_state(self, method: Method) -> State:
         """The state before round 0."""
         clients = self.oracle.without_evaluation()
-        fresh: State = self.engine.start(self.federation.start, rule, clients, self.settings.memory)
+        fresh: State = self.engine.start(self.federation.start, method, clients, self.settings.memory)
         return fresh if self.warm_start is None else self.warm_start.into(fresh)
 
     @property
@@ -223,23 +223,23 @@ class Request:
         """w_0: where the run before ended, or where the problem begins."""
         return self.federation.start if self.warm_start is None else self.warm_start.state.params
 
-    def identity(self, rule: Rule, seed: int) -> dict[str, str]:
+    def identity(self, method: Method, seed: int) -> dict[str, str]:
         """What a run depends on, as text: two runs with the same one take the same course to the last bit.
 
         How long it is and how often it looks at all data is not part of it: a run can be made longer.
         """
-        oracle, state = self.on_one_device or self.oracle, self.first_state(rule)
-        asked = self.parts(rule)._replace(oracle=oracle.without_evaluation())
+        oracle, state = self.on_one_device or self.oracle, self.first_state(method)
+        asked = self.parts(method)._replace(oracle=oracle.without_evaluation())
         program = self.program(1)._replace(looks=False)
         return {
             **({} if self.privacy is None else {"privacy": self.privacy}),
-            "rule": without_addresses(str(rule)),
+            "method": without_addresses(str(method)),
             "seed": str(seed),
             "record_clients": str(bool(self.settings.record_clients)),
             "memory": str(self.settings.memory),
             "domain": without_addresses(repr(self.federation.domain)),
             **_static_settings(oracle),
-            "numbers": fingerprint((rule, self.domain, self.settings.memory)),
+            "numbers": fingerprint((method, self.domain, self.settings.memory)),
             "start": fingerprint(state),
             **self.engine.depends_on(oracle, asked, program, self.span(0), jax.random.key(seed), state),
             **({} if self.choice is None else {CHOSEN_FOR: json.dumps(self.choice.chosen_for)}),
@@ -258,7 +258,7 @@ def _static_settings(oracle: Oracle) -> dict[str, str]:
 def request(
     problem: Problem,
     clients: ClientData | StreamedData,
-    rules: Sequence[Rule],
+    methods: Sequence[Method],
     how: TakingPart,
     settings: RunSettings,
     *,
@@ -276,7 +276,7 @@ def request(
         in_memory = cast(ClientData | None, held_out)
         oracle = gradient_oracle(problem, clients, how, in_memory)
         if devices is not None:
-            divided = sharded(oracle, clients, in_memory, devices, how.clients_at_once)
+            divided = sharded(oracle, clients, in_memory, devices, how.client_batch_size)
             on_one_device = oracle
     every = settings.eval_every
     if every is None:
@@ -288,7 +288,7 @@ def request(
         raise ValueError("held_out is evaluated every eval_every rounds, but eval_every is 0, which means never")
     begin = problem.start if divided is None else mesh_engine.free(problem.start)
     federation = Federation(divided or oracle, begin, clients.names, problem.domain)
-    made = request_of(federation, rules, _with(settings, every), warm_start=warm_start, choice=choice)
+    made = request_of(federation, methods, _with(settings, every), warm_start=warm_start, choice=choice)
     return replace(made, on_one_device=on_one_device)
 
 
@@ -310,7 +310,7 @@ def rounds_between_looks(rounds: int, evaluated: float, training: float) -> int:
 
 def request_of(
     federation: Federation,
-    rules: Sequence[Rule],
+    methods: Sequence[Method],
     settings: RunSettings,
     *,
     warm_start: WarmStart | None = None,
@@ -319,26 +319,26 @@ def request_of(
 ) -> Request:
     """Check what there is to check where the clients are given as an oracle."""
     checks.expect("federation", federation, Federation)
-    rules = rules if choice is None else [choice.template(rule) for rule in rules]
-    for rule in rules:
-        checks.expect("rule", rule, Rule)
-        if rule.switches_on == "pooled" and not federation.oracle.pools:
+    methods = methods if choice is None else [choice.template(method) for method in methods]
+    for method in methods:
+        checks.expect("method", method, Method)
+        if method.switches_on == "pooled" and not federation.oracle.pools:
             raise ValueError(
                 "criterion='pooled' needs a constraint that is a function of additive statistics, given as "
                 "PooledConstraint(statistics, value); the other criteria are 'softmax', 'max' and 'mean'"
             )
-        check_robust(rule, federation.oracle.participants, federation.start)
-        check_optimizer(rule, federation.start)
-        check_stages(rule.proximal, settings.rounds)
-        check_exchanges(rule, federation.oracle, memory=settings.memory, domain=federation.domain)
-        if rule.at_clients is not None:
-            check_size(rule.at_clients, federation.start, federation.oracle.client_count, rule.switches)
+        check_robust(method, federation.oracle.participants, federation.start)
+        check_optimizer(method, federation.start)
+        check_stages(method.proximal, settings.rounds)
+        check_exchanges(method, federation.oracle, memory=settings.memory, domain=federation.domain)
+        if method.at_clients is not None:
+            check_size(method.at_clients, federation.start, federation.oracle.client_count, method.switches)
     every = math.ceil(settings.rounds / EVALUATIONS) if settings.eval_every is None else settings.eval_every
     made = Request(federation, _with(settings, every), warm_start, choice, privacy=privacy)
     if warm_start is not None:
-        for rule in rules:
+        for method in methods:
             cold = replace(made, warm_start=None)
-            warm_start.check(jax.eval_shape(partial(cold.first_state, rule)), federation.domain)
+            warm_start.check(jax.eval_shape(partial(cold.first_state, method)), federation.domain)
     return made
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.engine.auto_tuning import LONG_CYCLE, LONG_MOMENTUM, MOMENTUM, Choice
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.round import State
 from softswitch.methods.trimming import mean_within, worst_but
 from softswitch.oracles.base import Judged
@@ -47,16 +47,16 @@ class Found(NamedTuple):
     judged: Judged | None = None
 
     @classmethod
-    def of(cls, params: Params, words: str, judged: Judged, rule: Rule) -> Found:
+    def of(cls, params: Params, words: str, judged: Judged, method: Method) -> Found:
         """F and G of what every client told; G by the rule's criterion."""
-        level = worst_but(judged.constraint, rule.robust)
-        if rule.switches_on == "mean":
-            level = mean_within(judged.constraint, rule.robust)
-        elif rule.switches_on == "pooled" and judged.pooled is not None:
+        level = worst_but(judged.constraint, method.robust)
+        if method.switches_on == "mean":
+            level = mean_within(judged.constraint, method.robust)
+        elif method.switches_on == "pooled" and judged.pooled is not None:
             level = judged.pooled.max()
-        worst = aim = worst_but(judged.objective, rule.robust)
-        if rule.aims_at == "mean":
-            aim = mean_within(judged.objective, rule.robust)
+        worst = aim = worst_but(judged.objective, method.robust)
+        if method.aims_at == "mean":
+            aim = mean_within(judged.objective, method.robust)
         return cls(params, worst, float(level), words, aim, judged)
 
     @property
@@ -162,17 +162,17 @@ def candidates(
     return {name: one for name, one in every.items() if wanted in ("auto", name)}
 
 
-def numbers_of(rule: Rule) -> list[Any]:
+def numbers_of(method: Method) -> list[Any]:
     """The rule's numbers, for a journal; an array is a list of its own."""
-    return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(rule)]
+    return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(method)]
 
 
-def with_numbers(rule: Rule, numbers: Sequence[Any]) -> Rule:
+def with_numbers(method: Method, numbers: Sequence[Any]) -> Method:
     """A rule with the numbers that a journal has kept."""
-    leaves, structure = jax.tree.flatten(rule)
+    leaves, structure = jax.tree.flatten(method)
     typed = [
         np.asarray(number, leaf.dtype) if hasattr(leaf, "dtype") else type(leaf)(number)
         for leaf, number in zip(leaves, numbers, strict=True)
     ]
-    made: Rule = jax.tree.unflatten(structure, typed)
+    made: Method = jax.tree.unflatten(structure, typed)
     return made

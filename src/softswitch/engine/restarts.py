@@ -36,7 +36,7 @@ from softswitch.engine.restart_decisions import (
     rounds_done,
     with_numbers,
 )
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.consistency import elsewhere
 from softswitch.methods.memory import all_known
 from softswitch.methods.round import State, first_to_average
@@ -60,7 +60,7 @@ class Cycles:
     """The cycles of one run.
 
     Attributes:
-        rule: the method of the present cycle.
+        method: the method of the present cycle.
         end: the round after its last.
         averaging_from: the first round that may join its average.
         past: the cycles that are over.
@@ -68,7 +68,7 @@ class Cycles:
         start: where it began.
     """
 
-    def __init__(self, request: Request, choice: Choice, asked: Rule, seed: int) -> None:
+    def __init__(self, request: Request, choice: Choice, asked: Method, seed: int) -> None:
         self._request, self._choice, self._asked = request, choice, asked
         self._key = jax.random.key(seed)
         self.past: list[Cycle] = []
@@ -78,7 +78,7 @@ class Cycles:
         self._later = self._first if request.warm_start is None else cold.first_state(choice.template(asked))
         self.best = self._judged(self._first.params, "the start")
         self.start = self.best
-        self.rule, self.end, self.averaging_from = self.template, 0, 0
+        self.method, self.end, self.averaging_from = self.template, 0, 0
         self._factor, self._shift, self._momentum = 1.0, 0.0, MOMENTUM
 
     @property
@@ -110,7 +110,7 @@ class Cycles:
         return before.aim - self.best.aim <= little
 
     @property
-    def template(self) -> Rule:
+    def template(self) -> Method:
         """The method of the first cycle, before anything is known of the clients."""
         return self._choice.template(self._asked)
 
@@ -139,18 +139,18 @@ class Cycles:
             jumps=choice.jumps,
         )
         origin = self.start if self._begins_anew else self.best
-        state, self.rule = self._cold(origin, done), choice.rule(self._asked, step, self._momentum, threshold)
+        state, self.method = self._cold(origin, done), choice.method(self._asked, step, self._momentum, threshold)
         if self._request.oracle.local_steps > 1 and self._asked.local_step_size is None:
             size = float(
-                self._request.engine.direction_size(self._request.parts(self.rule), self._key, jnp.int32(done), state)
+                self._request.engine.direction_size(self._request.parts(self.method), self._key, jnp.int32(done), state)
             )
             by_clients = self._request.oracle.local_steps * (size if size > 0 else 1.0)
-            self.rule = replace(self.rule, local_step_size=replace(step, first=first / by_clients))
+            self.method = replace(self.method, local_step_size=replace(step, first=first / by_clients))
         self.end = done + length
         self.averaging_from = done + first_to_average(length, self._request.settings.average_last)
         if after is not None and after.consistency is not None:
             state = state._replace(consistency=elsewhere(after.consistency))
-        return state if after is None or not self._asked.goes_on else state._replace(rule=after.rule)
+        return state if after is None or not self._asked.goes_on else state._replace(method=after.method)
 
     def close(self, state: State, done: int, history: History) -> State:
         """Judge what the cycle that ends here found, and keep it where it is better; the state it leaves.
@@ -177,14 +177,14 @@ class Cycles:
         self._factor = MUCH_SMALLER if diverged else next_factor(before, self.best, tolerance, again=again)
         if second and self.best is before:
             self._factor = 1 / NEAR_STEP
-        step: Any = self.rule.step_size
+        step: Any = self.method.step_size
         self.past.append(
             Cycle(
                 begin=begin,
                 end=done,
                 step_size=float(step.first),
                 momentum=self._momentum,
-                threshold=float(self.rule.switch_at),
+                threshold=float(self.method.switch_at),
                 objective=self.best.objective,
                 constraint=self.best.constraint,
                 answer=self.best.words,
@@ -209,7 +209,7 @@ class Cycles:
         """How far the threshold is off where it should be: reports at a cycle's end lie off what is true there."""
         tolerance, tail = float(self._asked.tolerance), history.criterion[-max(3, round(TAIL * len(history))) :]
         bias = float(np.median(tail)) - last.constraint
-        aim = tolerance + bias - ROOM * abs(tolerance) - ROOM_FOR_NOISE * abs(bias) - float(self.rule.switch_at)
+        aim = tolerance + bias - ROOM * abs(tolerance) - ROOM_FOR_NOISE * abs(bias) - float(self.method.switch_at)
         return aim if math.isfinite(aim) else 0.0
 
     def journal(self) -> tuple[Params, str]:
@@ -218,7 +218,7 @@ class Cycles:
             "past": [cycle.to_dict() for cycle in self.past],
             "best": [self.best.objective, self.best.constraint, self.best.words, self.best.aim],
             "next": [self._factor, self._shift, self._momentum],
-            "now": [self.end, self.averaging_from, numbers_of(self.rule)],
+            "now": [self.end, self.averaging_from, numbers_of(self.method)],
         }
         return self.best.params, json.dumps(told)
 
@@ -229,7 +229,7 @@ class Cycles:
         self.best = Found(jax.tree.map(jnp.asarray, params), *told["best"])
         self._factor, self._shift, self._momentum = told["next"]
         self.end, self.averaging_from, numbers = told["now"]
-        self.rule = with_numbers(self.rule, numbers)
+        self.method = with_numbers(self.method, numbers)
 
     def _judged(self, params: Params, words: str) -> Found:
         return Found.of(params, words, self._request.oracle.judge(params), self._asked)

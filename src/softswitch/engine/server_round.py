@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from softswitch.methods import robust, round
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.client_selection import ask, stand_for, turn, with_turns
 from softswitch.methods.consistency import compared
 from softswitch.methods.memory import Memory, Places, Remembered, decide, hear
@@ -81,11 +81,11 @@ class RoundView(NamedTuple):
     values: Any = None
 
 
-def believed_overview(rule: Rule, objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> Overview:
+def believed_overview(method: Method, objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> Overview:
     """The worst and the mean client; where clients may lie, each within what the others say."""
-    if rule.robust is not None:
+    if method.robust is not None:
         everyone = Reports(objective, constraint, None, jnp.ones(objective.shape, bool))
-        objective, constraint = robust.trimmed(everyone, rule.robust)[:2]
+        objective, constraint = robust.trimmed(everyone, method.robust)[:2]
     return overview(objective, constraint)
 
 
@@ -99,7 +99,7 @@ def asked(
 
 
 def informed(
-    rule: Rule,
+    method: Method,
     state: round.State,
     key: Array,
     k: Int[Array, ""],
@@ -110,7 +110,7 @@ def informed(
     """A round's reports with what else the rule, or a memory that is corrected, wants to know.
 
     Args:
-        rule: the method.
+        method: the method.
         state: before the round.
         key: the run's random key.
         k: the round.
@@ -118,18 +118,18 @@ def informed(
         reports: what they reported.
         again: what they report at other parameters, on the same batches.
     """
-    if rule.knows_clients:
+    if method.knows_clients:
         reports = reports._replace(clients=clients)
     if state.before is not None:
         before = again(state.before)
         reports = reports._replace(earlier=(before.objective, before.constraint, before.sums))
-    if rule.draws_clients:
+    if method.draws_clients:
         reports = reports._replace(key=jax.random.fold_in(jax.random.fold_in(key, k), FOR_RULE))
     return reports
 
 
 def decided(
-    rule: Rule,
+    method: Method,
     memory: Memory | None,
     places: Places | None,
     state: round.State,
@@ -141,7 +141,7 @@ def decided(
     """The rule's decision on a round's reports; by all that is remembered, where the server remembers.
 
     Args:
-        rule: the method.
+        method: the method.
         memory: how the server remembers; None: not at all.
         places: who has the places of a round, where it remembers.
         state: before the round.
@@ -150,10 +150,10 @@ def decided(
         reports: what they reported.
         pool: the constraint on data put together, by its summed statistics, where there is one.
     """
-    reports = round.with_extra(state, rule, reports)
-    believed = reports if rule.robust is None else robust.trimmed(reports, rule.robust)
+    reports = round.with_extra(state, method, reports)
+    believed = reports if method.robust is None else robust.trimmed(reports, method.robust)
     if memory is None:
-        return Decided(clients, reports, believed, *robust.decide(rule, state.rule, reports), None)
+        return Decided(clients, reports, believed, *robust.decide(method, state.method, reports), None)
     assert state.memory is not None
     assert places is not None
     everyone = state.memory.objective.shape[0]
@@ -161,12 +161,12 @@ def decided(
     reports, believed = (some._replace(stand_for=weight) for some in (reports, believed))
     remembered = hear(memory, state.memory, k, clients, reports)
     pooled = None if remembered.sums is None else pool(remembered.sums.sum(axis=0))
-    made = decide(rule, state.rule, remembered, clients, reports, pooled)
+    made = decide(method, state.method, remembered, clients, reports, pooled)
     return Decided(clients, reports, believed, *made, remembered)
 
 
 def applied(
-    rule: Rule,
+    method: Method,
     domain: Domain | None,
     averaging_from: Int[Array, ""] | int,
     state: round.State,
@@ -179,7 +179,7 @@ def applied(
     """The state after the round, and what the round leaves in the history.
 
     Args:
-        rule: the method.
+        method: the method.
         domain: Θ, or None.
         averaging_from: the first round that may join the average.
         state: before the round.
@@ -192,7 +192,7 @@ def applied(
     reports, decision, remembered = by.reports, by.decision, by.remembered
     after = round.advance(
         state,
-        rule,
+        method,
         domain,
         k,
         averaging_from,

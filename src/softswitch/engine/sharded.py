@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from softswitch.engine import compiled
 from softswitch.engine.compiled import Pieces, Program, Span, apart, chunk_length, depends_on, like_records
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.methods.round import State
 from softswitch.oracles.base import Oracle
@@ -45,9 +45,9 @@ def run_chunk(parts: Pieces, program: Program, span: Span, key: Array, state: St
     return played
 
 
-def start(params: Any, rule: Rule, oracle: Oracle, memory: Memory | None) -> State:
+def start(params: Any, method: Method, oracle: Oracle, memory: Memory | None) -> State:
     """The state before round 0."""
-    state: State = at_home(compiled.start(free(params), free(rule), oracle, memory))
+    state: State = at_home(compiled.start(free(params), free(method), oracle, memory))
     return state
 
 

@@ -18,7 +18,7 @@ from softswitch.engine.defaults import completed, completed_for
 from softswitch.engine.loop import run
 from softswitch.engine.private import solve_privately
 from softswitch.engine.request import Request, WarmStart, request, request_of
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.oracles.federation import BatchSize, Federation, TakingPart, ValueBatchSize
 from softswitch.oracles.regret import Regret, asked_for
@@ -48,7 +48,7 @@ MOST_PARAMETERS = 500
 def solve(
     problem: Problem,
     clients: ClientData | StreamedData,
-    rule: Rule,
+    method: Method,
     *,
     rounds: int | None = None,
     seconds: float | None = None,
@@ -64,14 +64,14 @@ def solve(
     held_out: ClientData | StreamedData | None = None,
     record_clients: bool = False,
     memory: Memory | str | None = "auto",
-    clients_at_once: int | None = None,
+    client_batch_size: int | None = None,
     compute_dtype: str | None = None,
     devices: Devices = None,
     callbacks: Sequence[Callback] = (),
     checkpoints: Checkpoints | None = None,
     warm_start: Result | None = None,
     keep: Collection[str] = ("optimizer", "average"),
-    look_at_blocker: bool = True,
+    diagnose_infeasible: bool = True,
     lower_bound: bool | None = None,
     progress: bool | None = None,
     engine: str = "compiled",
@@ -86,7 +86,7 @@ def solve(
     Args:
         problem: objective, constraint, start, perhaps a domain.
         clients: whose data; ``StreamedData`` where it does not fit in memory.
-        rule: the method and its settings, such as ``SoftmaxSGM(tolerance=0.1)``, or with the paper's settings
+        method: the method and its settings, such as ``SoftmaxSGM(tolerance=0.1)``, or with the paper's settings
             ``SoftmaxSGM(alpha=100, step_size=0.5, tolerance=0.1)``.
         rounds: K. Left out: until nothing more is gained, over Flower 300; with a step size 1000.
         seconds: end after the first rounds that end so late. How many there were is in the result. With a step size the
@@ -113,7 +113,7 @@ def solve(
         memory: let the server remember every client's reports: the switch then sees all clients though few take part,
             and the worst are asked again sooner; ``Memory()``. None is the paper's method. "auto": where few take part
             or batches are small; with a step size never.
-        clients_at_once: how many clients are computed side by side; by default as many as fit in 256 MiB, on an
+        client_batch_size: how many clients are computed side by side; by default as many as fit in 256 MiB, on an
             accelerator in an eighth of its memory.
         compute_dtype: what clients compute in: "bfloat16" or "float16", for accelerators that are faster so; None: as
             the parameters are. Parameters, row weights, the server's step and all judging keep their digits.
@@ -126,7 +126,8 @@ def solve(
         warm_start: a result to go on from: the run begins at its last iterate instead of the problem's start.
         keep: what else it takes over from there: "optimizer", the server optimiser's state and the rule's memory;
             "average", the feasible iterates so far, which the new ones join. Round numbers begin anew.
-        look_at_blocker: where no round was feasible, look whether the client that blocks could meet its constraint by
+        diagnose_infeasible: where no round was feasible, look whether the client that blocks could meet its
+            constraint by
             itself, for the diagnosis: by gradients of at most as many rows as the run took, where ten steps on all
             of its rows can be had for that.
         lower_bound: bound the best possible from below, for ``result.gap``, by at most an eighth of the rows that the
@@ -140,9 +141,9 @@ def solve(
         privacy: keep every single row private: ``RecordPrivacy(epsilon=3)``. All that clients tell is then clipped sums
             with noise, the judging of the answer included, and what it cost is in ``result.privacy``. Nothing else
             looks at rows, so that settings which do are refused, and what is left out is chosen without a look.
-        regret: minimise the largest regret, f_i − f_i*, in place of the largest f_i: one client whose data are noise
-            does not rule the others. True: f_i*, each client's own smallest objective, is found (``own_best``); or
-            the numbers, in the clients' order or by name. Objectives of the result are then regrets;
+        regret: minimise the largest regret, f_i − f_i*, in place of the largest f_i: one client whose data are
+            noise does not dominate. True: f_i*, each client's smallest objective, is computed (``client_optimum``);
+            or the numbers, in the clients' order or by name. Objectives of the result are then regrets;
             ``result.client_loss`` has f_i. None: f_i itself.
 
     Returns:
@@ -154,7 +155,7 @@ def solve(
         batch_size=batch_size,
         value_batch_size=value_batch_size,
         replace=replace,
-        clients_at_once=clients_at_once,
+        client_batch_size=client_batch_size,
         compute_dtype=compute_dtype,
     )
     told = {
@@ -166,7 +167,7 @@ def solve(
         "record_clients": record_clients,
         "memory": memory,
     }
-    if rounds is None and engine != "compiled" and isinstance(rule, Rule) and rule.step_size is None:
+    if rounds is None and engine != "compiled" and isinstance(method, Method) and method.step_size is None:
         told["rounds"] = ROUNDS_OVER_FLOWER
     if privacy is not None:
         check_private(clients, privacy, engine)
@@ -177,7 +178,7 @@ def solve(
             checks.expect("checkpoints", checkpoints, Checkpoints)
         checked = checks.seed("seed", seed), checked_callbacks(callbacks)
         private_clients = cast(ClientData, clients)
-        return solve_privately(problem, private_clients, rule, privacy, how, told, *checked, progress, checkpoints)[0]
+        return solve_privately(problem, private_clients, method, privacy, how, told, *checked, progress, checkpoints)[0]
     task = None
     if asked_for(regret):
         refuse_regret(clients)
@@ -187,11 +188,11 @@ def solve(
         _refuse_beyond_memory(engine, lower_bound, devices)
         lower_bound = False
     begin = WarmStart.after(warm_start, keep)
-    (rule,), how, settings, choice = completed(problem, clients, (rule,), how, told, checkpoints)
+    (method,), how, settings, choice = completed(problem, clients, (method,), how, told, checkpoints)
     asked = request(
         problem,
         clients,
-        (rule,),
+        (method,),
         how,
         settings,
         held_out=held_out,
@@ -202,12 +203,12 @@ def solve(
     seed = checks.seed("seed", seed)
     watching = checked_callbacks(callbacks)
     if checks.one_of("engine", engine, ENGINES) == "compiled":
-        result = _watched(asked, rule, seed, watching, checkpoints, progress)
+        result = _watched(asked, method, seed, watching, checkpoints, progress)
     else:
         only_compiled = {
             "seconds": seconds,
             "held_out": held_out,
-            "clients_at_once": clients_at_once,
+            "client_batch_size": client_batch_size,
             "compute_dtype": compute_dtype,
             "devices": devices,
             "warm_start": warm_start,
@@ -220,19 +221,21 @@ def solve(
             result = solve_over_flower(
                 problem,
                 cast(ClientData, clients),
-                rule,
+                method,
                 engine,
                 how,
                 asked.settings,
                 seed,
                 (bar, *watching),
                 checkpoints,
-                {} if checkpoints is None else asked.identity(rule if choice is None else choice.template(rule), seed),
+                {}
+                if checkpoints is None
+                else asked.identity(method if choice is None else choice.template(method), seed),
             )
     if task is not None:
-        result = changed(result, own_best=task.own_best)
+        result = changed(result, client_optimum=task.client_optimum)
     if lower_bound is None:
-        smooth = problem.constraint_stand_in is None
+        smooth = problem.constraint_surrogate is None
         lower_bound = (
             choice is not None
             and smooth
@@ -243,14 +246,14 @@ def solve(
     if lower_bound and result.status.code not in (StatusCode.DIVERGED, StatusCode.STOPPED):
         result = _with_gap(result, problem, cast(ClientData, clients))
     never = result.status.code is StatusCode.NO_FEASIBLE_ROUND and result.status.client is not None
-    if never and look_at_blocker and result.violating:
+    if never and diagnose_infeasible and result.violating:
         return _with_blocker_alone(result, problem, clients)
     return result
 
 
 def solve_federation(
     federation: Federation,
-    rule: Rule,
+    method: Method,
     *,
     rounds: int | None = None,
     seconds: float | None = None,
@@ -272,7 +275,7 @@ def solve_federation(
 
     Args:
         federation: an oracle, and the parameters to start from.
-        rule: the method and its settings, such as ``SoftmaxSGM(tolerance=0.1)``.
+        method: the method and its settings, such as ``SoftmaxSGM(tolerance=0.1)``.
         rounds: K. Left out: until nothing more is gained; with a step size 1000.
         seconds: end after the first rounds that end so late.
         seed: of all random choices.
@@ -297,15 +300,15 @@ def solve_federation(
         "record_clients": record_clients,
         "memory": memory,
     }
-    (rule,), _, settings, choice = completed_for(federation, (rule,), told, checkpoints)
-    asked = request_of(federation, (rule,), settings, warm_start=WarmStart.after(warm_start, keep), choice=choice)
+    (method,), _, settings, choice = completed_for(federation, (method,), told, checkpoints)
+    asked = request_of(federation, (method,), settings, warm_start=WarmStart.after(warm_start, keep), choice=choice)
     seed = checks.seed("seed", seed)
-    return _watched(asked, rule, seed, checked_callbacks(callbacks), checkpoints, progress)
+    return _watched(asked, method, seed, checked_callbacks(callbacks), checkpoints, progress)
 
 
 def _watched(
     asked: Request,
-    rule: Rule,
+    method: Method,
     seed: int,
     callbacks: Sequence[Callback],
     checkpoints: Checkpoints | None,
@@ -315,7 +318,7 @@ def _watched(
         checks.expect("checkpoints", checkpoints, Checkpoints)
     first = asked.oracle.processes == 1 or processes.is_first()
     with ProgressBar(asked.rounds, progress if first else False) as bar:
-        return run(asked, rule, seed, (bar, *callbacks), checkpoints)
+        return run(asked, method, seed, (bar, *callbacks), checkpoints)
 
 
 def _with_gap(result: Result, problem: Problem, clients: ClientData) -> Result:
@@ -365,6 +368,6 @@ def _with_blocker_alone(result: Result, problem: Problem, clients: ClientData | 
         alone = smallest_alone(problem, cast(ClientData, by_itself), index, result.params, int(spent))
     except KeyboardInterrupt:  # the run itself is done
         return result
-    finding = never_feasible(clients.names, worst, result.rule.tolerance, blocker, alone)
-    told = tuple(finding if found.illness == NEVER_MET else found for found in result.diagnosis)
+    finding = never_feasible(clients.names, worst, result.method.tolerance, blocker, alone)
+    told = tuple(finding if found.code == NEVER_MET else found for found in result.diagnosis)
     return changed(result, diagnosis=told)

@@ -26,7 +26,7 @@ from softswitch.engine.server_round import (
     informed,
 )
 from softswitch.methods import robust, round
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory, Places, nothing_remembered
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.weighting import maximum
@@ -66,40 +66,40 @@ def _play(
     oracle: RoundByRound, parts: Pieces, program: Program, span: Span, key: Array, state: round.State, k: int
 ) -> tuple[round.State, Record]:
     """One round: report, decide, update, apply."""
-    rule, number, key_of_round = parts.rule, jnp.int32(k), _key_of_round(key, k)
+    method, number, key_of_round = parts.method, jnp.int32(k), _key_of_round(key, k)
     if program.places is None:
         draws = oracle.draw(key_of_round)
     else:
         assert parts.memory is not None
-        state, clients = _asked(state, key, number, program.places, parts.memory.rest_for(rule))
+        state, clients = _asked(state, key, number, program.places, parts.memory.rest_for(method))
         draws = oracle.draw_for(clients, oracle.chance(key_of_round))
     reports, kept = oracle.report(state.params, draws)
     who: Any = draws.clients
-    reports = informed(rule, state, key, number, who, reports, lambda there: oracle.report(there, draws)[0])
+    reports = informed(method, state, key, number, who, reports, lambda there: oracle.report(there, draws)[0])
     if parts.memory is not None and oracle.pools:  # what is pooled is the client's own function: nothing to compile
         clients, told = _arrays((draws.clients, reports))
-        by = decided(rule, parts.memory, program.places, state, number, clients, told, oracle.pool)
+        by = decided(method, parts.memory, program.places, state, number, clients, told, oracle.pool)
     else:
-        by = _decided(rule, parts.memory, program.places, state, number, draws.clients, reports)
-    step_size = float(rule.local_step_size_at(number, oracle.local_steps))
-    update = (state.params, draws, kept, _numbers(by.decision), rule.switches, step_size)
-    if rule.robust is None:
+        by = _decided(method, parts.memory, program.places, state, number, draws.clients, reports)
+    step_size = float(method.local_step_size_at(number, oracle.local_steps))
+    update = (state.params, draws, kept, _numbers(by.decision), method.switches, step_size)
+    if method.robust is None:
         pointed = Pointed(oracle.direction(*update))
     else:
         directions = oracle.directions(*update)
         pointed = Pointed(_combined(directions, by.decision.weights), directions)
     full, held_out = Overview.nothing(), None
     if program.looks:
-        full, held_out = _look_at_all(oracle, rule, state.params, reports, looks=k % int(span.eval_every) == 0)
+        full, held_out = _look_at_all(oracle, method, state.params, reports, looks=k % int(span.eval_every) == 0)
     rows = oracle.rows_held(draws)
     twice = None if reports.earlier is None else np.int32(2 * oracle.cost(rows)[0])
     seen = RoundView(full, held_out, rows, twice)
-    return _applied(rule, parts.domain, span.averaging_from, state, number, by, pointed, seen, program.record_clients)
+    return _applied(method, parts.domain, span.averaging_from, state, number, by, pointed, seen, program.record_clients)
 
 
 @partial(jax.jit, static_argnums=2)
 def _decided(
-    rule: Rule,
+    method: Method,
     memory: Memory | None,
     places: Places | None,
     state: round.State,
@@ -107,7 +107,7 @@ def _decided(
     clients: Any,
     reports: Reports,
 ) -> Decided:
-    return decided(rule, memory, places, state, k, clients, reports, _nothing_to_pool)
+    return decided(method, memory, places, state, k, clients, reports, _nothing_to_pool)
 
 
 _applied = partial(jax.jit, static_argnums=8)(applied)
@@ -132,7 +132,7 @@ def _arrays(numbers: Any) -> Any:
 
 
 def _look_at_all(
-    oracle: RoundByRound, rule: Rule, params: Params, reports: Reports, *, looks: bool
+    oracle: RoundByRound, method: Method, params: Params, reports: Reports, *, looks: bool
 ) -> tuple[Overview, Overview | None]:
     """The worst and the mean client on all training and held-out data; NaN in a round that does not look."""
     if not looks:
@@ -140,7 +140,7 @@ def _look_at_all(
         return nothing, nothing if oracle.holds_out else None
     of_all = (reports.objective, reports.constraint) if oracle.reports_all else oracle.evaluate(params)
     held_out = oracle.evaluate_held_out(params)
-    return _overview(rule, *of_all), None if held_out is None else _overview(rule, *held_out)
+    return _overview(method, *of_all), None if held_out is None else _overview(method, *held_out)
 
 
 _overview = jax.jit(believed_overview)
@@ -151,14 +151,14 @@ def chunk_length(oracle: RoundByRound) -> int:
     return CHUNK_ROUNDS
 
 
-def start(params: Params, rule: Rule, oracle: RoundByRound, memory: Memory | None) -> round.State:
+def start(params: Params, method: Method, oracle: RoundByRound, memory: Memory | None) -> round.State:
     """The state before round 0."""
     if memory is None:
-        return round.start(params, rule, oracle.constraints, clients=oracle.client_count)
+        return round.start(params, method, oracle.constraints, clients=oracle.client_count)
     nothing = nothing_remembered(
         oracle.client_count, oracle.constraints, oracle.statistics, float_dtype(params), corrected=memory.corrected
     )
-    return round.start(params, rule, oracle.constraints, nothing, clients=oracle.client_count)
+    return round.start(params, method, oracle.constraints, nothing, clients=oracle.client_count)
 
 
 def report(oracle: RoundByRound, params: Params, key: Array, k: Any) -> tuple[np.ndarray, Reports]:
@@ -169,12 +169,12 @@ def report(oracle: RoundByRound, params: Params, key: Array, k: Any) -> tuple[np
 
 def direction_size(parts: Pieces, key: Array, k: Any, state: round.State) -> float:
     """The length of round k's direction at a state, were clients to stay where they are."""
-    oracle, rule = _clients(parts.oracle), parts.rule
+    oracle, method = _clients(parts.oracle), parts.method
     oracle.take_up(state.params, state.beside)
     draws = oracle.draw(_key_of_round(key, k))
     reports, kept = oracle.report(state.params, draws)
-    decision, _ = robust.decide(rule, state.rule, _arrays(reports))
-    return float(optax.tree.norm(oracle.direction(state.params, draws, kept, _numbers(decision), rule.switches, 0.0)))
+    decision, _ = robust.decide(method, state.method, _arrays(reports))
+    return float(optax.tree.norm(oracle.direction(state.params, draws, kept, _numbers(decision), method.switches, 0.0)))
 
 
 def scatter(oracle: RoundByRound, params: Params, key: Array, first: Any) -> float:

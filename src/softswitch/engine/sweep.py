@@ -20,7 +20,7 @@ from softswitch.engine.parallel import Share, run_all
 from softswitch.engine.private_sweep import TotalPrivacy, sweep_privately
 from softswitch.engine.request import request, request_of
 from softswitch.engine.solve import refuse_regret
-from softswitch.methods.base import Rule, differs
+from softswitch.methods.base import Method, differs
 from softswitch.methods.memory import Memory
 from softswitch.oracles.federation import BatchSize, Federation, TakingPart, ValueBatchSize
 from softswitch.oracles.regret import Regret, asked_for
@@ -77,7 +77,7 @@ class Sweep:
             for result in results
         ]
         names = (
-            "rule",
+            "method",
             "seed",
             "worst_objective",
             "worst_constraint",
@@ -93,7 +93,7 @@ class Sweep:
 
     def __str__(self) -> str:
         table = Table()
-        table.add_column("rule", min_width=max(map(len, self.labels)))
+        table.add_column("method", min_width=max(map(len, self.labels)))
         for heading in ("worst objective", "worst constraint", "clients violating", "feasible rounds"):
             table.add_column(heading)
         if self.privacy is not None:
@@ -119,7 +119,7 @@ def _epsilon(result: Result) -> float:
 def sweep(
     problem: Problem | Sequence[Problem],
     clients: ClientData | StreamedData | Sequence[ClientData | StreamedData],
-    rules: Sequence[Rule] | Mapping[str, Rule],
+    methods: Sequence[Method] | Mapping[str, Method],
     *,
     seeds: int | Sequence[int] = 5,
     rounds: int | None = None,
@@ -134,7 +134,7 @@ def sweep(
     held_out: ClientData | StreamedData | Sequence[ClientData | StreamedData] | None = None,
     record_clients: bool = False,
     memory: Memory | str | None = "auto",
-    clients_at_once: int | None = None,
+    client_batch_size: int | None = None,
     compute_dtype: str | None = None,
     together: bool | None = None,
     progress: bool | None = None,
@@ -150,7 +150,7 @@ def sweep(
         problem: objective, constraint, start, perhaps a domain; or a list with one a seed, where seeds differ in their
             start.
         clients: whose data; or a list with one ``ClientData`` a seed, where seeds differ in their split as well.
-        rules: a list of rules, or a dict from a label to a rule.
+        methods: a list of rules, or a dict from a label to a rule.
         seeds: how many (0, 1, 2, …), or which.
         rounds: K; left out, as in ``solve``.
         local_steps: E.
@@ -164,7 +164,7 @@ def sweep(
         held_out: rows not trained on, for ``history.held_out``; or a list with one ``ClientData`` a seed.
         record_clients: keep what every participant reported in every round.
         memory: let the server remember every client's reports.
-        clients_at_once: how many clients of a run are computed side by side.
+        client_batch_size: how many clients of a run are computed side by side.
         compute_dtype: what clients compute in, as in ``solve``.
         together: compute all runs of one kind side by side as one program, which fills an accelerator; or one after
             another on every core, each exactly as ``solve`` would. By default the first on an accelerator, the second
@@ -174,14 +174,14 @@ def sweep(
             cost together is in ``Sweep.privacy``, and it is what whoever chooses among them has spent.
         regret: minimise the largest regret f_i − f_i*, as in ``solve``.
     """
-    labelled, numbers = _labelled(rules), _numbered(seeds)
+    labelled, numbers = _labelled(methods), _numbered(seeds)
     how = TakingPart(
         local_steps=local_steps,
         participation=participation,
         batch_size=batch_size,
         value_batch_size=value_batch_size,
         replace=replace,
-        clients_at_once=clients_at_once,
+        client_batch_size=client_batch_size,
         compute_dtype=compute_dtype,
     )
     told = {
@@ -219,12 +219,12 @@ def sweep(
             refuse_regret(rows)
             task = regrets(one, rows, regret)
             each.append((task.problem, task.clients, task.also(beside), own_seeds))
-            best |= dict.fromkeys(own_seeds, task.own_best)
+            best |= dict.fromkeys(own_seeds, task.client_optimum)
 
-    def shares(rules: tuple[Rule, ...]) -> list[tuple[Share, tuple[Rule, ...]]]:
+    def shares(methods: tuple[Method, ...]) -> list[tuple[Share, tuple[Method, ...]]]:
         made = []
         for problem, clients, held_out, seeds in each:
-            filled, part, settings, choice = completed(problem, clients, rules, how, told)
+            filled, part, settings, choice = completed(problem, clients, methods, how, told)
             asked = request(problem, clients, filled, part, settings, held_out=held_out, choice=choice)
             made.append((Share(asked, seeds), filled))
         return made
@@ -232,13 +232,13 @@ def sweep(
     swept = _swept(labelled, numbers, shares, together, progress)
     if not best:
         return swept
-    every = (tuple(changed(one, own_best=best[one.seed]) for one in results) for results in swept.results)
+    every = (tuple(changed(one, client_optimum=best[one.seed]) for one in results) for results in swept.results)
     return changed(swept, results=tuple(every))
 
 
 def sweep_federation(
     federation: Federation | Sequence[Federation],
-    rules: Sequence[Rule] | Mapping[str, Rule],
+    methods: Sequence[Method] | Mapping[str, Method],
     *,
     seeds: int | Sequence[int] = 5,
     rounds: int | None = None,
@@ -256,7 +256,7 @@ def sweep_federation(
 
     Args:
         federation: an oracle with the parameters to start from; or one for each seed.
-        rules: the methods to compare, in a list or by names of your own.
+        methods: the methods to compare, in a list or by names of your own.
         seeds: how many, from 0 on, or which.
         rounds: K of every run.
         average_last: average over the feasible rounds of this last share of the rounds only, in (0, 1].
@@ -267,7 +267,7 @@ def sweep_federation(
         together: compute all runs of one kind side by side as one program; by default on accelerators only.
         progress: show a progress bar; by default on a terminal only.
     """
-    labelled, numbers = _labelled(rules), _numbered(seeds)
+    labelled, numbers = _labelled(methods), _numbered(seeds)
     told = {
         "rounds": rounds,
         "average_last": average_last,
@@ -280,10 +280,10 @@ def sweep_federation(
     if isinstance(federation, Sequence):
         each = [(one, (s,)) for one, s in zip(_a_seed("federation", federation, numbers), numbers, strict=True)]
 
-    def shares(rules: tuple[Rule, ...]) -> list[tuple[Share, tuple[Rule, ...]]]:
+    def shares(methods: tuple[Method, ...]) -> list[tuple[Share, tuple[Method, ...]]]:
         made = []
         for one, seeds in each:
-            filled, _, settings, choice = completed_for(one, rules, told)
+            filled, _, settings, choice = completed_for(one, methods, told)
             made.append((Share(request_of(one, filled, settings, choice=choice), seeds), filled))
         return made
 
@@ -291,38 +291,40 @@ def sweep_federation(
 
 
 def _swept(
-    labelled: dict[str, Rule],
+    labelled: dict[str, Method],
     seeds: tuple[int, ...],
-    shares: Callable[[tuple[Rule, ...]], list[tuple[Share, tuple[Rule, ...]]]],
+    shares: Callable[[tuple[Method, ...]], list[tuple[Share, tuple[Method, ...]]]],
     together: bool | None,
     progress: bool | None,
 ) -> Sweep:
     """Run the rules that have a step size, and apart from them those that have none."""
     results: dict[str, tuple[Result, ...]] = {}
     for chooses in (False, True):
-        labels = [label for label, rule in labelled.items() if (rule.step_size is None) == chooses]
+        labels = [label for label, method in labelled.items() if (method.step_size is None) == chooses]
         if not labels:
             continue
         if chooses and together:
             raise ValueError("together must be False or None where a rule has no step_size: it is chosen run by run")
         made = shares(tuple(labelled[label] for label in labels))
         # What is filled in may differ from data set to data set: those of the same rules run together.
-        for rules, group in groupby(made, key=lambda one: one[1]):
-            found = run_all([share for share, _ in group], rules, False if chooses else together, progress)
+        for methods, group in groupby(made, key=lambda one: one[1]):
+            found = run_all([share for share, _ in group], methods, False if chooses else together, progress)
             for label, own in zip(labels, found, strict=True):
                 results[label] = results.get(label, ()) + own
     return Sweep(tuple(labelled), seeds, tuple(results[label] for label in labelled))
 
 
-def _labelled(rules: Any) -> dict[str, Rule]:
+def _labelled(methods: Any) -> dict[str, Method]:
     """The rules by their labels, checked."""
-    if isinstance(rules, Rule) or not isinstance(rules, Mapping | Sequence):
-        raise TypeError(f"rules must be a list of rules or a dict from labels to rules, but is {rules!r}")
-    for rule in rules.values() if isinstance(rules, Mapping) else rules:
-        checks.expect("rule", rule, Rule)
-    labelled = dict(rules) if isinstance(rules, Mapping) else {_label(rule, rules): rule for rule in rules}
-    if not labelled or (not isinstance(rules, Mapping) and len(labelled) < len(rules)):
-        raise ValueError(f"rules must hold at least one rule and no rule twice, but is {rules!r}")
+    if isinstance(methods, Method) or not isinstance(methods, Mapping | Sequence):
+        raise TypeError(f"methods must be a list of rules or a dict from labels to rules, but is {methods!r}")
+    for method in methods.values() if isinstance(methods, Mapping) else methods:
+        checks.expect("method", method, Method)
+    labelled = (
+        dict(methods) if isinstance(methods, Mapping) else {_label(method, methods): method for method in methods}
+    )
+    if not labelled or (not isinstance(methods, Mapping) and len(labelled) < len(methods)):
+        raise ValueError(f"methods must hold at least one rule and no rule twice, but is {methods!r}")
     return labelled
 
 
@@ -345,15 +347,15 @@ def _a_seed(name: str, given: Any, seeds: Sequence[int]) -> Sequence[Any]:
     return given
 
 
-def _label(rule: Rule, among: Sequence[Rule]) -> str:
+def _label(method: Method, among: Sequence[Method]) -> str:
     """The rule's kind, and those of its settings in which the given rules differ."""
     varying = [
-        f"{field.name}={getattr(rule, field.name)!r}"
-        for field in fields(rule)
+        f"{field.name}={getattr(method, field.name)!r}"
+        for field in fields(method)
         if any(
-            differs(getattr(other, field.name, None), getattr(rule, field.name))
+            differs(getattr(other, field.name, None), getattr(method, field.name))
             for other in among
-            if type(other) is type(rule)
+            if type(other) is type(method)
         )
     ]
-    return f"{type(rule).__name__}({', '.join(varying)})"
+    return f"{type(method).__name__}({', '.join(varying)})"

@@ -19,7 +19,7 @@ from softswitch.engine.defaults import PAPER_BATCH, PAPER_ROUNDS, ROUNDS_OF_A_FE
 from softswitch.engine.private_torch import solve_torch_privately
 from softswitch.engine.request import rounds_between_looks
 from softswitch.engine.solve import solve_federation
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.oracles.batch_sizes import GRADIENT, Batches, batches_of
 from softswitch.oracles.federation import BatchSize, Federation, TakingPart, ValueBatchSize, participants_of
@@ -46,9 +46,9 @@ def solve_torch(
     objective: Function,
     constraint: Function | PooledConstraint,
     clients: Mapping[Any, Rows],
-    rule: Rule,
+    method: Method,
     *,
-    constraint_stand_in: Function | None = None,
+    constraint_surrogate: Function | None = None,
     rounds: int | None = None,
     seconds: float | None = None,
     local_steps: int = 1,
@@ -90,8 +90,9 @@ def solve_torch(
         constraint: ``(module, batch) -> scalar or vector``; met where it is at most the rule's tolerance. A
             ``PooledConstraint`` of such functions for the criterion "pooled".
         clients: each client's ``Dataset``, by its name; or a ``DataLoader``, whose own batches are then used.
-        rule: the method and its settings, such as ``SoftmaxSGM(tolerance=0.1)``.
-        constraint_stand_in: ``(module, batch) -> scalar or vector``: what is descended on in place of a constraint that
+        method: the method and its settings, such as ``SoftmaxSGM(tolerance=0.1)``.
+        constraint_surrogate: ``(module, batch) -> scalar or vector``: what is descended on in place of a constraint
+            that
             moves in jumps, such as a rate.
         rounds: K. Left out: up to 2000, fewer where nothing more is gained; with a step size 1000.
         seconds: end after the first rounds that end so late.
@@ -128,7 +129,7 @@ def solve_torch(
     Returns:
         A ``Result``. Ctrl-C ends the run early and returns what there is, with status "stopped".
     """
-    checks.expect("rule", rule, Rule)
+    checks.expect("method", method, Method)
     if privacy is not None:
         how = TakingPart(
             local_steps=local_steps,
@@ -140,12 +141,14 @@ def solve_torch(
         looks: dict[str, Any] = {"held_out": held_out, "warm_start": warm_start, "seconds": seconds, "regret": regret}
         refuse_looks(looks | {"eval_every": eval_every or None, **batches_given(how)})
         functions, rows = _module_and_rows(
-            module, objective, constraint, constraint_stand_in, optimizer, device, clients
+            module, objective, constraint, constraint_surrogate, optimizer, device, clients
         )
         told = {"rounds": rounds, "average_last": average_last, "answer": answer, "memory": memory}
         checked = checks.seed("seed", seed), checked_callbacks(callbacks)
-        return solve_torch_privately(functions, rows, rule, privacy, how, told, domain, *checked, progress, checkpoints)
-    if rule.step_size is not None:
+        return solve_torch_privately(
+            functions, rows, method, privacy, how, told, domain, *checked, progress, checkpoints
+        )
+    if method.step_size is not None:
         batch_size = PAPER_BATCH if batch_size == "auto" else batch_size
         value_batch_size = "same" if value_batch_size == "auto" else value_batch_size
     federation = torch_federation(
@@ -153,7 +156,7 @@ def solve_torch(
         objective,
         constraint,
         clients,
-        constraint_stand_in=constraint_stand_in,
+        constraint_surrogate=constraint_surrogate,
         local_steps=local_steps,
         participation=participation,
         batch_size=batch_size,
@@ -169,17 +172,17 @@ def solve_torch(
     assert isinstance(oracle, TorchOracle)
     if memory == "auto":
         everyone, noisy = oracle.participants == oracle.client_count, oracle.rows_a_report is not None
-        again = oracle.reports_again and rule.robust is None
-        memory = memory_for(everyone=everyone, noisy=noisy, again=again) if rule.step_size is None else None
+        again = oracle.reports_again and method.robust is None
+        memory = memory_for(everyone=everyone, noisy=noisy, again=again) if method.step_size is None else None
     result = solve_federation(
         federation,
-        rule,
+        method,
         rounds=rounds,
         seconds=seconds,
         seed=seed,
         average_last=average_last,
         answer=answer,
-        eval_every=_eval_every(oracle, rule, rounds) if eval_every is None else eval_every,
+        eval_every=_eval_every(oracle, method, rounds) if eval_every is None else eval_every,
         record_clients=record_clients,
         memory=memory,
         callbacks=callbacks,
@@ -189,7 +192,7 @@ def solve_torch(
         progress=progress,
     )
     oracle.settle(result.params)
-    return result if oracle.own_best is None else changed(result, own_best=oracle.own_best)
+    return result if oracle.client_optimum is None else changed(result, client_optimum=oracle.client_optimum)
 
 
 def torch_federation(
@@ -198,7 +201,7 @@ def torch_federation(
     constraint: Function | PooledConstraint,
     clients: Mapping[Any, Rows],
     *,
-    constraint_stand_in: Function | None = None,
+    constraint_surrogate: Function | None = None,
     local_steps: int = 1,
     participation: float = 1.0,
     batch_size: BatchSize = "auto",
@@ -219,7 +222,7 @@ def torch_federation(
         objective: ``(module, batch) -> scalar``; smaller is better.
         constraint: ``(module, batch) -> scalar or vector``, or a ``PooledConstraint`` of such functions.
         clients: each client's ``Dataset`` or ``DataLoader``, by its name.
-        constraint_stand_in: what is descended on in place of a constraint that moves in jumps.
+        constraint_surrogate: what is descended on in place of a constraint that moves in jumps.
         local_steps: E, steps a client takes in a round.
         participation: m/n in (0, 1], the share of clients drawn for each round.
         batch_size: rows a client draws for a gradient; None: all of its rows.
@@ -231,7 +234,7 @@ def torch_federation(
         held_out: rows not trained on, by client.
         regret: whether clients tell regrets, as for ``solve_torch``.
     """
-    functions, named = _module_and_rows(module, objective, constraint, constraint_stand_in, optimizer, device, clients)
+    functions, named = _module_and_rows(module, objective, constraint, constraint_surrogate, optimizer, device, clients)
     here, rows = next(iter(functions.trained.values())).device, list(named.values())
     how = TakingPart(
         local_steps=local_steps,
@@ -249,12 +252,12 @@ def torch_federation(
         local_steps=local_steps,
         batches=_batches(how, rows, participants, functions),
         replace=replace,
-        own_best=_own_best(regret, functions, named, domain),
+        client_optimum=_client_optimum(regret, functions, named, domain),
     )
     return Federation(oracle, parameters(module), tuple(clients), domain)
 
 
-def _own_best(
+def _client_optimum(
     regret: Regret, functions: ModuleFunctions, clients: Mapping[Any, TorchRows], domain: Domain | None
 ) -> np.ndarray | None:
     """f_i* as they are given, or found from where the module is; None where regrets are not asked for."""
@@ -346,10 +349,10 @@ def _held_out(
     return [TorchRows(f"held_out[{name!r}]", held_out[name], device) if name in held_out else None for name in clients]
 
 
-def _eval_every(oracle: TorchOracle, rule: Rule, rounds: int | None) -> int:
+def _eval_every(oracle: TorchOracle, method: Method, rounds: int | None) -> int:
     """Rounds from one evaluation on all rows to the next."""
     if rounds is None:
-        rounds = ROUNDS_OF_A_FEDERATION if rule.step_size is None else PAPER_ROUNDS
+        rounds = ROUNDS_OF_A_FEDERATION if method.step_size is None else PAPER_ROUNDS
     everything = oracle.rows_in_all
     values, gradients = oracle.cost(everything * oracle.participants / oracle.client_count)
     return rounds_between_looks(rounds, everything, values + GRADIENT * gradients)
@@ -403,7 +406,7 @@ def certify_torch(
         objective_range, constraint_range, functions.constraints(next(iter(rows.values())).take(np.arange(1)))
     )
     error = 1 - checks.probability("confidence", confidence)
-    aim = result.rule.tolerance if tolerance is None else checks.real_number("tolerance", tolerance)
+    aim = result.method.tolerance if tolerance is None else checks.real_number("tolerance", tolerance)
     levels = ErrorLevels(error / len(rows), error, float(aim))
     found: list[tuple[Any, Sequence[Interval] | None]] = [
         (name, module_intervals(functions, result.params, own, levels, ranges)) for name, own in rows.items()

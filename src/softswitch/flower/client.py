@@ -21,7 +21,7 @@ from softswitch.flower.membership import other_protocol, own_version
 from softswitch.flower.policy import ClientPolicy
 from softswitch.methods.messages import LocalLoss
 from softswitch.problem.ranges import Range
-from softswitch.results.certificate import Interval, Method
+from softswitch.results.certificate import Interval, IntervalMethod
 
 if TYPE_CHECKING:  # cryptography is imported where directions are masked
     from softswitch.flower.secure_client import SignedKeys
@@ -278,7 +278,11 @@ def clipped(direction: wire.Arrays, limit: float) -> wire.Arrays:
 def intervals_record(intervals: Sequence[Interval]) -> MetricRecord:
     """Intervals, to be sent."""
     rows = [asdict(interval) for interval in intervals]
-    kinds: dict[str, Callable[[Any], int | float]] = {"rows": int, "approximate": int, "method": list(Method).index}
+    kinds: dict[str, Callable[[Any], int | float]] = {
+        "rows": int,
+        "approximate": int,
+        "method": list(IntervalMethod).index,
+    }
     return MetricRecord({name: [kinds.get(name, float)(row[name]) for row in rows] for name in rows[0]})
 
 

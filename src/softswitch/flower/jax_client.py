@@ -210,7 +210,7 @@ class JaxClient:
 
     def _oracle(self, local_steps: int) -> GradientOracle:
         if local_steps not in self._oracles:
-            how = TakingPart(local_steps=local_steps, clients_at_once=1, **self._batches)
+            how = TakingPart(local_steps=local_steps, client_batch_size=1, **self._batches)
             self._oracles[local_steps] = gradient_oracle(self._problem, self._data, how)
         return self._oracles[local_steps]
 

@@ -45,7 +45,7 @@ class NumpyClient:
         classes: which class or group each row is of, where the functions look at some rows by themselves: a column's
             name, a tuple of names, or one label a row. For the client's policy, which answers on none of too few rows.
         held_out_classes: likewise of the rows held out; left out: the same columns, where ``classes`` names them.
-        constraint_stand_in: ``(params, batch) -> (value, gradient)``: its gradient is followed in place of the
+        constraint_surrogate: ``(params, batch) -> (value, gradient)``: its gradient is followed in place of the
             constraint's, which may then be None; see ``Problem``.
         objective_range: (low, high) if the objective on a single row lies between them, {low, high} if it is one of the
             two; for the certificate, where the server says nothing of it.
@@ -66,16 +66,16 @@ class NumpyClient:
         held_out: Mapping[str, Any] | None = None,
         classes: Classes = None,
         held_out_classes: Classes = None,
-        constraint_stand_in: Function | None = None,
+        constraint_surrogate: Function | None = None,
         objective_range: Range | None = None,
         constraint_range: Range | Sequence[Range | None] | None = None,
     ) -> None:
         checks.function("objective", objective, "(params, batch) -> (value, gradient)")
         checks.function("constraint", constraint, "(params, batch) -> (value, gradient)")
-        if constraint_stand_in is not None:
-            checks.function("constraint_stand_in", constraint_stand_in, "(params, batch) -> (value, gradient)")
-        self._objective, self._constraint, self._stand_in = objective, constraint, constraint_stand_in
-        self.stands_in = constraint_stand_in is not None
+        if constraint_surrogate is not None:
+            checks.function("constraint_surrogate", constraint_surrogate, "(params, batch) -> (value, gradient)")
+        self._objective, self._constraint, self._stand_in = objective, constraint, constraint_surrogate
+        self.stands_in = constraint_surrogate is not None
         self.reports_again = True
         self._data, self.rows = _columns("data", data)
         self._held_out: Arrays | None = None
@@ -89,10 +89,10 @@ class NumpyClient:
         self.name = str(name)
         self.value_rows, self.gradient_rows = (self.rows if size is None else size for size in self._batches)
         self.constraints = len(self._values(first, self._data)) - 1
-        if constraint_stand_in is not None:
+        if constraint_surrogate is not None:
             from softswitch.problem.problem import check_stand_in
 
-            stood_for = np.atleast_1d(np.asarray(constraint_stand_in(first, self._data)[0])).size
+            stood_for = np.atleast_1d(np.asarray(constraint_surrogate(first, self._data)[0])).size
             check_stand_in(stood_for, self.constraints)
         self._ranges = function_ranges(objective_range, constraint_range, self.constraints)
         self.classes = RowClasses.told(
@@ -106,7 +106,7 @@ class NumpyClient:
             "batch_size": batch_size,
             "value_batch_size": value_batch_size,
             "replace": replace,
-            "constraint_stand_in": constraint_stand_in,
+            "constraint_surrogate": constraint_surrogate,
             "objective_range": objective_range,
             "constraint_range": constraint_range,
         }

@@ -25,24 +25,24 @@ class RegretClient:
 
     Args:
         client: a ``JaxClient``, a ``TorchClient``, a ``NumpyClient`` or one of your own.
-        own_best: f_i*, known to its owner. None: it is found when it is first needed, by L-BFGS from the client's
+        client_optimum: f_i*, known to its owner. None: it is found when it is first needed, by L-BFGS from the client's
             ``start``, with regard to its objective alone; for clients whose gradients are of all rows
-            (``batch_size=None``). Flower makes a client anew for every message: look at ``own_best`` once, write the
-            number down and give it, and nothing is looked for again.
+            (``batch_size=None``). Flower makes a client anew for every message: look at ``client_optimum`` once,
+            write the number down and give it, and nothing is looked for again.
     """
 
-    def __init__(self, client: LocalOracle, own_best: float | None = None) -> None:
+    def __init__(self, client: LocalOracle, client_optimum: float | None = None) -> None:
         if not isinstance(client, LocalOracle):
             raise TypeError(f"client must have the methods of LocalOracle, but {type(client).__name__} has not")
         if getattr(client, "privacy_told", None) is not None:
             raise ValueError(f"client {client.name!r} keeps its rows private: f_i* tells of rows, and is not counted")
         self._client = client
-        self._given = None if own_best is None else checks.real_number("own_best", own_best)
-        if own_best is None:
+        self._given = None if client_optimum is None else checks.real_number("client_optimum", client_optimum)
+        if client_optimum is None:
             check_findable(client)
 
     @cached_property
-    def own_best(self) -> float:
+    def client_optimum(self) -> float:
         """f_i*."""
         return found(self._client) if self._given is None else self._given
 
@@ -78,20 +78,20 @@ class RegretClient:
         return self._less(self._client.judge(params))
 
     def _less(self, told: Values) -> Values:
-        return told._replace(objective=told.objective - self.own_best)
+        return told._replace(objective=told.objective - self.client_optimum)
 
 
 def check_findable(client: LocalOracle) -> None:
     """Raise where a client's own best cannot be found."""
     if getattr(client, "domain", None) is not None:
         raise ValueError(
-            f"own_best must be given for client {client.name!r}: its problem has a domain, and at a client f_i* is "
-            "looked for without one; softswitch.own_best finds it within"
+            f"client_optimum must be given for client {client.name!r}: its problem has a domain, and at a client "
+            "f_i* is looked for without one; softswitch.client_optimum finds it within"
         )
     if getattr(client, "start", None) is None or client.gradient_rows < client.rows:
         raise ValueError(
-            f"own_best must be given for client {client.name!r}: to find it takes a start and gradients of all rows "
-            "(batch_size=None)"
+            f"client_optimum must be given for client {client.name!r}: to find it takes a start and gradients of "
+            "all rows (batch_size=None)"
         )
 
 
@@ -113,5 +113,7 @@ def found(client: LocalOracle) -> float:
 
     best = lowest(look, np.concatenate([np.ravel(leaf) for leaf in start.values()]).astype(float))
     if np.isnan(best):
-        raise ValueError(f"own_best must be given for client {client.name!r}: its objective has no smallest value")
+        raise ValueError(
+            f"client_optimum must be given for client {client.name!r}: its objective has no smallest value"
+        )
     return 0.0 if best == -np.inf else best

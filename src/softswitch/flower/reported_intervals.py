@@ -22,7 +22,7 @@ from softswitch.certification.binomial import CountedRate
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.flower import messages as wire
 from softswitch.problem.ranges import Range, each_range, ends, function_ranges, has_two_values
-from softswitch.results.certificate import Interval, Method
+from softswitch.results.certificate import Interval, IntervalMethod
 
 RANGE_SLACK = 1e-5
 """Rounding at a client: a share of the range, or of its ends."""
@@ -125,11 +125,11 @@ class IntervalLimits:
             return
         if bounds is not None:
             _check_range(interval, bounds)
-        if interval.method is Method.NORMAL:
+        if interval.method is IntervalMethod.NORMAL:
             self._check_normal(interval)
-        elif bounds is not None and interval.method is Method.BINOMIAL:
+        elif bounds is not None and interval.method is IntervalMethod.BINOMIAL:
             self._check_rate(interval, bounds)
-        elif bounds is not None and interval.method is Method.BETTING:
+        elif bounds is not None and interval.method is IntervalMethod.BETTING:
             self._check_bets(interval, bounds)
         self._check_p_values(interval)
 
@@ -230,7 +230,7 @@ class IntervalLimits:
 def _check_range(interval: Interval, bounds: Range) -> None:
     """Within what is known of single rows; an approximation's ends may lie outside."""
     low, high = widest(bounds)
-    ends_too = () if interval.method is Method.NORMAL else (interval.lower, interval.upper)
+    ends_too = () if interval.method is IntervalMethod.NORMAL else (interval.lower, interval.upper)
     for value in (interval.estimate, *ends_too):
         if not low <= value <= high:
             raise wire.Unacceptable(f"its interval has {value:g}, where rows lie in the range {ends(bounds)}")
@@ -247,7 +247,12 @@ def checked_intervals(content: RecordDict, functions: int, limits: IntervalLimit
     told = content.get(wire.INTERVALS)
     if not isinstance(told, MetricRecord):
         raise wire.Unacceptable("there are no intervals")
-    plain = {"alone": math.nan, "meets_at": 1.0, "violates_at": 1.0, "method": float(list(Method).index(Method.NORMAL))}
+    plain = {
+        "alone": math.nan,
+        "meets_at": 1.0,
+        "violates_at": 1.0,
+        "method": float(list(IntervalMethod).index(IntervalMethod.NORMAL)),
+    }
     names = ("estimate", "lower", "upper", "rows", "deviation", "approximate", *plain)
     columns = {
         name: [plain[name]] * functions if name in plain and name not in told else wire.numbers(told, name)
@@ -270,7 +275,7 @@ def _interval(row: dict[str, float]) -> Interval:
     endless = math.isinf(row["lower"]) and math.isinf(row["upper"])
     chances = all(0 <= row[name] <= 1 for name in ("meets_at", "violates_at"))
     alone = math.isnan(row["alone"]) or row["alone"] <= row["upper"]
-    made = row["method"] in range(len(Method))
+    made = row["method"] in range(len(IntervalMethod))
     if not (chances and alone and made):
         raise wire.Unacceptable(f"{row} is not an interval")
     if not (ordered and inside and counted and row["deviation"] >= 0 and (row["rows"] >= 1 or endless)):
@@ -285,5 +290,5 @@ def _interval(row: dict[str, float]) -> Interval:
         alone=row["alone"],
         meets_at=row["meets_at"],
         violates_at=row["violates_at"],
-        method=list(Method)[int(row["method"])],
+        method=list(IntervalMethod)[int(row["method"])],
     )

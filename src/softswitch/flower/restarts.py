@@ -34,7 +34,7 @@ from softswitch.engine.restart_decisions import (
 from softswitch.flower.remote import RemoteClients
 from softswitch.flower.server_state import RunState
 from softswitch.flower.settings import StrategySettings
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.round import State, first_to_average
 from softswitch.methods.schedules import FallingStep
 from softswitch.oracles.base import Judged
@@ -71,12 +71,12 @@ class _Told(NamedTuple):
         constraint = np.pad(self.constraint, ((0, more), (0, 0)), constant_values=np.nan)
         return self._replace(objective=objective, constraint=constraint)
 
-    def over(self, clients: np.ndarray, rule: Rule) -> Found:
+    def over(self, clients: np.ndarray, method: Method) -> Found:
         """F and G over some clients; NaN over none."""
         if not clients.any():
             return Found(self.params, math.nan, math.nan, self.words, math.nan)
         some = Judged(self.objective[clients], self.constraint[clients], self.pooled)
-        return Found.of(self.params, self.words, some, rule)
+        return Found.of(self.params, self.words, some, method)
 
 
 class RemoteCycles:
@@ -88,7 +88,7 @@ class RemoteCycles:
     """
 
     def __init__(
-        self, asked: Rule, rounds: int, run: RunState, clients: RemoteClients, settings: StrategySettings, exact: bool
+        self, asked: Method, rounds: int, run: RunState, clients: RemoteClients, settings: StrategySettings, exact: bool
     ) -> None:
         self._asked, self._run, self._clients, self._settings = asked, run, clients, settings
         self._choice = first_choice(run.state.params, rounds, may_end=False, exact=exact, jumps=clients.stands_in)
@@ -133,11 +133,11 @@ class RemoteCycles:
         step = FallingStep(first=first, rounds=length, begin=done)
         several = self._settings.local_steps > 1
         local = replace(step, first=first / self._settings.local_steps * self._local_share()) if several else step
-        rule = choice.rule(self._asked, step, self._momentum, self._next_threshold(), local)
+        method = choice.method(self._asked, step, self._momentum, self._next_threshold(), local)
         self.end, self._measures = done + length, several
         averaging_from = done + first_to_average(length, self._settings.average_share(chosen=True))
-        run.begin(self._best.params, rule, averaging_from, (self._best.objective, self._best.constraint))
-        logger.info("rounds %d to %d are run by %s", done, self.end - 1, rule)
+        run.begin(self._best.params, method, averaging_from, (self._best.objective, self._best.constraint))
+        logger.info("rounds %d to %d are run by %s", done, self.end - 1, method)
 
     def after_round(self, *, begins: bool) -> None:
         """Learn how long directions are; where the present cycle has ended, close it, and begin the next if it may."""
@@ -162,14 +162,14 @@ class RemoteCycles:
         if found and not self._exact and STUCK < run.share_since(begin) < FREE:
             shift = CORRECTED * (tolerance - found[0].over(found[0].known, self._asked).constraint)
             self._shift = shift if math.isfinite(shift) else 0.0
-        best, step = self._best.over(self._best.known, self._asked), run.rule.step_size
+        best, step = self._best.over(self._best.known, self._asked), run.method.step_size
         assert isinstance(step, FallingStep)
         cycle = Cycle(
             begin=begin,
             end=run.done,
             step_size=float(step.first),
             momentum=self._momentum,
-            threshold=float(run.rule.switch_at),
+            threshold=float(run.method.switch_at),
             objective=best.objective,
             constraint=best.constraint,
             answer=best.words,
@@ -216,7 +216,7 @@ class RemoteCycles:
         self._factor, self._shift, self._momentum, self._size, self._measures = told["next"]
         self._start_constraint, self._exact = told["start"], told["exact"]
         self.end, numbers = told["now"]
-        self._run.rule = with_numbers(self._run.rule, numbers)
+        self._run.method = with_numbers(self._run.method, numbers)
         if self._run.done == self.done and not self.over:
             self.begin()
 
@@ -272,14 +272,14 @@ class RemoteCycles:
     def _learn_size(self, size: float | None) -> None:
         """Set the clients' step by how long the direction of the cycle's first round is; where it is void, lower it."""
         run = self._run
-        step, local = run.rule.step_size, run.rule.local_step_size
+        step, local = run.method.step_size, run.method.local_step_size
         assert isinstance(step, FallingStep)
         assert isinstance(local, FallingStep)
         if size is None:
             if math.isnan(self._size) and run.rejected:
-                run.rule = replace(run.rule, local_step_size=replace(local, first=local.first * FIRST_LOCAL))
+                run.method = replace(run.method, local_step_size=replace(local, first=local.first * FIRST_LOCAL))
             return
         self._size, self._measures = size if size > 0 else 1.0, False
         first = step.first / (self._settings.local_steps * self._size)
-        run.rule = replace(run.rule, local_step_size=replace(local, first=first))
+        run.method = replace(run.method, local_step_size=replace(local, first=first))
         logger.info("a direction has length %.3g, so clients step by %.3g", self._size, first)

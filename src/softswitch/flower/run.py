@@ -30,7 +30,7 @@ from softswitch.flower.roster import Roster
 from softswitch.flower.secure_server import Summing
 from softswitch.flower.server_state import RunState
 from softswitch.flower.settings import StrategySettings
-from softswitch.methods.base import Rule, check_over_network
+from softswitch.methods.base import Method, check_over_network
 from softswitch.methods.compression import Compression, check_compression
 from softswitch.methods.memory import Memory
 from softswitch.methods.proximal import check_stages
@@ -41,7 +41,7 @@ from softswitch.results.answer import Ending
 from softswitch.results.callbacks import Chunk, SwitchShare, any_ends
 from softswitch.results.checkpoints import Standing
 from softswitch.results.conclusion import conclude
-from softswitch.results.diagnostic import Finding
+from softswitch.results.diagnostic import Diagnostic
 from softswitch.results.events import EventLog
 from softswitch.results.history import Fate, History
 from softswitch.results.record import Record
@@ -76,7 +76,7 @@ class Course:
 
     def __init__(
         self,
-        rule: Rule,
+        method: Method,
         settings: StrategySettings,
         grid: Grid,
         initial_arrays: ArrayRecord,
@@ -85,17 +85,17 @@ class Course:
     ) -> None:
         params = _first_params(initial_arrays)
         check_domain(settings.domain, params)
-        chosen = chooses([rule])
-        check_over_network(rule)
-        check_stages(rule.proximal, rounds)
-        check_compression(rule.at_clients, settings.domain, rule.robust)
-        way = rule.at_clients if isinstance(rule.at_clients, Compression) else None
+        chosen = chooses([method])
+        check_over_network(method)
+        check_stages(method.proximal, rounds)
+        check_compression(method.at_clients, settings.domain, method.robust)
+        way = method.at_clients if isinstance(method.at_clients, Compression) else None
         if way is not None and settings.resend_params:
             raise ValueError("resend_params sends whole parameters in every round: leave it out with Compression")
-        _check_secure(rule, settings)
+        _check_secure(method, settings)
         self.held = None if way is None else HeldParams(way)
-        check_optimizer(self._template(rule, params, rounds, jumps=False) if chosen else rule, params)
-        self._asked = rule
+        check_optimizer(self._template(method, params, rounds, jumps=False) if chosen else method, params)
+        self._asked = method
         self.events = EventLog(settings.events)
         self.grid = PromptGrid(grid, settings.update_timeout, settings.enough)
         self.roster = Roster(settings, self.events)
@@ -106,7 +106,7 @@ class Course:
             raise TimeoutError(f"no {who} was connected within {settings.wait:g} s (wait)")
         self._warn_of_the_largest(settings)
         exact = self.roster.tells_all and self._everyone(settings)
-        careful = chosen or rule.robust is not None
+        careful = chosen or method.robust is not None
         asked_memory = settings.memory if careful or settings.memory != "auto" else None
         self.settings = settings = replace(settings, memory=self._memory(settings, chosen))
         self.clients = RemoteClients(self.grid, self.roster, settings, self.events)
@@ -114,11 +114,13 @@ class Course:
         corrected = isinstance(settings.memory, Memory) and settings.memory.corrected
         self.before = BeforeAtClients() if corrected else None
         jumps = self.roster.stands_in
-        method = (
-            self._template(rule, params, rounds, jumps=jumps) if chosen else as_in_paper(rule, len(self.roster.names))
+        template = (
+            self._template(method, params, rounds, jumps=jumps)
+            if chosen
+            else as_in_paper(method, len(self.roster.names))
         )
-        self.run = RunState(method, params, constraints, statistics, rounds, settings)
-        self.cycles = RemoteCycles(rule, rounds, self.run, self.clients, settings, exact) if chosen else None
+        self.run = RunState(template, params, constraints, statistics, rounds, settings)
+        self.cycles = RemoteCycles(method, rounds, self.run, self.clients, settings, exact) if chosen else None
         self.reader = Reader(
             self.roster,
             wire.shapes(params),
@@ -139,7 +141,7 @@ class Course:
         self._share, self._told_to_stop = SwitchShare(), False
         self._began = time.perf_counter()
         self.identity = {
-            "rule": without_addresses(str(rule)),
+            "method": without_addresses(str(method)),
             "seed": str(settings.seed),
             "local_steps": str(settings.local_steps),
             "participation": str(settings.participation),
@@ -152,7 +154,7 @@ class Course:
             "constraints": str(constraints),
             "numbers": fingerprint(
                 (
-                    rule,
+                    method,
                     settings.domain if has_leaves(settings.domain) else None,
                     None if isinstance(asked_memory, str) else asked_memory,
                 )
@@ -176,9 +178,9 @@ class Course:
             logger.warning("exclude: nobody is known by the name %s; is it written as the client writes it?", unknown)
 
     @staticmethod
-    def _template(rule: Rule, params: Any, rounds: int, *, jumps: bool) -> Rule:
+    def _template(method: Method, params: Any, rounds: int, *, jumps: bool) -> Method:
         """The method of a run that chooses for itself, before anything else is known of the clients."""
-        return first_choice(params, rounds, may_end=False, exact=False, jumps=jumps).template(rule)
+        return first_choice(params, rounds, may_end=False, exact=False, jumps=jumps).template(method)
 
     def _everyone(self, settings: StrategySettings) -> bool:
         """Whether all clients that are connected take part in every round."""
@@ -202,7 +204,7 @@ class Course:
     def _corrects(self, settings: StrategySettings) -> bool:
         """Whether memory is corrected where that is chosen; a run that goes on remembers as it began to."""
         kept = settings.checkpoints
-        if kept is not None and kept.said("rule") is not None:
+        if kept is not None and kept.said("method") is not None:
             return kept.said(CORRECTED) is not None
         trusting = self._asked.robust is None
         return trusting and not self.roster.tells_all and not self.roster.reporting_once
@@ -247,7 +249,7 @@ class Course:
             cycles.go_on(there.best, told["cycles"], gone)
             self.run.begun_at = cycles.done
         elif "numbers" in told:
-            self.run.rule = with_numbers(self.run.rule, told["numbers"])
+            self.run.method = with_numbers(self.run.method, told["numbers"])
         self._share.with_rounds(self._history())
         logger.info("going on after %d of %d rounds", there.done, self.run.rounds)
         self.events.tell("resumed", f"after {there.done} of {self.run.rounds} rounds")
@@ -310,7 +312,7 @@ class Course:
             told["memory"] = self.run.smoothing
         if spent := self.clients.spent.journal():
             told["spent"] = spent
-        if self.cycles is None and self.run.rule is not self._asked:
+        if self.cycles is None and self.run.method is not self._asked:
             told["numbers"] = self.run.numbers
         return told
 
@@ -331,7 +333,7 @@ class Course:
         ending = Ending(
             state,
             history,
-            run.rule,
+            run.method,
             tuple(self.roster.names[i] for i in kept),
             averaging_from=run.averaging_from,
             answer="average" if self.settings.answer == "auto" else self.settings.answer,
@@ -379,7 +381,7 @@ class Course:
         """Names to leave out that no client has, as far as is known."""
         return few_of([repr(name) for name in self.settings.exclude if not self.roster.is_known(name)], 5)
 
-    def _excluded(self, history: History) -> Finding:
+    def _excluded(self, history: History) -> Diagnostic:
         """Who was left out, and in how many rounds it had taken part before."""
         gone = set(range(len(self.roster.names))) - set(self.roster.kept)
         assert history.per_client is not None
@@ -388,19 +390,19 @@ class Course:
         rounds = int(counted.any(axis=1).sum())
         before = f"; {rounds} round{'s' * (rounds != 1)} before had counted some of them" if rounds else ""
         nobody = f"; nobody is known by the name {self._nobody}" if self._nobody else ""
-        return Finding(
+        return Diagnostic(
             "clients are excluded",
             f"{few_of([repr(name) for name in self.settings.exclude], 5)} left out (exclude){before}{nobody}",
             "Nothing is said of them, neither by the status nor by a certificate: say so wherever the model goes",
         )
 
-    def _partly(self) -> Finding | None:
+    def _partly(self) -> Diagnostic | None:
         """Who left rows of small classes out; None where nobody did."""
         known = ((self.roster.names[i], self.roster.clients[i]) for i in self.roster.kept)
         names = [repr(name) for name, client in known if client is not None and client.left_out_classes]
         if not names:
             return None
-        return Finding(
+        return Diagnostic(
             "classes are left out",
             f"{few_of(names, 5)} answered on no class of too few rows, by their own policy",
             "Nothing is known of those rows, and functions of them alone count as not there: say so wherever the model "
@@ -412,13 +414,13 @@ class Course:
         return History.from_records(self.clients, [self.run.record], self.run.done)
 
 
-def _check_secure(rule: Rule, settings: StrategySettings) -> None:
+def _check_secure(method: Method, settings: StrategySettings) -> None:
     """Raise where a rule does not go with sums of masked directions."""
     if settings.secure is None:
         return
-    if rule.robust is not None:
-        raise ValueError(f"robust={rule.robust} compares single directions, which secure hides: leave one out")
-    if isinstance(rule.at_clients, Compression):
+    if method.robust is not None:
+        raise ValueError(f"robust={method.robust} compares single directions, which secure hides: leave one out")
+    if isinstance(method.at_clients, Compression):
         raise ValueError("masks are as long as the model and look like chance: Compression does not go with secure")
 
 

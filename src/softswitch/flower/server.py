@@ -20,7 +20,7 @@ from softswitch.flower.membership import keys_in, look_of, written_name
 from softswitch.flower.parameters import flat, initial_arrays
 from softswitch.flower.settings import StrategySettings, with_changes
 from softswitch.flower.strategy import SwitchingStrategy
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.problem.parameters import Params
 from softswitch.problem.ranges import Range, checked_range, checked_ranges
 from softswitch.results.certificate import Certificate
@@ -47,7 +47,7 @@ logger = logging.getLogger("softswitch.flower")
 
 
 def server_app(
-    rule: Rule | Callable[[Mapping[str, Any]], Rule],
+    method: Method | Callable[[Mapping[str, Any]], Method],
     start: Params | Callable[[Mapping[str, Any]], Params],
     *,
     rounds: int = 100,
@@ -72,7 +72,7 @@ def server_app(
     those that were left out before.
 
     Args:
-        rule: the method and its settings; or a function that makes it of the run's config.
+        method: the method and its settings; or a function that makes it of the run's config.
         start: w_0, a pytree of arrays: ``problem.start``, or ``parameters(module)`` of a PyTorch module; or a function
             that makes it of the run's config.
         rounds: K.
@@ -95,14 +95,14 @@ def server_app(
     chosen = with_changes(chosen, {name: bounds for name, bounds in given.items() if bounds is not None})
     if chosen.checkpoints is not None:
         raise ValueError("checkpoints are kept in the run's folder; use SwitchingStrategy to keep them elsewhere")
-    if isinstance(rule, Rule):
-        SwitchingStrategy(rule, chosen)  # refuses what is wrong now, not on the server
+    if isinstance(method, Method):
+        SwitchingStrategy(method, chosen)  # refuses what is wrong now, not on the server
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config: dict[str, Any] = dict(context.run_config)
-        method = rule if isinstance(rule, Rule) else rule(config)
+        active = method if isinstance(method, Method) else method(config)
         first = start(config) if callable(start) else start
         asked = {
             "rounds": int(config.get("rounds", rounds)),
@@ -115,14 +115,14 @@ def server_app(
         if own.exclude:
             about = about | {"excluded": list(own.exclude)}
         strategy = SwitchingStrategy(
-            method,
+            active,
             own,
             seed=asked["seed"],
             checkpoints=Checkpoints(folder / CHECKPOINTS, every=0),
             events=own.events or folder / EVENTS,
         )
         write_json(folder / ABOUT, about)
-        write_atomically(folder / CONFIG, _settings(method, first, asked, own).encode(), durable=False)
+        write_atomically(folder / CONFIG, _settings(active, first, asked, own).encode(), durable=False)
         strategy.start(grid, initial_arrays(first), asked["rounds"])
         result, clients = strategy.result, strategy.clients
         assert result is not None
@@ -133,7 +133,7 @@ def server_app(
         if confidence is not None and result.status.code is not StatusCode.DIVERGED:
             certificate = clients.certify(
                 result.params,
-                float(method.tolerance),
+                float(active.tolerance),
                 confidence,
             )
             write_result(folder, result, about=about, clients=rows, certificate=certificate)
@@ -182,7 +182,7 @@ def _folder(out: Path, name: str, config: dict[str, Any], asked: dict[str, int])
     return run.folder, {key: run.about[key] for key in kept if key in run.about} | {"versions": versions()}
 
 
-def _settings(rule: Rule, start: Any, asked: dict[str, int], chosen: StrategySettings) -> str:
+def _settings(method: Method, start: Any, asked: dict[str, int], chosen: StrategySettings) -> str:
     """The settings as used, in TOML."""
     usual = StrategySettings()
     settings = {
@@ -198,7 +198,7 @@ def _settings(rule: Rule, start: Any, asked: dict[str, int], chosen: StrategySet
     parts: dict[str, dict[str, Any]] = {
         "run": asked,
         "strategy": {**plain, **described},
-        "method": {"rule": str(rule), "parameters": entries},
+        "method": {"method": str(method), "parameters": entries},
     }
     return "\n".join(
         f"[{section}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in part.items())

@@ -23,7 +23,7 @@ from softswitch.flower.replies import entry, joined, no_reports, put_together, w
 from softswitch.flower.secure_server import Summed
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods import robust
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.client_selection import ask, order_of_pass, rounds_a_pass, stand_for, turn
 from softswitch.methods.compression import Compression
 from softswitch.methods.consistency import compared, elsewhere
@@ -81,7 +81,7 @@ class RunState:
     """The same rules, weighting, sampling and averaging as in the compiled engine, one round at a time.
 
     Attributes:
-        rule: the method.
+        method: the method.
         state: all that the server keeps.
         averaging_from: the first round that may join the average.
         direction_size: the length of the last round's direction; None where it was void.
@@ -94,14 +94,14 @@ class RunState:
 
     def __init__(
         self,
-        rule: Rule,
+        method: Method,
         params: Params,
         constraints: int,
         statistics: int | None,
         rounds: int,
         settings: StrategySettings,
     ) -> None:
-        self.rule = rule
+        self.method = method
         self.constraints = constraints
         self.rounds = rounds
         self.averaging_from = first_to_average(rounds, settings.average_share(chosen=False))
@@ -119,7 +119,7 @@ class RunState:
         nothing = None
         if memory is not None:
             nothing = nothing_remembered(0, constraints, statistics, self.dtype, corrected=memory.corrected)
-        self.state: State = self._started(params, self.rule, nothing)
+        self.state: State = self._started(params, self.method, nothing)
         self.direction_size: float | None = None
         self._heard: Remembered | None = None  # between the two exchanges of a round
         self._stand_for: jax.Array | None = None  # likewise
@@ -132,11 +132,11 @@ class RunState:
     @property
     def compression(self) -> Compression | None:
         """How messages are compressed; None: not at all."""
-        return self.rule.at_clients if isinstance(self.rule.at_clients, Compression) else None
+        return self.method.at_clients if isinstance(self.method.at_clients, Compression) else None
 
-    def _started(self, params: Params, rule: Rule, memory: Remembered | None) -> State:
+    def _started(self, params: Params, method: Method, memory: Remembered | None) -> State:
         """A first state; what clients keep is with them."""
-        return _start(params, rule, self.constraints, memory)._replace(at_clients=None)
+        return _start(params, method, self.constraints, memory)._replace(at_clients=None)
 
     @property
     def diverged(self) -> bool:
@@ -146,12 +146,12 @@ class RunState:
     @property
     def switches(self) -> bool:
         """Whether a client minimises its objective or its constraints, never both at once."""
-        return bool(self.rule.switches)
+        return bool(self.method.switches)
 
     @property
     def local_step_size(self) -> float:
         """γ in this round."""
-        return float(self.rule.local_step_size_at(self.done, self._local_steps))
+        return float(self.method.local_step_size_at(self.done, self._local_steps))
 
     def like(self) -> tuple[State, Record]:
         """A state and a record in the structure of all."""
@@ -165,19 +165,19 @@ class RunState:
         """A digest of what the server computes in a round, with every constant of the rule's functions in it."""
         nobody = no_reports(1, self.constraints, self.dtype, self._pooled is not None)
 
-        def one_round(rule: Rule, domain: Any, state: State, k: Any, reports: Reports) -> Any:
-            decision, rule_state = robust.decide(rule, state.rule, reports)
+        def one_round(method: Method, domain: Any, state: State, k: Any, reports: Reports) -> Any:
+            decision, rule_state = robust.decide(method, state.method, reports)
             return (
-                advance(state, rule, domain, k, 0, reports, decision, rule_state, state.params),
-                rule.local_step_size_at(k, self._local_steps),
+                advance(state, method, domain, k, 0, reports, decision, rule_state, state.params),
+                method.local_step_size_at(k, self._local_steps),
             )
 
-        return program_digest(one_round, self.rule, self._domain, self.state, jnp.int32(0), nobody)
+        return program_digest(one_round, self.method, self._domain, self.state, jnp.int32(0), nobody)
 
     @property
     def numbers(self) -> list[float]:
         """The rule's numbers, for a journal."""
-        return numbers_of(self.rule)
+        return numbers_of(self.method)
 
     @property
     def rejected(self) -> bool:
@@ -200,24 +200,24 @@ class RunState:
         """The share of feasible rounds from the first one on."""
         return 0.0 if self.record is None else float(np.mean(np.asarray(self.record.feasible)[first:]))
 
-    def begin(self, params: Params, rule: Rule, averaging_from: int, told: tuple[np.ndarray, np.ndarray]) -> None:
+    def begin(self, params: Params, method: Method, averaging_from: int, told: tuple[np.ndarray, np.ndarray]) -> None:
         """Begin a cycle at these parameters by this rule: nothing is kept of the rounds before but what is remembered.
 
         Args:
             params: where to begin.
-            rule: the method from now on.
+            method: the method from now on.
             averaging_from: the first round that may join the average.
             told: f_i and g_i there; NaN for a client that did not tell.
         """
         memory = self.state.memory
         if memory is not None and memory.sums is None:
             memory = _as_told(memory, self.done, *told)
-        state = self._started(params, rule, memory)
+        state = self._started(params, method, memory)
         if self.state.consistency is not None:
             state = state._replace(consistency=elsewhere(self.state.consistency))
-        if self.done and rule.goes_on:
-            state = state._replace(rule=self.state.rule)
-        self.state, self.rule, self.averaging_from = state, rule, averaging_from
+        if self.done and method.goes_on:
+            state = state._replace(method=self.state.method)
+        self.state, self.method, self.averaging_from = state, method, averaging_from
         self.begun_at = self.done
 
     def settle(self, params: Params, score: float) -> None:
@@ -261,7 +261,7 @@ class RunState:
             self.state = self.state._replace(memory=widened(self.state.memory, known))
         there, places = jnp.asarray(connected, jnp.int32), self._memory.places(many)
         self._stand_for = stand_for(places, len(connected), self.dtype)
-        rest = self._memory.rest_for(self.rule)
+        rest = self._memory.rest_for(self.method)
         return np.asarray(_ask(self._key, k, self.state.memory, there, places, rest)).tolist()
 
     def decide(self, clients: list[int], reports: Reports) -> tuple[Decision, Any] | None:
@@ -269,9 +269,9 @@ class RunState:
         self._heard = None
         if int(np.asarray(reports.mask).sum()) < self._min_clients or bool(reports.void):
             return None
-        reports = with_extra(self.state, self.rule, reports)
+        reports = with_extra(self.state, self.method, reports)
         if self._memory is None:
-            return self._within_cap(reports, *_decide(self.rule, self.state.rule, reports))
+            return self._within_cap(reports, *_decide(self.method, self.state.method, reports))
         reports = reports._replace(stand_for=self._stand_for)
         asked, k = jnp.asarray(clients, jnp.int32), jnp.int32(self.done)
         heard = _hear(self._memory, self.state.memory, k, asked, reports)
@@ -282,7 +282,7 @@ class RunState:
                 return None
             pooled = jnp.asarray(together, self.dtype)
         self._heard = heard
-        decided = _decide_by_all(self.rule, self.state.rule, heard, asked, reports, pooled)
+        decided = _decide_by_all(self.method, self.state.method, heard, asked, reports, pooled)
         return self._within_cap(_as_remembered(heard, asked, reports)._replace(pooled=pooled), *decided)
 
     def _within_cap(self, reports: Reports, decision: Decision, after: Any) -> tuple[Decision, Any]:
@@ -290,7 +290,7 @@ class RunState:
         if self._most_weight is None:
             return decision, after
         most = jnp.asarray(self._most_weight, decision.weights.dtype)
-        return _capped(self.rule, self.state.rule, reports, decision, most), after
+        return _capped(self.method, self.state.method, reports, decision, most), after
 
     def apply(
         self,
@@ -318,10 +318,10 @@ class RunState:
             traffic: how many bytes went up and down, where messages are compressed.
             epsilon: ε that each says it has spent, NaN where it says nothing; None: nobody does.
         """
-        reports = with_extra(self.state, self.rule, reports)
+        reports = with_extra(self.state, self.method, reports)
         weighed, believed = reports, reports
-        if self.rule.robust is not None:
-            believed = _trimmed(reports, self.rule.robust)
+        if self.method.robust is not None:
+            believed = _trimmed(reports, self.method.robust)
         if self._heard is not None:
             weighed = _as_remembered(self._heard, jnp.asarray(clients, jnp.int32), reports)
             weighed = weighed._replace(stand_for=self._stand_for)
@@ -342,7 +342,7 @@ class RunState:
             state, void = (
                 _advance(
                     self.state,
-                    self.rule,
+                    self.method,
                     self._domain,
                     jnp.int32(self.done),
                     self.averaging_from,
@@ -401,11 +401,11 @@ class RunState:
         survived[list(directions)] = True
         given = decision.weights
         if not survived[np.asarray(reports.mask)].all():
-            given = _surviving(self.rule, self.state.rule, reports, decision, jnp.asarray(survived))
+            given = _surviving(self.method, self.state.method, reports, decision, jnp.asarray(survived))
         weights = np.asarray(given, np.float64)
         if not weights.any():
             return None, None
-        if self.rule.robust is not None:
+        if self.method.robust is not None:
             together = {
                 name: np.zeros((len(weights), *leaf.shape), leaf.dtype) for name, leaf in self.state.params.items()
             }

@@ -34,7 +34,7 @@ from softswitch.flower.membership import written_name
 from softswitch.flower.parameters import flat, flat_within_jax, initial_arrays, unflat, unflat_within
 from softswitch.flower.policy import ClientPolicy
 from softswitch.flower.strategy import SwitchingStrategy
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.round import start as first_state
 from softswitch.oracles.federation import TakingPart
 from softswitch.problem.domains import Ball, Box, Domain
@@ -156,7 +156,7 @@ FIRST_ANSWERS = 600.0
 def solve_over_flower(
     problem: Problem,
     clients: ClientData,
-    rule: Rule,
+    method: Method,
     engine: str,
     how: TakingPart,
     settings: RunSettings,
@@ -170,7 +170,7 @@ def solve_over_flower(
     Args:
         problem: as for ``solve``.
         clients: each becomes a ``JaxClient`` with its own rows.
-        rule: the method.
+        method: the method.
         engine: "grid" or "ray".
         how: clients take part.
         settings: of the run.
@@ -182,7 +182,7 @@ def solve_over_flower(
     labels = [written_name(str(name)) for name in clients.names]
     pooled = problem.constraint.value if isinstance(problem.constraint, PooledConstraint) else None
     strategy = SwitchingStrategy(
-        rule,
+        method,
         local_steps=how.local_steps,
         participation=how.participation,
         seed=seed,
@@ -218,7 +218,7 @@ def solve_over_flower(
     like = jax.eval_shape(
         lambda: first_state(
             problem.start,
-            result.rule,
+            result.method,
             result.client_constraint.shape[1],
             result.state.memory,
             clients=len(result.names),

@@ -29,7 +29,7 @@ from softswitch.flower.run import Course
 from softswitch.flower.secure_server import Summed
 from softswitch.flower.settings import StrategySettings, with_changes
 from softswitch.methods import robust
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.messages import Decision, Reports
 from softswitch.oracles.base import Judged
 from softswitch.oracles.evaluation import Overview
@@ -84,7 +84,7 @@ class SwitchingStrategy(Strategy):
     The clients must be of ``client_app``. The arrays that ``start`` returns are the answer, not the last iterate.
 
     Args:
-        rule: the method and its settings.
+        method: the method and its settings.
         settings: everything else, as ``StrategySettings``;
         changes: or single settings by their names: ``SwitchingStrategy(rule, local_steps=5, min_clients=3)``.
 
@@ -96,13 +96,13 @@ class SwitchingStrategy(Strategy):
             run with another one are refused. A server does not see the clients' functions and rows.
     """
 
-    def __init__(self, rule: Rule, settings: StrategySettings | None = None, **changes: Any) -> None:
-        chooses([rule])  # refuses what is wrong with it
+    def __init__(self, method: Method, settings: StrategySettings | None = None, **changes: Any) -> None:
+        chooses([method])  # refuses what is wrong with it
         self.settings = with_changes(settings, changes)
         if self.settings.robust is not None:
-            rule = replace(rule, robust=self.settings.robust)
-        self.rule = rule
-        if rule.switches_on == "pooled" and self.settings.pooled is None:
+            method = replace(method, robust=self.settings.robust)
+        self.method = method
+        if method.switches_on == "pooled" and self.settings.pooled is None:
             raise ValueError("criterion='pooled' needs pooled, the value function of the clients' PooledConstraint")
         self.clients_identity: dict[str, str] = {}
         self.result: Result | None = None
@@ -139,8 +139,8 @@ class SwitchingStrategy(Strategy):
         rounds = checks.whole_number("num_rounds", num_rounds, at_least=1)
         if settings.secure is not None:
             settings = replace(settings, min_clients=max(settings.min_clients, settings.secure.least_clients))
-        if self.rule.robust is not None:
-            settings = _enough_for(self.rule.robust, settings)
+        if self.method.robust is not None:
+            settings = _enough_for(self.method.robust, settings)
         with nullcontext() if settings.checkpoints is None else settings.checkpoints.held():
             for _ in range(MOST_VOTES):
                 with suppress(_Outvoted):
@@ -155,7 +155,7 @@ class SwitchingStrategy(Strategy):
         settings: StrategySettings,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
     ) -> FlowerResult:
-        course = Course(self.rule, settings, grid, initial_arrays, rounds, self.clients_identity)
+        course = Course(self.method, settings, grid, initial_arrays, rounds, self.clients_identity)
         self._course = course
         self.clients = course.clients
         finished, stopped = FlowerResult(train_metrics_clientapp=course.metrics), False
@@ -196,7 +196,7 @@ class SwitchingStrategy(Strategy):
         asked = run.sample(course.roster.awake(k, settings.min_clients), len(course.roster.names))
         full = Overview.nothing()
         if settings.eval_every and k % settings.eval_every == 0:
-            full = _overview(self.rule, course.clients.judge_now(run.state.params))
+            full = _overview(self.method, course.clients.judge_now(run.state.params))
         task: dict[str, Any] = {wire.PARAMS: arrays, wire.SETTINGS: self._round_settings()}
         if course.before is not None:
             course.before.begin(*(jax.tree.map(np.asarray, one) for one in (run.state.params, run.state.before)))
@@ -361,13 +361,13 @@ def _reports_made(reports: Reports) -> np.ndarray:
     return once if reports.earlier is None else once + ~np.isnan(np.asarray(reports.earlier[0]))
 
 
-def _overview(rule: Rule, judged: Judged) -> Overview:
+def _overview(method: Method, judged: Judged) -> Overview:
     """F and G over the clients that answered."""
     if np.isnan(judged.objective).all():
         return Overview.nothing()
     both = (judged.objective, judged.constraint)
     heard = (jnp.asarray(np.where(np.isnan(values), -np.inf, values)) for values in both)
-    return believed_overview(rule, *heard)
+    return believed_overview(method, *heard)
 
 
 def _counted(fates: np.ndarray) -> str:

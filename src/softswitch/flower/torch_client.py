@@ -52,7 +52,8 @@ class TorchClient:
             row of ``data``. For the client's policy, which answers on none of too few rows.
         held_out_classes: likewise of the rows held out.
         device: where to compute.
-        constraint_stand_in: ``(module, batch) -> scalar or vector``, of the constraint's shape: what is descended on in
+        constraint_surrogate: ``(module, batch) -> scalar or vector``, of the constraint's shape: what is descended on
+            in
             place of the constraint, where that one moves in jumps; see ``Problem``.
         objective_range: (low, high) if the objective on a single row lies between them, {low, high} if it is one of the
             two; for the certificate, where the server says nothing of it.
@@ -75,14 +76,14 @@ class TorchClient:
         classes: Classes = None,
         held_out_classes: Classes = None,
         device: str | torch.device = "cpu",
-        constraint_stand_in: Function | None = None,
+        constraint_surrogate: Function | None = None,
         objective_range: Range | None = None,
         constraint_range: Range | Sequence[Range | None] | None = None,
     ) -> None:
-        self._functions = ModuleFunctions(module.to(device), objective, constraint, constraint_stand_in, optimizer)
+        self._functions = ModuleFunctions(module.to(device), objective, constraint, constraint_surrogate, optimizer)
         self._rows = TorchRows("data", data, device)
         self._held_out = None if held_out is None else TorchRows("held_out", held_out, device)
-        self.stands_in = constraint_stand_in is not None
+        self.stands_in = constraint_surrogate is not None
         self.reports_again = not RunningMeans(self._functions)  # these go on from round to round
         self.name = str(name)
         self.rows = len(self._rows)
@@ -109,7 +110,7 @@ class TorchClient:
             "replace": replace,
             "optimizer": optimizer,
             "device": device,
-            "constraint_stand_in": constraint_stand_in,
+            "constraint_surrogate": constraint_surrogate,
             "objective_range": objective_range,
             "constraint_range": constraint_range,
         }

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from softswitch.methods.agnostic import Agnostic as Agnostic
     from softswitch.methods.augmented_lagrangian import AugmentedLagrangian as AugmentedLagrangian
     from softswitch.methods.average_sgm import AverageSGM as AverageSGM
-    from softswitch.methods.base import Rule as Rule
+    from softswitch.methods.base import Method as Method
     from softswitch.methods.base import switch as switch
     from softswitch.methods.client_state import AtClients as AtClients
     from softswitch.methods.client_state import Consensus as Consensus
@@ -70,7 +70,7 @@ _MODULES = {
     "Quantised": "methods.compressors",
     "Reports": "methods.messages",
     "RoundAtClients": "methods.client_state",
-    "Rule": "methods.base",
+    "Method": "methods.base",
     "ScaffPD": "methods.scaff_pd",
     "SoftmaxSGM": "methods.softmax_sgm",
     "Spider": "methods.directions",

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from optax.projections import projection_simplex
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.fed_avg import on_objective
 from softswitch.methods.messages import Decision, Reports
 from softswitch.support import checks
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agnostic(Rule):
+class Agnostic(Method):
     """AFL (Mohri et al., arXiv 1902.00146) and, with clients drawn by their weights, DRFA (arXiv 2102.12660).
 
         λ ← Π_Δ(λ + γ_d v),   v_i = (n/m) f_i at w_k for those who report, else 0

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.multipliers import above, on_lagrangian, put
 from softswitch.support import checks
 
 
 @dataclass(frozen=True, kw_only=True)
-class AugmentedLagrangian(Rule):
+class AugmentedLagrangian(Method):
     """Stochastic augmented Lagrangian, one multiplier a client and constraint.
 
         w_{k+1} = w_k − η (Σ_i p_i u_i(f_i) + Σ_i [μ_i + ρ(g_i − ε)]₊ u_i(g_i))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from softswitch.methods.base import Rule, switch
+from softswitch.methods.base import Method, switch
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.multipliers import softly
 from softswitch.methods.weighting import equal_weights
 
 
 @dataclass(frozen=True, kw_only=True)
-class AverageSGM(Rule):
+class AverageSGM(Method):
     """Average ("standard") Switching Gradient Method: SoftmaxSGM at α = 0.
 
         G_k = (1/m) Σ_i g_i

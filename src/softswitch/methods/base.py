@@ -33,7 +33,7 @@ def differs(one: Any, other: Any) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule(ABC):
+class Method(ABC):
     """The settings that every method has; a method adds its own and says how it decides.
 
     A method of your own is a subclass, a frozen dataclass like this one:
@@ -295,42 +295,44 @@ class Rule(ABC):
         return array_namespace(reports.pooled).max(reports.pooled)
 
 
-def check_over_network(rule: Rule) -> None:
+def check_over_network(method: Method) -> None:
     """Raise where a rule asks more of its clients than two numbers and a direction, which is all that is sent.
 
     Args:
-        rule: the method.
+        method: the method.
     """
     wants = {
-        "at_clients": rule.at_clients is not None and not isinstance(rule.at_clients, Compression),
-        "a direction that looks back": rule.direction is not None and rule.direction.looks_back,
-        "reports at two iterates": rule.compares,
-        "a choice of clients of its own": rule.draws_clients,
-        "a memory of each client": rule.knows_clients,
-        "every direction by itself": rule.sees_each,
+        "at_clients": method.at_clients is not None and not isinstance(method.at_clients, Compression),
+        "a direction that looks back": method.direction is not None and method.direction.looks_back,
+        "reports at two iterates": method.compares,
+        "a choice of clients of its own": method.draws_clients,
+        "a memory of each client": method.knows_clients,
+        "every direction by itself": method.sees_each,
     }
     asked = [name for name, wanted in wants.items() if wanted]
     if asked:
         raise ValueError(
-            f"{type(rule).__name__} asks for {' and '.join(asked)}, which clients over a network do not send; it can "
+            f"{type(method).__name__} asks for {' and '.join(asked)}, which clients over a network do not send; it can "
             "be simulated: solve(…) without engine"
         )
 
 
-def switch(rule: Rule, reports: Reports, criterion: Array, objective_weights: Array, pair_weights: Array) -> Decision:
+def switch(
+    method: Method, reports: Reports, criterion: Array, objective_weights: Array, pair_weights: Array
+) -> Decision:
     """Improve the objective where the criterion is at most λ, else the constraint.
 
     1_k = [G_k <= λ];  r = p where 1_k, else r_i = Σ_c q_ic;  local loss f_i where 1_k, else Σ_c (q_ic/r_i)·g_ic.
 
     Args:
-        rule: the rule, for its λ and ε.
+        method: the rule, for its λ and ε.
         reports: the round's reports.
         criterion: G_k.
         objective_weights: p, one weight a client.
         pair_weights: q, one weight a pair (client, constraint); all of them sum to 1.
     """
     xp = array_namespace(reports.objective)
-    feasible = rule.passes(criterion, reports)
+    feasible = method.passes(criterion, reports)
     constraint_weights = xp.sum(pair_weights, axis=1)
     # A client of weight 0 adds nothing, whatever it minimises: let it be the mean of its constraints.
     counted = constraint_weights[:, None] > 0
@@ -342,5 +344,5 @@ def switch(rule: Rule, reports: Reports, criterion: Array, objective_weights: Ar
         criterion=criterion,
         feasible=feasible,
         weights=xp.where(feasible, objective_weights, constraint_weights),
-        local_loss=LocalLoss(bit, (1 - bit) * mix, 0.0, rule.tolerance),
+        local_loss=LocalLoss(bit, (1 - bit) * mix, 0.0, method.tolerance),
     )

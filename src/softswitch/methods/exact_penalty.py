@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from array_api_compat import array_namespace
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.directions import Direction, Spider
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.multipliers import leaning, shared_out
@@ -17,7 +17,7 @@ ANCHORED = Spider()
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExactPenalty(Rule):
+class ExactPenalty(Method):
     """F(w) + ρ max(0, G(w) − ε), along SPIDER directions (not quite Liu and Xu's, arXiv 2501.19214).
 
         w_{k+1} = w_k − η d_k,   d_k the SPIDER estimate of Σ_i p_i u_i(f_i) + ρ 1[G_k > ε] Σ_i q_i u_i(g_i)

@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 from array_api_compat import array_namespace
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.messages import Decision, LocalLoss, Reports
 from softswitch.methods.weighting import equal_weights
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(Rule):
+class FedAvg(Method):
     """Federated averaging (McMahan et al., 2017): the clients' mean objective, and nothing else.
 
         w_{k+1} = w_k − η (1/m) Σ_i u_i(f_i)
@@ -29,13 +29,13 @@ class FedAvg(Rule):
         return on_objective(self, reports, weights), state
 
 
-def on_objective(rule: Rule, reports: Reports, weights: Any) -> Decision:
+def on_objective(method: Method, reports: Reports, weights: Any) -> Decision:
     """A round that descends on the objective whatever the constraint says."""
-    criterion = rule.measure(reports)
+    criterion = method.measure(reports)
     none = array_namespace(reports.constraint).zeros_like(reports.constraint)
     return Decision(
         criterion=criterion,
-        feasible=rule.passes(criterion, reports),
+        feasible=method.passes(criterion, reports),
         weights=weights,
-        local_loss=LocalLoss(1.0, none, 0.0, rule.tolerance),
+        local_loss=LocalLoss(1.0, none, 0.0, method.tolerance),
     )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from softswitch.methods.base import Rule, switch
+from softswitch.methods.base import Method, switch
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.weighting import hardmax_weights, maximum
 
 
 @dataclass(frozen=True, kw_only=True)
-class HardSGM(Rule):
+class HardSGM(Method):
     """Hard Switching Gradient Method: SoftmaxSGM as α → ∞.
 
         G_k = max_i g_i

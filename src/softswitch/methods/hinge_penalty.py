@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.multipliers import leaning, put, shared_out
 from softswitch.support import checks
@@ -27,7 +27,7 @@ class Estimates(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HingePenalty(Rule):
+class HingePenalty(Method):
     """Single-loop penalty with a running estimate of each constraint (after arXiv 2504.15243, from its abstract).
 
         ĝ_i ← g_i(w_k) + (1 − γ)(ĝ_i − g_i(w_{k−1}))   for the clients that take part, on the same batch

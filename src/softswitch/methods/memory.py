@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.methods import robust
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.drift_correction import Forecasts, corrected, known, nothing_foreseen
 from softswitch.methods.messages import Decision, Reports
 from softswitch.support import checks
@@ -76,15 +76,15 @@ class Memory:
         """How often a report evaluates a batch: at one iterate, or at two."""
         return 2 if self.corrected else 1
 
-    def rest_for(self, rule: Rule) -> int | Array:
+    def rest_for(self, method: Method) -> int | Array:
         """How many rounds a client rests from being asked by need, under this rule.
 
         Args:
-            rule: the method.
+            method: the method.
         """
         if self.rest is not None:
             return self.rest
-        return 0 if rule.robust is None else 1
+        return 0 if method.robust is None else 1
 
     def places(self, participants: int) -> Places:
         """Who gets the m places of a round.
@@ -269,7 +269,7 @@ class Everyone(Reports):
 
 
 def decide(
-    rule: Rule,
+    method: Method,
     rule_state: Any,
     remembered: Remembered,
     clients: Int[Array, " m"],
@@ -283,7 +283,7 @@ def decide(
     of those who are takes its place. A rule that wants a mean weighs them by how many clients each stands for.
 
     Args:
-        rule: the method.
+        method: the method.
         rule_state: its memory.
         remembered: what is remembered, this round's reports included.
         clients: who was asked.
@@ -293,9 +293,9 @@ def decide(
     everyone = Everyone(remembered.objective, remembered.constraint, pooled, remembered.heard, extra=reports.extra)
     if reports.clients is not None:
         everyone = everyone._replace(clients=jnp.arange(remembered.objective.shape[0], dtype=jnp.int32))
-    by_all, after = robust.decide(rule, rule_state, everyone)
+    by_all, after = robust.decide(method, rule_state, everyone)
     asked = as_remembered(remembered, clients, reports)._replace(pooled=pooled, bit=by_all.feasible)
-    decision, _ = robust.decide(rule, rule_state, asked)
+    decision, _ = robust.decide(method, rule_state, asked)
     return decision._replace(criterion=by_all.criterion), after
 
 

@@ -8,18 +8,18 @@ import jax.numpy as jnp
 from array_api_compat import array_namespace
 from jaxtyping import Array, Float
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.messages import Decision, LocalLoss, Reports
 from softswitch.methods.weighting import equal_weights, softmax_weights
 
 
-def shared_out(rule: Rule, reports: Reports, criterion: Array, objective: Array, constraint: Array) -> Decision:
+def shared_out(method: Method, reports: Reports, criterion: Array, objective: Array, constraint: Array) -> Decision:
     """The round that goes along Σ_i P_i u_i(f_i) + Σ_ic Q_ic u_i(g_ic).
 
     r_i = (P_i + Σ_c Q_ic)/T with T the sum of all;  local loss (P_i/r_i)·f_i + Σ_c (Q_ic/r_i)·g_ic.
 
     Args:
-        rule: the rule, for its λ and ε.
+        method: the rule, for its λ and ε.
         reports: the round's reports.
         criterion: what tells whether the round is feasible.
         objective: P >= 0, one a client.
@@ -32,21 +32,21 @@ def shared_out(rule: Rule, reports: Reports, criterion: Array, objective: Array,
     own = xp.where(weights > 0, weights, xp.ones_like(weights))
     return Decision(
         criterion=criterion,
-        feasible=rule.passes(criterion, reports),
+        feasible=method.passes(criterion, reports),
         weights=weights,
-        local_loss=LocalLoss(objective / own, constraint / own[:, None], 0.0, rule.tolerance),
+        local_loss=LocalLoss(objective / own, constraint / own[:, None], 0.0, method.tolerance),
     )
 
 
 def softly(
-    rule: Rule, slope: Any, reports: Reports, criterion: Array, objective_weights: Array, pair_weights: Array
+    method: Method, slope: Any, reports: Reports, criterion: Array, objective_weights: Array, pair_weights: Array
 ) -> Decision:
     """The soft switch: the share s of the round is the constraint's, the rest the objective's.
 
     s = min(1, max(0, 1 + β (G_k − λ))): all of it from λ on, nothing from 1/β below it down.
 
     Args:
-        rule: the rule, for its λ and ε.
+        method: the rule, for its λ and ε.
         slope: β.
         reports: the round's reports.
         criterion: G_k.
@@ -54,9 +54,9 @@ def softly(
         pair_weights: q, one weight a pair (client, constraint).
     """
     xp = array_namespace(criterion)
-    share = 1 + slope * (criterion - rule.switch_at)
+    share = 1 + slope * (criterion - method.switch_at)
     share = xp.where(share < 0, xp.zeros_like(share), xp.where(share > 1, xp.ones_like(share), share))
-    return shared_out(rule, reports, criterion, (1 - share) * objective_weights, share * pair_weights)
+    return shared_out(method, reports, criterion, (1 - share) * objective_weights, share * pair_weights)
 
 
 def leaning(values: Array, alpha: Any, mask: Array, stand_for: Array | None = None) -> Array:
@@ -64,9 +64,9 @@ def leaning(values: Array, alpha: Any, mask: Array, stand_for: Array | None = No
     return equal_weights(values, mask, stand_for) if alpha is None else softmax_weights(values, alpha, mask)
 
 
-def above(rule: Rule, reports: Reports) -> Float[Array, "m c"]:
+def above(method: Method, reports: Reports) -> Float[Array, "m c"]:
     """g_ic − ε of those who reported; 0 of the others."""
-    return jnp.where(reports.has_constraint, reports.constraint - rule.tolerance, 0)
+    return jnp.where(reports.has_constraint, reports.constraint - method.tolerance, 0)
 
 
 def put(every: Float[Array, "n c"], reports: Reports, new: Float[Array, "m c"]) -> Float[Array, "n c"]:
@@ -75,11 +75,13 @@ def put(every: Float[Array, "n c"], reports: Reports, new: Float[Array, "m c"]) 
     return every.at[reports.clients].set(own.astype(every.dtype))
 
 
-def on_lagrangian(rule: Rule, alpha: Any, reports: Reports, multipliers: Float[Array, "m c"], clients: int) -> Decision:
+def on_lagrangian(
+    method: Method, alpha: Any, reports: Reports, multipliers: Float[Array, "m c"], clients: int
+) -> Decision:
     """A round that descends on Σ_i p_i f_i + Σ_ic μ_ic g_ic, those who take part standing for all n.
 
     Args:
-        rule: the method.
+        method: the method.
         alpha: of p = softmax(α f); None: all alike.
         reports: the round's reports.
         multipliers: of the participants' constraints.
@@ -88,4 +90,4 @@ def on_lagrangian(rule: Rule, alpha: Any, reports: Reports, multipliers: Float[A
     objective = leaning(reports.objective, alpha, reports.has_objective, reports.stand_for)
     here = jnp.maximum(reports.mask.sum(), 1).astype(objective.dtype)
     constraint = jnp.where(reports.has_constraint, multipliers, 0) * (clients / here)
-    return shared_out(rule, reports, rule.measure(reports), objective, constraint.astype(objective.dtype))
+    return shared_out(method, reports, method.measure(reports), objective, constraint.astype(objective.dtype))

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.multipliers import above, on_lagrangian, put
 from softswitch.support import checks
@@ -29,7 +29,7 @@ class Controlled(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NuPI(Rule):
+class NuPI(Method):
     """Primal–dual with the νPI controller (Sohrabi et al., arXiv 2406.04558), one multiplier a client and constraint.
 
         w_{k+1} = w_k − η (Σ_i p_i u_i(f_i) + Σ_i μ_i u_i(g_i))

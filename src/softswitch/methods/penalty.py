@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 
 from array_api_compat import array_namespace
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.messages import Decision, LocalLoss, Reports
 from softswitch.methods.weighting import equal_weights
 from softswitch.support import checks
 
 
 @dataclass(frozen=True, kw_only=True)
-class Penalty(Rule):
+class Penalty(Method):
     """Penalty method: every round improves objective and constraint together, clients averaged.
 
         w_{k+1} = w_k − η (1/m) Σ_i u_i(f_i + ρ max(0, g_i − ε))

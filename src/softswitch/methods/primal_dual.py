@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from array_api_compat import array_namespace
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.messages import Decision, LocalLoss, Reports
 from softswitch.methods.weighting import equal_weights
 from softswitch.support import checks
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrimalDual(Rule):
+class PrimalDual(Method):
     """Primal-dual method: a descent step on the Lagrangian, an ascent step on its multiplier, clients averaged.
 
         w_{k+1} = w_k − η (1/m) Σ_i u_i(f_i + μ_k (g_i − ε))

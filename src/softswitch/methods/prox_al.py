@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.client_state import AtClients, Consensus
 from softswitch.methods.messages import Decision, LocalLoss, Reports
 from softswitch.methods.multipliers import above, put
@@ -31,7 +31,7 @@ class Outer(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProxAL(Rule):
+class ProxAL(Method):
     """After the federated proximal augmented Lagrangian method of He, Peng and Sun (arXiv 2310.10117).
 
         inner rounds:   h_i = f_i + [μ_i + β(g_i − ε)]₊ g_i at every client, consensus by one ADMM iteration a round

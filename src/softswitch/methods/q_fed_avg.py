@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.fed_avg import on_objective
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.weighting import equal_weights
@@ -20,7 +20,7 @@ LEAST = 1e-10
 
 
 @dataclass(frozen=True, kw_only=True)
-class QFedAvg(Rule):
+class QFedAvg(Method):
     """q-FedAvg (Li et al., arXiv 1905.10497): the mean of f_i^{q+1}/(q+1), with a step that adapts to its curvature.
 
         Δ_i = f_i^q u_i,   h_i = q f_i^{q−1} ‖u_i‖² + L f_i^q,   L = 1/η

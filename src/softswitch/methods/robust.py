@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.weight_cap import capped
 from softswitch.problem.parameters import Params
@@ -37,26 +37,26 @@ def fewest(liars: int) -> int:
     return 2 * liars + 1
 
 
-def check_robust(rule: Rule, participants: int, params: Params) -> None:
+def check_robust(method: Method, participants: int, params: Params) -> None:
     """Raise where too few take part in a round for the rule to be robust, or their directions together are too large.
 
     Args:
-        rule: the method.
+        method: the method.
         participants: m.
         params: an iterate, for its size.
     """
-    if rule.robust is None:
+    if method.robust is None:
         return
-    least = fewest(rule.robust)
+    least = fewest(method.robust)
     if participants < least:
         raise ValueError(
-            f"robust={rule.robust} needs at least 2·{rule.robust} + 1 = {least} clients in every round, but "
+            f"robust={method.robust} needs at least 2·{method.robust} + 1 = {least} clients in every round, but "
             f"{participants} take part"
         )
     size = participants * sum(leaf.nbytes for leaf in jax.tree.leaves(params))
     if size > MOST_BYTES:
         raise ValueError(
-            f"robust={rule.robust} keeps the directions of all {participants} participants at once: "
+            f"robust={method.robust} keeps the directions of all {participants} participants at once: "
             f"{size / 2**30:.1f} GiB, more than {MOST_BYTES / 2**30:g}; let fewer clients take part in a round"
         )
 
@@ -82,22 +82,22 @@ def _within_others(values: Float[Array, " m"], known: Bool[Array, " m"], liars: 
     return jnp.where(known, jnp.clip(values, jnp.minimum(low, high), high), values)
 
 
-def decide(rule: Rule, state: Any, reports: Reports) -> tuple[Decision, Any]:
+def decide(method: Method, state: Any, reports: Reports) -> tuple[Decision, Any]:
     """The rule's decision; where it is to be robust, by trimmed reports and with nobody's weight above 1/(2b+1).
 
     Whoever would weigh more is held there, and the rule weighs the others again, for what is left.
 
     Args:
-        rule: the method.
+        method: the method.
         state: what it remembers.
         reports: of the round.
     """
-    if rule.robust is None:
-        return rule.decide(state, reports)
-    reports = trimmed(reports, rule.robust)
-    decision, after = rule.decide(state, reports)
-    most = 1 / (2 * jnp.asarray(rule.robust, decision.weights.dtype) + 1)
-    return capped(rule, state, reports, decision, most), after
+    if method.robust is None:
+        return method.decide(state, reports)
+    reports = trimmed(reports, method.robust)
+    decision, after = method.decide(state, reports)
+    most = 1 / (2 * jnp.asarray(method.robust, decision.weights.dtype) + 1)
+    return capped(method, state, reports, decision, most), after
 
 
 def combined(directions: Params, weights: Float[Array, " m"]) -> Params:

@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.methods import robust
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.compression import Compression, sending_changes
 from softswitch.methods.consistency import Consistency, minimised, nothing_compared
 from softswitch.methods.directions import Branches
@@ -104,7 +104,7 @@ class State(NamedTuple):
     Attributes:
         params: w_k.
         optimizer: the server optimiser's state.
-        rule: the rule's memory.
+        method: the rule's memory.
         average: of the feasible iterates; of those of the present stage, where there are stages.
         best: the best feasible iterate by its reports; while there is none, the one with the smallest criterion.
         diverged_at: the round in which something was not finite; −1 while all is well.
@@ -120,7 +120,7 @@ class State(NamedTuple):
 
     params: Params
     optimizer: Any
-    rule: Any
+    method: Any
     average: Average
     best: BestSeen
     diverged_at: Int[Array, ""]
@@ -133,24 +133,26 @@ class State(NamedTuple):
     stages: Stages | None = None
 
 
-def start(params: Params, rule: Rule, constraints: int, memory: Remembered | None = None, *, clients: int = 0) -> State:
+def start(
+    params: Params, method: Method, constraints: int, memory: Remembered | None = None, *, clients: int = 0
+) -> State:
     """The state before round 0, of a run with so many clients."""
     infinite = jnp.full((), jnp.inf, float_dtype(params))
-    trusting = rule.robust is None
-    compares = rule.compares or (memory is not None and memory.forecasts is not None)
+    trusting = method.robust is None
+    compares = method.compares or (memory is not None and memory.forecasts is not None)
     return State(
         params=params,
-        optimizer=server_optimizer(rule, 0).init(params),
-        rule=rule.begin(clients, constraints),
+        optimizer=server_optimizer(method, 0).init(params),
+        method=method.begin(clients, constraints),
         average=no_average(params),
         best=BestSeen(params, infinite, infinite),
         diverged_at=jnp.int32(-1),
         memory=memory,
         consistency=None if trusting else nothing_compared(clients, constraints, float_dtype(params)),
-        directions=Branches.begun(rule.direction, params, rule.switches),
-        at_clients=None if rule.at_clients is None else rule.at_clients.init(params, clients, rule.switches),
+        directions=Branches.begun(method.direction, params, method.switches),
+        at_clients=None if method.at_clients is None else method.at_clients.init(params, clients, method.switches),
         before=params if compares else None,
-        stages=None if rule.proximal is None else Stages.begun(params),
+        stages=None if method.proximal is None else Stages.begun(params),
     )
 
 
@@ -165,20 +167,20 @@ def no_average(params: Params) -> Average:
     return Average(zeros, zeros, jnp.int32(0))
 
 
-def server_optimizer(rule: Rule, k: Any) -> optax.GradientTransformationExtraArgs:
+def server_optimizer(method: Method, k: Any) -> optax.GradientTransformationExtraArgs:
     """The rule's optimiser at round k's step size; one that wants a ``value`` is given it, the others ignore it."""
-    plain = optax.with_extra_args_support(rule.server_optimizer(rule.step_size_at(k)))
-    if isinstance(rule.at_clients, Compression) and rule.at_clients.changes is not None:
-        return sending_changes(plain, rule.at_clients.changes)
+    plain = optax.with_extra_args_support(method.server_optimizer(method.step_size_at(k)))
+    if isinstance(method.at_clients, Compression) and method.at_clients.changes is not None:
+        return sending_changes(plain, method.at_clients.changes)
     return plain
 
 
-def check_optimizer(rule: Rule, params: Params) -> None:
+def check_optimizer(method: Method, params: Params) -> None:
     """Raise where the rule's optimiser asks for more than a server knows. Nothing is computed."""
     made: list[Any] = []
 
     def update(k: Array, params: Params) -> Any:
-        made.append(rule.server_optimizer(rule.step_size_at(k)))
+        made.append(method.server_optimizer(method.step_size_at(k)))
         optimizer = optax.with_extra_args_support(made[0])
         return optimizer.update(params, optimizer.init(params), params, value=jnp.zeros((), float_dtype(params)))
 
@@ -193,12 +195,12 @@ def check_optimizer(rule: Rule, params: Params) -> None:
             raise
         raise ValueError(
             "optimizer must be content with a direction, the parameters and a value, but "
-            f"{rule.server_optimizer!r} is not: {error}. A server cannot evaluate functions for it, as a line search "
+            f"{method.server_optimizer!r} is not: {error}. A server cannot evaluate functions for it, as a line search "
             "would need"
         ) from error
 
 
-def descended_on(rule: Rule, reports: Reports, decision: Decision) -> Float[Array, ""]:
+def descended_on(method: Method, reports: Reports, decision: Decision) -> Float[Array, ""]:
     """The value of what a round descends on, by its reports: Σ r_i (a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε)).
 
     In a constraint round of a switching rule it is measured from λ, so that 0 is where the round wants to be. With a
@@ -208,18 +210,18 @@ def descended_on(rule: Rule, reports: Reports, decision: Decision) -> Float[Arra
     value = jnp.dot(decision.weights, each.astype(decision.weights.dtype))
     if reports.extra is not None:
         value += reports.extra
-    return value - jnp.where(decision.feasible, 0, rule.switch_at) if rule.switches else value
+    return value - jnp.where(decision.feasible, 0, method.switch_at) if method.switches else value
 
 
-def with_extra(state: State, rule: Rule, reports: Reports) -> Reports:
+def with_extra(state: State, method: Method, reports: Reports) -> Reports:
     """Reports with what the proximal centre adds to the criterion, where there is one."""
-    if rule.proximal is None or state.stages is None:
+    if method.proximal is None or state.stages is None:
         return reports
-    return reports._replace(extra=rule.proximal.extra(state.params, state.stages.centre))
+    return reports._replace(extra=method.proximal.extra(state.params, state.stages.centre))
 
 
 def surviving_weights(
-    rule: Rule, rule_state: Any, reports: Reports, decision: Decision, survived: Bool[Array, " m"]
+    method: Method, rule_state: Any, reports: Reports, decision: Decision, survived: Bool[Array, " m"]
 ) -> Float[Array, " m"]:
     """The server's weights once some clients that reported never returned their update.
 
@@ -227,12 +229,12 @@ def surviving_weights(
     had would not do: where the worst client is lost and α is large, all others had weight 0.
     """
     left = reports._replace(mask=reports.mask & survived, bit=decision.feasible)
-    return robust.decide(rule, rule_state, left)[0].weights
+    return robust.decide(method, rule_state, left)[0].weights
 
 
 def advance(
     state: State,
-    rule: Rule,
+    method: Method,
     domain: Domain | None,
     k: Int[Array, ""],
     averaging_from: Int[Array, ""] | int,
@@ -251,7 +253,7 @@ def advance(
 
     Args:
         state: before the round.
-        rule: the method.
+        method: the method.
         domain: Θ, or None.
         k: the round.
         averaging_from: rounds before this one do not join the average; where there are stages, these have their own.
@@ -265,14 +267,14 @@ def advance(
         at_clients: what every client keeps after the round, where the rule asks for it.
     """
     directions = state.directions
-    if rule.direction is not None and directions is not None:
+    if method.direction is not None and directions is not None:
         own = directions.of(decision.feasible)
-        direction, own = rule.direction.made(own, state.params, direction, back)
+        direction, own = method.direction.made(own, state.params, direction, back)
         directions = directions.after(decision.feasible, own)
-    if rule.proximal is not None and state.stages is not None:
-        direction = rule.proximal.pulled(direction, state.params, state.stages.centre)
-    value = descended_on(rule, reports, decision)
-    updates, optimizer_state = server_optimizer(rule, k).update(direction, state.optimizer, state.params, value=value)
+    if method.proximal is not None and state.stages is not None:
+        direction = method.proximal.pulled(direction, state.params, state.stages.centre)
+    value = descended_on(method, reports, decision)
+    updates, optimizer_state = server_optimizer(method, k).update(direction, state.optimizer, state.params, value=value)
     params = optax.apply_updates(state.params, updates)
     if domain is not None:
         params = domain.project(params)
@@ -285,26 +287,26 @@ def advance(
     joins = counts & decision.feasible
     went = None
     if memory is not None:
-        joins &= memory.unheard.sum() <= (0 if rule.robust is None else rule.robust)
+        joins &= memory.unheard.sum() <= (0 if method.robust is None else method.robust)
         went = moved(memory, state.params, params)
     averages = k >= averaging_from
-    if rule.proximal is not None and state.stages is not None:
-        averages = state.stages.averages(rule.proximal)
+    if method.proximal is not None and state.stages is not None:
+        averages = state.stages.averages(method.proximal)
     average = state.average.add(state.params, joins & averages)
     worst = maximum(reports.objective, reports.mask)
     best = state.best.offer(state.params, worst, joins, decision.criterion, counts)
     read = (average.rounds, best.score, () if went is None else went.travelled)
     moves = once_known(counts & stepped, read, state.params)
     stages = state.stages
-    if rule.proximal is not None and stages is not None:
-        after, ends = stages.after(rule.proximal, params, average.mean(), average.rounds)
+    if method.proximal is not None and stages is not None:
+        after, ends = stages.after(method.proximal, params, average.mean(), average.rounds)
         stages = select(moves, after, stages)
         average = select(moves & ends, no_average(params), average)
     params, optimizer_state = select(moves, (params, optimizer_state), (state.params, state.optimizer))
     return State(
         params=params,
         optimizer=optimizer_state,
-        rule=select(moves, rule_state, state.rule),
+        method=select(moves, rule_state, state.method),
         average=average,
         best=best,
         diverged_at=jnp.where(running & ~moves, k, state.diverged_at),

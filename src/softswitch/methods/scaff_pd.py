@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.client_state import AtClients, ControlVariates
 from softswitch.methods.fed_avg import on_objective
 from softswitch.methods.messages import Decision, Reports
@@ -33,7 +33,7 @@ class Weighed(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaffPD(Rule):
+class ScaffPD(Method):
     """Scaff-PD (Yu, Karimireddy, Ma, Jordan; openreview mxJEX6w5uN) for the worst client, with an entropic dual step.
 
         s_i = f_i + θ (f_i − f_i of its last report);   λ_i ← λ_i exp(σ s_i) / Σ

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import jax.numpy as jnp
 from array_api_compat import array_namespace
 
-from softswitch.methods.base import Rule, switch
+from softswitch.methods.base import Method, switch
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.weighting import maximum, softmax_weights, spread
 from softswitch.problem.choices import ALPHA_SCALES
@@ -67,7 +67,7 @@ class Planned(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftmaxSGM(Rule):
+class SoftmaxSGM(Method):
     """Softmax-Weighted Switching Gradient Method.
 
         p = softmax(α f),  q = softmax(α g),  G_k = <q, g>

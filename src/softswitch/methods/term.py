@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.fed_avg import on_objective
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.weighting import softmax_weights
@@ -13,7 +13,7 @@ from softswitch.support import checks
 
 
 @dataclass(frozen=True, kw_only=True)
-class TERM(Rule):
+class TERM(Method):
     """Tilted empirical risk minimisation (Li et al., arXiv 2007.01162) over clients.
 
         w_{k+1} = w_k − η Σ_i p_i u_i(f_i),   p = softmax(t f)

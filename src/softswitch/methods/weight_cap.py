@@ -9,18 +9,18 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.messages import Decision, Reports
 from softswitch.support.arrays import beside
 
 
-def capped(rule: Rule, state: Any, reports: Reports, decision: Decision, most: Float[Array, ""]) -> Decision:
+def capped(method: Method, state: Any, reports: Reports, decision: Decision, most: Float[Array, ""]) -> Decision:
     """The decision with no weight above the cap. Its switch bit stays.
 
     Where fewer clients weigh anything than the cap asks for, the weights sum to less than 1.
 
     Args:
-        rule: the method.
+        method: the method.
         state: what it remembers.
         reports: of the round.
         decision: what the rule made of them.
@@ -35,7 +35,7 @@ def capped(rule: Rule, state: Any, reports: Reports, decision: Decision, most: F
         held, weights, own = so_far
         held = held | (weights > most)
         others = reports._replace(mask=reports.mask & ~held, bit=decision.feasible)
-        again, _ = rule.decide(state, others)
+        again, _ = method.decide(state, others)
         rest = jnp.maximum(1 - most * held.sum(), 0)
         weights = jnp.where(held, most, rest * again.weights).astype(weights.dtype)
         own = jax.tree.map(

@@ -303,10 +303,10 @@ class AttackedOracle(Oracle):
         return lie.of_each(objective, lax.switch(self.attack, of_f, lie, objective)), lie.of_each(constraint, columns)
 
 
-def attacked(federation: Federation, liars: Collection[Any], attack: str) -> Federation:
+def with_attack(federation: Federation, liars: Collection[Any], attack: str) -> Federation:
     """The same federation, with clients who lie: in every report, every direction, and when they are judged.
 
-    A result holds what they claim; ``attacked(…).oracle.honest(params)`` tells what the honest truly have.
+    A result holds what they claim; ``with_attack(…).oracle.honest(params)`` tells what the honest truly have.
 
     Args:
         federation: the clients as they would be, such as ``federation_of`` makes; one that is compiled.

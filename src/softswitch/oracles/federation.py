@@ -70,7 +70,7 @@ class TakingPart:
         value_batch_size: B_ζ, rows it draws for its report; by default as ``batch_size``.
         replace: draw rows with replacement, or without. None: with, but a client that has no more rows than a batch
             takes each of them once.
-        clients_at_once: how many clients are computed side by side; None: as many as memory allows.
+        client_batch_size: how many clients are computed side by side; None: as many as memory allows.
         by_size: compute clients of similar size together, where all take part with all of their rows in one step: less
             work where sizes differ much, and other rounding.
         compute_dtype: what clients compute in, "bfloat16" or "float16"; None: as the parameters are.
@@ -81,14 +81,14 @@ class TakingPart:
     batch_size: BatchSize = 32
     value_batch_size: ValueBatchSize = "same"
     replace: bool | None = None
-    clients_at_once: int | None = None
+    client_batch_size: int | None = None
     by_size: bool = False
     compute_dtype: str | None = None
 
     def __post_init__(self) -> None:
         checks.whole_number("local_steps", self.local_steps, at_least=1)
         checks.real_number("participation", self.participation, above=0, at_most=1)
-        words = {"batch_size": ("auto",), "value_batch_size": ("same", "auto"), "clients_at_once": ()}
+        words = {"batch_size": ("auto",), "value_batch_size": ("same", "auto"), "client_batch_size": ()}
         for name, known in words.items():
             if getattr(self, name) is not None and getattr(self, name) not in known:
                 checks.whole_number(name, getattr(self, name), at_least=1)
@@ -118,7 +118,7 @@ def gradient_oracle(
         report, update = _batchings(how, clients, True)  # rows that are drawn with replacement weigh the same
     _refuse_ignored_weights(traced.ignore_weight, report, update, clients)
     participants = participants_of(how.participation, len(clients))
-    losses, at_once = Losses.of(problem), how.clients_at_once
+    losses, at_once = Losses.of(problem), how.client_batch_size
     if at_once is None:
         # A batch and about three times as much for what is computed from it, or what a network's layers make of it if
         # that is more; a local iterate, its gradient and its sum, where a client has one: a single step is a gradient
@@ -157,7 +157,7 @@ def federation_of(
     batch_size: int | None = None,
     value_batch_size: int | Literal["same"] | None = "same",
     replace: bool | None = None,
-    clients_at_once: int | None = None,
+    client_batch_size: int | None = None,
     compute_dtype: str | None = None,
 ) -> Federation:
     """A problem and its clients as ``solve`` makes them, for functions that take a federation.
@@ -171,7 +171,7 @@ def federation_of(
         value_batch_size: rows it draws for its report; "same": as many.
         replace: draw rows with replacement, or without. None: with, but a client that has no more rows than a batch
             takes each of them once.
-        clients_at_once: how many clients are computed side by side; None: as many as memory allows.
+        client_batch_size: how many clients are computed side by side; None: as many as memory allows.
         compute_dtype: what clients compute in, "bfloat16" or "float16"; None: as the parameters are.
     """
     how = TakingPart(
@@ -180,7 +180,7 @@ def federation_of(
         batch_size=batch_size,
         value_batch_size=value_batch_size,
         replace=replace,
-        clients_at_once=clients_at_once,
+        client_batch_size=client_batch_size,
         compute_dtype=compute_dtype,
     )
     oracle = gradient_oracle(problem, clients, how)

@@ -42,7 +42,7 @@ class Losses:
     @classmethod
     def of(cls, problem: Problem) -> Losses:
         """Those of a problem."""
-        return cls(problem.objective, problem.constraint, problem.constraint_stand_in)
+        return cls(problem.objective, problem.constraint, problem.constraint_surrogate)
 
     @property
     def random(self) -> bool:

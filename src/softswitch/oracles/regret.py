@@ -71,52 +71,54 @@ class RegretTask(NamedTuple):
     Attributes:
         problem: with f_i − f_i* as its objective.
         clients: with f_i* in a column.
-        own_best: f_i*, in the clients' order.
+        client_optimum: f_i*, in the clients' order.
     """
 
     problem: Problem
     clients: ClientData
-    own_best: np.ndarray
+    client_optimum: np.ndarray
 
     def also(self, others: ClientData | None) -> ClientData | None:
         """Other rows of the same clients, with f_i* in a column."""
         if others is None:
             return None
         checks.expect("held_out", others, ClientData)
-        known = dict(zip(self.clients.names, self.own_best, strict=True))
+        known = dict(zip(self.clients.names, self.client_optimum, strict=True))
         strangers = [name for name in others.names if name not in known]
         if strangers:
             raise ValueError(
                 f"held_out must have only clients that are trained on where regret is asked for, but has "
                 f"{strangers[0]!r}, of which no f_i* is known"
             )
-        return with_own_best(others, np.array([known[name] for name in others.names]), self.problem)
+        return with_client_optimum(others, np.array([known[name] for name in others.names]), self.problem)
 
 
-def as_regret(problem: Problem, clients: ClientData, own_best: np.ndarray) -> RegretTask:
+def as_regret(problem: Problem, clients: ClientData, client_optimum: np.ndarray) -> RegretTask:
     """The problem of regrets; one that is that already stays as it is.
 
     Args:
         problem: its objective is f.
         clients: whose rows.
-        own_best: f_i*, in their order; of a client that has no objective −∞, which then counts as 0.
+        client_optimum: f_i*, in their order; of a client that has no objective −∞, which then counts as 0.
     """
     if isinstance(problem.objective, RegretOf):
-        return RegretTask(problem, clients, own_best)
+        return RegretTask(problem, clients, client_optimum)
     kind = RandomRegretOf if takes_key(problem.objective) else RegretOf
     # A range of f is none of f_i − f_i*, which is another at every client.
     shifted = replace(problem, objective=kind(problem.objective), objective_range=None)
-    return RegretTask(shifted, with_own_best(clients, own_best, problem), own_best)
+    return RegretTask(shifted, with_client_optimum(clients, client_optimum, problem), client_optimum)
 
 
-def with_own_best(clients: ClientData, own_best: np.ndarray, problem: Problem) -> ClientData:
+def with_client_optimum(clients: ClientData, client_optimum: np.ndarray, problem: Problem) -> ClientData:
     """The clients' rows with one more column."""
-    if len(own_best) != len(clients):
-        raise ValueError(f"own_best must have a number for each of {len(clients)} clients, but has {len(own_best)}")
+    if len(client_optimum) != len(clients):
+        raise ValueError(
+            f"client_optimum must have a number for each of {len(clients)} clients, but has {len(client_optimum)}"
+        )
     if OWN_BEST in clients.rows.columns:
         raise ValueError(f"data must not have a column {OWN_BEST!r} where regret is asked for; rename it")
     dtype = np.dtype(float_dtype(problem.start))
-    column = np.repeat(np.where(np.isneginf(own_best), 0.0, own_best), clients.sizes).astype(dtype)
+    column = np.repeat(np.where(np.isneginf(client_optimum), 0.0, client_optimum), clients.sizes).astype(dtype)
     more = copy(clients)
     more.rows = clients.rows._replace(columns={**clients.rows.columns, OWN_BEST: jnp.asarray(column)})
     return more
@@ -125,7 +127,7 @@ def with_own_best(clients: ClientData, own_best: np.ndarray, problem: Problem) -
 def told_best(regret: Regret, names: tuple[Any, ...]) -> np.ndarray | None:
     """The numbers f_i* that were given, in the clients' order, or raise; None where they are to be found.
 
-    −∞, as ``own_best`` has it for a client without an objective, is a number here.
+    −∞, as ``client_optimum`` has it for a client without an objective, is a number here.
     """
     if regret is True:
         return None

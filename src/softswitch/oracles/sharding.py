@@ -133,7 +133,7 @@ def sharded(
     clients: ClientData,
     held_out: ClientData | None,
     devices: Any,
-    clients_at_once: int | None,
+    client_batch_size: int | None,
 ) -> ShardedOracle:
     """The same clients divided over devices.
 
@@ -142,7 +142,8 @@ def sharded(
         clients: their data.
         held_out: the rows not trained on, where the oracle has such.
         devices: as a user names them.
-        clients_at_once: how many clients a device computes side by side; None: as many as memory allows, and where few
+        client_batch_size: how many clients a device computes side by side; None: as many as memory allows, and where
+            few
             take part so many that all devices have about the same to do.
     """
     chosen = checked_devices(devices, len(clients))
@@ -156,7 +157,7 @@ def sharded(
         dealt_aside = deal(held_out.stratum_sizes, len(chosen))
         aside = _placed(held_out, oracle.held_out[1], dealt_aside, mesh)
     same = {entry.name: getattr(oracle, entry.name) for entry in fields(GradientOracle) if entry.metadata}
-    same["slice_size"] = _slice_size(oracle, len(clients), dealt, clients_at_once)
+    same["slice_size"] = _slice_size(oracle, len(clients), dealt, client_batch_size)
     return ShardedOracle(
         **same,
         rows=rows,
@@ -170,13 +171,13 @@ def sharded(
     )
 
 
-def _slice_size(oracle: GradientOracle, n: int, dealt: Deal, clients_at_once: int | None) -> int:
+def _slice_size(oracle: GradientOracle, n: int, dealt: Deal, client_batch_size: int | None) -> int:
     """How many clients a device computes side by side."""
     devices, most = dealt.members.shape
     if oracle.participants == n:
         slices = -(-most // oracle.slice_size)
         return -(-most // slices)  # slices of one size
-    if clients_at_once is not None:
+    if client_batch_size is not None:
         return min(oracle.slice_size, most)
     return min(oracle.slice_size, max(1, -(-oracle.participants // (SLICES * devices))))
 

@@ -35,7 +35,7 @@ class TorchOracle(RoundByRound):
         batches: how many rows a report and a gradient take.
         replace: whether they are drawn with replacement; None: with, but a client that has no more rows than a batch
             takes each of them once.
-        own_best: f_i*, where regrets are told in place of objectives; else None.
+        client_optimum: f_i*, where regrets are told in place of objectives; else None.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class TorchOracle(RoundByRound):
         local_steps: int,
         batches: Batches,
         replace: bool | None,
-        own_best: np.ndarray | None = None,
+        client_optimum: np.ndarray | None = None,
     ) -> None:
-        self.own_best = own_best
+        self.client_optimum = client_optimum
         self.functions, self._clients, self._held_out = functions, clients, held_out
         self.participants, self.local_steps = participants, local_steps
         self._batches, self._replace = batches, replace
@@ -232,13 +232,13 @@ class TorchOracle(RoundByRound):
             "clients": function_digest(*(rows.digest() for rows in self._clients)),
             "program": functions,
             "torch": torch.__version__,
-            **({} if self.own_best is None else {"own_best": str(self.own_best.tolist())}),
+            **({} if self.client_optimum is None else {"client_optimum": str(self.client_optimum.tolist())}),
         }
 
     def _less(self, client: Any, values: np.ndarray) -> np.ndarray:
         """f and g with the client's own best taken off f."""
-        if self.own_best is not None:
-            values[0] -= self.own_best[client]
+        if self.client_optimum is not None:
+            values[0] -= self.client_optimum[client]
         return values
 
     def _drawn(self, client: Any, draws: Turn, purpose: int) -> Generator[Any]:

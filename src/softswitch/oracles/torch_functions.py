@@ -45,7 +45,7 @@ class ModuleFunctions:
         checks.function("objective", objective, "(module, batch) -> scalar")
         checks.function("constraint", constraint, "(module, batch) -> scalar or vector")
         if stand_in is not None:
-            checks.function("constraint_stand_in", stand_in, "(module, batch) -> scalar or vector")
+            checks.function("constraint_surrogate", stand_in, "(module, batch) -> scalar or vector")
         self.module, self.objective, self.constraint, self.stand_in = module, objective, constraint, stand_in
         if optimizer is not None:
             checks.function("optimizer", optimizer, "(parameters, lr=step size) -> torch.optim.Optimizer")

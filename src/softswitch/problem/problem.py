@@ -31,7 +31,7 @@ class Problem:
         domain: Θ to project onto after every server step: ``Ball``, ``Box``, anything with a ``project``, or None.
         convex: True where f, g and Θ are convex, which makes a promise of the bound on the best possible; False where
             they are not; None where that is not said. Nothing else depends on it.
-        constraint_stand_in: ``(params, batch) -> scalar or vector``, of the constraint's shape: what is descended on
+        constraint_surrogate: ``(params, batch) -> scalar or vector``, of the constraint's shape: what is descended on
             where the constraint is to fall, in place of it. For a constraint that moves in jumps, such as a rate of
             wrong decisions, whose gradient is 0 almost everywhere: a smooth function that falls where the rate falls.
             Everything else reads the constraint itself: the switch, weights, reports, judging, certificates. See
@@ -59,7 +59,7 @@ class Problem:
     start: Params
     domain: Domain | None = None
     convex: bool | None = None
-    constraint_stand_in: Callable[..., Any] | None = None
+    constraint_surrogate: Callable[..., Any] | None = None
     objective_range: Range | None = None
     constraint_range: Range | Sequence[Range | None] | None = None
 
@@ -70,11 +70,11 @@ class Problem:
             raise TypeError(f"convex must be True, False or None, but is {self.convex!r}")
         checks.function("objective", self.objective, "(params, batch) -> scalar")
         checks.function("constraint", self.constraint, "(params, batch) -> scalar or vector")
-        if self.constraint_stand_in is not None:
-            checks.function("constraint_stand_in", self.constraint_stand_in, "(params, batch) -> scalar or vector")
+        if self.constraint_surrogate is not None:
+            checks.function("constraint_surrogate", self.constraint_surrogate, "(params, batch) -> scalar or vector")
             if self.convex is not None:
                 raise ValueError(
-                    "convex must be left out where there is a constraint_stand_in: the constraint moves in jumps, and "
+                    "convex must be left out where there is a constraint_surrogate: the constraint moves in jumps, and "
                     "there is no bound on the best possible to promise"
                 )
         object.__setattr__(self, "start", checked_start("start", self.start))
@@ -99,10 +99,10 @@ class Problem:
         if isinstance(self.constraint, PooledConstraint):
             _checked_statistics(self.constraint, params, batch)
         functions = {"objective": objective, "constraint": constraint}
-        if self.constraint_stand_in is not None:
-            stand_in, stood_for = _traced_constraint(self.constraint_stand_in, params, batch, "constraint_stand_in")
+        if self.constraint_surrogate is not None:
+            stand_in, stood_for = _traced_constraint(self.constraint_surrogate, params, batch, "constraint_surrogate")
             check_stand_in(stood_for, many)
-            functions["constraint_stand_in"] = stand_in
+            functions["constraint_surrogate"] = stand_in
         ignoring = [name for name, function in functions.items() if _ignores_weight(function, params, batch)]
         return Traced(constraints=many, ignore_weight=tuple(ignoring))
 
@@ -113,7 +113,7 @@ class Traced:
 
     Attributes:
         constraints: how many constraints a client has.
-        ignore_weight: which of "objective", "constraint" and "constraint_stand_in" never read ``batch["weight"]``.
+        ignore_weight: which of "objective", "constraint" and "constraint_surrogate" never read ``batch["weight"]``.
     """
 
     constraints: int
@@ -124,7 +124,7 @@ def check_stand_in(values: int, constraints: int) -> None:
     """Raise unless a stand-in gives one value for each constraint."""
     if values != constraints:
         raise ValueError(
-            "constraint_stand_in must return as many values as the constraint, one for each, but returns "
+            "constraint_surrogate must return as many values as the constraint, one for each, but returns "
             f"{values} where the constraint returns {constraints}"
         )
 

@@ -5,7 +5,7 @@ jumps and has no gradient, so each comes with a stand-in to descend on; the swit
 read the rate itself:
 
     rate = miss_rate(score)
-    Problem(objective, rate.constraint, start, constraint_stand_in=rate.stand_in)
+    Problem(objective, rate.constraint, start, constraint_surrogate=rate.stand_in)
 
 ``score(params, batch)`` gives every row's score, its log-odds. A batch has the rows' labels ``y`` (1 for the positive
 class) and, for gaps, ``group`` (1 for the protected one). Where a client has no such rows there is no rate: −∞.
@@ -43,7 +43,7 @@ MOST_PRODUCTS = 2.0**31
 
 
 class Rate(NamedTuple):
-    """A rate, and what is descended on in its place: a problem's ``constraint`` and ``constraint_stand_in``."""
+    """A rate, and what is descended on in its place: a problem's ``constraint`` and ``constraint_surrogate``."""
 
     constraint: Callable[..., Any]
     stand_in: Callable[..., Any]

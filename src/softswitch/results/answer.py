@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.proximal import Stages
 from softswitch.methods.round import State
 from softswitch.oracles.base import Judged
@@ -68,7 +68,7 @@ class Ending:
     Attributes:
         state: what the server kept.
         history: what happened.
-        rule: the method.
+        method: the method.
         names: the clients' labels.
         averaging_from: the first round that could join the average.
         answer: which iterate is wanted.
@@ -84,7 +84,7 @@ class Ending:
 
     state: State
     history: History
-    rule: Rule
+    method: Method
     names: tuple[Any, ...]
     averaging_from: int
     answer: str

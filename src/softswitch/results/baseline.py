@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.trimming import mean_within, worst_but
 from softswitch.oracles.base import Judged
 from softswitch.problem.parameters import Params
-from softswitch.results.diagnostic import Finding
+from softswitch.results.diagnostic import Diagnostic
 from softswitch.support.text import in_words, number
 
 START = "the start"
@@ -50,28 +50,28 @@ class Baseline:
     params: Params | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def of(cls, name: str, judged: Judged, rule: Rule, params: Params | None = None) -> Baseline:
+    def of(cls, name: str, judged: Judged, method: Method, params: Params | None = None) -> Baseline:
         """From what every client has.
 
         Args:
             name: what it is called in tables.
             judged: its objective and constraints at every client.
-            rule: says by which criterion and tolerance it is judged.
+            method: says by which criterion and tolerance it is judged.
             params: its parameters, to be kept with it; None: they are not.
         """
         worst = judged.constraint.max(axis=1)
         known = judged.objective[~np.isneginf(judged.objective)]
         within = not np.isnan(worst).any()
-        if judged.pooled is not None and rule.switches_on == "pooled":
-            feasible = within and float(judged.pooled.max()) <= rule.tolerance
+        if judged.pooled is not None and method.switches_on == "pooled":
+            feasible = within and float(judged.pooled.max()) <= method.tolerance
         else:
-            feasible = worst_but(judged.constraint, rule.robust) <= rule.tolerance
+            feasible = worst_but(judged.constraint, method.robust) <= method.tolerance
         return cls(
             name=name,
-            objective=worst_but(judged.objective, rule.robust),
-            mean_objective=mean_within(judged.objective, rule.robust) if len(known) else -math.inf,
-            constraint=worst_but(judged.constraint, rule.robust),
-            violating=int((~(worst <= rule.tolerance)).sum()),
+            objective=worst_but(judged.objective, method.robust),
+            mean_objective=mean_within(judged.objective, method.robust) if len(known) else -math.inf,
+            constraint=worst_but(judged.constraint, method.robust),
+            violating=int((~(worst <= method.tolerance)).sum()),
             feasible=bool(feasible),
             params=params,
         )
@@ -109,7 +109,7 @@ def named_baseline(name: str, among: Sequence[Baseline]) -> Baseline | None:
     return next((one for one in among if one.name == name), None)
 
 
-def no_better(answer: Baseline, among: Sequence[Baseline], costs: Sequence[float] | None = None) -> list[Finding]:
+def no_better(answer: Baseline, among: Sequence[Baseline], costs: Sequence[float] | None = None) -> list[Diagnostic]:
     """Where an answer is no better than a trivial model that is feasible.
 
     Args:
@@ -122,10 +122,10 @@ def no_better(answer: Baseline, among: Sequence[Baseline], costs: Sequence[float
     return [finding for finding in found if finding is not None]
 
 
-def _no_better_than_start(answer: Baseline, start: Baseline | None) -> Finding | None:
+def _no_better_than_start(answer: Baseline, start: Baseline | None) -> Diagnostic | None:
     if start is None or not start.feasible or not _at_least(answer.objective, start.objective, EQUAL):
         return None
-    return Finding(
+    return Diagnostic(
         "no better than the start",
         f"the start is feasible and has F = {in_words(start.objective)}, the answer {in_words(answer.objective)}",
         "Run longer, or leave step_size out: it is then chosen",
@@ -134,14 +134,14 @@ def _no_better_than_start(answer: Baseline, start: Baseline | None) -> Finding |
 
 def _no_better_than_constant(
     answer: Baseline, constant: Baseline | None, costs: Sequence[float] | None
-) -> Finding | None:
+) -> Diagnostic | None:
     if constant is None:
         return None
     own, other = (answer.objective, constant.objective) if costs is None else costs
     if not constant.feasible or not _at_least(own, other, HARDLY_BETTER):
         return None
     what = "F =" if costs is None else "the rate that the bound is paid with at"
-    return Finding(
+    return Diagnostic(
         "no better than a constant",
         f"one and the same prediction for every row is feasible and has {what} {in_words(other)}, the answer "
         f"{in_words(own)}",

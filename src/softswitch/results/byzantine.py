@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.consistency import Consistency
 from softswitch.methods.trimming import largest_few, worst_but
 from softswitch.oracles.base import Judged
 from softswitch.results.answer import Ending
-from softswitch.results.diagnostic import Finding
+from softswitch.results.diagnostic import Diagnostic
 from softswitch.support.text import few_of, in_words
 
 SET_ASIDE, UNLIKE = "above the bound and set aside", "a number unlike all others"
@@ -27,45 +27,45 @@ FAR_OFF = 100.0
 """A number so many times as far from the others as these are from each other."""
 
 
-def suspects(ending: Ending, judged: Judged) -> list[Finding]:
+def suspects(ending: Ending, judged: Judged) -> list[Diagnostic]:
     """What looks like a lie in a run whose rule is robust; nothing is looked for in others.
 
     Args:
         ending: where the run ended.
         judged: what every client says of the answer.
     """
-    liars = ending.rule.robust
+    liars = ending.method.robust
     if liars is None:
         return []
-    found = suspects_at(ending.names, ending.rule, judged)
+    found = suspects_at(ending.names, ending.method, judged)
     if ending.state.consistency is not None:
         along = (_disagree(ending, ending.state.consistency, liars), _out_of_proportion(ending, liars))
         found += [finding for finding in along if finding is not None]
     return found
 
 
-def suspects_at(names: Sequence[Any], rule: Rule, judged: Judged) -> list[Finding]:
+def suspects_at(names: Sequence[Any], method: Method, judged: Judged) -> list[Diagnostic]:
     """What looks like a lie in what clients say of one model, whatever came before it.
 
     Args:
         names: of the clients.
-        rule: the method.
+        method: the method.
         judged: what every client says of the model.
     """
-    if rule.robust is None:
+    if method.robust is None:
         return []
-    found = (_set_aside(names, rule, judged), _far_from_others(names, judged, rule.robust))
+    found = (_set_aside(names, method, judged), _far_from_others(names, judged, method.robust))
     return [finding for finding in found if finding is not None]
 
 
-def _set_aside(names: Sequence[Any], rule: Rule, judged: Judged) -> Finding | None:
+def _set_aside(names: Sequence[Any], method: Method, judged: Judged) -> Diagnostic | None:
     """Clients above the tolerance that do not count, since as many may lie."""
-    worst, tolerance, liars = judged.constraint.max(axis=1), rule.tolerance, rule.robust
+    worst, tolerance, liars = judged.constraint.max(axis=1), method.tolerance, method.robust
     above = [i for i in largest_few(worst, liars) if worst[i] > tolerance]
     if not above or not worst_but(judged.constraint, liars) <= tolerance:
         return None
     unknown = " that have answered" if np.isnan(worst).any() else ""
-    return Finding(
+    return Diagnostic(
         SET_ASIDE,
         f"{_named(names, above, worst)} {'is' if len(above) == 1 else 'are'} above the tolerance {tolerance:g}; all "
         f"others{unknown} are within it, and robust={liars} sets as many aside",
@@ -74,7 +74,7 @@ def _set_aside(names: Sequence[Any], rule: Rule, judged: Judged) -> Finding | No
     )
 
 
-def _far_from_others(names: Sequence[Any], judged: Judged, liars: int) -> Finding | None:
+def _far_from_others(names: Sequence[Any], judged: Judged, liars: int) -> Diagnostic | None:
     """Clients that claim a number unlike anybody else's."""
     far, told = [], np.full(len(judged.objective), np.nan)
     for values in (judged.objective, *judged.constraint.T):
@@ -90,7 +90,7 @@ def _far_from_others(names: Sequence[Any], judged: Judged, liars: int) -> Findin
                 told[i] = values[i]
     if not far:
         return None
-    return Finding(
+    return Diagnostic(
         UNLIKE,
         f"{_named(names, far, told)}: more than {FAR_OFF:g} times as far from the other clients as these are from "
         "each other",
@@ -98,7 +98,7 @@ def _far_from_others(names: Sequence[Any], judged: Judged, liars: int) -> Findin
     )
 
 
-def _disagree(ending: Ending, known: Consistency, liars: int) -> Finding | None:
+def _disagree(ending: Ending, known: Consistency, liars: int) -> Diagnostic | None:
     """Clients that report to be better off where their own direction says that they would be worse off."""
     hurt, denied = np.asarray(known.hurt), np.asarray(known.denied)
     enough = hurt >= FEWEST
@@ -111,7 +111,7 @@ def _disagree(ending: Ending, known: Consistency, liars: int) -> Finding | None:
     if not found:
         return None
     told = few_of([f"{ending.names[i]!r} in {denied[i]} of {hurt[i]} rounds" for i in found])
-    return Finding(
+    return Diagnostic(
         "reports and directions disagree",
         f"a client's direction says that a step would hurt it, and it then reports to be better off: {told}; of the "
         f"others nobody in more than {usual:.0%}",
@@ -120,7 +120,7 @@ def _disagree(ending: Ending, known: Consistency, liars: int) -> Finding | None:
     )
 
 
-def _out_of_proportion(ending: Ending, liars: int) -> Finding | None:
+def _out_of_proportion(ending: Ending, liars: int) -> Diagnostic | None:
     """Clients whose reports change far more, or far less, than their directions foretell."""
     known = ending.state.consistency
     assert known is not None
@@ -135,7 +135,7 @@ def _out_of_proportion(ending: Ending, liars: int) -> Finding | None:
     if not found:
         return None
     told = few_of([f"{ending.names[i]!r} ({ratio[i]:.2g} times as much)" for i in found])
-    return Finding(
+    return Diagnostic(
         "reports out of proportion to directions",
         f"reports changed by {usual:.2g} times what directions foretell, at the client in the middle; but {told}",
         "Its reports or its directions are in other units, or made up: look at its code, or go on without it (exclude)",

@@ -34,7 +34,7 @@ class Verdict(StrEnum):
     """One of its constraints is above the tolerance, with the confidence asked for."""
 
 
-class Method(StrEnum):
+class IntervalMethod(StrEnum):
     """How an interval was made."""
 
     BINOMIAL = "binomial"
@@ -78,7 +78,7 @@ class Interval:
     alone: float = math.nan
     meets_at: float = 1.0
     violates_at: float = 1.0
-    method: Method = Method.NORMAL
+    method: IntervalMethod = IntervalMethod.NORMAL
 
 
 @dataclass(frozen=True)

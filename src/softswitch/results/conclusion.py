@@ -48,11 +48,11 @@ def conclude(ending: Ending, clients: Judges, scatter: Callable[[], float]) -> R
         client_constraint=judged.constraint,
         pooled_constraint=judged.pooled,
         names=ending.names,
-        rule=ending.rule,
+        method=ending.method,
         seed=ending.seed,
         seconds=ending.seconds,
         state=state,
         cycles=ending.cycles,
         chosen=ending.chosen,
-        baselines=() if ending.start is None else (Baseline.of(START, ending.start, ending.rule),),
+        baselines=() if ending.start is None else (Baseline.of(START, ending.start, ending.method),),
     )

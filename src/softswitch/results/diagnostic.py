@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnostic:
     """Something that looks wrong.
 
     Attributes:
@@ -15,9 +15,9 @@ class Finding:
         change: what to try.
     """
 
-    illness: str
+    code: str
     seen: str
     change: str
 
     def __str__(self) -> str:
-        return f"{self.illness}: {self.seen}. {self.change}."
+        return f"{self.code}: {self.seen}. {self.change}."

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import optax
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.hard_sgm import HardSGM
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.base import Judged
@@ -17,7 +17,7 @@ from softswitch.results.answer import Ending
 from softswitch.results.baseline import START, Baseline, no_better
 from softswitch.results.byzantine import suspects
 from softswitch.results.convergence import improvement
-from softswitch.results.diagnostic import Finding
+from softswitch.results.diagnostic import Diagnostic
 from softswitch.results.history import Fate, History
 from softswitch.results.infeasibility import never_passed
 from softswitch.results.restart import Cycle
@@ -39,7 +39,7 @@ LOST = 1 / 3
 """A larger share of rounds in cycles that were not finite is worth a word."""
 
 
-def objective_jumps(history: History, judged: Judged, step: float) -> Finding | None:
+def objective_jumps(history: History, judged: Judged, step: float) -> Diagnostic | None:
     """In the later half single rounds change F by more than all of F: the answer hangs on when the run ended."""
     half = len(history) // 2
     later = _finite(history.objective[half:])
@@ -53,7 +53,7 @@ def objective_jumps(history: History, judged: Judged, step: float) -> Finding | 
         return None
     if _noise(history, half) >= 0.5 * jump:
         return None  # reports are noisy, but the iterates are steady
-    return Finding(
+    return Diagnostic(
         "objective jumps about",
         f"one round in ten of the later half changes F by {jump:.3g} or more, and the answer has F = {in_words(worst)}",
         f"Lower step_size (now {step:.3g}), or leave it out: it is then chosen",
@@ -68,11 +68,11 @@ def _noise(history: History, first: int) -> float:
     return float(np.percentile(off, LARGEST)) if len(off) >= EVALUATIONS else 0.0
 
 
-def few_to_average(ending: Ending) -> Finding | None:
+def few_to_average(ending: Ending) -> Diagnostic | None:
     """The answer is an average, but of too few rounds to mean anything."""
     could = len(ending.history) - ending.averaging_from
     own = int(np.sum(ending.history.feasible[ending.averaging_from :]))
-    count, stages, way = int(ending.state.average.rounds), ending.state.stages, ending.rule.proximal
+    count, stages, way = int(ending.state.average.rounds), ending.state.stages, ending.method.proximal
     if stages is not None and way is not None:
         own = count = int(stages.joined)
         could = math.ceil(way.average_last * way.rounds)
@@ -80,35 +80,35 @@ def few_to_average(ending: Ending) -> Finding | None:
         return None
     if count >= FEW and count >= FEW_OF_ALL * could:
         return None
-    return Finding(
+    return Diagnostic(
         "few rounds to average",
         f"the answer is the mean of {count} feasible iterates, of {could} rounds that could have joined it",
         "Run longer, or take the best feasible iterate (answer='best')",
     )
 
 
-def still_improving(ending: Ending) -> Finding | None:
+def still_improving(ending: Ending) -> Diagnostic | None:
     """F was still falling when the rounds were over."""
     if ending.stopped or not ending.history.feasible_rounds:
         return None
-    seen = improvement(ending.history, ending.cycles, ending.rule.tolerance)
+    seen = improvement(ending.history, ending.cycles, ending.method.tolerance)
     if seen is None or not seen.going_on:
         return None
-    return Finding(
+    return Diagnostic(
         STILL_IMPROVING,
         str(seen),
         "Run longer: raise rounds, or go on from here with warm_start",
     )
 
 
-def cycles_lost(cycles: Sequence[Cycle]) -> Finding | None:
+def cycles_lost(cycles: Sequence[Cycle]) -> Diagnostic | None:
     """So many rounds were in cycles that were not finite that the answer has suffered."""
     rounds = sum(cycle.end - cycle.begin for cycle in cycles)
     diverged = [cycle for cycle in cycles if cycle.diverged]
     share = sum(cycle.end - cycle.begin for cycle in diverged) / rounds if rounds else 0.0
     if not diverged or not (cycles[-1].diverged or share > LOST):
         return None
-    return Finding(
+    return Diagnostic(
         "cycles that were not finite",
         f"{len(diverged)} of {len(cycles)} cycles, {share:.0%} of the rounds, ended in a value that was not finite; "
         "the answer comes from the others",
@@ -150,7 +150,7 @@ class Asked(Protocol):
         ...
 
 
-def diagnose(ending: Ending, judged: Judged, clients: Asked, scatter: Callable[[], float]) -> tuple[Finding, ...]:
+def diagnose(ending: Ending, judged: Judged, clients: Asked, scatter: Callable[[], float]) -> tuple[Diagnostic, ...]:
     """All findings that a run supports, most telling first.
 
     Args:
@@ -159,10 +159,10 @@ def diagnose(ending: Ending, judged: Judged, clients: Asked, scatter: Callable[[
         clients: who was asked.
         scatter: measures how much the sampled G scatters at one iterate; called only where it matters.
     """
-    history, rule, participants = ending.history, ending.rule, clients.participants
+    history, method, participants = ending.history, ending.method, clients.participants
     lost = clients_lost(history, ending.names)
     if ending.vanished:
-        findings: list[Finding | None] = [_vanished(ending)]
+        findings: list[Diagnostic | None] = [_vanished(ending)]
     elif ending.diverged_at >= 0:
         findings = [_diverged(ending)]
     else:
@@ -176,51 +176,51 @@ def diagnose(ending: Ending, judged: Judged, clients: Asked, scatter: Callable[[
             _batches_lack_rows(history, participants, judged),
             *_unsteady(ending, late, judged, clients, scatter),
             _constraint_never_acts(history),
-            _hides_the_worst(late, rule, participants * judged.constraint.shape[1]),
+            _hides_the_worst(late, method, participants * judged.constraint.shape[1]),
             *([cycles_lost(ending.cycles), still_improving(ending)] if ending.cycles else _of_fixed_steps(ending)),
         ]
     return tuple(finding for finding in (lost, *findings) if finding is not None)
 
 
-def _no_better(ending: Ending, judged: Judged) -> list[Finding]:
+def _no_better(ending: Ending, judged: Judged) -> list[Diagnostic]:
     if ending.start is None:
         return []
-    answer, start = (Baseline.of(name, of, ending.rule) for name, of in (("", judged), (START, ending.start)))
+    answer, start = (Baseline.of(name, of, ending.method) for name, of in (("", judged), (START, ending.start)))
     return no_better(answer, [start])
 
 
 def _unsteady(
     ending: Ending, late: History, judged: Judged, clients: Asked, scatter: Callable[[], float]
-) -> list[Finding | None]:
+) -> list[Diagnostic | None]:
     """What goes up and down from round to round more than it should."""
     of_switch = _jumps(ending, late, clients, scatter)
     if of_switch is not None or ending.cycles:
         return [of_switch]
-    return [objective_jumps(late, judged, float(ending.rule.step_size_at(len(late) - 1)))]
+    return [objective_jumps(late, judged, float(ending.method.step_size_at(len(late) - 1)))]
 
 
-def _of_fixed_steps(ending: Ending) -> list[Finding | None]:
+def _of_fixed_steps(ending: Ending) -> list[Diagnostic | None]:
     """What only a run can have whose step and answer are as they were set."""
     rare = _hardly_ever_feasible(ending.history)
-    cycle = _limit_cycle(ending.history, ending.rule)
+    cycle = _limit_cycle(ending.history, ending.method)
     return [rare, cycle] if rare is not None else [few_to_average(ending), cycle, still_improving(ending)]
 
 
-def _vanished(ending: Ending) -> Finding:
-    return Finding(
+def _vanished(ending: Ending) -> Diagnostic:
+    return Diagnostic(
         "nothing to train on",
         f"from round {ending.diverged_at} on no client has an objective, or none a constraint: all are −∞ on all data",
         "Look at the functions: −∞ says that a client has nothing to measure, and may also be an overflow",
     )
 
 
-def _diverged(ending: Ending) -> Finding:
-    step = float(ending.rule.step_size_at(ending.diverged_at))
+def _diverged(ending: Ending) -> Diagnostic:
+    step = float(ending.method.step_size_at(ending.diverged_at))
     seen = f"a value was not finite in round {ending.diverged_at}"
-    return Finding("diverged", seen, f"Lower step_size (now {step:.3g}), or see the status for the client")
+    return Diagnostic("diverged", seen, f"Lower step_size (now {step:.3g}), or see the status for the client")
 
 
-def clients_lost(history: History, names: tuple[Any, ...]) -> Finding | None:
+def clients_lost(history: History, names: tuple[Any, ...]) -> Diagnostic | None:
     """Clients that were often asked and did not do their part."""
     if history.lost_share <= MOST_LOST:
         return None
@@ -232,7 +232,7 @@ def clients_lost(history: History, names: tuple[Any, ...]) -> Finding | None:
     worst = int(np.argmax(counts))
     own = fates[lost & (told == worst)]
     common = Fate(int(np.bincount(own).argmax())).told
-    return Finding(
+    return Diagnostic(
         "clients are lost",
         f"{history.lost_share:.0%} of those asked did not do their part, most often {names[worst]!r} "
         f"({counts[worst]} time{'s' if counts[worst] > 1 else ''}, mostly {common!r})",
@@ -240,12 +240,12 @@ def clients_lost(history: History, names: tuple[Any, ...]) -> Finding | None:
     )
 
 
-def _no_evidence(history: History, participants: int, clients: int) -> Finding | None:
+def _no_evidence(history: History, participants: int, clients: int) -> Diagnostic | None:
     """Rounds that counted nothing because no participant had an objective, or none a constraint."""
     share = float(np.mean(history.void)) if len(history) else 0.0
     if share <= MOST_VOID or history.lost_share > MOST_LOST:  # then that is why
         return None
-    return Finding(
+    return Diagnostic(
         "rounds without evidence",
         f"in {share:.0%} of the rounds none of {participants} participants had an objective, or none a constraint, and "
         "nothing was learnt",
@@ -255,7 +255,7 @@ def _no_evidence(history: History, participants: int, clients: int) -> Finding |
     )
 
 
-def _batches_lack_rows(history: History, participants: int, judged: Judged) -> Finding | None:
+def _batches_lack_rows(history: History, participants: int, judged: Judged) -> Diagnostic | None:
     """Clients that have a class or group, but whose batches often have none of its rows, fall out of the switch."""
     if len(history) < FEW_ROUNDS:
         return None
@@ -267,7 +267,7 @@ def _batches_lack_rows(history: History, participants: int, judged: Judged) -> F
     chance = 3 * math.sqrt(absent_on_all_data * (1 - absent_on_all_data) / reports)
     if missing - absent_on_all_data <= max(0.05 * (1 - absent_on_all_data), chance):
         return None
-    return Finding(
+    return Diagnostic(
         "batches lack a class or group",
         f"{missing:.0%} of the reports had no objective or lacked a constraint, but on all their data only "
         f"{absent_on_all_data:.0%} of the clients do",
@@ -281,70 +281,70 @@ def _feasible_share(history: History) -> str:
     return f"{history.feasible_rounds} of {counted} {that_count} were feasible"
 
 
-def _hardly_ever_feasible(history: History) -> Finding | None:
+def _hardly_ever_feasible(history: History) -> Diagnostic | None:
     if len(history) < FEW_ROUNDS or history.feasible_rounds == 0 or history.switch_share >= RARE:
         return None
-    return Finding(
+    return Diagnostic(
         "hardly ever feasible",
         _feasible_share(history),
         "The average rests on few iterates: run longer, start nearer to feasibility, or raise the threshold",
     )
 
 
-def _constraint_never_acts(history: History) -> Finding | None:
+def _constraint_never_acts(history: History) -> Diagnostic | None:
     if len(history) < FEW_ROUNDS or history.feasible_rounds == 0 or history.switch_share <= EVER:
         return None
-    return Finding(
+    return Diagnostic(
         "constraint never acts",
         f"{_feasible_share(history)}; the largest constraint reported was {in_words(history.constraint.max())}",
         "If that surprises you, look at the sign and the scale of the constraint, and at the tolerance",
     )
 
 
-def _hides_the_worst(history: History, rule: Rule, pairs: int) -> Finding | None:
+def _hides_the_worst(history: History, method: Method, pairs: int) -> Diagnostic | None:
     """Feasible rounds in which a sampled client was well above the tolerance: the mean hid it."""
-    level = _level(history, rule)
+    level = _level(history, method)
     if (
         len(history) < FEW_ROUNDS
         or not history.feasible_rounds
-        or rule.switches_on in ("max", "pooled")
+        or method.switches_on in ("max", "pooled")
         or level is None
     ):
         return None
-    excess = history.constraint[history.feasible] - rule.tolerance
-    alpha = _constraint_alpha(rule)
-    by_spread = alpha > 0 and isinstance(rule, SoftmaxSGM) and rule.alpha_scale == "spread"
+    excess = history.constraint[history.feasible] - method.tolerance
+    alpha = _constraint_alpha(method)
+    by_spread = alpha > 0 and isinstance(method, SoftmaxSGM) and method.alpha_scale == "spread"
     gap = math.log(pairs) / alpha if alpha > 0 else math.inf
     if by_spread:
         gap = float(np.median((history.constraint - history.criterion)[history.feasible]))
-    if np.mean(excess > 0) <= 0.5 or gap <= rule.tolerance or np.median(excess) <= 0.1 * level:
+    if np.mean(excess > 0) <= 0.5 or gap <= method.tolerance or np.median(excess) <= 0.1 * level:
         return None
     seen = (
         f"in {np.mean(excess > 0):.0%} of the feasible rounds some sampled client was above the tolerance "
-        f"{rule.tolerance:g}, by up to {excess.max():.3g}"
+        f"{method.tolerance:g}, by up to {excess.max():.3g}"
     )
     if by_spread:
         change = f"Raise α of the constraint (now {alpha:.3g} per spread)"
-        return Finding("the mean hides the worst client", seen, change)
+        return Diagnostic("the mean hides the worst client", seen, change)
     if alpha > 0:
         seen += f"; the criterion may lie ln(m)/α = {gap:.3g} below the maximum"
     enough = f"α of {math.log(pairs) / (0.1 * level):.3g} or more"
     change = f"Give the constraint an {enough}" if alpha > 0 else f"Use SoftmaxSGM and its criterion with {enough}"
-    return Finding("the mean hides the worst client", seen, change)
+    return Diagnostic("the mean hides the worst client", seen, change)
 
 
-def _limit_cycle(history: History, rule: Rule) -> Finding | None:
+def _limit_cycle(history: History, method: Method) -> Diagnostic | None:
     """αη > 2, and the worst client alternates from round to round: A, B, A, B."""
     if (
         len(history) < FEW_ROUNDS
-        or not isinstance(rule, SoftmaxSGM | HardSGM)
-        or rule.server_optimizer is not optax.sgd
+        or not isinstance(method, SoftmaxSGM | HardSGM)
+        or method.server_optimizer is not optax.sgd
     ):
         return None
-    step = float(rule.step_size_at(len(history) - 1))
+    step = float(method.step_size_at(len(history) - 1))
     # How far apart the two points can lie, in steps. Per spread, α grows without bound as the clients come to tie.
-    by_spread = isinstance(rule, SoftmaxSGM) and rule.alpha_scale == "spread"
-    given = math.inf if not isinstance(rule, SoftmaxSGM) or rule.alpha is None else rule.alpha
+    by_spread = isinstance(method, SoftmaxSGM) and method.alpha_scale == "spread"
+    given = math.inf if not isinstance(method, SoftmaxSGM) or method.alpha is None else method.alpha
     alpha, apart = (math.inf, math.tanh(given / 2)) if by_spread else (given, 1.0)
     if alpha * step <= 2 or apart < 0.5:
         return None
@@ -360,16 +360,16 @@ def _limit_cycle(history: History, rule: Rule) -> Finding | None:
     if math.isinf(alpha):
         cause = "α per spread" if by_spread else "the hard maximum"
         change = f"Iterates stay up to {apart * step:.3g} from the optimum: use a smaller or falling step size"
-        return Finding("limit cycle", f"{seen}, as {cause} makes it", f"{change} (now {step:.3g})")
+        return Diagnostic("limit cycle", f"{seen}, as {cause} makes it", f"{change} (now {step:.3g})")
     limits = f"the step size (below {2 / alpha:.3g}) or α (below {2 / step:.3g})"
     change = f"Iterates stay up to a step (η = {step:.3g}) from the optimum; if that is too coarse, lower {limits}"
-    return Finding("limit cycle", f"{seen}, and αη = {alpha * step:.3g} is above 2", change)
+    return Diagnostic("limit cycle", f"{seen}, and αη = {alpha * step:.3g} is above 2", change)
 
 
-def _jumps(ending: Ending, history: History, clients: Asked, scatter: Callable[[], float]) -> Finding | None:
+def _jumps(ending: Ending, history: History, clients: Asked, scatter: Callable[[], float]) -> Diagnostic | None:
     """The criterion jumps by more than the tolerance from round to round: by noisy reports, or by too large steps."""
-    rule, everyone = ending.rule, clients.participants == len(ending.names)
-    level = _level(history, rule)
+    method, everyone = ending.method, clients.participants == len(ending.names)
+    level = _level(history, method)
     later = history.criterion[len(history) // 2 :]
     later = later[np.isfinite(later)]
     if len(later) < FEW_ROUNDS // 2 or level is None:
@@ -380,18 +380,18 @@ def _jumps(ending: Ending, history: History, clients: Asked, scatter: Callable[[
     noise = scatter()
     if noise > level:
         cause = "" if everyone else "; not all clients take part"
-        return Finding(
+        return Diagnostic(
             "batch too small for the threshold",
             f"at one and the same iterate the sampled worst constraint scatters by {noise:.3g}, with a threshold of "
-            f"{float(rule.switch_at):.3g}{cause}: noise decides the switch",
-            _steadier(clients, noise / _given_level(rule)) + ("" if everyone else ", or participation"),
+            f"{float(method.switch_at):.3g}{cause}: noise decides the switch",
+            _steadier(clients, noise / _given_level(method)) + ("" if everyone else ", or participation"),
         )
     if jump <= 2 * level or ending.cycles:
         return None
-    step = float(rule.step_size_at(len(history) - 1))
-    return Finding(
+    step = float(method.step_size_at(len(history) - 1))
+    return Diagnostic(
         "step size too large",
-        f"a single round changes the criterion by {jump:.3g}, with a tolerance of {rule.tolerance:g}",
+        f"a single round changes the criterion by {jump:.3g}, with a tolerance of {method.tolerance:g}",
         f"Lower step_size (now {step:.3g})",
     )
 
@@ -407,23 +407,23 @@ def _steadier(clients: Asked, times: float) -> str:
     return f"Raise {clients.steadied_by} from {rows:,} to about {math.ceil(2 * rows * times**2):,} (None: all rows)"
 
 
-def _level(history: History, rule: Rule) -> float | None:
+def _level(history: History, method: Method) -> float | None:
     """The scale on which the constraint is judged; None where neither tolerance nor threshold gives one.
 
     Not finer than a twentieth of what the criterion went through in this run.
     """
-    given = _given_level(rule)
+    given = _given_level(method)
     finite = history.criterion[np.isfinite(history.criterion)]
     if given == 0 or len(finite) == 0:
         return None
     return max(given, 0.05 * float(np.ptp(finite)))
 
 
-def _given_level(rule: Rule) -> float:
-    return max(rule.tolerance, abs(float(rule.switch_at)))
+def _given_level(method: Method) -> float:
+    return max(method.tolerance, abs(float(method.switch_at)))
 
 
-def _constraint_alpha(rule: Rule) -> float:
-    if not isinstance(rule, SoftmaxSGM) or rule.switches_on != "softmax":
+def _constraint_alpha(method: Method) -> float:
+    if not isinstance(method, SoftmaxSGM) or method.switches_on != "softmax":
         return 0.0
-    return (rule.alpha or 0.0) if rule.constraint_alpha is None else rule.constraint_alpha
+    return (method.alpha or 0.0) if method.constraint_alpha is None else method.constraint_alpha

@@ -104,9 +104,9 @@ def write_result(
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "status": {"code": str(result.status.code), "message": result.status.message},
         "answer": result.selected,
-        "rule": str(result.rule),
-        "tolerance": float(result.rule.tolerance),
-        "threshold": float(result.rule.switch_at),
+        "method": str(result.method),
+        "tolerance": float(result.method.tolerance),
+        "threshold": float(result.method.switch_at),
         "seed": result.seed,
         "rounds": len(result.history),
         "seconds": round(result.seconds, 3),
@@ -114,15 +114,13 @@ def write_result(
         "switch_share": _or_none(result.history.switch_share),
         "worst_objective": _or_none(result.worst_objective),
         "worst_constraint": _or_none(result.worst_constraint),
-        "worst_loss": None if result.own_best is None else _or_none(result.worst_loss),
-        "stationarity": [] if result.rule.proximal is None else [_or_none(one) for one in result.history.stages],
+        "worst_loss": None if result.client_optimum is None else _or_none(result.worst_loss),
+        "stationarity": [] if result.method.proximal is None else [_or_none(one) for one in result.history.stages],
         "lower_bound": None if result.lower_bound is None else result.lower_bound.to_dict(),
         "violating": [str(name) for name in result.violating],
         "clients": len(result.names),
         "oldest_report": None if result.history.oldest is None else int(result.history.oldest.max()),
-        "diagnosis": [
-            {"illness": found.illness, "seen": found.seen, "change": found.change} for found in result.diagnosis
-        ],
+        "diagnosis": [{"code": found.code, "seen": found.seen, "change": found.change} for found in result.diagnosis],
         "chosen": result.chosen,
         "beside": [one.to_dict() for one in (result.as_baseline, *result.baselines)],
         "privacy": None if result.privacy is None else {**result.privacy.to_dict(), "words": str(result.privacy)},
@@ -156,8 +154,8 @@ def _clients_bytes(result: Result, more: Mapping[str, Sequence[Any]]) -> bytes:
     table: dict[str, Sequence[Any]] = {"client": [str(name) for name in result.names]}
     table |= more
     table["objective"] = result.client_loss.tolist()
-    if result.own_best is not None:
-        table |= {"own_best": result.own_best.tolist(), "regret": result.client_objective.tolist()}
+    if result.client_optimum is not None:
+        table |= {"client_optimum": result.client_optimum.tolist(), "regret": result.client_objective.tolist()}
     for c in range(many):
         name = "constraint" if many == 1 else f"constraint_{c + 1}"
         table[name] = result.client_constraint[:, c].tolist()

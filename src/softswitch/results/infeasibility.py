@@ -21,7 +21,7 @@ from softswitch.problem.domains import Domain, as_argument
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.results.answer import Ending
-from softswitch.results.diagnostic import Finding
+from softswitch.results.diagnostic import Diagnostic
 from softswitch.support.text import in_words
 
 MOST_STEPS = 200
@@ -100,19 +100,19 @@ def _descend(
 NEVER_MET = "constraint never met"
 
 
-def never_passed(ending: Ending, judged: Judged, steadied_by: str) -> Finding | None:
+def never_passed(ending: Ending, judged: Judged, steadied_by: str) -> Diagnostic | None:
     """No round passed the switch: by a constraint that is not met, or by reports that never show that it is."""
-    history, tolerance = ending.history, ending.rule.tolerance
+    history, tolerance = ending.history, ending.method.tolerance
     if history.feasible_rounds or history.void.all() or ending.stopped:
         return None
     worst = judged.constraint.max(axis=1)
-    if not worst_but(judged.constraint, ending.rule.robust) <= tolerance:
+    if not worst_but(judged.constraint, ending.method.robust) <= tolerance:
         return never_feasible(ending.names, worst, tolerance, int(worst.argmax()), None)
-    return Finding(
+    return Diagnostic(
         "the switch never passes",
         f"at the iterate with the smallest criterion all {len(worst)} clients are within the tolerance {tolerance:g} "
         f"on all their data, the largest at {in_words(float(worst.max()))}, but no round's criterion was at most "
-        f"{in_words(float(ending.rule.switch_at))}",
+        f"{in_words(float(ending.method.switch_at))}",
         f"The largest of noisy reports is too large: raise {steadied_by}; or raise the threshold towards the "
         "tolerance, or run longer",
     )
@@ -120,7 +120,7 @@ def never_passed(ending: Ending, judged: Judged, steadied_by: str) -> Finding | 
 
 def never_feasible(
     names: tuple[Any, ...], worst: np.ndarray, tolerance: float, blocker: int, alone: Alone | None
-) -> Finding:
+) -> Diagnostic:
     """The constraint was never met: who is how far, and whether the worst client could meet it by itself.
 
     Args:
@@ -137,22 +137,22 @@ def never_feasible(
     seen = f"{len(above)} of {len(names)} clients are above the tolerance {tolerance:g} at best: {named}{more}"
     longer = "Run longer, change the step size, or raise the tolerance"
     if alone is None or not math.isfinite(alone.smallest):
-        return Finding(NEVER_MET, seen, longer)
+        return Diagnostic(NEVER_MET, seen, longer)
     if alone.smallest <= tolerance:
-        return Finding(
+        return Diagnostic(
             "constraints look incompatible",
             f"{seen}. By itself client {names[blocker]!r} reaches {in_words(alone.smallest)}, within the tolerance",
             "If a longer run or another step size does not help, the clients pull against each other: raise the "
             "tolerance or enlarge the model",
         )
     if not alone.settled:
-        return Finding(
+        return Diagnostic(
             NEVER_MET,
             f"{seen}. By itself client {names[blocker]!r} was brought to {in_words(alone.smallest)}, with no end in "
             "sight",
             longer,
         )
-    return Finding(
+    return Diagnostic(
         "client infeasible by itself",
         f"{seen}. Minimising the constraint of client {names[blocker]!r} alone ends at {in_words(alone.smallest)}",
         f"No other client is to blame: raise the tolerance, or give {names[blocker]!r} a constraint it can meet",

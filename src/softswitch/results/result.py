@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import load_file
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.round import State, start
 from softswitch.methods.trimming import worst_but
 from softswitch.oracles.base import Judged
@@ -20,7 +20,7 @@ from softswitch.problem.parameters import Params
 from softswitch.results import saving
 from softswitch.results.baseline import CONSTANT, FOR_THE_WORST, Baseline, named_baseline, side_by_side
 from softswitch.results.convergence import quality
-from softswitch.results.diagnostic import Finding
+from softswitch.results.diagnostic import Diagnostic
 from softswitch.results.history import History
 from softswitch.results.lower_bound import LowerBound
 from softswitch.results.restart import Cycle
@@ -44,13 +44,13 @@ class Result:
         status: how the run ended.
         diagnosis: what looks wrong with the run, and what to change; empty for a healthy one.
         history: round by round.
-        client_objective: f_i of ``params`` on all of client i's training data; its regret f_i − f_i* where ``own_best``
-            is there, and ``client_loss`` has f_i.
+        client_objective: f_i of ``params`` on all of client i's training data; its regret f_i − f_i* if ``client_optimum``
+            is set, and ``client_loss`` has f_i.
         client_constraint: g_i likewise; clients × constraints.
         pooled_constraint: the constraint on all clients' data put together, one entry a constraint, where it was given
             as a ``PooledConstraint``; else None.
         names: the clients' labels.
-        rule: the method and its settings.
+        method: the method and its settings.
         seed: of all random choices.
         seconds: wall time of the rounds, compilation included.
         state: all that the server kept: what a warm start can go on with.
@@ -60,8 +60,8 @@ class Result:
         baselines: other models to put the answer beside: the start, and more by ``add_baselines``.
         privacy: what the run cost the clients' rows, where these are kept private; else None. What is said of the
             answer at each client is then with noise, and on clipped rows.
-        own_best: f_i*, where the run minimised regrets; else None. All that is told of objectives, in the history, by
-            the bound on the best possible and of models beside it, is then of regrets.
+        client_optimum: f_i*, where the run minimised regrets; else None. Objectives in the
+            history, the lower bound and the baselines are regrets then.
     """
 
     params: Params
@@ -69,13 +69,13 @@ class Result:
     best: Params | None
     selected: str
     status: Status
-    diagnosis: tuple[Finding, ...]
+    diagnosis: tuple[Diagnostic, ...]
     history: History
     client_objective: np.ndarray
     client_constraint: np.ndarray
     pooled_constraint: np.ndarray | None
     names: tuple[Any, ...]
-    rule: Rule
+    method: Method
     seed: int
     seconds: float
     state: State
@@ -90,7 +90,7 @@ class Result:
     chosen: dict[str, str] = field(default_factory=dict)
     baselines: tuple[Baseline, ...] = ()
     privacy: PrivacyAccount | None = None
-    own_best: np.ndarray | None = None
+    client_optimum: np.ndarray | None = None
 
     def with_model(self, params: Params, selected: str, judged: Judged) -> Result:
         """The same run with another model as its answer: one chosen afterwards, by other rows.
@@ -102,13 +102,13 @@ class Result:
         """
         bound = self.lower_bound
         if bound is not None:  # it is of the problem with all clients: nobody is set aside
-            meets = bool(judged.constraint.max() <= self.rule.tolerance)
+            meets = bool(judged.constraint.max() <= self.method.tolerance)
             bound = replace(bound, objective=float(judged.objective.max()), meets=meets)
         return replace(
             self,
             params=params,
             selected=selected,
-            status=status_of_model(self.names, self.rule, judged),
+            status=status_of_model(self.names, self.method, judged),
             client_objective=judged.objective,
             client_constraint=judged.constraint,
             pooled_constraint=judged.pooled,
@@ -118,14 +118,14 @@ class Result:
     @property
     def client_loss(self) -> np.ndarray:
         """f_i itself of ``params`` on all of client i's training data, whether or not regrets were minimised."""
-        if self.own_best is None:
+        if self.client_optimum is None:
             return self.client_objective
-        return self.client_objective + np.where(np.isneginf(self.own_best), 0.0, self.own_best)
+        return self.client_objective + np.where(np.isneginf(self.client_optimum), 0.0, self.client_optimum)
 
     @property
     def worst_loss(self) -> float:
         """The largest f_i itself, those set aside who may lie."""
-        return worst_but(self.client_loss, self.rule.robust)
+        return worst_but(self.client_loss, self.method.robust)
 
     @property
     def worst_objective(self) -> float:
@@ -133,12 +133,12 @@ class Result:
 
         Where the run minimised regrets, the largest regret.
         """
-        return worst_but(self.client_objective, self.rule.robust)
+        return worst_but(self.client_objective, self.method.robust)
 
     @property
     def worst_constraint(self) -> float:
         """G(params) on all training data: the largest constraint of any client, those set aside who may lie."""
-        return worst_but(self.client_constraint, self.rule.robust)
+        return worst_but(self.client_constraint, self.method.robust)
 
     @property
     def violating(self) -> tuple[Any, ...]:
@@ -146,13 +146,13 @@ class Result:
         worst = self.client_constraint.max(axis=1)
         worst = np.where(np.isnan(worst), np.inf, worst)  # a constraint that is NaN is not met
         order = np.argsort(-worst, kind="stable")
-        return tuple(self.names[i] for i in order if worst[i] > self.rule.tolerance)
+        return tuple(self.names[i] for i in order if worst[i] > self.method.tolerance)
 
     @property
     def as_baseline(self) -> Baseline:
         """The answer itself, as the models that it is put beside are told."""
         judged = Judged(self.client_objective, self.client_constraint, self.pooled_constraint)
-        return Baseline.of("the answer", judged, self.rule)
+        return Baseline.of("the answer", judged, self.method)
 
     @property
     def price(self) -> float | None:
@@ -168,7 +168,7 @@ class Result:
         subgradients of f and u in those of g, weighed by a ≥ 0 and b ≥ 0 with a + b = 1, have ‖a·v + b·u‖ no larger.
         NaN before a stage is over; ∞ where it had no feasible round to average.
         """
-        if self.rule.proximal is None:
+        if self.method.proximal is None:
             return None
         stages = self.history.stages
         return float(stages[-1]) if len(stages) else float("nan")
@@ -176,7 +176,7 @@ class Result:
     def explain(self) -> str:
         """How the run ended, what the answer is and what it is worth, what was chosen, and what looks wrong."""
         lines = [f"{self.status}.", f"The answer is the {self.selected.removeprefix('the ')}."]
-        if self.own_best is not None:
+        if self.client_optimum is not None:
             lines.append(self._regrets())
         if self.lower_bound is not None:
             lines.append(f"How good it is: {self.lower_bound}.")
@@ -206,7 +206,7 @@ class Result:
 
     def _worth(self) -> list[str]:
         """How good the answer is beyond feasibility."""
-        lines = [f"{quality(self.history, self.cycles, self.rule.tolerance)}."]
+        lines = [f"{quality(self.history, self.cycles, self.method.tolerance)}."]
         stages = self.history.stages
         if len(stages):
             last, first = (number(one) if np.isfinite(one) else "∞ (no feasible round)" for one in stages[[-1, 0]])
@@ -223,9 +223,9 @@ class Result:
 
     def __repr__(self) -> str:
         return (
-            f"Result({self.status.code}; worst {'objective' if self.own_best is None else 'regret'} "
+            f"Result({self.status.code}; worst {'objective' if self.client_optimum is None else 'regret'} "
             f"{in_words(self.worst_objective)}, "
-            f"worst constraint {in_words(self.worst_constraint)}, tolerance {self.rule.tolerance:g}; {self.selected})"
+            f"worst constraint {in_words(self.worst_constraint)}, tolerance {self.method.tolerance:g}; {self.selected})"
         )
 
     def save(self, folder: str | Path) -> None:
@@ -245,7 +245,7 @@ class Result:
             },
             "diagnosis": [asdict(finding) for finding in self.diagnosis],
             "names": [_label(name) for name in self.names],
-            "rule": describe_rule(self.rule),
+            "method": describe_rule(self.method),
             "seed": self.seed,
             "seconds": self.seconds,
             "cycles": [cycle.to_dict() for cycle in self.cycles],
@@ -262,35 +262,35 @@ class Result:
             "client_constraint": self.client_constraint,
             "pooled_constraint": self.pooled_constraint,
             "state": self.state,
-            "own_best": self.own_best,
+            "client_optimum": self.client_optimum,
         }
         saving.write(Path(folder), words, trees, self.history)
 
     @classmethod
-    def load(cls, folder: str | Path, *, rule: Rule | None = None, like: Params | None = None) -> Result:
+    def load(cls, folder: str | Path, *, method: Method | None = None, like: Params | None = None) -> Result:
         """The result that ``save`` wrote.
 
         Args:
             folder: where.
-            rule: the method, where it is one of your own, or has functions of your own (a schedule, say).
+            method: the method, where it is one of your own, or has functions of your own (a schedule, say).
             like: parameters of the same structure, where that is not dicts, lists and tuples alone (a Flax or Equinox
                 model, say); their values do not matter.
         """
         path = Path(folder)
         with or_damaged(path):
-            return cls._loaded(path, rule, like)
+            return cls._loaded(path, method, like)
 
     @classmethod
-    def _loaded(cls, path: Path, rule: Rule | None, like: Params | None) -> Result:
+    def _loaded(cls, path: Path, method: Method | None, like: Params | None) -> Result:
         words = saving.read_words(path)
-        method = rule_described(words["rule"]) if rule is None else same_rule(rule, words["rule"])
+        restored = rule_described(words["method"]) if method is None else same_rule(method, words["method"])
         check_size(path / saving.ARRAYS, TENSORS)
         arrays = load_file(path / saving.ARRAYS)
         objective, constraint, pooled = (
             saving.tree(name, words, arrays, None)
             for name in ("client_objective", "client_constraint", "pooled_constraint")
         )
-        has_best = "own_best" in words["outlines"]  # files of before have not
+        has_best = "client_optimum" in words["outlines"]  # files of before have not
         params, last, best = (_on_device(saving.tree(name, words, arrays, like)) for name in ("params", "last", "best"))
         status = words["status"]
         return cls(
@@ -299,22 +299,22 @@ class Result:
             best=best,
             selected=words["selected"],
             status=Status(**{**status, "code": StatusCode(status["code"]), "criterion": _number(status["criterion"])}),
-            diagnosis=tuple(Finding(**told) for told in words["diagnosis"]),
+            diagnosis=tuple(Diagnostic(**told) for told in words["diagnosis"]),
             history=saving.read_history(path / saving.HISTORY),
             client_objective=objective,
             client_constraint=constraint,
             pooled_constraint=pooled,
             names=tuple(words["names"]),
-            rule=method,
+            method=restored,
             seed=words["seed"],
             seconds=words["seconds"],
             cycles=tuple(Cycle.from_dict(told) for told in words.get("cycles", ())),
             chosen=words.get("chosen", {}),
             baselines=tuple(Baseline.from_dict(told) for told in words.get("baselines", ())),
-            state=_on_device(saving.tree("state", words, arrays, start(last, method, constraint.shape[1]))),
+            state=_on_device(saving.tree("state", words, arrays, start(last, restored, constraint.shape[1]))),
             lower_bound=None if words.get("lower_bound") is None else LowerBound.from_dict(words["lower_bound"]),
             privacy=None if words.get("privacy") is None else PrivacyAccount.from_dict(words["privacy"]),
-            own_best=saving.tree("own_best", words, arrays, None) if has_best else None,
+            client_optimum=saving.tree("client_optimum", words, arrays, None) if has_best else None,
         )
 
 

@@ -25,7 +25,7 @@ _BEGUN = {
 _FINISHED = {
     "status": {"code": str, "message": str},
     "answer": str,
-    "rule": str,
+    "method": str,
     "tolerance": float,
     "seed": ANYTHING,
     "rounds": int,
@@ -35,7 +35,7 @@ _FINISHED = {
     "worst_constraint": _MAYBE,
     "violating": [str],
     "clients": int,
-    "diagnosis": [{"illness": str, "seen": str, "change": str}],
+    "diagnosis": [{"code": str, "seen": str, "change": str}],
     "versions": Each(str),
     "cycles?": [Each((bool, str, float, None))],
     "lower_bound?": (None, {"promise": bool, "value": _MAYBE, "words": str}),

@@ -11,8 +11,8 @@ import numpy as np
 import optax
 from safetensors.numpy import save
 
-from softswitch import methods as rules
-from softswitch.methods.base import Rule
+from softswitch import methods as methods
+from softswitch.methods.base import Method
 from softswitch.methods.proximal import Proximal
 from softswitch.methods.schedules import FallingStep, NormalizedAdam
 from softswitch.results.history import History
@@ -107,37 +107,37 @@ def _check_lengths(history: History) -> None:
 OWN = (FallingStep, NormalizedAdam, Proximal)
 
 
-def describe_rule(rule: Rule) -> dict[str, Any]:
+def describe_rule(method: Method) -> dict[str, Any]:
     """The rule for JSON: its kind, and its settings. Of optax's functions the name is kept, of others their repr."""
     return {
-        "kind": type(rule).__name__,
-        "module": type(rule).__module__,
-        "settings": {field.name: _described(getattr(rule, field.name)) for field in fields(rule)},
+        "kind": type(method).__name__,
+        "module": type(method).__module__,
+        "settings": {field.name: _described(getattr(method, field.name)) for field in fields(method)},
     }
 
 
-def rule_described(told: dict[str, Any]) -> Rule:
+def rule_described(told: dict[str, Any]) -> Method:
     """The rule of a description; raise where it is of a user's own kind, or holds functions of their own."""
     kind, settings = told["kind"], told["settings"]
     own = [name for name, value in settings.items() if isinstance(value, dict) and "repr" in value]
-    if not told["module"].startswith(f"{rules.__name__}.") or own:
+    if not told["module"].startswith(f"{methods.__name__}.") or own:
         what = f"is a {kind}" if not own else f"has functions of its own for {' and '.join(own)}"
         raise ValueError(f"the rule {what}, which no file can hold; hand it in: rule=…")
-    made: Rule = getattr(rules, kind)(**{name: _value(value) for name, value in settings.items()})
+    made: Method = getattr(methods, kind)(**{name: _value(value) for name, value in settings.items()})
     return made
 
 
-def same_rule(rule: Rule, told: dict[str, Any]) -> Rule:
+def same_rule(method: Method, told: dict[str, Any]) -> Method:
     """The rule that is handed in, or raise where it is not the one described, as far as a description goes."""
-    checks.expect("rule", rule, Rule)
-    here = describe_rule(rule)
+    checks.expect("method", method, Method)
+    here = describe_rule(method)
     if here["kind"] != told["kind"]:
-        raise ValueError(f"rule must be a {told['kind']}, as was saved, but is {rule!r}")
+        raise ValueError(f"method must be a {told['kind']}, as was saved, but is {method!r}")
     for name, value in told["settings"].items():
         functions = any(isinstance(one, dict) and "repr" in one for one in (value, here["settings"].get(name)))
         if not functions and here["settings"].get(name) != value:
-            raise ValueError(f"rule must have {name} = {value!r}, as was saved, but is {rule!r}")
-    return rule
+            raise ValueError(f"method must have {name} = {value!r}, as was saved, but is {method!r}")
+    return method
 
 
 def _described(value: Any) -> Any:

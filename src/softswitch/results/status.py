@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.trimming import worst_but
 from softswitch.oracles.base import Judged
 from softswitch.results.answer import Ending, smallest_criterion
@@ -76,7 +76,7 @@ def status_of(ending: Ending, judged: Judged) -> Status:
         return _stopped(ending, judged)
     if ending.history.void.all():
         return _nothing_counted(ending)
-    by_pooled = judged.pooled is not None and ending.rule.switches_on == "pooled"
+    by_pooled = judged.pooled is not None and ending.method.switches_on == "pooled"
     at_answer = _by_pooled(ending, judged, judged.pooled) if by_pooled else _by_client(ending, judged)
     # The answer of a run in cycles was judged on all data, whatever its reports were; else it needs a feasible round.
     if not ending.history.feasible_rounds and not (ending.cycles and at_answer.ok):
@@ -84,9 +84,9 @@ def status_of(ending: Ending, judged: Judged) -> Status:
     return at_answer
 
 
-def status_of_model(names: Sequence[Any], rule: Rule, judged: Judged) -> Status:
+def status_of_model(names: Sequence[Any], method: Method, judged: Judged) -> Status:
     """Say how a model stands that was chosen after its run, from how good it is at every client."""
-    there, many, tolerance = _AtAnswer(names, rule, judged), len(names), rule.tolerance
+    there, many, tolerance = _AtAnswer(names, method, judged), len(names), method.tolerance
     if there.all_within:
         message = f"{there.those_within} are within the tolerance {tolerance:g} on training rows; {there}"
         return Status(StatusCode.FEASIBLE, message, None, there.client)
@@ -97,14 +97,14 @@ def status_of_model(names: Sequence[Any], rule: Rule, judged: Judged) -> Status:
 class _AtAnswer:
     """What the answer's constraint is at the clients."""
 
-    def __init__(self, names: Sequence[Any], rule: Rule, judged: Judged) -> None:
-        tolerance, self.robust = rule.tolerance, rule.robust
+    def __init__(self, names: Sequence[Any], method: Method, judged: Judged) -> None:
+        tolerance, self.robust = method.tolerance, method.robust
         self.worst = judged.constraint.max(axis=1)
         self.client = names[int(np.argmax(np.where(np.isnan(self.worst), -np.inf, self.worst)))]
         self.largest = float("nan") if np.isnan(self.worst).all() else float(np.nanmax(self.worst))
         self.unknown = [names[int(i)] for i in np.flatnonzero(np.isnan(self.worst))]
         self.violating = int((self.worst > tolerance).sum())
-        self._enough = worst_but(judged.constraint, rule.robust) <= tolerance
+        self._enough = worst_but(judged.constraint, method.robust) <= tolerance
 
     @property
     def all_within(self) -> bool:
@@ -148,7 +148,7 @@ def _diverged(ending: Ending) -> Status:
 
 
 def _stopped(ending: Ending, judged: Judged) -> Status:
-    history, there = ending.history, _AtAnswer(ending.names, ending.rule, judged)
+    history, there = ending.history, _AtAnswer(ending.names, ending.method, judged)
     message = f"ended after {len(history)} rounds, {history.feasible_rounds} of them feasible; {there}"
     return Status(StatusCode.STOPPED, message, len(history), there.client, _smallest(ending))
 
@@ -166,21 +166,21 @@ def _nothing_counted(ending: Ending) -> Status:
             f"in none of {len(history)} rounds did enough clients do their part: {history.lost_share:.0%} of those "
             "asked were lost or rejected; the log names them"
         )
-    if ending.rule.robust is not None:
-        message += f"; robust={ending.rule.robust} needs {2 * ending.rule.robust + 1} clients in every round"
+    if ending.method.robust is not None:
+        message += f"; robust={ending.method.robust} needs {2 * ending.method.robust + 1} clients in every round"
     return Status(StatusCode.NO_FEASIBLE_ROUND, message, None, None, _smallest(ending))
 
 
 def _never_feasible(ending: Ending, judged: Judged) -> Status:
-    there, when = _AtAnswer(ending.names, ending.rule, judged), smallest_criterion(ending.history)
+    there, when = _AtAnswer(ending.names, ending.method, judged), smallest_criterion(ending.history)
     blocks = f"client {there.client!r} blocks with a constraint of {in_words(there.largest)} on its data"
     if there.all_within:
         blocks = (
-            f"{there.those_within} are within the tolerance {ending.rule.tolerance:g} on their data "
+            f"{there.those_within} are within the tolerance {ending.method.tolerance:g} on their data "
             f"(the largest is {there.client!r}, {in_words(there.largest)}): what was reported never showed it"
         )
     message = (
-        f"none of {len(ending.history)} rounds had a criterion <= {in_words(float(ending.rule.switch_at))}; the "
+        f"none of {len(ending.history)} rounds had a criterion <= {in_words(float(ending.method.switch_at))}; the "
         f"smallest was {in_words(_smallest(ending))} in round {when}, and there {blocks}"
     )
     return Status(StatusCode.NO_FEASIBLE_ROUND, message, when, there.client, _smallest(ending))
@@ -193,9 +193,9 @@ def _passed(ending: Ending) -> str:
 def _by_pooled(ending: Ending, judged: Judged, pooled: Any) -> Status:
     """A rule that switches on the constraint of all data put together is held to that one."""
     there, level, tolerance = (
-        _AtAnswer(ending.names, ending.rule, judged),
+        _AtAnswer(ending.names, ending.method, judged),
         float(pooled.max()),
-        ending.rule.tolerance,
+        ending.method.tolerance,
     )
     within = level <= tolerance
     met = within and not there.unknown
@@ -209,9 +209,9 @@ def _by_pooled(ending: Ending, judged: Judged, pooled: Any) -> Status:
 
 def _by_client(ending: Ending, judged: Judged) -> Status:
     there, many, tolerance = (
-        _AtAnswer(ending.names, ending.rule, judged),
+        _AtAnswer(ending.names, ending.method, judged),
         len(ending.names),
-        ending.rule.tolerance,
+        ending.method.tolerance,
     )
     if there.all_within:
         message = f"{_passed(ending)}, and {there.those_within} are within the tolerance {tolerance:g}; {there}"

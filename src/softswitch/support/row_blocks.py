@@ -200,9 +200,9 @@ def row_by_row(step: Step, by_row: set[int], many: int) -> bool:
         return False
     if step.name in ROW_BY_ROW.split():
         return all(alone or shape[:1] in ((), (1,)) for alone, shape in zip(rows, step.shapes, strict=True))
-    rule = RULES.get(step.name)
-    if rule is not None:
-        return bool(rule(step, rows))
+    method = RULES.get(step.name)
+    if method is not None:
+        return bool(method(step, rows))
     if step.name in REDUCTIONS.split():
         return all(rows) and 0 not in step.params["axes"]
     return step.name in RUNNING.split() and all(rows) and step.params["axis"] != 0

@@ -33,7 +33,7 @@ class OwnFunctions(NamedTuple):
 
     objective: Callable[..., Any]
     constraint: Callable[..., Any]
-    constraint_stand_in: Callable[..., Any] | None = None
+    constraint_surrogate: Callable[..., Any] | None = None
     constraint_range: Any = None
 
 
@@ -112,7 +112,7 @@ def problem_of_kind(
             own.objective,
             own.constraint,
             start,
-            constraint_stand_in=own.constraint_stand_in,
+            constraint_surrogate=own.constraint_surrogate,
             constraint_range=own.constraint_range,
         )
         return KindOfProblem(stated, None)
@@ -129,7 +129,7 @@ def problem_of_kind(
     }
     if kind in decisions:
         small, rate, strata = decisions[kind]
-        stated = Problem(small, rate.constraint, start, constraint_stand_in=rate.stand_in, constraint_range=ZERO_ONE)
+        stated = Problem(small, rate.constraint, start, constraint_surrogate=rate.stand_in, constraint_range=ZERO_ONE)
         paid_with = {"miss-rate": rates.false_alarm_rate, "false-alarm-rate": rates.miss_rate}.get(kind)
         return KindOfProblem(stated, strata, None if paid_with is None else paid_with(row_scores).constraint)
     made: dict[str, tuple[Any, Any, Any]] = {
@@ -163,7 +163,7 @@ def _of_amount(kind: str, start: Network, label: Amount, loss: Loss, at_most: fl
         amounts.loss(name, unit, quantile),
         told.constraint,
         start,
-        constraint_stand_in=told.stand_in,
+        constraint_surrogate=told.stand_in,
         constraint_range=told.of_row,
         convex=True if smooth and len(start) == 1 else None,
     )
@@ -175,7 +175,7 @@ def _of_classes(kind: str, start: Network, label: SeveralClasses) -> KindOfProbl
     _suits(kind, OF_CLASSES, "one of several classes")
     rate = class_error_rate() if kind == "error-rate" else class_miss_rates(label.outputs)
     stated = Problem(
-        class_cross_entropy, rate.constraint, start, constraint_stand_in=rate.stand_in, constraint_range=ZERO_ONE
+        class_cross_entropy, rate.constraint, start, constraint_surrogate=rate.stand_in, constraint_range=ZERO_ONE
     )
     return KindOfProblem(stated, "y")
 

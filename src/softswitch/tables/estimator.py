@@ -45,12 +45,12 @@ def weighted(problem: Problem) -> Problem:
 
     Its certificates are approximate: weighted means are no means over rows.
     """
-    stand_in = problem.constraint_stand_in
+    stand_in = problem.constraint_surrogate
     return replace(
         problem,
         objective=by_weights(problem.objective),
         constraint=by_weights(problem.constraint),
-        constraint_stand_in=None if stand_in is None else by_weights(stand_in),
+        constraint_surrogate=None if stand_in is None else by_weights(stand_in),
     )
 
 
@@ -130,16 +130,16 @@ class FederatedEstimator(BaseEstimator):
             chosen = {name: column[part] for name, column in columns.items()}
             return ClientData.from_arrays(chosen, owner[part], strata=made.strata)
 
-        train, rule = of(learn), SoftmaxSGM(alpha=self.alpha, step_size=self.step_size, tolerance=bound)
+        train, method = of(learn), SoftmaxSGM(alpha=self.alpha, step_size=self.step_size, tolerance=bound)
         names = ("rounds", "seconds", "local_steps", "participation", "batch_size")
         options = {name: getattr(self, name) for name in names} | {"eval_every": 0, "seed": seed}
         self.certificate_, self.answered_ = None, None
         if choose.any() and certify_by.any():
             parts = Parts(train, of(choose), of(certify_by))
-            found = solve_certified(problem, parts, rule, confidence=self.confidence, move=label.move, **options)
+            found = solve_certified(problem, parts, method, confidence=self.confidence, move=label.move, **options)
             result, self.certificate_, self.answered_ = found.result, found.certificate, found.answered
         else:
-            result = solve(problem, train, rule, **options)
+            result = solve(problem, train, method, **options)
         constants = partial(label.constant, problem.start)
         beside: dict[str, Any] = {"constants": constants, "unconstrained": False, "cost": cost}
         self._keep(add_baselines(result, problem, train, **beside), label, train)
@@ -164,7 +164,7 @@ class FederatedEstimator(BaseEstimator):
         self._fitted = {"label": label, "params": self.params_, "mean": self.mean_, "scale": self.scale_}
         self._client_rows = train.sizes.tolist()
         limited = self.rounds is not None or self.seconds is not None
-        improving = [found for found in result.diagnosis if limited and found.illness == STILL_IMPROVING]
+        improving = [found for found in result.diagnosis if limited and found.code == STILL_IMPROVING]
         if not result.status.ok or improving:
             said = str(improving[0]) if improving else str(result.status)
             warnings.warn(said, ConvergenceWarning, stacklevel=4)

@@ -14,11 +14,11 @@ import numpy as np
 import optax
 import pandas as pd
 
-from softswitch import methods as rules
+from softswitch import methods as methods
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import Parts, part_masks
 from softswitch.engine.auto_tuning import SHARPNESS
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import checked_range
@@ -236,8 +236,8 @@ def _own_functions(config: Config, folder: Path) -> OwnFunctions:
     for setting, where in named.items():
         if where is None:
             raise ValueError(f"task.kind 'own' needs {setting} as 'module:function'")
-    if config.task.constraint_stand_in is not None:
-        named["task.constraint_stand_in"] = config.task.constraint_stand_in
+    if config.task.constraint_surrogate is not None:
+        named["task.constraint_surrogate"] = config.task.constraint_surrogate
     functions = (function_named(where or "", setting, folder) for setting, where in named.items())
     of_row = checked_range("task.constraint_range", config.task.constraint_range or None)
     return OwnFunctions(*functions)._replace(constraint_range=of_row)
@@ -253,36 +253,36 @@ ALPHA_BY_SCALE = {"spread": 10.0, "change": SHARPNESS}
 OPTIMIZERS = {AUTO: None, "sgd": optax.sgd, "adam": optax.adam}
 
 
-def rule_by(config: Config) -> Rule:
+def rule_by(config: Config) -> Method:
     """The method with those settings that are given."""
-    method = config.method
+    section = config.method
     common: dict[str, Any] = {
         "tolerance": config.task.at_most,
-        "optimizer": OPTIMIZERS[method.optimizer],
-        "robust": method.robust,
+        "optimizer": OPTIMIZERS[section.optimizer],
+        "robust": section.robust,
         **{
-            name: given(getattr(method, name))
+            name: given(getattr(section, name))
             for name in ("step_size", "criterion", "slack", "threshold", "local_step_size")
         },
     }
-    if method.name == "softmax":
-        alpha = given(method.alpha, ALPHA_BY_SCALE.get(method.alpha_scale))
-        return rules.SoftmaxSGM(alpha=alpha, alpha_scale=given(method.alpha_scale, "raw"), **common)
-    if method.name == "penalty":
-        return rules.Penalty(penalty=method.penalty, **common)
-    if method.name == "primal-dual":
-        return rules.PrimalDual(multiplier=method.multiplier, dual_step_size=method.dual_step_size, **common)
-    return {"average": rules.AverageSGM, "hard": rules.HardSGM}[method.name](**common)
+    if section.name == "softmax":
+        alpha = given(section.alpha, ALPHA_BY_SCALE.get(section.alpha_scale))
+        return methods.SoftmaxSGM(alpha=alpha, alpha_scale=given(section.alpha_scale, "raw"), **common)
+    if section.name == "penalty":
+        return methods.Penalty(penalty=section.penalty, **common)
+    if section.name == "primal-dual":
+        return methods.PrimalDual(multiplier=section.multiplier, dual_step_size=section.dual_step_size, **common)
+    return {"average": methods.AverageSGM, "hard": methods.HardSGM}[section.name](**common)
 
 
-def memory_by(method: MethodSection) -> Memory | str | None:
+def memory_by(section: MethodSection) -> Memory | str | None:
     """The server's memory, as ``solve`` takes it."""
-    if isinstance(method.memory, str):
+    if isinstance(section.memory, str):
         known: dict[str, Memory | str | None] = {
             AUTO: AUTO,
             "on": Memory(),
             "off": None,
             "corrected": Memory(corrected=True),
         }
-        return known[method.memory]
-    return Memory(smoothing=method.memory)
+        return known[section.memory]
+    return Memory(smoothing=section.memory)

@@ -128,7 +128,7 @@ def private_problem(problem: Problem, kind: str) -> Problem:
         kind: what must hold.
     """
     stand_in = STAND_INS.get(kind)
-    return problem if stand_in is None else replace(problem, constraint_stand_in=stand_in)
+    return problem if stand_in is None else replace(problem, constraint_surrogate=stand_in)
 
 
 def public_label(label: Label, config: Config) -> Label:

@@ -102,7 +102,7 @@ class TaskSection:
     )
     objective: str | None = says("For kind 'own': 'module:function' of (params, batch), to be small.", None)
     constraint: str | None = says("For kind 'own': 'module:function' of (params, batch), at most at_most.", None)
-    constraint_stand_in: str | None = says(
+    constraint_surrogate: str | None = says(
         "For kind 'own' with a constraint that moves in jumps: a smooth 'module:function' to descend on instead.", None
     )
     constraint_range: tuple[float, ...] = says(

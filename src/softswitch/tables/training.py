@@ -21,7 +21,7 @@ from softswitch.engine.defaults import completed
 from softswitch.engine.private import refuse_private, solve_privately
 from softswitch.engine.request import request
 from softswitch.engine.solve import solve
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.oracles.federation import TakingPart
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.results.callbacks import Callback, checked_callbacks
@@ -90,7 +90,7 @@ class Trained:
 def train(
     file: str | Path,
     *,
-    watch: Callable[[Config, ReadyTable, Rule], None] | None = None,
+    watch: Callable[[Config, ReadyTable, Method], None] | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
 ) -> Trained:
@@ -104,7 +104,7 @@ def train(
     """
     path = Path(file)
     config, base = read_config(path), path.resolve().parent
-    ready, rule, *_ = all_at_once(
+    ready, method, *_ = all_at_once(
         lambda: make_ready(config, base),
         lambda: rule_by(config),
         lambda: training_privacy(config),
@@ -115,8 +115,8 @@ def train(
         lambda: checks.probability("run.confidence", config.run.confidence),
     )
     if watch is not None:
-        watch(config, ready, rule)
-    _check(config, ready, rule)
+        watch(config, ready, method)
+    _check(config, ready, method)
     folder = new_folder(base / config.run.folder, path.stem)
     write_atomically(folder / CONFIG, write_config(config).encode())
     about = {
@@ -133,7 +133,7 @@ def train(
         "versions": versions(),
     }
     write_json(folder / ABOUT, about)
-    return _run(folder, config, ready, rule, about, callbacks, progress)
+    return _run(folder, config, ready, method, about, callbacks, progress)
 
 
 def resume(
@@ -162,7 +162,7 @@ def resume(
         raise ValueError(f"{run.folder} was not made by softswitch train, and cannot be resumed")
     config, base = read_config(run.folder / CONFIG), run.folder / run.about["base"]
     if config.task.kind == "own" and not trust:
-        named = (config.task.objective, config.task.constraint, config.task.constraint_stand_in)
+        named = (config.task.objective, config.task.constraint, config.task.constraint_surrogate)
         functions = " and ".join(name for name in named if name is not None)
         raise ValueError(
             f"{run.folder} wants to import {functions} from {base.resolve()}, "
@@ -218,12 +218,12 @@ def length_and_answer(config: Config) -> dict[str, Any]:
     }
 
 
-def _check(config: Config, ready: ReadyTable, rule: Rule) -> None:
+def _check(config: Config, ready: ReadyTable, method: Method) -> None:
     """Refuse what ``solve`` would refuse, before a folder is made."""
     privacy = training_privacy(config)
     if privacy is not None:
         how = TakingPart(**taking_part(config))
-        refuse_private(ready.problem, ready.train, rule, privacy, how, length_and_answer(config))
+        refuse_private(ready.problem, ready.train, method, privacy, how, length_and_answer(config))
         if ready.held_out is not None and ready.problem.constraint_range is None:
             raise ValueError(
                 f"data.held_out must be 0 with privacy where task.kind is {config.task.kind!r}: what a row tells of "
@@ -231,23 +231,23 @@ def _check(config: Config, ready: ReadyTable, rule: Rule) -> None:
             )
         return
     told = length_and_answer(config) | {"eval_every": None}
-    filled = completed(ready.problem, ready.train, (rule,), TakingPart(**taking_part(config)), told)
+    filled = completed(ready.problem, ready.train, (method,), TakingPart(**taking_part(config)), told)
     how, settings, choice = filled.how, filled.settings, filled.choice
-    request(ready.problem, ready.train, filled.rules, how, settings, held_out=_beside(ready), choice=choice)
+    request(ready.problem, ready.train, filled.methods, how, settings, held_out=_beside(ready), choice=choice)
 
 
 def _run(
     folder: Path,
     config: Config,
     ready: ReadyTable,
-    rule: Rule,
+    method: Method,
     about: dict[str, Any],
     callbacks: Sequence[Callback],
     progress: bool | None,
 ) -> Trained:
     privacy = training_privacy(config)
     if privacy is not None:
-        return _run_privately(folder, config, ready, rule, about, callbacks, progress, privacy)
+        return _run_privately(folder, config, ready, method, about, callbacks, progress, privacy)
     options = {
         **taking_part(config),
         **length_and_answer(config),
@@ -259,12 +259,12 @@ def _run(
     }
     found: Certified | None = None
     if ready.parts is None:
-        result = solve(ready.problem, ready.train, rule, checkpoints=Checkpoints(folder / CHECKPOINTS), **options)
+        result = solve(ready.problem, ready.train, method, checkpoints=Checkpoints(folder / CHECKPOINTS), **options)
     else:
         found = solve_certified(
             ready.problem,
             ready.parts,
-            rule,
+            method,
             confidence=config.run.confidence,
             move=None if config.task.kind == "own" else ready.label.move,
             checkpoints=folder / CHECKPOINTS,
@@ -296,7 +296,7 @@ def _run_privately(
     folder: Path,
     config: Config,
     ready: ReadyTable,
-    rule: Rule,
+    method: Method,
     about: dict[str, Any],
     callbacks: Sequence[Callback],
     progress: bool | None,
@@ -307,7 +307,7 @@ def _run_privately(
     result, _ = solve_privately(
         ready.problem,
         ready.train,
-        rule,
+        method,
         privacy,
         TakingPart(**taking_part(config)),
         length_and_answer(config),

@@ -64,7 +64,7 @@ def estimate_constants(
     if not isinstance(theta, Ball | Box):
         raise ValueError(f"domain must be a Ball or a Box: the theorems need a bounded Θ; but is {theta!r}")
     points = checks.whole_number("points", points, at_least=1)
-    if problem.constraint_stand_in is not None:
+    if problem.constraint_surrogate is not None:
         raise ValueError(
             "the theorems' constants cannot be measured where the constraint has a stand-in: the theorems speak of a "
             "constraint that is descended on itself"

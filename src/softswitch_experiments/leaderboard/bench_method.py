@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from scipy.stats import qmc
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.schedules import FallingStep
 
 Settings = Mapping[str, Any]
@@ -66,7 +66,7 @@ class BenchMethod:
 
     name: str
     source: str
-    rule: Callable[[Settings, dict[str, Any]], Rule]
+    rule: Callable[[Settings, dict[str, Any]], Method]
     space: Mapping[str, Between | OneOf] = field(default_factory=dict)
     tuned: bool = True
     sends: float = 1.0
@@ -83,7 +83,7 @@ class BenchMethod:
         draws = qmc.Halton(len(space), seed=np.random.default_rng(zlib.crc32(repr(space).encode()))).random(many)
         return [{name: axis.at(place) for (name, axis), place in zip(space.items(), row, strict=True)} for row in draws]
 
-    def made(self, settings: Settings, tolerance: float, rounds: int) -> Rule:
+    def made(self, settings: Settings, tolerance: float, rounds: int) -> Method:
         """The rule with these settings, for so many rounds."""
         common: dict[str, Any] = {"tolerance": tolerance}
         if self.tuned:

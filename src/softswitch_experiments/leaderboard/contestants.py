@@ -8,7 +8,7 @@ from typing import Any
 from softswitch.methods.agnostic import Agnostic
 from softswitch.methods.augmented_lagrangian import AugmentedLagrangian
 from softswitch.methods.average_sgm import AverageSGM
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.client_state import Consensus
 from softswitch.methods.directions import Optimistic, Spider
 from softswitch.methods.exact_penalty import ExactPenalty
@@ -35,10 +35,10 @@ PRICE = Between(0.3, 100.0)
 DUAL = Between(1e-3, 10.0)
 
 
-def _switching(**more: Callable[[Settings], Any]) -> Callable[[Settings, dict[str, Any]], Rule]:
+def _switching(**more: Callable[[Settings], Any]) -> Callable[[Settings, dict[str, Any]], Method]:
     """SoftmaxSGM with α as it was tuned, and an extension."""
 
-    def rule(settings: Settings, common: dict[str, Any]) -> Rule:
+    def rule(settings: Settings, common: dict[str, Any]) -> Method:
         extension = {name: make(settings) for name, make in more.items()}
         return SoftmaxSGM(alpha=settings["alpha"], **extension, **common)
 
@@ -50,13 +50,13 @@ CARRIED: dict[str, Any] = {"alpha": SHARP, "carry": OneOf((0.5, 1.0))}
 """What an optimistic direction is tuned by."""
 
 
-def _proximal(settings: Settings, common: dict[str, Any]) -> Rule:
+def _proximal(settings: Settings, common: dict[str, Any]) -> Method:
     rounds = max(1, common["step_size"].rounds // settings["stages"])
     about = Proximal(strength=settings["strength"], rounds=rounds)
     return SoftmaxSGM(alpha=settings["alpha"], proximal=about, **common)
 
 
-def _primal_dual(settings: Settings, common: dict[str, Any]) -> Rule:
+def _primal_dual(settings: Settings, common: dict[str, Any]) -> Method:
     return PrimalDual(multiplier=1.0, dual_step_size=settings["dual"], **common)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from softswitch.engine.defaults import chosen_for
 from softswitch.engine.sweep import sweep_federation
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.results.result import Result
 from softswitch_experiments.leaderboard.bench_method import BenchMethod, Settings
@@ -148,7 +148,7 @@ class CellRuns(NamedTuple):
 
     def run(self, settings: list[Settings], seeds: list[int], rounds: int) -> list[list[Scored]]:
         """All settings with all seeds."""
-        rules: dict[str, Rule] = {
+        rules: dict[str, Method] = {
             str(i): self.method.made(one, self.task.tolerance, rounds) for i, one in enumerate(settings)
         }
         swept = sweep_federation(

@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.results.result import Result
 from softswitch.support.plotting import METHODS, band, legend, log_values, narrow_panels, tolerance
 from softswitch_experiments.paper import tuning
@@ -52,7 +52,7 @@ def compare(study: Study, scale: Scale, beside: Beside | None = None) -> Outcome
             _draw(row, label, results)
             tables["curves"] += curve_rows(results, way=way.name, method=label)
             tables["violations"] += violation_rows(results, way=way.name, method=label)
-            tables["settings"].append({"way": way.name, "method": label, "rule": str(results[0].rule)})
+            tables["settings"].append({"way": way.name, "method": label, "rule": str(results[0].method)})
             points = {"average": averages(results), "last": lasts(results, study.tasks(scale.seeds))}
             for iterate, own in points.items():
                 tables["answers"] += answer_rows(own, way=way.name, method=label, iterate=iterate)
@@ -72,7 +72,7 @@ def compare(study: Study, scale: Scale, beside: Beside | None = None) -> Outcome
     return Outcome(figure, tables, tuple(claims))
 
 
-def tuned(study: Study, way: Way, scale: Scale) -> dict[str, Rule]:
+def tuned(study: Study, way: Way, scale: Scale) -> dict[str, Method]:
     """The best of each baseline's grid, labelled as such."""
     best = {method: tuning.best(study, method, way, scale) for method in ("Penalty", "Primal-dual")}
     return {f"{method}, tuned": rule for method, rule in best.items() if rule is not None}

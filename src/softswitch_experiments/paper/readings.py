@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.results.result import Result
 from softswitch.support.plotting import METHODS, narrow_panels
 from softswitch_experiments.paper.experiment import Claim, Outcome, Row, Scale
@@ -50,7 +50,7 @@ class Reading:
     options: Mapping[str, Any] = field(default_factory=dict)
     divided: bool = False
 
-    def of(self, rule: Rule) -> Rule:
+    def of(self, rule: Method) -> Method:
         """The rule with this reading's γ."""
         size: Any = rule.step_size
         return replace(rule, local_step_size=size / self.way.local_steps if self.divided else size)
@@ -109,8 +109,8 @@ class Contest:
     """
 
     study: Study
-    paper: Mapping[str, Rule]
-    grids: Mapping[str, Mapping[str, Rule]]
+    paper: Mapping[str, Method]
+    grids: Mapping[str, Mapping[str, Method]]
     contenders: tuple[Contender, ...]
     tuning_seeds: int
     variant: Mapping[str, Any] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class Contest:
         return entries
 
     def _runs(
-        self, rules: Mapping[str, Rule], reading: Reading, scale: Scale, **how: Any
+        self, rules: Mapping[str, Method], reading: Reading, scale: Scale, **how: Any
     ) -> dict[str, tuple[Result, ...]]:
         # The quick version looks at all data once: then it is the program of the other quick figures.
         looks = scale.pick(0, 1)

@@ -10,7 +10,7 @@ import numpy as np
 
 from softswitch.data.client_data import ClientData
 from softswitch.engine.sweep import sweep
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.oracles.evaluation import evaluate
 from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
@@ -64,7 +64,7 @@ class Grid:
     symbol: str
     values: tuple[float, ...]
     paper: float
-    rule: Callable[[float, float, float], Rule]
+    rule: Callable[[float, float, float], Method]
     other: str = ""
     others: tuple[float, ...] = (0.0,)
 
@@ -90,7 +90,7 @@ class Study:
 
     title: str
     task: Callable[..., StudyTask]
-    rules: Mapping[str, Rule]
+    rules: Mapping[str, Method]
     full: Way
     partial: Way
     tolerance: float
@@ -118,7 +118,7 @@ class Study:
 
     def runs(
         self,
-        rules: Mapping[str, Rule],
+        rules: Mapping[str, Method],
         way: Way,
         scale: Scale,
         *,
@@ -192,7 +192,7 @@ class Point:
 
 def averages(results: Sequence[Result]) -> list[Point]:
     """w̄, the average of the feasible iterates, of every seed's run."""
-    return [Point(r.client_objective, r.client_constraint.max(axis=1), r.rule.tolerance) for r in results]
+    return [Point(r.client_objective, r.client_constraint.max(axis=1), r.method.tolerance) for r in results]
 
 
 def lasts(results: Sequence[Result], own: Sequence[StudyTask]) -> list[Point]:
@@ -203,12 +203,12 @@ def lasts(results: Sequence[Result], own: Sequence[StudyTask]) -> list[Point]:
 def at(params: Params, result: Result, task: StudyTask) -> Point:
     """Any parameters on a task's training data."""
     objective, constraint = evaluate(task.problem, task.train, params)
-    return Point(objective, constraint.max(axis=1), result.rule.tolerance)
+    return Point(objective, constraint.max(axis=1), result.method.tolerance)
 
 
 def answers(results: Sequence[Result], own: Sequence[StudyTask]) -> list[Point]:
     """What a user takes home, one a seed: w̄ from a switching method, the last iterate from the others."""
-    return averages(results) if results[0].rule.switches else lasts(results, own)
+    return averages(results) if results[0].method.switches else lasts(results, own)
 
 
 def mean(points: Sequence[Point], name: str) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.support.plotting import GREY, METHODS, dots, ladder, legend, log_values, narrow_panels, tolerance
 from softswitch_experiments.paper.experiment import Claim, Outcome, Row, Scale
 from softswitch_experiments.paper.study import Point, Study, Way, answer_rows, lasts, mean
@@ -33,7 +33,7 @@ def tried(study: Study, method: str, way: Way, scale: Scale) -> Tried:
     return {s: lasts(found[repr(s)], study.tasks(few.seeds)) for s in settings}
 
 
-def best(study: Study, method: str, way: Way, scale: Scale) -> Rule | None:
+def best(study: Study, method: str, way: Way, scale: Scale) -> Method | None:
     """The setting with the smallest F among those whose G meets the tolerance, both as means over seeds; or None."""
     found = tried(study, method, way, scale)
     meeting = [s for s in found if mean(found[s], "worst_constraint") <= study.tolerance]

@@ -44,7 +44,7 @@ class Violations:
 
 def violations(result: Result) -> Violations:
     """Count the rounds in violation of a run that looked at all data now and then."""
-    history, tolerance = result.history, result.rule.tolerance
+    history, tolerance = result.history, result.method.tolerance
     above, late = history.full.constraint > tolerance, history.full_rounds >= len(history) / 2
     met = history.full_rounds[~above]
     return Violations(
@@ -86,7 +86,8 @@ def met_early(way: str, results: Sequence[Result]) -> Claim:
     held = all(v.first_met is not None and v.first_met <= v.rounds / 10 for v in counted)
     first = ", ".join("never" if v.first_met is None else str(v.first_met) for v in counted)
     return Claim(
-        f"{way}: Softmax SGM comes to feasibility rapidly, G(w_k) <= {results[0].rule.tolerance:g} in the first tenth",
+        f"{way}: Softmax SGM comes to feasibility rapidly, "
+        f"G(w_k) <= {results[0].method.tolerance:g} in the first tenth",
         held,
         f"first in round {first} of {counted[0].rounds}; "
         f"{np.mean([v.late_violated / v.late_evaluated for v in counted]):.0%} of the later half in violation",

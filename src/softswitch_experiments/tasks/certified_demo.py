@@ -36,7 +36,7 @@ def certified(bound: float, parts: Parts, rounds: int = ROUNDS) -> Certified:
     rate = miss_rate(row_scores)
     start = jax.tree.map(jnp.zeros_like, network(30, ()))
     problem = Problem(
-        false_alarms, rate.constraint, start, constraint_stand_in=rate.stand_in, constraint_range=ZERO_ONE
+        false_alarms, rate.constraint, start, constraint_surrogate=rate.stand_in, constraint_range=ZERO_ONE
     )
     return solve_certified(problem, parts, SoftmaxSGM(tolerance=bound), move=moved_network, rounds=rounds)
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from softswitch.engine.solve import solve
 from softswitch.methods.average_sgm import AverageSGM
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.results.result import Result
 from softswitch.support.plotting import BLUE, GREEN, VERMILLION, log_values, panels, tolerance
@@ -23,7 +23,7 @@ from softswitch_experiments.tasks.paper_settings import MEAN_SWITCH, RUN, SOFTMA
 CLIENTS = 20
 TOLERANCE = 0.1
 CHOSEN, PAPER, AVERAGE = "Softmax SGM", "Softmax SGM as in the paper", "Average SGM as in the paper"
-METHODS: dict[str, Rule] = {
+METHODS: dict[str, Method] = {
     CHOSEN: SoftmaxSGM(tolerance=TOLERANCE),
     PAPER: SoftmaxSGM(alpha=6400.0, tolerance=TOLERANCE, **steps(0.5), **SOFTMAX_SWITCH),
     AVERAGE: AverageSGM(tolerance=TOLERANCE, **steps(0.5), **MEAN_SWITCH),

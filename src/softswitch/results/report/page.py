@@ -161,7 +161,7 @@ def _told(run: Run, i: int) -> dict[str, Any]:
         "word": client_word(run.settings),
         "many": len(found),
         "groups": _groups(run),
-        "rule": short_numbers(about["rule"]),
+        "method": short_numbers(about["method"]),
         "price": None if about.get("price") is None else number(about["price"]),
         "settings": read_words(settings, SETTINGS) if settings.exists() else "",
         "frontier": section_of(run.folder, f"frontier-{i}") if has_frontier(run.folder) else None,

@@ -9,7 +9,7 @@ import numpy as np
 
 from softswitch.engine.sweep import sweep_federation
 from softswitch.methods.average_sgm import AverageSGM
-from softswitch.methods.base import Rule
+from softswitch.methods.base import Method
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.results.result import Result
 from softswitch_experiments.paper.experiment import Row, Scale
@@ -34,7 +34,7 @@ class CartSetting:
     threshold: float
     fisher_every: int = 5
 
-    def rule(self, alpha: float, alpha_scale: str = "raw") -> Rule:
+    def rule(self, alpha: float, alpha_scale: str = "raw") -> Method:
         """Softmax SGM; for α = 0 the average, which is Parallel CRPO and computed by the same program."""
         common: dict[str, Any] = {"tolerance": 0.0, "threshold": self.threshold, **steps(1.0)}
         if alpha == 0:

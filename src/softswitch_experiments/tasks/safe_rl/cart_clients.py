@@ -86,7 +86,7 @@ class CartPoleOracle(Oracle):
     trace: float = field(metadata=STATIC)
     discounted_cost: bool = field(metadata=STATIC)
     trust_region: TrustRegion = field(metadata=STATIC)
-    clients_at_once: int = field(metadata=STATIC)
+    client_batch_size: int = field(metadata=STATIC)
 
     @property
     def client_count(self) -> int:
@@ -161,7 +161,7 @@ class CartPoleOracle(Oracle):
 
         later = Luck(jnp.moveaxis(draws.later.starts, 1, 0), jnp.moveaxis(draws.later.coins, 2, 0))
         everyone = (kept.episodes, later, self._physics(draws.clients), (on_reward, on_cost))
-        directions = map_slices(one, everyone, self.clients_at_once)
+        directions = map_slices(one, everyone, self.client_batch_size)
         return jax.tree.map(lambda u: jnp.tensordot(decision.weights, u, axes=1), directions)
 
     def cost(self, rows_held: None) -> tuple[int, int]:

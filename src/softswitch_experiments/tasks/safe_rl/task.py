@@ -86,7 +86,7 @@ def cartpole(
             kl_limit=checks.real_number("kl_limit", kl_limit, above=0),
             fisher_every=checks.whole_number("fisher_every", fisher_every, at_least=1),
         ),
-        clients_at_once=1 if jax.default_backend() == "cpu" else n,
+        client_batch_size=1 if jax.default_backend() == "cpu" else n,
     )
     widths = [checks.whole_number("hidden", width, at_least=1) for width in hidden]
     return Federation(oracle, first_policy(key, widths), _names(planets))
