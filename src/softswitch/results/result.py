@@ -44,8 +44,8 @@ class Result:
         status: how the run ended.
         diagnosis: what looks wrong with the run, and what to change; empty for a healthy one.
         history: round by round.
-        client_objective: f_i of ``params`` on all of client i's training data; its regret f_i − f_i* if ``client_optimum``
-            is set, and ``client_loss`` has f_i.
+        client_objective: f_i of ``params`` on all training data of client i; the regret f_i − f_i* if
+            ``client_optimum`` is set, and ``client_loss`` has f_i.
         client_constraint: g_i likewise; clients × constraints.
         pooled_constraint: the constraint on all clients' data put together, one entry a constraint, where it was given
             as a ``PooledConstraint``; else None.
