@@ -80,6 +80,23 @@ def test_the_grid_takes_the_course_of_the_simulation(way, share):
         np.testing.assert_array_equal(real.history.bytes_down[1:], simulated.history.bytes_down[1:])
 
 
+def test_a_void_round_changes_no_parameters_and_sends_no_directions():
+    data = breast_cancer(6, concentration=0.05)  # some clients have rows of one class only
+    way = Compression(up=TopK(0.34), down=TopK(0.1, 8))
+    method = ss.SoftmaxSGM(alpha=20.0, step_size=0.5, tolerance=0.2, at_clients=way)
+    request = {"rounds": 40, "participation": 0.34, "batch_size": None, "eval_every": 0, "seed": 5, "memory": None}
+    simulated = ss.solve(data.problem, data.train, method, **request)
+    real = ss.solve(data.problem, data.train, method, engine="grid", **request)
+    void, clients = real.history.void, real.history.per_client.clients
+    everyone_met = next(k for k in range(40) if len(np.unique(clients[:k])) == 6)
+    assert void[everyone_met:].sum() >= 5
+    np.testing.assert_allclose(real.last, simulated.last, atol=2e-6)
+    np.testing.assert_array_equal(simulated.history.bytes_up == 0, void)
+    np.testing.assert_array_equal(real.history.bytes_up, simulated.history.bytes_up)
+    expected = simulated.history.bytes_down[everyone_met:]
+    np.testing.assert_array_equal(real.history.bytes_down[everyone_met:], expected)
+
+
 def test_what_leaves_out_nothing_changes_no_bit_and_off_nothing_is_told():
     plain_grid = WatchedGrid(quadratics(MANY), MANY)
     plain = run(plain_grid, None)

@@ -13,7 +13,7 @@ from softswitch.engine.server_round import Decided, Pointed
 from softswitch.methods import robust
 from softswitch.methods.base import Method
 from softswitch.methods.client_state import RoundAtClients
-from softswitch.methods.compression import Compression, check_compression
+from softswitch.methods.compression import Behind, Compression, check_compression
 from softswitch.methods.compressors import in_two_parts
 from softswitch.methods.memory import Memory
 from softswitch.methods.round import State
@@ -49,7 +49,7 @@ def pointing(
     step_size = method.local_step_size_at(k, oracle.local_steps)
     update = (draws, kept, decision, method.switches, step_size)
     if method.at_clients is not None:
-        return _with_what_clients_keep(oracle, method, state, k, clients, update)
+        return _with_what_clients_keep(oracle, method, state, k, clients, update, by)
     if method.robust is not None:
         each = oracle.directions(state.params, *update)
         return Pointed(robust.combined(each, decision.weights), each)
@@ -61,18 +61,20 @@ def pointing(
 
 
 def _with_what_clients_keep(
-    oracle: Oracle, method: Method, state: State, k: Array, clients: Array, update: tuple[Any, ...]
+    oracle: Oracle, method: Method, state: State, k: Array, clients: Array, update: tuple[Any, ...], by: Decided
 ) -> Pointed:
     way, (draws, kept, decision, switches, step_size) = method.at_clients, update
     assert way is not None
+    changes = 0 if not isinstance(state.optimizer, Behind) else state.optimizer.changes
     asked = RoundAtClients(
-        state.params, decision.feasible, decision.weights, oracle.local_steps, step_size, method.step_size_at(k), k
+        state.params, decision.feasible, decision.weights, oracle.local_steps, step_size, method.step_size_at(k), changes
     )
     own = some(state.at_clients, clients)
     traffic = None
     if isinstance(way, Compression):
         many = clients.shape[0]
-        counts = way.bytes_up(state.params, many), way.bytes_down(state.params, own, k, many)
+        counts = way.bytes_up(state.params, many), way.bytes_down(state.params, own, changes, many)
+        counts = jnp.where(by.reports.void, 0, counts[0]), counts[1]
         traffic = jnp.stack([jnp.stack(in_two_parts(each)) for each in counts])
         if way.up_exactly:  # as without compression, to the bit
             direction = oracle.direction(state.params, *update)

@@ -29,7 +29,7 @@ class RoundAtClients(NamedTuple):
         local_steps: E.
         step_size: γ, of their local steps.
         server_step: η, of the server's.
-        round: k.
+        changes: Number of parameter changes sent so far, if these are compressed.
     """
 
     params: Params
@@ -38,7 +38,7 @@ class RoundAtClients(NamedTuple):
     local_steps: int
     step_size: Any
     server_step: Any
-    round: Any = 0
+    changes: Any = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +86,15 @@ class AtClients(ABC):
             shift: what each has added.
             directions: the means of the vectors they stepped along.
         """
+
+    def after_void(self, before: Any, after: Any) -> Any:
+        """Return what all clients keep after a void round. Default: what they kept before it.
+
+        Args:
+            before: What they kept before the round.
+            after: What they would keep if it counted.
+        """
+        return before
 
 
 def check_size(way: AtClients, params: Params, clients: int, switches: bool) -> None:

@@ -24,11 +24,11 @@ class Owed(NamedTuple):
 
     Attributes:
         errors: e_i, what it has not sent yet; one for the objective and one for the constraint, where there are two.
-        since: the last round whose parameters it has; −1 before its first. None where whole parameters are sent.
+        changes: Number of parameter changes that it has; −1 before its first round. None if whole parameters are sent.
     """
 
     errors: tuple[Params, ...]
-    since: Int[Array, " n"] | None
+    changes: Int[Array, " n"] | None
 
 
 class Behind(NamedTuple):
@@ -38,11 +38,13 @@ class Behind(NamedTuple):
         inner: of the optimiser itself.
         owed: what the clients' parameters lack of the server's.
         sent: the last change that was sent.
+        changes: Number of changes so far; a void round makes none.
     """
 
     inner: Any
     owed: Params
     sent: Params
+    changes: Int[Array, ""]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +102,9 @@ class Compression(AtClients):
 
     def after(self, own: Any, asked: RoundAtClients, shift: Params | None, directions: Params) -> tuple[Params, Any]:
         """C(e_i + u_i), and what it leaves out."""
-        since = None if own.since is None else jnp.full(own.since.shape, asked.round, jnp.int32)
+        changes = None if own.changes is None else jnp.full(own.changes.shape, asked.changes, jnp.int32)
         if self.up_exactly:
-            return directions, Owed((), since)
+            return directions, Owed((), changes)
         assert self.up is not None
         errors = own.errors
         error = errors[0] if len(errors) == 1 else _chosen(asked.feasible, *errors)
@@ -110,9 +112,9 @@ class Compression(AtClients):
         sent = jax.vmap(partial(compressed, self.up))(whole)
         left = jax.tree.map(jnp.subtract, whole, sent)
         if len(errors) == 1:
-            return sent, Owed((left,), since)
+            return sent, Owed((left,), changes)
         kept = _chosen(asked.feasible, left, errors[0]), _chosen(asked.feasible, errors[1], left)
-        return sent, Owed(kept, since)
+        return sent, Owed(kept, changes)
 
     def bytes_up(self, params: Params, participants: int) -> Int[Array, " m"]:
         """How many bytes each direction takes.
@@ -125,23 +127,29 @@ class Compression(AtClients):
         each = numbers * itemsize if self.up is None else self.up.size(numbers, itemsize)
         return jnp.full(participants, each, jnp.int32)
 
-    def bytes_down(self, params: Params, own: Owed, k: Int[Array, ""] | int, participants: int) -> Int[Array, " m"]:
-        """How many bytes the parameters of round k take for each participant.
+    def after_void(self, before: Any, after: Any) -> Any:
+        """Return what clients keep after a void round: participants have the parameters, and owe what they owed."""
+        return before._replace(changes=after.changes)
+
+    def bytes_down(
+        self, params: Params, own: Owed, changes: Int[Array, ""] | int, participants: int
+    ) -> Int[Array, " m"]:
+        """Return the number of bytes that the present parameters take for each participant.
 
         Args:
             params: w, for its size.
             own: what is kept of the participants.
-            k: the round.
+            changes: Number of parameter changes so far.
             participants: m.
         """
         numbers, itemsize = numbers_of(params)
         whole = jnp.full(participants, numbers * itemsize, jnp.int32)
         if self.changes is None:
             return whole
-        assert own.since is not None
+        assert own.changes is not None
         change = self.changes.size(numbers, itemsize)
-        missed = jnp.minimum(k - own.since, -(-numbers * itemsize // change))  # more than whole is never sent
-        return jnp.where(own.since < 0, whole, jnp.minimum(whole, missed * change))
+        missed = jnp.minimum(changes - own.changes, -(-numbers * itemsize // change))  # more than whole is never sent
+        return jnp.where(own.changes < 0, whole, jnp.minimum(whole, missed * change))
 
 
 def check_compression(way: AtClients | None, domain: Domain | None, robust: int | None) -> None:
@@ -198,13 +206,13 @@ def sending_changes(inner: optax.GradientTransformationExtraArgs, by: Compressor
 
     def init(params: Params) -> Behind:
         nothing = jax.tree.map(jnp.zeros_like, params)
-        return Behind(inner.init(params), nothing, nothing)
+        return Behind(inner.init(params), nothing, nothing, jnp.int32(0))
 
     def update(direction: Any, state: Behind, params: Any = None, **extra: Any) -> tuple[Params, Behind]:
         step, after = inner.update(direction, state.inner, params, **extra)
         whole = jax.tree.map(lambda e, s: e + s.astype(e.dtype), state.owed, step)
         sent = compressed(by, whole)
-        return sent, Behind(after, jax.tree.map(jnp.subtract, whole, sent), sent)
+        return sent, Behind(after, jax.tree.map(jnp.subtract, whole, sent), sent, state.changes + 1)
 
     return optax.GradientTransformationExtraArgs(init, update)
 

@@ -302,6 +302,9 @@ def advance(
         after, ends = stages.after(method.proximal, params, average.mean(), average.rounds)
         stages = select(moves, after, stages)
         average = select(moves & ends, no_average(params), average)
+    void_at_clients = state.at_clients
+    if method.at_clients is not None and at_clients is not None:
+        void_at_clients = method.at_clients.after_void(state.at_clients, at_clients)
     params, optimizer_state = select(moves, (params, optimizer_state), (state.params, state.optimizer))
     return State(
         params=params,
@@ -314,7 +317,7 @@ def advance(
         beside=state.beside,
         consistency=state.consistency,
         directions=select(moves, directions, state.directions),
-        at_clients=select(moves, at_clients, state.at_clients),
+        at_clients=select(moves, at_clients, void_at_clients),
         before=None if state.before is None else select(moves, state.params, state.before),
         stages=stages,
     )
