@@ -67,7 +67,13 @@ def _with_what_clients_keep(
     assert way is not None
     changes = 0 if not isinstance(state.optimizer, Behind) else state.optimizer.changes
     asked = RoundAtClients(
-        state.params, decision.feasible, decision.weights, oracle.local_steps, step_size, method.step_size_at(k), changes
+        state.params,
+        decision.feasible,
+        decision.weights,
+        oracle.local_steps,
+        step_size,
+        method.step_size_at(k),
+        changes,
     )
     own = some(state.at_clients, clients)
     traffic = None
