@@ -52,13 +52,13 @@ def widths() -> None:
             found = [mean_interval(own, levels, bounds) for own in orders]
             told = [
                 before(rows),
-                *(np.mean([getattr(i, end) - i.estimate for i in found]) for end in ("upper", "alone")),
+                *(np.mean([getattr(i, end) - i.estimate for i in found]) for end in ("upper", "marginal_upper")),
             ]
             print(f"| {name} | {n:,} | " + " | ".join(f"{width:.4f}" for width in told) + " |")
     for n in (200, 1000, 10_000):
         pair = [(np.arange(n // 2) < rate * n // 2).astype(float) for rate in (0.32, 0.3)]
         gap = gap_interval(pair[0], pair[1], levels, ZERO_ONE)
-        told = [sum(map(before, pair)), gap.upper - gap.estimate, gap.alone - gap.estimate]
+        told = [sum(map(before, pair)), gap.upper - gap.estimate, gap.marginal_upper - gap.estimate]
         print(f"| gap of decisions, 32% and 30% | {n:,} | " + " | ".join(f"{width:.4f}" for width in told) + " |")
 
 

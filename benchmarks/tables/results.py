@@ -60,7 +60,7 @@ def row_of(case: Case, participation: float, seeds: int, recipe: str) -> Row:
         "passed": sum(passes(f, g, case, about, everyone) for f, g in reached),
         "constant_passes": passes(about.constant, 0.0, case, about, everyone),
         "gap": float(np.median([gap_of(run) for run in runs])),
-        "promise": all(run.lower_bound is not None and run.lower_bound.promise for run in runs),
+        "certified": all(run.lower_bound is not None and run.lower_bound.certified for run in runs),
         "seeds": len(runs),
         "seconds": (time.perf_counter() - began) / len(runs),
     }
@@ -122,7 +122,7 @@ def printed(rows: list[Row]) -> Table:
             f"{row['objective'] / row['optimum'] - 1:+.1%}",
             number(row["constraint"]),
             f"{row['tolerance']:g}",
-            f"{row['gap']:.2%}{'' if row['promise'] else ' ?'}" if np.isfinite(row["gap"]) else "–",
+            f"{row['gap']:.2%}{'' if row['certified'] else ' ?'}" if np.isfinite(row["gap"]) else "–",
             f"{row['passed']} of {row['seeds']}{' *' if row['constant_passes'] else ''}",
             f"{row['seconds']:.0f}",
         )

@@ -9,8 +9,8 @@ from softswitch.support.lazy_imports import lazy_attributes
 
 if TYPE_CHECKING:
     from softswitch.certification.binomial import rows_to_certify as rows_to_certify
-    from softswitch.certification.certifiability import Reach as Reach
-    from softswitch.certification.certifiability import reach as reach
+    from softswitch.certification.certifiability import Certifiability as Certifiability
+    from softswitch.certification.certifiability import certifiability as certifiability
     from softswitch.certification.certify import certify as certify
     from softswitch.certification.client_optimum import client_optimum as client_optimum
     from softswitch.certification.optimality import lower_bound as lower_bound
@@ -118,7 +118,7 @@ _MODULES = {
     "PrivacyAccount": "privacy.account",
     "Problem": "problem.problem",
     "RateClassifier": "tables.classifiers",
-    "Reach": "certification.certifiability",
+    "Certifiability": "certification.certifiability",
     "RecordPrivacy": "privacy.settings",
     "Result": "results.result",
     "RoundByRound": "oracles.host",
@@ -144,7 +144,7 @@ _MODULES = {
     "mean_over": "problem.losses",
     "client_optimum": "certification.client_optimum",
     "plan": "theory.plan_search",
-    "reach": "certification.certifiability",
+    "certifiability": "certification.certifiability",
     "report": "results.report.page",
     "rows_to_certify": "certification.binomial",
     "share_over": "problem.losses",

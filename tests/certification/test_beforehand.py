@@ -8,10 +8,10 @@ import pytest
 from scipy import stats
 
 import softswitch as ss
-from softswitch.certification.certifiability import reach
+from softswitch.certification.certifiability import certifiability
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.row_values import Kind, RowValues
-from softswitch.certification.selection import Seen, foresee
+from softswitch.certification.selection import EvaluatedRows, forecast_candidate
 from softswitch.problem.rates import decision_parity, miss_rate
 
 
@@ -41,29 +41,29 @@ def clients(positives, negatives=20, wrong=0):
 
 def test_the_rows_that_it_takes_are_those_of_the_binomial():
     """0.95^58 = 0.0510, 0.95^59 = 0.0485: 59 rows without a miss."""
-    told = reach(MISSES, clients([59, 80, 58]), 0.05)
+    told = certifiability(MISSES, clients([59, 80, 58]), 0.05)
     assert told.needed == 59
     assert told.rows == (59, 80, 58)
-    assert told.too_small == ("site 2",)
+    assert told.uncertifiable == ("site 2",)
     assert told.smallest_bound == pytest.approx(1 - 0.05 ** (1 / 58))
     assert "1 of 3 clients have too few, whatever the model is: site 2 (58)" in str(told)
 
 
 def test_enough_rows_are_said_to_be_enough():
-    told = reach(MISSES, clients([59, 80]), 0.05)
-    assert told.too_small == ()
+    told = certifiability(MISSES, clients([59, 80]), 0.05)
+    assert told.uncertifiable == ()
     assert "That can be done." in str(told)
 
 
 def test_a_client_without_rows_that_count_is_in_the_way():
     data = ss.ClientData.from_list([{"x": np.ones((3, 1), np.float32), "y": np.zeros(3, np.int32)}])
-    told = reach(MISSES, data, 0.05)
+    told = certifiability(MISSES, data, 0.05)
     assert told.rows == (0,)
     assert told.smallest_bound == math.inf
 
 
 def test_without_a_range_nothing_is_promised():
-    told = reach(ss.Problem(loss, loss, jnp.zeros(1)), clients([20]), 0.05)
+    told = certifiability(ss.Problem(loss, loss, jnp.zeros(1)), clients([20]), 0.05)
     assert told.needed is None
     assert "approximate" in str(told)
 
@@ -75,13 +75,13 @@ def test_gaps_take_rows_of_both_groups():
     )
     many = 400
     data = {"x": np.ones((many, 1), np.float32), "y": np.ones(many, np.int32), "group": np.arange(many) % 2}
-    told = reach(problem, ss.ClientData.from_list([data]), 0.05)
+    told = certifiability(problem, ss.ClientData.from_list([data]), 0.05)
     assert told.needed is not None
     levels = ErrorLevels(0.05, 0.05, 0.05)
     enough = {**data} | {key: column[: told.needed] for key, column in data.items()}
-    assert reach(problem, ss.ClientData.from_list([enough]), levels.tolerance).too_small == ()
+    assert certifiability(problem, ss.ClientData.from_list([enough]), levels.tolerance).uncertifiable == ()
     fewer = {key: column[: told.needed - 2] for key, column in data.items()}
-    assert reach(problem, ss.ClientData.from_list([fewer]), levels.tolerance).too_small == (0,)
+    assert certifiability(problem, ss.ClientData.from_list([fewer]), levels.tolerance).uncertifiable == (0,)
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.06])
@@ -93,17 +93,19 @@ def test_the_chance_foreseen_is_about_that_which_comes(rate):
     for _ in range(40):
         wrong, unlearnt = (int(draws.binomial(at_hand, rate)) for _ in range(2))
         seen = [
-            Seen(data, RowValues(MISSES, data, jnp.ones(1), kinds=(Kind.MEAN, Kind.MEAN)))
+            EvaluatedRows(data, RowValues(MISSES, data, jnp.ones(1), kinds=(Kind.MEAN, Kind.MEAN)))
             for data in (clients([at_hand], at_hand, wrong), clients([at_hand], at_hand, unlearnt))
         ]
-        foreseen.append(foresee(*seen, {"site 0": 2 * later}, levels, [None, frozenset({0, 1})]).chance)
+        foreseen.append(
+            forecast_candidate(*seen, {"site 0": 2 * later}, levels, [None, frozenset({0, 1})]).pass_probability
+        )
         passed.append(stats.binom.cdf(draws.binomial(later, rate), later, bound) <= 0.05)
     assert np.mean(foreseen) == pytest.approx(np.mean(passed), abs=0.2)
 
 
 def test_no_chance_without_enough_rows():
     data = clients([30])
-    seen = Seen(data, RowValues(MISSES, data, jnp.ones(1), kinds=(Kind.MEAN, Kind.MEAN)))
-    told = foresee(seen, seen, {"site 0": 50}, ErrorLevels(0.05, 0.05, 0.05), [None, frozenset({0, 1})])
-    assert told.chance == 0
-    assert told.constraint == told.learnt == 0
+    seen = EvaluatedRows(data, RowValues(MISSES, data, jnp.ones(1), kinds=(Kind.MEAN, Kind.MEAN)))
+    told = forecast_candidate(seen, seen, {"site 0": 50}, ErrorLevels(0.05, 0.05, 0.05), [None, frozenset({0, 1})])
+    assert told.pass_probability == 0
+    assert told.constraint == told.train_constraint == 0

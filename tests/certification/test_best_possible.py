@@ -35,7 +35,7 @@ def check(seeds):
         off = w + 0.01 * np.random.default_rng(seed).normal(size=len(w)) * (0.1 + np.abs(w))
         bound = ss.lower_bound(drawn.problem, drawn.clients, jnp.asarray(off if seed % 2 else w), drawn.tolerance)
         assert at_or_below(bound, drawn, w), (seed, bound.value, best)
-        assert bound.promise, (seed, bound.why)
+        assert bound.certified, (seed, bound.why)
         short.append((best - bound.value) / max(abs(best), 1e-2))
     return np.array(short)
 
@@ -75,7 +75,7 @@ def test_the_gap_closes_at_the_optimum_of_logistic_problems(x64):
         method = ss.SoftmaxSGM(alpha=300.0, step_size=0.3, tolerance=0.45)
         result = ss.solve(problem, clients, method, rounds=400, batch_size=None, eval_every=0)
         rough = ss.with_lower_bound(result, problem, clients).lower_bound
-        assert rough.promise
+        assert rough.certified
         assert rough.meets
         assert 0 <= rough.relative_gap < 0.5
         optimum = best_of(problem, clients, method.tolerance, np.asarray(result.params))
@@ -127,13 +127,13 @@ def test_that_there_is_no_bound_is_said():
     )
     bound = ss.lower_bound(falling, ONE, jnp.zeros(2), 0.1)
     assert bound.value == -math.inf
-    assert not bound.promise
+    assert not bound.certified
     assert str(bound).startswith("no bound: the Lagrangian has no minimum")
     held = dataclasses.replace(falling, domain=ss.Ball(3.0))
     bound = ss.lower_bound(held, ONE, jnp.zeros(2), 0.1)
     np.testing.assert_allclose(bound.value, -3.0, rtol=1e-5)
     assert bound.value <= -3.0
-    assert bound.promise
+    assert bound.certified
     assert bound.assumed == ""
     few = ss.lower_bound(held, ONE, jnp.zeros(2), 0.1, budget_rows=3)
     assert "the rows allowed are fewer than there are" in str(few)
@@ -155,9 +155,9 @@ def test_what_is_not_known_to_be_convex_is_an_estimate():
         (dataclasses.replace(problem, convex=False), "said not to be"),
     ):
         bound = ss.lower_bound(told, clients, jnp.zeros(5), 0.8)
-        assert not bound.promise
+        assert not bound.certified
         assert why in str(bound)
-        assert "(an estimate: " in str(bound)
+        assert "(estimated: " in str(bound)
 
 
 def test_convexity_that_is_refuted_is_no_promise():
@@ -168,7 +168,7 @@ def test_convexity_that_is_refuted_is_no_promise():
         convex=True,
     )
     bound = ss.lower_bound(wavy, ONE, jnp.array([-0.45, 0.0]), 0.1)
-    assert not bound.promise
+    assert not bound.certified
     assert "although it is said to be, the problem is not convex: the objective of client 0 lies above a chord" in str(
         bound
     )
@@ -184,7 +184,7 @@ def test_a_network_is_refuted_or_not_known():
     clients = ss.ClientData.from_arrays(columns, client=np.arange(60) % 3)
     problem = ss.Problem(cross_entropy, demographic_parity(probability), network(3, (4,)), convex=None)
     bound = ss.lower_bound(problem, clients, problem.start, 0.2, budget_rows=300_000)
-    assert not bound.promise
+    assert not bound.certified
 
 
 def test_clients_without_an_objective_or_a_constraint_are_left_out(x64):
@@ -253,7 +253,7 @@ def test_an_answer_outside_the_domain_is_no_feasible_one(x64):
     far = ss.lower_bound(problem, clients, jnp.array([2.0, 1.0, 0.0, 0.0, 0.0]), 0.69)
     assert far.gap < 0
     assert not far.meets
-    assert far.promise
+    assert far.certified
 
 
 def test_ready_made_problems_say_whether_they_are_convex():

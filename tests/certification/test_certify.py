@@ -307,7 +307,7 @@ def test_gaps_of_ready_made_kinds_are_promises():
         assert gap.rows == concerned
         value = ss.evaluate(problem, held_out, params)[1][0, 0]
         assert gap.estimate == pytest.approx(value, abs=1e-5)
-        assert 0 <= gap.lower <= gap.estimate < gap.alone < gap.upper < gap.estimate + 0.25
+        assert 0 <= gap.lower <= gap.estimate < gap.marginal_upper < gap.upper < gap.estimate + 0.25
     loss = ss.certify(params, problem_of_kind("group-loss", 2).problem, held_out, tolerance=2.0)
     assert not loss.approximate
 

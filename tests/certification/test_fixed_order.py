@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from softswitch.certification.binomial import chance_of_so_few
-from softswitch.certification.multiple_testing import tested_in_order as in_order
+from softswitch.certification.binomial import binomial_cdf
+from softswitch.certification.multiple_testing import fixed_sequence_test as in_order
 
 ERROR, DRAWS, ROWS = 0.05, 2000, 150
 BOUNDS = (0.3, 0.2, 0.15, 0.1, 0.08, 0.06)
@@ -43,7 +43,7 @@ def false_claims(rates, alike, stops=True):
         counts = (rows < np.array(BOUNDS)[:, None] * np.array(rates)[:, None]).sum(axis=1)
 
         def passes(i, counts=counts):
-            return bool(chance_of_so_few(counts[i], ROWS, BOUNDS[i]) <= ERROR)
+            return bool(binomial_cdf(counts[i], ROWS, BOUNDS[i]) <= ERROR)
 
         every = range(len(BOUNDS))
         found = in_order(every, passes) if stops else tuple(map(passes, every))

@@ -7,10 +7,10 @@ import pytest
 from scipy import stats
 
 from softswitch.certification import betting, binomial
-from softswitch.certification.betting import Bets
-from softswitch.certification.binomial import CountedRate, chance_of_so_few, rows_to_certify, upper_rate
+from softswitch.certification.betting import BettingMean
+from softswitch.certification.binomial import BinomialRate, binomial_cdf, clopper_pearson_upper, rows_to_certify
 from softswitch.certification.intervals import ErrorLevels, Excess, gap_interval, mean_interval
-from softswitch.certification.multiple_testing import first_that_hold
+from softswitch.certification.multiple_testing import hochberg
 
 DRAWS = 2000
 ERROR = 0.1
@@ -24,16 +24,16 @@ def kept(false, error=ERROR, draws=DRAWS):
 def test_rates_by_scipy():
     for count, rows, error in ((0, 10, 0.05), (4, 200, 0.0025), (20, 1000, 0.0025), (199, 200, 0.01)):
         exact = stats.binomtest(count, rows).proportion_ci(1 - 2 * error, method="exact").high
-        assert upper_rate(count, rows, error) == pytest.approx(exact, rel=1e-9)
-        assert chance_of_so_few(count, rows, 0.03) == pytest.approx(stats.binom.cdf(count, rows, 0.03), rel=1e-9)
-    assert upper_rate(10, 10, 0.05) == 1
+        assert clopper_pearson_upper(count, rows, error) == pytest.approx(exact, rel=1e-9)
+        assert binomial_cdf(count, rows, 0.03) == pytest.approx(stats.binom.cdf(count, rows, 0.03), rel=1e-9)
+    assert clopper_pearson_upper(10, 10, 0.05) == 1
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 12, 60])
 def test_rates_are_covered_by_enumeration(rows):
     counts = np.arange(rows + 1)
     for error in (0.2, 0.05, 0.0025):
-        limits = np.array([upper_rate(count, rows, error) for count in counts])
+        limits = np.array([clopper_pearson_upper(count, rows, error) for count in counts])
         for rate in np.linspace(0.001, 0.999, 97):
             assert stats.binom.pmf(counts, rows, rate)[limits < rate].sum() <= error * (1 + 1e-9)
 
@@ -44,7 +44,9 @@ def test_what_is_said_of_counted_rows_is_exact():
         levels = ErrorLevels(ERROR / 4, ERROR, tolerance)
         for count in range(rows + 1):
             found = mean_interval((np.arange(rows) < count).astype(float), levels, frozenset((0.0, 1.0)))
-            assert CountedRate(count, rows).p_value(tolerance) == pytest.approx(stats.binom.cdf(count, rows, tolerance))
+            assert BinomialRate(count, rows).p_value(tolerance) == pytest.approx(
+                stats.binom.cdf(count, rows, tolerance)
+            )
             assert found.meets_at == pytest.approx(stats.binom.cdf(count, rows, tolerance))
             assert found.violates_at == pytest.approx(stats.binom.sf(count - 1, rows, tolerance))
             exact = stats.binomtest(count, rows).proportion_ci(1 - 2 * levels.joint, method="exact")
@@ -56,7 +58,7 @@ def every_p_value(values, chances, rows):
     mean = float(np.dot(values, chances))
     told, weight = [], []
     for picks in product(range(len(values)), repeat=rows):
-        told.append(Bets(np.asarray(values)[list(picks)], 0.05).p_value(mean))
+        told.append(BettingMean(np.asarray(values)[list(picks)], 0.05).p_value(mean))
         weight.append(np.prod(np.asarray(chances)[list(picks)]))
     order = np.argsort(told)
     return np.asarray(told)[order], np.cumsum(np.asarray(weight)[order])
@@ -89,7 +91,7 @@ def test_no_bet_looks_at_the_value_it_is_made_on(rows):
     def capital(present):
         values = np.linspace(0.3, 0.5, rows)
         values[last] = present
-        return np.exp(Bets(values, 0.05).log_capital(mean))
+        return np.exp(BettingMean(values, 0.05).log_capital(mean))
 
     ends, middle = [capital(0.1), capital(0.6)], capital(0.35)
     assert middle == pytest.approx(np.mean(ends), rel=1e-12)
@@ -103,7 +105,7 @@ def test_the_capital_is_fair_at_the_true_mean(low, chance):
     mean = low * (1 - chance) + chance
     for picks in product((False, True), repeat=rows):
         dealt = np.where(picks, 1.0, low)
-        shares = np.minimum(betting.shares(dealt, 0.8), betting.CUT / (1 - mean))
+        shares = np.minimum(betting.shares(dealt, 0.8), betting.MAX_BET / (1 - mean))
         likely = np.prod(np.where(picks, chance, 1 - chance))
         total += likely * np.prod(1 - shares * (dealt - mean))
     assert total == pytest.approx(1, rel=1e-12)
@@ -124,14 +126,14 @@ SHAPES = {
 def test_false_meets_of_betting(shape, rows, above):
     """The truth is at the bound, or just above it."""
     values, mean = SHAPES[shape](np.random.default_rng(rows), (DRAWS, rows))
-    assert kept(sum(Bets(own, ERROR).p_value(mean - above) <= ERROR for own in values))
+    assert kept(sum(BettingMean(own, ERROR).p_value(mean - above) <= ERROR for own in values))
 
 
 @pytest.mark.parametrize("above", [0.0, 0.005])
 @pytest.mark.parametrize(("rows", "rate"), [(3, 0.4), (60, 0.05), (400, 0.02)])
 def test_false_meets_of_rates(rows, rate, above):
     counts = np.random.default_rng(rows).binomial(rows, rate, DRAWS)
-    assert kept(sum(chance_of_so_few(count, rows, rate - above) <= ERROR for count in counts))
+    assert kept(sum(binomial_cdf(count, rows, rate - above) <= ERROR for count in counts))
 
 
 @pytest.mark.parametrize("kind", ["rates", "betting", "tiny"])
@@ -154,7 +156,7 @@ def test_false_meets_of_gaps(kind):
 
 
 def test_a_gap_is_narrower_than_two_limits_at_half_the_error():
-    first, second = CountedRate(30, 300), CountedRate(300 - 36, 300)  # the second from below: what does not count
+    first, second = BinomialRate(30, 300), BinomialRate(300 - 36, 300)  # the second from below: what does not count
     error = 0.0025
     together = Excess(first, second, error).upper(error)
     split = first.upper(error / 2) - (1 - second.upper(error / 2))
@@ -168,8 +170,8 @@ def test_limits_and_p_values_agree():
     for rows, bounds in ((generator.random(80) * 0.4, (0.0, 1.0)), ((generator.random(80) < 0.2) * 1.0, {0.0, 1.0})):
         kind = bounds if isinstance(bounds, tuple) else frozenset(bounds)
         found = mean_interval(rows, levels, kind)
-        assert found.lower < found.estimate < found.alone < found.upper
-        for limit, error in ((found.upper, levels.joint), (found.alone, levels.alone)):
+        assert found.lower < found.estimate < found.marginal_upper < found.upper
+        for limit, error in ((found.upper, levels.joint), (found.marginal_upper, levels.marginal)):
             assert mean_interval(rows, levels._replace(tolerance=limit), kind).meets_at == pytest.approx(
                 error, rel=1e-4
             )
@@ -184,9 +186,9 @@ def test_limits_and_p_values_agree():
 def test_the_order_of_rows_in_a_file_is_no_matter_of_luck():
     """Sorted rows are dealt anew: the limit is like that of any other order, and the same each time."""
     values = np.random.default_rng(0).beta(1, 9, 500)
-    sorted_up, down = Bets(np.sort(values), 0.01), Bets(np.sort(values)[::-1], 0.01)
-    plain = Bets(values, 0.01).upper(0.01)
-    assert sorted_up.upper(0.01) == Bets(np.sort(values), 0.01).upper(0.01)
+    sorted_up, down = BettingMean(np.sort(values), 0.01), BettingMean(np.sort(values)[::-1], 0.01)
+    plain = BettingMean(values, 0.01).upper(0.01)
+    assert sorted_up.upper(0.01) == BettingMean(np.sort(values), 0.01).upper(0.01)
     assert sorted_up.upper(0.01) == pytest.approx(plain, rel=0.1)
     assert down.upper(0.01) == pytest.approx(plain, rel=0.1)
 
@@ -199,7 +201,7 @@ def test_betting_is_narrower_than_what_it_replaces():
         log, error = np.log(2 / (0.0025 / 2)), 0.0025
         bernstein = np.sqrt(2 * values.var(ddof=1) * log / rows) + 7 * log / (3 * (rows - 1))
         before = min(bernstein, np.sqrt(np.log(2 / error) / (2 * rows)))
-        assert Bets(values, error).upper(error) - values.mean() < 0.8 * before
+        assert BettingMean(values, error).upper(error) - values.mean() < 0.8 * before
 
 
 @pytest.mark.parametrize("violating", [1, 2, 5])
@@ -209,7 +211,7 @@ def test_nobody_is_wrongly_said_to_meet(violating):
     false = every = 0
     for _ in range(4 * DRAWS):
         p = np.concatenate([generator.random(violating), generator.random(5 - violating) ** 8])
-        said = first_that_hold(p.tolist(), ERROR)
+        said = hochberg(p.tolist(), ERROR)
         false += any(said[:violating])
         every += all(said)
     assert kept(false, draws=4 * DRAWS)
@@ -219,11 +221,11 @@ def test_nobody_is_wrongly_said_to_meet(violating):
 
 
 def test_hochberg_by_hand():
-    assert first_that_hold([0.04, 0.05, 0.049], 0.05) == [True, True, True]
-    assert first_that_hold([0.04, 0.06, 0.03], 0.05) == [False, False, False]
-    assert first_that_hold([0.02, 0.06, 0.025], 0.05) == [True, False, True]
-    assert first_that_hold([0.04, None, 0.05], 0.05) == [True, False, True]
-    assert first_that_hold([None], 0.05) == [False]
+    assert hochberg([0.04, 0.05, 0.049], 0.05) == [True, True, True]
+    assert hochberg([0.04, 0.06, 0.03], 0.05) == [False, False, False]
+    assert hochberg([0.02, 0.06, 0.025], 0.05) == [True, False, True]
+    assert hochberg([0.04, None, 0.05], 0.05) == [True, False, True]
+    assert hochberg([None], 0.05) == [False]
 
 
 def test_rows_to_certify():
@@ -232,7 +234,7 @@ def test_rows_to_certify():
     assert rows_to_certify(0.05, 1) == rows_to_certify(0.05, 1, each=True) == 59
     for errors in (0, 1, 4):
         rows = rows_to_certify(0.1, confidence=0.9, errors=errors)
-        assert upper_rate(errors, rows, 0.1) <= 0.1 < upper_rate(errors, rows - 1, 0.1)
+        assert clopper_pearson_upper(errors, rows, 0.1) <= 0.1 < clopper_pearson_upper(errors, rows - 1, 0.1)
     with pytest.raises(ValueError, match="bound must be"):
         rows_to_certify(0.0)
 
@@ -246,7 +248,9 @@ def test_more_rows_is_about_right():
         total = 20 + betting.more_rows(len(few), mean, deviation, bound, 0.01)
         for rows, decided in ((int(1.3 * total), True), (total // 3, False)):
             values = generator.permutation(stats.beta(a, b).ppf((np.arange(rows) + 0.5) / rows))
-            side, at = (Bets(values, 0.01), bound) if mean < bound else (Bets(1 - values, 0.01), 1 - bound)
+            side, at = (
+                (BettingMean(values, 0.01), bound) if mean < bound else (BettingMean(1 - values, 0.01), 1 - bound)
+            )
             assert (side.p_value(at) <= 0.01) == decided, (bound, total, rows)
     total = 50 + binomial.more_rows(50, 0.02, 0.05, 0.01)
-    assert chance_of_so_few(0.02 * total, total, 0.05) <= 0.01 < chance_of_so_few(0.02 * (total - 1), total - 1, 0.05)
+    assert binomial_cdf(0.02 * total, total, 0.05) <= 0.01 < binomial_cdf(0.02 * (total - 1), total - 1, 0.05)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.certification.selection import Foreseen
+from softswitch.certification.selection import CandidateForecast
 from softswitch.data.splits import Parts
 from softswitch.engine import certified
 from softswitch.engine.candidates import Candidate, HowTrained, ways
@@ -68,7 +68,7 @@ def test_whether_it_was_still_improving_is_told_of_the_models_own_run(found):
     first = replace(found.result, diagnosis=(of_first, of_both))
     for mine, told in (((), (of_first,)), ((own, ss.Diagnostic("else", "seen", "change")), (of_first, own))):
         model = replace(found.model, result=replace(found.model.result, diagnosis=mine))
-        ready = certified.Prepared(first, (model,), model, 1, found.reach, judge_of(PROBLEM, parts().learn))
+        ready = certified.Prepared(first, (model,), model, 1, found.certifiability, judge_of(PROBLEM, parts().learn))
         assert ready.result_of(model).diagnosis == told
 
 
@@ -79,7 +79,7 @@ def test_who_is_set_aside_is_told_of_the_model_chosen(found, above):
     method = replace(found.model.result.method, robust=1)
     model = replace(found.model, result=replace(found.model.result, method=method, diagnosis=()))
     judged = Judged(np.zeros(3), np.array([[0.0], [0.0], [0.9 * above]]))
-    ready = certified.Prepared(first, (model,), model, 1, found.reach, lambda params: judged)
+    ready = certified.Prepared(first, (model,), model, 1, found.certifiability, lambda params: judged)
     told = [finding.seen for finding in ready.result_of(model).diagnosis]
     others = "all others are within it, and robust=1 sets as many aside"
     assert told == [f"2 (0.9) is above the tolerance {model.tolerance:g}; {others}"] * above
@@ -110,7 +110,7 @@ def test_the_rows_that_certify_choose_nothing():
 def test_models_are_tested_in_order_until_one_fails(monkeypatch, found, verdicts, answer):
     """The last that passed before the first failure is the answer, whatever comes after it."""
     path = tuple(replace(found.model, offset=float(i)) for i in range(len(verdicts)))
-    ready = certified.Prepared(found.result, path, path[0], len(path), found.reach, lambda params: None)
+    ready = certified.Prepared(found.result, path, path[0], len(path), found.certifiability, lambda params: None)
     monkeypatch.setattr(certified.Prepared, "result_of", lambda self, model: found.result)
     monkeypatch.setattr(certified, "prepare", lambda *_, **__: ready)
     asked = []
@@ -129,7 +129,7 @@ def test_models_are_tested_in_order_until_one_fails(monkeypatch, found, verdicts
 
 def test_where_nothing_can_be_certified_it_is_said_and_the_model_still_keeps_the_bound():
     told = solve_certified(PROBLEM, parts(120), RULE, move=moved_network, **RUN)
-    assert sorted(told.reach.too_small) == [0, 1, 2]
+    assert sorted(told.certifiability.uncertifiable) == [0, 1, 2]
     assert not told.answered
     words = str(told)
     assert words.startswith("No answer at this confidence (0.95)")
@@ -163,7 +163,7 @@ def test_a_lost_margin_is_found_again():
     assert first.max() > 0.15, "on the rows that it learnt from it is within"
     assert chosen.max() < first.max()
     assert chosen.mean() <= 0.15
-    assert told.best.foreseen.objective < np.log(2), "better than a constant"
+    assert told.best.forecast.objective < np.log(2), "better than a constant"
 
 
 def test_without_a_move_models_are_chosen_among_iterates():
@@ -180,7 +180,7 @@ def test_where_nothing_keeps_the_bound_other_rows_decide():
     """The nearest to the bound on the rows learnt from may have learnt them by heart."""
 
     def model(learnt, other, objective):
-        return Candidate(None, None, HowTrained(), 1.0, 0.0, Foreseen(objective, other, learnt, 0.0), 0.1)
+        return Candidate(None, None, HowTrained(), 1.0, 0.0, CandidateForecast(objective, other, learnt, 0.0), 0.1)
 
     by_heart, honest, better = model(0.12, 0.9, 8.0), model(0.3, 0.4, 2.0), model(0.5, 0.4, 1.0)
     assert min([by_heart, honest, better], key=lambda one: one.rank) is better
@@ -195,6 +195,6 @@ def test_where_nothing_keeps_the_bound_other_rows_decide():
 def test_smaller_parameters_are_tried_unless_rows_are_plenty(rows, worse, chance, tried):
     """Twenty parameters. Without them on small tables four in thirty draws had an answer, and with them fifteen."""
     first = SimpleNamespace(params=jnp.ones(20), method=SimpleNamespace(tolerance=0.0))
-    foreseen = Foreseen(0.5, 0.1, 0.1, chance, worse)
+    foreseen = CandidateForecast(0.5, 0.1, 0.1, chance, worse)
     found = [Candidate(first.params, first, HowTrained(), 1.0, 0.0, foreseen, 0.1)]
     assert any(way.norm < np.inf for way in ways(first, PROBLEM, found, rows)) is tried

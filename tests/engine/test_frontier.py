@@ -11,7 +11,7 @@ import pytest
 
 import softswitch as ss
 from softswitch.certification.certify import certify
-from softswitch.certification.selection import Foreseen
+from softswitch.certification.selection import CandidateForecast
 from softswitch.engine import frontier as engine
 from softswitch.engine.candidates import Candidate, HowTrained
 from softswitch.problem.ranges import ZERO_ONE
@@ -89,7 +89,7 @@ def test_those_certified_are_and_the_first_look_is_theirs(found, parts):
     outcomes = [point.outcome for point in found.points]
     assert outcomes[0] is BoundOutcome.CERTIFIED
     assert outcomes[-1] is BoundOutcome.TOO_FEW  # 59 positives a client would be needed, without a miss
-    assert ss.reach(PROBLEM, parts.certify, 0.05).too_small
+    assert ss.certifiability(PROBLEM, parts.certify, 0.05).uncertifiable
     for point in found.points:
         if point.outcome is BoundOutcome.CERTIFIED:
             seen = certify(point.result, PROBLEM, parts.certify, 0.95, tolerance=point.bound)
@@ -99,7 +99,7 @@ def test_those_certified_are_and_the_first_look_is_theirs(found, parts):
 
 
 def candidate(objective, chance, bound=0.1):
-    foreseen = Foreseen(objective, 0.0, 0.0, chance)
+    foreseen = CandidateForecast(objective, 0.0, 0.0, chance)
     return Candidate(jnp.full(3, objective), None, HowTrained(), 1.0, 0.0, foreseen, bound)
 
 
@@ -114,7 +114,7 @@ def test_claims_from_the_likeliest_on():
     tight = trained(0.1, [(0.7, 0.6), (0.4, 0.2)], best=0)
     hopeless = trained(0.05, [(0.7, 0.0), (0.4, 0.0)], best=1)
     claims = engine._claims([loose, tight, hopeless])
-    assert [(one.bound, model.foreseen.objective) for one, model in claims] == [
+    assert [(one.bound, model.forecast.objective) for one, model in claims] == [
         (0.4, 0.6),
         (0.4, 0.5),
         (0.1, 0.7),
@@ -149,14 +149,14 @@ def test_nothing_behind_the_first_that_does_not_pass(found, parts, monkeypatch):
     assert asked == order[:4]
     assert [claim.passed for claim in tested] == [True, True, True, False]
     # The best of what passed for a bound, or for a tighter one; what did not pass serves none.
-    chosen = [engine._settled(one, tested).model.foreseen.objective for one in every]
+    chosen = [engine._settled(one, tested).model.forecast.objective for one in every]
     assert chosen == [0.2, 0.2, 0.7]
     assert engine._settled(loose, tested).model.tolerance == 0.4
     asked.clear()
     failing = 0.2
     tested = engine._tested(engine._claims(every), PROBLEM, parts, 0.9)
     assert asked == order[:2]
-    assert [engine._settled(one, tested).model.foreseen.objective for one in every] == [0.6, 0.5, 0.7]
+    assert [engine._settled(one, tested).model.forecast.objective for one in every] == [0.6, 0.5, 0.7]
 
 
 def test_outcomes_follow_from_the_tests(found, parts, monkeypatch):

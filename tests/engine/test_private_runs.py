@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.certification.row_means import concerned_rows
+from softswitch.certification.row_means import count_applicable_rows
 from softswitch.engine.private import planned, private_oracle
 from softswitch.engine.request import RunSettings
 from softswitch.oracles import evaluation
@@ -46,7 +46,7 @@ def result():
 def made(privacy, rounds=10, local_steps=1, participation=1.0, seed=0, data=CLIENTS):
     how = TakingPart(local_steps=local_steps, participation=participation)
     plan = planned(privacy, data.sizes, RunSettings(rounds=rounds), local_steps)
-    return private_oracle(PROBLEM, data, plan, how, concerned_rows(PROBLEM, data), seed)
+    return private_oracle(PROBLEM, data, plan, how, count_applicable_rows(PROBLEM, data), seed)
 
 
 def decision(oracle, feasible):
@@ -92,7 +92,7 @@ def test_reports_and_directions_have_the_noise_that_is_counted(settings):
         )
 
     reports, directions = once(jax.random.split(jax.random.key(1), 600))
-    counts = concerned_rows(PROBLEM, CLIENTS)[:, 1]
+    counts = count_applicable_rows(PROBLEM, CLIENTS)[:, 1]
     rate = settings.get("rate", 1.0)
     of_noise = float(oracle.noise.report) / (rate * counts)
     of_draws = 0.5 * np.sqrt((1 - rate) / rate / counts)  # of how many rows are drawn; fixed numbers scatter less
@@ -132,7 +132,9 @@ def test_nothing_else_looks_at_rows(monkeypatch):
     for name in ("compiled_values", "pooled_value", "values"):
         monkeypatch.setattr(evaluation, name, lambda *args, **kwargs: looked.append(1))
     impossible = dataclasses.replace(RULE, tolerance=1e-4)
-    monkeypatch.setattr("softswitch.engine.private.concerned_rows", lambda problem, clients: np.full((3, 2), 100))
+    monkeypatch.setattr(
+        "softswitch.engine.private.count_applicable_rows", lambda problem, clients: np.full((3, 2), 100)
+    )
     found = ss.solve(PROBLEM, CLIENTS, impossible, privacy=PRIVACY, rounds=5, progress=False)
     assert found.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
     assert (judged, looked) == ([1], [])
@@ -226,7 +228,7 @@ def test_clients_that_are_asked_less_often_spend_less():
 def test_sizes_that_are_no_public_matter_are_told_with_noise_and_counted():
     privacy = dataclasses.replace(PRIVACY, public_sizes=False)
     plan = planned(privacy, CLIENTS.sizes, RunSettings(rounds=10), 1)
-    truth = concerned_rows(PROBLEM, CLIENTS)
+    truth = count_applicable_rows(PROBLEM, CLIENTS)
     told = np.stack(
         [private_oracle(PROBLEM, CLIENTS, plan, TakingPart(), truth, seed).counts - truth for seed in range(40)]
     )
@@ -311,7 +313,7 @@ def test_two_sides_are_the_gap():
         sides = ss.Problem(lambda w, b: class_loss(w, b, 0), gap_sides(predict), start)
         gap, both = ss.evaluate(plain, data, w)[1][:, 0], ss.evaluate(sides, data, w)[1]
         np.testing.assert_allclose(both.max(axis=1), gap, rtol=1e-5)
-        assert (concerned_rows(sides, data)[:, 1] == [120, 0 if lacking else 80]).all()
+        assert (count_applicable_rows(sides, data)[:, 1] == [120, 0 if lacking else 80]).all()
 
 
 def test_a_clip_below_what_rows_may_tell_is_a_finding():

@@ -116,7 +116,7 @@ def test_the_answer_is_the_minimax_regret_optimum(case, rows, least):
         w, best = optimum(rows, less, 0.05)
         assert found.worst_objective == pytest.approx(best, rel=2e-3)
         np.testing.assert_allclose(found.params, w, atol=0.02)
-        assert found.lower_bound.promise
+        assert found.lower_bound.certified
         assert found.lower_bound.value == pytest.approx(best, rel=2e-3)
     np.testing.assert_allclose(regret.client_optimum, least, rtol=1e-9)
     np.testing.assert_allclose(regret.client_loss, regret.client_objective + least)

@@ -397,7 +397,7 @@ GOOD = {"estimate": [0.1], "lower": [0.0], "upper": [0.2], "rows": [9], "deviati
         {"rows": 9},
         {"meets_at": [1.5]},
         {"violates_at": [float("nan")]},
-        {"alone": [0.3]},
+        {"marginal_upper": [0.3]},
         {"method": [17]},
     ],
 )

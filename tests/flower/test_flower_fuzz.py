@@ -31,7 +31,18 @@ SENT = (
     "meets_at",
     "method",
 )
-TOLD = ("round", "seed", "local_steps", "step_size", "switches", "feasible", "penalty", "tolerance", "error", "alone")
+TOLD = (
+    "round",
+    "seed",
+    "local_steps",
+    "step_size",
+    "switches",
+    "feasible",
+    "penalty",
+    "tolerance",
+    "error",
+    "marginal",
+)
 KEYS = st.sampled_from([*NAMES, *SENT, *TOLD, "low", "high", "two_values", "clip_norm", "x"])
 whole = st.integers(-(2**62), 2**62)
 real = st.floats()
@@ -116,7 +127,7 @@ PROPER = {
             "step_size": 0.1,
             "switches": True,
             "error": 0.05,
-            "alone": 0.05,
+            "marginal": 0.05,
             "tolerance": 0.1,
             "low": [float("nan"), float("nan")],
             "high": [float("nan"), float("nan")],

@@ -153,7 +153,12 @@ def honest():
         for mean in (0.0, 0.1, 0.3, 0.9, 1.0):
             counted = (GENERATOR.random(n) < mean).astype(float)
             losses = GENERATOR.beta(0.5 + mean, 2.0, n)
-            for levels in (LEVELS, ErrorLevels(0.05, 0.05, 0.2), ErrorLevels.one(0.05), ErrorLevels(1e-6, 0.01, 0.5)):
+            for levels in (
+                LEVELS,
+                ErrorLevels(0.05, 0.05, 0.2),
+                ErrorLevels.uniform(0.05),
+                ErrorLevels(1e-6, 0.01, 0.5),
+            ):
                 yield mean_interval(counted, levels, RATE), RATE, levels
                 yield mean_interval(losses, levels, RANGE), RANGE, levels
                 yield mean_interval(counted, levels, RANGE), RANGE, levels
@@ -192,7 +197,7 @@ ZEROS = mean_interval(np.zeros(20), LEVELS, RANGE)
         (COUNTED, RATE, {"rows": 20_000}, "holds 10,000 out"),
         (COUNTED, RATE, {"upper": COUNTED.upper - 0.01}, "upper limit"),
         (COUNTED, RATE, {"lower": COUNTED.lower + 0.01}, "lower limit"),
-        (COUNTED, RATE, {"alone": COUNTED.alone - 0.01}, "limit of its own"),
+        (COUNTED, RATE, {"marginal_upper": COUNTED.marginal_upper - 0.01}, "limit of its own"),
         (COUNTED, RATE, {"meets_at": COUNTED.meets_at / 3}, "meets_at"),
         (COUNTED, RATE, {"violates_at": COUNTED.violates_at / 2}, "violates_at"),
         (COUNTED, RATE, {"estimate": 0.3005}, "no rate"),
@@ -201,9 +206,9 @@ ZEROS = mean_interval(np.zeros(20), LEVELS, RANGE)
         (LOSSES, RANGE, {"upper": 1.5}, "range"),
         (LOSSES, RANGE, {"meets_at": 0.0}, "meets_at"),
         (LOSSES, RANGE, {"meets_at": 0.001, "violates_at": 0.001}, "both meets and violates"),
-        (ZEROS, RANGE, {"upper": 0.0, "alone": 0.0}, "upper limit"),
+        (ZEROS, RANGE, {"upper": 0.0, "marginal_upper": 0.0}, "upper limit"),
         (ZEROS, RANGE, {"meets_at": 1e-9}, "meets_at"),
-        (NORMAL, None, {"upper": NORMAL.estimate, "alone": NORMAL.estimate}, "upper limit"),
+        (NORMAL, None, {"upper": NORMAL.estimate, "marginal_upper": NORMAL.estimate}, "upper limit"),
         (NORMAL, None, {"lower": NORMAL.estimate}, "lower limit"),
         (NORMAL, None, {"meets_at": NORMAL.meets_at / 100}, "meets_at"),
         (NORMAL, None, {"deviation": 0.0}, "do not differ"),

@@ -72,7 +72,7 @@ def test_a_rate_without_errors_is_certified(make):
     assert not found.approximate
     assert found.rows == ROWS * 2 / 3
     assert found.estimate == 0
-    assert found.alone == pytest.approx(1 - ERROR ** (1 / found.rows))
+    assert found.marginal_upper == pytest.approx(1 - ERROR ** (1 / found.rows))
     assert found.meets_at == pytest.approx(stats.binom.cdf(0, found.rows, 0.05))
     assert found.meets_at <= ERROR
 

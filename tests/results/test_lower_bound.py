@@ -20,7 +20,7 @@ def bound(**changed):
         objective=0.203,
         tolerance=0.1,
         meets=True,
-        promise=True,
+        certified=True,
         why="the problem is convex",
         assumed="",
         weights=np.array([0.25, 0.0, 0.75]),
@@ -32,19 +32,19 @@ def bound(**changed):
 
 
 def test_in_words():
-    assert str(bound()) == "at most 1.5% above the best possible (a promise: the problem is convex)"
-    guess = bound(promise=False, why="convexity is not known")
-    assert str(guess) == "about 1.5% above the best possible (an estimate: convexity is not known)"
+    assert str(bound()) == "at most 1.5% above the best possible (certified: the problem is convex)"
+    guess = bound(certified=False, why="convexity is not known")
+    assert str(guess) == "about 1.5% above the best possible (estimated: convexity is not known)"
     assert str(bound(objective=0.7)).startswith("at most 250% above")
     assert str(bound(value=-0.2)).startswith("at most 0.403 above")
     assert str(bound(value=1e-9)).startswith("at most 0.203 above")
-    assert str(bound(value=-math.inf, promise=False, why="it falls")) == "no bound: it falls"
+    assert str(bound(value=-math.inf, certified=False, why="it falls")) == "no bound: it falls"
     assert "may lie below the best possible" in str(bound(meets=False))
     np.testing.assert_allclose([bound().gap, bound().relative_gap], [0.003, 0.015])
     assert bound(value=0.0).relative_gap == math.inf
 
 
-@pytest.mark.parametrize("kept", [bound(), bound(value=-math.inf, promise=False, why="it falls")])
+@pytest.mark.parametrize("kept", [bound(), bound(value=-math.inf, certified=False, why="it falls")])
 def test_as_plain_words_and_back(kept):
     told = json.loads(json.dumps(kept.to_dict(), allow_nan=False))
     back = ss.LowerBound.from_dict(told)
@@ -60,7 +60,7 @@ def test_a_result_keeps_it(tmp_path):
     assert plain.gap is None
     assert "How good" not in plain.explain()
     result = ss.with_lower_bound(plain, problem, clients)
-    assert result.lower_bound.promise
+    assert result.lower_bound.certified
     assert result.gap == result.worst_objective - result.lower_bound.value
     assert f"How good it is: {result.lower_bound}." in result.explain()
     for one, folder in ((result, "with"), (plain, "without")):

@@ -75,7 +75,7 @@ def test_a_wish_below_the_sampling_error_is_refused_with_a_way_out():
     planned = ss.plan(known, clients=20, participation=0.5, epsilon=0.3, switch_share=0.5)
     assert not planned.met
     floor = bound(known, Setting(20, 10, 1)).sampling
-    assert planned.smallest == pytest.approx(floor, rel=1e-5)
+    assert planned.smallest_epsilon == pytest.approx(floor, rel=1e-5)
     assert planned.bound.epsilon == pytest.approx(1.1 * floor, rel=1e-3)
     assert f"{floor:.4g}" in planned.advice
     assert "draw at least 15 clients a round" in planned.advice
@@ -92,12 +92,12 @@ def test_a_wish_is_met_for_the_constraint_too_where_few_rounds_are_feasible():
     assert bold.met
     assert careful.met
     assert constraint_bound(known, bold.setting, 0.05) == pytest.approx(bold.bound.epsilon + beyond)
-    assert constraint_bound(known, bold.setting, 0.05) > 1.0 >= careful.constraint
-    assert careful.constraint == pytest.approx(careful.bound.epsilon + beyond)
+    assert constraint_bound(known, bold.setting, 0.05) > 1.0 >= careful.constraint_bound
+    assert careful.constraint_bound == pytest.approx(careful.bound.epsilon + beyond)
     assert "The constraint is promised to be at most 1 where κ >= 0.05." in careful.advice
     too_low = ss.plan(known, clients=20, participation=0.5, epsilon=0.6)
     assert not too_low.met
-    assert too_low.smallest == pytest.approx(bound(known, Setting(20, 10, 1)).sampling + beyond, rel=1e-5)
+    assert too_low.smallest_epsilon == pytest.approx(bound(known, Setting(20, 10, 1)).sampling + beyond, rel=1e-5)
     assert ss.plan(known, clients=20, participation=0.5, epsilon=0.6, switch_share=0.5).met
     assert ss.plan(CONSTANTS, clients=20, epsilon=0.5) == ss.plan(CONSTANTS, clients=20, epsilon=0.5, switch_share=0.05)
 
@@ -111,7 +111,7 @@ def test_a_server_that_remembers_is_not_bound_by_the_sampling_error():
     assert kept.met
     assert kept.setting.longest_wait == 19
     assert kept.bound.sampling == pytest.approx(6 * 19 * kept.bound.step_size)
-    assert kept.constraint == kept.bound.epsilon <= 0.5
+    assert kept.constraint_bound == kept.bound.epsilon <= 0.5
     assert "error of staleness" in str(kept)
     few = ss.plan(known, clients=20, participation=0.25, epsilon=0.5, memory=ss.Memory(), rounds=100)
     assert "cannot be met in 100 rounds" in few.advice
@@ -148,9 +148,11 @@ def test_too_few_rounds_are_said_so():
     planned = ss.plan(CONSTANTS, clients=20, epsilon=0.3, rounds=100)
     assert not planned.met
     assert "in 100 rounds" in planned.advice
-    assert planned.smallest == pytest.approx(bound(replace(CONSTANTS, value_noise=0.0), Setting(20, 20, 100)).epsilon)
+    assert planned.smallest_epsilon == pytest.approx(
+        bound(replace(CONSTANTS, value_noise=0.0), Setting(20, 20, 100)).epsilon
+    )
     assert planned.setting.rounds <= 100
-    assert planned.smallest < planned.bound.epsilon <= 1.1 * planned.smallest
+    assert planned.smallest_epsilon < planned.bound.epsilon <= 1.1 * planned.smallest_epsilon
 
 
 def test_two_obstacles_are_both_named():
@@ -221,8 +223,8 @@ def test_slaters_condition_replaces_the_assumption_on_the_share_of_feasible_roun
     assert planned.met
     epsilon, unit = planned.bound.epsilon, 0.3 / (np.log(2) * 20)
     assert planned.switch_share == pytest.approx(0.2 / (2.2 + epsilon))
-    assert planned.constraint == pytest.approx(epsilon + 4 * unit * np.log(0.5 + (2 + epsilon) / 0.4))
-    assert 0.999 < planned.constraint <= 1.0, "all of the wish is used"
+    assert planned.constraint_bound == pytest.approx(epsilon + 4 * unit * np.log(0.5 + (2 + epsilon) / 0.4))
+    assert 0.999 < planned.constraint_bound <= 1.0, "all of the wish is used"
     assert "which Slater's condition assures" in planned.advice
     assert json.loads(json.dumps(planned.to_dict()))["slater"] == 0.2
     closer = ss.plan(known, clients=20, participation=0.5, epsilon=1.0, slater=2.0)
@@ -245,7 +247,7 @@ def test_a_plan_with_another_gap_meets_its_wish_and_no_less_would(gap, shape):
     known = replace(CONSTANTS, heterogeneity=0.02, gap=gap, gap_shape=shape)
     planned = ss.plan(known, clients=200, participation=0.1, epsilon=0.3)
     assert planned.met
-    assert planned.constraint == planned.bound.epsilon == bound(known, planned.setting).epsilon <= 0.3
+    assert planned.constraint_bound == planned.bound.epsilon == bound(known, planned.setting).epsilon <= 0.3
     fewer = replace(planned.setting, rounds=planned.setting.rounds * 49 // 50)
     assert bound(known, fewer).epsilon > 0.3 * (1 - 1e-3)
     assert "whatever κ is." in planned.advice
@@ -261,8 +263,8 @@ def test_a_plan_that_only_a_stretch_of_rounds_meets():
     planned = ss.plan(known, clients=10**5, participation=0.01, epsilon=1.0001 * errors[5000])
     assert planned.met
     assert 4000 < planned.setting.rounds <= 5000
-    assert planned.smallest <= errors[5000] * 1.0001
-    refused = ss.plan(known, clients=10**5, participation=0.01, epsilon=0.97 * planned.smallest)
+    assert planned.smallest_epsilon <= errors[5000] * 1.0001
+    refused = ss.plan(known, clients=10**5, participation=0.01, epsilon=0.97 * planned.smallest_epsilon)
     assert not refused.met
 
 
@@ -271,7 +273,7 @@ def test_another_gap_is_refused_with_a_way_out():
     refused = ss.plan(known, clients=20, participation=0.5, epsilon=0.2)
     assert not refused.met
     # 2σQ(1 − r) at most: 0.6·0.6745 = 0.4047 at r = 0.5.
-    assert refused.smallest == pytest.approx(0.6 * 0.6744898, rel=1e-5)
+    assert refused.smallest_epsilon == pytest.approx(0.6 * 0.6744898, rel=1e-5)
     enough = int(refused.advice.split("draw at least ")[1].split()[0])
     assert ss.plan(known, clients=20, participation=enough / 20, epsilon=0.2).met
     assert not ss.plan(known, clients=20, participation=(enough - 1) / 20, epsilon=0.2).met

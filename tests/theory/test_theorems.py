@@ -252,13 +252,13 @@ def test_slaters_condition_bounds_the_share_of_feasible_rounds():
     """D = 4, L = 2: DL = 8. ν = 2 and ε = 2 by quiet constants: κ >= 2/(2 + 8 + 2) = 1/6; ν = 0 leaves 1/K."""
     quiet, setting = Constants(4.0, 2.0), Setting(20, 20, 64)  # 2DL/√K = 2
     assert theory.bound(quiet, setting).epsilon == pytest.approx(2.0)
-    assert theory.least_switch_share(quiet, setting, 2.0) == pytest.approx(1 / 6)
-    assert theory.least_switch_share(quiet, setting, 0.0) == pytest.approx(1 / 64)
-    assert theory.least_switch_share(quiet, setting, 0.1) == pytest.approx(1 / 64), "0.1/10.1 is less"
+    assert theory.min_switch_share(quiet, setting, 2.0) == pytest.approx(1 / 6)
+    assert theory.min_switch_share(quiet, setting, 0.0) == pytest.approx(1 / 64)
+    assert theory.min_switch_share(quiet, setting, 0.1) == pytest.approx(1 / 64), "0.1/10.1 is less"
     # The paper: ln(1/(2κ)) <= ln min(K/2, 1/2 + (DL + ε)/(2ν)) = ln min(32, 1/2 + 10/4) = ln 3
-    assert math.log(1 / (2 * theory.least_switch_share(quiet, setting, 2.0))) == pytest.approx(math.log(3))
+    assert math.log(1 / (2 * theory.min_switch_share(quiet, setting, 2.0))) == pytest.approx(math.log(3))
     with pytest.raises(ValueError, match="slater must be a finite number and >= 0, but is -1"):
-        theory.least_switch_share(quiet, setting, -1)
+        theory.min_switch_share(quiet, setting, -1)
 
 
 def test_the_share_of_feasible_rounds_is_kept_by_a_run():
@@ -272,17 +272,17 @@ def test_the_share_of_feasible_rounds_is_kept_by_a_run():
                 bit = w - 0.5 <= promise.threshold
                 feasible += bit
                 w = min(1.0, max(-1.0, w + (promise.step_size if bit else -promise.step_size)))
-            assert feasible / rounds >= theory.least_switch_share(known, setting, 1.5)
+            assert feasible / rounds >= theory.min_switch_share(known, setting, 1.5)
 
 
 def test_rules_of_thumb_for_local_steps_and_gradient_rows():
     """σ_g = 8, L = 2: (σ_g/L)² = 16 rows; B_g·E = 4·2 gives σ̄² = 64/(8·4) = 2. √90 = 9.49."""
-    assert theory.fewest_gradient_rows(CONSTANTS) == 16
+    assert theory.min_gradient_rows(CONSTANTS) == 16
     assert theory.effective_variance(CONSTANTS, replace(SETTING, local_steps=2)) == pytest.approx(2.0)
     assert theory.effective_variance(CONSTANTS, replace(SETTING, local_steps=4)) == pytest.approx(1.0)
-    assert theory.fewest_gradient_rows(replace(CONSTANTS, gradient_noise=0.0)) == 1
-    assert theory.fewest_gradient_rows(replace(CONSTANTS, gradient_noise=8.1)) == 17  # 4.05² = 16.4
-    assert [theory.most_local_steps(k) for k in (1, 90, 100)] == [1, 9, 10]
+    assert theory.min_gradient_rows(replace(CONSTANTS, gradient_noise=0.0)) == 1
+    assert theory.min_gradient_rows(replace(CONSTANTS, gradient_noise=8.1)) == 17  # 4.05² = 16.4
+    assert [theory.max_local_steps(k) for k in (1, 90, 100)] == [1, 9, 10]
 
 
 @pytest.mark.parametrize("gap", QUANTILES)

@@ -21,14 +21,14 @@ from collections.abc import Callable
 import numpy as np
 from scipy.optimize import brentq
 
-CUT = 0.75  # of the largest share that leaves no debt
+MAX_BET = 0.75  # of the largest share that leaves no debt
 BELOW_ONE = math.nextafter(1.0, 0.0)
 AT_ONCE = 1 << 15  # factors that fit into a processor's cache
 BLOCKS = 2048  # of factors whose product is looked at: after each of them the capital may be called in
 
 
-class Bets:
-    """Bets against high means, on values in [0, 1].
+class BettingMean:
+    """BettingMean against high means, on values in [0, 1].
 
     Args:
         values: in any order; they are dealt anew.
@@ -48,7 +48,7 @@ class Bets:
 
     def _log_capitals(self, means: np.ndarray) -> np.ndarray:
         inside = np.minimum(means, BELOW_ONE)[:, None, None]
-        factors = np.minimum(self._shares, CUT / (1 - inside))
+        factors = np.minimum(self._shares, MAX_BET / (1 - inside))
         factors *= inside - self._values
         factors += 1
         course = np.cumsum(np.log(np.multiply.reduce(factors, axis=2)), axis=1)
@@ -109,7 +109,7 @@ def more_rows(rows: int, mean: float, deviation: float, bound: float, error: flo
 
     def decides(count: int) -> bool:
         seen = (0.25 + variance * count / 2) / (1 + count / 2)
-        share = sign * min(math.sqrt(2 * wanted / (count * seen)), CUT / max(room, 1e-12))
+        share = sign * min(math.sqrt(2 * wanted / (count * seen)), MAX_BET / max(room, 1e-12))
         growth = (1 - chance) * math.log1p(share * bound) + chance * math.log1p(-share * (other - bound))
         return count * growth >= wanted
 

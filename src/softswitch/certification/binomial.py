@@ -15,7 +15,7 @@ from scipy.special import betainc, betaincinv
 from softswitch.support import checks
 
 
-class CountedRate:
+class BinomialRate:
     """What is known of a rate from above, by how many of so many rows count."""
 
     def __init__(self, count: int, rows: int) -> None:
@@ -23,23 +23,23 @@ class CountedRate:
 
     def p_value(self, mean: float) -> float:
         """Of "the rate is this or more"."""
-        return float(chance_of_so_few(self.count, self.rows, mean))
+        return float(binomial_cdf(self.count, self.rows, mean))
 
     def p_values(self, means: np.ndarray) -> np.ndarray:
         """Of many of them."""
-        return chance_of_so_few(self.count, self.rows, means)
+        return binomial_cdf(self.count, self.rows, means)
 
     def upper(self, error: float) -> float:
         """The rate is at most this, but for a chance of ``error``."""
-        return upper_rate(self.count, self.rows, error)
+        return clopper_pearson_upper(self.count, self.rows, error)
 
 
-def upper_rate(count: float, rows: float, error: float) -> float:
+def clopper_pearson_upper(count: float, rows: float, error: float) -> float:
     """The rate is at most this, but for a chance of ``error``."""
     return float(betaincinv(count + 1, rows - count, 1 - error)) if count < rows else 1.0
 
 
-def chance_of_so_few(count: float, rows: float, rate: np.ndarray | float) -> np.ndarray:
+def binomial_cdf(count: float, rows: float, rate: np.ndarray | float) -> np.ndarray:
     """The p-value of "the rate is this or more"; between whole counts by the incomplete beta function."""
     if count >= rows:
         return np.ones_like(np.asarray(rate, dtype=float))
@@ -68,11 +68,11 @@ def rows_to_certify(
     wrong = checks.whole_number("errors", errors, at_least=0)
     level /= checks.whole_number("clients", clients, at_least=1) if each else 1
     low, high = wrong, max(2 * wrong, 1)
-    while chance_of_so_few(wrong, high, bound) > level:
+    while binomial_cdf(wrong, high, bound) > level:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if chance_of_so_few(wrong, middle, bound) <= level else (middle, high)
+        low, high = (low, middle) if binomial_cdf(wrong, middle, bound) <= level else (middle, high)
     return high
 
 
@@ -81,11 +81,11 @@ def more_rows(rows: int, rate: float, bound: float, error: float) -> int | None:
     flip = rate > bound
     rate, bound = (1 - rate, 1 - bound) if flip else (rate, bound)
     low, high = rows, 2 * rows
-    while chance_of_so_few(rate * high, high, bound) > error:
+    while binomial_cdf(rate * high, high, bound) > error:
         low, high = high, 2 * high
         if high > 10**12:
             return None
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if chance_of_so_few(rate * middle, middle, bound) <= error else (middle, high)
+        low, high = (low, middle) if binomial_cdf(rate * middle, middle, bound) <= error else (middle, high)
     return math.ceil(high - rows)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.certification.certify import known_ranges
+from softswitch.certification.certify import resolve_ranges
 from softswitch.certification.intervals import ErrorLevels, gap_interval, mean_interval
 from softswitch.certification.row_values import RowValues
 from softswitch.data.client_data import ClientData
@@ -23,7 +23,7 @@ MOST_ROWS = 1 << 40
 
 
 @dataclass(frozen=True)
-class Reach:
+class Certifiability:
     """What the rows that are kept for the certificate could show at best: of a model without a single error on them.
 
     Attributes:
@@ -44,7 +44,7 @@ class Reach:
     needed: int | None
 
     @property
-    def too_small(self) -> tuple[Any, ...]:
+    def uncertifiable(self) -> tuple[Any, ...]:
         """The clients that no model could be certified for, those with the fewest rows first."""
         order = sorted(range(len(self.clients)), key=lambda i: self.rows[i])
         return tuple(self.clients[i] for i in order if self.bounds[i] > self.tolerance)
@@ -65,7 +65,7 @@ class Reach:
             f"{self.confidence:.0%} confidence takes {self.needed:,} rows that count at each, with no error on any of "
             f"them; kept for it are {there}."
         )
-        small = self.too_small
+        small = self.uncertifiable
         if not small:
             return f"{takes} That can be done."
         counts = dict(zip(self.clients, self.rows, strict=True))
@@ -77,7 +77,7 @@ class Reach:
         )
 
 
-def reach(problem: Problem, kept: ClientData, tolerance: float, confidence: float = 0.95) -> Reach:
+def certifiability(problem: Problem, kept: ClientData, tolerance: float, confidence: float = 0.95) -> Certifiability:
     """What rows could certify at best, by their number alone.
 
     Args:
@@ -90,7 +90,7 @@ def reach(problem: Problem, kept: ClientData, tolerance: float, confidence: floa
     error = 1 - checks.probability("confidence", confidence)
     levels = ErrorLevels(error / len(kept), error, checks.real_number("tolerance", tolerance))
     many = problem.trace(kept.batch_shapes(1, float_dtype(problem.start))).constraints
-    ranges = known_ranges(problem, None, None, many)[1:]
+    ranges = resolve_ranges(problem, None, None, many)[1:]
     values = RowValues(problem, kept, problem.start)
     counts, bounds = [], []
     for client in range(len(kept)):
@@ -99,7 +99,7 @@ def reach(problem: Problem, kept: ClientData, tolerance: float, confidence: floa
         bounds.append(max((bound for _, bound in told), key=lambda bound: math.inf if math.isnan(bound) else bound))
     needed = [_rows_needed(j in values.gaps, levels, of_row) for j, of_row in enumerate(ranges, 1)]
     wanted = [rows for rows in needed if rows is not None]
-    return Reach(
+    return Certifiability(
         levels.tolerance,
         confidence,
         tuple(kept.names),
@@ -125,12 +125,12 @@ def _at_best(
 
 
 def _faultless_mean(rows: int, levels: ErrorLevels, bounds: Range) -> float:
-    return mean_interval(np.full(rows, ends(bounds)[0]), levels, bounds).alone
+    return mean_interval(np.full(rows, ends(bounds)[0]), levels, bounds).marginal_upper
 
 
 def _faultless_gap(first: int, second: int, levels: ErrorLevels, bounds: Range) -> float:
     low = ends(bounds)[0]
-    return gap_interval(np.full(first, low), np.full(second, low), levels, bounds).alone
+    return gap_interval(np.full(first, low), np.full(second, low), levels, bounds).marginal_upper
 
 
 def _rows_needed(is_gap: bool, levels: ErrorLevels, bounds: Range | None) -> int | None:

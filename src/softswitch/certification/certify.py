@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from softswitch.certification.intervals import ErrorLevels
-from softswitch.certification.multiple_testing import certificate_of
+from softswitch.certification.multiple_testing import build_certificate
 from softswitch.certification.private import CertificateNoise, certificate_noise, private_intervals
-from softswitch.certification.row_means import concerned_rows
+from softswitch.certification.row_means import count_applicable_rows
 from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.client_data import ClientData
 from softswitch.privacy.settings import RecordPrivacy
@@ -73,10 +73,10 @@ def certify(
     levels = ErrorLevels(error / len(held_out.names), error, checks.real_number("tolerance", tolerance))
     params = checked_params("params", params)
     constraints = problem.trace(held_out.batch_shapes(1, float_dtype(params)), params).constraints
-    ranges = known_ranges(problem, objective_range, constraint_range, constraints)
+    ranges = resolve_ranges(problem, objective_range, constraint_range, constraints)
     cost = None if privacy is None else certificate_noise(privacy)
     intervals = (
-        intervals_of(params, problem, held_out, levels, ranges, kinds)
+        compute_intervals(params, problem, held_out, levels, ranges, kinds)
         if cost is None
         else private_intervals_of(params, problem, held_out, levels, ranges, cost)
     )
@@ -84,7 +84,7 @@ def certify(
     known = set(map(str, held_out.names))  # a number in one table may be text in another
     trained_on = result.names if isinstance(result, Result) else ()
     found += [(name, None) for name in trained_on if str(name) not in known]
-    made = certificate_of(found, confidence, levels, ranges)
+    made = build_certificate(found, confidence, levels, ranges)
     return made if cost is None else replace(made, epsilon=cost.epsilon, delta=cost.delta)
 
 
@@ -97,19 +97,21 @@ def private_intervals_of(
     cost: CertificateNoise,
 ) -> list[list[Interval]]:
     """Every client's intervals of f and then g, of which only sums with noise are told."""
-    concerned_rows(problem, held_out)
+    count_applicable_rows(problem, held_out)
     both = (RowValues(problem, held_out, at).by_client for at in (params, problem.start))
     return [private_intervals(own, start, cost.multiplier, levels, ranges) for own, start in zip(*both, strict=True)]
 
 
-def known_ranges(problem: Problem, objective_range: Any, constraint_range: Any, constraints: int) -> list[Range | None]:
+def resolve_ranges(
+    problem: Problem, objective_range: Any, constraint_range: Any, constraints: int
+) -> list[Range | None]:
     """The ranges of f and then g: those given, else the problem's own."""
     objective = problem.objective_range if objective_range is None else objective_range
     constraint = problem.constraint_range if constraint_range is None else constraint_range
     return function_ranges(objective, constraint, constraints)
 
 
-def intervals_of(
+def compute_intervals(
     params: Params,
     problem: Problem,
     held_out: ClientData,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from softswitch.certification.lbfgs import Look, lowest, lowest_in_ball
+from softswitch.certification.lbfgs import Look, find_minimum, minimum_in_ball
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import whole
 from softswitch.oracles.evaluation import ignoring_weights, widths_by_size
@@ -64,7 +64,7 @@ def client_optimum(problem: Problem, clients: ClientData) -> np.ndarray:
     return found
 
 
-def regrets(problem: Problem, clients: ClientData, regret: Regret) -> RegretTask:
+def make_regret_task(problem: Problem, clients: ClientData, regret: Regret) -> RegretTask:
     """The problem of regrets that is asked for: f_i* as they are given, or found.
 
     Args:
@@ -86,5 +86,5 @@ def _look(params: Params, rows: Rows, client: jax.Array, losses: Losses, width: 
 
 def _lowest_within(domain: Domain | None, look: Look, start: np.ndarray) -> float:
     if isinstance(domain, Ball):
-        return lowest_in_ball(look, start, domain.radius)
-    return lowest(look, start, (domain.lower, domain.upper) if isinstance(domain, Box) else None)
+        return minimum_in_ball(look, start, domain.radius)
+    return find_minimum(look, start, (domain.lower, domain.upper) if isinstance(domain, Box) else None)

@@ -24,8 +24,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from scipy.special import chdtri, ndtr, ndtri, stdtr, stdtrit
 
-from softswitch.certification.betting import Bets
-from softswitch.certification.binomial import CountedRate
+from softswitch.certification.betting import BettingMean
+from softswitch.certification.binomial import BinomialRate
 from softswitch.problem.ranges import Range, ends, has_two_values
 from softswitch.results.certificate import Interval, IntervalMethod
 
@@ -124,31 +124,31 @@ class ErrorLevels(NamedTuple):
 
     Attributes:
         joint: the error probability of each limit, such that those of all clients hold together.
-        alone: the error probability of a limit that is said of one client alone, or of the worst.
+        marginal: the error probability of a limit that is said of one client alone, or of the worst.
         tolerance: what the constraint may be at most.
     """
 
     joint: float
-    alone: float
+    marginal: float
     tolerance: float
 
     @classmethod
-    def one(cls, error: float) -> ErrorLevels:
+    def uniform(cls, error: float) -> ErrorLevels:
         """A single error probability, and no tolerance to decide about."""
         return cls(error, error, math.nan)
 
     @property
-    def middle(self) -> float:
+    def geometric_mean(self) -> float:
         """Between both error probabilities: what bets aim at that are used for both."""
-        return math.sqrt(self.joint * self.alone)
+        return math.sqrt(self.joint * self.marginal)
 
 
-def concerned(by_row: np.ndarray) -> np.ndarray:
+def applicable(by_row: np.ndarray) -> np.ndarray:
     """The values on the rows that a function concerns."""
     return by_row[~(np.isnan(by_row) | np.isneginf(by_row))]
 
 
-def looks_like_a_mean(evidence: Iterable[tuple[np.ndarray, float]]) -> bool | None:
+def is_row_mean(evidence: Iterable[tuple[np.ndarray, float]]) -> bool | None:
     """Whether a function's values on single rows have its value on all of them as their mean, in all the evidence.
 
     Rows that all have the same value are no evidence: there almost any function looks like a mean. Without evidence the
@@ -156,22 +156,22 @@ def looks_like_a_mean(evidence: Iterable[tuple[np.ndarray, float]]) -> bool | No
     """
     answers = []
     for by_row, total in evidence:
-        valid = concerned(by_row)
+        valid = applicable(by_row)
         if len(valid) > 1 and np.ptp(valid) > 0:
             answers.append(np.isclose(valid.mean(), total, rtol=1e-4, atol=1e-5 * np.abs(valid).max()))
     return all(answers) if answers else None
 
 
-def moved(values: np.ndarray, generator: np.random.Generator, attempt: int) -> np.ndarray:
+def perturb_array(values: np.ndarray, generator: np.random.Generator, attempt: int) -> np.ndarray:
     """Random parameters as large as these; around them in every second attempt, around 0 in the others."""
     size = float(np.abs(values).mean()) or 1.0
     return np.asarray(attempt % 2 * values + size * generator.standard_normal(values.shape), values.dtype)
 
 
-def others(params: Mapping[str, np.ndarray], attempt: int) -> dict[str, np.ndarray]:
+def perturb_params(params: Mapping[str, np.ndarray], attempt: int) -> dict[str, np.ndarray]:
     """Other parameters, by the number of the attempt alone."""
     generator = np.random.default_rng(attempt)
-    return {name: moved(np.asarray(value), generator, attempt) for name, value in params.items()}
+    return {name: perturb_array(np.asarray(value), generator, attempt) for name, value in params.items()}
 
 
 def mean_interval(rows: np.ndarray, levels: ErrorLevels, bounds: Range | None) -> Interval:
@@ -179,7 +179,7 @@ def mean_interval(rows: np.ndarray, levels: ErrorLevels, bounds: Range | None) -
     if bounds is None:
         return _student(rows, levels)
     low, high = ends(bounds)
-    above, below = _sides(rows, bounds, levels.middle)
+    above, below = _sides(rows, bounds, levels.geometric_mean)
 
     def at_most(error: float) -> float:
         return low + (high - low) * above.upper(error)
@@ -193,7 +193,7 @@ def mean_interval(rows: np.ndarray, levels: ErrorLevels, bounds: Range | None) -
         len(rows),
         _deviation(rows),
         approximate=False,
-        alone=max(at_most(levels.alone), estimate),
+        marginal_upper=max(at_most(levels.marginal), estimate),
         meets_at=0.0 if share >= 1 else above.p_value(share) if share > 0 else 1.0,
         violates_at=0.0 if share < 0 else below.p_value(1 - share) if share < 1 else 1.0,
         method=IntervalMethod.BINOMIAL if has_two_values(bounds) else IntervalMethod.BETTING,
@@ -205,7 +205,7 @@ def gap_interval(first: np.ndarray, second: np.ndarray, levels: ErrorLevels, bou
     low, high = ends(bounds)
     span = high - low
     (first_above, first_below), (second_above, second_below) = (
-        _sides(rows, bounds, levels.middle) for rows in (first, second)
+        _sides(rows, bounds, levels.geometric_mean) for rows in (first, second)
     )
     excess = Excess(first_above, second_below, levels.joint), Excess(second_above, first_below, levels.joint)
     bound = levels.tolerance / span
@@ -219,7 +219,7 @@ def gap_interval(first: np.ndarray, second: np.ndarray, levels: ErrorLevels, bou
         rows,
         spread * math.sqrt(rows),
         approximate=False,
-        alone=max(span * absolute_upper(*excess, levels.alone), estimate),
+        marginal_upper=max(span * absolute_upper(*excess, levels.marginal), estimate),
         meets_at=p_above(*excess, bound),
         violates_at=p_within(*excess, bound),
         method=IntervalMethod.GAP,
@@ -234,12 +234,12 @@ def _sides(rows: np.ndarray, bounds: Range, error: float) -> tuple[OneSide, OneS
         raise ValueError(f"values from {rows.min():.6g} to {rows.max():.6g} lie outside their range ({low}, {high})")
     scaled = np.clip((rows - low) / (high - low), 0, 1)
     if not has_two_values(bounds):
-        return Bets(scaled, error), Bets(1 - scaled, error)
+        return BettingMean(scaled, error), BettingMean(1 - scaled, error)
     count = round(float(scaled.sum()))
     between = np.abs(scaled - np.round(scaled)) > 1e-5
     if between.any():
         raise ValueError(f"every row must have one of the values {{{low}, {high}}}, but one has {rows[between][0]:.6g}")
-    return CountedRate(count, len(rows)), CountedRate(len(rows) - count, len(rows))
+    return BinomialRate(count, len(rows)), BinomialRate(len(rows) - count, len(rows))
 
 
 def _deviation(rows: np.ndarray) -> float:
@@ -253,7 +253,7 @@ def _student(rows: np.ndarray, levels: ErrorLevels) -> Interval:
         return Interval(estimate, -math.inf, math.inf, n, deviation, approximate=True)
     spread = deviation / math.sqrt(n)
     distance = (levels.tolerance - estimate) / spread
-    margins = [-float(stdtrit(n - 1, error)) * spread for error in (levels.joint, levels.alone)]
+    margins = [-float(stdtrit(n - 1, error)) * spread for error in (levels.joint, levels.marginal)]
     within, above = float(stdtr(n - 1, -distance)), float(stdtr(n - 1, distance))
     return _around(estimate, margins, n, deviation, within, above)
 
@@ -268,7 +268,7 @@ def resampled_interval(resampled: np.ndarray, value: float, size: int, levels: E
     if not spread > 0:
         return Interval(value, -math.inf, math.inf, size, math.inf, approximate=True)
     distance = (levels.tolerance - value) / spread
-    margins = [-float(ndtri(error)) * spread for error in (levels.joint, levels.alone)]
+    margins = [-float(ndtri(error)) * spread for error in (levels.joint, levels.marginal)]
     return _around(value, margins, size, spread * math.sqrt(size), float(ndtr(-distance)), float(ndtr(distance)))
 
 
@@ -283,13 +283,13 @@ def _around(
         rows,
         deviation,
         approximate=True,
-        alone=value + alone,
+        marginal_upper=value + alone,
         meets_at=1.0 if math.isnan(meets_at) else meets_at,
         violates_at=1.0 if math.isnan(violates_at) else violates_at,
     )
 
 
-def unknown(rows: int = 0) -> Interval:
+def unknown_interval(rows: int = 0) -> Interval:
     """Nothing is known."""
     return Interval(math.nan, -math.inf, math.inf, rows, math.inf, approximate=True)
 
@@ -298,7 +298,7 @@ Values = Callable[[np.ndarray], np.ndarray]
 """f and then g on the rows of the given indices."""
 
 
-def intervals_by_rows(
+def intervals_from_function(
     value: Values,
     size: int,
     levels: ErrorLevels,
@@ -322,9 +322,9 @@ def intervals_by_rows(
     resampled: np.ndarray | None = None
     found = []
     for j, bounds in enumerate(ranges):
-        rows = concerned(by_row[:, j])
+        rows = applicable(by_row[:, j])
         if not math.isfinite(totals[j]):
-            found.append(unknown(len(rows)))
+            found.append(unknown_interval(len(rows)))
         elif means[j]:
             found.append(mean_interval(rows, levels, bounds))
         else:
@@ -341,7 +341,7 @@ def _by_row(value: Values, rows: np.ndarray) -> np.ndarray:
 def _are_means(
     value: Values, by_row: np.ndarray, totals: np.ndarray, elsewhere: Callable[[int], Values] | None
 ) -> list[bool]:
-    """Which functions are means over rows: they are so on all rows and on a random half; see ``looks_like_a_mean``."""
+    """Which functions are means over rows: they are so on all rows and on a random half; see ``is_row_mean``."""
     everything = np.arange(len(by_row))
     half = np.sort(np.random.default_rng(0).permutation(len(by_row))[: (len(by_row) + 1) // 2])
     answers: list[bool | None] = [None] * len(totals)
@@ -352,8 +352,8 @@ def _are_means(
         partial = np.asarray(value(half), dtype=float)
         for j, answer in enumerate(answers):
             if answer is None:
-                answers[j] = looks_like_a_mean([(by_row[:, j], totals[j]), (by_row[half, j], partial[j])])
+                answers[j] = is_row_mean([(by_row[:, j], totals[j]), (by_row[half, j], partial[j])])
         # What no single row has is no mean at any parameters.
-        if all(answer is not None or not len(concerned(by_row[:, j])) for j, answer in enumerate(answers)):
+        if all(answer is not None or not len(applicable(by_row[:, j])) for j, answer in enumerate(answers)):
             break
     return [bool(answer) for answer in answers]

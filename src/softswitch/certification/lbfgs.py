@@ -24,7 +24,7 @@ class _Found(NamedTuple):
     point: np.ndarray
 
 
-def lowest(look: Look, start: np.ndarray, box: tuple[float, float] | None = None) -> float:
+def find_minimum(look: Look, start: np.ndarray, box: tuple[float, float] | None = None) -> float:
     """The smallest value found by L-BFGS; −∞ where there is none at the start, NaN where it falls without end.
 
     Args:
@@ -35,7 +35,7 @@ def lowest(look: Look, start: np.ndarray, box: tuple[float, float] | None = None
     return _searched(look, start, box).value
 
 
-def lowest_in_ball(look: Look, start: np.ndarray, radius: float) -> float:
+def minimum_in_ball(look: Look, start: np.ndarray, radius: float) -> float:
     """The smallest value within ‖w‖ <= r, of a convex function; −∞ and NaN as for ``lowest``.
 
     Where the smallest value of all lies outside, it is on the sphere, and minimises h(w) + (μ/2)‖w‖² for the μ at which

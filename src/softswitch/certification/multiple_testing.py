@@ -25,14 +25,14 @@ import numpy as np
 from scipy.special import ndtri
 
 from softswitch.certification import betting, binomial
-from softswitch.certification.intervals import ErrorLevels, unknown
+from softswitch.certification.intervals import ErrorLevels, unknown_interval
 from softswitch.problem.ranges import Range, ends
 from softswitch.results.certificate import Certificate, ClientCertificate, Interval, IntervalMethod, Verdict
 
 Claim = TypeVar("Claim")
 
 
-def tested_in_order(claims: Iterable[Claim], passes: Callable[[Claim], bool]) -> tuple[bool, ...]:
+def fixed_sequence_test(claims: Iterable[Claim], passes: Callable[[Claim], bool]) -> tuple[bool, ...]:
     """Which claims passed, from the first on; the first that did not is the last that was tested.
 
     Args:
@@ -47,7 +47,7 @@ def tested_in_order(claims: Iterable[Claim], passes: Callable[[Claim], bool]) ->
     return tuple(found)
 
 
-def certificate_of(
+def build_certificate(
     clients: Sequence[tuple[Any, Sequence[Interval] | None]],
     confidence: float,
     levels: ErrorLevels,
@@ -61,11 +61,13 @@ def certificate_of(
         levels: at which the intervals are.
         ranges: of f and then g on a single row.
     """
-    told = [_completed(intervals, levels) if intervals else (unknown(),) * len(ranges) for _, intervals in clients]
-    meeting = first_that_hold([_meets_at(own[1:]) for own in told], levels.alone)
-    violating = first_that_hold([_violates_at(own[1:]) for own in told], levels.alone)
+    told = [
+        _completed(intervals, levels) if intervals else (unknown_interval(),) * len(ranges) for _, intervals in clients
+    ]
+    meeting = hochberg([_meets_at(own[1:]) for own in told], levels.marginal)
+    violating = hochberg([_violates_at(own[1:]) for own in told], levels.marginal)
     above = [_above(own[1:], levels.tolerance) for own in told if _is_known(own[1:])]
-    levels_needed = levels.alone / (sum(above) + 1), levels.alone / (len(above) - sum(above) + 1)
+    levels_needed = levels.marginal / (sum(above) + 1), levels.marginal / (len(above) - sum(above) + 1)
     found = []
     for (name, _), own, meets, violates in zip(clients, told, meeting, violating, strict=True):
         verdict, needed = Verdict.UNCLEAR, None
@@ -81,7 +83,7 @@ def certificate_of(
     return Certificate(levels.tolerance, confidence, tuple(found))
 
 
-def first_that_hold(p_values: Sequence[float | None], error: float) -> list[bool]:
+def hochberg(p_values: Sequence[float | None], error: float) -> list[bool]:
     """Which hypotheses are rejected by Hochberg's procedure; None is no hypothesis.
 
     No hypothesis is made of a client without rows. Whether it has any does not depend on their values.
@@ -102,7 +104,7 @@ def _completed(intervals: Sequence[Interval], levels: ErrorLevels) -> tuple[Inte
         told.append(
             replace(
                 interval,
-                alone=interval.upper if math.isnan(interval.alone) else interval.alone,
+                marginal_upper=interval.upper if math.isnan(interval.marginal_upper) else interval.marginal_upper,
                 meets_at=min(interval.meets_at, meets),
                 violates_at=min(interval.violates_at, violates),
             )

@@ -171,18 +171,18 @@ def lower_bound(
     value = min(value, values.worst) if meets else value
     if against is not None:
         said = "although it is said to be, the problem is not convex" if problem.convex else "the problem is not convex"
-        promise, why = False, f"{said}: {against}"
+        certified, why = False, f"{said}: {against}"
     elif problem.convex:
-        promise, why = True, "the problem is convex"
+        certified, why = True, "the problem is convex"
     else:
         said = "convexity is not known" if problem.convex is None else "the problem is said not to be convex"
-        promise, why = False, said
+        certified, why = False, said
     return LowerBound(
         value=value,
         objective=values.worst,
         tolerance=limit,
         meets=meets,
-        promise=promise,
+        certified=certified,
         why=why,
         assumed=last.assumed,
         weights=found.weights.objective,

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-from softswitch.certification.binomial import upper_rate
-from softswitch.certification.intervals import ErrorLevels, unknown
+from softswitch.certification.binomial import clopper_pearson_upper
+from softswitch.certification.intervals import ErrorLevels, unknown_interval
 from softswitch.privacy.accountant import epsilon_of, levels_for
 from softswitch.privacy.noise import secret_normals
 from softswitch.privacy.releases import Drawing, NoiseLevels, Releases
@@ -28,7 +28,7 @@ STEPS = 60
 """Of bisections."""
 
 
-def noised_interval(told: float, rows: int, noise: float, levels: ErrorLevels, bounds: Range) -> Interval:
+def noisy_interval(told: float, rows: int, noise: float, levels: ErrorLevels, bounds: Range) -> Interval:
     """The limits of a mean.
 
     Args:
@@ -42,10 +42,10 @@ def noised_interval(told: float, rows: int, noise: float, levels: ErrorLevels, b
     two = has_two_values(bounds)
 
     def at_most(error: float) -> float:
-        return low + (high - low) * mean_at_most(told, rows, noise, error, two=two)
+        return low + (high - low) * noisy_mean_upper(told, rows, noise, error, two=two)
 
     def at_least(error: float) -> float:
-        return high - (high - low) * mean_at_most(rows - told, rows, noise, error, two=two)
+        return high - (high - low) * noisy_mean_upper(rows - told, rows, noise, error, two=two)
 
     estimate = low + (high - low) * min(max(told / rows, 0.0), 1.0)
     return Interval(
@@ -55,14 +55,14 @@ def noised_interval(told: float, rows: int, noise: float, levels: ErrorLevels, b
         rows,
         math.inf,
         approximate=False,
-        alone=max(at_most(levels.alone), estimate),
+        marginal_upper=max(at_most(levels.marginal), estimate),
         meets_at=_p_value(lambda error: at_most(error) <= levels.tolerance),
         violates_at=_p_value(lambda error: at_least(error) > levels.tolerance),
         method=IntervalMethod.NOISED,
     )
 
 
-def mean_at_most(told: float, rows: int, noise: float, error: float, *, two: bool) -> float:
+def noisy_mean_upper(told: float, rows: int, noise: float, error: float, *, two: bool) -> float:
     """The mean of values in [0, 1] is at most this, but for a probability of ``error``.
 
     Args:
@@ -78,7 +78,7 @@ def mean_at_most(told: float, rows: int, noise: float, error: float, *, two: boo
     if total < 0:  # which has a probability of at most error/2, whatever the rows are
         total = 0.0
     if two:
-        return upper_rate(math.floor(total), rows, error / 2)
+        return clopper_pearson_upper(math.floor(total), rows, error / 2)
     share, allowed = total / rows, math.log(2 / error) / rows
     low, high = share, 1.0
     for _ in range(STEPS):
@@ -182,10 +182,10 @@ def private_intervals(
     for values, at_others, bounds, own in columns:
         rows = values[~(np.isnan(at_others) | np.isneginf(at_others))]
         if bounds is None or not len(rows):
-            found.append(unknown())
+            found.append(unknown_interval())
             continue
         low, high = ends(bounds)
         told = np.where(np.isfinite(rows), rows, high)
         total = float(np.clip((told - low) / (high - low), 0, 1).sum())
-        found.append(noised_interval(total + noise * float(own), len(rows), noise, levels, bounds))
+        found.append(noisy_interval(total + noise * float(own), len(rows), noise, levels, bounds))
     return found

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from softswitch.certification.intervals import concerned, others
+from softswitch.certification.intervals import applicable, perturb_params
 from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.client_data import ClientData
 from softswitch.oracles.losses import Losses
@@ -22,7 +22,7 @@ NO_MEAN = (
 Arrays = dict[str, np.ndarray]
 
 
-def concerned_rows(problem: Problem, clients: ClientData) -> np.ndarray:
+def count_applicable_rows(problem: Problem, clients: ClientData) -> np.ndarray:
     """How many rows the objective and each constraint concern; clients × functions. Raise where one is no mean.
 
     Whether it is one is a matter of the functions, not of the rows: it is tried on them, and nothing else is told.
@@ -60,7 +60,7 @@ def _check_means(kinds: tuple[Kind, ...], name: str) -> None:
             )
 
 
-def rows_concerned(
+def count_rows_from_values(
     row_values: Callable[[Arrays], np.ndarray],
     whole: Callable[[Arrays], np.ndarray],
     start: Arrays,
@@ -76,8 +76,8 @@ def rows_concerned(
     """
     counts = list[int]()
     for attempt in range(attempts, 0, -1):
-        params = others(start, attempt)
-        parts = [concerned(values) for values in row_values(params).T]
+        params = perturb_params(start, attempt)
+        parts = [applicable(values) for values in row_values(params).T]
         counts = [len(part) for part in parts]
         for part, value in zip(parts, whole(params), strict=True):
             is_mean = np.isfinite(part).all() and np.isclose(

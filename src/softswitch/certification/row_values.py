@@ -21,13 +21,13 @@ from softswitch.certification.intervals import (
     OTHER_PARAMS,
     RESAMPLES,
     ErrorLevels,
-    concerned,
+    applicable,
     gap_interval,
-    looks_like_a_mean,
+    is_row_mean,
     mean_interval,
-    moved,
+    perturb_array,
     resampled_interval,
-    unknown,
+    unknown_interval,
 )
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.oracles.client_batches import map_slices
@@ -132,13 +132,13 @@ class RowValues:
 
     def rows(self, client: int, function: int) -> np.ndarray:
         """A function's values on the rows of a client that it concerns."""
-        return concerned(self.by_client[client][:, function])
+        return applicable(self.by_client[client][:, function])
 
     def interval(self, client: int, function: int, levels: ErrorLevels, bounds: Range | None) -> Interval:
         """Where a client's function lies, by these rows."""
         value, rows = float(self.values[client, function]), self.rows(client, function)
         if not math.isfinite(value):
-            return unknown(len(rows))
+            return unknown_interval(len(rows))
         if function in self.gaps and bounds is not None:
             return gap_interval(*self.gaps[function][client], levels, bounds)
         if self.means[function] and len(rows):
@@ -196,19 +196,19 @@ def _are_means(
     losses, other = Losses.of(problem), params
     for attempt in range(1 + OTHER_PARAMS):
         if attempt:
-            other = jax.tree.map(lambda w, at=attempt: jnp.asarray(moved(np.asarray(w), generator, at)), params)
+            other = jax.tree.map(lambda w, at=attempt: jnp.asarray(perturb_array(np.asarray(w), generator, at)), params)
             values, by_row = _values(problem, data, other), np.asarray(_row_values(data.rows, other, losses), float)
         partial = _values(problem, part, other)
         checked = ((values, _by_client(data, by_row)), (partial, _by_client(part, by_row[chosen])))
         for j, answer in enumerate(answers):
             if answer is None:
-                answers[j] = looks_like_a_mean(
+                answers[j] = is_row_mean(
                     (own[:, j], total)
                     for totals, rows in checked
                     for total, own in zip(totals[:, j], rows, strict=True)
                 )
         # What no single row has, such as a gap between groups, is no mean at any parameters.
-        if all(answer is not None or len(concerned(by_row[:, j])) == 0 for j, answer in enumerate(answers)):
+        if all(answer is not None or len(applicable(by_row[:, j])) == 0 for j, answer in enumerate(answers)):
             break
     return [bool(answer) for answer in answers]
 

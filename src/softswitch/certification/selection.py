@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from softswitch.certification.binomial import chance_of_so_few
+from softswitch.certification.binomial import binomial_cdf
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.row_values import RowValues
 from softswitch.data.client_data import ClientData
@@ -24,7 +24,7 @@ LEARNT = 0.5
 """What a row counts that was learnt from."""
 
 
-class Foreseen(NamedTuple):
+class CandidateForecast(NamedTuple):
     """What rows say of a model.
 
     Attributes:
@@ -38,12 +38,12 @@ class Foreseen(NamedTuple):
 
     objective: float
     constraint: float
-    learnt: float
-    chance: float
-    worse: float = 0.0
+    train_constraint: float
+    pass_probability: float
+    objective_increase: float = 0.0
 
 
-class Seen(NamedTuple):
+class EvaluatedRows(NamedTuple):
     """Rows of clients, and what a problem's functions are on them."""
 
     data: ClientData
@@ -55,9 +55,13 @@ class Seen(NamedTuple):
         return {str(name): i for i, name in enumerate(self.data.names)}
 
 
-def foresee(
-    chosen_by: Seen, learnt_from: Seen, wanted: Mapping[str, int], levels: ErrorLevels, ranges: Sequence[Range | None]
-) -> Foreseen:
+def forecast_candidate(
+    chosen_by: EvaluatedRows,
+    learnt_from: EvaluatedRows,
+    wanted: Mapping[str, int],
+    levels: ErrorLevels,
+    ranges: Sequence[Range | None],
+) -> CandidateForecast:
     """What rows say of a model that is to be certified by others.
 
     Args:
@@ -76,7 +80,7 @@ def foresee(
             chance *= min(_chance(known, j, later / rows, levels, ranges[j]) for j in range(1, len(ranges)))
     values, learnt = chosen_by.values.values, learnt_from.values.values
     here, before = _mean(values[:, 0]), _mean(learnt[:, 0])
-    return Foreseen(
+    return CandidateForecast(
         float(values[:, 0].max()),
         float(values[:, 1:].max()),
         float(learnt[:, 1:].max()),
@@ -90,7 +94,7 @@ def _mean(values: np.ndarray) -> float:
     return float(values[np.isfinite(values)].mean())
 
 
-Known = Sequence[tuple[float, Seen, int]]
+Known = Sequence[tuple[float, EvaluatedRows, int]]
 """A client's rows of several kinds: what one counts, the rows, and where the client is among them."""
 
 
@@ -108,18 +112,18 @@ def _chance(known: Known, function: int, ratio: float, levels: ErrorLevels, boun
         error = math.sqrt(sum(group.variance / group.weight for group in groups))
         later = math.sqrt(sum(group.variance / (ratio * group.rows) for group in groups))
         gap = abs(groups[0].mean - groups[1].mean)
-        return _by_normal(gap, error, later, levels, -math.sqrt(2 * math.log(1 / levels.alone)))
+        return _by_normal(gap, error, later, levels, -math.sqrt(2 * math.log(1 / levels.marginal)))
     if not last.values.means[function]:
         interval = last.values.interval(client, function, levels, None)
         error = interval.deviation / math.sqrt(max(interval.rows, 1))
-        return _by_normal(value, error, error, levels, float(ndtri(levels.alone)))
+        return _by_normal(value, error, error, levels, float(ndtri(levels.marginal)))
     own = _Rows.of([(weight, seen.values.rows(i, function)) for weight, seen, i in known], bounds)
     if not own.rows:
         return 1.0  # nothing to measure
     many = max(1, round(ratio * own.rows))
     if bounds is not None and has_two_values(bounds):
         return _by_counts(own, many, levels, bounds)
-    factor = float(ndtri(levels.alone)) if bounds is None else -math.sqrt(2 * math.log(1 / levels.alone))
+    factor = float(ndtri(levels.marginal)) if bounds is None else -math.sqrt(2 * math.log(1 / levels.marginal))
     return _by_normal(own.mean, math.sqrt(own.variance / own.weight), math.sqrt(own.variance / many), levels, factor)
 
 
@@ -149,7 +153,7 @@ class _Rows(NamedTuple):
 def _by_counts(own: _Rows, later: int, levels: ErrorLevels, bounds: Range) -> float:
     """Of a rate: its error count among the later rows is beta-binomial, by Jeffreys' prior and the rows at hand."""
     low, high = ends(bounds)
-    most = _most_errors(later, (levels.tolerance - low) / (high - low), levels.alone)
+    most = _most_errors(later, (levels.tolerance - low) / (high - low), levels.marginal)
     wrong = own.weight * (own.mean - low) / (high - low)
     if most < 0:
         return 0.0
@@ -163,7 +167,7 @@ def _most_errors(rows: int, bound: float, error: float) -> int:
     low, high = -1, max(0, int(bound * rows)) + 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if chance_of_so_few(middle, rows, bound) <= error else (low, middle)
+        low, high = (middle, high) if binomial_cdf(middle, rows, bound) <= error else (low, middle)
     return low
 
 

@@ -43,7 +43,7 @@ def frontier(
         learn, choose, keep = intended.rows
         say(f"{intended.config.task.kind} at most {', '.join(f'{bound:g}' for bound in intended.bounds)}.")
         say(f"{learn:,} rows to learn from, {choose:,} to choose by, {keep:,} to certify with.")
-        say(f"{intended.reach}\n")
+        say(f"{intended.certifiability}\n")
 
     def watch(point: FrontierPoint) -> None:
         kept = f"least F {point.objective:.4f}" if point.reached else f"not reached, G is {point.constraint:.4g}"

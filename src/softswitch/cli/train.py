@@ -113,9 +113,9 @@ def _tree(config: Config, ready: ReadyTable, method: Method) -> Tree:
     found.add(escape(f"method: {short_numbers(str(method))}"))
     tree.add("[bold]what must hold").add(escape(what_must_hold(config, ready.label)["bounded"]))
     if ready.parts is not None:
-        from softswitch.certification.certifiability import reach
+        from softswitch.certification.certifiability import certifiability
 
-        could = reach(ready.problem, ready.parts.certify, config.task.at_most, config.run.confidence)
+        could = certifiability(ready.problem, ready.parts.certify, config.task.at_most, config.run.confidence)
         tree.add("[bold]what can be certified").add(escape(str(could)))
     return tree
 

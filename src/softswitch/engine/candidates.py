@@ -21,7 +21,7 @@ import numpy as np
 
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.row_values import Kind, RowValues
-from softswitch.certification.selection import Foreseen, Seen, foresee
+from softswitch.certification.selection import CandidateForecast, EvaluatedRows, forecast_candidate
 from softswitch.data.client_data import ClientData
 from softswitch.engine.auto_tuning import size_of
 from softswitch.problem.domains import Ball
@@ -81,7 +81,7 @@ class Candidate:
         way: how that was trained.
         scale: of its scores,
         offset: and what is added to them.
-        foreseen: what other rows say of it.
+        forecast: certification forecast from the validation split.
         tolerance: what its constraint may be at most.
     """
 
@@ -90,13 +90,13 @@ class Candidate:
     way: HowTrained
     scale: float
     offset: float
-    foreseen: Foreseen
+    forecast: CandidateForecast
     tolerance: float
 
     @property
     def above(self) -> float:
         """By how much it is above the tolerance on the rows that it learnt from; 0 where it keeps it."""
-        return max(0.0, self.foreseen.learnt - self.tolerance)
+        return max(0.0, self.forecast.train_constraint - self.tolerance)
 
     @property
     def rank(self) -> tuple[float, float, float, float]:
@@ -107,8 +107,8 @@ class Candidate:
         it there; then the objective. How far a model is above it on the rows it learnt from does not count: the nearest
         has often learnt them by heart.
         """
-        told = self.foreseen
-        likely = 1.0 if told.chance >= LIKELY else told.chance
+        told = self.forecast
+        likely = 1.0 if told.pass_probability >= LIKELY else told.pass_probability
         return (
             float(self.above > 0),
             -likely,
@@ -147,17 +147,18 @@ class Chooser:
     ranges: tuple[Range | None, ...]
     move: Move | None
 
-    def constants(self, like: Result, kinds: tuple[Kind, ...]) -> list[Foreseen]:
+    def constants(self, like: Result, kinds: tuple[Kind, ...]) -> list[CandidateForecast]:
         """What constant predictions come to: scores scaled to nothing, and moved."""
         move = self.move
         assert move is not None
-        return [self._foreseen(move(like.params, 0.0, offset), kinds) for offset in CONSTANTS]
+        return [self._forecast(move(like.params, 0.0, offset), kinds) for offset in CONSTANTS]
 
-    def _foreseen(self, params: Params, kinds: tuple[Kind, ...]) -> Foreseen:
+    def _forecast(self, params: Params, kinds: tuple[Kind, ...]) -> CandidateForecast:
         chosen_by, learnt_from = (
-            Seen(data, RowValues(self.problem, data, params, kinds=kinds)) for data in (self.rows, self.learnt_from)
+            EvaluatedRows(data, RowValues(self.problem, data, params, kinds=kinds))
+            for data in (self.rows, self.learnt_from)
         )
-        return foresee(chosen_by, learnt_from, self.kept, self.levels, self.ranges)
+        return forecast_candidate(chosen_by, learnt_from, self.kept, self.levels, self.ranges)
 
     def of(self, result: Result, way: HowTrained, kinds: tuple[Kind, ...]) -> Iterator[Candidate]:
         """All models that a run gives; ``kinds``: what the functions are."""
@@ -165,7 +166,7 @@ class Chooser:
 
             def moved(scale: float, offset: float, own: Params = params) -> Candidate:
                 there = own if self.move is None else self.move(own, scale, offset)
-                told = self._foreseen(there, kinds)
+                told = self._forecast(there, kinds)
                 return Candidate(there, result, way, scale, offset, told, self.levels.tolerance)
 
             yield from (moved(1.0, 0.0),) if self.move is None else _around(moved)
@@ -216,7 +217,7 @@ def ways(first: Result, problem: Problem, found: list[Candidate], rows: int) -> 
     """How else to train, judged by what was found so far each time; ``rows``: how many there were to learn from."""
     own = min((c for c in found if c.result is first), key=_rank)
     few = rows < ENOUGH_ROWS * size_of(first.params)
-    doubtful = few or own.foreseen.worse > WORSE or own.foreseen.chance < LIKELY
+    doubtful = few or own.forecast.objective_increase > WORSE or own.forecast.pass_probability < LIKELY
     if doubtful and problem.domain is None and size_of_params(first.params) > 0:
         for norm in NORMS:
             yield HowTrained(norm)
@@ -224,7 +225,7 @@ def ways(first: Result, problem: Problem, found: list[Candidate], rows: int) -> 
         return
     for margin in MARGINS:
         best = min(found, key=_rank)
-        if best.foreseen.chance >= LIKELY:
+        if best.forecast.pass_probability >= LIKELY:
             return
         yield best.way._replace(margin=margin)
 

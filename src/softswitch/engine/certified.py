@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from softswitch.certification.certifiability import Reach, reach
-from softswitch.certification.certify import certify, known_ranges
-from softswitch.certification.client_optimum import regrets
+from softswitch.certification.certifiability import Certifiability, certifiability
+from softswitch.certification.certify import certify, resolve_ranges
+from softswitch.certification.client_optimum import make_regret_task
 from softswitch.certification.intervals import ErrorLevels
-from softswitch.certification.multiple_testing import tested_in_order
+from softswitch.certification.multiple_testing import fixed_sequence_test
 from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import Parts, sample_of
@@ -52,14 +52,14 @@ class Certified:
         certificate: of the model on rows that were looked at once; None where training was stopped or diverged.
         tested: the models that were tested, in this order, until one did not pass.
         looked_at: how many models the rows to choose by were asked about.
-        reach: what the rows to certify could show at best.
+        certifiability: what the rows to certify could show at best.
     """
 
     result: Result
     certificate: Certificate | None
     tested: tuple[Candidate, ...]
     looked_at: int
-    reach: Reach
+    certifiability: Certifiability
 
     @property
     def answered(self) -> bool:
@@ -117,7 +117,7 @@ def solve_certified(
     if asked_for(regret):
         checks.expect("parts", parts, Parts)
         refuse_regret(parts.learn)
-        task = regrets(problem, parts.learn, regret)
+        task = make_regret_task(problem, parts.learn, regret)
         others = [cast(ClientData, task.also(part)) for part in (parts.choose, parts.certify)]
         how: dict[str, Any] = {"confidence": confidence, "move": move, "rounds": rounds, "seconds": seconds}
         options["held_out"] = task.also(options.get("held_out"))
@@ -137,7 +137,7 @@ def solve_certified(
         **options,
     )
     if not ready.path:
-        return Certified(ready.first, None, (), ready.looked_at, ready.reach)
+        return Certified(ready.first, None, (), ready.looked_at, ready.certifiability)
     seen: list[Certificate] = []
 
     def passes(candidate: Candidate) -> bool:
@@ -146,13 +146,13 @@ def solve_certified(
         seen.append(told)
         return is_answer(seen[-1])
 
-    last = max(sum(tested_in_order(ready.path, passes)), 1)
+    last = max(sum(fixed_sequence_test(ready.path, passes)), 1)
     return Certified(
         ready.result_of(ready.path[last - 1]),
         seen[last - 1].after_tests(last),
         ready.path[:last],
         ready.looked_at,
-        ready.reach,
+        ready.certifiability,
     )
 
 
@@ -165,7 +165,7 @@ class Prepared:
         path: what to test, from the safest on; empty where training was stopped or diverged.
         best: the model of the path that is the best choice by itself.
         looked_at: how many models were compared.
-        reach: what the rows to certify could show at best.
+        certifiability: what the rows to certify could show at best.
         learnt_from: judges by all rows that were learnt from.
         kinds: what objective and constraints are.
     """
@@ -174,7 +174,7 @@ class Prepared:
     path: tuple[Candidate, ...]
     best: Candidate | None
     looked_at: int
-    reach: Reach
+    certifiability: Certifiability
     learnt_from: Judge
     kinds: tuple[Kind, ...] = ()
 
@@ -216,7 +216,7 @@ def prepare(
             "privacy must be left out where models are chosen by rows: that is not counted. Train with "
             "solve(…, privacy=…), and certify(…, privacy=…) by other rows"
         )
-    said = reach(problem, parts.certify, method.tolerance, confidence)
+    said = certifiability(problem, parts.certify, method.tolerance, confidence)
     judge = judge_of(problem, parts.learn)
 
     def run(way: HowTrained, of: Problem, own_rounds: int | None, own_seconds: float | None, **more: Any) -> Result:
@@ -253,7 +253,7 @@ def _chooser(problem: Problem, parts: Parts, tolerance: float, confidence: float
     error = 1 - confidence
     levels = ErrorLevels(error / len(parts.certify), error, tolerance)
     shapes = parts.certify.batch_shapes(1, float_dtype(problem.start))
-    ranges = known_ranges(problem, None, None, problem.trace(shapes).constraints)
+    ranges = resolve_ranges(problem, None, None, problem.trace(shapes).constraints)
     kept = {str(name): int(size) for name, size in zip(parts.certify.names, parts.certify.sizes, strict=True)}
     return Chooser(
         problem, sample_of(parts.learn, SAMPLE), sample_of(parts.choose, SAMPLE), kept, levels, tuple(ranges), move
@@ -272,30 +272,32 @@ def _trivial(chooser: Chooser, first: Result, kinds: tuple[Kind, ...]) -> float:
 def _in_order(found: list[Candidate], trivial: float) -> tuple[list[Candidate], Candidate]:
     """What to test, from the safest on: models better than a constant, about the best of them; and that one."""
     keeping = [candidate for candidate in found if not candidate.above] or found
-    useful = [candidate for candidate in keeping if candidate.foreseen.objective < trivial] or keeping
+    useful = [candidate for candidate in keeping if candidate.forecast.objective < trivial] or keeping
     best = min(useful, key=lambda candidate: candidate.rank)
     alike = [
         one
         for one in useful
         if (one.way, one.scale) == (best.way, best.scale)
-        and one.foreseen.chance >= best.foreseen.chance
-        and one.foreseen.constraint <= best.foreseen.constraint
-        and one.foreseen.objective > best.foreseen.objective
+        and one.forecast.pass_probability >= best.forecast.pass_probability
+        and one.forecast.constraint <= best.forecast.constraint
+        and one.forecast.objective > best.forecast.objective
     ]
-    alike.sort(key=lambda one: one.foreseen.objective)
+    alike.sort(key=lambda one: one.forecast.objective)
     path = []
     if alike:
-        low, high = best.foreseen.objective, alike[-1].foreseen.objective
+        low, high = best.forecast.objective, alike[-1].forecast.objective
         path = [_nearest(alike, low + part * (high - low)) for part in SAFER]
     path.append(best)
     for least in RISKIER:
-        last = path[-1].foreseen
-        enough = least * best.foreseen.chance
-        bolder = [one for one in useful if one.foreseen.chance >= enough and one.foreseen.objective < last.objective]
+        last = path[-1].forecast
+        enough = least * best.forecast.pass_probability
+        bolder = [
+            one for one in useful if one.forecast.pass_probability >= enough and one.forecast.objective < last.objective
+        ]
         if bolder:
-            path.append(min(bolder, key=lambda one: one.foreseen.objective))
+            path.append(min(bolder, key=lambda one: one.forecast.objective))
     return list(dict.fromkeys(path)), best
 
 
 def _nearest(found: list[Candidate], objective: float) -> Candidate:
-    return min(found, key=lambda one: abs(one.foreseen.objective - objective))
+    return min(found, key=lambda one: abs(one.forecast.objective - objective))

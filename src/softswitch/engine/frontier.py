@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from softswitch.certification.certify import certify, known_ranges
-from softswitch.certification.multiple_testing import tested_in_order
+from softswitch.certification.certify import certify, resolve_ranges
+from softswitch.certification.multiple_testing import fixed_sequence_test
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import Parts
 from softswitch.engine.baselines import best_constant
@@ -116,7 +116,7 @@ def frontier(
         clients=len(parts.learn),
         shares=all(of_row is not None and ends(of_row) == (0.0, 1.0) for of_row in look.ranges),
         approximate=any(of_row is None for of_row in look.ranges),
-        reach=str(trained[-1].ready.reach),
+        certifiability=str(trained[-1].ready.certifiability),
         claims=len(claims),
         tested=tuple((claim.bound, claim.passed) for claim in tested),
     )
@@ -164,9 +164,9 @@ def _claims(trained: Sequence[_Trained]) -> list[tuple[_Trained, Candidate]]:
     """What is to be tested, from the likeliest on; of equally likely ones looser bounds and safer models first."""
     found = []
     for one in trained:
-        likely = [model for model in one.ready.path if model.foreseen.chance > 0] or [one.model]
+        likely = [model for model in one.ready.path if model.forecast.pass_probability > 0] or [one.model]
         found += [(one, model) for model in likely]
-    return sorted(found, key=lambda claim: -claim[1].foreseen.chance)
+    return sorted(found, key=lambda claim: -claim[1].forecast.pass_probability)
 
 
 def _tested(
@@ -182,7 +182,7 @@ def _tested(
         found.append(_Tested(one.bound, model, seen.after_tests(1 + len(found))))
         return found[-1].passed
 
-    tested_in_order(claims, passes)
+    fixed_sequence_test(claims, passes)
     return found
 
 
@@ -191,7 +191,7 @@ def _settled(one: _Trained, tested: Sequence[_Tested]) -> _Trained:
     passed = [claim.model for claim in tested if claim.passed and claim.bound <= one.bound]
     if not passed:
         return one
-    best = min(passed, key=lambda model: model.foreseen.objective)
+    best = min(passed, key=lambda model: model.forecast.objective)
     return one._replace(model=replace(best, tolerance=one.bound))
 
 
@@ -204,7 +204,7 @@ class _Look:
         self._problem, self._parts, self._move, self._measures = problem, parts, move, measures
         self._on_learnt, self._on_others = judge_of(problem, parts.learn), judge_of(problem, parts.choose)
         many = problem.trace(parts.certify.batch_shapes(1, float_dtype(problem.start))).constraints
-        self.ranges = known_ranges(problem, None, None, many)[1:]
+        self.ranges = resolve_ranges(problem, None, None, many)[1:]
         self._found: list[tuple[float, float]] = []
 
     def at(self, *models: Params) -> None:
@@ -253,7 +253,7 @@ class _Look:
         absent = set(map(str, self._parts.learn.names)) - set(map(str, self._parts.certify.names))
         if not constraint <= one.bound:
             return BoundOutcome.NOT_REACHED
-        return BoundOutcome.TOO_FEW if one.ready.reach.too_small or absent else BoundOutcome.LATER
+        return BoundOutcome.TOO_FEW if one.ready.certifiability.uncertifiable or absent else BoundOutcome.LATER
 
     def _constant(self, method: Method) -> Judged | None:
         """The constant prediction with the smallest F that keeps the bound; else the nearest to it."""

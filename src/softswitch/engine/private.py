@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from softswitch.certification.row_means import concerned_rows
+from softswitch.certification.row_means import count_applicable_rows
 from softswitch.data.client_data import ClientData
 from softswitch.engine.auto_tuning import SMOOTHING
 from softswitch.engine.defaults import as_in_paper
@@ -286,7 +286,7 @@ def _settled(
     secret: Sequence[int] = (),
 ) -> tuple[Federation, PrivatePlan]:
     """The clients of a private run, and what is settled before it."""
-    counts = concerned_rows(problem, clients)
+    counts = count_applicable_rows(problem, clients)
     plan = planned(privacy, clients.sizes, private_settings(told), how.local_steps)
     oracle = private_oracle(problem, clients, plan, how, counts, seed, secret)
     return Federation(oracle, problem.start, clients.names, problem.domain), plan

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from softswitch.certification.row_means import rows_concerned
+from softswitch.certification.row_means import count_rows_from_values
 from softswitch.engine.private import FOR_JUDGING, PrivatePlan, planned, private_settings, run_planned, told_sizes
 from softswitch.methods.base import Method
 from softswitch.oracles.federation import Federation, TakingPart, participants_of
@@ -109,7 +109,7 @@ def _concerned(functions: ModuleFunctions, rows: TorchRows, start: dict[str, np.
             return functions.values(rows.everything())
 
     try:
-        return rows_concerned(lambda params: row_values(functions, params, rows, everything), whole, start)
+        return count_rows_from_values(lambda params: row_values(functions, params, rows, everything), whole, start)
     finally:
         functions.load(start)
 

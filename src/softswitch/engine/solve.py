@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from softswitch.certification.client_optimum import regrets
+from softswitch.certification.client_optimum import make_regret_task
 from softswitch.certification.optimality import with_lower_bound
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
@@ -182,7 +182,7 @@ def solve(
     task = None
     if asked_for(regret):
         refuse_regret(clients)
-        task = regrets(problem, cast(ClientData, clients), regret)
+        task = make_regret_task(problem, cast(ClientData, clients), regret)
         problem, clients, held_out = task.problem, task.clients, task.also(cast(ClientData | None, held_out))
     if isinstance(clients, StreamedData):
         _refuse_beyond_memory(engine, lower_bound, devices)

@@ -12,7 +12,7 @@ import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
-from softswitch.certification.client_optimum import regrets
+from softswitch.certification.client_optimum import make_regret_task
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
 from softswitch.engine.defaults import completed, completed_for
@@ -217,7 +217,7 @@ def sweep(
         each, plain = [], each
         for one, rows, beside, own_seeds in plain:
             refuse_regret(rows)
-            task = regrets(one, rows, regret)
+            task = make_regret_task(one, rows, regret)
             each.append((task.problem, task.clients, task.also(beside), own_seeds))
             best |= dict.fromkeys(own_seeds, task.client_optimum)
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from softswitch.certification.intervals import ErrorLevels, intervals_by_rows, others
-from softswitch.certification.lbfgs import lowest
-from softswitch.certification.multiple_testing import certificate_of
+from softswitch.certification.intervals import ErrorLevels, intervals_from_function, perturb_params
+from softswitch.certification.lbfgs import find_minimum
+from softswitch.certification.multiple_testing import build_certificate
 from softswitch.engine.auto_tuning import memory_for
 from softswitch.engine.defaults import PAPER_BATCH, PAPER_ROUNDS, ROUNDS_OF_A_FEDERATION
 from softswitch.engine.private_torch import solve_torch_privately
@@ -280,7 +280,7 @@ def _client_optimum(
             value, slopes = functions.objective_slope(everything)
             return value, np.concatenate([slopes[name].ravel() for name in start]).astype(float)
 
-        return lowest(look, np.concatenate([weight.ravel() for weight in start.values()]).astype(float))
+        return find_minimum(look, np.concatenate([weight.ravel() for weight in start.values()]).astype(float))
 
     found = np.array([lowest_of(rows) for rows in clients.values()])
     functions.load(start)
@@ -413,7 +413,7 @@ def certify_torch(
     ]
     functions.load(result.params)
     found += [(name, None) for name in result.names if name not in rows]
-    return certificate_of(found, confidence, levels, ranges)
+    return build_certificate(found, confidence, levels, ranges)
 
 
 def module_intervals(
@@ -437,8 +437,8 @@ def module_intervals(
         return functions.values(rows.take(indices))
 
     def elsewhere(attempt: int) -> Callable[[np.ndarray], np.ndarray]:
-        functions.load(others(params, attempt))
+        functions.load(perturb_params(params, attempt))
         return value
 
     functions.load(params)
-    return intervals_by_rows(value, len(rows), levels, ranges, elsewhere)
+    return intervals_from_function(value, len(rows), levels, ranges, elsewhere)

@@ -203,10 +203,10 @@ def _certify(client: LocalOracle, message: Message, context: Context) -> Message
         raise Refused("it holds no rows out")
     error = _probability(settings, "error")
     told: dict[str, Any] = {}
-    if "alone" in settings and "levels" in inspect.signature(client.certify).parameters:
+    if "marginal" in settings and "levels" in inspect.signature(client.certify).parameters:
         from softswitch.certification.intervals import ErrorLevels  # needs SciPy, and other messages do not
 
-        told["levels"] = ErrorLevels(error, _probability(settings, "alone"), wire.real(settings, "tolerance"))
+        told["levels"] = ErrorLevels(error, _probability(settings, "marginal"), wire.real(settings, "tolerance"))
     intervals = client.certify(params, error, _ranges(settings, client.constraints), **told)
     return wire.answer(message, **{wire.INTERVALS: intervals_record(intervals)})
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from softswitch.certification.certify import intervals_of, known_ranges
+from softswitch.certification.certify import compute_intervals, resolve_ranges
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import whole
@@ -165,10 +165,10 @@ class JaxClient:
     ) -> list[Interval]:
         """Intervals from the rows held out, as ``softswitch.certify`` makes them, by ranges given or the problem's."""
         assert self._held_out is not None
-        own = known_ranges(self._problem, None, None, len(ranges) - 1)
+        own = resolve_ranges(self._problem, None, None, len(ranges) - 1)
         known = given_or_own(ranges, own)
-        at = ErrorLevels.one(error) if levels is None else levels
-        return intervals_of(self._tree(params), self._problem, self._held_out, at, known)[0]
+        at = ErrorLevels.uniform(error) if levels is None else levels
+        return compute_intervals(self._tree(params), self._problem, self._held_out, at, known)[0]
 
     @property
     def start(self) -> Arrays:
@@ -178,7 +178,7 @@ class JaxClient:
     @property
     def ranges(self) -> list[Range | None]:
         """Of f and then g on a row, as far as the problem says."""
-        return known_ranges(self._problem, None, None, self.constraints)
+        return resolve_ranges(self._problem, None, None, self.constraints)
 
     def row_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
         """f and then g on single rows."""

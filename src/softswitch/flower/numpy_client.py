@@ -147,7 +147,7 @@ class NumpyClient:
         self, params: Arrays, error: float, ranges: Sequence[Range | None], *, levels: ErrorLevels | None = None
     ) -> list[Interval]:
         """Intervals from the rows held out."""
-        from softswitch.certification.intervals import ErrorLevels, intervals_by_rows, others
+        from softswitch.certification.intervals import ErrorLevels, intervals_from_function, perturb_params
 
         assert self._held_out is not None
         held_out = self._held_out
@@ -156,11 +156,11 @@ class NumpyClient:
             return self._values(there, {key: column[rows] for key, column in held_out.items()})
 
         def elsewhere(attempt: int) -> Callable[[np.ndarray], np.ndarray]:
-            return partial(at, others(params, attempt))
+            return partial(at, perturb_params(params, attempt))
 
         known = given_or_own(ranges, self._ranges)
-        return intervals_by_rows(
-            partial(at, params), self.held_out_rows, levels or ErrorLevels.one(error), known, elsewhere
+        return intervals_from_function(
+            partial(at, params), self.held_out_rows, levels or ErrorLevels.uniform(error), known, elsewhere
         )
 
     @property

@@ -10,9 +10,9 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from softswitch.certification.intervals import ErrorLevels, others
+from softswitch.certification.intervals import ErrorLevels, perturb_params
 from softswitch.certification.private import private_intervals
-from softswitch.certification.row_means import ATTEMPTS, NO_MEAN, rows_concerned
+from softswitch.certification.row_means import ATTEMPTS, NO_MEAN, count_rows_from_values
 from softswitch.flower.budget_file import SpentBudget
 from softswitch.flower.local_client import LocalOracle, Refused, Task, given_or_own
 from softswitch.flower.messages import Arrays, Values
@@ -196,9 +196,10 @@ class PrivateClient:
             raise Refused("it keeps its rows private, and certifies only constraints whose ranges are known")
         self._check(params)
         self._spent.charge(judgings=1)
-        at, rows = ErrorLevels.one(error) if levels is None else levels, np.arange(self._client.held_out_rows)
+        at, rows = ErrorLevels.uniform(error) if levels is None else levels, np.arange(self._client.held_out_rows)
         values, elsewhere = (
-            self._by_rows(self._client.held_out_values, where, rows) for where in (params, others(self._start, 1))
+            self._by_rows(self._client.held_out_values, where, rows)
+            for where in (params, perturb_params(self._start, 1))
         )
         return private_intervals(values, elsewhere, self._levels.judging, at, known)
 
@@ -272,7 +273,7 @@ class PrivateClient:
             told = self._quietly(lambda: client.judge(params))
             return np.array([told.objective, *told.constraint])
 
-        return rows_concerned(by_row, whole, self._start, attempts)
+        return count_rows_from_values(by_row, whole, self._start, attempts)
 
     def _quietly(self, compute: Callable[[], Made]) -> Made:
         """What ``compute`` gives; where it fails, why stays here: an error's text may tell of rows."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.certification.lbfgs import lowest
+from softswitch.certification.lbfgs import find_minimum
 from softswitch.flower.local_client import LocalOracle, Task
 from softswitch.flower.messages import Arrays, Values
 from softswitch.methods.messages import LocalLoss
@@ -111,7 +111,7 @@ def found(client: LocalOracle) -> float:
         slope = client.update(here, plain, alone)
         return client.judge(here).objective, np.concatenate([np.ravel(slope[name]) for name in start]).astype(float)
 
-    best = lowest(look, np.concatenate([np.ravel(leaf) for leaf in start.values()]).astype(float))
+    best = find_minimum(look, np.concatenate([np.ravel(leaf) for leaf in start.values()]).astype(float))
     if np.isnan(best):
         raise ValueError(
             f"client_optimum must be given for client {client.name!r}: its objective has no smallest value"

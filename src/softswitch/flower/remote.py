@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from softswitch.certification.intervals import ErrorLevels
-from softswitch.certification.multiple_testing import certificate_of
+from softswitch.certification.multiple_testing import build_certificate
 from softswitch.flower import messages as wire
 from softswitch.flower.exchange import Lost, Outstanding, pauses
 from softswitch.flower.privacy_reports import ToldSpending
@@ -135,7 +135,7 @@ class RemoteClients:
         settings = ConfigRecord(
             {
                 "error": levels.joint,
-                "alone": levels.alone,
+                "marginal": levels.marginal,
                 "tolerance": levels.tolerance,
                 "low": [math.nan if bounds is None else ends(bounds)[0] for bounds in ranges],
                 "high": [math.nan if bounds is None else ends(bounds)[1] for bounds in ranges],
@@ -151,7 +151,7 @@ class RemoteClients:
 
         self._ask_all(wire.CERTIFY, content, take, who)
         told = [(self._roster.names[i], found.get(i)) for i in self._roster.kept]
-        return self.spent.in_certificate(certificate_of(told, confidence, levels, ranges))
+        return self.spent.in_certificate(build_certificate(told, confidence, levels, ranges))
 
     def _ask_all(
         self,

@@ -17,8 +17,8 @@ from typing import Any
 from flwr.app import MetricRecord, RecordDict
 from scipy.special import ndtr, ndtri
 
-from softswitch.certification.betting import CUT
-from softswitch.certification.binomial import CountedRate
+from softswitch.certification.betting import MAX_BET
+from softswitch.certification.binomial import BinomialRate
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.flower import messages as wire
 from softswitch.problem.ranges import Range, each_range, ends, function_ranges, has_two_values
@@ -116,7 +116,7 @@ class IntervalLimits:
             raise wire.Unacceptable(
                 f"its interval rests on {interval.rows:,} rows, but it said that it holds {self.rows:,} out"
             )
-        for value in (interval.estimate, interval.lower, interval.upper, interval.alone):
+        for value in (interval.estimate, interval.lower, interval.upper, interval.marginal_upper):
             if math.isfinite(value) and abs(value) > self.largest:
                 raise wire.Unacceptable(f"its interval has {value:g}, where {self.largest:g} is the most")
         if not interval.rows or math.isnan(interval.estimate):
@@ -141,7 +141,7 @@ class IntervalLimits:
                 raise wire.Unacceptable("its rows do not differ, and its interval has ends")
             spread = math.inf
         upper, lower = (interval.estimate - side * float(ndtri(self.levels.joint)) * spread for side in (1, -1))
-        self._at_best(interval, lower, upper, interval.estimate - float(ndtri(self.levels.alone)) * spread, spread)
+        self._at_best(interval, lower, upper, interval.estimate - float(ndtri(self.levels.marginal)) * spread, spread)
         distance = (self.levels.tolerance - interval.estimate) / spread if math.isfinite(spread) else 0.0
         if not math.isnan(distance):
             self._p_at_best(interval, float(ndtr(-distance)), float(ndtr(distance)))
@@ -157,12 +157,12 @@ class IntervalLimits:
         if not 0 <= count <= rows or abs(counted - count) > max(1e-3, SLACK * rows):
             raise wire.Unacceptable(f"{interval.estimate:g} is no rate of {rows:,} rows with values {(low, high)}")
         rounding = math.floor(1e-6 * rows)  # of an estimate in float32, in the client's favour
-        above, below = (CountedRate(max(0, own - rounding), rows) for own in (count, rows - count))
+        above, below = (BinomialRate(max(0, own - rounding), rows) for own in (count, rows - count))
         self._at_best(
             interval,
             high - span * below.upper(self.levels.joint),
             low + span * above.upper(self.levels.joint),
-            low + span * above.upper(self.levels.alone),
+            low + span * above.upper(self.levels.marginal),
             span,
         )
         share = (self.levels.tolerance - low) / span
@@ -176,22 +176,22 @@ class IntervalLimits:
 
         def best(error: float) -> float:
             """The smallest limit on a mean from above."""
-            growth = math.expm1(min(700.0, math.log(1 / error) / rows)) / CUT
+            growth = math.expm1(min(700.0, math.log(1 / error) / rows)) / MAX_BET
             return growth / (1 + growth)
 
         def least(bound: float) -> float:
             """The smallest p-value of "the mean is this or more"."""
-            return math.exp(-rows * math.log1p(CUT * bound / (1 - bound)))
+            return math.exp(-rows * math.log1p(MAX_BET * bound / (1 - bound)))
 
         upper, lower = low + span * best(self.levels.joint), high - span * best(self.levels.joint)
-        self._at_best(interval, lower, upper, low + span * best(self.levels.alone), span)
+        self._at_best(interval, lower, upper, low + span * best(self.levels.marginal), span)
         share = (self.levels.tolerance - low) / span
         if 0 < share < 1:
             self._p_at_best(interval, least(share), least(1 - share))
 
     def _at_best(self, interval: Interval, lower: float, upper: float, alone: float, unit: float) -> None:
         slack = SLACK * unit if math.isfinite(unit) else 0.0
-        told = interval.upper if math.isnan(interval.alone) else interval.alone
+        told = interval.upper if math.isnan(interval.marginal_upper) else interval.marginal_upper
         for better, name, own, best in (
             (interval.upper < upper - slack, "upper limit", interval.upper, upper),
             (interval.lower > lower + slack, "lower limit", interval.lower, lower),
@@ -217,7 +217,7 @@ class IntervalLimits:
         tolerance, joint = self.levels.tolerance, self.levels.joint
         if math.isnan(tolerance):
             return
-        if max(interval.meets_at, interval.violates_at) <= self.levels.alone:
+        if max(interval.meets_at, interval.violates_at) <= self.levels.marginal:
             raise wire.Unacceptable("by its p-values it both meets and violates the tolerance")
         slack = SLACK * max(1.0, abs(tolerance))
         # Limits are never beyond the estimate itself, where bets were lucky at first.
@@ -248,7 +248,7 @@ def checked_intervals(content: RecordDict, functions: int, limits: IntervalLimit
     if not isinstance(told, MetricRecord):
         raise wire.Unacceptable("there are no intervals")
     plain = {
-        "alone": math.nan,
+        "marginal_upper": math.nan,
         "meets_at": 1.0,
         "violates_at": 1.0,
         "method": float(list(IntervalMethod).index(IntervalMethod.NORMAL)),
@@ -274,7 +274,7 @@ def _interval(row: dict[str, float]) -> Interval:
     counted = row["rows"] == math.floor(row["rows"]) if 0 <= row["rows"] < 2**53 else False
     endless = math.isinf(row["lower"]) and math.isinf(row["upper"])
     chances = all(0 <= row[name] <= 1 for name in ("meets_at", "violates_at"))
-    alone = math.isnan(row["alone"]) or row["alone"] <= row["upper"]
+    alone = math.isnan(row["marginal_upper"]) or row["marginal_upper"] <= row["upper"]
     made = row["method"] in range(len(IntervalMethod))
     if not (chances and alone and made):
         raise wire.Unacceptable(f"{row} is not an interval")
@@ -287,7 +287,7 @@ def _interval(row: dict[str, float]) -> Interval:
         int(row["rows"]),
         row["deviation"],
         approximate=row["approximate"] != 0,
-        alone=row["alone"],
+        marginal_upper=row["marginal_upper"],
         meets_at=row["meets_at"],
         violates_at=row["violates_at"],
         method=list(IntervalMethod)[int(row["method"])],

@@ -153,7 +153,7 @@ class TorchClient:
     ) -> list[Interval]:
         """Intervals from the rows held out."""
         assert self._held_out is not None
-        at, known = levels or ErrorLevels.one(error), given_or_own(ranges, self._ranges)
+        at, known = levels or ErrorLevels.uniform(error), given_or_own(ranges, self._ranges)
         return module_intervals(self._functions, params, self._held_out, at, known)
 
     @property

@@ -61,7 +61,7 @@ MOST_ALPHA = 1e30  # still finite in float32; for the limit there is HardSGM
 class Planned(Protocol):
     """What ``plan`` returns, as far as a rule is concerned."""
 
-    def rule_settings(self) -> dict[str, Any]:
+    def method_settings(self) -> dict[str, Any]:
         """The settings of the rule it asks for."""
         ...
 
@@ -110,7 +110,7 @@ class SoftmaxSGM(Method):
             plan: what ``plan`` found.
             changes: settings that are to be others than the plan's, by name.
         """
-        return cls(**plan.rule_settings() | changes)
+        return cls(**plan.method_settings() | changes)
 
     def init(self, constraints: int) -> Any:
         """Nothing, or how much the largest f and the largest g change from round to round."""

@@ -63,7 +63,7 @@ class Interval:
         rows: how many rows it rests on.
         deviation: the standard deviation of one row.
         approximate: whether it is a normal approximation instead of a promise.
-        alone: the truth is at most this, said of this client alone.
+        marginal_upper: upper limit that holds for this client alone.
         meets_at: a p-value: the smallest error probability at which the truth is said to be within the tolerance,
         violates_at: and at which it is said to be above.
         method: how it was made.
@@ -75,7 +75,7 @@ class Interval:
     rows: int
     deviation: float
     approximate: bool
-    alone: float = math.nan
+    marginal_upper: float = math.nan
     meets_at: float = 1.0
     violates_at: float = 1.0
     method: IntervalMethod = IntervalMethod.NORMAL
@@ -144,7 +144,7 @@ class Certificate:
             return self
 
         def tested(interval: Interval) -> Interval:
-            return replace(interval, lower=-math.inf, upper=self.tolerance, alone=self.tolerance)
+            return replace(interval, lower=-math.inf, upper=self.tolerance, marginal_upper=self.tolerance)
 
         clients = tuple(
             replace(
@@ -281,7 +281,7 @@ def _limit(interval: Interval) -> str:
 
 
 def _alone(interval: Interval) -> float:
-    return interval.upper if math.isnan(interval.alone) else interval.alone
+    return interval.upper if math.isnan(interval.marginal_upper) else interval.marginal_upper
 
 
 def _largest(bounds: Iterable[float]) -> float:

@@ -97,7 +97,7 @@ class Frontier:
         clients: how many there are.
         shares: whether the constraint is a share or a gap between shares, told in per cent.
         approximate: whether the certificates are approximations, since no range of the constraint is known.
-        reach: what the rows to certify could show at best at the tightest bound, in words.
+        certifiability: what the rows to certify could show at best at the tightest bound, in words.
         asked: the bound that the question began with, where there is one.
         claims: how many models were to be tested, several a bound.
         tested: those that were, in their order: the bound, and whether it passed.
@@ -109,7 +109,7 @@ class Frontier:
     clients: int
     shares: bool = False
     approximate: bool = False
-    reach: str = ""
+    certifiability: str = ""
     asked: float | None = None
     claims: int = 0
     tested: tuple[tuple[float, bool], ...] = ()
@@ -266,7 +266,7 @@ class Frontier:
             "clients": self.clients,
             "shares": self.shares,
             "approximate": self.approximate,
-            "reach": self.reach,
+            "certifiability": self.certifiability,
             "asked": self.asked,
             "claims": self.claims,
             "tested": [list(one) for one in self.tested],
@@ -288,7 +288,7 @@ class Frontier:
             smallest=SmallestConstraint(**{name: number(value) for name, value in told["smallest"].items()}),
             **{
                 name: told[name]
-                for name in ("confidence", "clients", "shares", "approximate", "reach", "asked", "claims")
+                for name in ("confidence", "clients", "shares", "approximate", "certifiability", "asked", "claims")
             },
             tested=tuple((float(bound), bool(passed)) for bound, passed in told["tested"]),
         )

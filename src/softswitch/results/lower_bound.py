@@ -24,9 +24,9 @@ class LowerBound:
         objective: F of the answer, on all training data.
         tolerance: ε, that F* is meant at.
         meets: whether the answer meets that tolerance, and lies in the domain. One that does not may lie below F*.
-        promise: whether ``value`` is promised: the problem is said to be convex, and nothing spoke against it. Else it
-            is an estimate.
-        why: why it is a promise, or is none, or why there is no bound.
+        certified: whether the bound is certified: the problem is declared convex, and no check refuted it. Otherwise
+            it is an estimate.
+        why: reason for ``certified``, or for the missing bound.
         assumed: what is taken for granted beside convexity; empty where nothing is.
         weights: p, one entry a client: of the objectives in the Lagrangian.
         multipliers: μ of the constraints; clients × constraints, and 1 × constraints for one on all data together.
@@ -38,7 +38,7 @@ class LowerBound:
     objective: float
     tolerance: float
     meets: bool
-    promise: bool
+    certified: bool
     why: str
     assumed: str
     weights: np.ndarray
@@ -60,15 +60,15 @@ class LowerBound:
         """In words, as part of a sentence."""
         if not math.isfinite(self.value):
             return f"no bound: {self.why}"
-        kind = f"(a promise: {self.why})" if self.promise else f"(an estimate: {self.why})"
+        kind = f"(certified: {self.why})" if self.certified else f"(estimated: {self.why})"
         if not self.meets:
-            least = f"the best possible is {'at least' if self.promise else 'about'} {in_words(self.value)} {kind}"
+            least = f"the best possible is {'at least' if self.certified else 'about'} {in_words(self.value)} {kind}"
             but = "is above the tolerance or outside the domain, and so may lie below the best possible"
             return f"{least}; the answer has {in_words(self.objective)}, but {but}"
         above = max(self.gap, 0.0)
         share = max(self.relative_gap, 0.0)
         told = f"{above:.3g}" if share > 10 else f"{100 * share:.2g}%" if share < 0.995 else f"{100 * share:.0f}%"
-        return f"{'at most' if self.promise else 'about'} {told} above the best possible {kind}"
+        return f"{'at most' if self.certified else 'about'} {told} above the best possible {kind}"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain numbers and words for JSON: what is not finite is None, and of the weights only those above 0."""

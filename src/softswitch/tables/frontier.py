@@ -15,8 +15,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from softswitch.certification.certifiability import Reach, reach
-from softswitch.certification.certify import known_ranges
+from softswitch.certification.certifiability import Certifiability, certifiability
+from softswitch.certification.certify import resolve_ranges
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import Parts
 from softswitch.engine.baselines import add_baselines
@@ -61,13 +61,13 @@ class Intended:
     Attributes:
         config: the settings.
         bounds: from the loosest to the tightest.
-        reach: what the rows to certify could show at best at the tightest.
+        certifiability: what the rows to certify could show at best at the tightest.
         rows: how many there are to learn from, to choose by and to certify with.
     """
 
     config: Config
     bounds: tuple[float, ...]
-    reach: Reach
+    certifiability: Certifiability
     rows: tuple[int, int, int]
 
 
@@ -119,7 +119,7 @@ def frontier_by(
     checked = _bounds(bounds, config, ready, parts)
     host = None if run is None else _host(run, config, ready)
     if before is not None:
-        told = reach(ready.problem, parts.certify, checked[-1], config.run.confidence)
+        told = certifiability(ready.problem, parts.certify, checked[-1], config.run.confidence)
         learn, choose, keep = (int(part.sizes.sum()) for part in parts)
         before(Intended(config, tuple(checked), told, (learn, choose, keep)))
     folder = new_folder(base / config.run.folder, f"{path.stem}-frontier") if host is None else host.folder
@@ -158,7 +158,7 @@ def frontier_by(
             "answered": point.outcome is BoundOutcome.CERTIFIED,
             "words": _ending(point, found),
             "earlier_looks": looks,
-            "reach": found.reach,
+            "certifiability": found.certifiability,
         }
         _write_model(folder / name_of(point.bound), point, config, ready, about | {"aim": aim})
     kept = {"settings": str(path.resolve()), "earlier_looks": looks}
@@ -209,7 +209,7 @@ def _certified(config: Config) -> Config:
 def _bounds(asked: Sequence[float], config: Config, ready: ReadyTable, parts: Parts) -> list[float]:
     """From the loosest on: those asked for, or some about that of the settings."""
     shapes = parts.learn.batch_shapes(1, float_dtype(ready.problem.start))
-    ranges = known_ranges(ready.problem, None, None, ready.problem.trace(shapes).constraints)[1:]
+    ranges = resolve_ranges(ready.problem, None, None, ready.problem.trace(shapes).constraints)[1:]
     most = max(math.inf if of_row is None else ends(of_row)[1] for of_row in ranges)
     if asked:
         found = checked_bounds("--at-most", asked)
@@ -222,7 +222,7 @@ def _bounds(asked: Sequence[float], config: Config, ready: ReadyTable, parts: Pa
     if not config.task.at_most > 0:
         raise ValueError("task.at_most is 0, and there are no bounds about it; name them: --at-most 0.2 --at-most 0.1")
     found = [float(f"{rung * config.task.at_most:.6g}") for rung in RUNGS]
-    could = reach(ready.problem, parts.certify, config.task.at_most, config.run.confidence).smallest_bound
+    could = certifiability(ready.problem, parts.certify, config.task.at_most, config.run.confidence).smallest_bound
     if max(found) < could < most:
         found = [*(float(f"{rung * could:.2g}") for rung in BEYOND), *found]
     return checked_bounds("--at-most", [bound for bound in found if bound < most] or [config.task.at_most])

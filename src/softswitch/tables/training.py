@@ -358,9 +358,9 @@ def _aim(certificate: Certificate | None, found: Certified | None, looks: int) -
     if found is None or found.model is None:
         return told
     return told | {
-        "reach": str(found.reach),
+        "certifiability": str(found.certifiability),
         "model": str(found.model),
-        "chance": found.model.foreseen.chance,
+        "pass_probability": found.model.forecast.pass_probability,
         "looked_at": found.looked_at,
         "tested": [str(candidate) for candidate in found.tested],
     }

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from softswitch.theory.theorems import bound as bound
     from softswitch.theory.theorems import constraint_bound as constraint_bound
     from softswitch.theory.theorems import effective_variance as effective_variance
-    from softswitch.theory.theorems import fewest_gradient_rows as fewest_gradient_rows
     from softswitch.theory.theorems import general_threshold as general_threshold
-    from softswitch.theory.theorems import least_switch_share as least_switch_share
-    from softswitch.theory.theorems import most_local_steps as most_local_steps
+    from softswitch.theory.theorems import max_local_steps as max_local_steps
+    from softswitch.theory.theorems import min_gradient_rows as min_gradient_rows
+    from softswitch.theory.theorems import min_switch_share as min_switch_share
     from softswitch.theory.theorems import sampling_error as sampling_error
     from softswitch.theory.theorems import staleness as staleness
     from softswitch.theory.theorems import tail_bound as tail_bound
@@ -47,13 +47,13 @@ _MODULES = {
     "effective_variance": "theory.theorems",
     "expected_gap": "theory.client_gaps",
     "extreme_value_limit": "theory.client_gaps",
-    "fewest_gradient_rows": "theory.theorems",
+    "min_gradient_rows": "theory.theorems",
     "gap_quantile": "theory.client_gaps",
     "general_threshold": "theory.theorems",
     "heterogeneity": "theory.client_gaps",
-    "least_switch_share": "theory.theorems",
+    "min_switch_share": "theory.theorems",
     "limit_cycle": "theory.two_clients",
-    "most_local_steps": "theory.theorems",
+    "max_local_steps": "theory.theorems",
     "quantile_bound": "theory.client_gaps",
     "sampling_error": "theory.theorems",
     "staleness": "theory.theorems",

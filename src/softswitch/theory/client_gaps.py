@@ -24,7 +24,7 @@ GAPS = {
 """Distributions that may dominate the gap of a random client to the worst; chi-square has one shape, beta two."""
 
 
-def checked_gap(gap: str, shape: Any) -> tuple[float, ...]:
+def check_gap_shape(gap: str, shape: Any) -> tuple[float, ...]:
     """The shape as numbers, or an error that says what the distribution needs."""
     checks.one_of("gap", gap, tuple(GAPS))
     needed = GAPS[gap].numargs
@@ -45,7 +45,7 @@ def gap_quantile(level: float, gap: str = "uniform", shape: tuple[float, ...] = 
         gap: the distribution of Z; see ``GAPS``.
         shape: its shape parameters: (k,) for chi-square, (a, b) for beta.
     """
-    shape = checked_gap(gap, shape)
+    shape = check_gap_shape(gap, shape)
     level = checks.real_number("level", level, at_least=0, at_most=1)
     return float(GAPS[gap].ppf(level, *shape))
 
@@ -61,7 +61,7 @@ def quantile_bound(level: float, gap: str = "uniform", shape: tuple[float, ...] 
         gap: the distribution of Z; see ``GAPS``.
         shape: its shape parameters: (k,) for chi-square, (a, b) for beta.
     """
-    shape = checked_gap(gap, shape)
+    shape = check_gap_shape(gap, shape)
     level = checks.real_number("level", level, at_least=0, at_most=1)
     if gap == "uniform":
         return level
@@ -87,7 +87,7 @@ def heterogeneity(values: ArrayLike, gap: str = "uniform", shape: tuple[float, .
         gap: the distribution of Z; see ``GAPS``.
         shape: its shape parameters: (k,) for chi-square, (a, b) for beta.
     """
-    shape = checked_gap(gap, shape)
+    shape = check_gap_shape(gap, shape)
     ordered = np.sort(np.asarray(values, dtype=float).ravel())
     n = len(ordered)
     if n == 0 or not np.isfinite(ordered).all():

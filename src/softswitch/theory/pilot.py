@@ -18,7 +18,7 @@ from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
-from softswitch.theory.client_gaps import checked_gap, heterogeneity
+from softswitch.theory.client_gaps import check_gap_shape, heterogeneity
 from softswitch.theory.theorems import Constants
 
 MOST_CLIENTS = 50
@@ -59,7 +59,7 @@ def estimate_constants(
         gap_shape: its shape parameters.
     """
     checks.expect("clients", clients, ClientData)
-    gap_shape = checked_gap(gap, gap_shape)
+    gap_shape = check_gap_shape(gap, gap_shape)
     theta = problem.domain if domain is None else domain
     if not isinstance(theta, Ball | Box):
         raise ValueError(f"domain must be a Ball or a Box: the theorems need a bounded Θ; but is {theta!r}")

@@ -49,16 +49,16 @@ class Plan:
     setting: Setting
     bound: Bound
     switch_share: float
-    wanted: float | None
+    target_epsilon: float | None
     met: bool
-    smallest: float
+    smallest_epsilon: float
     advice: str
     remedies: tuple[Remedy, ...]
     warnings: tuple[str, ...] = ()
     slater: float | None = None
 
     @property
-    def constraint(self) -> float:
+    def constraint_bound(self) -> float:
         """What G(w̄) is promised to be at most, where κ is at least ``switch_share``."""
         return constraint_bound(self.constants, self.setting, self.switch_share)
 
@@ -88,7 +88,7 @@ class Plan:
             "value_batch_size": self.setting.value_batch_size,
         }
 
-    def rule_settings(self) -> dict[str, Any]:
+    def method_settings(self) -> dict[str, Any]:
         """The settings of the rule: ``SoftmaxSGM.from_plan(plan)``."""
         return {
             "alpha": self.bound.alpha,
@@ -102,8 +102,8 @@ class Plan:
         """The plan as plain numbers and words, for JSON."""
         return {
             "met": self.met,
-            "wanted_epsilon": self.wanted,
-            "smallest_epsilon": self.smallest,
+            "target_epsilon": self.target_epsilon,
+            "smallest_epsilon": self.smallest_epsilon,
             "constants": asdict(self.constants),
             "setting": asdict(self.setting),
             "bound": {
@@ -111,7 +111,7 @@ class Plan:
                 "epsilon": self.bound.epsilon,
                 "threshold": self.bound.threshold,
                 "dominant": self.bound.dominant,
-                "constraint": self.constraint,
+                "constraint_bound": self.constraint_bound,
             },
             "switch_share": self.switch_share,
             "slater": self.slater,
@@ -144,7 +144,7 @@ class Plan:
                 "",
                 f"{promise.sampling:.4g}",
             ),
-            (f"constraint at most, where κ >= {self.switch_share:g}", "G(w̄)", f"{self.constraint:.4g}"),
+            (f"constraint at most, where κ >= {self.switch_share:g}", "G(w̄)", f"{self.constraint_bound:.4g}"),
             ("holds with probability, at least", "1 − δ", f"{1 - setting.delta:g}"),
             ("values evaluated, in rows", "K·m·B_ζ", f"{self.value_samples:,}"),
             ("gradients evaluated, in rows", "K·m·E·B_g", f"{self.gradient_samples:,}"),

@@ -17,9 +17,9 @@ from softswitch.theory.theorems import (
     bound,
     constraint_bound,
     effective_variance,
-    fewest_gradient_rows,
-    least_switch_share,
-    most_local_steps,
+    max_local_steps,
+    min_gradient_rows,
+    min_switch_share,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ MOST_ROUNDS = MOST_ROWS = 10**15
 
 
 @dataclass(frozen=True)
-class LeastSwitchShare:
+class MinSwitchShare:
     """What κ is reckoned to be at least: what was ``given``, and what Slater's ν assures (0 where it is not known)."""
 
     given: float
@@ -44,7 +44,7 @@ class LeastSwitchShare:
 
     def of(self, constants: Constants, setting: Setting) -> float:
         """For a setting, of whose K rounds one at least is feasible."""
-        return max(self.given, least_switch_share(constants, setting, self.slater) if self.slater else 0.0)
+        return max(self.given, min_switch_share(constants, setting, self.slater) if self.slater else 0.0)
 
 
 def smallest_error(constants: Constants, template: Setting, limit: int) -> float:
@@ -69,7 +69,7 @@ def beyond_epsilon(constants: Constants, setting: Setting, switch_share: float) 
     return max(0.0, constraint_bound(constants, setting, switch_share) - bound(constants, setting).epsilon)
 
 
-def left_for_epsilon(constants: Constants, template: Setting, wish: float, share: LeastSwitchShare) -> float:
+def left_for_epsilon(constants: Constants, template: Setting, wish: float, share: MinSwitchShare) -> float:
     """The largest ε with which the promise on the constraint is within the wish."""
     if not share.slater:
         return wish - beyond_epsilon(constants, template, share.given)
@@ -188,7 +188,7 @@ def warnings_for(constants: Constants, setting: Setting) -> tuple[str, ...]:
     """Where ε' loses the rate DL/√K: E beyond √K, or gradients noisier than they are steep."""
     found = []
     rows, variance = setting.batch_size * setting.local_steps, effective_variance(constants, setting)
-    if setting.local_steps > most_local_steps(setting.rounds):
+    if setting.local_steps > max_local_steps(setting.rounds):
         drift = 1 + setting.local_steps / math.sqrt(6 * setting.rounds)
         found.append(
             f"E = {setting.local_steps} local steps are more than √K = {math.sqrt(setting.rounds):.4g}: the theorems "
@@ -198,7 +198,7 @@ def warnings_for(constants: Constants, setting: Setting) -> tuple[str, ...]:
         found.append(
             f"B_g·E = {rows:,} rows of a client's gradients in a round are fewer than (σ_g/L)² = "
             f"{variance * rows:.4g}: gradients are noisier than steep (σ̄² = {variance:.3g}), and the theorems keep "
-            f"their rate DL/√K for σ̄² up to about 1 only. Take a B_g·E of {fewest_gradient_rows(constants):,} or more."
+            f"their rate DL/√K for σ̄² up to about 1 only. Take a B_g·E of {min_gradient_rows(constants):,} or more."
         )
     return tuple(found)
 
@@ -244,7 +244,7 @@ def plan(
         rounds: at most so many rounds.
         switch_share: the smallest κ to reckon with; None: 0.05, or what ``slater`` assures. Every client in every
             round: it does not matter.
-        slater: ν > 0 where some w in Θ has G(w) <= −ν: then κ >= ν/(ν + DL + ε) (``least_switch_share``), and nothing
+        slater: ν > 0 where some w in Θ has G(w) <= −ν: then κ >= ν/(ν + DL + ε) (``min_switch_share``), and nothing
             need be assumed of κ.
         memory: where the server remembers its clients: then few clients a round cost staleness, which falls with the
             number of rounds, instead of the sampling error, which does not. For exact reports or plain means of them
@@ -271,7 +271,7 @@ def plan(
         template = Setting(clients, participants, 1, steps, size, 1, delta, wait)
         if budget is not None and len(found) and budget < participants * (steps * size + 1):
             continue  # a choice beyond the budget; the first is refused with the reason
-        found.append(_planned(constants, template, wish, budget, limit, LeastSwitchShare(given, nu)))
+        found.append(_planned(constants, template, wish, budget, limit, MinSwitchShare(given, nu)))
     best = min(found, key=lambda p: (not p.met, bool(p.warnings), p.samples if budget is None else p.bound.epsilon))
     return best if slater is None else replace(best, slater=nu)
 
@@ -280,7 +280,7 @@ def _gradient_rows(constants: Constants, local_steps: int | None, batch_size: in
     """The pairs of E and B_g to choose from."""
     if local_steps is not None and batch_size is not None:
         return [(local_steps, batch_size)]
-    needed = fewest_gradient_rows(constants)
+    needed = min_gradient_rows(constants)
     factors = [2**i for i in range(DOUBLINGS + 1)]
     if batch_size is None:
         steps = 1 if local_steps is None else checks.whole_number("local_steps", local_steps, at_least=1)
@@ -290,7 +290,7 @@ def _gradient_rows(constants: Constants, local_steps: int | None, batch_size: in
 
 
 def _planned(
-    constants: Constants, template: Setting, wish: float | None, budget: int | None, limit: int, share: LeastSwitchShare
+    constants: Constants, template: Setting, wish: float | None, budget: int | None, limit: int, share: MinSwitchShare
 ) -> Plan:
     """The plan for one E and B_g."""
     floor = smallest_error(constants, template, limit)
@@ -391,7 +391,7 @@ def _best_within(constants: Constants, template: Setting, budget: int, limit: in
 def _finished(
     constants: Constants,
     setting: Setting,
-    share: LeastSwitchShare,
+    share: MinSwitchShare,
     wish: float | None,
     met: bool,
     smallest: float,

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from softswitch.support import checks
-from softswitch.theory.client_gaps import checked_gap, gap_quantile
+from softswitch.theory.client_gaps import check_gap_shape, gap_quantile
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Constants:
     gap_shape: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gap_shape", checked_gap(self.gap, self.gap_shape))
+        object.__setattr__(self, "gap_shape", check_gap_shape(self.gap, self.gap_shape))
         for name in ("diameter", "lipschitz"):
             object.__setattr__(self, name, checks.real_number(name, getattr(self, name), above=0))
         for name in ("gradient_noise", "value_noise", "heterogeneity"):
@@ -213,7 +213,7 @@ def constraint_bound(constants: Constants, setting: Setting, switch_share: float
     return bound(constants, setting).epsilon + max(4 * beyond, 2 * beyond)
 
 
-def least_switch_share(constants: Constants, setting: Setting, slater: float) -> float:
+def min_switch_share(constants: Constants, setting: Setting, slater: float) -> float:
     """What κ, the share of feasible rounds, is at least, where some w in Θ has G(w) <= −ν: Slater's condition.
 
     κ >= max{1/K, ν/(ν + DL + ε)}, from 1/κ <= 1 + (F(w) − F(w̄) + ε)/ν and F(w) − F(w̄) <= DL. With probability 1 − δ
@@ -240,7 +240,7 @@ def effective_variance(constants: Constants, setting: Setting) -> float:
     return _effective_noise(constants, setting, setting.local_steps) ** 2
 
 
-def fewest_gradient_rows(constants: Constants) -> int:
+def min_gradient_rows(constants: Constants) -> int:
     """The smallest B_g·E, rows of a client's gradients in a round, with σ̄² <= 1: (σ_g/L)², rounded up.
 
     Args:
@@ -249,7 +249,7 @@ def fewest_gradient_rows(constants: Constants) -> int:
     return max(1, math.ceil((constants.gradient_noise / constants.lipschitz) ** 2 - 1e-9))
 
 
-def most_local_steps(rounds: int) -> int:
+def max_local_steps(rounds: int) -> int:
     """√K, rounded down: with E ≲ √K local steps ε' keeps its rate, since E enters it as 1 + E/√(6K).
 
     Args:
@@ -308,7 +308,7 @@ def sampling_error(
         gap: the distribution of Z; see ``GAPS``.
         shape: its shape parameters: (k,) for chi-square, (a, b) for beta.
     """
-    scale, shape = checks.real_number("heterogeneity", heterogeneity, at_least=0), checked_gap(gap, shape)
+    scale, shape = checks.real_number("heterogeneity", heterogeneity, at_least=0), check_gap_shape(gap, shape)
     r = setting.participants / setting.clients
     if r == 1:
         return 0.0

@@ -54,7 +54,7 @@ def story(rounds: int = ROUNDS) -> str:
         lines += [
             "",
             f"Asked for: at most {bound:.0%} of malignant cases are missed, at every hospital.",
-            f"  Before training: {found.reach}",
+            f"  Before training: {found.certifiability}",
             f"  On training rows: {found.result.worst_constraint:.1%} are missed at the worst hospital. {chosen}",
             f"  On cases nobody has seen: {str(found).splitlines()[0]}",
         ]

@@ -213,7 +213,7 @@ def _best_possible(told: dict[str, Any] | None) -> dict[str, str]:
     """What no parameters can be better than, where that was asked for."""
     if told is None:
         return {}
-    return {f"best possible F, {'at least' if told['promise'] else 'estimated'}": number(told["value"])}
+    return {f"best possible F, {'at least' if told['certified'] else 'estimated'}": number(told["value"])}
 
 
 def _worst_loss(value: float | None, name: str) -> dict[str, str]:

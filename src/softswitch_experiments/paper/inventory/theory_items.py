@@ -139,7 +139,7 @@ THEORY_ITEMS: tuple[Item, ...] = (
         "Remark to 4.7",
         "remark-local-steps",
         "E up to the order of √K keeps the rate; B_g·E has to be of the order of (σ_g/L)² or more",
-        (THEORY + "most_local_steps", THEORY + "fewest_gradient_rows", "softswitch.plan"),
+        (THEORY + "max_local_steps", THEORY + "min_gradient_rows", "softswitch.plan"),
         tests=(
             "theory/test_theorems.py::test_local_steps_average_gradient_noise",
             "theory/test_theorems.py::test_rules_of_thumb_for_local_steps_and_gradient_rows",
@@ -172,7 +172,7 @@ THEORY_ITEMS: tuple[Item, ...] = (
         "Proof of 4.10, step 3.3",
         "slater-kappa",
         "with a point that has room ν below the constraint, 1/κ is at most 1 + (DL + ε)/ν",
-        (THEORY + "least_switch_share", THEORY + "constraint_bound", "softswitch.plan"),
+        (THEORY + "min_switch_share", THEORY + "constraint_bound", "softswitch.plan"),
         tests=(
             "theory/test_theorems.py::test_slaters_condition_bounds_the_share_of_feasible_rounds",
             "theory/test_theorems.py::test_the_share_of_feasible_rounds_is_kept_by_a_run",
