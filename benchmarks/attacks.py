@@ -28,11 +28,11 @@ from softswitch_experiments.tasks.fair_classification import adult
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 NAMING = (
-    "above the bound and set aside",
-    "a number unlike all others",
-    "reports and directions disagree",
-    "reports out of proportion to directions",
-    "clients are lost",
+    "trimmed-violation",
+    "outlier-values",
+    "inconsistent-updates",
+    "update-scale-mismatch",
+    "client-dropout",
 )
 """The findings that name clients."""
 FLIPPED, RAISES = "flipped-labels", "claims-and-raises"
@@ -125,7 +125,7 @@ def one(task: Task, attack: str | None, seed: int, robust: int | None) -> Found:
             federation = ss.with_attack(federation, names, attack)
         result = ss.solve_federation(federation, method, **options)
     objective, constraint = (np.asarray(part) for part in ss.evaluate(problem, clients, result.params))
-    told = " ".join(finding.seen for finding in result.diagnosis if finding.code in NAMING)
+    told = " ".join(finding.evidence for finding in result.diagnostics if finding.code in NAMING)
     named = all(re.search(rf"(?<![\w.]){re.escape(repr(name))}(?![\w.])", told) for name in names)
     levels = np.sort(constraint[honest].max(axis=1))
     return Found(objective[honest].max(), levels[-1], levels[-1 - task.liars], named)

@@ -30,7 +30,7 @@ from softswitch.certification.certify import certify
 from softswitch.data.splits import Parts
 from softswitch.engine.certified import solve_certified
 from softswitch.problem.networks import moved_network
-from softswitch.results.certificate import is_answer
+from softswitch.results.certificate import is_certified
 from softswitch.tables.constraints import GROUPED, KindOfProblem, problem_of_kind
 from softswitch_experiments.leaderboard.contest_tables import encoded
 
@@ -139,7 +139,7 @@ def one(sampler: Sampler, population: Population, seed: int) -> Draw:
     certificate = certify(before, problem, parts.certify, CONFIDENCE)
     truth = ss.ClientData.from_arrays(*sampler.of(rest), strata=strata)
     (f, g), (f_before, g_before) = (ss.evaluate(problem, truth, result.params) for result in (found.result, before))
-    said_before = is_answer(certificate)
+    said_before = is_certified(certificate)
     return Draw(
         answered=found.answered,
         wrong=found.answered and bool(g.max() > population.bound),

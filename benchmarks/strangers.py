@@ -176,7 +176,7 @@ def tried(case: Case, folder: Path) -> dict[str, Any]:
         "status": told["status"]["code"],
         "certified": bool((told.get("aim") or {}).get("answered")),
         "page, MB": round((run.folder / "report.html").stat().st_size / 1e6, 2),
-        "findings": [one["code"] for one in told["diagnosis"]],
+        "findings": [one["code"] for one in told["diagnostics"]],
     }
     return found | _beside(load(run.folder, uncertified=True), table[complete & ~new], table[new], case)
 

@@ -67,7 +67,7 @@ class Proximal:
     def __init__(self, alpha, lam, rho, rounds, share, d, soft=None):
         self.alpha, self.lam, self.rho, self.rounds, self.soft = alpha, lam, rho, rounds, soft
         self.first = rounds - int(np.ceil(share * rounds))
-        self.centre, self.seen, self.measures, self.means = np.zeros(d), [], [], []
+        self.centre, self.evidence, self.measures, self.means = np.zeros(d), [], [], []
 
     def step(self, w, k, now):
         f, g = now.f(w), now.g(w)
@@ -76,13 +76,13 @@ class Proximal:
         G = (q * g).sum() + self.rho / 2 * away @ away
         share = float(self.lam < G) if self.soft is None else min(1.0, max(0.0, 1 + self.soft * (G - self.lam)))
         if self.lam >= G and k % self.rounds >= self.first:
-            self.seen.append(w)
+            self.evidence.append(w)
         out = w - now.eta * (now.along(w, (1 - share) * p, share * q) + self.rho * away)
         if (k + 1) % self.rounds == 0:
-            new = np.mean(self.seen, axis=0) if self.seen else out
-            self.measures.append(self.rho * np.linalg.norm(new - self.centre) if self.seen else np.inf)
-            self.means.append(len(self.seen))
-            self.centre, self.seen = new, []
+            new = np.mean(self.evidence, axis=0) if self.evidence else out
+            self.measures.append(self.rho * np.linalg.norm(new - self.centre) if self.evidence else np.inf)
+            self.means.append(len(self.evidence))
+            self.centre, self.evidence = new, []
         return out
 
 

@@ -203,7 +203,7 @@ def of_history(aim: Aim, result: ss.Result, most: float) -> Course:
     """A run of ``solve`` by the rounds that were evaluated, each before its step."""
     history, bound = result.history, aim.task.bound
     rows = np.concatenate([[0], history.value_evaluations + history.gradient_evaluations])[history.full_rounds]
-    judged = [sum(cycle.judged for cycle in result.cycles if cycle.end <= k) for k in history.full_rounds]
+    judged = [sum(cycle.judged for cycle in result.restarts if cycle.end <= k) for k in history.full_rounds]
     passes = rows / aim.task.count + judged
     within = passes <= most
     looks = [

@@ -73,7 +73,7 @@ def gap_of(run: ss.Result) -> float:
 
 def nothing_is_drawn(run: ss.Result) -> bool:
     """Whether clients take all of their rows for gradients and reports."""
-    return all(run.chosen.get(f"rows for a {what}") == "all of a client's" for what in ("gradient", "report"))
+    return all(run.auto_settings.get(f"rows for a {what}") == "all of a client's" for what in ("gradient", "report"))
 
 
 def reference_row(case: Case) -> Row:

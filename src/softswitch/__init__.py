@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from softswitch.results.diagnostic import Diagnostic as Diagnostic
     from softswitch.results.frontier import Frontier as Frontier
     from softswitch.results.history import ClientHistory as ClientHistory
-    from softswitch.results.history import Fate as Fate
+    from softswitch.results.history import ClientOutcome as ClientOutcome
     from softswitch.results.history import History as History
     from softswitch.results.lower_bound import LowerBound as LowerBound
     from softswitch.results.report.page import report as report
@@ -99,7 +99,7 @@ _MODULES = {
     "ClientHistory": "results.history",
     "Constants": "theory.theorems",
     "Domain": "problem.domains",
-    "Fate": "results.history",
+    "ClientOutcome": "results.history",
     "Federation": "oracles.federation",
     "Diagnostic": "results.diagnostic",
     "Frontier": "results.frontier",

@@ -16,9 +16,8 @@ from softswitch.engine.certified import prepare, solve_certified
 from softswitch.oracles.base import Judged
 from softswitch.oracles.evaluation import judge_of
 from softswitch.problem.networks import moved_network
-from softswitch.results.byzantine import SET_ASIDE
 from softswitch.results.certificate import Verdict
-from softswitch.results.diagnostics import STILL_IMPROVING
+from softswitch.results.diagnostic import DiagnosticCode
 from softswitch.tables.constraints import problem_of_kind
 
 PROBLEM = problem_of_kind("miss-rate", 2).problem
@@ -63,24 +62,29 @@ def test_limits_of_a_model_that_was_picked_are_the_bound_itself(found):
 
 def test_whether_it_was_still_improving_is_told_of_the_models_own_run(found):
     """All else that looks wrong is told of the first run."""
-    of_first, of_both = ss.Diagnostic("noise", "seen", "change"), ss.Diagnostic(STILL_IMPROVING, "first", "run longer")
-    own = ss.Diagnostic(STILL_IMPROVING, "own", "run longer")
-    first = replace(found.result, diagnosis=(of_first, of_both))
+    of_first, of_both = (
+        ss.Diagnostic("noise", "seen", "change"),
+        ss.Diagnostic(DiagnosticCode.STILL_IMPROVING, "first", "run longer"),
+    )
+    own = ss.Diagnostic(DiagnosticCode.STILL_IMPROVING, "own", "run longer")
+    first = replace(found.result, diagnostics=(of_first, of_both))
     for mine, told in (((), (of_first,)), ((own, ss.Diagnostic("else", "seen", "change")), (of_first, own))):
-        model = replace(found.model, result=replace(found.model.result, diagnosis=mine))
+        model = replace(found.model, result=replace(found.model.result, diagnostics=mine))
         ready = certified.Prepared(first, (model,), model, 1, found.certifiability, judge_of(PROBLEM, parts().learn))
-        assert ready.result_of(model).diagnosis == told
+        assert ready.result_of(model).diagnostics == told
 
 
 @pytest.mark.parametrize("above", [0, 1])
 def test_who_is_set_aside_is_told_of_the_model_chosen(found, above):
     """The first run's answer may have another client above the tolerance, or none."""
-    first = replace(found.result, diagnosis=(ss.Diagnostic(SET_ASIDE, "of another model", "change"),))
+    first = replace(
+        found.result, diagnostics=(ss.Diagnostic(DiagnosticCode.TRIMMED_VIOLATION, "of another model", "change"),)
+    )
     method = replace(found.model.result.method, robust=1)
-    model = replace(found.model, result=replace(found.model.result, method=method, diagnosis=()))
+    model = replace(found.model, result=replace(found.model.result, method=method, diagnostics=()))
     judged = Judged(np.zeros(3), np.array([[0.0], [0.0], [0.9 * above]]))
     ready = certified.Prepared(first, (model,), model, 1, found.certifiability, lambda params: judged)
-    told = [finding.seen for finding in ready.result_of(model).diagnosis]
+    told = [finding.evidence for finding in ready.result_of(model).diagnostics]
     others = "all others are within it, and robust=1 sets as many aside"
     assert told == [f"2 (0.9) is above the tolerance {model.tolerance:g}; {others}"] * above
 

@@ -34,7 +34,7 @@ def chosen(clients, method=BARE, problem=PROBLEM, **options):
 
 def check_cycles(result):
     """One after the other, no gap; what each says of its best answer never gets worse; the last tells the result."""
-    cycles, tolerance = result.cycles, result.method.tolerance
+    cycles, tolerance = result.restarts, result.method.tolerance
     assert cycles[0].begin == 0
     assert cycles[-1].end == len(result.history)
     for before, after in itertools.pairwise(cycles):
@@ -57,7 +57,7 @@ def same_bits(one, other):
     np.testing.assert_array_equal(one.params, other.params)
     np.testing.assert_array_equal(one.last, other.last)
     np.testing.assert_array_equal(one.history.criterion, other.history.criterion)
-    assert one.cycles == other.cycles
+    assert one.restarts == other.restarts
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 5, 41, 400])
@@ -75,15 +75,15 @@ def test_any_number_of_rounds(clients, rounds):
 
 def test_cycles_grow_and_are_told_in_words(clients):
     result = chosen(clients, rounds=400)
-    lengths = [cycle.end - cycle.begin for cycle in result.cycles]
+    lengths = [cycle.end - cycle.begin for cycle in result.restarts]
     assert lengths[:3] == [40, 57, 80]
     assert len(lengths) > 3
-    assert result.cycles[0].step_size == pytest.approx(0.1)
-    said = str(result.cycles[0])
+    assert result.restarts[0].step_size == pytest.approx(0.1)
+    said = str(result.restarts[0])
     assert said.startswith("rounds 0 to 39, step 0.1 falling to 0, λ = 0.1: F ")
-    unsuccessful = dataclasses.replace(result.cycles[0], better=False)
+    unsuccessful = dataclasses.replace(result.restarts[0], better=False)
     assert str(unsuccessful).endswith(", nothing gained")
-    assert str(dataclasses.replace(result.cycles[0], diverged=True)).endswith("not finite")
+    assert str(dataclasses.replace(result.restarts[0], diverged=True)).endswith("not finite")
 
 
 @pytest.mark.as_users_compile
@@ -145,7 +145,7 @@ def test_ctrl_c_leaves_the_best_answer_so_far(clients, when):
 
     result = chosen(clients, rounds=300, callbacks=[interrupt])
     assert result.status.code is ss.StatusCode.STOPPED
-    assert len(result.cycles) == when
+    assert len(result.restarts) == when
     check_cycles(result)
     same_bits(result, chosen(clients, rounds=300, callbacks=[lambda chunk: chunk.round == len(result.history)]))
 
@@ -167,7 +167,7 @@ def test_never_feasible(clients):
     assert result.history.feasible_rounds == 0
     assert result.best is None
     check_cycles(result)
-    assert [finding.code for finding in result.diagnosis] == ["client infeasible by itself"]
+    assert [finding.code for finding in result.diagnostics] == ["infeasible-client"]
     assert result.status.criterion == pytest.approx(float(result.history.criterion.min()))
     assert result.worst_constraint < ss.evaluate(never, clients, never.start)[1].max()
     assert result.worst_constraint <= result.history.criterion.min() + 1e-5
@@ -178,7 +178,7 @@ def test_a_start_that_is_not_finite_is_reported(clients):
     result = chosen(clients, problem=broken)
     assert (result.status.code, result.status.round) == (ss.StatusCode.DIVERGED, 0)
     assert result.status.client in clients.names
-    assert result.cycles == ()
+    assert result.restarts == ()
     np.testing.assert_array_equal(result.params, np.zeros(4))
 
 
@@ -195,7 +195,7 @@ def test_a_cycle_that_diverges_is_survived():
     result = chosen(TWO, problem=problem, rounds=200)
     assert result.status.code is ss.StatusCode.FEASIBLE
     check_cycles(result)
-    first, second = result.cycles[:2]
+    first, second = result.restarts[:2]
     assert first.diverged
     assert first.better, "what it found before is kept"
     assert first.objective < 0.04
@@ -233,7 +233,7 @@ def test_a_pooled_criterion(clients):
     result = chosen(clients, method, pooled_problem())
     assert result.status.code is ss.StatusCode.FEASIBLE
     check_cycles(result)
-    assert result.cycles[-1].constraint == pytest.approx(result.pooled_constraint.max(), rel=1e-6)
+    assert result.restarts[-1].constraint == pytest.approx(result.pooled_constraint.max(), rel=1e-6)
     assert result.pooled_constraint.max() <= 0.1 < result.worst_constraint
     assert result.worst_objective < chosen(clients).worst_objective, "less is asked for"
 
@@ -243,7 +243,7 @@ def test_several_constraints(clients):
     assert result.status.code is ss.StatusCode.FEASIBLE
     check_cycles(result)
     assert result.client_constraint.shape == (6, 2)
-    assert result.cycles[-1].constraint == pytest.approx(result.client_constraint.max(), rel=1e-6)
+    assert result.restarts[-1].constraint == pytest.approx(result.client_constraint.max(), rel=1e-6)
 
 
 def test_clients_without_an_objective():
@@ -293,7 +293,7 @@ def test_other_rules_without_a_step_size(clients, method):
     check_cycles(result)
     assert type(result.method) is type(method)
     by = result.client_constraint.max() if method.switches_on == "max" else result.client_constraint.mean()
-    assert result.cycles[-1].constraint == pytest.approx(by, rel=1e-5)
+    assert result.restarts[-1].constraint == pytest.approx(by, rel=1e-5)
     assert by <= 0.1, "its own criterion is met on all data"
     assert result.worst_objective < ss.evaluate(PROBLEM, clients, PROBLEM.start)[0].max()
 
@@ -313,7 +313,7 @@ def test_a_multiplier_goes_on_from_cycle_to_cycle(clients):
     """It moves by η_d(mean g − ε) in every round, whatever cycle that is in."""
     method = ss.PrimalDual(tolerance=0.1, multiplier=1.0, dual_step_size=0.01)
     result = chosen(clients, method, batch_size=None, record_clients=True)
-    assert len(result.cycles) > 1
+    assert len(result.restarts) > 1
     reported = result.history.per_client.constraint[:, :, 0].mean(axis=1)
     multiplier = 1.0
     for mean_constraint in reported:
@@ -394,14 +394,14 @@ def test_clients_that_are_no_rows():
         eval_every=0,
     )
     same_bits(mixed["chosen"][0], result)
-    assert mixed["given"][0].cycles == ()
+    assert mixed["given"][0].restarts == ()
 
 
 def test_a_warm_start_goes_on_from_the_answer(clients):
     first = chosen(clients, rounds=100)
     warm = chosen(clients, rounds=100, warm_start=first)
     check_cycles(warm)
-    averaged = chosen(clients, rounds=40, warm_start=first, answer="average").cycles[0]
+    averaged = chosen(clients, rounds=40, warm_start=first, answer="average").restarts[0]
     assert averaged.answer == "the start" or averaged.answer.endswith(" on and of the run before")
     assert warm.worst_objective <= first.worst_objective
     assert warm.worst_constraint <= 0.1
@@ -473,7 +473,7 @@ def test_a_sweep_of_rules_with_and_without_step_sizes(clients):
         for seed in range(2):
             alone = ss.solve(PROBLEM, clients, method, seed=seed, lower_bound=False, **options)
             same_bits(found[label][seed], alone)
-            assert bool(alone.cycles) == (method.step_size is None)
+            assert bool(alone.restarts) == (method.step_size is None)
     with pytest.raises(ValueError, match="together must be False or None"):
         ss.sweep(PROBLEM, clients, methods, seeds=1, together=True, **options)
 

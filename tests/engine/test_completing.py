@@ -259,7 +259,7 @@ def test_with_a_step_size_equal_bits_to_naming_all_of_the_papers_settings(client
     np.testing.assert_array_equal(left_out.last, all_named.last)
     np.testing.assert_array_equal(left_out.history.criterion, all_named.history.criterion)
     assert left_out.selected == all_named.selected
-    assert left_out.cycles == all_named.cycles == ()
+    assert left_out.restarts == all_named.restarts == ()
 
 
 def test_the_alpha_of_the_paper():

@@ -41,7 +41,7 @@ def whole(request):
 
 
 def same(one, other):
-    assert one.cycles == other.cycles
+    assert one.restarts == other.restarts
     assert (one.status, one.selected, str(one.method)) == (other.status, other.selected, str(other.method))
     jax.tree.map(np.testing.assert_array_equal, one.state, other.state)
     np.testing.assert_array_equal(one.params, other.params)
@@ -60,7 +60,7 @@ def interrupt():
 @pytest.mark.parametrize("then", [interrupt, lambda: True], ids=["Ctrl-C", "a callback"])
 def test_stopped_within_a_cycle_and_at_its_end(whole, tmp_path, then):
     options, expected, chunks = whole
-    turns = [cycle.end for cycle in expected.cycles]
+    turns = [cycle.end for cycle in expected.restarts]
     within = [done for done in chunks if done not in turns]
     moments = [turns[0], turns[-2], *([within[0], within[-1]] if options["rounds"] > 1000 else [])]
     assert options["rounds"] < 1000 or within[-1] > turns[2]
@@ -68,7 +68,7 @@ def test_stopped_within_a_cycle_and_at_its_end(whole, tmp_path, then):
         folder = tmp_path / str(done)
         stopped = solve(folder, callbacks=[at(done, then)], **options)
         assert stopped.status.code == "stopped"
-        assert (len(stopped.history), stopped.cycles[-1].end) == (done, done)
+        assert (len(stopped.history), stopped.restarts[-1].end) == (done, done)
         same(solve(folder, **options), expected)
 
 
@@ -86,12 +86,12 @@ def test_stopped_again_and_again(tmp_path):
 def test_a_run_until_nothing_more_is_gained_stays_ended_and_can_be_made_longer(tmp_path):
     ended = solve(tmp_path)
     done = len(ended.history)
-    assert ended.cycles[-1].end == done < 20_000
+    assert ended.restarts[-1].end == done < 20_000
     same(solve(tmp_path), ended)
     longer = solve(tmp_path, rounds=done + 500)
     assert len(longer.history) == done + 500
-    assert longer.cycles[: len(ended.cycles)] == ended.cycles, "what was chosen stays"
-    assert len(longer.cycles) > len(ended.cycles)
+    assert longer.restarts[: len(ended.restarts)] == ended.restarts, "what was chosen stays"
+    assert len(longer.restarts) > len(ended.restarts)
     assert longer.worst_objective <= ended.worst_objective
     assert longer.status.ok
     same(solve(tmp_path, rounds=done + 500), longer)
@@ -103,15 +103,15 @@ def test_a_run_of_so_many_rounds_can_be_made_longer(tmp_path):
     """Its batches and first cycle were chosen for the rounds it was to have then; they stay."""
     short = solve(tmp_path, rounds=300)
     longer = solve(tmp_path, rounds=1500)
-    assert longer.cycles[: len(short.cycles)] == short.cycles
-    assert longer.cycles[-1].end == 1500
+    assert longer.restarts[: len(short.restarts)] == short.restarts
+    assert longer.restarts[-1].end == 1500
     free = solve(tmp_path)
-    assert free.cycles[: len(longer.cycles)] == longer.cycles
+    assert free.restarts[: len(longer.restarts)] == longer.restarts
 
 
 def test_what_took_its_time_is_not_run_again(tmp_path):
     first = solve(tmp_path, seconds=1e-9)
-    assert len(first.history) == first.cycles[0].end
+    assert len(first.history) == first.restarts[0].end
     same(solve(tmp_path, seconds=1e-9), first)
     same(solve(tmp_path, rounds=None), solve())
 

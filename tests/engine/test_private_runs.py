@@ -321,7 +321,7 @@ def test_a_clip_below_what_rows_may_tell_is_a_finding():
     for clip, found in ((3.0, True), (7.0, False)):
         privacy = dataclasses.replace(PRIVACY, clip_value=clip)
         result = ss.solve(wide, CLIENTS, RULE, privacy=privacy, rounds=30, progress=False)
-        assert any(one.code == "rows are clipped" for one in result.diagnosis) is found
+        assert any(one.code == "clipped-rows" for one in result.diagnostics) is found
 
 
 def test_what_was_spent_is_saved_and_shown(result, tmp_path):
@@ -365,12 +365,12 @@ def test_models_are_not_chosen_by_rows_uncounted():
 def test_every_private_run_says_what_is_not_known_of_it():
     """No comparison with a constant; and no advice to run longer without what that costs."""
     result = ss.solve(PROBLEM, CLIENTS, ss.SoftmaxSGM(tolerance=0.01), privacy=PRIVACY, rounds=30, progress=False)
-    told = {one.code: one for one in result.diagnosis}
-    assert "constant prediction" in told["what it is worth is not known"].seen
-    assert told["constraint never met"].change.endswith("at full ε again")
-    assert "noise is larger than the bound" not in told
+    told = {one.code: one for one in result.diagnostics}
+    assert "constant prediction" in told["unknown-benefit"].evidence
+    assert told["never-feasible"].advice.endswith("at full ε again")
+    assert "noise-exceeds-bound" not in told
     ranged = dataclasses.replace(PROBLEM, constraint_range=(0.0, 3.0))
     noisy = dataclasses.replace(PRIVACY, epsilon=0.05)
     result = ss.solve(ranged, CLIENTS, ss.SoftmaxSGM(tolerance=0.01), privacy=noisy, rounds=30, progress=False)
     assert result.method.switch_at < 0
-    assert "noise is larger than the bound" in {one.code for one in result.diagnosis}
+    assert "noise-exceeds-bound" in {one.code for one in result.diagnostics}

@@ -14,7 +14,7 @@ from softswitch.engine.restart_decisions import next_threshold
 from softswitch.engine.restarts import Cycles
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.federation import TakingPart, gradient_oracle
-from softswitch.results.infeasibility import smallest_alone
+from softswitch.results.infeasibility import minimise_constraint
 
 ROUNDS, ETA, TOLERANCE = 60, 0.2, 0.7
 LAM = TOLERANCE / (1 + 1 / 10)
@@ -187,7 +187,7 @@ def test_who_blocks_is_looked_at_by_its_true_rate(clients):
         least_squares, lambda w, b: rates(w, b)[0], jnp.zeros(4), constraint_surrogate=lambda w, b: smooth(w, b)[0]
     )
     away = jnp.full(4, 2.0)
-    alone = smallest_alone(bias, clients, 0, away, 10**6)
+    alone = minimise_constraint(bias, clients, 0, away, 10**6)
     start = ss.evaluate(bias, clients, away)[1][0, 0]
     assert alone.smallest < start
     sizes = int(clients.sizes[0])
@@ -234,7 +234,7 @@ def test_a_sweep_of_runs_that_choose_for_themselves(clients):
     for label, (result,) in ss.sweep(PROBLEM, clients, methods, seeds=[4], rounds=90):
         alone = ss.solve(PROBLEM, clients, methods[label], seed=4, rounds=90)
         np.testing.assert_array_equal(result.params, alone.params)
-        assert [str(cycle) for cycle in result.cycles] == [str(cycle) for cycle in alone.cycles]
+        assert [str(cycle) for cycle in result.restarts] == [str(cycle) for cycle in alone.restarts]
 
 
 def test_a_server_that_remembers_switches_by_the_true_rate(clients):
@@ -269,7 +269,7 @@ def test_a_warm_start_of_a_run_that_chooses_for_itself_stays_where_it_was(client
     later = ss.solve(PROBLEM, clients, method, rounds=90, warm_start=first)
     assert later.status.ok
     assert later.worst_objective <= first.worst_objective
-    steps = [cycle.step_size for cycle in later.cycles[:2]]
+    steps = [cycle.step_size for cycle in later.restarts[:2]]
     assert steps[1] > steps[0] / FARTHER
 
 
@@ -284,10 +284,10 @@ def test_the_second_cycle_begins_at_the_start_and_the_better_goes_on(clients, mo
     monkeypatch.setattr(Cycles, "_cold", watching)
     result = ss.solve(PROBLEM, clients, ss.SoftmaxSGM(tolerance=0.5), rounds=300)
     assert begun[:2] == ["the start", "the start"]
-    assert begun[2] == result.cycles[1].answer
-    steps = [cycle.step_size for cycle in result.cycles[:3]]
+    assert begun[2] == result.restarts[1].answer
+    steps = [cycle.step_size for cycle in result.restarts[:3]]
     assert steps[1] == pytest.approx(steps[0] / FARTHER)
-    if not result.cycles[1].better:
+    if not result.restarts[1].better:
         assert steps[2] == pytest.approx(steps[0])
     begun.clear()
     smooth_one = ss.Problem(least_squares, smooth, jnp.zeros(4))

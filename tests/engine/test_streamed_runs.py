@@ -49,7 +49,7 @@ def same(one, other):
     np.testing.assert_array_equal(one.client_objective, other.client_objective)
     np.testing.assert_array_equal(one.client_constraint, other.client_constraint)
     assert one.status == other.status
-    assert [str(finding) for finding in one.diagnosis] == [str(finding) for finding in other.diagnosis]
+    assert [str(finding) for finding in one.diagnostics] == [str(finding) for finding in other.diagnostics]
 
 
 HOW = {
@@ -170,7 +170,7 @@ def test_a_client_that_blocks_is_looked_at_by_itself():
     asked = {"rounds": 30, "batch_size": 8}
     mine = ss.solve(never, streamed, RULE, **asked)
     same(mine, ss.solve(never, in_memory, RULE, **asked))
-    assert "by itself" in str(mine.diagnosis[0]) or "alone" in str(mine.diagnosis[0])
+    assert "by itself" in str(mine.diagnostics[0]) or "alone" in str(mine.diagnostics[0])
 
 
 def test_the_next_rows_are_asked_for_before_a_result_is_waited_for(monkeypatch):

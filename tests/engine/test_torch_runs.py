@@ -163,7 +163,7 @@ def test_a_run_that_chooses_for_itself_finds_the_same_answer():
         ss.SoftmaxSGM(tolerance=0.5),
         lower_bound=True,
     )
-    assert found.cycles
+    assert found.restarts
     assert found.worst_constraint <= 0.5
     assert found.worst_objective <= wanted.worst_objective * 1.01
     assert found.worst_objective >= wanted.lower_bound.value - 1e-4

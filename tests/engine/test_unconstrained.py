@@ -12,7 +12,7 @@ from problems import client_data, least_squares, regression, softplus_level
 from softswitch.engine import baselines as unconstrained
 from softswitch.engine.compiled import run_chunk
 from softswitch.problem.networks import constant_network, network, scores
-from softswitch.results.baseline import CONSTANT, FOR_THE_MEAN, FOR_THE_WORST, START
+from softswitch.results.baseline import CONSTANT, START, UNCONSTRAINED_MEAN, UNCONSTRAINED_WORST
 from softswitch.tables.constraints import problem_of_kind
 
 
@@ -33,8 +33,8 @@ def test_without_the_constraint(method, rounds):
     problem = ss.Problem(lambda w, b: (w - b["c"][0]) ** 2, lambda w, b: 2 - w + 0 * b["c"][0], jnp.float32(3.0))
     result = ss.solve(problem, three(), method, rounds=rounds, batch_size=None)
     told = ss.add_baselines(result, problem, three())
-    assert [one.name for one in told.baselines] == [START, FOR_THE_WORST, FOR_THE_MEAN]
-    worst, mean = named(told)[FOR_THE_WORST], named(told)[FOR_THE_MEAN]
+    assert [one.name for one in told.baselines] == [START, UNCONSTRAINED_WORST, UNCONSTRAINED_MEAN]
+    worst, mean = named(told)[UNCONSTRAINED_WORST], named(told)[UNCONSTRAINED_MEAN]
     assert worst.objective == pytest.approx(1.0, abs=0.01)
     assert worst.constraint == pytest.approx(2.0, abs=0.01)
     assert (worst.violating, worst.feasible) == (3, False)
@@ -44,7 +44,7 @@ def test_without_the_constraint(method, rounds):
     assert f"The constraint costs the worst client {told.price:.4g}." in told.explain()
     again = ss.add_baselines(told, problem, three())
     assert [one.name for one in again.baselines] == [one.name for one in told.baselines]
-    assert again.diagnosis == told.diagnosis
+    assert again.diagnostics == told.diagnostics
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_it_takes_at_most_a_quarter_of_the_work(options, sizes, monkeypatch):
     told = ss.add_baselines(result, problem, clients)
     assert len(work) == 4
     assert 0.1 * rows(result) < sum(work) <= 0.25 * rows(result)
-    assert named(told)[FOR_THE_WORST].objective <= result.worst_objective
-    assert named(told)[FOR_THE_MEAN].mean_objective <= result.as_baseline.mean_objective
+    assert named(told)[UNCONSTRAINED_WORST].objective <= result.worst_objective
+    assert named(told)[UNCONSTRAINED_MEAN].mean_objective <= result.as_baseline.mean_objective
 
 
 def test_a_run_that_chose_for_itself_compiles_nothing_more_for_them():
@@ -83,8 +83,8 @@ def test_a_run_that_chose_for_itself_compiles_nothing_more_for_them():
     before = run_chunk._cache_size()
     told = ss.add_baselines(result, problem, clients, held_out=clients)
     assert run_chunk._cache_size() == before
-    assert named(told)[FOR_THE_WORST].objective < result.worst_objective
-    assert named(told)[FOR_THE_MEAN].mean_objective < result.as_baseline.mean_objective
+    assert named(told)[UNCONSTRAINED_WORST].objective < result.worst_objective
+    assert named(told)[UNCONSTRAINED_MEAN].mean_objective < result.as_baseline.mean_objective
 
 
 def rows(result):
@@ -133,11 +133,11 @@ def test_the_best_constant_for_neyman_pearson(tolerance):
     assert found.constraint <= tolerance
     assert found.objective == pytest.approx(np.log1p(np.exp(odds)), rel=1e-3)
     if tolerance == 2.0:  # every answer is feasible, but five rounds are not enough for anything
-        assert "no better than a constant" in [finding.code for finding in told.diagnosis]
+        assert "no-better-than-constant" in [finding.code for finding in told.diagnostics]
         assert f"has F = {found.objective:.4g}" in told.explain()
         problem = problem_of_kind("neyman-pearson", 3, (4,)).problem
         again = ss.add_baselines(told, problem, labelled((0.3, 0.6)), unconstrained=False)
-        assert again.diagnosis == told.diagnosis  # nothing is said twice
+        assert again.diagnostics == told.diagnostics  # nothing is said twice
 
 
 def test_decisions_are_compared_by_the_rate_that_the_bound_is_paid_with():
@@ -164,8 +164,8 @@ def test_decisions_are_compared_by_the_rate_that_the_bound_is_paid_with():
         for cost in (None, made.cost)
     ]
     assert result.worst_objective > np.log(2)
-    seen = [[finding.code for finding in one.diagnosis] for one in told]
-    assert ["no better than a constant" in one for one in seen] == [True, False]
+    seen = [[finding.code for finding in one.diagnostics] for one in told]
+    assert ["no-better-than-constant" in one for one in seen] == [True, False]
 
 
 def test_the_best_constant_for_parity():

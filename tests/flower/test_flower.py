@@ -22,7 +22,7 @@ from softswitch.flower import messages as wire
 from softswitch.flower.parameters import flat, unflat
 from softswitch.methods import LocalLoss
 from softswitch.results.folder import find_runs, open_run
-from softswitch.results.history import Fate
+from softswitch.results.history import ClientOutcome
 from softswitch.results.report import write_report
 from softswitch.support.files import write_json
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
@@ -363,7 +363,7 @@ def test_a_run_goes_on_from_its_checkpoint_exactly(tmp_path):
     assert rounds[9] == 9  # at most one lost round: the ninth was not saved yet
     np.testing.assert_array_equal(again.params["w"], whole.params["w"])
     np.testing.assert_array_equal(again.history.criterion, whole.history.criterion)
-    np.testing.assert_array_equal(again.history.per_client.fates, whole.history.per_client.fates)
+    np.testing.assert_array_equal(again.history.per_client.outcomes, whole.history.per_client.outcomes)
     assert again.names == whole.names
     other = fl.SwitchingStrategy(RULE, seed=4, checkpoints=ss.Checkpoints(tmp_path))
     with pytest.raises(ValueError, match="another request"):
@@ -382,7 +382,7 @@ def test_server_app_writes_the_same_folder_with_certificate_and_report(tmp_path,
     assert run.name.startswith("quadratics-")
     assert run.about["rounds"] == 8
     assert len(run.history) == 8
-    assert (run.history.per_client.fates == Fate.COUNTED).all()
+    assert (run.history.per_client.outcomes == ClientOutcome.COUNTED).all()
     np.testing.assert_array_equal(run.history.full_rounds, [0, 2, 4, 6])
     assert run.clients["client"] == ["site 0", "site 1", "site 2"]
     assert run.clients["rows"] == [8, 8, 8]

@@ -17,7 +17,7 @@ from softswitch.flower import messages as wire
 from softswitch.methods import LocalLoss
 from softswitch.oracles.batch_sizes import LOCAL_WORK, batches_of
 from softswitch.results.folder import find_runs
-from softswitch.results.history import Fate
+from softswitch.results.history import ClientOutcome
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 RULE = ss.SoftmaxSGM(tolerance=0.1)
@@ -42,10 +42,10 @@ def test_the_grid_chooses_as_the_compiled_engine_does():
         assert result.status.ok, result.status
     compiled, grid = both
     assert grid.worst_objective <= 1.05 * compiled.worst_objective
-    assert [(cycle.begin, cycle.end) for cycle in grid.cycles] == [(c.begin, c.end) for c in compiled.cycles]
-    assert len(grid.cycles) == 3
-    assert grid.selected == grid.cycles[-1].answer
-    assert grid.method.step_size.begin == grid.cycles[-1].begin
+    assert [(cycle.begin, cycle.end) for cycle in grid.restarts] == [(c.begin, c.end) for c in compiled.restarts]
+    assert len(grid.restarts) == 3
+    assert grid.selected == grid.restarts[-1].answer
+    assert grid.method.step_size.begin == grid.restarts[-1].begin
     assert grid.params.shape == data.problem.start.shape
 
 
@@ -68,10 +68,10 @@ def test_a_tolerance_is_enough(local_steps, caplog):
         result = run(fl.InProcessGrid(quadratics(MANY), MANY), 150, local_steps=local_steps)
     assert result.status.ok, result.status
     assert result.worst_objective <= 1.01 * smallest_worst(0.3)
-    assert [cycle.end for cycle in result.cycles] == [40, 150] or [c.end for c in result.cycles] == [40, 97, 150]
+    assert [cycle.end for cycle in result.restarts] == [40, 150] or [c.end for c in result.restarts] == [40, 97, 150]
     assert result.method.optimizer is not None
     assert f"rounds 0 to 39 are run by {type(RULE).__name__}" in caplog.text
-    assert str(result.cycles[0]) in caplog.text
+    assert str(result.restarts[0]) in caplog.text
     assert ("a direction has length" in caplog.text) == (local_steps > 1)
 
 
@@ -117,7 +117,7 @@ def test_what_is_told_is_not_chosen():
 
 def test_with_a_step_size_all_else_is_as_in_the_paper():
     result = run(fl.InProcessGrid(quadratics(MANY), MANY), 5, ss.SoftmaxSGM(tolerance=0.1, step_size=0.2))
-    assert result.cycles == ()
+    assert result.restarts == ()
     np.testing.assert_allclose(result.method.alpha, 10 * math.log(MANY) / 0.1)
     assert result.method.switch_at == pytest.approx(0.1 / 1.1)
     assert result.selected.startswith("mean of the")
@@ -185,7 +185,7 @@ def test_a_run_goes_on_without_choosing_again(tmp_path, fatal):
         return Dies(quadratics(6, batch_size=4), 6)
 
     whole = run(grid(), **options)
-    assert len(whole.cycles) == 2
+    assert len(whole.restarts) == 2
     broken = grid()
     broken.fatal = fatal
     with pytest.raises(OSError, match="gone"):
@@ -202,7 +202,7 @@ def test_a_run_goes_on_without_choosing_again(tmp_path, fatal):
     again = run(fewer, checkpoints=ss.Checkpoints(tmp_path, every=0), **options)
     np.testing.assert_array_equal(again.params["w"], whole.params["w"])
     np.testing.assert_array_equal(again.history.criterion, whole.history.criterion)
-    assert again.cycles == whole.cycles
+    assert again.restarts == whole.restarts
     assert again.method == whole.method
     assert sum(judged) == 6 * (3 * (1 if int(fatal) >= 40 else 2) + 1)  # the start is not asked about again
 
@@ -213,8 +213,8 @@ def test_a_finished_run_can_be_made_longer_and_another_request_is_refused(tmp_pa
 
     first = longer(50)
     more = longer(120)
-    assert more.cycles[0] == first.cycles[0]
-    assert (more.cycles[-1].begin, more.cycles[-1].end) == (50, 120)
+    assert more.restarts[0] == first.restarts[0]
+    assert (more.restarts[-1].begin, more.restarts[-1].end) == (50, 120)
     assert more.worst_objective <= first.worst_objective
     with pytest.raises(ValueError, match="rounds must be at least 120"):
         longer(60)
@@ -243,7 +243,7 @@ def test_clients_that_do_not_tell_of_the_start_do_not_end_the_run(fault, many):
 
     result = run(grid, 100, callbacks=[well_again])
     assert result.status.ok, result.status
-    assert len(result.cycles) == 2
+    assert len(result.restarts) == 2
     assert result.worst_objective <= 1.02 * smallest_worst(0.3)
 
 
@@ -252,7 +252,7 @@ def test_nobody_tells_of_any_answer(tmp_path):
     grid = FaultyGrid(quadratics(MANY), MANY)
     grid.faults = {(i, wire.JUDGE): "raises" for i in range(MANY)}
     result = run(grid, 100)
-    assert all(math.isnan(cycle.objective) for cycle in result.cycles)
+    assert all(math.isnan(cycle.objective) for cycle in result.restarts)
     assert "by its reports" in result.selected
     assert not result.status.ok
     f = max(
@@ -260,7 +260,7 @@ def test_nobody_tells_of_any_answer(tmp_path):
     )
     assert f <= 1.02 * smallest_worst(0.3)
     result.save(tmp_path)
-    assert math.isnan(ss.Result.load(tmp_path).cycles[0].objective)
+    assert math.isnan(ss.Result.load(tmp_path).restarts[0].objective)
 
 
 @pytest.mark.parametrize(("later", "better"), [(0.5, True), (2.0, False)])
@@ -279,8 +279,8 @@ def test_one_who_is_not_there_to_judge_does_not_make_an_answer_look_better(later
 
     result = run(Scripted(quadratics(MANY), MANY), 50)
     assert (result.selected != "the start") == better
-    assert result.cycles[0].better == better
-    assert result.cycles[0].objective == (later if better else 5.0)
+    assert result.restarts[0].better == better
+    assert result.restarts[0].objective == (later if better else 5.0)
 
 
 def test_nobody_is_connected_for_a_while():
@@ -316,7 +316,7 @@ def test_a_first_direction_that_is_absurd_lowers_the_clients_step():
 
     result = run(fl.InProcessGrid(simulated(factory), 2), 60, local_steps=2)
     assert result.history.void[:2].tolist() == [True, False]
-    assert (result.history.per_client.fates[0] == Fate.BAD_UPDATE).all()
+    assert (result.history.per_client.outcomes[0] == ClientOutcome.BAD_UPDATE).all()
     np.testing.assert_allclose(told[2] / told[0], 1e-3, rtol=0.01)
     assert told[4] > 100 * told[0]
     assert result.status.ok
@@ -327,7 +327,7 @@ def test_the_folder_tells_what_was_chosen(tmp_path):
     app(fl.InProcessGrid(quadratics(3), 3), Context(1, 0, {}, RecordDict(), {"out": str(tmp_path)}))
     (told,) = find_runs(tmp_path)
     assert told.settings["method.rule"] == str(RULE)
-    (cycle,) = told.about["cycles"]
+    (cycle,) = told.about["restarts"]
     assert (cycle["begin"], cycle["end"]) == (0, 60)
     assert "NormalizedAdam" in told.about["method"]
 

@@ -12,7 +12,7 @@ from flower_clients import FEATURES, FaultyGrid, quadratic, quadratics, simulate
 from softswitch.flower import codec as codes
 from softswitch.flower import messages as wire
 from softswitch.methods import Compression, Compressor, Quantised, TopK
-from softswitch.results.history import Fate
+from softswitch.results.history import ClientOutcome
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 MANY = 4
@@ -142,7 +142,7 @@ def test_a_client_that_was_restarted_loses_no_round_before_its_report(kind):
 
     grid.before = restart
     result = run(grid)
-    lost = result.history.per_client.fates != Fate.COUNTED
+    lost = result.history.per_client.outcomes != ClientOutcome.COUNTED
     assert lost.sum() == (kind == wire.UPDATE)
     assert whole(grid.sent(5, 2)) == (kind == wire.REPORT)
     assert whole(grid.sent(6, 2)) == (kind == wire.UPDATE)
@@ -166,7 +166,7 @@ def test_whoever_was_lost_is_right_again_and_owes_only_what_did_not_count(fault,
 
     grid.before = before
     result = run(grid)
-    assert (result.history.per_client.fates != Fate.COUNTED).sum() == 1
+    assert (result.history.per_client.outcomes != ClientOutcome.COUNTED).sum() == 1
     if kind == wire.UPDATE:  # what round 4 left out is not owed
         assert errors[4].keys() == errors[5].keys()
         for branch, error in errors[4].items():
@@ -264,7 +264,7 @@ def test_bad_codes_are_rejected(name, caplog):
 
     grid.deliver = faulty
     result = run(grid, rounds=3)
-    assert (result.history.per_client.fates == [[1, 1, Fate.BAD_UPDATE, 1]] * 3).all()
+    assert (result.history.per_client.outcomes == [[1, 1, ClientOutcome.BAD_UPDATE, 1]] * 3).all()
     assert why in caplog.text
 
 
@@ -338,11 +338,11 @@ def test_a_run_that_chooses_its_steps_begins_every_cycle_with_nothing_owed():
     strategy = fl.SwitchingStrategy(method, wait=0.0)
     strategy.start(grid, zeros(), 300)
     result = strategy.result
-    assert len(result.cycles) > 1
-    for cycle in result.cycles:
+    assert len(result.restarts) > 1
+    for cycle in result.restarts:
         told = grid.sent(cycle.begin, 0)
         assert told[wire.SETTINGS][codes.COUNTED] == -1
-    assert (result.history.per_client.fates == Fate.COUNTED).all()
+    assert (result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
 
 
 def test_a_client_that_holds_other_parameters_says_so_and_loses_nothing():
@@ -358,5 +358,5 @@ def test_a_client_that_holds_other_parameters_says_so_and_loses_nothing():
     result = run(grid)
     assert whole(grid.sent(5, 2))
     assert not whole(grid.sent(6, 2))
-    assert (result.history.per_client.fates == Fate.COUNTED).all()
+    assert (result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
     np.testing.assert_array_equal(result.last["w"], watched()[1].last["w"])

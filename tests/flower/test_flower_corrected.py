@@ -16,7 +16,7 @@ from softswitch.flower.codec import digest
 from softswitch.flower.local_client import BEFORE, EARLIER, Task
 from softswitch.methods import Compression, TopK
 from softswitch.methods.drift_correction import OF_LATE, SHARES
-from softswitch.results.history import Fate
+from softswitch.results.history import ClientOutcome
 
 pytestmark = pytest.mark.usefixtures("quiet")
 CORRECTED = ss.Memory(corrected=True)
@@ -136,8 +136,8 @@ def test_what_is_remembered_is_what_a_plain_loop_makes_of_both_reports(make):
         k, history, kept = chunk.round - 1, chunk.history, chunk.state.memory
         if not history.void[0]:
             foreseen = OF_LATE * missed
-            for i, fate in zip(history.per_client.clients[0], history.per_client.fates[0], strict=True):
-                if fate == Fate.NO_REPORT:
+            for i, fate in zip(history.per_client.clients[0], history.per_client.outcomes[0], strict=True):
+                if fate == ClientOutcome.NO_REPORT:
                     continue
                 now, then = told(i, k, iterates[1]), told(i, k, iterates[0])
                 miss = np.zeros_like(estimates[i])
@@ -223,8 +223,8 @@ def test_what_is_told_of_the_iterate_before_is_checked_like_all_reports(caplog):
     strategy = fl.SwitchingStrategy(RULE, memory=CORRECTED, objective_range=(0.0, 50.0), **QUICK)
     strategy.start(Liar(quadratics(3, batch_size=2), 3), zeros(), len(bad) + 2)
     told = strategy.result.history.per_client
-    liar = [told.fates[k][told.clients[k].tolist().index(0)] for k in range(len(bad) + 2)]
-    assert liar == [Fate.COUNTED, *[Fate.BAD_REPORT] * len(bad), Fate.COUNTED]
+    liar = [told.outcomes[k][told.clients[k].tolist().index(0)] for k in range(len(bad) + 2)]
+    assert liar == [ClientOutcome.COUNTED, *[ClientOutcome.BAD_REPORT] * len(bad), ClientOutcome.COUNTED]
     assert caplog.text.count("what client 'site 0' sent is rejected") == len(bad)
     assert np.isfinite(strategy.result.state.memory.forecasts.estimates).all()
     assert strategy.result.state.memory.times.tolist() == [2, len(bad) + 2, len(bad) + 2]

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from softswitch.results.folder import find_runs
-from softswitch.results.history import Fate
+from softswitch.results.history import ClientOutcome
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hospitals"
 sys.path.insert(0, str(EXAMPLE))
@@ -109,7 +109,7 @@ def test_three_nodes_with_tls_and_authentication_and_three_that_are_refused(site
     assert found.about["status"]["code"] == "feasible"
     assert found.clients["client"] == ["site-1", "site-2", "site-3"]
     assert found.clients["rows"] == [6, 6, 6]
-    assert (found.history.per_client.fates == Fate.COUNTED).all()
+    assert (found.history.per_client.outcomes == ClientOutcome.COUNTED).all()
     np.testing.assert_allclose(found.params["['w']"], by_hand(2), rtol=1e-5)
     assert found.certificate["confidence"] == 0.95
     assert (found.folder / "report.html").exists()
@@ -133,13 +133,13 @@ def test_a_node_killed_between_the_exchanges_is_dropped_and_comes_back(sites):
     sites.release("site-1-2")
     assert run.wait(timeout=LIMIT) == 0, sites.log("run")
     (found,) = find_runs(sites.folder / "runs")
-    told, fates = found.history.per_client.clients, found.history.per_client.fates
-    assert fates[0].tolist() == [Fate.COUNTED] * 3
-    assert fates[1].tolist() == [Fate.COUNTED, Fate.NO_UPDATE, Fate.COUNTED]
+    told, outcomes = found.history.per_client.clients, found.history.per_client.outcomes
+    assert outcomes[0].tolist() == [ClientOutcome.COUNTED] * 3
+    assert outcomes[1].tolist() == [ClientOutcome.COUNTED, ClientOutcome.NO_UPDATE, ClientOutcome.COUNTED]
     assert not found.history.void.any()
     assert told[2].tolist() == [0, 2, -1]
     assert told[3].tolist() == [0, 1, 2]  # it is asked again,
-    assert fates[3].tolist() == [Fate.COUNTED] * 3  # and is back
+    assert outcomes[3].tolist() == [ClientOutcome.COUNTED] * 3  # and is back
     assert found.about["status"]["code"] == "feasible"
 
 

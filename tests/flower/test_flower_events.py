@@ -22,9 +22,9 @@ pytestmark = pytest.mark.usefixtures("quiet")
 
 def test_an_event_is_a_line_of_json(tmp_path):
     log = EventLog(tmp_path / "new" / "events.jsonl")
-    log.tell("met", client="Zürich", node=2**63)
+    log.record("met", client="Zürich", node=2**63)
     log.round = 3
-    log.tell("lost", "no answer\nat all \ud800", client="x")
+    log.record("lost", "no answer\nat all \ud800", client="x")
     lines = (tmp_path / "new" / "events.jsonl").read_text().splitlines()
     assert [json.loads(line)["what"] for line in lines] == ["met", "lost"]
     first, second = read_events(log.file)
@@ -36,11 +36,11 @@ def test_an_event_is_a_line_of_json(tmp_path):
 
 def test_a_torn_line_is_passed_over_and_spoils_no_other(tmp_path):
     file = tmp_path / "events.jsonl"
-    EventLog(file).tell("met", client="a")
+    EventLog(file).record("met", client="a")
     whole = file.read_bytes()
     file.write_bytes(whole + whole[: len(whole) // 2])
     assert [event["what"] for event in read_events(file)] == ["met"]
-    EventLog(file).tell("resumed")
+    EventLog(file).record("resumed")
     file.write_bytes(file.read_bytes() + b'"not an event"\n\xff\xfe{\n')
     assert [event["what"] for event in read_events(file)] == ["met", "resumed"]
     assert read_events(tmp_path / "nowhere") == []
@@ -48,18 +48,18 @@ def test_a_torn_line_is_passed_over_and_spoils_no_other(tmp_path):
 
 def test_a_file_that_cannot_be_written_any_longer_ends_no_run(tmp_path, caplog):
     log = EventLog(tmp_path / "events.jsonl")
-    log.tell("met")
+    log.record("met")
     log.file.unlink()
     log.file.mkdir()
-    log.tell("lost")
-    log.tell("lost")
+    log.record("lost")
+    log.record("lost")
     assert caplog.text.count("events cannot be written any longer") == 1
     log.file.rmdir()
-    log.tell("back")
+    log.record("back")
     assert [event["what"] for event in read_events(log.file)] == ["back"]
     (tmp_path / "plain").touch()
     with pytest.raises(OSError, match="plain"):
-        EventLog(tmp_path / "plain" / "events.jsonl").tell("met")
+        EventLog(tmp_path / "plain" / "events.jsonl").record("met")
 
 
 def test_nothing_that_was_told_is_lost_by_a_kill(tmp_path):
@@ -67,7 +67,7 @@ def test_nothing_that_was_told_is_lost_by_a_kill(tmp_path):
     code = (
         "import os, signal\nfrom softswitch.results.events import EventLog\n"
         f"log = EventLog({str(file)!r})\n"
-        "for i in range(100):\n    log.tell('met', client=str(i))\n"
+        "for i in range(100):\n    log.record('met', client=str(i))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ), check=False).returncode == -signal.SIGKILL
@@ -133,7 +133,7 @@ def test_a_run_folder_has_its_events_and_the_report_counts_them(tmp_path):
     page = (found.folder / "report.html").read_text()
     assert "Events (events.jsonl): 3 refused, 2 met, 1 excluded, 1 finished." in page
     assert "Left out (exclude): site 2." in page
-    assert any(one["code"] == "clients are excluded" for one in found.about["diagnosis"])
+    assert any(one["code"] == "excluded-clients" for one in found.about["diagnostics"])
     assert "exclude" in (found.folder / "config.toml").read_text()
 
 

@@ -11,21 +11,21 @@ import softswitch.flower as fl
 from flower_clients import BAD_DIRECTIONS, BAD_REPORTS, LOST, FaultyGrid, W, quadratic, quadratics, simulated, zeros
 from softswitch.flower import messages as wire
 from softswitch.flower.reported_intervals import checked_intervals
-from softswitch.results.history import Fate
+from softswitch.results.history import ClientOutcome
 
 RULE = ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1)
 MANY = 4
 pytestmark = pytest.mark.usefixtures("quiet")
 IN_REPORT = {
-    **dict.fromkeys(LOST, Fate.NO_REPORT),
-    **dict.fromkeys(BAD_REPORTS, Fate.BAD_REPORT),
-    "refuses": Fate.REFUSED,
+    **dict.fromkeys(LOST, ClientOutcome.NO_REPORT),
+    **dict.fromkeys(BAD_REPORTS, ClientOutcome.BAD_REPORT),
+    "refuses": ClientOutcome.REFUSED,
 }
 IN_UPDATE = {
-    **dict.fromkeys(LOST, Fate.NO_UPDATE),
-    **dict.fromkeys(BAD_DIRECTIONS, Fate.BAD_UPDATE),
-    "refuses": Fate.REFUSED,
-    "restarted": Fate.REFUSED,
+    **dict.fromkeys(LOST, ClientOutcome.NO_UPDATE),
+    **dict.fromkeys(BAD_DIRECTIONS, ClientOutcome.BAD_UPDATE),
+    "refuses": ClientOutcome.REFUSED,
+    "restarted": ClientOutcome.REFUSED,
 }
 
 
@@ -59,7 +59,7 @@ def test_a_client_that_fails_in_its_report_is_not_in_the_round(fault, caplog):
     grid.faults[1, wire.REPORT] = fault
     with caplog.at_level(logging.WARNING):
         result = run(grid)
-    assert result.history.per_client.fates.tolist() == [[1, IN_REPORT[fault], 1, 1]]
+    assert result.history.per_client.outcomes.tolist() == [[1, IN_REPORT[fault], 1, 1]]
     assert "'site 1'" in caplog.text
     assert np.isnan(result.history.per_client.objective[0, 1])
     np.testing.assert_allclose(result.last["w"], step_by_hand([0, 2, 3]), atol=1e-6)
@@ -73,8 +73,8 @@ def test_a_client_that_fails_between_the_exchanges_is_dropped_and_weights_are_re
     grid.faults[worst, wire.UPDATE] = fault
     with caplog.at_level(logging.WARNING):
         result = run(grid)
-    assert result.history.per_client.fates[0, worst] == IN_UPDATE[fault]
-    assert (result.history.per_client.fates[0, others] == Fate.COUNTED).all()
+    assert result.history.per_client.outcomes[0, worst] == IN_UPDATE[fault]
+    assert (result.history.per_client.outcomes[0, others] == ClientOutcome.COUNTED).all()
     assert f"'site {worst}'" in caplog.text
     assert REASONS.get(fault, "") in caplog.text
     assert np.isfinite(result.history.per_client.objective).all()  # its report counted
@@ -101,7 +101,7 @@ def test_a_restarted_client_goes_on_where_the_parameters_come_again():
     grid = FaultyGrid(quadratics(MANY), MANY)
     grid.faults[2, wire.UPDATE] = "restarted"
     result = run(grid, resend_params=True)
-    assert (result.history.per_client.fates == Fate.COUNTED).all()
+    assert (result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
     np.testing.assert_allclose(result.last["w"], step_by_hand([0, 1, 2, 3]), atol=1e-6)
 
 
@@ -112,13 +112,13 @@ def test_with_too_few_clients_a_round_is_void(kind):
         grid.faults[i, kind] = "silent"
     result = run(grid, rounds=3, min_clients=3)
     assert result.history.void.all()
-    lost = Fate.NO_REPORT if kind == wire.REPORT else Fate.NO_UPDATE
-    assert result.history.per_client.fates.tolist() == [[lost, lost, Fate.VOID, Fate.VOID]] * 3
+    lost = ClientOutcome.NO_REPORT if kind == wire.REPORT else ClientOutcome.NO_UPDATE
+    assert result.history.per_client.outcomes.tolist() == [[lost, lost, ClientOutcome.VOID, ClientOutcome.VOID]] * 3
     assert not result.last["w"].any()
     assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
     assert "50% of those asked were lost" in result.status.message
-    assert result.diagnosis[0].code == "clients are lost"
-    assert "site 0" in result.diagnosis[0].seen
+    assert result.diagnostics[0].code == "client-dropout"
+    assert "site 0" in result.diagnostics[0].evidence
 
 
 def test_void_rounds_in_a_row_end_the_run_and_it_can_go_on(tmp_path):
@@ -161,7 +161,7 @@ def test_nodes_join_and_leave_and_return_with_another_id():
         [0, 1, 2, -1],
         [0, 1, 2, -1],
     ]
-    assert (result.history.per_client.fates > 0).sum(axis=1).tolist() == [2, 4, 2, 3, 3]
+    assert (result.history.per_client.outcomes > 0).sum(axis=1).tolist() == [2, 4, 2, 3, 3]
     assert np.isnan(result.client_constraint[:, 0]).tolist() == [False, False, False, True]
     assert "nothing is known of 'site 10'" in result.status.message
 
@@ -223,8 +223,8 @@ def test_a_thousand_rounds_of_every_fault_at_random():
     assert len(history) == 1000
     assert np.isfinite(np.asarray(result.last["w"])).all()
     assert np.isfinite(np.asarray(result.params["w"])).all()
-    told, fates = history.per_client.clients, history.per_client.fates
-    np.testing.assert_array_equal(told >= 0, fates != Fate.NOBODY)
+    told, outcomes = history.per_client.clients, history.per_client.outcomes
+    np.testing.assert_array_equal(told >= 0, outcomes != ClientOutcome.EMPTY)
     for k, (faults, connected) in enumerate(injected[:1000]):
         asked = told[k][told[k] >= 0].tolist()
         assert len(asked) == max(1, round(0.8 * len(connected)))
@@ -241,8 +241,8 @@ def test_a_thousand_rounds_of_every_fault_at_random():
             elif len(reported) >= 2 and i not in done:
                 wanted = IN_UPDATE[faults[i, wire.UPDATE]]
             else:
-                wanted = Fate.VOID if void else Fate.COUNTED
-            assert fates[k, place] == wanted
+                wanted = ClientOutcome.VOID if void else ClientOutcome.COUNTED
+            assert outcomes[k, place] == wanted
     assert 0 < history.void.sum() < 300
     assert 0.1 < history.switch_share < 0.9
     assert result.worst_constraint <= RULE.switch_at + 1e-6  # a mean of feasible iterates, of a linear constraint
@@ -259,7 +259,7 @@ def test_a_client_that_returns_before_its_old_node_is_dropped_is_taken_in_then()
 
     result = run(grid, rounds=4, callbacks=[change])
     assert result.names == ("site 0", "site 1")
-    assert (result.history.per_client.fates == Fate.COUNTED).all()
+    assert (result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
 
 
 def test_enough_clients_are_asked_for_min_clients():
@@ -312,7 +312,7 @@ def test_an_answer_that_cannot_be_read_is_that_clients_trouble(caplog):
             return replies
 
     result = run(Unreadable(quadratics(MANY), MANY))
-    assert result.history.per_client.fates.tolist() == [[1, 1, Fate.NO_REPORT, 1]]
+    assert result.history.per_client.outcomes.tolist() == [[1, 1, ClientOutcome.NO_REPORT, 1]]
     assert "cannot be inflated" in caplog.text
 
 
@@ -365,11 +365,11 @@ def test_statistics_that_do_not_fit_are_rejected_and_a_pool_that_fails_voids_the
     app = simulated(lambda context: Pools(context.node_config["partition-id"]))
     grid = FaultyGrid(app, 3)
     result = run(grid, pooled=value)
-    assert result.history.per_client.fates.tolist() == [[1, 1, Fate.BAD_REPORT]]
+    assert result.history.per_client.outcomes.tolist() == [[1, 1, ClientOutcome.BAD_REPORT]]
     assert "it has 3 statistics, where 2 are expected" in caplog.text
     result = run(grid, pooled=lambda sums: np.nan)
     assert result.history.void.all()
-    assert int(result.history.per_client.fates[0, 0]) == Fate.VOID
+    assert int(result.history.per_client.outcomes[0, 0]) == ClientOutcome.VOID
     method = ss.AverageSGM(step_size=0.1, tolerance=2.0, criterion="pooled")
     assert run(grid, method=method, pooled=value).status.ok
     grid.faults[1, wire.JUDGE] = "silent"  # without it nobody knows of all data put together

@@ -12,7 +12,7 @@ from flower_clients import FEATURES, quadratic, simulated, zeros
 from fuzzing import broken_bytes, cases
 from softswitch.flower import messages as wire
 from softswitch.flower.membership import own_version
-from softswitch.results.history import Fate
+from softswitch.results.history import ClientOutcome
 
 NODE, MANY = 101, 4
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -107,7 +107,7 @@ def test_fuzz_whatever_a_client_answers_the_run_goes_on(kind, data):
     honest = [i for i, name in enumerate(result.names) if name in {"site 0", "site 2", "site 3"}]
     assert len(honest) == 3
     told = result.history.per_client
-    assert (told.fates[np.isin(told.clients, honest)] == Fate.COUNTED).all()
+    assert (told.outcomes[np.isin(told.clients, honest)] == ClientOutcome.COUNTED).all()
     assert certificate is not None
 
 

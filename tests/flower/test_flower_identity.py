@@ -8,7 +8,7 @@ import softswitch.flower as fl
 from flower_clients import FaultyGrid, W, quadratic, quadratics, simulated
 from member_clients import Clock, grid_of, key, kinds, listed, start
 from softswitch.flower import messages as wire
-from softswitch.results.history import Fate
+from softswitch.results.history import ClientOutcome
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -34,7 +34,7 @@ def test_an_imposter_with_the_right_name_and_the_wrong_key_is_turned_away_and_th
     nodes = {100: (1, 9), 101: (0, 0), 105: (1, 1)}  # node 100 calls itself site 1, and is there first
     result = start(grid_of(nodes), clients=listed(0, 1)).result
     assert result.names == ("site 0", "site 1")
-    assert (result.history.per_client.fates == Fate.COUNTED).all()
+    assert (result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
 
 
 def test_a_node_that_calls_itself_other_than_its_key_says_is_refused(caplog):
@@ -82,7 +82,7 @@ def test_names_are_written_in_one_way_and_look_alikes_are_turned_away(caplog):
     assert result.names == ("CAF\u00c9", "other")  # whichever comes first in the order of names
     assert "looks like that of client" in caplog.text
     result = start(grid_of({100: (0, None), 102: (2, None)}, app), names=["caf\u00e9", "other"]).result
-    assert (result.history.per_client.fates == Fate.COUNTED).all()
+    assert (result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
 
 
 def test_all_nodes_of_one_name_are_told_at_once(monkeypatch):
@@ -119,7 +119,7 @@ def test_one_node_that_comes_first_does_not_decide_what_the_others_have(names, c
     result = start(grid, rounds=2, wait=600.0, events=events, **told).result
     assert result.names == tuple(f"site {i}" for i in range(5))
     assert kinds(events, "met") == [("met", f"site {i}") for i in range(5)]  # once: it was not decided anew
-    assert (result.history.per_client.fates == Fate.COUNTED).all()
+    assert (result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
     assert "'site 9' is turned away: it has 2 constraints, the others 1" in caplog.text
 
 
@@ -144,7 +144,7 @@ def test_strangers_do_not_vote_where_clients_are_named_and_all_named_are_waited_
     grid = Late(app, {90 + i: {"i": i} for i in (0, 1, 7, 8, 9)}, late=(90, 91))
     result = start(grid, rounds=2, names=["site 0", "site 1"], wait=600.0).result
     assert result.names == ("site 0", "site 1")
-    assert (result.history.per_client.fates == Fate.COUNTED).all()
+    assert (result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
     assert caplog.text.count("it has 2 constraints, the others 1") == 3
 
 
@@ -184,7 +184,7 @@ def test_a_client_that_reconnects_with_its_key_takes_the_place_of_its_ghost(tmp_
     events = tmp_path / "events.jsonl"
     result = start(grid, rounds=4, clients=listed(0, 1), callbacks=[restart], events=events).result
     assert result.names == ("site 0", "site 1")
-    assert (result.history.per_client.fates == Fate.COUNTED).all()
+    assert (result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
     assert result.status.ok
     assert kinds(events, "replaced", "lost") == [("replaced", "site 1")]
 
@@ -200,10 +200,10 @@ def test_without_keys_a_ghost_is_replaced_once_it_stays_silent(caplog):
 
     result = start(grid, rounds=8, callbacks=[change], report_timeout=0.001).result
     assert result.names == ("site 0", "site 1")
-    fates = result.history.per_client.fates
-    assert fates[:3, 1].tolist() == [Fate.COUNTED] * 3
-    assert fates[3, 1] == Fate.NO_REPORT
-    assert fates[-1, 1] == Fate.COUNTED
+    outcomes = result.history.per_client.outcomes
+    assert outcomes[:3, 1].tolist() == [ClientOutcome.COUNTED] * 3
+    assert outcomes[3, 1] == ClientOutcome.NO_REPORT
+    assert outcomes[-1, 1] == ClientOutcome.COUNTED
     assert "client 'site 1' is now node 111, no longer node 101" in caplog.text
     assert result.status.ok
 
@@ -230,7 +230,7 @@ def test_a_run_goes_on_without_an_excluded_client(tmp_path, chosen, participatio
     before = first.history.per_client.clients[:5]
     after = result.history.per_client.clients[:5]
     np.testing.assert_array_equal(after, np.array([0, -1, 1, 2, -1])[before])
-    assert result.diagnosis[-1].code == "clients are excluded"
+    assert result.diagnostics[-1].code == "excluded-clients"
     assert "SITE 1" in result.explain()
     assert ("excluded", "site 1") in kinds(events)
     assert kinds(events, "resumed", "finished") == [("resumed", None), ("finished", None)]
@@ -242,7 +242,7 @@ def test_a_name_to_leave_out_that_nobody_has_is_told(caplog):
     result = start(FaultyGrid(quadratics(3), 3), exclude=["site 1", "site 11"]).result
     assert result.names == ("site 0", "site 2")
     assert "nobody is known by the name 'site 11'" in caplog.text
-    assert result.diagnosis[-1].seen.endswith("nobody is known by the name 'site 11'")
+    assert result.diagnostics[-1].evidence.endswith("nobody is known by the name 'site 11'")
     caplog.clear()
     start(FaultyGrid(quadratics(2), 2), exclude=["site 5"], names=["site 0", "site 1", "Site 5"])
     assert "nobody is known" not in caplog.text

@@ -8,7 +8,7 @@ import pytest
 import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FEATURES, centre, constraint, objective, quadratic, simulated, zeros
-from softswitch.results.history import Fate
+from softswitch.results.history import ClientOutcome
 
 CLIENTS, LIAR, ROUNDS = 7, 2, 60
 
@@ -89,7 +89,7 @@ def test_a_liar_is_survived_and_told(quiet, without_a_lie, lie):
     assert honest <= without_a_lie + 0.1
     assert constraint <= 0.05 + 1e-6
     assert result.status.ok
-    told = " ".join(finding.seen for finding in result.diagnosis)
+    told = " ".join(finding.evidence for finding in result.diagnostics)
     assert f"'site {LIAR}'" in told
 
 
@@ -111,7 +111,7 @@ def test_too_few_reports_for_a_robust_round_make_it_void(quiet):
     strategy = fl.SwitchingStrategy(method, patience=3)
     strategy.start(fl.InProcessGrid(simulated(made), 3), zeros(), 10)
     assert len(strategy.result.history) == 3
-    assert set(strategy.result.history.per_client.fates.ravel()) == {Fate.NO_UPDATE, Fate.VOID}
+    assert set(strategy.result.history.per_client.outcomes.ravel()) == {ClientOutcome.NO_UPDATE, ClientOutcome.VOID}
     np.testing.assert_array_equal(strategy.result.last["w"], np.zeros(FEATURES))
 
 

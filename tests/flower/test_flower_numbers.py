@@ -16,7 +16,7 @@ from softswitch.flower import messages as wire
 from softswitch.flower.client import intervals_record
 from softswitch.flower.reported_intervals import IntervalLimits, checked_intervals
 from softswitch.results.certificate import Interval, IntervalMethod, Verdict
-from softswitch.results.history import Fate
+from softswitch.results.history import ClientOutcome
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -82,10 +82,10 @@ def test_a_list_says_how_many_rows_a_client_has_at_most(caplog):
 @pytest.mark.parametrize("given", [(0.0, 1.0), [(0.0, 1.0), None]])
 def test_statistics_outside_their_range_are_rejected(given, caplog):
     result = pooled(Pools(9, statistics=[-1e9, 1.0]), statistics_range=given)
-    assert result.history.per_client.fates[0, 9] == Fate.BAD_REPORT
+    assert result.history.per_client.outcomes[0, 9] == ClientOutcome.BAD_REPORT
     assert "a statistic is -1e+09, where rows lie in the range (0.0, 1.0)" in caplog.text
     honest = pooled(Pools(9, 0.5), statistics_range=given)
-    assert (honest.history.per_client.fates == Fate.VOID).sum() == 0
+    assert (honest.history.per_client.outcomes == ClientOutcome.VOID).sum() == 0
     assert np.isfinite(honest.client_objective).all()
 
 
@@ -99,9 +99,13 @@ def test_how_many_statistics_there_are_is_not_decided_by_whoever_is_read_first()
 
     grid = grid_of({100 + i: (i, None) for i in range(3)}, simulated(factory))
     result = start(grid, 1, POOLED, pooled=share).result
-    assert result.history.per_client.fates.tolist() == [[Fate.BAD_REPORT, Fate.COUNTED, Fate.COUNTED]]
+    assert result.history.per_client.outcomes.tolist() == [
+        [ClientOutcome.BAD_REPORT, ClientOutcome.COUNTED, ClientOutcome.COUNTED]
+    ]
     result = start(grid, 1, POOLED, pooled=lambda sums: 0.5, statistics=3).result
-    assert result.history.per_client.fates.tolist() == [[Fate.COUNTED, Fate.BAD_REPORT, Fate.BAD_REPORT]]
+    assert result.history.per_client.outcomes.tolist() == [
+        [ClientOutcome.COUNTED, ClientOutcome.BAD_REPORT, ClientOutcome.BAD_REPORT]
+    ]
 
 
 def test_a_client_cannot_change_how_many_rows_it_has(caplog):
@@ -128,7 +132,9 @@ def test_reports_outside_their_range_are_rejected(caplog):
     worst = int(np.argmax(plain))
     most = float(np.sort(plain)[1]) + 0.01
     result = start(grid, objective_range=(0.0, most), constraint_range=(-5.0, 5.0)).result
-    assert [fate == Fate.BAD_REPORT for fate in result.history.per_client.fates[0]] == [i == worst for i in range(3)]
+    assert [fate == ClientOutcome.BAD_REPORT for fate in result.history.per_client.outcomes[0]] == [
+        i == worst for i in range(3)
+    ]
     assert "where rows lie in the range" in caplog.text
     assert np.isnan(result.client_objective[worst])  # likewise where the answer is judged
     with pytest.raises(ValueError, match="statistics_range must be"):

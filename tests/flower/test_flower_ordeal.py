@@ -11,7 +11,7 @@ import softswitch.flower as fl
 from flower_clients import FaultyGrid, simulated, zeros
 from softswitch.flower import messages as wire
 from softswitch.results.events import read_events
-from softswitch.results.history import Fate
+from softswitch.results.history import ClientOutcome
 from test_flower_faults import IN_REPORT, IN_UPDATE
 from test_flower_liars import around, ring
 
@@ -92,8 +92,8 @@ def test_nothing_is_lost_and_every_fate_is_explained(tmp_path, rounds):
     w = result.last["w"]
     assert max(0.5 * np.square(w - around(i)).sum() for i in range(CLIENTS)) < 2  # at best 0.5; a liar's 100 and more
 
-    told, fates = history.per_client.clients, history.per_client.fates
-    np.testing.assert_array_equal(told >= 0, fates != Fate.NOBODY)
+    told, outcomes = history.per_client.clients, history.per_client.outcomes
+    np.testing.assert_array_equal(told >= 0, outcomes != ClientOutcome.EMPTY)
     reasons = defaultdict(list)
     for event in read_events(events):
         reasons[event["round"], event["client"]].append(event)
@@ -105,15 +105,15 @@ def test_nothing_is_lost_and_every_fate_is_explained(tmp_path, rounds):
         void = min(len(reported), len(done)) < FEWEST
         assert history.void[k] == void == (k in voided)
         for i in asked:
-            fate = Fate(int(fates[k, told[k].tolist().index(i)]))
+            fate = ClientOutcome(int(outcomes[k, told[k].tolist().index(i)]))
             if i not in reported:
                 wanted = IN_REPORT[faults[i, wire.REPORT]]
             elif len(reported) >= FEWEST and i not in done:
                 wanted = IN_UPDATE[faults[i, wire.UPDATE]]
             else:
-                wanted = Fate.VOID if void else Fate.COUNTED
+                wanted = ClientOutcome.VOID if void else ClientOutcome.COUNTED
             assert fate == wanted
-            if fate not in (Fate.COUNTED, Fate.VOID):
+            if fate not in (ClientOutcome.COUNTED, ClientOutcome.VOID):
                 why = [event for event in reasons[k, f"site {i}"] if event["what"] in ("lost", "refused", "rejected")]
                 assert why, (k, i, fate)
                 assert why[0]["why"]

@@ -20,7 +20,7 @@ from softswitch.flower import messages as wire
 from softswitch.flower.parameters import flat
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.batch_sizes import drawn
-from softswitch.results.history import Fate
+from softswitch.results.history import ClientOutcome
 from softswitch_experiments.tasks.neyman_pearson import neyman_pearson
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -279,30 +279,32 @@ def test_the_server_is_told_what_a_client_leaves_out(caplog, tmp_path):
     assert "client 'site 1' leaves out 1 class of too few rows (its own policy)" in caplog.text
     met = [event["why"] for event in fl.read_events(tmp_path / "events") if event["what"] == "met"]
     assert met[1] == "it says 30 rows and 30 held out; it leaves out 1 class of too few rows (its own policy)"
-    assert [f.code for f in strategy.result.diagnosis if "site 1" in f.seen] == ["classes are left out"]
+    assert [f.code for f in strategy.result.diagnostics if "site 1" in f.evidence] == ["suppressed-classes"]
     assert strategy.result.client_constraint[1, 0] == -np.inf
 
 
 def test_a_client_takes_part_in_so_many_rounds_of_a_run():
     grid = grid_with(policy_of(most_rounds=3, most_evaluations=0))
     result = start(grid, rounds=5).result
-    fates = result.history.per_client.fates[:, 0].tolist()
-    assert fates == [Fate.COUNTED] * 3 + [Fate.REFUSED] * 2
+    outcomes = result.history.per_client.outcomes[:, 0].tolist()
+    assert outcomes == [ClientOutcome.COUNTED] * 3 + [ClientOutcome.REFUSED] * 2
     assert np.isnan(result.client_objective).tolist() == [True, False]
     grid.forget(100)  # a restart: Flower's context is gone, and with it the count
-    assert start(grid, rounds=1).result.history.per_client.fates[0, 0] == Fate.COUNTED
+    assert start(grid, rounds=1).result.history.per_client.outcomes[0, 0] == ClientOutcome.COUNTED
 
 
 def test_a_file_counts_over_restarts_and_runs(tmp_path, caplog):
     file = tmp_path / "budget" / "counted.json"
     policy = policy_of(most_rounds=3, counted_in=file)
-    assert (start(grid_with(policy), rounds=2).result.history.per_client.fates == Fate.COUNTED).all()
+    assert (start(grid_with(policy), rounds=2).result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
     assert json.loads(file.read_text()) == {"reports": 2, "updates": 2}
     result = start(grid_with(policy), rounds=2).result
-    assert result.history.per_client.fates[:, 0].tolist() == [Fate.COUNTED, Fate.REFUSED]
+    assert result.history.per_client.outcomes[:, 0].tolist() == [ClientOutcome.COUNTED, ClientOutcome.REFUSED]
     assert "it has given 3 reports, and gives 3 at most" in caplog.text
     file.write_text("garbage")
-    assert start(grid_with(policy)).result.history.per_client.fates[0, 0] == Fate.REFUSED  # never more than allowed
+    assert (
+        start(grid_with(policy)).result.history.per_client.outcomes[0, 0] == ClientOutcome.REFUSED
+    )  # never more than allowed
 
 
 def test_a_direction_without_a_report_counts_too():
@@ -338,7 +340,7 @@ def test_a_client_refuses_a_server_of_another_protocol():
 
 def test_a_client_that_allows_nothing_refuses(caplog):
     result = start(grid_with(policy_of(most_rounds=0, most_evaluations=0))).result
-    assert result.history.per_client.fates[0].tolist() == [Fate.REFUSED, Fate.COUNTED]
+    assert result.history.per_client.outcomes[0].tolist() == [ClientOutcome.REFUSED, ClientOutcome.COUNTED]
     assert "it has given 0 reports, and gives 0 at most" in caplog.text
     assert "it refused: it has given 0 evaluations, and gives 0 at most" in caplog.text
 

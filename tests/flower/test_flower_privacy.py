@@ -21,7 +21,7 @@ from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.accountant import epsilon_of
 from softswitch.privacy.clipping import clipped_sum
 from softswitch.privacy.releases import Drawing, Releases
-from softswitch.results.history import Fate
+from softswitch.results.history import ClientOutcome
 from softswitch.results.trackers.prometheus import PrometheusTracker
 from softswitch_experiments.tasks.neyman_pearson import neyman_pearson
 
@@ -281,9 +281,9 @@ def test_a_run_goes_on_without_those_whose_budget_is_spent(tmp_path):
     strategy = fl.SwitchingStrategy(ss.SoftmaxSGM(tolerance=0.7, step_size=0.3, alpha=5.0), eval_every=0)
     app = fl.client_app(factory, fl.ClientPolicy.for_simulations())
     strategy.start(fl.InProcessGrid(app, 2), wire.to_record(START), 4)
-    fates = strategy.result.history.per_client.fates
-    assert fates[:, 0].tolist() == [Fate.COUNTED] * 2 + [Fate.REFUSED] * 2
-    assert (fates[:, 1] == Fate.COUNTED).all()
+    outcomes = strategy.result.history.per_client.outcomes
+    assert outcomes[:, 0].tolist() == [ClientOutcome.COUNTED] * 2 + [ClientOutcome.REFUSED] * 2
+    assert (outcomes[:, 1] == ClientOutcome.COUNTED).all()
     assert strategy.result.privacy.epsilon[1] is None
     spent = strategy.result.history.per_client.epsilon
     assert np.isfinite(spent[:2, 0]).all()

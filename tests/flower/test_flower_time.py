@@ -9,7 +9,7 @@ from flower_clients import FaultyGrid, quadratic, quadratics, simulated
 from member_clients import Clock, kinds, start
 from softswitch.flower import messages as wire
 from softswitch.flower.roster import RAREST, Silence
-from softswitch.results.history import Fate
+from softswitch.results.history import ClientOutcome
 
 pytestmark = pytest.mark.usefixtures("quiet")
 MANY = 4
@@ -34,14 +34,16 @@ def counting(grid, kind, clock=None):
 
 
 @pytest.mark.parametrize("quorum", [3, 0.75, 0.6])
-@pytest.mark.parametrize(("kind", "fate"), [(wire.REPORT, Fate.NO_REPORT), (wire.UPDATE, Fate.NO_UPDATE)])
+@pytest.mark.parametrize(
+    ("kind", "fate"), [(wire.REPORT, ClientOutcome.NO_REPORT), (wire.UPDATE, ClientOutcome.NO_UPDATE)]
+)
 def test_with_a_quorum_a_silent_client_is_not_waited_for(clock, quorum, kind, fate, tmp_path, caplog):
     grid = FaultyGrid(quadratics(MANY), MANY)
     grid.faults[1, kind] = "silent"
     limits = {"report_timeout": 600.0, "update_timeout": 600.0, "events": tmp_path / "events.jsonl"}
     result = start(grid, rounds=5, quorum=quorum, **limits).result
     assert clock.now < 1
-    assert result.history.per_client.fates.tolist() == [[1, fate, 1, 1]] * 5
+    assert result.history.per_client.outcomes.tolist() == [[1, fate, 1, 1]] * 5
     assert "it was not waited for: 3 of 4 had answered (quorum)" in caplog.text
     assert kinds(tmp_path / "events.jsonl", "lost") == [("lost", "site 1")] * 5
 
@@ -96,7 +98,7 @@ def test_a_client_that_stays_silent_is_asked_ever_more_rarely_and_comes_back(clo
     rounds = np.flatnonzero((told.clients == 1).any(axis=1)).tolist()
     assert rounds == [0, 1, 2, 4, 8, 16, *range(32, 50)]
     assert sum(node == 101 for node, _ in asked) == len(rounds)
-    assert (told.fates[32:] == Fate.COUNTED).all()
+    assert (told.outcomes[32:] == ClientOutcome.COUNTED).all()
     assert clock.now == pytest.approx(6 * 600, abs=10)
     assert kinds(events, "silent", "back") == [("silent", "site 1")] * 4 + [("back", "site 1")]
     assert result.status.ok  # where the answer is judged, everyone is asked

@@ -30,7 +30,7 @@ from softswitch.flower.secure_protocol import (
     terms_of,
 )
 from softswitch.methods import Compression, TopK
-from softswitch.results.history import Fate
+from softswitch.results.history import ClientOutcome
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -91,9 +91,9 @@ def terms_told(grid):
     return [terms_of(message.content[TERMS]) for _, kind, message, _ in grid.heard if kind == wire.UPDATE]
 
 
-def fates(strategy):
+def outcomes(strategy):
     """Of every client in every round."""
-    return strategy.result.history.per_client.fates
+    return strategy.result.history.per_client.outcomes
 
 
 def test_the_sum_is_the_plain_run():
@@ -103,7 +103,7 @@ def test_the_sum_is_the_plain_run():
     assert max(max(terms.weights) for terms in terms_told(grid)) < 0.5
     plain = fl.SwitchingStrategy(RULE, clip_norm=LIMIT, wait=0.0)
     plain.start(FaultyGrid(app_of(), SITES), zeros(), 6)
-    assert (masked.history.per_client.fates == Fate.COUNTED).all()
+    assert (masked.history.per_client.outcomes == ClientOutcome.COUNTED).all()
     np.testing.assert_array_equal(masked.history.feasible, plain.result.history.feasible)
     np.testing.assert_allclose(masked.last["w"], plain.result.last["w"], atol=2e-7)
     assert np.abs(masked.last["w"]).max() > 0.1
@@ -185,7 +185,7 @@ def test_nobody_weighs_more_than_the_cap():
     sharp = ss.SoftmaxSGM(alpha=6400.0, step_size=0.1, tolerance=0.1)
     grid = Overhearing(app_of(), SITES)
     result = run(grid, 5, sharp).result
-    assert (result.history.per_client.fates == Fate.COUNTED).all()
+    assert (result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
     told = terms_told(grid)
     assert max(max(terms.weights) for terms in told) <= 1.001 / 3
     assert min(effective_number(terms.weights) for terms in told) > 2.97
@@ -222,8 +222,8 @@ def test_clients_lost_before_their_direction_are_left_out_of_the_mean(lost, faul
     grid.faults = {(i, wire.UPDATE): fault for i in lost}
     strategy = run(grid)
     here = [i for i in range(SITES) if i not in lost]
-    gone = Fate.REFUSED if fault in ("restarted", "refuses") else Fate.NO_UPDATE
-    assert fates(strategy)[0].tolist() == [gone if i in lost else Fate.COUNTED for i in range(SITES)]
+    gone = ClientOutcome.REFUSED if fault in ("restarted", "refuses") else ClientOutcome.NO_UPDATE
+    assert outcomes(strategy)[0].tolist() == [gone if i in lost else ClientOutcome.COUNTED for i in range(SITES)]
     expected = -RULE.step_size * mean_of(here, grid)
     np.testing.assert_allclose(strategy.result.last["w"], expected, atol=1e-6)
 
@@ -233,13 +233,13 @@ def test_a_client_lost_after_its_direction_still_counts():
     grid = Overhearing(app_of(), SITES)
     grid.faults = {(4, wire.UNMASK): "silent"}
     strategy = run(grid)
-    assert (fates(strategy)[0] == Fate.COUNTED).all()
+    assert (outcomes(strategy)[0] == ClientOutcome.COUNTED).all()
     everyone = mean_of(range(SITES), grid)
     np.testing.assert_allclose(strategy.result.last["w"], -RULE.step_size * everyone, atol=1e-6)
     grid = Overhearing(app_of(), SITES)
     grid.faults = {(4, wire.UNMASK): "silent", (1, wire.UPDATE): "silent"}
     strategy = run(grid)
-    assert (np.delete(fates(strategy)[0], 1) == Fate.VOID).all()
+    assert (np.delete(outcomes(strategy)[0], 1) == ClientOutcome.VOID).all()
     np.testing.assert_array_equal(strategy.result.last["w"], 0)
 
 
@@ -260,7 +260,7 @@ def test_rounds_that_would_show_too_much_or_cannot_be_unmasked_are_void(faults, 
     strategy = run(
         grid, method=alike, secure=fl.SecureAggregation(**options), min_clients=1, events=tmp_path / "events"
     )
-    assert not (fates(strategy)[0] == Fate.COUNTED).any()
+    assert not (outcomes(strategy)[0] == ClientOutcome.COUNTED).any()
     np.testing.assert_array_equal(strategy.result.last["w"], 0)
     assert f"directions are not summed: {why}" in caplog.text
     assert any(event["what"] == "not summed" for event in fl.read_events(tmp_path / "events"))
@@ -279,7 +279,7 @@ def test_too_few_clients_that_weigh_anything_are_not_summed(caplog):
         return client
 
     strategy = run(Overhearing(simulated(factory), SITES))
-    assert (fates(strategy)[0] == Fate.VOID).all()
+    assert (outcomes(strategy)[0] == ClientOutcome.VOID).all()
     assert "directions are not summed: the effective number of clients would be 2.00" in caplog.text
 
 
@@ -297,7 +297,7 @@ def test_a_client_sends_one_masked_direction_a_key_and_answers_once():
             said.append(wire.refused(reply.content))
 
     grid.changes = {(1, wire.UPDATE): lambda content: again(wire.UPDATE)}
-    assert (fates(run(grid))[0] == Fate.COUNTED).all()
+    assert (outcomes(run(grid))[0] == ClientOutcome.COUNTED).all()
     again(wire.UPDATE, wire.UNMASK)
     assert "a key masks one direction only" in said[0]
     assert "its key for the round is gone" in said[1]
@@ -310,14 +310,14 @@ def test_a_client_asks_for_company_of_its_own(least, caplog):
     alike = ss.SoftmaxSGM(alpha=0.0, step_size=0.2, tolerance=0.1)
     policy = fl.ClientPolicy(least_rows=1, least_class_rows=1, least_together=least)
     strategy = run(Overhearing(app_of(policy), SITES), method=alike)
-    counted = (fates(strategy)[0] == Fate.COUNTED).all()
+    counted = (outcomes(strategy)[0] == ClientOutcome.COUNTED).all()
     assert counted == (least <= SITES)
     if least > SITES:
         assert "the effective number of clients in the sum is 6.00, and it takes part where it is 7" in caplog.text
     grid = Overhearing(app_of(policy), SITES)
     plain = fl.SwitchingStrategy(RULE, wait=0.0)
     plain.start(grid, zeros(), 1)
-    assert (plain.result.history.per_client.fates[0] == Fate.REFUSED).all()
+    assert (plain.result.history.per_client.outcomes[0] == ClientOutcome.REFUSED).all()
     assert "it tells directions only as part of a sum of masked ones" in caplog.text
 
 
@@ -338,7 +338,7 @@ def test_weights_told_differently_do_not_cancel(caplog):
     tiny = changed(weights=lambda own: [1e-9 * weight for weight in own])
     grid.changes = {(i, wire.UPDATE): tiny for i in range(1, SITES)}
     strategy = run(grid)
-    assert (fates(strategy)[0] == Fate.VOID).all()
+    assert (outcomes(strategy)[0] == ClientOutcome.VOID).all()
     assert "1 shares of the mask of 'site 0' came, of 4" in caplog.text  # letters are sealed by the same terms
 
 
@@ -362,7 +362,7 @@ def test_a_client_refuses_terms_that_do_not_hide_it(change, why, caplog):
     grid = Overhearing(app_of(), SITES)
     grid.changes = {(0, wire.UPDATE): change}
     strategy = run(grid)
-    assert fates(strategy)[0, 0] == Fate.REFUSED
+    assert outcomes(strategy)[0, 0] == ClientOutcome.REFUSED
     assert why in caplog.text
 
 
@@ -401,7 +401,7 @@ def test_of_another_client_either_its_own_mask_or_the_common_one_is_told():
 
     grid.changes = {(i, wire.UNMASK): without for i in (3, 4, 5)}
     strategy = run(grid)
-    assert not (fates(strategy)[0] == Fate.COUNTED).all()
+    assert not (outcomes(strategy)[0] == ClientOutcome.COUNTED).all()
     told = grid.answers(wire.UNMASK, MASKS)
     for site in range(SITES):
         shares, masks = told[site]["shares"], told[site]["masks"]
@@ -426,7 +426,9 @@ def test_a_masked_direction_that_is_none_is_rejected(record, content):
     grid = Overhearing(app_of(), SITES)
     grid.changes = {(2, wire.UPDATE, "reply"): lambda sent: sent.update({record: content})}
     strategy = run(grid)
-    assert fates(strategy)[0].tolist() == [Fate.BAD_UPDATE if i == 2 else Fate.COUNTED for i in range(SITES)]
+    assert outcomes(strategy)[0].tolist() == [
+        ClientOutcome.BAD_UPDATE if i == 2 else ClientOutcome.COUNTED for i in range(SITES)
+    ]
 
 
 @pytest.mark.parametrize("key", [None, ConfigRecord({}), ConfigRecord({"key": b"none"}), ConfigRecord({"key": 3})])
@@ -439,7 +441,9 @@ def test_a_client_without_a_key_is_not_in_the_round(key):
             content[ROUND_KEY] = key
 
     grid.changes = {(2, wire.REPORT, "reply"): change}
-    assert fates(run(grid))[0].tolist() == [Fate.BAD_REPORT if i == 2 else Fate.COUNTED for i in range(SITES)]
+    assert outcomes(run(grid))[0].tolist() == [
+        ClientOutcome.BAD_REPORT if i == 2 else ClientOutcome.COUNTED for i in range(SITES)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -453,7 +457,7 @@ def test_a_client_without_a_key_is_not_in_the_round(key):
 def test_one_client_that_tells_no_shares_holds_nobody_up(record):
     grid = Overhearing(app_of(), SITES)
     grid.changes = {(2, wire.UNMASK, "reply"): lambda sent: sent.update({MASKS: record})}
-    assert (fates(run(grid))[0] == Fate.COUNTED).all()
+    assert (outcomes(run(grid))[0] == ClientOutcome.COUNTED).all()
 
 
 def test_letters_that_cannot_be_read_hold_nobody_up():
@@ -463,7 +467,7 @@ def test_letters_that_cannot_be_read_hold_nobody_up():
         content[LETTERS]["letters"] = [b"", b"x", *content[LETTERS]["letters"][2:]]
 
     grid.changes = {(2, wire.UPDATE, "reply"): change}
-    assert (fates(run(grid))[0] == Fate.COUNTED).all()
+    assert (outcomes(run(grid))[0] == ClientOutcome.COUNTED).all()
 
 
 # ---- an active server
@@ -489,16 +493,16 @@ def signing(tmp_path, kind):
 def test_signed_keys_keep_the_server_out(tmp_path, kind, caplog):
     signed = signing(tmp_path, kind)
     strategy = run(Overhearing(app_of(signed=signed), SITES))
-    assert (fates(strategy)[0] == Fate.COUNTED).all()
+    assert (outcomes(strategy)[0] == ClientOutcome.COUNTED).all()
     grid = Overhearing(app_of(signed=signed), SITES)
     grid.changes = {(0, wire.UPDATE): changed(keys=lambda own: [*own[:-1], secrets.new_pair()[1]])}
-    assert fates(run(grid))[0, 0] == Fate.REFUSED
+    assert outcomes(run(grid))[0, 0] == ClientOutcome.REFUSED
     assert "the key of 'site 5' for this round is not signed by its owner" in caplog.text
     grid.changes = {(0, wire.UPDATE): changed(signatures=[])}
-    assert fates(run(grid))[0, 0] == Fate.REFUSED
+    assert outcomes(run(grid))[0, 0] == ClientOutcome.REFUSED
     assert "the keys of the others are not signed" in caplog.text
     (tmp_path / "site 5.pub").unlink()
-    assert (fates(run(Overhearing(app_of(signed=signed), SITES)))[0, :5] == Fate.REFUSED).all()
+    assert (outcomes(run(Overhearing(app_of(signed=signed), SITES)))[0, :5] == ClientOutcome.REFUSED).all()
     assert "'site 5' is in the sum and not in its own list of clients" in caplog.text
 
 
@@ -599,12 +603,12 @@ def test_lies_about_who_arrived_show_a_sum_of_few_unless_more_clients_share_mask
 def test_a_client_that_signs_asks_for_as_many_shares(tmp_path, caplog):
     signed = signing(tmp_path, "ed25519")
     grid = Overhearing(app_of(signed=signed), SITES)
-    assert (fates(run(grid))[0] == Fate.COUNTED).all()
+    assert (outcomes(run(grid))[0] == ClientOutcome.COUNTED).all()
     assert terms_told(grid)[0].shares == shares_against_lies(SITES, 3) == 5
     policy = fl.ClientPolicy(least_rows=1, least_class_rows=1, least_together=5)
     grid = Overhearing(app_of(policy, signed), SITES)
     alike = ss.SoftmaxSGM(alpha=0.0, step_size=0.2, tolerance=0.1)
-    assert (fates(run(grid, method=alike))[0] == Fate.REFUSED).all()
+    assert (outcomes(run(grid, method=alike))[0] == ClientOutcome.REFUSED).all()
     assert "5 of 6 clients take the masks off, and it takes part where 6 must" in caplog.text
 
 
@@ -651,7 +655,7 @@ def test_it_goes_with_memory_and_settings_that_choose_themselves():
     grid = Overhearing(app_of(), SITES)
     strategy = run(grid, 5, ss.SoftmaxSGM(tolerance=0.1), participation=0.7, seed=1)
     assert strategy.result.state.memory is not None
-    assert (fates(strategy) == Fate.COUNTED).all()
+    assert (outcomes(strategy) == ClientOutcome.COUNTED).all()
 
 
 @pytest.mark.parametrize("weights", [[0.2] * 5, [0.5, 0.5], [1.0, 0.0], []])

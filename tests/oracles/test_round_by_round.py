@@ -60,7 +60,7 @@ def test_a_run_finds_the_answer():
 
 def test_a_run_chooses_for_itself():
     result = ss.solve_federation(federation(), ss.SoftmaxSGM(tolerance=0.01), rounds=200)
-    assert result.cycles
+    assert result.restarts
     assert result.worst_constraint <= 0.01
     assert result.worst_objective == pytest.approx(4.0, rel=0.02)
 

@@ -9,7 +9,7 @@ import pytest
 
 import softswitch as ss
 from problems import client_data, least_squares, regression, softplus_level
-from softswitch.results.baseline import CONSTANT, START, Baseline, no_better, side_by_side
+from softswitch.results.baseline import CONSTANT, START, Baseline, compare_with_trivial, side_by_side
 from softswitch.results.folder import open_run, write_result
 
 
@@ -23,8 +23,8 @@ def run(objective, constraint, start, **options):
     return ss.solve(problem, two(), method, **{"rounds": 100, "batch_size": None} | options)
 
 
-def illnesses(result):
-    return [finding.code for finding in result.diagnosis]
+def codes(result):
+    return [finding.code for finding in result.diagnostics]
 
 
 def test_the_start_is_judged_on_all_data():
@@ -46,12 +46,12 @@ def test_the_start_is_judged_on_all_data():
 
 def test_no_better_than_a_feasible_start():
     best = lambda w, b: (w - 1) ** 2  # noqa: E731
-    assert "no better than the start" in illnesses(run(best, lambda w, b: w - 5 + 0 * b["sign"][0], 1.0))
+    assert "no-better-than-start" in codes(run(best, lambda w, b: w - 5 + 0 * b["sign"][0], 1.0))
     better = run(best, lambda w, b: w - 5 + 0 * b["sign"][0], 0.0)
-    assert "no better than the start" not in illnesses(better)
+    assert "no-better-than-start" not in codes(better)
     infeasible = run(best, lambda w, b: w - 0.5 + 0 * b["sign"][0], 1.0)
     assert infeasible.worst_objective > infeasible.baselines[0].objective
-    assert "no better than the start" not in illnesses(infeasible)
+    assert "no-better-than-start" not in codes(infeasible)
     assert run(best, lambda w, b: w - 5 + 0 * b["sign"][0], 1.0).status.ok  # feasibility is another question
 
 
@@ -63,12 +63,12 @@ def told(name, objective, feasible=True):
 def test_no_better_than_a_constant(objective, found):
     """Within a thousandth of the constant's F is no better."""
     answer = told("", objective)
-    findings = no_better(answer, [told(CONSTANT, 0.93)])
-    assert [finding.code for finding in findings] == ["no better than a constant"] * found
-    assert all("has F = 0.93" in finding.seen for finding in findings)
-    assert no_better(answer, [told(CONSTANT, 0.1, feasible=False)]) == []
-    assert no_better(told("", -5.003), [told(CONSTANT, -5.0)]) != []
-    assert no_better(told("", -5.007), [told(CONSTANT, -5.0)]) == []
+    findings = compare_with_trivial(answer, [told(CONSTANT, 0.93)])
+    assert [finding.code for finding in findings] == ["no-better-than-constant"] * found
+    assert all("has F = 0.93" in finding.evidence for finding in findings)
+    assert compare_with_trivial(answer, [told(CONSTANT, 0.1, feasible=False)]) == []
+    assert compare_with_trivial(told("", -5.003), [told(CONSTANT, -5.0)]) != []
+    assert compare_with_trivial(told("", -5.007), [told(CONSTANT, -5.0)]) == []
 
 
 def test_a_table_in_words():
@@ -102,12 +102,12 @@ def test_what_earlier_versions_wrote_is_read(tmp_path):
     file = tmp_path / "saved" / "result.json"
     words = json.loads(file.read_text())
     words["status"]["code"] = "converged-feasible"
-    del words["baselines"], words["chosen"]
+    del words["baselines"], words["auto_settings"]
     file.write_text(json.dumps(words))
     back = ss.Result.load(tmp_path / "saved")
     assert back.status.ok
     assert str(back.status).startswith("feasible: ")
-    assert (back.baselines, back.chosen) == ((), {})
+    assert (back.baselines, back.auto_settings) == ((), {})
     write_result(tmp_path / "run", result)
     file = tmp_path / "run" / "run.json"
     file.write_text(file.read_text().replace('"feasible"', '"converged-feasible"', 1))

@@ -146,7 +146,7 @@ def test_where_all_are_damaged_the_run_begins_anew(whole, tmp_path):
     ("changes", "named"),
     [
         ({"seed": 4}, "its seed is 3, but 4 is asked for"),
-        ({"method": ss.SoftmaxSGM(alpha=21.0, step_size=0.01, optimizer=optax.adam, tolerance=0.1)}, "its rule is"),
+        ({"method": ss.SoftmaxSGM(alpha=21.0, step_size=0.01, optimizer=optax.adam, tolerance=0.1)}, "its method is"),
         ({"local_steps": 2}, "its local_steps is 1, but 2"),
         ({"record_clients": False}, "its record_clients is True, but False"),
     ],

@@ -171,7 +171,7 @@ def look(folder, part):
         _beside(run, words)
         _groups(run)
         differing_settings([run, run])
-        [str(cycle) for cycle in run.cycles]
+        [str(cycle) for cycle in run.restarts]
         _ = run.history, run.certificate
     elif part == "model":
         load_model(folder, uncertified=True).columns(ROWS)

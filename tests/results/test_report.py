@@ -227,8 +227,8 @@ def test_what_was_chosen_and_what_no_constant_can_do(folders, tmp_path):
     kept = tmp_path / "run"
     shutil.copytree(folders[0], kept)
     about = json.loads((kept / "run.json").read_text())
-    about["chosen"] = {"rounds": "at most 7,000"}
-    first = about["cycles"][0]
+    about["auto_settings"] = {"rounds": "at most 7,000"}
+    first = about["restarts"][0]
     for one in about["beside"]:
         one["feasible"] = False
     (kept / "run.json").write_text(json.dumps(about))
@@ -236,7 +236,7 @@ def test_what_was_chosen_and_what_no_constant_can_do(folders, tmp_path):
     cycle = f"rounds 0 to {first['end'] - 1}, step {first['step_size']:.3g} falling to 0"
     for words in ("rounds: at most 7,000", cycle, "No constant prediction is feasible"):
         assert words in page
-    for name in ("chosen", "cycles", "beside", "price"):
+    for name in ("auto_settings", "restarts", "beside", "price"):
         del about[name]
     (kept / "run.json").write_text(json.dumps(about))
     assert "Is it of any use?" not in write_report([kept]).read_text(encoding="utf-8")

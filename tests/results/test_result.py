@@ -45,7 +45,7 @@ def test_everything_comes_back(result, tmp_path):
             one, other = one.clients, other.clients
         if one is not None:
             np.testing.assert_array_equal(one, other)
-    for name in ("selected", "status", "diagnosis", "names", "method", "seed", "seconds"):
+    for name in ("selected", "status", "diagnostics", "names", "method", "seed", "seconds"):
         assert getattr(result, name) == getattr(back, name), name
     np.testing.assert_array_equal(result.client_constraint, back.client_constraint)
     assert (back.explain(), back.violating) == (result.explain(), result.violating)
@@ -110,13 +110,13 @@ def test_what_a_run_chose_comes_back(tmp_path, options):
     problem, clients = ss.Problem(least_squares, softplus_level, jnp.zeros(4)), client_data(*regression())
     bare = ss.SoftmaxSGM(tolerance=0.1)
     chosen = ss.solve(problem, clients, bare, rounds=100, eval_every=0, lower_bound=False, **options)
-    assert len(chosen.cycles) > 1
+    assert len(chosen.restarts) > 1
     chosen.save(tmp_path)
     back = ss.Result.load(tmp_path)
-    for name in ("cycles", "method", "selected", "status", "diagnosis", "seconds"):
+    for name in ("restarts", "method", "selected", "status", "diagnostics", "seconds"):
         assert getattr(chosen, name) == getattr(back, name), name
-    assert [str(cycle) for cycle in back.cycles] == [str(cycle) for cycle in chosen.cycles]
-    assert back.method.step_size(back.cycles[-1].begin) == pytest.approx(back.cycles[-1].step_size)
+    assert [str(cycle) for cycle in back.restarts] == [str(cycle) for cycle in chosen.restarts]
+    assert back.method.step_size(back.restarts[-1].begin) == pytest.approx(back.restarts[-1].step_size)
     np.testing.assert_array_equal(back.params, chosen.params)
     for kept in ("params", "optimizer", "method", "average", "best"):
         one, other = (jax.tree.leaves(getattr(result.state, kept)) for result in (chosen, back))

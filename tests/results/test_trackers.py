@@ -109,12 +109,12 @@ def test_prometheus(tmp_path):
 
 
 def test_prometheus_counts_clients_that_are_lost(tmp_path):
-    def history(fates, objective):
+    def history(outcomes, objective):
         return SimpleNamespace(
             objective=np.array(objective),
             constraint=np.array(objective),
             void=np.isneginf(objective),
-            per_client=SimpleNamespace(fates=np.array(fates), epsilon=None),
+            per_client=SimpleNamespace(outcomes=np.array(outcomes), epsilon=None),
         )
 
     tracker = PrometheusTracker(tmp_path / "x.prom")

@@ -14,12 +14,12 @@ from softswitch.oracles.evaluation import Overview
 from softswitch.results.convergence import improvement, quality
 from softswitch.results.diagnostics import cycles_lost, objective_jumps
 from softswitch.results.history import History
-from softswitch.results.restart import Cycle
+from softswitch.results.restart import Restart
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 
-def illnesses(result):
-    return [finding.code for finding in result.diagnosis]
+def codes(result):
+    return [finding.code for finding in result.diagnostics]
 
 
 def history(objective, full_rounds=(), full=()):
@@ -51,9 +51,9 @@ def test_an_objective_that_jumps_about():
     later = np.abs(np.diff(jumping.objective[100:]))
     assert (np.median(later), np.percentile(later, 90)) == pytest.approx((0.26, 7.5))
     found = objective_jumps(jumping, at_answer(2.97, 1.2), 0.5)
-    assert found.code == "objective jumps about"
-    assert "changes F by 7.5 or more, and the answer has F = 2.97" in found.seen
-    assert "now 0.5" in found.change
+    assert found.code == "unstable-objective"
+    assert "changes F by 7.5 or more, and the answer has F = 2.97" in found.evidence
+    assert "now 0.5" in found.advice
     assert objective_jumps(jumping, at_answer(8.0, 1.2), 0.5) is None  # an F on which such changes are small
     assert objective_jumps(jumping, at_answer(2.97, -6.0), 0.5) is None  # so do clients that far apart
     assert objective_jumps(history(jumping.objective[:30]), at_answer(2.97, 1.2), 0.5) is None
@@ -87,8 +87,8 @@ def never(w, b):
 def test_jumps_of_a_run():
     """|w| from 0.3 in steps of 4: 0.3, −3.7, 0.3, …"""
     large, small = (run(lambda w, b: jnp.abs(w), never, 0.3, step) for step in (4.0, 0.01))
-    assert "objective jumps about" in illnesses(large)
-    assert "objective jumps about" not in illnesses(small)
+    assert "unstable-objective" in codes(large)
+    assert "unstable-objective" not in codes(small)
 
 
 def level(w, b):
@@ -98,14 +98,14 @@ def level(w, b):
 def test_few_rounds_to_average():
     """From 9.8 down in steps of 0.01: the last 29 of 1,000 rounds are feasible."""
     few = run(lambda w, b: b["sign"][0] * w, level, 9.8, 0.01, rounds=1000)
-    assert "few rounds to average" in illnesses(few)
+    assert "few-averaged-rounds" in codes(few)
     assert "the mean of 29 feasible iterates, of 1000 rounds" in few.explain()
-    assert "few rounds to average" not in illnesses(run(lambda w, b: w**2, level, 4.0, 0.01, rounds=1000))
+    assert "few-averaged-rounds" not in codes(run(lambda w, b: w**2, level, 4.0, 0.01, rounds=1000))
     last = run(lambda w, b: b["sign"][0] * w, level, 9.8, 0.01, rounds=1000, answer="last")
-    assert "few rounds to average" not in illnesses(last)
+    assert "few-averaged-rounds" not in codes(last)
     short = run(lambda w, b: b["sign"][0] * w, level, 0.5, 0.01, rounds=50)
     assert 0 < short.history.feasible_rounds < 20
-    assert "few rounds to average" in illnesses(short)
+    assert "few-averaged-rounds" in codes(short)
 
 
 def test_a_run_that_was_still_improving_gains_by_going_on():
@@ -114,7 +114,7 @@ def test_a_run_that_was_still_improving_gains_by_going_on():
         ss.solve(task.problem, task.train, method, local_steps=5, participation=0.5, rounds=rounds)
         for rounds in (1000, 2000)
     )
-    assert illnesses(short) == ["still improving"]
+    assert codes(short) == ["still-improving"]
     assert "was still improving when it ended: the last 250 rounds brought F from" in short.explain()
     assert long.worst_objective < 0.9 * short.worst_objective
     assert long.status.ok
@@ -141,7 +141,7 @@ def test_when_a_course_is_still_improving():
 
 
 def cycle(begin, end, objective, *, constraint=0.0, diverged=False):
-    return Cycle(begin, end, 0.1, 0.9, 0.1, objective, constraint, "last iterate", True, diverged)
+    return Restart(begin, end, 0.1, 0.9, 0.1, objective, constraint, "last iterate", True, diverged)
 
 
 def test_cycles_that_still_gain():
@@ -161,7 +161,7 @@ def test_cycles_that_were_not_finite():
     long = [cycle(0, 100, 1.0), lost, cycle(200, 2000, 0.5)]
     assert cycles_lost(long) is None
     found = cycles_lost([cycle(0, 100, 1.0), lost, cycle(200, 250, 0.5)])
-    assert "1 of 3 cycles, 40% of the rounds" in found.seen
+    assert "1 of 3 cycles, 40% of the rounds" in found.evidence
     assert cycles_lost([cycle(0, 100, 1.0)]) is None
 
 
@@ -169,27 +169,27 @@ def test_chosen_settings_are_told_and_kept(tmp_path):
     clients = client_data(*regression(sizes=(40, 80)))
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
     result = ss.solve(problem, clients, ss.SoftmaxSGM(tolerance=0.2), rounds=1500)
-    assert illnesses(result) == [], result.explain()
-    assert result.chosen["rounds"] == "1,500"
-    assert result.chosen["rows for a gradient"] == "all of a client's"
-    assert result.chosen["reports"] == "exact"
+    assert codes(result) == [], result.explain()
+    assert result.auto_settings["rounds"] == "1,500"
+    assert result.auto_settings["rows for a gradient"] == "all of a client's"
+    assert result.auto_settings["reports"] == "exact"
     told = result.explain()
     assert "Chosen: rounds: 1,500; rows for a gradient: all of a client's" in told
-    assert told.count("  Cycle ") == len(result.cycles) > 1
+    assert told.count("  Restart ") == len(result.restarts) > 1
     assert "was hardly improving" in told or "was no longer improving" in told
     result.save(tmp_path / "it")
-    assert ss.Result.load(tmp_path / "it").chosen == result.chosen
+    assert ss.Result.load(tmp_path / "it").auto_settings == result.auto_settings
     drawn = ss.solve(problem, clients, ss.SoftmaxSGM(tolerance=0.2), rounds=200, batch_size=16, value_batch_size=8)
-    assert drawn.chosen["rows for a gradient"] == "16 of each client's"
-    assert drawn.chosen["rows for a report"] == "8 of each client's"
+    assert drawn.auto_settings["rows for a gradient"] == "16 of each client's"
+    assert drawn.auto_settings["rows for a report"] == "8 of each client's"
     by_hand = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.2)
-    assert ss.solve(problem, clients, by_hand, rounds=20).chosen == {}
+    assert ss.solve(problem, clients, by_hand, rounds=20).auto_settings == {}
 
 
 def test_few_chosen_rounds_are_still_improving():
     task = breast_cancer(20)
     result = ss.solve(task.problem, task.train, ss.SoftmaxSGM(tolerance=0.1), rounds=300)
-    assert illnesses(result) == ["still improving"]
+    assert codes(result) == ["still-improving"]
 
 
 def test_the_batch_that_ends_the_noise():
@@ -204,12 +204,12 @@ def test_the_batch_that_ends_the_noise():
     )
     method = ss.SoftmaxSGM(alpha=50.0, step_size=0.01, tolerance=0.1)
     small = ss.solve(problem, clients, method, rounds=400, batch_size=2)
-    found = next(one for one in small.diagnosis if one.code == "batch too small for the threshold")
-    rows = int(re.search(r"value_batch_size from 2 to about ([\d,]+)", found.change)[1].replace(",", ""))
+    found = next(one for one in small.diagnostics if one.code == "noisy-switch")
+    rows = int(re.search(r"value_batch_size from 2 to about ([\d,]+)", found.advice)[1].replace(",", ""))
     assert 500 < rows < 10_000
     enough, few = (
         ss.solve(problem, clients, method, rounds=400, batch_size=2, value_batch_size=size)
         for size in (rows, rows // 40)
     )
-    assert "batch too small for the threshold" not in illnesses(enough)
-    assert "batch too small for the threshold" in illnesses(few)
+    assert "noisy-switch" not in codes(enough)
+    assert "noisy-switch" in codes(few)

@@ -40,7 +40,7 @@ def test_more_clients_above_than_may_lie_are_not_set_aside(two_worst_off):
     assert two_worst_off.status.code is ss.StatusCode.VIOLATED
     assert "2 of 7 clients are above" in two_worst_off.status.message
     assert two_worst_off.worst_constraint > 0.4
-    assert "above the bound and set aside" not in {finding.code for finding in two_worst_off.diagnosis}
+    assert "trimmed-violation" not in {finding.code for finding in two_worst_off.diagnostics}
 
 
 def test_nobody_is_set_aside_beside_a_bound_for_all(two_worst_off):

@@ -88,7 +88,7 @@ def test_labels_that_the_features_tell_nothing_of():
     generator = np.random.default_rng(0)
     features, labels = np.ones((300, 2)), generator.choice([0, 1], 300)
     fitted = ss.NeymanPearsonClassifier(0.6, rounds=200, batch_size=None).fit(features, labels)
-    assert "no better than a constant" in [finding.code for finding in fitted.result_.diagnosis]
+    assert "no-better-than-constant" in [finding.code for finding in fitted.result_.diagnostics]
 
 
 def test_probabilities_and_decisions_agree(cases, fitted):
@@ -179,10 +179,10 @@ def test_what_is_not_given_is_chosen_and_with_a_step_size_as_in_the_paper(cases)
         "random_state": 0,
     }
     chosen = ss.NeymanPearsonClassifier(0.2, seconds=0.01).fit(frame, malignant, clients=hospital).result_
-    assert chosen.cycles
+    assert chosen.restarts
     assert len(chosen.history) < 20_000, "it took its time"
     paper = ss.NeymanPearsonClassifier(0.2, step_size=0.5).fit(frame, malignant, clients=hospital).result_
-    assert (paper.cycles, len(paper.history)) == ((), 1000)
+    assert (paper.restarts, len(paper.history)) == ((), 1000)
     assert paper.selected.startswith("mean of the")
     assert paper.method == ss.SoftmaxSGM(tolerance=0.2, step_size=0.5, alpha=default_alpha(3, 0.2))
 

@@ -180,7 +180,7 @@ def test_the_model_is_what_solve_finds(trained, home):
         record_clients=True,
     )
     np.testing.assert_array_equal(result.params[0]["w"], run.params["[0]['w']"])
-    assert run.about["cycles"] == [asdict(cycle) for cycle in result.cycles]
+    assert run.about["cycles"] == [asdict(cycle) for cycle in result.restarts]
 
 
 def test_what_was_chosen_is_told_and_kept_and_the_settings_stay_auto(trained):
@@ -224,7 +224,7 @@ def test_with_a_step_size_what_is_left_out_is_as_in_the_paper(home, tmp_path, to
     method = ss.SoftmaxSGM(tolerance=0.2, step_size=0.5, alpha=10 * np.log(4) / 0.2)
     rounds = told["run"].get("rounds", 1000)
     expected = ss.solve(ready.problem, ready.train, method, rounds=rounds, batch_size=32, answer="average")
-    assert trained.result.cycles == ()
+    assert trained.result.restarts == ()
     np.testing.assert_array_equal(trained.result.params[0]["w"], expected.params[0]["w"])
 
 
@@ -232,7 +232,7 @@ def test_with_a_step_size_what_is_left_out_is_as_in_the_paper(home, tmp_path, to
 def test_no_method_needs_a_step_size(home, tmp_path, name):
     told = settings(home, method={"name": name}, run={"rounds": 300})
     result = training.train(write(tmp_path / "t.toml", told)).result
-    assert result.cycles[-1].end == 300
+    assert result.restarts[-1].end == 300
     assert result.worst_objective < 0.6, "at the start it is ln 2"
     assert result.client_constraint.mean() <= 0.2
     assert result.status.ok or name != "hard", "the others mind the mean only"
@@ -256,7 +256,7 @@ def test_every_line_reaches_the_run(home, tmp_path):
         **run | {"value_batch_size": None, "local_steps": 2, "answer": "last", "memory": ss.Memory(smoothing=0.5)},
     )
     np.testing.assert_array_equal(result.params[0]["w"], expected.params[0]["w"])
-    assert result.cycles == expected.cycles
+    assert result.restarts == expected.restarts
     assert result.selected.startswith("last iterate")
 
 
@@ -422,7 +422,7 @@ def test_own_functions_and_a_network(home, tmp_path):
     own = '[task]\nkind = "own"\nobjective = "mine:small"\nconstraint = "mine:bounded"'
     (tmp_path / "own.toml").write_text(text.replace("[task]", own) + "\n[model]\nhidden = [8]\n")
     trained = training.train(tmp_path / "own.toml")
-    assert trained.result.cycles
+    assert trained.result.restarts
     assert "best constant prediction" in [one.name for one in trained.result.baselines]
     model = ss.load(trained.folder)
     assert [layer["w"].shape for layer in model.params] == [(10, 8), (8, 1)]
@@ -476,12 +476,12 @@ def test_a_run_that_chooses_for_itself_is_made_longer(tmp_path):
     done = len(trained.result.history)
     assert done < 20_000, "nothing more was gained"
     again = training.resume(trained.folder)
-    assert again.result.cycles == trained.result.cycles
+    assert again.result.restarts == trained.result.restarts
     assert open_run(trained.folder).settings["run.rounds"] == "auto"
     invoke("resume", trained.folder, "--rounds", str(done + 300))
     longer = open_run(trained.folder)
     assert (longer.about["rounds"], longer.settings["run.rounds"]) == (done + 300, done + 300)
-    before = [asdict(cycle) for cycle in trained.result.cycles]
+    before = [asdict(cycle) for cycle in trained.result.restarts]
     assert longer.about["cycles"][: len(before)] == before
     assert longer.about["worst_objective"] <= trained.result.worst_objective
     assert f"must be a whole number >= {done + 300}" in invoke("resume", trained.folder, "--rounds", str(done), code=2)

@@ -30,7 +30,7 @@ def frontier(
     Bounds are certified from the loosest on until one is not, so that all that are hold together. Each bound's model is
     in a folder of its own, for softswitch predict. Ends with exit code 3 where no bound is certified.
     """
-    from softswitch.results.certificate import looked_at_before
+    from softswitch.results.certificate import warn_about_reuse
     from softswitch.results.folder import run_named
     from softswitch.tables.frontier import frontier_by, name_of
 
@@ -54,7 +54,7 @@ def frontier(
     console.print(found.frontier.table())
     for sentence in found.frontier.words:
         say(sentence)
-    for warning in looked_at_before(found.looks):
+    for warning in warn_about_reuse(found.looks):
         say(warning)
     say(f"Frontier: {found.folder}")
     least = found.frontier.smallest_certified

@@ -122,12 +122,12 @@ def _tree(config: Config, ready: ReadyTable, method: Method) -> Tree:
 
 def _aim_in_words(aim: dict[str, Any]) -> str:
     """Certified or not, and how the model was chosen."""
-    from softswitch.results.certificate import looked_at_before
+    from softswitch.results.certificate import warn_about_reuse
 
     said = [aim["words"]]
     if "model" in aim:
         said.append(f"Of {aim['looked_at']} models looked at, the one chosen is {aim['model']}.")
-    return "\n".join([*said, *looked_at_before(aim["earlier_looks"])])
+    return "\n".join([*said, *warn_about_reuse(aim["earlier_looks"])])
 
 
 def _tell(console: Console, trained: Trained) -> None:

@@ -24,7 +24,13 @@ from softswitch.oracles.federation import BatchSize, TakingPart
 from softswitch.oracles.regret import as_regret
 from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
-from softswitch.results.baseline import CONSTANT, FOR_THE_MEAN, FOR_THE_WORST, Baseline, no_better
+from softswitch.results.baseline import (
+    CONSTANT,
+    UNCONSTRAINED_MEAN,
+    UNCONSTRAINED_WORST,
+    Baseline,
+    compare_with_trivial,
+)
 from softswitch.results.result import Result
 from softswitch.support import checks
 
@@ -89,13 +95,18 @@ def add_baselines(
         budget = _budget(result, problem, clients)
         if budget is not None:
             free = _Unconstrained(result, problem, clients, budget, held_out)
-            for name, params in ((FOR_THE_WORST, free.for_the_worst()), (FOR_THE_MEAN, free.for_the_mean())):
+            for name, params in (
+                (UNCONSTRAINED_WORST, free.for_the_worst()),
+                (UNCONSTRAINED_MEAN, free.for_the_mean()),
+            ):
                 more.append(Baseline.of(name, judge(params), result.method, params))
     names = {one.name for one in more}
     beside = (*(one for one in result.baselines if one.name not in names), *more)
-    known = {finding.code for finding in result.diagnosis}
-    found = [finding for finding in no_better(result.as_baseline, beside, costs) if finding.code not in known]
-    return replace(result, baselines=beside, diagnosis=(*result.diagnosis, *found))
+    known = {finding.code for finding in result.diagnostics}
+    found = [
+        finding for finding in compare_with_trivial(result.as_baseline, beside, costs) if finding.code not in known
+    ]
+    return replace(result, baselines=beside, diagnostics=(*result.diagnostics, *found))
 
 
 class _Budget(NamedTuple):
@@ -118,7 +129,7 @@ def _budget(result: Result, problem: Problem, clients: ClientData) -> _Budget | 
     if not len(history):
         return None
     spent = float(history.value_evaluations[-1] + 3 * history.gradient_evaluations[-1])
-    if result.cycles and _rows_a_round(problem, clients) <= 1.01 * spent / len(history):
+    if result.restarts and _rows_a_round(problem, clients) <= 1.01 * spent / len(history):
         return _Budget(min(len(history), max(ROUNDS_AS_IN_RUN, int(PART * len(history)))), "auto", 1.0)
     spent *= PART
     all_rows, alike = int(widths_by_size(clients).sum()), int(clients.sizes.min()) == largest

@@ -23,10 +23,10 @@ from softswitch.oracles.evaluation import Judge, judge_of
 from softswitch.oracles.regret import Regret, asked_for
 from softswitch.problem.parameters import float_dtype
 from softswitch.problem.problem import Problem
-from softswitch.results.byzantine import SET_ASIDE, UNLIKE, suspects_at
-from softswitch.results.certificate import Certificate, ending, is_answer
+from softswitch.results.byzantine import diagnose_model
+from softswitch.results.certificate import Certificate, ending, is_certified
 from softswitch.results.checkpoints import Checkpoints
-from softswitch.results.diagnostics import STILL_IMPROVING
+from softswitch.results.diagnostic import DiagnosticCode
 from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
 from softswitch.support import checks
@@ -64,7 +64,7 @@ class Certified:
     @property
     def answered(self) -> bool:
         """Whether the model is certified; else there is no answer at this confidence."""
-        return is_answer(self.certificate)
+        return is_certified(self.certificate)
 
     @property
     def model(self) -> Candidate | None:
@@ -144,7 +144,7 @@ def solve_certified(
         model = replace(ready.first, params=candidate.params)
         told = certify(model, problem, parts.certify, confidence, tolerance=method.tolerance, kinds=ready.kinds)
         seen.append(told)
-        return is_answer(seen[-1])
+        return is_certified(seen[-1])
 
     last = max(sum(fixed_sequence_test(ready.path, passes)), 1)
     return Certified(
@@ -186,11 +186,14 @@ class Prepared:
         may have lied, of the model itself.
         """
         own = replace(model.result.method, tolerance=model.tolerance)
-        judged, anew = self.learnt_from(model.params), (STILL_IMPROVING, SET_ASIDE, UNLIKE)
-        looks_wrong = suspects_at(self.first.names, own, judged)
-        looks_wrong += [found for found in self.first.diagnosis if found.code not in anew]
-        looks_wrong += [found for found in model.result.diagnosis if found.code == STILL_IMPROVING]
-        run = replace(model.result, method=own, diagnosis=tuple(looks_wrong))
+        judged, anew = (
+            self.learnt_from(model.params),
+            (DiagnosticCode.STILL_IMPROVING, DiagnosticCode.TRIMMED_VIOLATION, DiagnosticCode.OUTLIER_VALUES),
+        )
+        looks_wrong = diagnose_model(self.first.names, own, judged)
+        looks_wrong += [found for found in self.first.diagnostics if found.code not in anew]
+        looks_wrong += [found for found in model.result.diagnostics if found.code == DiagnosticCode.STILL_IMPROVING]
+        run = replace(model.result, method=own, diagnostics=tuple(looks_wrong))
         said = f"model chosen for unseen rows ({model})"
         return replace(run.with_model(model.params, said, judged), baselines=self.first.baselines)
 

@@ -26,7 +26,7 @@ from softswitch.oracles.evaluation import Judge, judge_of
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import ends
-from softswitch.results.certificate import Certificate, Verdict, is_answer
+from softswitch.results.certificate import Certificate, Verdict, is_certified
 from softswitch.results.frontier import Frontier
 from softswitch.results.frontier_point import BoundOutcome, FrontierPoint, SmallestConstraint
 from softswitch.results.status import StatusCode
@@ -157,7 +157,7 @@ class _Tested(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        return is_answer(self.certificate)
+        return is_certified(self.certificate)
 
 
 def _claims(trained: Sequence[_Trained]) -> list[tuple[_Trained, Candidate]]:

@@ -17,9 +17,9 @@ from softswitch.engine.restarts import Cycles
 from softswitch.methods.base import Method
 from softswitch.methods.round import State, healthy
 from softswitch.privacy.noisy_reports import TellsWithNoise
-from softswitch.results.answer import Ending
-from softswitch.results.callbacks import Callback, Chunk, ProgressBar, SwitchShare, any_ends
-from softswitch.results.checkpoints import Checkpoints, Standing
+from softswitch.results.answer import RunEnd
+from softswitch.results.callbacks import Callback, Chunk, ProgressBar, SwitchShare, run_callbacks
+from softswitch.results.checkpoints import Checkpoints, Snapshot
 from softswitch.results.conclusion import conclude
 from softswitch.results.history import History
 from softswitch.results.record import Record, join
@@ -92,7 +92,7 @@ def _run(
                 state, records, done = after, [*records, record], last
             told = request.engine.apart(state) if shown else state
             news = Chunk(done, rounds, history, share.with_rounds(history), told, time.perf_counter() - began)
-            stopped = first and any_ends(callbacks, news)
+            stopped = first and run_callbacks(callbacks, news)
             late = seconds is not None and time.perf_counter() - began >= seconds
             if together:
                 stopped, late = processes.as_first_says(stopped, late)
@@ -154,7 +154,7 @@ class _RunCheckpoints:
             return list(records)
         joined = join(records, done)
         averaging_from = request.settings.averaging_from
-        standing = Standing(state, joined, done, seconds, averaging_from)
+        standing = Snapshot(state, joined, done, seconds, averaging_from)
         if self._cycles is not None:
             best, journal = self._cycles.journal()
             standing = standing._replace(best=best, journal=journal)
@@ -162,7 +162,7 @@ class _RunCheckpoints:
             self._checkpoints.save(standing, self._identity)
         return [joined]
 
-    def latest(self, state: State, length: int) -> Standing | None:
+    def latest(self, state: State, length: int) -> Snapshot | None:
         """Where the run stands, made ready for as many rounds as are asked for now."""
         request = self._request
         asked = (request.parts(self._rule), request.program(length), request.span(0), jax.random.key(0), state)
@@ -207,7 +207,7 @@ def finish(
         state = state._replace(diverged_at=jnp.int32(diverged_at))
     names = request.federation.names
     method = method if cycles is None else cycles.method
-    ending = Ending(
+    ending = RunEnd(
         state,
         history,
         method,
@@ -219,9 +219,9 @@ def finish(
         seconds=seconds,
         vanished=vanished,
         culprit=_culprit(request, state, seed) if diverged_at >= 0 and not guarded else None,
-        cycles=() if cycles is None or diverged_at >= 0 else tuple(cycles.past),
+        restarts=() if cycles is None or diverged_at >= 0 else tuple(cycles.past),
         start=None if guarded else request.oracle.judge(request.start) if cycles is None else cycles.start.judged,
-        chosen={} if cycles is None or request.choice is None else request.choice.told(request.oracle),
+        auto_settings={} if cycles is None or request.choice is None else request.choice.told(request.oracle),
     )
 
     def scatter() -> float:

@@ -37,7 +37,7 @@ from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import each_range, ends
 from softswitch.results.callbacks import Callback, ProgressBar
 from softswitch.results.checkpoints import Checkpoints
-from softswitch.results.diagnostic import Diagnostic
+from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.results.history import ClientHistory
 from softswitch.results.result import Result
 
@@ -97,7 +97,7 @@ def private_rule(method: Method, oracle: TellsWithNoise, settings: RunSettings) 
 
 
 WORTH = Diagnostic(
-    "what it is worth is not known",
+    DiagnosticCode.UNKNOWN_BENEFIT,
     "nothing was compared with a constant prediction, nor with a model without the constraint: that would look at "
     "rows, uncounted",
     "Try on rows that need no privacy which rounds and step size do, and features scaled to where most values lie",
@@ -112,10 +112,10 @@ def with_findings(result: Result) -> Result:
         result: of the run.
     """
     told = [
-        replace(found, change=f"{found.change}. {ANEW}") if "run longer" in found.change.lower() else found
-        for found in result.diagnosis
+        replace(found, advice=f"{found.advice}. {ANEW}") if found.suggests_more_rounds else found
+        for found in result.diagnostics
     ]
-    return replace(result, diagnosis=(*told, WORTH))
+    return replace(result, diagnostics=(*told, WORTH))
 
 
 def by_ranges(problem: Problem, privacy: RecordPrivacy, result: Result) -> Result:
@@ -133,7 +133,7 @@ def by_ranges(problem: Problem, privacy: RecordPrivacy, result: Result) -> Resul
     if largest > privacy.clip_value:
         more.append(
             Diagnostic(
-                "rows are clipped",
+                DiagnosticCode.CLIPPED_ROWS,
                 f"a row may tell of a constraint up to {largest:.3g}, and counts for {privacy.clip_value:g} at most: "
                 "constraints may be larger than they look",
                 f"Raise clip_value to what rows tell, {largest:.3g} at most; with several functions of the same rows "
@@ -144,13 +144,13 @@ def by_ranges(problem: Problem, privacy: RecordPrivacy, result: Result) -> Resul
     if (at := float(result.method.switch_at)) <= least:
         more.append(
             Diagnostic(
-                "noise is larger than the bound",
+                DiagnosticCode.NOISE_EXCEEDS_BOUND,
                 f"to be on the safe side of the noise the switch is at {at:.3g}, and no constraint can be below "
                 f"{least:.3g}: only noise makes a round feasible",
                 "Fewer rounds, more rows at each client, a larger ε, or a larger tolerance",
             )
         )
-    return replace(result, diagnosis=(*result.diagnosis, *more))
+    return replace(result, diagnostics=(*result.diagnostics, *more))
 
 
 POINTS = 12

@@ -16,7 +16,7 @@ from softswitch.methods.round import State
 from softswitch.methods.trimming import mean_within, worst_but
 from softswitch.oracles.base import Judged
 from softswitch.problem.parameters import Params, float_dtype
-from softswitch.results.restart import Cycle
+from softswitch.results.restart import Restart
 
 LARGER, SMALLER, MUCH_SMALLER = 2.0, 0.3, 0.1
 """What the next step is multiplied by: after a large gain or two in a row, without one, and after a value that was not
@@ -70,23 +70,23 @@ class Found(NamedTuple):
         return (above, self.aim if above == 0 else 0.0)
 
 
-def rounds_done(past: Sequence[Cycle]) -> int:
+def rounds_done(past: Sequence[Restart]) -> int:
     """How many rounds the cycles that are over took."""
     return past[-1].end if past else 0
 
 
-def diverges(past: Sequence[Cycle]) -> bool:
+def diverges(past: Sequence[Restart]) -> bool:
     """Whether the last cycles all ended in a value that was not finite."""
     last = past[-MOST_DIVERGED:]
     return len(last) == MOST_DIVERGED and all(cycle.diverged for cycle in last)
 
 
-def next_length(choice: Choice, past: Sequence[Cycle]) -> int:
+def next_length(choice: Choice, past: Sequence[Restart]) -> int:
     """How many rounds the next cycle takes: √2 times as many as the one before; the last one all that are left."""
     return choice.next_length(rounds_done(past), len(past))
 
 
-def momentum_of(length: int, past: Sequence[Cycle]) -> float:
+def momentum_of(length: int, past: Sequence[Restart]) -> float:
     """The next cycle's momentum: long cycles take turns."""
     return LONG_MOMENTUM if length >= LONG_CYCLE and len(past) % 2 else MOMENTUM
 
@@ -107,7 +107,7 @@ def next_factor(before: Found, after: Found, tolerance: float, *, again: bool = 
 def next_threshold(
     tolerance: float,
     start: float,
-    past: Sequence[Cycle],
+    past: Sequence[Restart],
     shift: float,
     params: Params,
     *,

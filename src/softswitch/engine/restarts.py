@@ -43,7 +43,7 @@ from softswitch.methods.round import State, first_to_average
 from softswitch.methods.schedules import FallingStep
 from softswitch.problem.parameters import Params
 from softswitch.results.history import History
-from softswitch.results.restart import Cycle
+from softswitch.results.restart import Restart
 
 NOTHING, NOTHING_OF_START, CYCLES_OF_NOTHING, FEWEST_CYCLES = 3e-4, 2e-5, 3, 5
 """A run may end where its last cycles together gained less than these shares of F and of F at the start."""
@@ -71,7 +71,7 @@ class Cycles:
     def __init__(self, request: Request, choice: Choice, asked: Method, seed: int) -> None:
         self._request, self._choice, self._asked = request, choice, asked
         self._key = jax.random.key(seed)
-        self.past: list[Cycle] = []
+        self.past: list[Restart] = []
         self._first = request.first_state(choice.template(asked))
         # Later cycles begin from an answer to which the moments and the average of a run before do not belong.
         cold = replace(request, warm_start=None)
@@ -179,7 +179,7 @@ class Cycles:
             self._factor = 1 / NEAR_STEP
         step: Any = self.method.step_size
         self.past.append(
-            Cycle(
+            Restart(
                 begin=begin,
                 end=done,
                 step_size=float(step.first),
@@ -225,7 +225,7 @@ class Cycles:
     def go_on(self, params: Params, journal: str) -> None:
         """Take up the cycles that a checkpoint has kept: nothing is chosen again."""
         told = json.loads(journal)
-        self.past = [Cycle.from_dict(one) for one in told["past"]]
+        self.past = [Restart.from_dict(one) for one in told["past"]]
         self.best = Found(jax.tree.map(jnp.asarray, params), *told["best"])
         self._factor, self._shift, self._momentum = told["next"]
         self.end, self.averaging_from, numbers = told["now"]

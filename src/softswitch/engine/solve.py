@@ -27,9 +27,10 @@ from softswitch.privacy.checks import batches_given, check_private, refuse_looks
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.choices import ENGINES
 from softswitch.problem.problem import Problem
-from softswitch.results.callbacks import Callback, ProgressBar, checked_callbacks
+from softswitch.results.callbacks import Callback, ProgressBar, check_callbacks
 from softswitch.results.checkpoints import Checkpoints
-from softswitch.results.infeasibility import NEVER_MET, never_feasible, smallest_alone
+from softswitch.results.diagnostic import DiagnosticCode
+from softswitch.results.infeasibility import minimise_constraint, never_feasible
 from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
 from softswitch.support import checks
@@ -176,7 +177,7 @@ def solve(
         refuse_looks(looks | {"eval_every": eval_every or None, **batches_given(how)})
         if checkpoints is not None:
             checks.expect("checkpoints", checkpoints, Checkpoints)
-        checked = checks.seed("seed", seed), checked_callbacks(callbacks)
+        checked = checks.seed("seed", seed), check_callbacks(callbacks)
         private_clients = cast(ClientData, clients)
         return solve_privately(problem, private_clients, method, privacy, how, told, *checked, progress, checkpoints)[0]
     task = None
@@ -201,7 +202,7 @@ def solve(
         devices=devices if engine == "compiled" else None,
     )
     seed = checks.seed("seed", seed)
-    watching = checked_callbacks(callbacks)
+    watching = check_callbacks(callbacks)
     if checks.one_of("engine", engine, ENGINES) == "compiled":
         result = _watched(asked, method, seed, watching, checkpoints, progress)
     else:
@@ -303,7 +304,7 @@ def solve_federation(
     (method,), _, settings, choice = completed_for(federation, (method,), told, checkpoints)
     asked = request_of(federation, (method,), settings, warm_start=WarmStart.after(warm_start, keep), choice=choice)
     seed = checks.seed("seed", seed)
-    return _watched(asked, method, seed, checked_callbacks(callbacks), checkpoints, progress)
+    return _watched(asked, method, seed, check_callbacks(callbacks), checkpoints, progress)
 
 
 def _watched(
@@ -365,9 +366,9 @@ def _with_blocker_alone(result: Result, problem: Problem, clients: ClientData | 
             return result
         by_itself, index = clients.of_client(blocker), 0
     try:
-        alone = smallest_alone(problem, cast(ClientData, by_itself), index, result.params, int(spent))
+        alone = minimise_constraint(problem, cast(ClientData, by_itself), index, result.params, int(spent))
     except KeyboardInterrupt:  # the run itself is done
         return result
     finding = never_feasible(clients.names, worst, result.method.tolerance, blocker, alone)
-    told = tuple(finding if found.code == NEVER_MET else found for found in result.diagnosis)
-    return changed(result, diagnosis=told)
+    told = tuple(finding if found.code == DiagnosticCode.NEVER_FEASIBLE else found for found in result.diagnostics)
+    return changed(result, diagnostics=told)

@@ -32,7 +32,7 @@ from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.domains import Domain
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.problem.ranges import Range, function_ranges
-from softswitch.results.callbacks import Callback, checked_callbacks
+from softswitch.results.callbacks import Callback, check_callbacks
 from softswitch.results.certificate import Certificate, Interval
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.result import Result
@@ -144,7 +144,7 @@ def solve_torch(
             module, objective, constraint, constraint_surrogate, optimizer, device, clients
         )
         told = {"rounds": rounds, "average_last": average_last, "answer": answer, "memory": memory}
-        checked = checks.seed("seed", seed), checked_callbacks(callbacks)
+        checked = checks.seed("seed", seed), check_callbacks(callbacks)
         return solve_torch_privately(
             functions, rows, method, privacy, how, told, domain, *checked, progress, checkpoints
         )

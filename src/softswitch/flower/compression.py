@@ -12,7 +12,7 @@ from softswitch.flower import codec as codes
 from softswitch.flower import messages as wire
 from softswitch.flower.local_client import BEFORE, BeforeAtClients
 from softswitch.methods.compression import Compression
-from softswitch.results.history import Fate
+from softswitch.results.history import ClientOutcome
 
 
 class HeldParams:
@@ -44,15 +44,15 @@ class HeldParams:
             found[codes.DOWN] = codes.in_words(self._way.changes)
         return found
 
-    def recall(self, clients: np.ndarray, fates: np.ndarray, begin: int) -> None:
+    def recall(self, clients: np.ndarray, outcomes: np.ndarray, begin: int) -> None:
         """Take from a history whose direction counted last, since the round ``begin``."""
         self._counted = {}
         for k in range(begin, len(clients)):
-            self._note(k, clients[k], fates[k])
+            self._note(k, clients[k], outcomes[k])
 
-    def _note(self, k: int, clients: Any, fates: Any) -> None:
-        for client, fate in zip(clients, fates, strict=True):
-            if fate == Fate.COUNTED:
+    def _note(self, k: int, clients: Any, outcomes: Any) -> None:
+        for client, fate in zip(clients, outcomes, strict=True):
+            if fate == ClientOutcome.COUNTED:
                 self._counted[int(client)] = k
 
     def content(
@@ -116,17 +116,17 @@ class HeldParams:
         else:
             self._has.pop(index, None)
 
-    def after_round(self, k: int, clients: Any, fates: Any, code: bytes | None, params: Mapping[str, Any]) -> None:
+    def after_round(self, k: int, clients: Any, outcomes: Any, code: bytes | None, params: Mapping[str, Any]) -> None:
         """Note whose direction counted, and how the parameters changed.
 
         Args:
             k: the round.
             clients: who was asked.
-            fates: what became of each.
+            outcomes: what became of each.
             code: the change; None where there was none.
             params: after it.
         """
-        self._note(k, clients, fates)
+        self._note(k, clients, outcomes)
         if code is not None:
             self._codes.append(code)
             self._digest = codes.digest(params)

@@ -9,7 +9,7 @@ import numpy as np
 
 from softswitch.methods.consistency import Consistency
 from softswitch.methods.memory import LEFT_OUT, Remembered, nothing_remembered
-from softswitch.results.history import Fate, History
+from softswitch.results.history import ClientOutcome, History
 from softswitch.support.arrays import some
 
 
@@ -87,7 +87,7 @@ def history_of(history: History, kept: list[int]) -> History:
         clients=clients.astype(told.clients.dtype),
         objective=np.where(gone, np.nan, told.objective),
         constraint=np.where(gone[..., None], np.nan, told.constraint),
-        fates=None if told.fates is None else np.where(gone, Fate.NOBODY, told.fates),
+        outcomes=None if told.outcomes is None else np.where(gone, ClientOutcome.EMPTY, told.outcomes),
         epsilon=None if told.epsilon is None else np.where(gone, np.nan, told.epsilon),
     )
     worst = places[history.worst_client].astype(history.worst_client.dtype)

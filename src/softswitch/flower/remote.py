@@ -192,7 +192,7 @@ class RemoteClients:
             self._is_done(i, Lost(f"no answer within {self._timeout:g} s"), kind, take)
         for i in sorted(i for i in left if not tries[i]):
             logger.warning("client %r was not there (%s)", self._roster.names[i], kind)
-            self._events.tell("lost", f"it was not there ({kind})", client=self._roster.names[i])
+            self._events.record("lost", f"it was not there ({kind})", client=self._roster.names[i])
 
     def _is_done(self, index: int, answer: Message | Lost, kind: str, take: Callable[[int, Message], None]) -> bool:
         """Take an answer; whether there is nothing more to ask this client."""
@@ -206,9 +206,9 @@ class RemoteClients:
             self.spent.note(name, answer.content)
         except Lost as lost:
             logger.warning("client %r did not answer (%s): %s", name, kind, lost)
-            self._events.tell("lost", f"{kind}: {lost}", client=name)
+            self._events.record("lost", f"{kind}: {lost}", client=name)
             return lost.for_good
         except wire.Unacceptable as error:
             logger.warning("client %r's answer is rejected (%s): %s", name, kind, error)
-            self._events.tell("rejected", f"{kind}: {error}", client=name)
+            self._events.record("rejected", f"{kind}: {error}", client=name)
         return True

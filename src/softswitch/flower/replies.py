@@ -29,7 +29,7 @@ from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.round import sound
 from softswitch.oracles.evaluation import Overview
 from softswitch.results.events import EventLog
-from softswitch.results.history import Fate
+from softswitch.results.history import ClientOutcome
 from softswitch.results.record import Record, RecordedClients
 
 
@@ -45,7 +45,7 @@ def no_reports(clients: int, constraints: int, dtype: Any, pools: bool) -> Repor
 
 def entry(
     clients: list[int],
-    fates: np.ndarray,
+    outcomes: np.ndarray,
     reports: Reports,
     decision: Decision | None,
     full: Overview,
@@ -58,7 +58,7 @@ def entry(
 
     Args:
         clients: the indices of those who were asked.
-        fates: what became of each.
+        outcomes: what became of each.
         reports: what counted of theirs.
         decision: made of it; None in a void round.
         full: F and G on all data, where it was looked at.
@@ -81,7 +81,7 @@ def entry(
         np.where(mask, objective, np.nan).astype(objective.dtype),
         np.where(mask[:, None], constraint, np.nan).astype(objective.dtype),
         {},
-        fates.astype(np.int32),
+        outcomes.astype(np.int32),
         np.full(len(clients), np.nan) if epsilon is None else epsilon,
     )
     parts: dict[str, Any] = {
@@ -123,7 +123,7 @@ def joined(before: Record, after: Record) -> Record:
         return int(record.clients.clients.shape[1])
 
     def widened(record: Any, to: int) -> Record:
-        clients, objective, constraint, metrics, fates, epsilon = record.clients
+        clients, objective, constraint, metrics, outcomes, epsilon = record.clients
         if clients.shape[1] == to:  # nearly always: the whole history is not copied once more
             return record
         more = [(0, 0), (0, to - clients.shape[1])]
@@ -132,7 +132,7 @@ def joined(before: Record, after: Record) -> Record:
             np.pad(objective, more, constant_values=np.nan),
             np.pad(constraint, [*more, (0, 0)], constant_values=np.nan),
             metrics,
-            np.pad(fates, more),
+            np.pad(outcomes, more),
             np.pad(epsilon, more, constant_values=np.nan),
         )
         widened: Record = record._replace(clients=wide)
@@ -229,13 +229,15 @@ class Reader:
         """
         nobody = no_reports(len(clients), self._constraints, self._dtype, self._pooled is not None)
         objective, constraint, mask = (np.array(part) for part in (nobody.objective, nobody.constraint, nobody.mask))
-        fates, sums = np.zeros(len(clients), np.int32), {}
+        outcomes, sums = np.zeros(len(clients), np.int32), {}
         earlier = dict[int, wire.Values]()
         self.silent, self.answered, self.epsilon = set(), set(), np.full(len(clients), np.nan)
         if self._pooled is not None and not self._statistics:
             self._statistics = _most_statistics(answers)
         for place, (index, answer) in enumerate(zip(clients, answers, strict=True)):
-            both = self._usable(k, index, answer, place, fates, (Fate.NO_REPORT, Fate.BAD_REPORT), self._told)
+            both = self._usable(
+                k, index, answer, place, outcomes, (ClientOutcome.NO_REPORT, ClientOutcome.BAD_REPORT), self._told
+            )
             if both is None:
                 continue
             values, before = both
@@ -251,34 +253,34 @@ class Reader:
             each = np.zeros((len(clients), self._statistics or 0), self._dtype)
             for place, own in sums.items():
                 each[place] = own
-            return reports._replace(sums=jnp.asarray(each)), fates
+            return reports._replace(sums=jnp.asarray(each)), outcomes
         if self._pooled is None or not sums:
-            return reports, fates
+            return reports, outcomes
         together = put_together(self._pooled, list(sums.values()))
         if together is None:
-            return nobody, np.where(fates == Fate.COUNTED, Fate.VOID, fates)
-        return reports._replace(pooled=jnp.asarray(together, self._dtype)), fates
+            return nobody, np.where(outcomes == ClientOutcome.COUNTED, ClientOutcome.VOID, outcomes)
+        return reports._replace(pooled=jnp.asarray(together, self._dtype)), outcomes
 
     def directions(
-        self, k: int, clients: list[int], updating: list[int], answers: Sequence[Message | Lost], fates: np.ndarray
+        self, k: int, clients: list[int], updating: list[int], answers: Sequence[Message | Lost], outcomes: np.ndarray
     ) -> dict[int, wire.Arrays]:
-        """The directions that can be used, by their place among the clients; ``fates`` tells of the others."""
+        """The directions that can be used, by their place among the clients; ``outcomes`` tells of the others."""
         found = {}
         for place, answer in zip(updating, answers, strict=True):
-            lost = (Fate.NO_UPDATE, Fate.BAD_UPDATE)
-            direction = self._usable(k, clients[place], answer, place, fates, lost, self._direction)
+            lost = (ClientOutcome.NO_UPDATE, ClientOutcome.BAD_UPDATE)
+            direction = self._usable(k, clients[place], answer, place, outcomes, lost, self._direction)
             if direction is not None:
                 found[place] = direction
         return found
 
     def masked_parts(
-        self, k: int, clients: list[int], updating: list[int], answers: Sequence[Message | Lost], fates: np.ndarray
+        self, k: int, clients: list[int], updating: list[int], answers: Sequence[Message | Lost], outcomes: np.ndarray
     ) -> dict[int, MaskedPart]:
-        """The directions under masks that can be used, by place; ``fates`` tells of the others."""
+        """The directions under masks that can be used, by place; ``outcomes`` tells of the others."""
         assert self.masked is not None
-        found, lost = {}, (Fate.NO_UPDATE, Fate.BAD_UPDATE)
+        found, lost = {}, (ClientOutcome.NO_UPDATE, ClientOutcome.BAD_UPDATE)
         for place, answer in zip(updating, answers, strict=True):
-            part = self._usable(k, clients[place], answer, place, fates, lost, self.masked)
+            part = self._usable(k, clients[place], answer, place, outcomes, lost, self.masked)
             if part is not None:
                 found[place] = part
         return found
@@ -289,8 +291,8 @@ class Reader:
         index: int,
         answer: Message | Lost,
         place: int,
-        fates: np.ndarray,
-        otherwise: tuple[Fate, Fate],
+        outcomes: np.ndarray,
+        otherwise: tuple[ClientOutcome, ClientOutcome],
         read: Callable[[RecordDict], Any],
     ) -> Any:
         """What ``read`` makes of an answer, or None; the client's fate is noted either way."""
@@ -304,24 +306,24 @@ class Reader:
             if (spent := self._spent.note(name, answer.content)) is not None:
                 self.epsilon[place] = spent
         except Lost as lost:
-            fates[place] = otherwise[0]
+            outcomes[place] = otherwise[0]
             if lost.silent:
                 self.silent.add(index)
             logger.warning("round %d: client %r is lost: %s", k, name, lost)
-            self._events.tell("lost", f"{otherwise[0].told}: {lost}", client=name)
+            self._events.record("lost", f"{otherwise[0].label}: {lost}", client=name)
             return None
         except _Said as said:
-            fates[place] = Fate.REFUSED
+            outcomes[place] = ClientOutcome.REFUSED
             logger.warning("round %d: client %r refuses: %s", k, name, said)
-            self._events.tell("refused", str(said), client=name)
+            self._events.record("refused", str(said), client=name)
         except wire.Unacceptable as error:
-            fates[place] = otherwise[1]
+            outcomes[place] = otherwise[1]
             logger.warning("round %d: what client %r sent is rejected: %s", k, name, error)
-            self._events.tell("rejected", f"{otherwise[1].told}: {error}", client=name)
+            self._events.record("rejected", f"{otherwise[1].label}: {error}", client=name)
         else:
-            fates[place] = Fate.COUNTED
+            outcomes[place] = ClientOutcome.COUNTED
         self.answered.add(index)
-        return found if fates[place] == Fate.COUNTED else None
+        return found if outcomes[place] == ClientOutcome.COUNTED else None
 
     def _earlier(self, clients: list[int], told: Mapping[int, wire.Values]) -> tuple[Any, Any, Any]:
         """What clients tell of the iterate before, by their places; NaN for one that tells nothing of it."""

@@ -39,7 +39,7 @@ from softswitch.methods.round import State, first_to_average
 from softswitch.methods.schedules import FallingStep
 from softswitch.oracles.base import Judged
 from softswitch.problem.parameters import Params
-from softswitch.results.restart import Cycle
+from softswitch.results.restart import Restart
 
 logger = logging.getLogger("softswitch.flower")
 FIRST_LOCAL = 1e-3
@@ -92,7 +92,7 @@ class RemoteCycles:
     ) -> None:
         self._asked, self._run, self._clients, self._settings = asked, run, clients, settings
         self._choice = first_choice(run.state.params, rounds, may_end=False, exact=exact, jumps=clients.stands_in)
-        self.past: list[Cycle] = []
+        self.past: list[Restart] = []
         self.end = 0
         self._factor, self._shift, self._momentum = 1.0, 0.0, MOMENTUM
         self._exact = exact
@@ -164,7 +164,7 @@ class RemoteCycles:
             self._shift = shift if math.isfinite(shift) else 0.0
         best, step = self._best.over(self._best.known, self._asked), run.method.step_size
         assert isinstance(step, FallingStep)
-        cycle = Cycle(
+        cycle = Restart(
             begin=begin,
             end=run.done,
             step_size=float(step.first),
@@ -203,7 +203,7 @@ class RemoteCycles:
     def go_on(self, params: Params, journal: str, gone: list[int]) -> None:
         """Take up the cycles that a checkpoint has kept: nothing is chosen again. Those ``gone`` do not count now."""
         told = json.loads(journal)
-        self.past = [Cycle.from_dict(one) for one in told["past"]]
+        self.past = [Restart.from_dict(one) for one in told["past"]]
         words, objective, constraint, pooled = told["best"]
         self._best = _Told(
             jax.tree.map(jnp.asarray, params),

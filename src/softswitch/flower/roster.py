@@ -205,11 +205,11 @@ class Roster:
             if rest:
                 often = f"silent {self._quiet_clients.times(index)} times in a row; asked again after {rest} rounds"
                 logger.warning("client %r is %s", self.names[index], often)
-                self._events.tell("silent", often, client=self.names[index])
+                self._events.record("silent", often, client=self.names[index])
         for index in set(answered) - set(silent):
             if self._quiet_clients.answered(index):
                 logger.info("client %r is back", self.names[index])
-                self._events.tell("back", "it answered", client=self.names[index])
+                self._events.record("back", "it answered", client=self.names[index])
 
     def _make_room(self, index: int) -> None:
         """A client stays silent: another node of its name may take its place."""
@@ -280,7 +280,7 @@ class Roster:
             del self._node_of[index]
             name = self.names[index]
             logger.warning("client %r has left", name)
-            self._events.tell("left", client=name)
+            self._events.record("left", client=name)
             self._turned_away.clear()  # its place may be another node's now
             self._unlike.clear()
         for known in (self._turned_away, self._voters, self._contenders, self._unlike):
@@ -320,7 +320,7 @@ class Roster:
         except Lost as lost:
             self._quiet_nodes.note(node, self._looks)  # asked again, ever more rarely
             logger.warning("node %d did not introduce itself: %s", node, lost)
-            self._events.tell("not introduced", str(lost), node=node, client=self._owner(key))
+            self._events.record("not introduced", str(lost), node=node, client=self._owner(key))
         except wire.Unacceptable as error:
             self._turn_away(node, str(error), self._owner(key))
         else:
@@ -395,7 +395,7 @@ class Roster:
             if has != others:
                 why = f"it has {has} {what}, the others {others}"
                 logger.warning("client %r is turned away: %s", client.name, why)
-                self._events.tell("turned away", why, client=client.name, node=node)
+                self._events.record("turned away", why, client=client.name, node=node)
                 self._turned_away[node] = ""
                 if what not in self._fixed:
                     self._unlike[node] = client
@@ -428,7 +428,7 @@ class Roster:
             self._quiet_clients.answered(index)
             if client.left_out_classes:
                 told += f"; it leaves out {small_classes(client.left_out_classes)}"
-            self._events.tell("met", told, client=client.name, node=node)
+            self._events.record("met", told, client=client.name, node=node)
 
     def _contest(self, node: int, answer: Message | Lost) -> None:
         """A connected node whose name another one claims was asked whether it is still there."""
@@ -449,11 +449,11 @@ class Roster:
         self._nodes[node], self._node_of[index], self.clients[index] = index, node, client
         self._quiet_clients.answered(index)
         logger.warning("client %r is now node %d, no longer node %d: %s", client.name, node, old, why)
-        self._events.tell("replaced", f"no longer node {old}: {why}", client=client.name, node=node)
+        self._events.record("replaced", f"no longer node {old}: {why}", client=client.name, node=node)
 
     def _turn_away(self, node: int, why: str, client: str | None = None) -> None:
         logger.warning("node %d is turned away: %s", node, why)
-        self._events.tell("turned away", why, client=client, node=node)
+        self._events.record("turned away", why, client=client, node=node)
         self._turned_away[node] = ""
 
     def is_known(self, name: str) -> bool:
@@ -463,7 +463,7 @@ class Roster:
     def _leave_out(self, node: int, name: str) -> None:
         self._left_out.add(look_of(name))
         logger.info("client %r is excluded", name)
-        self._events.tell("excluded", "it is left out of the run (exclude)", client=name, node=node)
+        self._events.record("excluded", "it is left out of the run (exclude)", client=name, node=node)
         self._turned_away[node] = ""
 
 

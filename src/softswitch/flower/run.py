@@ -37,13 +37,13 @@ from softswitch.methods.proximal import check_stages
 from softswitch.methods.round import check_optimizer
 from softswitch.problem.domains import check_domain
 from softswitch.problem.parameters import Params, checked_start
-from softswitch.results.answer import Ending
-from softswitch.results.callbacks import Chunk, SwitchShare, any_ends
-from softswitch.results.checkpoints import Standing
+from softswitch.results.answer import RunEnd
+from softswitch.results.callbacks import Chunk, SwitchShare, run_callbacks
+from softswitch.results.checkpoints import Snapshot
 from softswitch.results.conclusion import conclude
-from softswitch.results.diagnostic import Diagnostic
+from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.results.events import EventLog
-from softswitch.results.history import Fate, History
+from softswitch.results.history import ClientOutcome, History
 from softswitch.results.record import Record
 from softswitch.results.result import Result
 from softswitch.support.arrays import fingerprint, has_leaves
@@ -172,8 +172,8 @@ class Course:
             self.cycles.begin()
         if self.held is not None and self.run.record is not None and self.run.record.clients is not None:
             told = self.run.record.clients
-            assert told.fates is not None
-            self.held.recall(np.asarray(told.clients), np.asarray(told.fates), self.run.begun_at)
+            assert told.outcomes is not None
+            self.held.recall(np.asarray(told.clients), np.asarray(told.outcomes), self.run.begun_at)
         if unknown := self._nobody:
             logger.warning("exclude: nobody is known by the name %s; is it written as the client writes it?", unknown)
 
@@ -252,7 +252,7 @@ class Course:
             self.run.method = with_numbers(self.run.method, told["numbers"])
         self._share.with_rounds(self._history())
         logger.info("going on after %d of %d rounds", there.done, self.run.rounds)
-        self.events.tell("resumed", f"after {there.done} of {self.run.rounds} rounds")
+        self.events.record("resumed", f"after {there.done} of {self.run.rounds} rounds")
         return True
 
     @property
@@ -277,7 +277,7 @@ class Course:
         history = History.from_records(self.clients, [record], 1, first=run.done - 1)
         share = self._share.with_rounds(history)
         news = Chunk(run.done, run.rounds, history, share, run.state, self.seconds)
-        self._told_to_stop = any_ends(self.settings.callbacks, news)
+        self._told_to_stop = run_callbacks(self.settings.callbacks, news)
         if self.cycles is not None:
             self.cycles.after_round(begins=not self._ends_early)
         if self.settings.checkpoints is not None and self.settings.checkpoints.due():
@@ -292,7 +292,7 @@ class Course:
                 best, journal["cycles"] = self.cycles.journal()
             names = tuple(self.roster.names)
             kept.save(
-                Standing(
+                Snapshot(
                     run.state,
                     run.record,
                     run.done,
@@ -330,7 +330,7 @@ class Course:
         assert history.per_client is not None
         asked = (history.per_client.clients >= 0).sum(axis=1)
         self.clients.participants = max(1, round(float(asked.mean())))
-        ending = Ending(
+        ending = RunEnd(
             state,
             history,
             run.method,
@@ -340,16 +340,16 @@ class Course:
             stopped=stopped and run.done < run.rounds and not run.diverged,
             seed=self.settings.seed,
             seconds=self.seconds,
-            cycles=() if cycles is None or run.diverged else tuple(cycles.past),
+            restarts=() if cycles is None or run.diverged else tuple(cycles.past),
         )
         # How much reports scatter at one iterate is not measured here: it would take rounds of its own.
         result = conclude(ending, self.clients, lambda: math.nan)
         result = self.clients.spent.in_result(result)
         if self.settings.exclude:
-            result = replace(result, diagnosis=(*result.diagnosis, self._excluded(self._history())))
+            result = replace(result, diagnostics=(*result.diagnostics, self._excluded(self._history())))
         if partly := self._partly():
-            result = replace(result, diagnosis=(*result.diagnosis, partly))
-        self.events.tell("finished", str(result.status))
+            result = replace(result, diagnostics=(*result.diagnostics, partly))
+        self.events.record("finished", str(result.status))
         if run.void_in_a_row < self.settings.patience:
             return result
         why = f"{result.status.message}. The last {run.void_in_a_row} rounds were void, so it ended (patience)"
@@ -366,14 +366,14 @@ class Course:
             return
         why = f"it says that it has {rows[name]:,} of {sum(rows.values()):,} rows, and so decides the pooled constraint"
         logger.warning("client %r: %s", name, why)
-        self.events.tell("weighs most", why, client=name)
+        self.events.record("weighs most", why, client=name)
 
     def _leave_out(self) -> list[int]:
         """Forget what is remembered of clients that are excluded from now on; their indices."""
         gone = sorted(set(range(len(self.roster.names))) - set(self.roster.kept))
         self.run.forget(gone)
         for i in gone:
-            self.events.tell("excluded", "it is left out from now on (exclude)", client=self.roster.names[i])
+            self.events.record("excluded", "it is left out from now on (exclude)", client=self.roster.names[i])
         return gone
 
     @property
@@ -385,13 +385,15 @@ class Course:
         """Who was left out, and in how many rounds it had taken part before."""
         gone = set(range(len(self.roster.names))) - set(self.roster.kept)
         assert history.per_client is not None
-        assert history.per_client.fates is not None
-        counted = np.isin(history.per_client.clients, list(gone)) & (history.per_client.fates == Fate.COUNTED)
+        assert history.per_client.outcomes is not None
+        counted = np.isin(history.per_client.clients, list(gone)) & (
+            history.per_client.outcomes == ClientOutcome.COUNTED
+        )
         rounds = int(counted.any(axis=1).sum())
         before = f"; {rounds} round{'s' * (rounds != 1)} before had counted some of them" if rounds else ""
         nobody = f"; nobody is known by the name {self._nobody}" if self._nobody else ""
         return Diagnostic(
-            "clients are excluded",
+            DiagnosticCode.EXCLUDED_CLIENTS,
             f"{few_of([repr(name) for name in self.settings.exclude], 5)} left out (exclude){before}{nobody}",
             "Nothing is said of them, neither by the status nor by a certificate: say so wherever the model goes",
         )
@@ -403,7 +405,7 @@ class Course:
         if not names:
             return None
         return Diagnostic(
-            "classes are left out",
+            DiagnosticCode.SUPPRESSED_CLASSES,
             f"{few_of(names, 5)} answered on no class of too few rows, by their own policy",
             "Nothing is known of those rows, and functions of them alone count as not there: say so wherever the model "
             "goes",

@@ -213,10 +213,10 @@ class Summing:
                 raise wire.Unacceptable("a mask that it shares with others is none")
         except (Lost, wire.Unacceptable) as error:
             logger.warning("round %d: client %r takes no masks off: %s", k, name, error)
-            self._events.tell("lost" if isinstance(error, Lost) else "refused", str(error), client=name)
+            self._events.record("lost" if isinstance(error, Lost) else "refused", str(error), client=name)
             return None
         return _Told(shares, masks)
 
     def _void(self, k: int, why: str) -> None:
         logger.warning("round %d: directions are not summed: %s", k, why)
-        self._events.tell("not summed", why)
+        self._events.record("not summed", why)

@@ -44,8 +44,8 @@ from softswitch.methods.weight_cap import capped
 from softswitch.oracles.evaluation import Overview
 from softswitch.problem.domains import as_argument
 from softswitch.problem.parameters import Params, float_dtype
-from softswitch.results.checkpoints import Standing
-from softswitch.results.history import Fate
+from softswitch.results.checkpoints import Snapshot
+from softswitch.results.history import ClientOutcome
 from softswitch.results.record import Record
 from softswitch.support.arrays import some
 from softswitch.support.tracing import program_digest
@@ -184,7 +184,7 @@ class RunState:
         """Whether some direction of the last round was not finite, absurd or malformed."""
         if self.record is None or self.record.clients is None:
             return False
-        return bool((np.asarray(self.record.clients.fates)[-1] == Fate.BAD_UPDATE).any())
+        return bool((np.asarray(self.record.clients.outcomes)[-1] == ClientOutcome.BAD_UPDATE).any())
 
     @property
     def smoothing(self) -> float:
@@ -225,7 +225,7 @@ class RunState:
         best = self.state.best._replace(params=params, score=jnp.asarray(score, self.state.best.score.dtype))
         self.state = self.state._replace(params=params, best=best, diverged_at=jnp.int32(-1))
 
-    def go_on(self, standing: Standing, *, in_cycles: bool = False) -> None:
+    def go_on(self, standing: Snapshot, *, in_cycles: bool = False) -> None:
         """Take up a run where it stood, perhaps for more rounds than were asked for then."""
         averaging_from = standing.averaging_from if in_cycles else self.averaging_from
         standing = standing.extended(self.rounds, averaging_from, self.state)
@@ -295,7 +295,7 @@ class RunState:
     def apply(
         self,
         clients: list[int],
-        fates: np.ndarray,
+        outcomes: np.ndarray,
         reports: Reports,
         decided: tuple[Decision, Any] | None,
         directions: Mapping[int, Arrays] | Summed,
@@ -308,7 +308,7 @@ class RunState:
 
         Args:
             clients: the indices of those who were asked.
-            fates: what became of each; changed to void where the round is.
+            outcomes: what became of each; changed to void where the round is.
             reports: what they reported.
             decided: what came of it.
             directions: those who survived, by their place in ``clients``, and their directions; or, where nobody has
@@ -333,9 +333,9 @@ class RunState:
                 direction, together = self._weighted(weighed, decided[0], directions)
         size = None if direction is None else float(optax.tree.norm(direction))
         if decided is None or direction is None:
-            fates[fates == Fate.COUNTED] = Fate.VOID
+            outcomes[outcomes == ClientOutcome.COUNTED] = ClientOutcome.VOID
             nobody = no_reports(len(clients), self.constraints, self.dtype, self._pooled is not None)
-            record = entry(clients, fates, nobody, None, full, rows, traffic=traffic, epsilon=epsilon)
+            record = entry(clients, outcomes, nobody, None, full, rows, traffic=traffic, epsilon=epsilon)
             state, void, change = self.state, self.void_in_a_row + 1, None
         else:
             decision, rule_state = decided
@@ -357,7 +357,7 @@ class RunState:
             if together is not None and not isinstance(directions, Summed):
                 state = self._compared(state, clients, reports, decision, directions, together)
             state, change = self._as_clients_have(state)
-            record = entry(clients, fates, reports, decision, full, rows, believed, traffic, epsilon)
+            record = entry(clients, outcomes, reports, decision, full, rows, believed, traffic, epsilon)
         record = with_memory(record, state.memory, self.done)
         record = with_stage(record, stage_ended(self.state, state))
         so_far = record if self.record is None else joined(self.record, record)

@@ -15,7 +15,7 @@ from softswitch.methods.memory import Memory
 from softswitch.problem.choices import ANSWERS
 from softswitch.problem.domains import Domain
 from softswitch.problem.ranges import Range, checked_range, checked_ranges
-from softswitch.results.callbacks import Callback, checked_callbacks
+from softswitch.results.callbacks import Callback, check_callbacks
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.support import checks
 
@@ -147,7 +147,7 @@ class StrategySettings:
                 raise TypeError(f"{name} must be a list of labels, but is {getattr(self, name)!r}")
         if self.domain is not None and not isinstance(self.domain, Domain):
             raise TypeError(f"domain must be a Ball, a Box, anything with project(params), or None: {self.domain!r}")
-        object.__setattr__(self, "callbacks", checked_callbacks(self.callbacks))
+        object.__setattr__(self, "callbacks", check_callbacks(self.callbacks))
         object.__setattr__(self, "names", distinct_names("names", map(str, self.names)))
         object.__setattr__(self, "exclude", distinct_names("exclude", map(str, self.exclude)))
         object.__setattr__(self, "clients", listed_clients(self.clients))

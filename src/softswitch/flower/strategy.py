@@ -33,7 +33,7 @@ from softswitch.methods.base import Method
 from softswitch.methods.messages import Decision, Reports
 from softswitch.oracles.base import Judged
 from softswitch.oracles.evaluation import Overview
-from softswitch.results.history import Fate
+from softswitch.results.history import ClientOutcome
 from softswitch.results.result import Result
 from softswitch.support import checks
 
@@ -55,7 +55,7 @@ class _Between(NamedTuple):
 
     Attributes:
         clients: the indices of those asked to report.
-        fates: what became of each so far.
+        outcomes: what became of each so far.
         reports: what they reported.
         decided: the rule's decision and its memory after it; None in a round that is void already.
         updating: the places, in ``clients``, of those asked for a direction.
@@ -63,7 +63,7 @@ class _Between(NamedTuple):
     """
 
     clients: list[int]
-    fates: np.ndarray
+    outcomes: np.ndarray
     reports: Reports
     decided: tuple[Decision, Any] | None
     updating: list[int]
@@ -78,7 +78,7 @@ class SwitchingStrategy(Strategy):
         strategy.result        # softswitch's Result: status, history, diagnosis, every client at the answer
 
     Whatever the rule leaves out is chosen, as ``solve`` does, as far as that costs no more than a few exchanges. What
-    was chosen is in the log, in ``result.cycles`` and in checkpoints: a resumed run chooses nothing again. Where the
+    was chosen is in the log, in ``result.restarts`` and in checkpoints: a resumed run chooses nothing again. Where the
     rule has a ``step_size``, all else that is left out is as in the paper.
 
     The clients must be of ``client_app``. The arrays that ``start`` returns are the answer, not the last iterate.
@@ -202,7 +202,7 @@ class SwitchingStrategy(Strategy):
             course.before.begin(*(jax.tree.map(np.asarray, one) for one in (run.state.params, run.state.before)))
             task[wire.SETTINGS][BEFORE] = course.before.digest
         answers = self._first_exchange(grid, asked, RecordDict(task))
-        reports, fates = course.reader.reports(k, asked, answers)
+        reports, outcomes = course.reader.reports(k, asked, answers)
         decided = run.decide(asked, reports)
         updating = [] if decided is None else np.flatnonzero(np.asarray(reports.mask)).tolist()
         masking: dict[str, Any] = {}
@@ -213,7 +213,7 @@ class SwitchingStrategy(Strategy):
                 decided, updating = None, []
             else:
                 masking = {TERMS: terms.record()}
-        self._between = _Between(asked, fates, reports, decided, updating, full)
+        self._between = _Between(asked, outcomes, reports, decided, updating, full)
         if decided is None:
             return []
         loss, feasible = jax.tree.map(np.asarray, decided[0].local_loss), bool(decided[0].feasible)
@@ -265,8 +265,8 @@ class SwitchingStrategy(Strategy):
         """Drop whoever was lost in between, weigh the others again, step, and account for the round."""
         del replies  # the grid remembers which reply answers which message
         course, now = self._course, self._between
-        run, k, fates = course.run, course.run.done, now.fates.copy()
-        directions = self._directions(fates)
+        run, k, outcomes = course.run, course.run.done, now.outcomes.copy()
+        directions = self._directions(outcomes)
         course.roster.after_round(k, course.reader.silent, course.reader.answered)
         reported = np.flatnonzero(np.asarray(now.reports.mask)).tolist()
         costs = [course.roster.cost(now.clients[place]) for place in reported]
@@ -280,21 +280,21 @@ class SwitchingStrategy(Strategy):
             up = (answer.content.get(wire.DIRECTION) for answer in course.grid.answers if isinstance(answer, Message))
             traffic = sum(map(bytes_in, up)) if now.updating else 0, held.down
         spent = course.reader.epsilon
-        record = run.apply(now.clients, fates, now.reports, now.decided, directions, now.full, rows, traffic, spent)
+        record = run.apply(now.clients, outcomes, now.reports, now.decided, directions, now.full, rows, traffic, spent)
         if held is not None:
-            held.after_round(k, now.clients, fates, run.change, run.state.params)
+            held.after_round(k, now.clients, outcomes, run.change, run.state.params)
         if run.void_in_a_row:
-            logger.warning("round %d is void: %s", k, _counted(fates))
-            course.events.tell("void round", _counted(fates))
+            logger.warning("round %d is void: %s", k, _counted(outcomes))
+            course.events.record("void round", _counted(outcomes))
         course.tell(record)
         told = MetricRecord({"objective": float(record.objective[0]), "constraint": float(record.constraint[0])})
         course.metrics[server_round] = told
         return wire.to_record(run.state.params), told
 
-    def _directions(self, fates: np.ndarray) -> dict[int, wire.Arrays] | Summed:
+    def _directions(self, outcomes: np.ndarray) -> dict[int, wire.Arrays] | Summed:
         """What the second exchange brought: directions that can be used, or the mean of masked ones."""
         course, now = self._course, self._between
-        what = course.run.done, now.clients, now.updating, course.grid.answers, fates
+        what = course.run.done, now.clients, now.updating, course.grid.answers, outcomes
         if course.summing is None:
             return course.reader.directions(*what)
         parts = course.reader.masked_parts(*what)
@@ -370,9 +370,9 @@ def _overview(method: Method, judged: Judged) -> Overview:
     return believed_overview(method, *heard)
 
 
-def _counted(fates: np.ndarray) -> str:
+def _counted(outcomes: np.ndarray) -> str:
     """How many clients met which fate."""
-    if not len(fates):
+    if not len(outcomes):
         return "nobody is connected"
-    counts = {Fate(int(fate)).told: int((fates == fate).sum()) for fate in np.unique(fates)}
+    counts = {ClientOutcome(int(fate)).label: int((outcomes == fate).sum()) for fate in np.unique(outcomes)}
     return ", ".join(f"{count} {name}" for name, count in counts.items())

@@ -14,7 +14,7 @@ from softswitch.methods.round import State
 from softswitch.oracles.base import Judged
 from softswitch.problem.parameters import Params
 from softswitch.results.history import History
-from softswitch.results.restart import Cycle
+from softswitch.results.restart import Restart
 
 
 def choose_answer(state: State, history: History, averaging_from: int, wanted: str) -> tuple[Params, str]:
@@ -62,7 +62,7 @@ def smallest_criterion(history: History) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Ending:
+class RunEnd:
     """A run after its last round.
 
     Attributes:
@@ -77,9 +77,9 @@ class Ending:
         seconds: how long it took.
         vanished: whether no client has an objective, or none a constraint, on all its data.
         culprit: the label of the client that made the run diverge, where it is known.
-        cycles: what a run that chooses for itself went through; the answer is then where it would go on from.
+        restarts: what a run that chooses for itself went through; the answer is then where it would go on from.
         start: how good the start is at every client, where it is known.
-        chosen: what a run that chooses for itself began with, in words, by what it is.
+        auto_settings: what a run that chooses for itself began with, in words, by what it is.
     """
 
     state: State
@@ -93,9 +93,9 @@ class Ending:
     seconds: float
     vanished: bool = False
     culprit: Any = None
-    cycles: tuple[Cycle, ...] = ()
+    restarts: tuple[Restart, ...] = ()
     start: Judged | None = None
-    chosen: dict[str, str] = field(default_factory=dict)
+    auto_settings: dict[str, str] = field(default_factory=dict)
 
     @property
     def diverged_at(self) -> int:

@@ -13,13 +13,13 @@ from softswitch.methods.base import Method
 from softswitch.methods.trimming import mean_within, worst_but
 from softswitch.oracles.base import Judged
 from softswitch.problem.parameters import Params
-from softswitch.results.diagnostic import Diagnostic
+from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.support.text import in_words, number
 
 START = "the start"
 CONSTANT = "best constant prediction"
-FOR_THE_WORST = "no constraint, worst client"
-FOR_THE_MEAN = "no constraint, mean client"
+UNCONSTRAINED_WORST = "no constraint, worst client"
+UNCONSTRAINED_MEAN = "no constraint, mean client"
 
 EQUAL = 1e-9
 """An answer whose F is not smaller than the start's by this share has gained nothing,"""
@@ -104,12 +104,14 @@ def side_by_side(answer: Baseline, others: Sequence[Baseline], clients: int) -> 
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
 
-def named_baseline(name: str, among: Sequence[Baseline]) -> Baseline | None:
+def find_baseline(name: str, among: Sequence[Baseline]) -> Baseline | None:
     """The one of that name, where there is one."""
     return next((one for one in among if one.name == name), None)
 
 
-def no_better(answer: Baseline, among: Sequence[Baseline], costs: Sequence[float] | None = None) -> list[Diagnostic]:
+def compare_with_trivial(
+    answer: Baseline, among: Sequence[Baseline], costs: Sequence[float] | None = None
+) -> list[Diagnostic]:
     """Where an answer is no better than a trivial model that is feasible.
 
     Args:
@@ -117,8 +119,8 @@ def no_better(answer: Baseline, among: Sequence[Baseline], costs: Sequence[float
         among: and the models beside it.
         costs: of the answer and the constant, where they are not to be compared by F.
     """
-    found = [_no_better_than_start(answer, named_baseline(START, among))]
-    found.append(_no_better_than_constant(answer, named_baseline(CONSTANT, among), costs))
+    found = [_no_better_than_start(answer, find_baseline(START, among))]
+    found.append(_no_better_than_constant(answer, find_baseline(CONSTANT, among), costs))
     return [finding for finding in found if finding is not None]
 
 
@@ -126,9 +128,10 @@ def _no_better_than_start(answer: Baseline, start: Baseline | None) -> Diagnosti
     if start is None or not start.feasible or not _at_least(answer.objective, start.objective, EQUAL):
         return None
     return Diagnostic(
-        "no better than the start",
+        DiagnosticCode.NO_BETTER_THAN_START,
         f"the start is feasible and has F = {in_words(start.objective)}, the answer {in_words(answer.objective)}",
         "Run longer, or leave step_size out: it is then chosen",
+        suggests_more_rounds=True,
     )
 
 
@@ -142,11 +145,12 @@ def _no_better_than_constant(
         return None
     what = "F =" if costs is None else "the rate that the bound is paid with at"
     return Diagnostic(
-        "no better than a constant",
+        DiagnosticCode.NO_BETTER_THAN_CONSTANT,
         f"one and the same prediction for every row is feasible and has {what} {in_words(other)}, the answer "
         f"{in_words(own)}",
         "Run longer or leave step_size out; if that does not help, raise the tolerance, or look whether the features "
         "tell anything of the label",
+        suggests_more_rounds=True,
     )
 
 

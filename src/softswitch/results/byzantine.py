@@ -11,12 +11,10 @@ from softswitch.methods.base import Method
 from softswitch.methods.consistency import Consistency
 from softswitch.methods.trimming import largest_few, worst_but
 from softswitch.oracles.base import Judged
-from softswitch.results.answer import Ending
-from softswitch.results.diagnostic import Diagnostic
+from softswitch.results.answer import RunEnd
+from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.support.text import few_of, in_words
 
-SET_ASIDE, UNLIKE = "above the bound and set aside", "a number unlike all others"
-"""Findings about one model, whatever came before it."""
 FEWEST = 12
 """Of fewer rounds nothing is said."""
 CERTAIN = 4.0
@@ -27,7 +25,7 @@ FAR_OFF = 100.0
 """A number so many times as far from the others as these are from each other."""
 
 
-def suspects(ending: Ending, judged: Judged) -> list[Diagnostic]:
+def suspects(ending: RunEnd, judged: Judged) -> list[Diagnostic]:
     """What looks like a lie in a run whose rule is robust; nothing is looked for in others.
 
     Args:
@@ -37,14 +35,14 @@ def suspects(ending: Ending, judged: Judged) -> list[Diagnostic]:
     liars = ending.method.robust
     if liars is None:
         return []
-    found = suspects_at(ending.names, ending.method, judged)
+    found = diagnose_model(ending.names, ending.method, judged)
     if ending.state.consistency is not None:
         along = (_disagree(ending, ending.state.consistency, liars), _out_of_proportion(ending, liars))
         found += [finding for finding in along if finding is not None]
     return found
 
 
-def suspects_at(names: Sequence[Any], method: Method, judged: Judged) -> list[Diagnostic]:
+def diagnose_model(names: Sequence[Any], method: Method, judged: Judged) -> list[Diagnostic]:
     """What looks like a lie in what clients say of one model, whatever came before it.
 
     Args:
@@ -66,7 +64,7 @@ def _set_aside(names: Sequence[Any], method: Method, judged: Judged) -> Diagnost
         return None
     unknown = " that have answered" if np.isnan(worst).any() else ""
     return Diagnostic(
-        SET_ASIDE,
+        DiagnosticCode.TRIMMED_VIOLATION,
         f"{_named(names, above, worst)} {'is' if len(above) == 1 else 'are'} above the tolerance {tolerance:g}; all "
         f"others{unknown} are within it, and robust={liars} sets as many aside",
         "It lies, or it is the worst-off client and pays for the protection of the others: ask it; if you trust all "
@@ -91,14 +89,14 @@ def _far_from_others(names: Sequence[Any], judged: Judged, liars: int) -> Diagno
     if not far:
         return None
     return Diagnostic(
-        UNLIKE,
+        DiagnosticCode.OUTLIER_VALUES,
         f"{_named(names, far, told)}: more than {FAR_OFF:g} times as far from the other clients as these are from "
         "each other",
         "Look at that client's data and units, or go on without it (exclude)",
     )
 
 
-def _disagree(ending: Ending, known: Consistency, liars: int) -> Diagnostic | None:
+def _disagree(ending: RunEnd, known: Consistency, liars: int) -> Diagnostic | None:
     """Clients that report to be better off where their own direction says that they would be worse off."""
     hurt, denied = np.asarray(known.hurt), np.asarray(known.denied)
     enough = hurt >= FEWEST
@@ -112,7 +110,7 @@ def _disagree(ending: Ending, known: Consistency, liars: int) -> Diagnostic | No
         return None
     told = few_of([f"{ending.names[i]!r} in {denied[i]} of {hurt[i]} rounds" for i in found])
     return Diagnostic(
-        "reports and directions disagree",
+        DiagnosticCode.INCONSISTENT_UPDATES,
         f"a client's direction says that a step would hurt it, and it then reports to be better off: {told}; of the "
         f"others nobody in more than {usual:.0%}",
         "It points elsewhere than its reports, by mistake or on purpose: look at its code, or go on without it "
@@ -120,7 +118,7 @@ def _disagree(ending: Ending, known: Consistency, liars: int) -> Diagnostic | No
     )
 
 
-def _out_of_proportion(ending: Ending, liars: int) -> Diagnostic | None:
+def _out_of_proportion(ending: RunEnd, liars: int) -> Diagnostic | None:
     """Clients whose reports change far more, or far less, than their directions foretell."""
     known = ending.state.consistency
     assert known is not None
@@ -136,7 +134,7 @@ def _out_of_proportion(ending: Ending, liars: int) -> Diagnostic | None:
         return None
     told = few_of([f"{ending.names[i]!r} ({ratio[i]:.2g} times as much)" for i in found])
     return Diagnostic(
-        "reports out of proportion to directions",
+        DiagnosticCode.UPDATE_SCALE_MISMATCH,
         f"reports changed by {usual:.2g} times what directions foretell, at the client in the middle; but {told}",
         "Its reports or its directions are in other units, or made up: look at its code, or go on without it (exclude)",
     )

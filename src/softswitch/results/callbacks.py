@@ -53,7 +53,7 @@ Callback = Callable[[Chunk], object]
 """Called after each chunk; a callback that returns anything true ends the run."""
 
 
-def checked_callbacks(callbacks: object) -> tuple[Callback, ...]:
+def check_callbacks(callbacks: object) -> tuple[Callback, ...]:
     """The callbacks, or raise."""
     if callable(callbacks) or not isinstance(callbacks, Iterable):
         raise TypeError(f"callbacks must be a list of functions of a Chunk, but is {callbacks!r}")
@@ -63,7 +63,7 @@ def checked_callbacks(callbacks: object) -> tuple[Callback, ...]:
     return every
 
 
-def any_ends(callbacks: Iterable[Callback], news: Chunk) -> bool:
+def run_callbacks(callbacks: Iterable[Callback], news: Chunk) -> bool:
     """Call all of them; whether any wants the run to end."""
     answers = [bool(callback(news)) for callback in callbacks]
     return any(answers)

@@ -297,11 +297,11 @@ def _finite_only(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-NO_ANSWER = "no answer at this confidence"
+NOT_CERTIFIED = "no answer at this confidence"
 """The verdict on a model that was to be certified, and is not."""
 
 
-def is_answer(certificate: Certificate | None) -> bool:
+def is_certified(certificate: Certificate | None) -> bool:
     """Whether every client is certified."""
     return certificate is not None and certificate.verdict is Verdict.MEETS
 
@@ -312,11 +312,11 @@ def ending(certificate: Certificate | None) -> str:
         return "Nothing was certified: training did not come to its end."
     many, sure = len(certificate.clients), f"{certificate.confidence:.4g}"
     bound = f"at most {certificate.tolerance:g}"
-    if is_answer(certificate):
+    if is_certified(certificate):
         how = "approximately, since no range of the constraint is known" if certificate.approximate else "a promise"
         where = f"at each of {many} clients" if many > 1 else "at the client"
         return f"Certified: on rows that nobody has seen the constraint is {bound} {where}, confidence {sure} ({how})."
-    said = [f"{NO_ANSWER.capitalize()} ({sure}): it cannot be said that the constraint is {bound} at every client."]
+    said = [f"{NOT_CERTIFIED.capitalize()} ({sure}): it cannot be said that the constraint is {bound} at every client."]
     meeting = sum(client.verdict is Verdict.MEETS for client in certificate.clients)
     if meeting:
         said.append(f"{meeting} of {many} clients meet it.")
@@ -340,7 +340,7 @@ def ending(certificate: Certificate | None) -> str:
     return " ".join(said)
 
 
-def looked_at_before(times: int) -> list[str]:
+def warn_about_reuse(times: int) -> list[str]:
     """What to say where the same rows have certified so many models of other runs; nothing where none."""
     if not times:
         return []

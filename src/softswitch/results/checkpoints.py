@@ -34,7 +34,7 @@ DIGESTS = {
 """What a request holds as a digest, in words."""
 
 
-class Standing(NamedTuple):
+class Snapshot(NamedTuple):
     """Where a run stands after so many rounds.
 
     Attributes:
@@ -57,7 +57,7 @@ class Standing(NamedTuple):
     best: Params | None = None
     journal: str = ""
 
-    def extended(self, rounds: int, averaging_from: int, first: State) -> Standing:
+    def extended(self, rounds: int, averaging_from: int, first: State) -> Snapshot:
         """For a run of so many rounds that began with the state ``first``, exactly what it would have been.
 
         Raises:
@@ -74,7 +74,7 @@ class Standing(NamedTuple):
             )
         return self._replace(state=self.state._replace(average=first.average), averaging_from=averaging_from)
 
-    def at_most(self, rounds: int) -> Standing:
+    def at_most(self, rounds: int) -> Snapshot:
         """The same, for a run of so many rounds; raise where it has done more."""
         if self.done > rounds:
             raise ValueError(
@@ -119,7 +119,7 @@ class Checkpoints:
         """Whether it is time for another."""
         return time.monotonic() - self._last >= self.every
 
-    def save(self, standing: Standing, request: Mapping[str, str]) -> Path:
+    def save(self, standing: Snapshot, request: Mapping[str, str]) -> Path:
         """Write where the run stands, and remove all but the two newest.
 
         Args:
@@ -149,7 +149,7 @@ class Checkpoints:
 
     def latest(
         self, request: Mapping[str, str], like: Callable[[], tuple[Any, Any]], best: Params | None = None
-    ) -> Standing | None:
+    ) -> Snapshot | None:
         """The newest that is sound, in the shape of what ``like`` gives; None where there is none.
 
         Args:
@@ -164,7 +164,7 @@ class Checkpoints:
             _refuse_other(file, _request(file, told), request)
             with or_damaged(file):
                 state, record, found = shaped(arrays, (*like(), best))
-                return Standing(
+                return Snapshot(
                     state,
                     record,
                     int(told["done"]),

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from softswitch.oracles.base import Judged
 from softswitch.problem.parameters import Params
-from softswitch.results.answer import Ending, choose_answer
+from softswitch.results.answer import RunEnd, choose_answer
 from softswitch.results.baseline import START, Baseline
 from softswitch.results.diagnostics import Asked, diagnose
 from softswitch.results.result import Result
@@ -22,7 +22,7 @@ class Judges(Asked, Protocol):
         ...
 
 
-def conclude(ending: Ending, clients: Judges, scatter: Callable[[], float]) -> Result:
+def conclude(ending: RunEnd, clients: Judges, scatter: Callable[[], float]) -> Result:
     """Make a result of where a run ended.
 
     Args:
@@ -31,8 +31,8 @@ def conclude(ending: Ending, clients: Judges, scatter: Callable[[], float]) -> R
         scatter: measures how much the sampled G scatters at one iterate; called only where it matters.
     """
     state, history = ending.state, ending.history
-    if ending.cycles:
-        params, selected = state.params, ending.cycles[-1].answer
+    if ending.restarts:
+        params, selected = state.params, ending.restarts[-1].answer
     else:
         params, selected = choose_answer(state, history, ending.averaging_from, ending.answer)
     judged = clients.judge(params)
@@ -42,7 +42,7 @@ def conclude(ending: Ending, clients: Judges, scatter: Callable[[], float]) -> R
         best=state.best.params if history.feasible_rounds else None,
         selected=selected,
         status=status_of(ending, judged),
-        diagnosis=diagnose(ending, judged, clients, scatter),
+        diagnostics=diagnose(ending, judged, clients, scatter),
         history=history,
         client_objective=judged.objective,
         client_constraint=judged.constraint,
@@ -52,7 +52,7 @@ def conclude(ending: Ending, clients: Judges, scatter: Callable[[], float]) -> R
         seed=ending.seed,
         seconds=ending.seconds,
         state=state,
-        cycles=ending.cycles,
-        chosen=ending.chosen,
+        restarts=ending.restarts,
+        auto_settings=ending.auto_settings,
         baselines=() if ending.start is None else (Baseline.of(START, ending.start, ending.method),),
     )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from softswitch.results.history import History
-from softswitch.results.restart import Cycle
+from softswitch.results.restart import Restart
 from softswitch.support.text import in_words
 
 MUCH, MUCH_OF_FIRST = 0.01, 1e-4
@@ -51,7 +51,7 @@ class Improvement(NamedTuple):
         return f"{self.over} brought F from {in_words(self.before)} to {in_words(self.after)}"
 
 
-def improvement(history: History, cycles: Sequence[Cycle], tolerance: float) -> Improvement | None:
+def improvement(history: History, cycles: Sequence[Restart], tolerance: float) -> Improvement | None:
     """What the end of a run gained; None where that cannot be told.
 
     Args:
@@ -85,7 +85,7 @@ def _fitted(rounds: np.ndarray, values: np.ndarray, first: float) -> Improvement
     return Improvement(begin, end, first, -slope > CLEAR * error, f"the last {int(rounds[-1] - rounds[0]):,} rounds")
 
 
-def quality(history: History, cycles: Sequence[Cycle], tolerance: float) -> str:
+def quality(history: History, cycles: Sequence[Restart], tolerance: float) -> str:
     """A sentence on how good an answer is beyond feasibility, as far as the run itself can tell."""
     seen = improvement(history, cycles, tolerance)
     if seen is None:

@@ -13,17 +13,15 @@ from softswitch.methods.base import Method
 from softswitch.methods.hard_sgm import HardSGM
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.base import Judged
-from softswitch.results.answer import Ending
-from softswitch.results.baseline import START, Baseline, no_better
+from softswitch.results.answer import RunEnd
+from softswitch.results.baseline import START, Baseline, compare_with_trivial
 from softswitch.results.byzantine import suspects
 from softswitch.results.convergence import improvement
-from softswitch.results.diagnostic import Diagnostic
-from softswitch.results.history import Fate, History
+from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
+from softswitch.results.history import ClientOutcome, History
 from softswitch.results.infeasibility import never_passed
-from softswitch.results.restart import Cycle
+from softswitch.results.restart import Restart
 from softswitch.support.text import in_words
-
-STILL_IMPROVING = "still improving"
 
 FEW = 20
 """Fewer rounds than this say nothing of a course, and make no average,"""
@@ -54,7 +52,7 @@ def objective_jumps(history: History, judged: Judged, step: float) -> Diagnostic
     if _noise(history, half) >= 0.5 * jump:
         return None  # reports are noisy, but the iterates are steady
     return Diagnostic(
-        "objective jumps about",
+        DiagnosticCode.UNSTABLE_OBJECTIVE,
         f"one round in ten of the later half changes F by {jump:.3g} or more, and the answer has F = {in_words(worst)}",
         f"Lower step_size (now {step:.3g}), or leave it out: it is then chosen",
     )
@@ -68,7 +66,7 @@ def _noise(history: History, first: int) -> float:
     return float(np.percentile(off, LARGEST)) if len(off) >= EVALUATIONS else 0.0
 
 
-def few_to_average(ending: Ending) -> Diagnostic | None:
+def few_to_average(ending: RunEnd) -> Diagnostic | None:
     """The answer is an average, but of too few rounds to mean anything."""
     could = len(ending.history) - ending.averaging_from
     own = int(np.sum(ending.history.feasible[ending.averaging_from :]))
@@ -81,27 +79,29 @@ def few_to_average(ending: Ending) -> Diagnostic | None:
     if count >= FEW and count >= FEW_OF_ALL * could:
         return None
     return Diagnostic(
-        "few rounds to average",
+        DiagnosticCode.FEW_AVERAGED_ROUNDS,
         f"the answer is the mean of {count} feasible iterates, of {could} rounds that could have joined it",
         "Run longer, or take the best feasible iterate (answer='best')",
+        suggests_more_rounds=True,
     )
 
 
-def still_improving(ending: Ending) -> Diagnostic | None:
+def still_improving(ending: RunEnd) -> Diagnostic | None:
     """F was still falling when the rounds were over."""
     if ending.stopped or not ending.history.feasible_rounds:
         return None
-    seen = improvement(ending.history, ending.cycles, ending.method.tolerance)
+    seen = improvement(ending.history, ending.restarts, ending.method.tolerance)
     if seen is None or not seen.going_on:
         return None
     return Diagnostic(
-        STILL_IMPROVING,
+        DiagnosticCode.STILL_IMPROVING,
         str(seen),
-        "Run longer: raise rounds, or go on from here with warm_start",
+        "Run longer: raise rounds, or continue from this result with warm_start",
+        suggests_more_rounds=True,
     )
 
 
-def cycles_lost(cycles: Sequence[Cycle]) -> Diagnostic | None:
+def cycles_lost(cycles: Sequence[Restart]) -> Diagnostic | None:
     """So many rounds were in cycles that were not finite that the answer has suffered."""
     rounds = sum(cycle.end - cycle.begin for cycle in cycles)
     diverged = [cycle for cycle in cycles if cycle.diverged]
@@ -109,7 +109,7 @@ def cycles_lost(cycles: Sequence[Cycle]) -> Diagnostic | None:
     if not diverged or not (cycles[-1].diverged or share > LOST):
         return None
     return Diagnostic(
-        "cycles that were not finite",
+        DiagnosticCode.DIVERGED_RESTARTS,
         f"{len(diverged)} of {len(cycles)} cycles, {share:.0%} of the rounds, ended in a value that was not finite; "
         "the answer comes from the others",
         "Look at objective and constraint for values that overflow, or keep the parameters in a domain (Ball, Box)",
@@ -150,7 +150,7 @@ class Asked(Protocol):
         ...
 
 
-def diagnose(ending: Ending, judged: Judged, clients: Asked, scatter: Callable[[], float]) -> tuple[Diagnostic, ...]:
+def diagnose(ending: RunEnd, judged: Judged, clients: Asked, scatter: Callable[[], float]) -> tuple[Diagnostic, ...]:
     """All findings that a run supports, most telling first.
 
     Args:
@@ -167,7 +167,7 @@ def diagnose(ending: Ending, judged: Judged, clients: Asked, scatter: Callable[[
         findings = [_diverged(ending)]
     else:
         # A run of cycles is judged by its last one: the first steps of the others are large on purpose.
-        late = history.since(ending.cycles[-1].begin) if ending.cycles else history
+        late = history.since(ending.restarts[-1].begin) if ending.restarts else history
         findings = [
             *suspects(ending, judged),
             never_passed(ending, judged, clients.steadied_by),
@@ -177,47 +177,49 @@ def diagnose(ending: Ending, judged: Judged, clients: Asked, scatter: Callable[[
             *_unsteady(ending, late, judged, clients, scatter),
             _constraint_never_acts(history),
             _hides_the_worst(late, method, participants * judged.constraint.shape[1]),
-            *([cycles_lost(ending.cycles), still_improving(ending)] if ending.cycles else _of_fixed_steps(ending)),
+            *([cycles_lost(ending.restarts), still_improving(ending)] if ending.restarts else _of_fixed_steps(ending)),
         ]
     return tuple(finding for finding in (lost, *findings) if finding is not None)
 
 
-def _no_better(ending: Ending, judged: Judged) -> list[Diagnostic]:
+def _no_better(ending: RunEnd, judged: Judged) -> list[Diagnostic]:
     if ending.start is None:
         return []
     answer, start = (Baseline.of(name, of, ending.method) for name, of in (("", judged), (START, ending.start)))
-    return no_better(answer, [start])
+    return compare_with_trivial(answer, [start])
 
 
 def _unsteady(
-    ending: Ending, late: History, judged: Judged, clients: Asked, scatter: Callable[[], float]
+    ending: RunEnd, late: History, judged: Judged, clients: Asked, scatter: Callable[[], float]
 ) -> list[Diagnostic | None]:
     """What goes up and down from round to round more than it should."""
     of_switch = _jumps(ending, late, clients, scatter)
-    if of_switch is not None or ending.cycles:
+    if of_switch is not None or ending.restarts:
         return [of_switch]
     return [objective_jumps(late, judged, float(ending.method.step_size_at(len(late) - 1)))]
 
 
-def _of_fixed_steps(ending: Ending) -> list[Diagnostic | None]:
+def _of_fixed_steps(ending: RunEnd) -> list[Diagnostic | None]:
     """What only a run can have whose step and answer are as they were set."""
     rare = _hardly_ever_feasible(ending.history)
     cycle = _limit_cycle(ending.history, ending.method)
     return [rare, cycle] if rare is not None else [few_to_average(ending), cycle, still_improving(ending)]
 
 
-def _vanished(ending: Ending) -> Diagnostic:
+def _vanished(ending: RunEnd) -> Diagnostic:
     return Diagnostic(
-        "nothing to train on",
+        DiagnosticCode.NO_VALUES,
         f"from round {ending.diverged_at} on no client has an objective, or none a constraint: all are −∞ on all data",
         "Look at the functions: −∞ says that a client has nothing to measure, and may also be an overflow",
     )
 
 
-def _diverged(ending: Ending) -> Diagnostic:
+def _diverged(ending: RunEnd) -> Diagnostic:
     step = float(ending.method.step_size_at(ending.diverged_at))
     seen = f"a value was not finite in round {ending.diverged_at}"
-    return Diagnostic("diverged", seen, f"Lower step_size (now {step:.3g}), or see the status for the client")
+    return Diagnostic(
+        DiagnosticCode.DIVERGED, seen, f"Lower step_size (now {step:.3g}), or see the status for the client"
+    )
 
 
 def clients_lost(history: History, names: tuple[Any, ...]) -> Diagnostic | None:
@@ -225,15 +227,15 @@ def clients_lost(history: History, names: tuple[Any, ...]) -> Diagnostic | None:
     if history.lost_share <= MOST_LOST:
         return None
     assert history.per_client is not None
-    assert history.per_client.fates is not None
-    told, fates = history.per_client.clients, history.per_client.fates
-    lost = ~np.isin(fates, (Fate.NOBODY, Fate.COUNTED, Fate.VOID))
+    assert history.per_client.outcomes is not None
+    told, outcomes = history.per_client.clients, history.per_client.outcomes
+    lost = ~np.isin(outcomes, (ClientOutcome.EMPTY, ClientOutcome.COUNTED, ClientOutcome.VOID))
     counts = np.bincount(told[lost], minlength=len(names))
     worst = int(np.argmax(counts))
-    own = fates[lost & (told == worst)]
-    common = Fate(int(np.bincount(own).argmax())).told
+    own = outcomes[lost & (told == worst)]
+    common = ClientOutcome(int(np.bincount(own).argmax())).label
     return Diagnostic(
-        "clients are lost",
+        DiagnosticCode.CLIENT_DROPOUT,
         f"{history.lost_share:.0%} of those asked did not do their part, most often {names[worst]!r} "
         f"({counts[worst]} time{'s' if counts[worst] > 1 else ''}, mostly {common!r})",
         "Look at the log for that client's reasons, or raise report_timeout and update_timeout",
@@ -246,7 +248,7 @@ def _no_evidence(history: History, participants: int, clients: int) -> Diagnosti
     if share <= MOST_VOID or history.lost_share > MOST_LOST:  # then that is why
         return None
     return Diagnostic(
-        "rounds without evidence",
+        DiagnosticCode.VOID_ROUNDS,
         f"in {share:.0%} of the rounds none of {participants} participants had an objective, or none a constraint, and "
         "nothing was learnt",
         f"Raise participation (now {participants} of {clients} clients)"
@@ -268,7 +270,7 @@ def _batches_lack_rows(history: History, participants: int, judged: Judged) -> D
     if missing - absent_on_all_data <= max(0.05 * (1 - absent_on_all_data), chance):
         return None
     return Diagnostic(
-        "batches lack a class or group",
+        DiagnosticCode.MISSING_STRATA,
         f"{missing:.0%} of the reports had no objective or lacked a constraint, but on all their data only "
         f"{absent_on_all_data:.0%} of the clients do",
         "Draw by all that the functions tell apart, such as strata=('group', 'y'); or raise batch_size",
@@ -285,9 +287,10 @@ def _hardly_ever_feasible(history: History) -> Diagnostic | None:
     if len(history) < FEW_ROUNDS or history.feasible_rounds == 0 or history.switch_share >= RARE:
         return None
     return Diagnostic(
-        "hardly ever feasible",
+        DiagnosticCode.RARELY_FEASIBLE,
         _feasible_share(history),
         "The average rests on few iterates: run longer, start nearer to feasibility, or raise the threshold",
+        suggests_more_rounds=True,
     )
 
 
@@ -295,7 +298,7 @@ def _constraint_never_acts(history: History) -> Diagnostic | None:
     if len(history) < FEW_ROUNDS or history.feasible_rounds == 0 or history.switch_share <= EVER:
         return None
     return Diagnostic(
-        "constraint never acts",
+        DiagnosticCode.INACTIVE_CONSTRAINT,
         f"{_feasible_share(history)}; the largest constraint reported was {in_words(history.constraint.max())}",
         "If that surprises you, look at the sign and the scale of the constraint, and at the tolerance",
     )
@@ -325,12 +328,12 @@ def _hides_the_worst(history: History, method: Method, pairs: int) -> Diagnostic
     )
     if by_spread:
         change = f"Raise α of the constraint (now {alpha:.3g} per spread)"
-        return Diagnostic("the mean hides the worst client", seen, change)
+        return Diagnostic(DiagnosticCode.MASKED_WORST_CLIENT, seen, change)
     if alpha > 0:
         seen += f"; the criterion may lie ln(m)/α = {gap:.3g} below the maximum"
     enough = f"α of {math.log(pairs) / (0.1 * level):.3g} or more"
     change = f"Give the constraint an {enough}" if alpha > 0 else f"Use SoftmaxSGM and its criterion with {enough}"
-    return Diagnostic("the mean hides the worst client", seen, change)
+    return Diagnostic(DiagnosticCode.MASKED_WORST_CLIENT, seen, change)
 
 
 def _limit_cycle(history: History, method: Method) -> Diagnostic | None:
@@ -360,13 +363,13 @@ def _limit_cycle(history: History, method: Method) -> Diagnostic | None:
     if math.isinf(alpha):
         cause = "α per spread" if by_spread else "the hard maximum"
         change = f"Iterates stay up to {apart * step:.3g} from the optimum: use a smaller or falling step size"
-        return Diagnostic("limit cycle", f"{seen}, as {cause} makes it", f"{change} (now {step:.3g})")
+        return Diagnostic(DiagnosticCode.LIMIT_CYCLE, f"{seen}, as {cause} makes it", f"{change} (now {step:.3g})")
     limits = f"the step size (below {2 / alpha:.3g}) or α (below {2 / step:.3g})"
     change = f"Iterates stay up to a step (η = {step:.3g}) from the optimum; if that is too coarse, lower {limits}"
-    return Diagnostic("limit cycle", f"{seen}, and αη = {alpha * step:.3g} is above 2", change)
+    return Diagnostic(DiagnosticCode.LIMIT_CYCLE, f"{seen}, and αη = {alpha * step:.3g} is above 2", change)
 
 
-def _jumps(ending: Ending, history: History, clients: Asked, scatter: Callable[[], float]) -> Diagnostic | None:
+def _jumps(ending: RunEnd, history: History, clients: Asked, scatter: Callable[[], float]) -> Diagnostic | None:
     """The criterion jumps by more than the tolerance from round to round: by noisy reports, or by too large steps."""
     method, everyone = ending.method, clients.participants == len(ending.names)
     level = _level(history, method)
@@ -381,16 +384,16 @@ def _jumps(ending: Ending, history: History, clients: Asked, scatter: Callable[[
     if noise > level:
         cause = "" if everyone else "; not all clients take part"
         return Diagnostic(
-            "batch too small for the threshold",
+            DiagnosticCode.NOISY_SWITCH,
             f"at one and the same iterate the sampled worst constraint scatters by {noise:.3g}, with a threshold of "
             f"{float(method.switch_at):.3g}{cause}: noise decides the switch",
             _steadier(clients, noise / _given_level(method)) + ("" if everyone else ", or participation"),
         )
-    if jump <= 2 * level or ending.cycles:
+    if jump <= 2 * level or ending.restarts:
         return None
     step = float(method.step_size_at(len(history) - 1))
     return Diagnostic(
-        "step size too large",
+        DiagnosticCode.STEP_SIZE_TOO_LARGE,
         f"a single round changes the criterion by {jump:.3g}, with a tolerance of {method.tolerance:g}",
         f"Lower step_size (now {step:.3g})",
     )

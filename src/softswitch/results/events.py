@@ -34,7 +34,7 @@ class EventLog:
         self.round: int | None = None
         self._begun = self._failed = False
 
-    def tell(self, what: str, why: str = "", *, client: str | None = None, node: int | None = None) -> None:
+    def record(self, what: str, why: str = "", *, client: str | None = None, node: int | None = None) -> None:
         """Append an event.
 
         Args:

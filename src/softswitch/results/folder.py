@@ -9,7 +9,7 @@ import platform
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -23,7 +23,7 @@ from softswitch.results.certificate import Certificate
 from softswitch.results.events import EVENTS, read_events
 from softswitch.results.frontier import Frontier
 from softswitch.results.history import History
-from softswitch.results.restart import Cycle
+from softswitch.results.restart import Restart
 from softswitch.results.result import Result
 from softswitch.results.run_schema import check_about, check_certificate, check_frontier, check_settings
 from softswitch.results.saving import read_history, write_history
@@ -110,7 +110,7 @@ def write_result(
         "seed": result.seed,
         "rounds": len(result.history),
         "seconds": round(result.seconds, 3),
-        "cycles": [cycle.to_dict() for cycle in result.cycles],
+        "restarts": [cycle.to_dict() for cycle in result.restarts],
         "switch_share": _or_none(result.history.switch_share),
         "worst_objective": _or_none(result.worst_objective),
         "worst_constraint": _or_none(result.worst_constraint),
@@ -120,8 +120,8 @@ def write_result(
         "violating": [str(name) for name in result.violating],
         "clients": len(result.names),
         "oldest_report": None if result.history.oldest is None else int(result.history.oldest.max()),
-        "diagnosis": [{"code": found.code, "seen": found.seen, "change": found.change} for found in result.diagnosis],
-        "chosen": result.chosen,
+        "diagnostics": [asdict(diagnostic) for diagnostic in result.diagnostics],
+        "auto_settings": result.auto_settings,
         "beside": [one.to_dict() for one in (result.as_baseline, *result.baselines)],
         "privacy": None if result.privacy is None else {**result.privacy.to_dict(), "words": str(result.privacy)},
         "price": None if result.price is None else _or_none(result.price),
@@ -207,10 +207,10 @@ class Run:
         return flat if data is None else flat | {"data.sha256": data[:12]}
 
     @property
-    def cycles(self) -> list[Cycle]:
+    def restarts(self) -> list[Restart]:
         """What a run that chose for itself went through."""
         with or_damaged(self.folder / ABOUT):
-            return [Cycle.from_dict(told) for told in self.about.get("cycles", ())]
+            return [Restart.from_dict(told) for told in self.about.get("restarts", ())]
 
     @cached_property
     def history(self) -> History:

@@ -22,10 +22,10 @@ class CountsRows(Protocol):
         ...
 
 
-class Fate(IntEnum):
+class ClientOutcome(IntEnum):
     """What became of a client in a round, where clients can be lost."""
 
-    NOBODY = 0
+    EMPTY = 0
     """An empty place: fewer clients were asked in this round than in others."""
     COUNTED = 1
     """It reported, and its direction was applied, with whatever weight."""
@@ -43,7 +43,7 @@ class Fate(IntEnum):
     """It did its part, but too few did, and the round was void."""
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         """Its name, to be read."""
         return self.name.lower().replace("_", " ")
 
@@ -57,7 +57,7 @@ class ClientHistory:
         objective: f_i of each; rounds × m. NaN where it did not report.
         constraint: g_i of each; rounds × m × constraints.
         metrics: further numbers that each told, by name; rounds × m.
-        fates: what became of each, by the numbers of ``Fate``; None where no client can be lost.
+        outcomes: what became of each, by the numbers of ``ClientOutcome``; None where no client can be lost.
         epsilon: ε that each has spent after the round, the judging of the answer aside, where rows are kept private;
             rounds × m. Over Flower by its own word, earlier runs included; NaN where it told nothing of it. Else None.
     """
@@ -66,7 +66,7 @@ class ClientHistory:
     objective: np.ndarray
     constraint: np.ndarray
     metrics: dict[str, np.ndarray]
-    fates: np.ndarray | None = None
+    outcomes: np.ndarray | None = None
     epsilon: np.ndarray | None = None
 
 
@@ -128,10 +128,10 @@ class History:
     @property
     def lost_share(self) -> float:
         """The share of clients asked, over all rounds, that did not do their part; 0 where none can be lost."""
-        fates = None if self.per_client is None else self.per_client.fates
-        if fates is None or not (fates != Fate.NOBODY).any():
+        outcomes = None if self.per_client is None else self.per_client.outcomes
+        if outcomes is None or not (outcomes != ClientOutcome.EMPTY).any():
             return 0.0
-        asked, good = fates != Fate.NOBODY, np.isin(fates, (Fate.COUNTED, Fate.VOID))
+        asked, good = outcomes != ClientOutcome.EMPTY, np.isin(outcomes, (ClientOutcome.COUNTED, ClientOutcome.VOID))
         return float((asked & ~good).sum() / asked.sum())
 
     @property
@@ -216,7 +216,7 @@ class History:
             if isinstance(value, Overview):
                 arrays |= {f"{entry.name}.{name}": part for name, part in value._asdict().items()}
             elif isinstance(value, ClientHistory):
-                further = tuple(name for name in ("fates", "epsilon") if getattr(value, name) is not None)
+                further = tuple(name for name in ("outcomes", "epsilon") if getattr(value, name) is not None)
                 plain = ("clients", "objective", "constraint", *further)
                 arrays |= {f"{entry.name}.{name}": getattr(value, name) for name in plain}
                 arrays |= {f"{entry.name}.metrics.{name}": part for name, part in value.metrics.items()}
@@ -243,7 +243,7 @@ class History:
             full=Overview(**part("full")),  # type: ignore[arg-type]
             held_out=Overview(**held_out) if held_out else None,  # type: ignore[arg-type]
             per_client=ClientHistory(
-                own["clients"], own["objective"], own["constraint"], metrics, own.get("fates"), own.get("epsilon")
+                own["clients"], own["objective"], own["constraint"], metrics, own.get("outcomes"), own.get("epsilon")
             )
             if own
             else None,

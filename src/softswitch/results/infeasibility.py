@@ -20,8 +20,8 @@ from softswitch.oracles.losses import Losses
 from softswitch.problem.domains import Domain, as_argument
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
-from softswitch.results.answer import Ending
-from softswitch.results.diagnostic import Diagnostic
+from softswitch.results.answer import RunEnd
+from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.support.text import in_words
 
 MOST_STEPS = 200
@@ -46,7 +46,7 @@ class _Enough(Exception):  # noqa: N818
     """The search has taken all its steps."""
 
 
-def smallest_alone(
+def minimise_constraint(
     problem: Problem, clients: ClientData, index: int, params: Params, row_gradients: int
 ) -> Alone | None:
     """Minimise one client's largest constraint on all of its rows, from ``params``, by L-BFGS within the domain.
@@ -97,10 +97,7 @@ def _descend(
     return jax.value_and_grad(violation, has_aux=True)(params)
 
 
-NEVER_MET = "constraint never met"
-
-
-def never_passed(ending: Ending, judged: Judged, steadied_by: str) -> Diagnostic | None:
+def never_passed(ending: RunEnd, judged: Judged, steadied_by: str) -> Diagnostic | None:
     """No round passed the switch: by a constraint that is not met, or by reports that never show that it is."""
     history, tolerance = ending.history, ending.method.tolerance
     if history.feasible_rounds or history.void.all() or ending.stopped:
@@ -109,12 +106,13 @@ def never_passed(ending: Ending, judged: Judged, steadied_by: str) -> Diagnostic
     if not worst_but(judged.constraint, ending.method.robust) <= tolerance:
         return never_feasible(ending.names, worst, tolerance, int(worst.argmax()), None)
     return Diagnostic(
-        "the switch never passes",
+        DiagnosticCode.SWITCH_NEVER_PASSES,
         f"at the iterate with the smallest criterion all {len(worst)} clients are within the tolerance {tolerance:g} "
         f"on all their data, the largest at {in_words(float(worst.max()))}, but no round's criterion was at most "
         f"{in_words(float(ending.method.switch_at))}",
         f"The largest of noisy reports is too large: raise {steadied_by}; or raise the threshold towards the "
         "tolerance, or run longer",
+        suggests_more_rounds=True,
     )
 
 
@@ -137,23 +135,24 @@ def never_feasible(
     seen = f"{len(above)} of {len(names)} clients are above the tolerance {tolerance:g} at best: {named}{more}"
     longer = "Run longer, change the step size, or raise the tolerance"
     if alone is None or not math.isfinite(alone.smallest):
-        return Diagnostic(NEVER_MET, seen, longer)
+        return Diagnostic(DiagnosticCode.NEVER_FEASIBLE, seen, longer, suggests_more_rounds=True)
     if alone.smallest <= tolerance:
         return Diagnostic(
-            "constraints look incompatible",
+            DiagnosticCode.INCOMPATIBLE_CONSTRAINTS,
             f"{seen}. By itself client {names[blocker]!r} reaches {in_words(alone.smallest)}, within the tolerance",
             "If a longer run or another step size does not help, the clients pull against each other: raise the "
             "tolerance or enlarge the model",
         )
     if not alone.settled:
         return Diagnostic(
-            NEVER_MET,
+            DiagnosticCode.NEVER_FEASIBLE,
             f"{seen}. By itself client {names[blocker]!r} was brought to {in_words(alone.smallest)}, with no end in "
             "sight",
             longer,
+            suggests_more_rounds=True,
         )
     return Diagnostic(
-        "client infeasible by itself",
+        DiagnosticCode.INFEASIBLE_CLIENT,
         f"{seen}. Minimising the constraint of client {names[blocker]!r} alone ends at {in_words(alone.smallest)}",
         f"No other client is to blame: raise the tolerance, or give {names[blocker]!r} a constraint it can meet",
     )

@@ -20,7 +20,7 @@ class RecordedClients(NamedTuple):
         objective: f_i of each.
         constraint: g_i of each.
         metrics: further numbers that each told, by name.
-        fates: what became of each, where clients can be lost; else None.
+        outcomes: what became of each, where clients can be lost; else None.
         epsilon: ε that each says it has spent by now, where clients keep count for themselves, NaN for those that do
             not; else None.
     """
@@ -29,7 +29,7 @@ class RecordedClients(NamedTuple):
     objective: Float[Array, " m"]
     constraint: Float[Array, "m c"]
     metrics: dict[str, Float[Array, " m"]]
-    fates: Int[Array, " m"] | None = None
+    outcomes: Int[Array, " m"] | None = None
     epsilon: Float[Array, " m"] | None = None
 
 

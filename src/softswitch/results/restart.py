@@ -11,7 +11,7 @@ from softswitch.support.text import in_words
 
 
 @dataclass(frozen=True)
-class Cycle:
+class Restart:
     """A stretch of rounds over which the step falls to 0, from the best answer so far.
 
     Attributes:
@@ -51,7 +51,7 @@ class Cycle:
         }
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Cycle:
+    def from_dict(cls, told: Mapping[str, Any]) -> Restart:
         """What ``to_dict`` made; what was not finite is NaN."""
         known: dict[str, Any] = {name: math.nan if value is None else value for name, value in told.items()}
         return cls(**known)

@@ -18,12 +18,12 @@ from softswitch.oracles.base import Judged
 from softswitch.privacy.account import PrivacyAccount
 from softswitch.problem.parameters import Params
 from softswitch.results import saving
-from softswitch.results.baseline import CONSTANT, FOR_THE_WORST, Baseline, named_baseline, side_by_side
+from softswitch.results.baseline import CONSTANT, UNCONSTRAINED_WORST, Baseline, find_baseline, side_by_side
 from softswitch.results.convergence import quality
-from softswitch.results.diagnostic import Diagnostic
+from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.results.history import History
 from softswitch.results.lower_bound import LowerBound
-from softswitch.results.restart import Cycle
+from softswitch.results.restart import Restart
 from softswitch.results.saving import describe_rule, rule_described, same_rule
 from softswitch.results.status import Status, StatusCode, status_of_model
 from softswitch.support.files import TENSORS, check_size, or_damaged
@@ -42,7 +42,7 @@ class Result:
             without feasible rounds. Chosen by noisy reports: it is not the smallest F on all data.
         selected: which iterate ``params`` is.
         status: how the run ended.
-        diagnosis: what looks wrong with the run, and what to change; empty for a healthy one.
+        diagnostics: what looks wrong with the run, and what to change; empty for a healthy one.
         history: round by round.
         client_objective: f_i of ``params`` on all training data of client i; the regret f_i − f_i* if
             ``client_optimum`` is set, and ``client_loss`` has f_i.
@@ -54,9 +54,9 @@ class Result:
         seed: of all random choices.
         seconds: wall time of the rounds, compilation included.
         state: all that the server kept: what a warm start can go on with.
-        cycles: what a run whose settings chose themselves went through; empty for others.
+        restarts: what a run whose settings chose themselves went through; empty for others.
         lower_bound: on the best possible, where one was asked for; see ``with_lower_bound``.
-        chosen: what it began with, in words, by what it is.
+        auto_settings: what it began with, in words, by what it is.
         baselines: other models to put the answer beside: the start, and more by ``add_baselines``.
         privacy: what the run cost the clients' rows, where these are kept private; else None. What is said of the
             answer at each client is then with noise, and on clipped rows.
@@ -69,7 +69,7 @@ class Result:
     best: Params | None
     selected: str
     status: Status
-    diagnosis: tuple[Diagnostic, ...]
+    diagnostics: tuple[Diagnostic, ...]
     history: History
     client_objective: np.ndarray
     client_constraint: np.ndarray
@@ -79,7 +79,7 @@ class Result:
     seed: int
     seconds: float
     state: State
-    cycles: tuple[Cycle, ...] = ()
+    restarts: tuple[Restart, ...] = ()
     lower_bound: LowerBound | None = None
 
     @property
@@ -87,7 +87,7 @@ class Result:
         """How far F(params) is above the best possible at most; None where no bound was asked for, ∞ without one."""
         return None if self.lower_bound is None else self.lower_bound.gap
 
-    chosen: dict[str, str] = field(default_factory=dict)
+    auto_settings: dict[str, str] = field(default_factory=dict)
     baselines: tuple[Baseline, ...] = ()
     privacy: PrivacyAccount | None = None
     client_optimum: np.ndarray | None = None
@@ -157,7 +157,7 @@ class Result:
     @property
     def price(self) -> float | None:
         """What the constraint costs: F of the answer less F without a constraint; None where that is not known."""
-        free = named_baseline(FOR_THE_WORST, self.baselines)
+        free = find_baseline(UNCONSTRAINED_WORST, self.baselines)
         return None if free is None else self.worst_objective - free.objective
 
     @property
@@ -184,12 +184,12 @@ class Result:
             lines += self._worth()
         if self.privacy is not None:
             lines.append(f"Privacy: {self.privacy}.")
-        if self.chosen:
-            lines.append("Chosen: " + "; ".join(f"{what}: {value}" for what, value in self.chosen.items()) + ".")
-        lines += [f"  Cycle {i}: {cycle}." for i, cycle in enumerate(self.cycles, 1)]
-        if not self.diagnosis:
-            lines.append("Nothing looks wrong.")
-        lines += [f"- {finding}" for finding in self.diagnosis]
+        if self.auto_settings:
+            lines.append("Chosen: " + "; ".join(f"{what}: {value}" for what, value in self.auto_settings.items()) + ".")
+        lines += [f"  Restart {i}: {cycle}." for i, cycle in enumerate(self.restarts, 1)]
+        if not self.diagnostics:
+            lines.append("No problems detected.")
+        lines += [f"- {finding}" for finding in self.diagnostics]
         return "\n".join(lines)
 
     def _regrets(self) -> str:
@@ -206,7 +206,7 @@ class Result:
 
     def _worth(self) -> list[str]:
         """How good the answer is beyond feasibility."""
-        lines = [f"{quality(self.history, self.cycles, self.method.tolerance)}."]
+        lines = [f"{quality(self.history, self.restarts, self.method.tolerance)}."]
         stages = self.history.stages
         if len(stages):
             last, first = (number(one) if np.isfinite(one) else "∞ (no feasible round)" for one in stages[[-1, 0]])
@@ -214,7 +214,7 @@ class Result:
             lines.append(f"Stationarity, how far the proximal centre moved times its strength: {course}.")
         if self.baselines:
             lines += side_by_side(self.as_baseline, self.baselines, len(self.names))
-        constant = named_baseline(CONSTANT, self.baselines)
+        constant = find_baseline(CONSTANT, self.baselines)
         if constant is not None and not constant.feasible:
             lines.append("No constant prediction is feasible; the one nearest to it is shown.")
         if self.price is not None:
@@ -243,14 +243,14 @@ class Result:
                 "client": _label(self.status.client),
                 "criterion": repr(self.status.criterion),
             },
-            "diagnosis": [asdict(finding) for finding in self.diagnosis],
+            "diagnostics": [asdict(finding) for finding in self.diagnostics],
             "names": [_label(name) for name in self.names],
             "method": describe_rule(self.method),
             "seed": self.seed,
             "seconds": self.seconds,
-            "cycles": [cycle.to_dict() for cycle in self.cycles],
+            "restarts": [cycle.to_dict() for cycle in self.restarts],
             "lower_bound": None if self.lower_bound is None else self.lower_bound.to_dict(),
-            "chosen": self.chosen,
+            "auto_settings": self.auto_settings,
             "baselines": [baseline.to_dict() for baseline in self.baselines],
             "privacy": None if self.privacy is None else self.privacy.to_dict(),
         }
@@ -299,7 +299,9 @@ class Result:
             best=best,
             selected=words["selected"],
             status=Status(**{**status, "code": StatusCode(status["code"]), "criterion": _number(status["criterion"])}),
-            diagnosis=tuple(Diagnostic(**told) for told in words["diagnosis"]),
+            diagnostics=tuple(
+                Diagnostic(**{**told, "code": DiagnosticCode(told["code"])}) for told in words["diagnostics"]
+            ),
             history=saving.read_history(path / saving.HISTORY),
             client_objective=objective,
             client_constraint=constraint,
@@ -308,8 +310,8 @@ class Result:
             method=restored,
             seed=words["seed"],
             seconds=words["seconds"],
-            cycles=tuple(Cycle.from_dict(told) for told in words.get("cycles", ())),
-            chosen=words.get("chosen", {}),
+            restarts=tuple(Restart.from_dict(told) for told in words.get("restarts", ())),
+            auto_settings=words.get("auto_settings", {}),
             baselines=tuple(Baseline.from_dict(told) for told in words.get("baselines", ())),
             state=_on_device(saving.tree("state", words, arrays, start(last, restored, constraint.shape[1]))),
             lower_bound=None if words.get("lower_bound") is None else LowerBound.from_dict(words["lower_bound"]),

@@ -35,7 +35,7 @@ _FINISHED = {
     "worst_constraint": _MAYBE,
     "violating": [str],
     "clients": int,
-    "diagnosis": [{"code": str, "seen": str, "change": str}],
+    "diagnostics": [{"code": str, "evidence": str, "advice": str}],
     "versions": Each(str),
     "cycles?": [Each((bool, str, float, None))],
     "lower_bound?": (None, {"certified": bool, "value": _MAYBE, "words": str}),

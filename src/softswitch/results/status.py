@@ -12,7 +12,7 @@ import numpy as np
 from softswitch.methods.base import Method
 from softswitch.methods.trimming import worst_but
 from softswitch.oracles.base import Judged
-from softswitch.results.answer import Ending, smallest_criterion
+from softswitch.results.answer import RunEnd, smallest_criterion
 from softswitch.support.text import in_words
 
 EARLIER = {"converged-feasible": "feasible"}
@@ -68,7 +68,7 @@ class Status:
         return f"{self.code}: {self.message}"
 
 
-def status_of(ending: Ending, judged: Judged) -> Status:
+def status_of(ending: RunEnd, judged: Judged) -> Status:
     """Say how a run ended, from where it stands and how good its answer is at every client."""
     if ending.diverged_at >= 0:
         return _diverged(ending)
@@ -79,7 +79,7 @@ def status_of(ending: Ending, judged: Judged) -> Status:
     by_pooled = judged.pooled is not None and ending.method.switches_on == "pooled"
     at_answer = _by_pooled(ending, judged, judged.pooled) if by_pooled else _by_client(ending, judged)
     # The answer of a run in cycles was judged on all data, whatever its reports were; else it needs a feasible round.
-    if not ending.history.feasible_rounds and not (ending.cycles and at_answer.ok):
+    if not ending.history.feasible_rounds and not (ending.restarts and at_answer.ok):
         return _never_feasible(ending, judged)
     return at_answer
 
@@ -129,11 +129,11 @@ class _AtAnswer:
         return nothing if len(self.unknown) == len(self.worst) else f"{told}; {nothing}"
 
 
-def _smallest(ending: Ending) -> float:
+def _smallest(ending: RunEnd) -> float:
     return float(ending.state.best.criterion)
 
 
-def _diverged(ending: Ending) -> Status:
+def _diverged(ending: RunEnd) -> Status:
     when, client = ending.diverged_at, ending.culprit
     cause = "the server's step is not finite"
     if client is not None:
@@ -147,13 +147,13 @@ def _diverged(ending: Ending) -> Status:
     return Status(StatusCode.DIVERGED, message, when, client, _smallest(ending))
 
 
-def _stopped(ending: Ending, judged: Judged) -> Status:
+def _stopped(ending: RunEnd, judged: Judged) -> Status:
     history, there = ending.history, _AtAnswer(ending.names, ending.method, judged)
     message = f"ended after {len(history)} rounds, {history.feasible_rounds} of them feasible; {there}"
     return Status(StatusCode.STOPPED, message, len(history), there.client, _smallest(ending))
 
 
-def _nothing_counted(ending: Ending) -> Status:
+def _nothing_counted(ending: RunEnd) -> Status:
     history = ending.history
     message = (
         f"in none of {len(history)} rounds did the participants have an objective and a constraint among them; "
@@ -171,7 +171,7 @@ def _nothing_counted(ending: Ending) -> Status:
     return Status(StatusCode.NO_FEASIBLE_ROUND, message, None, None, _smallest(ending))
 
 
-def _never_feasible(ending: Ending, judged: Judged) -> Status:
+def _never_feasible(ending: RunEnd, judged: Judged) -> Status:
     there, when = _AtAnswer(ending.names, ending.method, judged), smallest_criterion(ending.history)
     blocks = f"client {there.client!r} blocks with a constraint of {in_words(there.largest)} on its data"
     if there.all_within:
@@ -186,11 +186,11 @@ def _never_feasible(ending: Ending, judged: Judged) -> Status:
     return Status(StatusCode.NO_FEASIBLE_ROUND, message, when, there.client, _smallest(ending))
 
 
-def _passed(ending: Ending) -> str:
+def _passed(ending: RunEnd) -> str:
     return f"{ending.history.feasible_rounds} of {len(ending.history)} rounds were feasible"
 
 
-def _by_pooled(ending: Ending, judged: Judged, pooled: Any) -> Status:
+def _by_pooled(ending: RunEnd, judged: Judged, pooled: Any) -> Status:
     """A rule that switches on the constraint of all data put together is held to that one."""
     there, level, tolerance = (
         _AtAnswer(ending.names, ending.method, judged),
@@ -207,7 +207,7 @@ def _by_pooled(ending: Ending, judged: Judged, pooled: Any) -> Status:
     return Status(StatusCode.FEASIBLE if met else StatusCode.VIOLATED, message, None, there.client, _smallest(ending))
 
 
-def _by_client(ending: Ending, judged: Judged) -> Status:
+def _by_client(ending: RunEnd, judged: Judged) -> Status:
     there, many, tolerance = (
         _AtAnswer(ending.names, ending.method, judged),
         len(ending.names),

@@ -29,8 +29,8 @@ from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.problem.networks import Network, moved_network, outputs
 from softswitch.problem.parameters import WEIGHT, Batch, Params
 from softswitch.problem.problem import Problem
-from softswitch.results.certificate import ending, is_answer
-from softswitch.results.diagnostics import STILL_IMPROVING
+from softswitch.results.certificate import ending, is_certified
+from softswitch.results.diagnostic import DiagnosticCode
 from softswitch.results.report.page import report
 from softswitch.results.result import Result
 from softswitch.tables.constraints import Loss, problem_of_kind
@@ -145,7 +145,7 @@ class FederatedEstimator(BaseEstimator):
         self._keep(add_baselines(result, problem, train, **beside), label, train)
         if certify_by.any() and self.answered_ is None:
             self.certificate_ = certify(self.result_, problem, of(certify_by), self.confidence)
-            self.answered_ = is_answer(self.certificate_) if self.choosing else None
+            self.answered_ = is_certified(self.certificate_) if self.choosing else None
 
     def _standardise(self, X: np.ndarray, weights: np.ndarray) -> None:  # noqa: N803
         self.mean_ = np.average(X, axis=0, weights=weights)
@@ -164,7 +164,7 @@ class FederatedEstimator(BaseEstimator):
         self._fitted = {"label": label, "params": self.params_, "mean": self.mean_, "scale": self.scale_}
         self._client_rows = train.sizes.tolist()
         limited = self.rounds is not None or self.seconds is not None
-        improving = [found for found in result.diagnosis if limited and found.code == STILL_IMPROVING]
+        improving = [found for found in result.diagnostics if limited and found.code == DiagnosticCode.STILL_IMPROVING]
         if not result.status.ok or improving:
             said = str(improving[0]) if improving else str(result.status)
             warnings.warn(said, ConvergenceWarning, stacklevel=4)

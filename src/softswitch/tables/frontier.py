@@ -24,7 +24,7 @@ from softswitch.engine.frontier import Measure, checked_bounds, frontier
 from softswitch.problem.networks import Network, outputs
 from softswitch.problem.parameters import float_dtype
 from softswitch.problem.ranges import ends
-from softswitch.results.certificate import NO_ANSWER, ending
+from softswitch.results.certificate import NOT_CERTIFIED, ending
 from softswitch.results.folder import (
     CONFIG,
     FRONTIER,
@@ -272,5 +272,5 @@ def _ending(point: FrontierPoint, found: Frontier) -> str:
         BoundOutcome.TOO_FEW: "no model could be certified for it by these rows",
         BoundOutcome.NOT_REACHED: "it is not kept on the rows learnt from",
     }
-    sure = f"{NO_ANSWER.capitalize()} ({found.confidence:.4g})"
+    sure = f"{NOT_CERTIFIED.capitalize()} ({found.confidence:.4g})"
     return f"{sure}: nothing can be said of the bound {point.bound:g} on unseen rows, for {why[point.outcome]}."

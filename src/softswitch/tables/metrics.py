@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from softswitch.data.client_data import ClientData
 from softswitch.problem.networks import Network, outputs, scores
-from softswitch.results.baseline import CONSTANT, FOR_THE_WORST, named_baseline
+from softswitch.results.baseline import CONSTANT, UNCONSTRAINED_WORST, find_baseline
 from softswitch.results.result import Result
 from softswitch.tables.labels import Amount, Label, SeveralClasses
 from softswitch.tables.preparation import ReadyTable
@@ -100,7 +100,7 @@ def measured(
     }
 
 
-MODELS = {"constant": CONSTANT, "unconstrained": FOR_THE_WORST}
+MODELS = {"constant": CONSTANT, "unconstrained": UNCONSTRAINED_WORST}
 """The models that the answer is shown beside at each client, by the beginning of their columns' names."""
 
 
@@ -121,7 +121,7 @@ def client_columns(ready: ReadyTable, result: Result) -> dict[str, list[float]]:
         return columns
     models = {"held_out": result.params}
     for prefix, known in MODELS.items():
-        beside = named_baseline(known, result.baselines)
+        beside = find_baseline(known, result.baselines)
         if beside is not None and beside.params is not None:
             models[prefix] = beside.params
     label, x = ready.label, ready.held_out.rows.columns["x"]

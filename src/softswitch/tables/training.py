@@ -24,8 +24,8 @@ from softswitch.engine.solve import solve
 from softswitch.methods.base import Method
 from softswitch.oracles.federation import TakingPart
 from softswitch.privacy.settings import RecordPrivacy
-from softswitch.results.callbacks import Callback, checked_callbacks
-from softswitch.results.certificate import Certificate, ending, is_answer
+from softswitch.results.callbacks import Callback, check_callbacks
+from softswitch.results.certificate import Certificate, ending, is_certified
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.descriptions import bounded_in_words
 from softswitch.results.folder import (
@@ -312,7 +312,7 @@ def _run_privately(
         TakingPart(**taking_part(config)),
         length_and_answer(config),
         config.run.seed,
-        checked_callbacks(callbacks),
+        check_callbacks(callbacks),
         progress,
         Checkpoints(kept),
         noise_key(kept),
@@ -354,7 +354,7 @@ def _beside(ready: ReadyTable) -> ClientData | None:
 
 def _aim(certificate: Certificate | None, found: Certified | None, looks: int) -> dict[str, Any]:
     """What came of training for a certificate, for the run's folder."""
-    told: dict[str, Any] = {"answered": is_answer(certificate), "words": ending(certificate), "earlier_looks": looks}
+    told: dict[str, Any] = {"answered": is_certified(certificate), "words": ending(certificate), "earlier_looks": looks}
     if found is None or found.model is None:
         return told
     return told | {

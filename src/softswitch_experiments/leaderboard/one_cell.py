@@ -175,7 +175,7 @@ class CellRuns(NamedTuple):
         best = min(merits, key=lambda name: merits[name])
         length, history = len(result.history), result.history
         evaluations = int(history.value_evaluations[-1] + history.gradient_evaluations[-1])
-        looks = 1 + sum(cycle.judged for cycle in result.cycles) - len(tried) if result.cycles else 0
+        looks = 1 + sum(cycle.judged for cycle in result.restarts) - len(tried) if result.restarts else 0
         size = sum(leaf.size for leaf in jax.tree.leaves(federation.start))
         numbers = (self.method.sends + self.method.receives) * size + 2 + federation.oracle.constraints
         oracle = federation.oracle

@@ -166,7 +166,7 @@ def _report(demo: Demo, picture: str, story: str) -> str:
     lines += [
         f"- {rounds} rounds, every client in each, one local step. The paper's settings: batches of 32, 16 from each "
         "class. What Softmax SGM chose for seed 0:",
-        *(f"    - {cycle}" for cycle in demo.results[CHOSEN][0].cycles),
+        *(f"    - {cycle}" for cycle in demo.results[CHOSEN][0].restarts),
         "",
     ]
     return "\n".join(lines)

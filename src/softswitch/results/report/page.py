@@ -155,7 +155,7 @@ def _told(run: Run, i: int) -> dict[str, Any]:
         "events": _events(run),
         "privacy": about.get("privacy"),
         "beside": _beside(run, words),
-        "cycles": [str(cycle) for cycle in run.cycles],
+        "restarts": [str(restart) for restart in run.restarts],
         "clients": client_table(run, found, plain, client_word(run.settings)),
         "beyond": any(one.standing is ClientVerdict.MEETS and one.upper > about["tolerance"] for one in found),
         "word": client_word(run.settings),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from softswitch.results.callbacks import Chunk
-from softswitch.results.history import Fate
+from softswitch.results.history import ClientOutcome
 from softswitch.support.files import write_atomically
 
 ENDING = ".prom"
@@ -102,10 +102,10 @@ class PrometheusTracker:
     def _fates(self, chunk: Chunk) -> dict[str, float]:
         """How many clients did their part, and how many did not, where clients can be lost."""
         told = chunk.history.per_client
-        if told is None or told.fates is None:
+        if told is None or told.outcomes is None:
             return {}
-        good = np.isin(told.fates, (Fate.COUNTED, Fate.VOID))
-        lost = (told.fates != Fate.NOBODY) & ~good
+        good = np.isin(told.outcomes, (ClientOutcome.COUNTED, ClientOutcome.VOID))
+        lost = (told.outcomes != ClientOutcome.EMPTY) & ~good
         self._lost += int(lost.sum())
         return {
             "clients_counted": int(good[-1].sum()),

@@ -18,7 +18,7 @@ from softswitch.theory.two_clients import limit_cycle
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 
-REGIMES = {"smooth": 0.7, "damped": 1.8, "limit cycle": 3.5}
+REGIMES = {"smooth": 0.7, "damped": 1.8, "limit-cycle": 3.5}
 """αη of each regime: up to 1, up to 2, beyond."""
 START, ROUNDS, STEP = 2.3, 60, 1.0
 

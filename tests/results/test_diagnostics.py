@@ -16,8 +16,8 @@ from softswitch.support.tracing import _constants as constants
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 
-def illnesses(result):
-    return [finding.code for finding in result.diagnosis]
+def codes(result):
+    return [finding.code for finding in result.diagnostics]
 
 
 def two(data=(1.0, -1.0)):
@@ -44,20 +44,20 @@ def sgm(alpha=50.0, step_size=0.01, tolerance=0.1, **more):
 def test_incompatible_parabolas():
     """g = (w ∓ 1)² − 0.05: −0.05 for each by itself, 0.95 at best together."""
     result = run(lambda w, b: w**2, lambda w, b: (w - b["sign"][0]) ** 2 - 0.05, 0.5, sgm())
-    assert illnesses(result)[0] == "constraints look incompatible"
+    assert codes(result)[0] == "incompatible-constraints"
     assert "reaches -0.05, within the tolerance" in result.explain()
 
 
 def test_incompatible_constraints():
     result = run(lambda w, b: w**2, lambda w, b: 1 + b["sign"][0] * w, 0.5, sgm())
-    assert illnesses(result)[0] == "constraints look incompatible"
+    assert codes(result)[0] == "incompatible-constraints"
     assert "2 of 2 clients are above the tolerance 0.1" in result.explain()
 
 
 def test_a_client_infeasible_by_itself():
     clients = ss.ClientData.from_arrays({"shift": np.array([-5.0, 0.5], np.float32)}, client=["Earth", "Mars"])
     result = run(lambda w, b: w, lambda w, b: w**2 + b["shift"][0], 1.0, sgm(), clients)
-    assert illnesses(result)[0] == "client infeasible by itself"
+    assert codes(result)[0] == "infeasible-client"
     assert "Minimising the constraint of client 'Mars' alone ends at 0.5" in result.explain()
 
 
@@ -65,8 +65,8 @@ def test_a_client_infeasible_by_itself():
 def test_a_run_that_is_only_too_short_blames_no_client(start, step):
     result = run(lambda w, b: w**2, lambda w, b: w + 0 * b["sign"][0], start, sgm(step_size=step), rounds=200)
     assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
-    assert illnesses(result)[0] in ("constraints look incompatible", "constraint never met")
-    assert "longer" in result.diagnosis[0].change
+    assert codes(result)[0] in ("incompatible-constraints", "never-feasible")
+    assert "longer" in result.diagnostics[0].advice
 
 
 def test_reports_that_never_show_a_constraint_that_is_met():
@@ -82,10 +82,10 @@ def test_reports_that_never_show_a_constraint_that_is_met():
     assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
     assert result.violating == ()
     assert "all 79 clients are within the tolerance 0.5 on their data" in result.status.message
-    assert illnesses(result)[0] == "the switch never passes"
+    assert codes(result)[0] == "switch-never-passes"
     assert "By itself" not in result.explain()
-    assert not any("0 of 79" in str(found) for found in result.diagnosis)
-    assert "value_batch_size" in result.diagnosis[0].change
+    assert not any("0 of 79" in str(found) for found in result.diagnostics)
+    assert "value_batch_size" in result.diagnostics[0].advice
 
 
 def test_an_early_end_before_the_average_begins_says_so():
@@ -115,7 +115,7 @@ def test_the_blocker_is_looked_at_within_bounds_and_only_if_wanted(monkeypatch):
     for rounds in (4, 5, 50, 400):
         looks.append(0)
         found = run(*impossible, 0.5, sgm(), rounds=rounds)
-        assert illnesses(found)[0] == "constraint never met"
+        assert codes(found)[0] == "never-feasible"
     assert looks == [0, 10, 100, 200]  # two clients of one row each: two gradients a round
     looks.append(0)
     run(*impossible, 0.5, sgm(), diagnose_infeasible=False)
@@ -132,15 +132,15 @@ def test_ctrl_c_while_the_blocker_is_looked_at_keeps_the_run(monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["softswitch.engine.solve"], "smallest_alone", interrupt)
+    monkeypatch.setattr(sys.modules["softswitch.engine.solve"], "minimise_constraint", interrupt)
     result = run(lambda w, b: w**2, lambda w, b: 1 + b["sign"][0] * w, 0.5, sgm())
-    assert illnesses(result)[0] == "constraint never met"
+    assert codes(result)[0] == "never-feasible"
 
 
 def test_a_tolerance_of_zero_raises_no_alarm():
     method = sgm(alpha=10.0, step_size=1e-3, tolerance=0.0)
     result = run(signed, lambda w, b: 0.5 - w, 0.6, method, rounds=1000)
-    assert illnesses(result) == [], result.explain()
+    assert codes(result) == [], result.explain()
 
 
 def test_other_rules_and_several_constraints_are_read_too():
@@ -155,43 +155,43 @@ def test_other_rules_and_several_constraints_are_read_too():
         result = run(signed, vector, 2.0, method, rounds=200)
         assert isinstance(result.explain(), str)
     hard = run(signed, never, 1.0, ss.HardSGM(step_size=0.1, tolerance=0.1))
-    assert "limit cycle" in illnesses(hard)
+    assert "limit-cycle" in codes(hard)
     assert "smaller or falling step size" in hard.explain()
 
 
 def test_hardly_ever_feasible():
     """From 10 down to 0.1 in steps of 0.01·(gradient 1): only the last of 1,000 rounds are feasible."""
     result = run(signed, lambda w, b: w + 0 * b["sign"][0], 10.0, sgm(), rounds=1000)
-    assert illnesses(result) == ["hardly ever feasible"]
+    assert codes(result) == ["rarely-feasible"]
 
 
 def test_constraint_that_never_acts():
-    assert illnesses(run(signed, never, 1.0, sgm())) == ["constraint never acts"]
+    assert codes(run(signed, never, 1.0, sgm())) == ["inactive-constraint"]
 
 
 def test_a_mean_that_hides_the_worst_client():
     """g = ±w at α = 0.01: their softmax mean w·tanh(αw) is 0.04 at w = 2, so every round is feasible."""
     for method in (sgm(alpha=0.01), ss.AverageSGM(step_size=0.01, tolerance=0.1)):
         result = run(lambda w, b: (w - 2) ** 2, signed, 2.0, method)
-        assert "the mean hides the worst client" in illnesses(result)
-    finding = next(f for f in result.diagnosis if f.code == "the mean hides the worst client")
-    assert "Use SoftmaxSGM" in finding.change
+        assert "masked-worst-client" in codes(result)
+    finding = next(f for f in result.diagnostics if f.code == "masked-worst-client")
+    assert "Use SoftmaxSGM" in finding.advice
     result = run(lambda w, b: (w - 2) ** 2, signed, 2.0, sgm(alpha=0.01, alpha_scale="spread"))
-    finding = next(f for f in result.diagnosis if f.code == "the mean hides the worst client")
-    assert "Raise α of the constraint (now 0.01 per spread)" in finding.change
+    finding = next(f for f in result.diagnostics if f.code == "masked-worst-client")
+    assert "Raise α of the constraint (now 0.01 per spread)" in finding.advice
     by_mean = sgm(alpha=50.0, alpha_scale="spread", criterion="mean")
     result = run(lambda w, b: (w - 2) ** 2, signed, 2.0, by_mean)
-    finding = next(f for f in result.diagnosis if f.code == "the mean hides the worst client")
-    assert "Use SoftmaxSGM and its criterion" in finding.change
+    finding = next(f for f in result.diagnostics if f.code == "masked-worst-client")
+    assert "Use SoftmaxSGM and its criterion" in finding.advice
 
 
 def test_limit_cycle():
     """αη = 5 on f = ±w."""
     result = run(signed, lambda w, b: jnp.abs(w) - 0.2, 0.5, sgm(alpha=50.0, step_size=0.1, tolerance=0.5))
-    assert "limit cycle" in illnesses(result)
+    assert "limit-cycle" in codes(result)
     assert "αη = 5" in result.explain()
     calm = run(signed, lambda w, b: jnp.abs(w) - 0.2, 0.5, sgm(alpha=8.0, step_size=0.1, tolerance=0.5))
-    assert "limit cycle" not in illnesses(calm)
+    assert "limit-cycle" not in codes(calm)
     tied = run(
         signed, lambda w, b: jnp.abs(w) - 0.2, 0.5, sgm(alpha=8.0, alpha_scale="spread", step_size=0.1, tolerance=0.5)
     )
@@ -199,19 +199,19 @@ def test_limit_cycle():
     mild = run(
         signed, lambda w, b: jnp.abs(w) - 0.2, 0.5, sgm(alpha=0.5, alpha_scale="spread", step_size=0.1, tolerance=0.5)
     )
-    assert "limit cycle" not in illnesses(mild)  # tanh(α/2) is a quarter
+    assert "limit-cycle" not in codes(mild)  # tanh(α/2) is a quarter
 
 
 def test_step_size_too_large():
     """Each step moves the constraint by 2, with a tolerance of 0.1."""
     result = run(lambda w, b: -w, lambda w, b: jnp.abs(w) - 0.5, 0.3, sgm(step_size=2.0))
-    assert "step size too large" in illnesses(result)
+    assert "step-size-too-large" in codes(result)
     assert "Lower step_size (now 2)" in result.explain()
 
 
 def test_divergence():
     result = run(lambda w, b: w**4, never, 3.0, sgm(step_size=1.0))
-    assert illnesses(result)[0] == "diverged"
+    assert codes(result)[0] == "diverged"
 
 
 def test_batch_too_small_for_the_threshold():
@@ -226,9 +226,9 @@ def test_batch_too_small_for_the_threshold():
         jnp.float32(0.5),
     )
     small = ss.solve(problem, clients, sgm(), rounds=400, batch_size=2)
-    assert "batch too small for the threshold" in illnesses(small)
+    assert "noisy-switch" in codes(small)
     large = ss.solve(problem, clients, sgm(), rounds=400, batch_size=2, value_batch_size=None)
-    assert illnesses(large) == []
+    assert codes(large) == []
 
 
 HEALTHY = {
@@ -251,11 +251,11 @@ def _healthy_np(**options):
 @pytest.mark.parametrize("name", HEALTHY)
 def test_healthy_runs_are_left_alone(name):
     result = HEALTHY[name]()
-    assert illnesses(result) == [], result.explain()
-    assert "Nothing looks wrong." in result.explain()
+    assert codes(result) == [], result.explain()
+    assert "No problems detected." in result.explain()
 
 
 def test_sweeps_are_diagnosed_too():
     problem = ss.Problem(lambda w, b: w**2, lambda w, b: 1 + b["sign"][0] * w, jnp.float32(0.5))
     (result,) = ss.sweep(problem, two(), {"one": sgm()}, seeds=1, rounds=100, batch_size=None)["one"]
-    assert illnesses(result) == ["constraint never met"]
+    assert codes(result) == ["never-feasible"]
