@@ -1,4 +1,4 @@
-"""Write docs/gallery.md from what ``softswitch paper all --out results`` wrote: python docs/gallery.py results."""
+"""Write docs/gallery.md from the outputs of ``softswitch paper all --out results``: python docs/gallery.py results."""
 
 from __future__ import annotations
 
@@ -41,68 +41,69 @@ TITLES = {
     "safe-rl-clients": "Carts: planet by planet",
     "alpha-scale": "One α for all tasks?",
 }
-"""What each experiment is about, in words: its heading, and what its picture is called among the contents."""
+"""Heading of each experiment, which is also the caption of its thumbnail."""
 
 
-def page(told: dict[str, dict]) -> str:
-    """The template with figures, commands and claims put in."""
+def render_page(outputs: dict[str, dict]) -> str:
+    """Return the template with figures, commands and claims filled in."""
     text = TEMPLATE.read_text(encoding="utf-8")
-    text = text.replace("{{times}}", times(told)).replace("{{contents}}", contents(text, told))
-    for name, one in told.items():
+    text = text.replace("{{times}}", render_durations(outputs)).replace("{{contents}}", render_contents(text, outputs))
+    for name, output in outputs.items():
         claims = "\n".join(
             f"- **{'held' if claim['held'] else 'did not hold'}**: {claim['statement']} — {claim['measured']}"
-            for claim in one["claims"]
+            for claim in output["claims"]
         )
-        figure = f"![{one['shows']}](images/paper/{name}.png)"
-        shown = f"{figure}\n\n    softswitch paper {name}\n\n{with_seeds(name, one['seeds'])}\n\n{claims}"
-        text = text.replace(f"{{{{{name}}}}}", shown)
-        text = text.replace(f"\n## {name}\n", f"\n### {TITLES[name]} {{ #{name} }}\n\n`{name}`: {one['shows']}.\n")
-    text = re.sub(r"\n# (?=\S)", "\n## ", text)  # one heading of the first level: the table of contents is made by them
+        figure = f"![{output['summary']}](images/paper/{name}.png)"
+        seeds = _describe_seeds(name, output["seeds"])
+        section = f"{figure}\n\n    softswitch paper {name}\n\n{seeds}\n\n{claims}"
+        text = text.replace(f"{{{{{name}}}}}", section)
+        heading = f"\n### {TITLES[name]} {{ #{name} }}\n\n`{name}`: {output['summary']}.\n"
+        text = text.replace(f"\n## {name}\n", heading)
+    text = re.sub(r"\n# (?=\S)", "\n## ", text)  # the table of contents needs a single heading of the first level
     if "{{" in text:
-        raise ValueError(f"{TEMPLATE.name} has a place that nothing fills: {text[text.index('{{') :][:40]}")
+        raise ValueError(f"{TEMPLATE.name} has a placeholder without outputs: {text[text.index('{{') :][:40]}")
     return text
 
 
-def contents(template: str, told: dict[str, dict]) -> str:
-    """Small pictures that lead to the sections, in the template's order and under its headings."""
+def render_contents(template: str, outputs: dict[str, dict]) -> str:
+    """Return thumbnails that link to the sections, in the order and under the headings of the template."""
     parts: list[str] = []
     for level, heading in re.findall(r"^(#{1,2}) (.+)$", template, flags=re.MULTILINE):
         if level == "#":
             parts.append(f'</div>\n\n**{heading}**\n\n<div class="grid cards thumbnails" markdown>\n')
-        elif heading in told:
-            claims = told[heading]["claims"]
+        elif heading in outputs:
+            claims = outputs[heading]["claims"]
             held = sum(claim["held"] for claim in claims)
-            picture = f"[![{told[heading]['shows']}](images/paper/{heading}.png){{ loading=lazy }}](#{heading})"
-            words = f"[{TITLES[heading]}](#{heading})  \n    {held} of {len(claims)} claims held"
-            parts.append(f"- {picture}\n\n    {words}\n")
+            picture = f"[![{outputs[heading]['summary']}](images/paper/{heading}.png){{ loading=lazy }}](#{heading})"
+            caption = f"[{TITLES[heading]}](#{heading})  \n    {held} of {len(claims)} claims held"
+            parts.append(f"- {picture}\n\n    {caption}\n")
     text = "\n".join([*parts, "</div>"]).removeprefix("</div>\n\n")
     return re.sub(r"\*\*[^*]+\*\*\n\n<div[^>]*>\n\n</div>\n*", "", text)  # headings without experiments
 
 
-def with_seeds(name: str, seeds: int) -> str:
-    """With how many seeds an experiment ran; where that is not the number it now has, also that."""
+def _describe_seeds(name: str, seeds: int) -> str:
     now = EXPERIMENTS[name].seeds
     return f"{seeds} seeds." if seeds == now else f"{seeds} seeds, from an earlier run; the command now takes {now}."
 
 
-def times(told: dict[str, dict]) -> str:
-    """What each experiment took, the longest first, and all together."""
-    longest = sorted(told, key=lambda name: -told[name]["seconds"])
-    rows = [f"| [{name}](#{name}) | {told[name]['seconds']:.0f} |" for name in longest]
-    total = sum(one["seconds"] for one in told.values())
+def render_durations(outputs: dict[str, dict]) -> str:
+    """Return a table of the seconds of each experiment, longest first, and their sum."""
+    longest = sorted(outputs, key=lambda name: -outputs[name]["seconds"])
+    rows = [f"| [{name}](#{name}) | {outputs[name]['seconds']:.0f} |" for name in longest]
+    total = sum(output["seconds"] for output in outputs.values())
     return "\n".join(["| experiment | seconds |", "|---|---|", *rows, f"| all | {total:.0f} |"])
 
 
 def main(results: Path) -> None:
-    """Keep the pictures, write the page."""
+    """Copy the figures and write the page."""
     IMAGES.mkdir(parents=True, exist_ok=True)
-    told = {}
+    outputs = {}
     for name in EXPERIMENTS:
-        told[name] = json.loads((results / name / "claims.json").read_text(encoding="utf-8"))
-        if told[name]["quick"] or told[name]["seeds"] != EXPERIMENTS[name].seeds:
-            raise ValueError(f"{results / name} holds a shorter version; the gallery shows full ones")
+        outputs[name] = json.loads((results / name / "claims.json").read_text(encoding="utf-8"))
+        if outputs[name]["quick"] or outputs[name]["seeds"] != EXPERIMENTS[name].seeds:
+            raise ValueError(f"{results / name} is from a shorter version: run softswitch paper {name}")
         shutil.copy(results / name / f"{name}.png", IMAGES)
-    (DOCS / "gallery.md").write_text(page(told), encoding="utf-8")
+    (DOCS / "gallery.md").write_text(render_page(outputs), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -64,8 +64,8 @@ EXPERIMENTS = {
         Experiment("first", "the first", first),
         Experiment("second", "another", second),
         Experiment("bad", "fails", bad),
-        Experiment("killed", "ends its process", killed, together="a process"),
-        Experiment("after", "in the same process", after, together="a process"),
+        Experiment("killed", "ends its process", killed, group="a process"),
+        Experiment("after", "in the same process", after, group="a process"),
         Experiment("slow", "takes its time to be written", slow),
     )
 }

@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 from softswitch.cli import app
 from softswitch_experiments.paper import EXPERIMENTS, batch, durations, outputs, sources
 from softswitch_experiments.paper.batch import Batch
-from softswitch_experiments.paper.durations import in_words, until_the_last
-from softswitch_experiments.paper.outputs import Written
+from softswitch_experiments.paper.durations import estimate_makespan, format_duration
+from softswitch_experiments.paper.outputs import Saved
 from softswitch_experiments.paper.workers import Failed
 
 HERE = Path(__file__).parent
-PLACE = "small_experiments"
+MODULE = "small_experiments"
 SMALL = small_experiments.EXPERIMENTS
 
 
@@ -36,7 +36,7 @@ def log(tmp_path, monkeypatch):
 
 
 def batch_of(*names, out, **options):
-    return Batch([SMALL[name] for name in names], out, place=PLACE, **options)
+    return Batch([SMALL[name] for name in names], out, module=MODULE, **options)
 
 
 def outcomes(own):
@@ -46,24 +46,24 @@ def outcomes(own):
 def test_failures_do_not_keep_the_others_from_running(tmp_path, log):
     out = tmp_path / "out"
     found = outcomes(batch_of("first", "bad", "killed", "after", "second", out=out, jobs=2))
-    assert {name for name, one in found.items() if isinstance(one, Written)} == {"first", "second", "after"}
+    assert {name for name, one in found.items() if isinstance(one, Saved)} == {"first", "second", "after"}
     assert "two and two make five" in found["bad"].reason
     assert "signal 9" in found["killed"].reason
     assert sorted(path.name for path in out.iterdir()) == ["after", "first", "second"]
     assert sorted(log()) == ["after", "bad", "first", "killed", "second"]
     again = batch_of("first", "bad", "killed", "after", "second", out=out)
-    assert [written.name for written in again.kept] == ["first", "after", "second"]
+    assert [written.name for written in again.reused] == ["first", "after", "second"]
     assert sorted(again.names) == ["bad", "killed"]
 
 
 def test_only_the_same_settings_and_whole_outputs_are_kept(tmp_path, log, monkeypatch):
     def kept(**options):
-        return [one.name for one in batch_of("first", out=tmp_path / "out", **options).kept]
+        return [one.name for one in batch_of("first", out=tmp_path / "out", **options).reused]
 
     (written,) = batch_of("first", out=tmp_path / "out", quick=True).run()
-    assert not written.kept
-    (again,) = batch_of("first", out=tmp_path / "out", quick=True).kept
-    assert again.kept
+    assert not written.reused
+    (again,) = batch_of("first", out=tmp_path / "out", quick=True).reused
+    assert again.reused
     assert again.claims == written.claims
     assert again.files == written.files
     assert kept(quick=True) == kept(quick=True, seeds=2) == ["first"]
@@ -85,17 +85,17 @@ def test_another_number_of_seeds_takes_the_place_of_the_former(tmp_path, log):
 
 
 def test_the_digest_is_of_what_an_experiment_imports():
-    tradeoff = sources.reached(sources.homes(EXPERIMENTS["alpha-tradeoff"].run))
+    tradeoff = sources.import_closure(sources.defining_modules(EXPERIMENTS["alpha-tradeoff"].run))
     assert {
         "softswitch.engine.solve",
         "softswitch.methods.weighting",
         "softswitch_experiments.paper.experiment",
     } <= tradeoff
     assert not any("safe_rl" in name or name.startswith("softswitch.cli.") for name in tradeoff)
-    comparison = sources.homes(EXPERIMENTS["np-comparison"].run)
+    comparison = sources.defining_modules(EXPERIMENTS["np-comparison"].run)
     assert comparison == {
         "softswitch_experiments.paper.comparison",
-        "softswitch_experiments.paper.neyman_pearson.np_study",
+        "softswitch_experiments.paper.np_study",
     }
     digests = {name: sources.digest(one.run) for name, one in EXPERIMENTS.items()}
     assert digests["np-comparison"] != digests["fair-comparison"]
@@ -107,7 +107,7 @@ def test_the_digest_changes_with_a_file(monkeypatch):
     changed = {"softswitch.methods.weighting": b"# another text"}
     monkeypatch.setattr(sources, "_source", lambda name: changed.get(name) or plain(name))
     assert sources.digest(run) != before
-    changed = {"softswitch_experiments.paper.safe_rl.safe_rl_study": b"# another text"}
+    changed = {"softswitch_experiments.paper.safe_rl_study": b"# another text"}
     assert sources.digest(run) == before
 
 
@@ -120,7 +120,7 @@ import small_experiments
 softswitch_experiments.paper.EXPERIMENTS = small_experiments.EXPERIMENTS
 for name in ("bad", "killed", "after"):
     del small_experiments.EXPERIMENTS[name]
-batch.Batch = partial(batch.Batch, place="small_experiments")
+batch.Batch = partial(batch.Batch, module="small_experiments")
 from softswitch.cli import app
 app()
 """
@@ -189,7 +189,7 @@ def test_killed_interrupted_and_gone_on_with(tmp_path, log):
 
 def test_the_command_tells_of_failures_and_of_what_it_kept(tmp_path, log, monkeypatch):
     monkeypatch.setattr("softswitch_experiments.paper.EXPERIMENTS", {name: SMALL[name] for name in ("first", "bad")})
-    monkeypatch.setattr(batch, "Batch", partial(Batch, place=PLACE))
+    monkeypatch.setattr(batch, "Batch", partial(Batch, module=MODULE))
 
     def call(*more):
         return CliRunner().invoke(app, ["paper", *more, "--quick", "--out", str(tmp_path / "out")])
@@ -233,33 +233,35 @@ def test_leftovers_of_living_processes_stay(tmp_path):
     theirs, ours = tmp_path / ".first.99999999.tmp", tmp_path / f".first.{os.getpid()}.tmp"
     for folder in (theirs, ours, tmp_path / ".git"):
         folder.mkdir()
-    outputs.clear_unfinished(tmp_path)
+    outputs.remove_unfinished(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([".git", ours.name])
 
 
 def test_times_by_hand(tmp_path, monkeypatch):
-    assert until_the_last([5, 4, 3, 3], 2) == 8
-    assert until_the_last([5, 4, 3, 3], 1) == 15
-    assert until_the_last([1], 2, [10, 2]) == 10
-    assert until_the_last([], 2) == 0
-    assert [in_words(s) for s in (3.4, 99, 100, 3900, 7000)] == ["3 s", "99 s", "2 min", "65 min", "1 h 57 min"]
+    assert estimate_makespan([5, 4, 3, 3], 2) == 8
+    assert estimate_makespan([5, 4, 3, 3], 1) == 15
+    assert estimate_makespan([1], 2, [10, 2]) == 10
+    assert estimate_makespan([], 2) == 0
+    assert [format_duration(s) for s in (3.4, 99, 100, 3900, 7000)] == ["3 s", "99 s", "2 min", "65 min", "1 h 57 min"]
     known = {"full": {"first": 100.0, "second": 40.0}, "quick": {"first": 2.0}}
-    monkeypatch.setattr(durations, "table", lambda: known)
+    monkeypatch.setattr(durations, "load_durations", lambda: known)
     first = SMALL["first"]
-    assert durations.expected(first, first.scale(20), tmp_path) == 200
-    assert durations.expected(first, first.scale(quick=True), tmp_path) == 2
-    assert durations.expected(SMALL["slow"], first.scale(), tmp_path) == 70, "the median of those that are known"
+    assert durations.estimate_seconds(first, first.scale(20), tmp_path) == 200
+    assert durations.estimate_seconds(first, first.scale(quick=True), tmp_path) == 2
+    assert durations.estimate_seconds(SMALL["slow"], first.scale(), tmp_path) == 70, (
+        "the median of those that are known"
+    )
     (tmp_path / "first").mkdir()
     told = {"seconds": 30, "seeds": 3, "quick": False}
     (tmp_path / "first" / "claims.json").write_text(json.dumps(told))
-    assert durations.expected(first, first.scale(6), tmp_path) == 60, "what it took here before counts more"
+    assert durations.estimate_seconds(first, first.scale(6), tmp_path) == 60, "what it took here before counts more"
     own = batch_of("second", "first", out=tmp_path, jobs=2)
     assert own.names == ["first", "second"], "the longest first"
     assert own.remaining() == 100
 
 
 def test_every_experiment_has_its_time_in_the_table():
-    for version in durations.table().values():
+    for version in durations.load_durations().values():
         assert set(version) <= set(EXPERIMENTS)
 
 

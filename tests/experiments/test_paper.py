@@ -13,10 +13,18 @@ from typer.testing import CliRunner
 from softswitch.cli import app
 from softswitch.results.folder import find_runs
 from softswitch.results.report import write_report
-from softswitch_experiments.paper import EXPERIMENTS, Claim, Scale, tuning
-from softswitch_experiments.paper.fair import fair_frontier, fair_noniid
-from softswitch_experiments.paper.neyman_pearson import alpha_tradeoff, error_budget, np_sweeps
-from softswitch_experiments.paper.neyman_pearson.np_study import FULL, STUDY
+from softswitch_experiments.paper import (
+    EXPERIMENTS,
+    Claim,
+    Scale,
+    alpha_tradeoff,
+    error_budget,
+    fair_frontier,
+    fair_noniid,
+    np_sweeps,
+    tuning,
+)
+from softswitch_experiments.paper.np_study import FULL, STUDY
 from softswitch_experiments.paper.study import Point, answers, gradient_evaluations, lasts, paired
 
 ROOT = Path(__file__).parents[2]
@@ -269,5 +277,5 @@ def test_names_of_runs_are_fit_for_folders():
     scale = Scale()
     answer = next(iter(STUDY.runs({"": STUDY.rules["Softmax SGM"]}, FULL, Scale(1, quick=True)).values()))
     for _ in range(2):
-        scale.keep("λ = −5, a/b", answer)
+        scale.add_runs("λ = −5, a/b", answer)
     assert list(scale.runs) == ["λ-=-5-a-b-seed-0", "λ-=-5-a-b-seed-0-2"]

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from softswitch_experiments.paper import adult_study
 from softswitch_experiments.paper.experiment import Scale
-from softswitch_experiments.paper.fair import adult_study
-from softswitch_experiments.paper.neyman_pearson.np_study import (
+from softswitch_experiments.paper.np_study import (
     AVERAGE,
     FULL,
     PARTIAL,

@@ -5,10 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from softswitch_experiments.paper import Scale
-from softswitch_experiments.paper.fair import fair_readings, occupation_readings
-from softswitch_experiments.paper.neyman_pearson import np_readings, step_readings
-from softswitch_experiments.paper.neyman_pearson.np_study import FULL, PARTIAL, SOFTMAX, STUDY
+from softswitch_experiments.paper import Scale, fair_readings, np_readings, occupation_readings, step_readings
+from softswitch_experiments.paper.np_study import FULL, PARTIAL, SOFTMAX, STUDY
 from softswitch_experiments.paper.readings import (
     FIRST_TUNING_SEED,
     PAPER,
@@ -20,7 +18,7 @@ from softswitch_experiments.paper.readings import (
     meets,
     steps_of_passes,
 )
-from softswitch_experiments.paper.safe_rl.safe_rl_clients import planet_claims
+from softswitch_experiments.paper.safe_rl_clients import planet_claims
 from softswitch_experiments.paper.study import Point
 
 

@@ -12,10 +12,9 @@ from typer.testing import CliRunner
 
 import softswitch as ss
 from softswitch.cli import app
-from softswitch_experiments.paper import alpha_scale
-from softswitch_experiments.paper.safe_rl import safe_rl_comparison
-from softswitch_experiments.paper.safe_rl.safe_rl_comparison import Paired
-from softswitch_experiments.paper.safe_rl.safe_rl_study import PRIMARY
+from softswitch_experiments.paper import alpha_scale, safe_rl_comparison
+from softswitch_experiments.paper.safe_rl_comparison import Paired
+from softswitch_experiments.paper.safe_rl_study import PRIMARY
 from softswitch_experiments.tasks.safe_rl import cartpole, policy_file, policy_training
 from softswitch_experiments.tasks.safe_rl.advantages import advantages
 from softswitch_experiments.tasks.safe_rl.cartpole import PLANETS

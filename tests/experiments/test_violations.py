@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from softswitch.theory.theorems import Constants
-from softswitch_experiments.paper.neyman_pearson import error_budget
-from softswitch_experiments.paper.neyman_pearson.np_speed import AnswerCourse, speed_claims
+from softswitch_experiments.paper import error_budget
+from softswitch_experiments.paper.np_speed import AnswerCourse, speed_claims
 from softswitch_experiments.paper.violations import fewer_violations, met_early, violation_rows, violations
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from softswitch_experiments.paper.batch import Batch
-    from softswitch_experiments.paper.outputs import Written
+    from softswitch_experiments.paper.outputs import Saved
 
 
 def demo(
@@ -50,20 +50,20 @@ def paper(
     """
     from softswitch_experiments.paper import EXPERIMENTS
     from softswitch_experiments.paper.batch import Batch
-    from softswitch_experiments.paper.durations import in_words
+    from softswitch_experiments.paper.durations import format_duration
 
     console = Console()
     if name is None:
         table = Table("name", "what it shows", title="softswitch paper NAME, or all")
         for experiment in EXPERIMENTS.values():
-            table.add_row(experiment.name, experiment.shows)
+            table.add_row(experiment.name, experiment.summary)
         console.print(table)
         return
     if name != "all" and name not in EXPERIMENTS:
         raise typer.BadParameter(f"must be 'all' or one of {', '.join(EXPERIMENTS)}, but is {name!r}")
     began = time.perf_counter()
     chosen = list(EXPERIMENTS.values()) if name == "all" else [EXPERIMENTS[name]]
-    missing = [experiment.missing for experiment in chosen if experiment.missing]
+    missing = [experiment.missing_dependency for experiment in chosen if experiment.missing_dependency]
     if missing:
         raise typer.BadParameter("; ".join(missing))
     batch = Batch(chosen, out, seeds, quick, jobs, force)
@@ -75,9 +75,11 @@ def paper(
         told = "Interrupted. What is finished is kept: the same command goes on with the rest."
         console.print(told, style="bold", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
-    claims = [claim for one in (*batch.kept, *written) for claim in one.claims]
+    claims = [claim for one in (*batch.reused, *written) for claim in one.claims]
     held = sum(claim.held for claim in claims)
-    console.print(f"{held} of {len(claims)} claims held; {in_words(time.perf_counter() - began)}.", highlight=False)
+    console.print(
+        f"{held} of {len(claims)} claims held; {format_duration(time.perf_counter() - began)}.", highlight=False
+    )
     if quick:
         console.print("Quick settings: far fewer rounds than the paper's, so a claim that fails here says nothing.")
     if failed:
@@ -92,30 +94,30 @@ INTERRUPTED = 130
 
 def _plan_lines(batch: Batch) -> list[str]:
     """What is there, what is to be run, and for how long."""
-    from softswitch_experiments.paper.durations import in_words
+    from softswitch_experiments.paper.durations import format_duration
 
     lines = []
-    if batch.kept:
-        names = ", ".join(written.name for written in batch.kept)
+    if batch.reused:
+        names = ", ".join(written.name for written in batch.reused)
         lines.append(f"Kept, from the same code and settings: {names} (--force runs them again).")
     if len(batch.names) > 1:
         processes = "1 process" if batch.jobs == 1 else f"{batch.jobs} processes"
-        took = in_words(batch.remaining())
+        took = format_duration(batch.remaining())
         lines.append(f"{len(batch.names)} experiments in {processes}: about {took}, judged by what they took before.")
     return lines
 
 
-def _follow(batch: Batch, console: Console) -> tuple[list[Written], list[str]]:
+def _follow(batch: Batch, console: Console) -> tuple[list[Saved], list[str]]:
     """Run what is to be run, tell of each as it is done, and how long the rest will take."""
-    from softswitch_experiments.paper.durations import in_words
-    from softswitch_experiments.paper.outputs import Written
+    from softswitch_experiments.paper.durations import format_duration
+    from softswitch_experiments.paper.outputs import Saved
 
     count, written, failed = len(batch.names), [], []
-    for one in batch.kept if count == 0 else ():
+    for one in batch.reused if count == 0 else ():
         _tell(one, console)
     with console.status("") if console.is_terminal and count > 1 else nullcontext() as status:
         for outcome in batch.run():
-            if isinstance(outcome, Written):
+            if isinstance(outcome, Saved):
                 written.append(outcome)
                 _tell(outcome, console)
             elif outcome is not None:
@@ -123,16 +125,16 @@ def _follow(batch: Batch, console: Console) -> tuple[list[Written], list[str]]:
                 told = f"{outcome.name} FAILED: {outcome.reason}"
                 console.print(told, style="bold red", markup=False, highlight=False, soft_wrap=True)
             done = len(written) + len(failed)
-            left = f"{done} of {count} done, about {in_words(batch.remaining())} left"
+            left = f"{done} of {count} done, about {format_duration(batch.remaining())} left"
             if status is not None:
-                status.update(f"{left}; running {', '.join(batch.under_way)}")
+                status.update(f"{left}; running {', '.join(batch.running)}")
             elif outcome is not None and done < count:
                 console.print(f"  {left}", highlight=False)
     return written, failed
 
 
-def _tell(written: Written, console: Console) -> None:
-    kept = ", kept" if written.kept else ""
+def _tell(written: Saved, console: Console) -> None:
+    kept = ", kept" if written.reused else ""
     told = f"{written.name} ({written.seeds} seeds, {written.seconds:.1f} s{kept}) → {written.files[0]}"
     console.print(told, style="bold", markup=False, highlight=False, soft_wrap=True)
     for claim in written.claims:

@@ -2,28 +2,30 @@
 
 from functools import partial
 
-from softswitch_experiments.paper import alpha_scale, comparison, tuning
-from softswitch_experiments.paper.experiment import Experiment
-from softswitch_experiments.paper.fair import (
+from softswitch_experiments.paper import (
     adult_study,
+    alpha_scale,
+    alpha_tradeoff,
+    comparison,
+    error_budget,
     fair_comparison,
     fair_frontier,
     fair_noniid,
     fair_readings,
     fair_sweeps,
-    occupation_readings,
-)
-from softswitch_experiments.paper.neyman_pearson import (
-    alpha_tradeoff,
-    error_budget,
     np_noniid,
     np_readings,
     np_study,
     np_sweeps,
+    occupation_readings,
+    safe_rl_alpha,
+    safe_rl_clients,
+    safe_rl_comparison,
     sgm_comparison,
     step_readings,
+    tuning,
 )
-from softswitch_experiments.paper.safe_rl import safe_rl_alpha, safe_rl_clients, safe_rl_comparison
+from softswitch_experiments.paper.experiment import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
@@ -32,13 +34,13 @@ EXPERIMENTS: dict[str, Experiment] = {
             "np-comparison",
             "Softmax SGM, penalty and primal-dual against gradient evaluations",
             partial(comparison.compare, np_study.STUDY),
-            together="np tuning",
+            group="np tuning",
         ),
         Experiment(
             "np-tuning",
             "final F and G of each method over its grid: how wide is the good region?",
             partial(tuning.run, np_study.STUDY),
-            together="np tuning",
+            group="np tuning",
         ),
         np_readings.EXPERIMENT,
         np_readings.PARTIAL_EXPERIMENT,
@@ -55,7 +57,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "fair-tuning",
             "Adult: final F and G of each method over its grid",
             partial(tuning.run, adult_study.STUDY),
-            together="fair tuning",
+            group="fair tuning",
         ),
         fair_readings.EXPERIMENT,
         fair_readings.PASSES_EXPERIMENT,

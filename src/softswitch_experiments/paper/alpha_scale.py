@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from softswitch.support.plotting import BLUE, GREY, VERMILLION, dots, legend, narrow_panels
+from softswitch_experiments.paper import adult_study, fair_noniid, np_study, safe_rl_study
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch_experiments.paper.fair import adult_study, fair_noniid
-from softswitch_experiments.paper.neyman_pearson import np_study
-from softswitch_experiments.paper.safe_rl import safe_rl_study
 from softswitch_experiments.paper.study import Point, averages, lasts
 
 RAW = (0.05, 0.5, 5.0, 50.0, 500.0)
@@ -185,5 +183,5 @@ def _claims(serving: dict[str, list[set[float]]]) -> list[Claim]:
 
 
 EXPERIMENT = Experiment(
-    "alpha-scale", "one α for all tasks? α per unit and α per spread of the reports", run, together="safe-rl"
+    "alpha-scale", "one α for all tasks? α per unit and α per spread of the reports", run, group="safe-rl"
 )

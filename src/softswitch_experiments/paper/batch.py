@@ -1,4 +1,4 @@
-"""Many experiments: which are there already, the rest on several processes, and how long it will take."""
+"""A batch of experiments: reuses saved outputs, runs the rest in several processes, and estimates the duration."""
 
 from __future__ import annotations
 
@@ -10,34 +10,33 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from softswitch_experiments.paper.durations import expected, until_the_last
+from softswitch_experiments.paper.durations import estimate_makespan, estimate_seconds
 from softswitch_experiments.paper.experiment import Experiment
-from softswitch_experiments.paper.outputs import Settings, Written, clear_unfinished, kept, settings
-from softswitch_experiments.paper.workers import Failed, Order, Worker, carry_out, noticed_interrupts
+from softswitch_experiments.paper.outputs import Saved, describe_settings, find_saved, remove_unfinished
+from softswitch_experiments.paper.workers import Failed, Job, Worker, run_jobs, watch_interrupts
 
-OVERLAP = 2
-"""Threads of all processes together for every core: a process compiles on one of its threads while another computes."""
-LOOK = 0.5
-"""Seconds between two looks at the clock while experiments run."""
+THREADS_PER_CORE = 2
+"""Threads of all processes together per core: one thread can compile while another computes."""
+POLL_SECONDS = 0.5
 
 
 @dataclass
 class Batch:
-    """Experiments to be written into ``out/<name>/``.
+    """Experiments that are written to ``out/<name>/``.
 
-    Those whose outputs are there, complete and from the same settings and sources, are kept. The others run in ``jobs``
-    processes, the longest first; experiments that share runs share a process. One alone runs in this process.
+    Complete outputs from the same settings and sources are reused. The other experiments run in ``jobs`` processes,
+    the longest first. Experiments that share runs share a process. A single experiment runs in this process.
 
     Attributes:
-        experiments: which.
-        out: where to.
-        seeds: how many; None: each experiment's own number.
-        quick: the short versions.
-        jobs: how many processes; None: as many as there are cores.
-        force: run also what is there already.
-        place: the module in whose ``EXPERIMENTS`` processes find the experiments.
-        kept: what is there already.
-        waiting: what is to run, by group, the longest first.
+        experiments: The experiments.
+        out: Output folder.
+        seeds: Number of seeds. Default: that of each experiment.
+        quick: Run the short versions.
+        jobs: Number of processes. Default: the number of cores.
+        force: Ignore saved outputs.
+        module: Module in whose ``EXPERIMENTS`` the processes find the experiments.
+        reused: Outputs that are reused.
+        waiting: Jobs to run, by group, the longest group first.
     """
 
     experiments: Sequence[Experiment]
@@ -46,121 +45,118 @@ class Batch:
     quick: bool = False
     jobs: int | None = None
     force: bool = False
-    place: str = "softswitch_experiments.paper"
-    kept: tuple[Written, ...] = field(init=False)
-    waiting: list[list[Order]] = field(init=False)
+    module: str = "softswitch_experiments.paper"
+    reused: tuple[Saved, ...] = field(init=False)
+    waiting: list[list[Job]] = field(init=False)
 
     def __post_init__(self) -> None:
-        clear_unfinished(self.out)
-        groups: dict[str, list[Order]] = {}
-        there: list[Written] = []
+        remove_unfinished(self.out)
+        groups: dict[str, list[Job]] = {}
+        reused: list[Saved] = []
         self._seconds: dict[str, float] = {}
-        self._done_expected = self._done_taken = 0.0
+        self._finished_expected = self._finished_actual = 0.0
         self._workers: list[Worker] = []
         progress = None if len(self.experiments) == 1 else False
         for experiment in self.experiments:
             scale = experiment.scale(self.seeds, self.quick, progress)
-            about: Settings = settings(experiment, scale)
-            before = None if self.force else kept(experiment, about, self.out)
-            if before is not None:
-                there.append(before)
+            settings = describe_settings(experiment, scale)
+            saved = None if self.force else find_saved(experiment, settings, self.out)
+            if saved is not None:
+                reused.append(saved)
                 continue
-            self._seconds[experiment.name] = expected(experiment, scale, self.out)
-            group = groups.setdefault(experiment.together or experiment.name, [])
-            group.append(Order(self.place, experiment.name, scale, about, self.out))
-        self.kept = tuple(there)
-        self.waiting = sorted(groups.values(), key=self._length, reverse=True)
+            self._seconds[experiment.name] = estimate_seconds(experiment, scale, self.out)
+            group = groups.setdefault(experiment.group or experiment.name, [])
+            group.append(Job(self.module, experiment.name, scale, settings, self.out))
+        self.reused = tuple(reused)
+        self.waiting = sorted(groups.values(), key=self._expected_seconds, reverse=True)
         cores = os.cpu_count() or 1
         self.jobs = max(1, min(self.jobs or cores, len(self.waiting)))
-        self._threads = min(cores, math.ceil(OVERLAP * cores / self.jobs))
+        self._threads = min(cores, math.ceil(THREADS_PER_CORE * cores / self.jobs))
 
     @property
     def names(self) -> list[str]:
-        """What is to run, in this order."""
-        return [order.name for group in self.waiting for order in group]
+        """Names of the experiments to run, in this order."""
+        return [job.name for group in self.waiting for job in group]
 
     @property
-    def under_way(self) -> list[str]:
-        """What is running now."""
-        return [worker.orders[0].name for worker in self._workers if worker.orders]
+    def running(self) -> list[str]:
+        """Names of the experiments that are running now."""
+        return [worker.jobs[0].name for worker in self._workers if worker.jobs]
 
-    def _length(self, group: Sequence[Order]) -> float:
-        return sum(self._seconds[order.name] for order in group)
+    def _expected_seconds(self, jobs: Sequence[Job]) -> float:
+        return sum(self._seconds[job.name] for job in jobs)
 
     def remaining(self) -> float:
-        """Seconds until all is done: what was expected, times how far this machine was off so far."""
+        """Return the seconds left: the expected ones, corrected by how long finished experiments really took."""
+        pace = self._finished_actual / self._finished_expected if self._finished_expected else 1.0
         now = time.monotonic()
-        under_way = [max(0.0, self._length(w.orders) * self._pace - (now - w.began)) for w in self._workers if w.orders]
-        rest = [self._length(group) * self._pace for group in self.waiting]
-        return until_the_last(rest, self.jobs or 1, under_way)
+        running = [
+            max(0.0, self._expected_seconds(worker.jobs) * pace - (now - worker.start_time))
+            for worker in self._workers
+            if worker.jobs
+        ]
+        waiting = [self._expected_seconds(group) * pace for group in self.waiting]
+        return estimate_makespan(waiting, self.jobs or 1, running)
 
-    @property
-    def _pace(self) -> float:
-        """How many seconds one expected second took so far."""
-        return self._done_taken / self._done_expected if self._done_expected else 1.0
+    def run(self) -> Iterator[Saved | Failed | None]:
+        """Run the experiments, and yield outcomes as they arrive, or None if only time has passed.
 
-    def run(self) -> Iterator[Written | Failed | None]:
-        """Run what is not there. Outcomes as they come, and None where there is nothing new but the time.
-
-        An experiment that fails does not keep the others from running. However this ends, no process is left.
+        A failure does not stop the other experiments. No process is left when this ends.
         """
         if len(self.names) == 1:
-            (orders,) = self.waiting
+            (jobs,) = self.waiting
             self.waiting = []
-            with noticed_interrupts() as interrupted:
-                yield from carry_out(orders, interrupted)
+            with watch_interrupts() as interrupted:
+                yield from run_jobs(jobs, interrupted)
             return
         try:
             self._workers = [Worker.start(self._threads) for _ in range(min(self.jobs or 1, len(self.waiting)))]
             for worker in self._workers:
-                worker.hand(self.waiting.pop(0))
+                worker.assign(self.waiting.pop(0))
             while self._workers:
-                ready = wait([worker.line for worker in self._workers], LOOK)
+                ready = wait([worker.connection for worker in self._workers], POLL_SECONDS)
                 if not ready:
                     yield None
-                for worker in [w for w in self._workers if w.line in ready]:
-                    yield from self._hear(worker)
+                for worker in [worker for worker in self._workers if worker.connection in ready]:
+                    yield from self._receive(worker)
         finally:
             for worker in self._workers:
-                worker.end()
+                worker.stop()
             self._workers = []
-            clear_unfinished(self.out)
+            remove_unfinished(self.out)
 
-    def _hear(self, worker: Worker) -> Iterator[Written | Failed]:
-        """Take what a worker says, and hand it the next group where it is done with its own."""
+    def _receive(self, worker: Worker) -> Iterator[Saved | Failed]:
+        """Yield the outcome that a worker sent, or assign the next group if it has finished its jobs."""
         try:
-            outcome = worker.line.recv()
+            outcome = worker.connection.recv()
         except (EOFError, ConnectionResetError):
-            yield from self._lost(worker)
+            yield from self._replace(worker)
             return
         if outcome is not None:
-            self._count(worker, outcome)
+            worker.jobs = [job for job in worker.jobs if job.name != outcome.name]
+            worker.start_time = time.monotonic()
+            if isinstance(outcome, Saved):
+                self._finished_expected += self._seconds[outcome.name]
+                self._finished_actual += outcome.seconds
             yield outcome
         elif self.waiting:
-            worker.hand(self.waiting.pop(0))
+            worker.assign(self.waiting.pop(0))
         else:
             self._workers.remove(worker)
-            worker.end()
+            worker.stop()
 
-    def _count(self, worker: Worker, outcome: Written | Failed) -> None:
-        worker.orders = [order for order in worker.orders if order.name != outcome.name]
-        worker.began = time.monotonic()
-        if isinstance(outcome, Written):
-            self._done_expected += self._seconds[outcome.name]
-            self._done_taken += outcome.seconds
-
-    def _lost(self, worker: Worker) -> Iterator[Failed]:
-        """A process that ended by itself: what it was at has failed, what it had before it goes to another."""
+    def _replace(self, worker: Worker) -> Iterator[Failed]:
+        """Report the running experiment of a worker that died, and start another worker for the rest."""
         self._workers.remove(worker)
-        worker.end()
+        worker.stop()
         code = worker.process.exitcode
-        why = f"by signal {-code}; is there enough memory?" if code and code < 0 else f"with code {code}"
-        if worker.orders:
-            lost, *rest = worker.orders
-            yield Failed(lost.name, f"its process was ended {why}")
+        cause = f"by signal {-code}; is there enough memory?" if code and code < 0 else f"with code {code}"
+        if worker.jobs:
+            failed, *rest = worker.jobs
+            yield Failed(failed.name, f"its process was ended {cause}")
             if rest:
                 self.waiting.insert(0, rest)
         if self.waiting:
             another = Worker.start(self._threads)
             self._workers.append(another)
-            another.hand(self.waiting.pop(0))
+            another.assign(self.waiting.pop(0))

@@ -1,4 +1,4 @@
-"""How long experiments take: from what they took before, or from a table that comes with the package."""
+"""Durations of experiments: estimated from earlier outputs, or from a table that comes with the package."""
 
 from __future__ import annotations
 
@@ -11,45 +11,44 @@ from typing import Any
 
 from softswitch.support.files import write_json
 from softswitch_experiments.paper.experiment import Experiment, Scale
-from softswitch_experiments.paper.outputs import told
+from softswitch_experiments.paper.outputs import read_outputs
 
-TABLE = Path(__file__).with_name("seconds.json")
-"""Seconds in the full version and in the quick one, by experiment: as one run of all of them took."""
-
-
-def table() -> dict[str, dict[str, float]]:
-    """The table that comes with the package, by version ("full" or "quick") and experiment."""
-    return json.loads(TABLE.read_text(encoding="utf-8"))
+FILE = Path(__file__).with_name("seconds.json")
 
 
-def expected(experiment: Experiment, scale: Scale, out: Path) -> float:
-    """Seconds that an experiment will probably take: those of its outputs in ``out``, or else the table's."""
-    before = told(out, experiment.name)
-    if before is not None and before.get("quick") == scale.quick and before.get("seconds"):
-        return float(before["seconds"]) * (1 if scale.quick else scale.seeds / before["seeds"])
-    known = table()["quick" if scale.quick else "full"]
-    seconds = known.get(experiment.name) or (median(known.values()) if known else 60.0)
+def load_durations() -> dict[str, dict[str, float]]:
+    """Return the seconds that come with the package, by version ("full" or "quick") and experiment."""
+    return json.loads(FILE.read_text(encoding="utf-8"))
+
+
+def estimate_seconds(experiment: Experiment, scale: Scale, out: Path) -> float:
+    """Return the expected duration: from earlier outputs in ``out``, or from the table."""
+    earlier = read_outputs(out, experiment.name)
+    if earlier is not None and earlier.get("quick") == scale.quick and earlier.get("seconds"):
+        return float(earlier["seconds"]) * (1 if scale.quick else scale.seeds / earlier["seeds"])
+    table = load_durations()["quick" if scale.quick else "full"]
+    seconds = table.get(experiment.name) or (median(table.values()) if table else 60.0)
     return seconds * (1 if scale.quick else scale.seeds / experiment.seeds)
 
 
-def until_the_last(seconds: Iterable[float], jobs: int, begun: Sequence[float] = ()) -> float:
-    """When the last of some tasks ends that ``jobs`` processes take in this order; ``begun``: what they still have."""
-    free = sorted([*begun, *[0.0] * max(0, jobs - len(begun))])
-    for one in seconds:
-        heapq.heapreplace(free, free[0] + one)
+def estimate_makespan(seconds: Iterable[float], jobs: int, running: Sequence[float] = ()) -> float:
+    """Return when ``jobs`` processes finish tasks that they take in this order; ``running``: seconds still to run."""
+    free = sorted([*running, *[0.0] * max(0, jobs - len(running))])
+    for duration in seconds:
+        heapq.heapreplace(free, free[0] + duration)
     return max(free)
 
 
-def record(found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Put what experiments took into the table that comes with the package."""
-    known = table()
-    for name, one in found.items():
-        known["quick" if one["quick"] else "full"][name] = one["seconds"]
-    write_json(TABLE, known)
+def record_durations(outputs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Update the table that comes with the package from the outputs of experiments."""
+    table = load_durations()
+    for name, output in outputs.items():
+        table["quick" if output["quick"] else "full"][name] = output["seconds"]
+    write_json(FILE, table)
 
 
-def in_words(seconds: float) -> str:
-    """A duration for people: 40 s, 12 min, 1 h 5 min."""
+def format_duration(seconds: float) -> str:
+    """Return a duration as text: 40 s, 12 min, 1 h 5 min."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

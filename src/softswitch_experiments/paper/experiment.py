@@ -1,4 +1,4 @@
-"""What an experiment is, and what comes out of it."""
+"""Experiments and their outcomes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from softswitch.results.result import Result
 Row = dict[str, Any]
 QUICK_SEEDS = 2
 EXTRAS = {"fairness": "fairlearn"}
-"""The module by which an extra is known to be there."""
+"""Module that each extra installs."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of an experiment to run.
+    """Size of an experiment.
 
     Attributes:
-        seeds: how many seeds.
-        quick: a short version that shows that everything works; its claims need not hold.
-        progress: show progress bars; None: on a terminal only.
-        runs: the experiment's runs by name, to be written down.
+        seeds: Number of seeds.
+        quick: Run a short version, whose claims need not hold.
+        progress: Show progress bars. Default: on a terminal only.
+        runs: Results to be written, by the name of the run.
     """
 
     seeds: int = 5
@@ -36,26 +36,20 @@ class Scale:
     runs: dict[str, Result] = field(default_factory=dict, compare=False, repr=False)
 
     def pick(self, full: Any, quick: Any) -> Any:
-        """One value for the full experiment, another for the quick one."""
+        """Return the first value for a full experiment, the second for a quick one."""
         return quick if self.quick else full
 
-    def keep(self, name: str, results: Sequence[Result]) -> None:
-        """Keep runs to be written down: one a seed, under a name made fit for a folder."""
+    def add_runs(self, name: str, results: Sequence[Result]) -> None:
+        """Add one run per seed to those to be written, under a name that is valid for a folder."""
         for result in results:
             base = re.sub(r"[^\w.=]+", "-", f"{name} seed {result.seed}").strip("-")
-            free = (base if i == 1 else f"{base}-{i}" for i in count(1))
-            self.runs[next(name for name in free if name not in self.runs)] = result
+            candidates = (base if i == 1 else f"{base}-{i}" for i in count(1))
+            self.runs[next(name for name in candidates if name not in self.runs)] = result
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement that an experiment puts to the test.
-
-    Attributes:
-        statement: what is claimed.
-        held: whether it held.
-        measured: the figures that decide.
-    """
+    """A statement that an experiment tests, whether it held, and the measured values."""
 
     statement: str
     held: bool
@@ -67,13 +61,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an experiment found.
-
-    Attributes:
-        figure: the picture.
-        tables: the numbers behind it, by name; each a list of rows.
-        claims: what was put to the test.
-    """
+    """The figure of an experiment, the tables behind it, and its claims."""
 
     figure: Figure
     tables: Mapping[str, Sequence[Row]]
@@ -85,29 +73,29 @@ class Experiment:
     """A figure or table of the paper.
 
     Attributes:
-        name: what it is called on the command line.
-        shows: one line on what it shows.
-        run: runs it.
-        extra: the extra of the package that it needs, if any.
-        seeds: how many seeds the full version has.
-        together: experiments with the same word here share runs, and so a process; none: it shares no runs.
+        name: Name on the command line.
+        summary: Description on one line.
+        run: Function that runs it.
+        extra: Extra of the package that it needs, if any.
+        seeds: Number of seeds of the full version.
+        group: Experiments of the same group share runs and therefore a process. Default: no shared runs.
     """
 
     name: str
-    shows: str
+    summary: str
     run: Callable[[Scale], Outcome]
     extra: str = ""
     seeds: int = 10
-    together: str = ""
+    group: str = ""
 
     def scale(self, seeds: int | None = None, quick: bool = False, progress: bool | None = None) -> Scale:
-        """How much to run: with so many seeds, or its own number of them."""
+        """Return the size to run, with the default number of seeds if none is given."""
         return Scale(seeds or (QUICK_SEEDS if quick else self.seeds), quick, progress)
 
     @property
-    def missing(self) -> str:
-        """What has to be installed first; nothing where all is there."""
-        needed = EXTRAS.get(self.extra)
-        if needed is None or find_spec(needed) is not None:
+    def missing_dependency(self) -> str:
+        """A message if a required extra is not installed; otherwise empty."""
+        module = EXTRAS.get(self.extra)
+        if module is None or find_spec(module) is not None:
             return ""
-        return f"{self.name} needs {needed}: pip install 'softswitch[{self.extra}]'"
+        return f"{self.name} needs {module}: pip install 'softswitch[{self.extra}]'"

@@ -1,4 +1,4 @@
-"""What an experiment leaves on disk: a folder that is whole or not there, and known again when it is asked for anew."""
+"""The output folder of an experiment: complete or absent, and reused while code and settings stay the same."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,21 @@ from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, 
 from softswitch_experiments.paper.sources import digest
 
 CLAIMS = "claims.json"
+Settings = dict[str, Any]
 _UNFINISHED = re.compile(r"\.(?P<name>.+)\.(?P<process>\d+)\.(tmp|old)")
 
 
 @dataclass(frozen=True)
-class Written:
-    """An experiment's folder.
+class Saved:
+    """The saved outputs of an experiment.
 
     Attributes:
-        name: the experiment's name.
-        claims: what was put to the test.
-        files: figures, tables and claims.
-        seeds: with how many seeds.
-        seconds: what its runs took.
-        kept: whether it was there already, and nothing was run.
+        name: Name of the experiment.
+        claims: Its claims.
+        files: Figures, tables and claims.
+        seeds: Number of seeds.
+        seconds: Duration of the runs.
+        reused: Whether an earlier call wrote them.
     """
 
     name: str
@@ -38,95 +39,91 @@ class Written:
     files: tuple[Path, ...]
     seeds: int
     seconds: float
-    kept: bool = False
+    reused: bool = False
 
 
-Settings = dict[str, Any]
-
-
-def settings(experiment: Experiment, scale: Scale) -> Settings:
-    """What the outputs depend on: they are the same wherever these are, up to the machine's arithmetic."""
+def describe_settings(experiment: Experiment, scale: Scale) -> Settings:
+    """Return everything that determines the outputs, up to the arithmetic of the machine."""
     packages = {name: number for name, number in versions().items() if name in ("softswitch", "jax", "jaxlib")}
     return {"seeds": scale.seeds, "quick": scale.quick, "packages": packages, "sources": digest(experiment.run)}
 
 
-def told(out: Path, name: str) -> dict[str, Any] | None:
-    """What an experiment's folder tells: its settings, seconds and claims; nothing where there is none."""
+def read_outputs(out: Path, name: str) -> dict[str, Any] | None:
+    """Return settings, duration and claims of an experiment's folder, or None if there are none."""
     try:
-        found = json.loads((out / name / CLAIMS).read_text(encoding="utf-8"))
+        content = json.loads((out / name / CLAIMS).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None
 
 
-def kept(experiment: Experiment, wanted: Settings, out: Path) -> Written | None:
-    """The outputs that are there already, if they are complete and come from the same settings."""
-    found = told(out, experiment.name)
-    if found is None or any(found.get(key) != value for key, value in wanted.items()):
+def find_saved(experiment: Experiment, settings: Settings, out: Path) -> Saved | None:
+    """Return the outputs in ``out`` if they are complete and come from the same settings."""
+    content = read_outputs(out, experiment.name)
+    if content is None or any(content.get(key) != value for key, value in settings.items()):
         return None
-    files = tuple(out / experiment.name / file for file in found["files"])
-    runs = [out / experiment.name / "runs" / run for run in found["runs"]]
+    files = tuple(out / experiment.name / file for file in content["files"])
+    runs = [out / experiment.name / "runs" / run for run in content["runs"]]
     if not all(path.exists() for path in (*files, *runs)):
         return None
-    claims = tuple(Claim(**claim) for claim in found["claims"])
-    return Written(experiment.name, claims, files, found["seeds"], found["seconds"], kept=True)
+    claims = tuple(Claim(**claim) for claim in content["claims"])
+    return Saved(experiment.name, claims, files, content["seeds"], content["seconds"], reused=True)
 
 
-def write(
-    experiment: Experiment, scale: Scale, about: Settings, outcome: Outcome, seconds: float, out: Path
-) -> Written:
-    """Write figure (PNG, SVG), numbers (CSV), claims (JSON) and every run's folder into ``out/<name>/``.
+def write_outputs(
+    experiment: Experiment, scale: Scale, settings: Settings, outcome: Outcome, seconds: float, out: Path
+) -> Saved:
+    """Write figure (PNG, SVG), tables (CSV), claims (JSON) and the run folders to ``out/<name>/``.
 
-    All is written into a folder beside it, which takes its place at the end: whoever ends the process in between leaves
-    the earlier outputs, or none.
+    Everything is written to a temporary folder, which is renamed at the end. An interruption leaves the earlier
+    outputs, or none.
     """
-    folder, beside = out / experiment.name, out / f".{experiment.name}.{os.getpid()}.tmp"
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
+    folder, temporary = out / experiment.name, out / f".{experiment.name}.{os.getpid()}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
     files = [f"{experiment.name}.{kind}" for kind in ("png", "svg")]
     for file in files:
-        outcome.figure.savefig(beside / file, dpi=150)
-        outcome.figure.set_layout_engine("none")  # laid out once, not once a file
+        outcome.figure.savefig(temporary / file, dpi=150)
+        outcome.figure.set_layout_engine("none")  # compute the layout once, not once per file
     for name, rows in outcome.tables.items():
         files.append(f"{name}.csv")
-        _write_table(beside / files[-1], rows)
-    quick = " --quick" if scale.quick else ""
-    command = f"softswitch paper {experiment.name} --seeds {scale.seeds}{quick}"
+        _write_table(temporary / files[-1], rows)
+    command = f"softswitch paper {experiment.name} --seeds {scale.seeds}{' --quick' if scale.quick else ''}"
     for name, result in scale.runs.items():
-        write_result(beside / "runs" / name, result, about={"command": command})
+        write_result(temporary / "runs" / name, result, about={"command": command})
     files.append(CLAIMS)
-    tells = {
+    content = {
         "experiment": experiment.name,
-        "shows": experiment.shows,
+        "summary": experiment.summary,
         "seconds": round(seconds, 1),
-        **about,
+        **settings,
         "files": files,
         "runs": list(scale.runs),
-        "claims": [{"statement": c.statement, "held": bool(c.held), "measured": c.measured} for c in outcome.claims],
+        "claims": [asdict(claim) | {"held": bool(claim.held)} for claim in outcome.claims],
     }
-    (beside / CLAIMS).write_text(json.dumps(tells, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    _put_in_place(beside, folder)
-    return Written(experiment.name, outcome.claims, tuple(folder / file for file in files), scale.seeds, seconds)
+    (temporary / CLAIMS).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    _replace_folder(folder, temporary)
+    return Saved(experiment.name, outcome.claims, tuple(folder / file for file in files), scale.seeds, seconds)
 
 
-def _put_in_place(beside: Path, folder: Path) -> None:
+def _replace_folder(folder: Path, temporary: Path) -> None:
     earlier = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     shutil.rmtree(earlier, ignore_errors=True)
     if folder.exists():
         folder.rename(earlier)
-    beside.rename(folder)
+    temporary.rename(folder)
     shutil.rmtree(earlier, ignore_errors=True)
 
 
-def clear_unfinished(out: Path) -> None:
-    """Remove what processes that are no more had begun to write."""
+def remove_unfinished(out: Path) -> None:
+    """Remove the temporary folders of processes that no longer run."""
     for path in out.glob(".*"):
         match = _UNFINISHED.fullmatch(path.name)
-        if match and not _alive(int(match["process"])):
+        if match and not _is_alive(int(match["process"])):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _alive(process: int) -> bool:
+def _is_alive(process: int) -> bool:
     try:
         os.kill(process, 0)
     except ProcessLookupError:

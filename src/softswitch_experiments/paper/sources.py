@@ -1,4 +1,4 @@
-"""Which source files an experiment's outcome rests on: its own module, and all of the package that this imports."""
+"""Digest of the source files that an experiment depends on: its own module and everything of ours that it imports."""
 
 from __future__ import annotations
 
@@ -17,41 +17,40 @@ HERE = "softswitch_experiments.paper"
 
 
 def digest(run: Callable[..., Any]) -> str:
-    """A digest of the source files behind an experiment's function: another one once any of them is changed."""
-    summed = hashlib.sha256()
-    for name in sorted(reached(homes(run))):
-        summed.update(name.encode() + b"\0" + _source(name) + b"\0")
-    return summed.hexdigest()[:16]
+    """Return a digest that changes with any source file behind an experiment's function."""
+    state = hashlib.sha256()
+    for name in sorted(import_closure(defining_modules(run))):
+        state.update(name.encode() + b"\0" + _source(name) + b"\0")
+    return state.hexdigest()[:16]
 
 
-def homes(run: Callable[..., Any]) -> set[str]:
-    """The modules in which a function, and what is filled into it, are defined."""
+def defining_modules(run: Callable[..., Any]) -> set[str]:
+    """Return the modules that define a function and, for a ``partial``, its arguments."""
     if isinstance(run, partial):
-        return homes(run.func).union(*(_homes_of_value(value) for value in (*run.args, *run.keywords.values())))
+        values = (*run.args, *run.keywords.values())
+        return defining_modules(run.func).union(*(_modules_of_value(value) for value in values))
     return {run.__module__}
 
 
-def reached(modules: Iterable[str]) -> set[str]:
-    """These modules and all of the package that they import, wherever in their text; not the list of experiments."""
-    found: set[str] = set()
-    waiting = set(modules)
-    while waiting:
-        name = waiting.pop()
-        found.add(name)
-        waiting |= _imported(name) - found
-    return found
+def import_closure(modules: Iterable[str]) -> set[str]:
+    """Return these modules and all modules of both packages that they import, except the list of experiments."""
+    visited: set[str] = set()
+    pending = set(modules)
+    while pending:
+        name = pending.pop()
+        visited.add(name)
+        pending |= _imports(name) - visited
+    return visited
 
 
-def _homes_of_value(value: Any) -> set[str]:
-    """Modules of the experiments in which a value was given its name."""
+def _modules_of_value(value: Any) -> set[str]:
     if callable(value) and hasattr(value, "__module__"):
-        return homes(value)
+        return defining_modules(value)
     loaded = [(name, module) for name, module in list(sys.modules.items()) if name.startswith(f"{HERE}.")]
-    return {name for name, module in loaded if any(given is value for given in _given(name, module))}
+    return {name for name, module in loaded if any(assigned is value for assigned in _assigned_values(name, module))}
 
 
-def _given(name: str, module: ModuleType) -> Iterator[Any]:
-    """The values of the names that a module's own text assigns."""
+def _assigned_values(name: str, module: ModuleType) -> Iterator[Any]:
     for node in _tree(name).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         for target in targets:
@@ -60,18 +59,18 @@ def _given(name: str, module: ModuleType) -> Iterator[Any]:
 
 
 @cache
-def _imported(name: str) -> set[str]:
-    found: set[str] = set()
+def _imports(name: str) -> set[str]:
+    modules: set[str] = set()
     for node in ast.walk(_tree(name)):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names if alias.name.split(".")[0] in PACKAGES}
+            modules |= {alias.name for alias in node.names if alias.name.split(".")[0] in PACKAGES}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in PACKAGES:
-            inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            known = {one for one in inner if _file(one)}
-            found |= known or {str(node.module)}
-            if known != inner:
-                found.add(str(node.module))
-    return found - {*PACKAGES, HERE}
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            submodules = {one for one in names if _file(one)}
+            modules |= submodules
+            if submodules != names:
+                modules.add(str(node.module))
+    return modules - {*PACKAGES, HERE}
 
 
 @cache

@@ -152,7 +152,7 @@ class Study:
             **settings | options,
         )
         for label, results in found if keep else ():
-            scale.keep(" ".join([label, way.name, *map(str, (variant or {}).values())]), results)
+            scale.add_runs(" ".join([label, way.name, *map(str, (variant or {}).values())]), results)
         return dict(found)
 
 

@@ -1,4 +1,4 @@
-"""Processes that run experiments: started, handed one experiment after another, and ended."""
+"""Worker processes that run experiments."""
 
 from __future__ import annotations
 
@@ -20,129 +20,128 @@ from pathlib import Path
 from typing import Any
 
 from softswitch_experiments.paper.experiment import Experiment, Scale
-from softswitch_experiments.paper.outputs import Settings, Written, write
+from softswitch_experiments.paper.outputs import Saved, Settings, write_outputs
 
 THREADS = "NPROC"
-"""XLA takes this many threads, and so do our sweeps."""
-PATIENCE = 5.0
-"""Seconds until a process that was asked to end is made to."""
+"""Environment variable from which XLA and the sweeps read their number of threads."""
+GRACE_SECONDS = 5.0
+"""Time between asking a process to end and killing it."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """An experiment that raised an error, or whose process ended; ``reason`` says how."""
+    """An experiment that raised an error, or whose process ended."""
 
     name: str
     reason: str
 
 
 @dataclass(frozen=True)
-class Order:
-    """An experiment to run, with all that its process has to know. It is found by name in ``place.EXPERIMENTS``."""
+class Job:
+    """An experiment to run. The process finds it by name in ``EXPERIMENTS`` of ``module``."""
 
-    place: str
+    module: str
     name: str
     scale: Scale
-    about: Settings
+    settings: Settings
     out: Path
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment itself."""
-        found: Experiment = import_module(self.place).EXPERIMENTS[self.name]
-        return found
+        """The experiment."""
+        experiment: Experiment = import_module(self.module).EXPERIMENTS[self.name]
+        return experiment
 
 
-def carry_out(orders: Iterable[Order], interrupted: threading.Event) -> Iterator[Written | Failed]:
-    """Run experiments one after another in this process, and write none of them once it was interrupted.
+def run_jobs(jobs: Iterable[Job], interrupted: threading.Event) -> Iterator[Saved | Failed]:
+    """Run experiments one after another in this process. After an interrupt, nothing more is written.
 
-    An experiment's figure is drawn while the next ones run: drawing is Python's work, the rest mostly XLA's.
+    A thread writes the outputs of an experiment while the next one runs.
     """
-    waiting: deque[tuple[str, Future[Written]]] = deque()
+    pending: deque[tuple[str, Future[Saved]]] = deque()
     with ThreadPoolExecutor(1) as writer:
-        for order in orders:
-            experiment = order.experiment
-            began = time.perf_counter()
+        for job in jobs:
+            experiment = job.experiment
+            start = time.perf_counter()
             try:
-                outcome = experiment.run(order.scale)
+                outcome = experiment.run(job.scale)
             except Exception:
-                yield Failed(order.name, traceback.format_exc())
+                yield Failed(job.name, traceback.format_exc())
                 continue
-            seconds = time.perf_counter() - began
+            seconds = time.perf_counter() - start
             if interrupted.is_set():
-                raise KeyboardInterrupt  # a run that Ctrl-C ended early passes for one that is done
-            job = writer.submit(write, experiment, order.scale, order.about, outcome, seconds, order.out)
-            waiting.append((order.name, job))
-            while waiting and waiting[0][1].done():
-                yield _outcome(*waiting.popleft())
-        while waiting:
-            yield _outcome(*waiting.popleft())
+                raise KeyboardInterrupt  # a solver returns early on Ctrl-C, as if it had finished
+            future = writer.submit(write_outputs, experiment, job.scale, job.settings, outcome, seconds, job.out)
+            pending.append((job.name, future))
+            while pending and pending[0][1].done():
+                yield _get_outcome(*pending.popleft())
+        while pending:
+            yield _get_outcome(*pending.popleft())
 
 
-def _outcome(name: str, job: Future[Written]) -> Written | Failed:
+def _get_outcome(name: str, future: Future[Saved]) -> Saved | Failed:
     try:
-        return job.result()
+        return future.result()
     except Exception:
         return Failed(name, traceback.format_exc())
 
 
 @dataclass(eq=False)
 class Worker:
-    """A process of its own with a JAX of its own.
+    """A worker process.
 
     Attributes:
-        process: the process.
-        line: what is said over it: orders there, outcomes back, and None when all orders are carried out.
-        orders: those that it has not reported on.
-        began: when it took the first of these up.
+        process: The process.
+        connection: Carries jobs to the process, outcomes back, and None when all jobs are done.
+        jobs: Jobs without an outcome yet.
+        start_time: When the first of them was started.
     """
 
     process: BaseProcess
-    line: Connection
-    orders: list[Order] = field(default_factory=list)
-    began: float = 0.0
+    connection: Connection
+    jobs: list[Job] = field(default_factory=list)
+    start_time: float = 0.0
 
     @classmethod
     def start(cls, threads: int) -> Worker:
-        """Start one that computes with so many threads; it ends with this process, however that ends."""
+        """Start a process that computes with this many threads, and that ends with this process."""
         context = multiprocessing.get_context("spawn")
-        line, other = context.Pipe()
-        process = context.Process(target=_work, args=(other,), daemon=True)
+        connection, remote = context.Pipe()
+        process = context.Process(target=_work, args=(remote,), daemon=True)
         with _environment(THREADS, str(threads)):
             process.start()
-        other.close()
-        return cls(process, line)
+        remote.close()
+        return cls(process, connection)
 
-    def hand(self, orders: list[Order]) -> None:
-        """Have it carry out these orders, one after another."""
-        self.orders, self.began = list(orders), time.monotonic()
-        self.line.send(orders)
+    def assign(self, jobs: list[Job]) -> None:
+        """Send jobs, which the process runs one after another."""
+        self.jobs, self.start_time = list(jobs), time.monotonic()
+        self.connection.send(jobs)
 
-    def end(self) -> None:
-        """End it, whatever it is doing."""
-        self.line.close()
+    def stop(self) -> None:
+        """End the process."""
+        self.connection.close()
         self.process.terminate()
-        self.process.join(PATIENCE)
+        self.process.join(GRACE_SECONDS)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
 
 
-def _work(line: Connection) -> None:
-    """What a worker does: carry out orders as they come, until there are no more or its parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches all; the parent decides
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+def _work(connection: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent handles it
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     while True:
         try:
-            orders = line.recv()
+            jobs = connection.recv()
         except EOFError:
             return
-        for outcome in carry_out(orders, threading.Event()):
-            line.send(outcome)
-        line.send(None)
+        for outcome in run_jobs(jobs, threading.Event()):
+            connection.send(outcome)
+        connection.send(None)
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -150,35 +149,35 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def noticed_interrupts() -> Iterator[threading.Event]:
-    """Remembers that Ctrl-C was pressed, also where something takes it for the end of a run and goes on."""
-    noticed = threading.Event()
+def watch_interrupts() -> Iterator[threading.Event]:
+    """Yield an event that is set on Ctrl-C, even if the running code handles the interrupt."""
+    interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield noticed
+        yield interrupted
         return
-    before = signal.getsignal(signal.SIGINT)
+    previous = signal.getsignal(signal.SIGINT)
 
-    def notice(number: int, frame: Any) -> None:
-        noticed.set()
-        if callable(before):
-            before(number, frame)
+    def handle(number: int, frame: Any) -> None:
+        interrupted.set()
+        if callable(previous):
+            previous(number, frame)
 
-    signal.signal(signal.SIGINT, notice)
+    signal.signal(signal.SIGINT, handle)
     try:
-        yield noticed
+        yield interrupted
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)
 
 
 @contextmanager
 def _environment(name: str, value: str) -> Iterator[None]:
-    """A variable that processes started meanwhile find set."""
-    before = os.environ.get(name)
+    """Set an environment variable for processes that are started in the block."""
+    previous = os.environ.get(name)
     os.environ[name] = value
     try:
         yield
     finally:
-        if before is None:
+        if previous is None:
             del os.environ[name]
         else:
-            os.environ[name] = before
+            os.environ[name] = previous

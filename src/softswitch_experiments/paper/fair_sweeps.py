@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from softswitch.problem.choices import CRITERIA
 from softswitch.results.result import Result
 from softswitch.support.plotting import BLUE, GREEN, VERMILLION, band, dots, legend, narrow_panels, tolerance
+from softswitch_experiments.paper.adult_study import FULL, SOFTMAX, STUDY, TOLERANCE, softmax
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch_experiments.paper.fair.adult_study import FULL, SOFTMAX, STUDY, TOLERANCE, softmax
 from softswitch_experiments.paper.study import Point, StudyTask, answer_rows, averages, curve_rows, lasts, mean
 from softswitch_experiments.tasks.fair_classification import accuracy_and_gap
 from softswitch_experiments.tasks.paper_settings import steps

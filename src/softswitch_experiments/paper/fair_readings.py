@@ -12,8 +12,8 @@ from functools import lru_cache
 import numpy as np
 
 from softswitch.results.result import Result
+from softswitch_experiments.paper.adult_study import PARTIAL, STUDY, TOLERANCE, penalty, primal_dual, softmax
 from softswitch_experiments.paper.experiment import Experiment, Outcome, Scale
-from softswitch_experiments.paper.fair.adult_study import PARTIAL, STUDY, TOLERANCE, penalty, primal_dual, softmax
 from softswitch_experiments.paper.readings import Contender, Contest, Reading, contested, steps_of_passes
 from softswitch_experiments.paper.study import Point, StudyTask, Way, lasts
 from softswitch_experiments.tasks.fair_classification import accuracy_and_gap
@@ -98,12 +98,12 @@ EXPERIMENT = Experiment(
     "Adult: every method tuned on equal terms, G at the worst client and on all data together",
     run,
     seeds=10,
-    together="fair readings",
+    group="fair readings",
 )
 PASSES_EXPERIMENT = Experiment(
     "fair-passes",
     "Adult: local epochs as passes over a client's rows, every method tuned",
     run_passes,
     seeds=10,
-    together="fair readings",
+    group="fair readings",
 )

@@ -7,8 +7,8 @@ import numpy as np
 from softswitch.methods.average_sgm import AverageSGM
 from softswitch.methods.penalty import Penalty
 from softswitch.support.plotting import BLUE, GREEN, GREY, NARROW, VERMILLION, legend, panels, tolerance
+from softswitch_experiments.paper.adult_study import COMMON, FULL, STEP, STUDY, TOLERANCE, softmax
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch_experiments.paper.fair.adult_study import COMMON, FULL, STEP, STUDY, TOLERANCE, softmax
 from softswitch_experiments.paper.study import Point, answer_rows, lasts, mean, paired, reached, said
 from softswitch_experiments.tasks.paper_settings import steps
 

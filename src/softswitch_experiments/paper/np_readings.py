@@ -9,7 +9,7 @@ from typing import TypeVar
 from softswitch.methods.penalty import Penalty
 from softswitch.methods.primal_dual import PrimalDual
 from softswitch_experiments.paper.experiment import Experiment, Outcome, Scale
-from softswitch_experiments.paper.neyman_pearson.np_study import COMMON, FULL, PARTIAL, STUDY, softmax
+from softswitch_experiments.paper.np_study import COMMON, FULL, PARTIAL, STUDY, softmax
 from softswitch_experiments.paper.readings import Contender, Contest, Reading, contested
 from softswitch_experiments.paper.study import averages, lasts
 from softswitch_experiments.tasks.paper_settings import steps

@@ -12,7 +12,7 @@ from softswitch.results.result import Result
 from softswitch.support.plotting import BLUE, VERMILLION, band, legend, narrow_panels
 from softswitch.support.text import mean_and_spread
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch_experiments.paper.safe_rl.safe_rl_study import (
+from softswitch_experiments.paper.safe_rl_study import (
     ALPHA,
     CRPO,
     DRAWN,
@@ -179,5 +179,5 @@ EXPERIMENT = Experiment(
     "safe RL: worst-client return and violations, Softmax SGM and Parallel CRPO",
     run,
     seeds=10,
-    together="safe-rl",
+    group="safe-rl",
 )

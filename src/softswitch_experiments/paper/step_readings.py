@@ -6,8 +6,8 @@ from typing import Any
 
 from softswitch.support.plotting import BLUE, VERMILLION, dots, legend, narrow_panels, tolerance
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch_experiments.paper.neyman_pearson.np_readings import DRAWN, WHOLE
-from softswitch_experiments.paper.neyman_pearson.np_study import SOFTMAX, STUDY, TOLERANCE
+from softswitch_experiments.paper.np_readings import DRAWN, WHOLE
+from softswitch_experiments.paper.np_study import SOFTMAX, STUDY, TOLERANCE
 from softswitch_experiments.paper.readings import Reading, meets
 from softswitch_experiments.paper.study import Point, Way, answer_rows, averages, lasts, mean
 

@@ -7,7 +7,7 @@ import numpy as np
 from softswitch.results.result import Result
 from softswitch.support.plotting import BLUE, dots, narrow_panels
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch_experiments.paper.safe_rl.safe_rl_study import ALPHA, PRIMARY, last_return, run_rows, runs, violations
+from softswitch_experiments.paper.safe_rl_study import ALPHA, PRIMARY, last_return, run_rows, runs, violations
 
 ALPHAS = (0.0, 0.02, 0.05, 0.1, 0.3, 0.5, 1.0)
 QUICK_ALPHAS = (0.0, 0.05, 1.0)
@@ -58,5 +58,5 @@ EXPERIMENT = Experiment(
     "safe-rl-alpha",
     "safe RL over α: fewer violations, then a collapse into short episodes",
     run,
-    together="safe-rl",
+    group="safe-rl",
 )

@@ -7,7 +7,7 @@ import numpy as np
 from softswitch.results.result import Result
 from softswitch.support.plotting import BLUE, NARROW, VERMILLION, legend, panels
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch_experiments.paper.safe_rl.safe_rl_study import ALPHA, CRPO, LAST, PRIMARY, SOFTMAX, runs
+from softswitch_experiments.paper.safe_rl_study import ALPHA, CRPO, LAST, PRIMARY, SOFTMAX, runs
 from softswitch_experiments.paper.study import half_interval
 
 
@@ -114,5 +114,5 @@ EXPERIMENT = Experiment(
     "safe-rl-clients",
     "safe RL: return and constraint of every client, planet by planet",
     run,
-    together="safe-rl",
+    group="safe-rl",
 )

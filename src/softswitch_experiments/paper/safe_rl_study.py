@@ -74,7 +74,7 @@ def runs(setting: CartSetting, alpha: float, scale: Scale, alpha_scale: str = "r
         )
         _made.update({keys[result.seed]: result for result in found[""]})
     results = tuple(_made[key] for key in keys.values())
-    scale.keep(f"{setting.name} α={alpha:g} {alpha_scale}", results)
+    scale.add_runs(f"{setting.name} α={alpha:g} {alpha_scale}", results)
     return results
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from softswitch_experiments.paper.adult_study import FULL, STUDY, penalty, primal_dual, softmax
 from softswitch_experiments.paper.experiment import Experiment, Outcome, Scale
-from softswitch_experiments.paper.fair.adult_study import FULL, STUDY, penalty, primal_dual, softmax
-from softswitch_experiments.paper.fair.fair_noniid import VARIANT
+from softswitch_experiments.paper.fair_noniid import VARIANT
 from softswitch_experiments.paper.readings import Contender, Contest, Reading, contested
 from softswitch_experiments.paper.study import lasts
 

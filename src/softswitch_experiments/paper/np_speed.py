@@ -10,7 +10,7 @@ import numpy as np
 
 from softswitch.results.result import Result
 from softswitch_experiments.paper.experiment import Claim, Row, Scale
-from softswitch_experiments.paper.neyman_pearson.np_study import SOFTMAX, STUDY, TOLERANCE
+from softswitch_experiments.paper.np_study import SOFTMAX, STUDY, TOLERANCE
 from softswitch_experiments.paper.study import Way, half_interval
 
 ON_THE_WAY = (25, 50, 100, 200, 400)

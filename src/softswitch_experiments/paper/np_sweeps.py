@@ -20,8 +20,8 @@ from softswitch.support.plotting import (
     tolerance,
 )
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch_experiments.paper.neyman_pearson.np_speed import course_rows, courses, speed_claims
-from softswitch_experiments.paper.neyman_pearson.np_study import SOFTMAX, STUDY, TOLERANCE, softmax
+from softswitch_experiments.paper.np_speed import course_rows, courses, speed_claims
+from softswitch_experiments.paper.np_study import SOFTMAX, STUDY, TOLERANCE, softmax
 from softswitch_experiments.paper.study import Point, Way, answer_rows, averages, curve_rows, gradient_evaluations, mean
 
 ALPHAS = (0.0, 1.0, 10.0, 100.0, 1000.0, 6400.0)

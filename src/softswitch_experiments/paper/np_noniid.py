@@ -8,7 +8,7 @@ import numpy as np
 
 from softswitch.support.plotting import METHODS, legend, narrow_panels, tolerance
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch_experiments.paper.neyman_pearson.np_study import AVERAGE, CLIENTS, STUDY, TOLERANCE
+from softswitch_experiments.paper.np_study import AVERAGE, CLIENTS, STUDY, TOLERANCE
 from softswitch_experiments.paper.study import Point, Way, answer_rows, answers, mean
 
 CONCENTRATION = 0.5

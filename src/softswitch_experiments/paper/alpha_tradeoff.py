@@ -56,7 +56,7 @@ def run(scale: Scale) -> Outcome:
     span = np.linspace(-1.1, START + 0.1, 400)
     for panel, (regime, product) in zip(axes[0], REGIMES.items(), strict=True):
         result = play(product)
-        scale.keep(regime, [result])
+        scale.add_runs(regime, [result])
         w = iterates(result)
         panel.plot(span, span, color=GREY, linewidth=0.8, label="diagonal")
         panel.plot(span, span - STEP * np.tanh(product * span), color="black", linewidth=1.4, label="w − η tanh(αw)")

@@ -27,7 +27,7 @@ from softswitch.support.plotting import BLUE, GREEN, GREY, NARROW, VERMILLION, d
 from softswitch.theory.pilot import estimate_constants
 from softswitch.theory.theorems import Constants, Setting, bound
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch_experiments.paper.neyman_pearson.np_study import CLIENTS, STUDY
+from softswitch_experiments.paper.np_study import CLIENTS, STUDY
 from softswitch_experiments.paper.study import half_interval
 from softswitch_experiments.tasks.neyman_pearson import class_loss, objective
 from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
@@ -110,7 +110,7 @@ def run(scale: Scale) -> Outcome:
         settings = {"rounds": rounds, "batch_size": None, "eval_every": 0, "progress": scale.progress}
         rules = [_rule(rounds, threshold)]
         results = sweep(PROBLEM, own, rules, seeds=scale.seeds, **RUN | settings | options).results[0]
-        scale.keep(
+        scale.add_runs(
             " ".join(f"{name}={value}" for name, value in {"K": rounds, "λ": threshold, **options}.items()), results
         )
         rows = []

@@ -9,7 +9,7 @@ import numpy as np
 from softswitch.results.result import Result
 from softswitch.support.plotting import METHODS, band, legend, log_values, narrow_panels, tolerance
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch_experiments.paper.neyman_pearson.np_study import AVERAGE, CLIENTS, PARTIAL, SOFTMAX, STUDY, TOLERANCE
+from softswitch_experiments.paper.np_study import AVERAGE, CLIENTS, PARTIAL, SOFTMAX, STUDY, TOLERANCE
 from softswitch_experiments.paper.study import Point, Way, answer_rows, averages, curve_rows, mean
 from softswitch_experiments.paper.violations import fewer_violations, violation_rows
 

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from softswitch.results.result import Result
 from softswitch.support.plotting import METHODS
 from softswitch.tables.metrics import by_group
+from softswitch_experiments.paper.adult_study import STUDY, TOLERANCE
 from softswitch_experiments.paper.comparison import Found, compare
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch_experiments.paper.fair.adult_study import STUDY, TOLERANCE
 from softswitch_experiments.paper.study import StudyTask, Way, lasts, mean, reached
 from softswitch_experiments.tasks.fair_classification import accuracy_and_gap
 
@@ -72,5 +72,5 @@ EXPERIMENT = Experiment(
     "Adult with parity: Softmax SGM, penalty, primal-dual; accuracy too",
     run,
     extra="fairness",
-    together="fair tuning",
+    group="fair tuning",
 )

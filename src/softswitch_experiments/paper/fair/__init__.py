@@ -1,1 +1,0 @@
-"""Fair classification: Adult with parity constraints."""

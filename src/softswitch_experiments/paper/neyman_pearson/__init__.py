@@ -1,1 +1,0 @@
-"""Neyman-Pearson classification on the breast cancer data."""

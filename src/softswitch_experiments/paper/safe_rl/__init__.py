@@ -1,1 +1,0 @@
-"""Safe reinforcement learning: carts on three planets."""
