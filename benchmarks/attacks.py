@@ -23,7 +23,7 @@ from flwr.app import Context
 import softswitch as ss
 import softswitch.flower as fl
 from softswitch.methods.messages import LocalLoss
-from softswitch.oracles.attacks import ATTACKS
+from softswitch.testing import ATTACKS, with_attack
 from softswitch_experiments.tasks.fair_classification import adult
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
@@ -38,19 +38,19 @@ NAMING = (
 FLIPPED, RAISES = "flipped-labels", "claims-and-raises"
 SAID = {
     None: "nobody lies",
-    "claims-more": "reports f + 1, points back in objective rounds",
-    "now-and-then": "in every other round f = 1e6, points back",
+    "inflate-objective": "reports f + 1, points back in objective rounds",
+    "intermittent": "in every other round f = 1e6, points back",
     FLIPPED: "labels flipped, honest otherwise",
-    "blocks": "g = 1e6",
-    "reversed": "honest numbers, points back",
-    "far": "direction × 1e6",
+    "block-constraint": "g = 1e6",
+    "sign-flip": "honest numbers, points back",
+    "scale": "direction × 1e6",
     RAISES: "f = 1e6, then raises in its update (over Flower's grid)",
-    "claims-none": "g = −1e6, α by the spread",
-    "lazy": "claims to be the worst, points nowhere",
+    "hide-constraint": "g = −1e6, α by the spread",
+    "free-rider": "claims to be the worst, points nowhere",
     "noise": "claims to be the worst, points anywhere",
-    "a-little-off": "claims to be the worst, 1.5 deviations off the honest mean",
-    "against-the-others": "claims to be the worst, points back from the honest mean",
-    "knows-the-defence": "the same, as long as a usual direction",
+    "little-is-enough": "claims to be the worst, 1.5 deviations off the honest mean",
+    "inner-product": "claims to be the worst, points back from the honest mean",
+    "adaptive-inner-product": "the same, as long as a usual direction",
 }
 
 
@@ -108,7 +108,7 @@ def one(task: Task, attack: str | None, seed: int, robust: int | None) -> Found:
     liars = [(3 + 5 * seed + 7 * i) % n for i in range(task.liars)]
     honest = [i for i in range(n) if i not in liars]
     settings = dict(task.method)
-    if attack == "claims-none" and "alpha" in settings:
+    if attack == "hide-constraint" and "alpha" in settings:
         settings |= {"alpha": 5.0, "alpha_scale": "spread"}
     method = ss.SoftmaxSGM(**settings, robust=robust)
     memory: Any = ss.Memory() if task.participation < 1 else "auto"
@@ -120,9 +120,9 @@ def one(task: Task, attack: str | None, seed: int, robust: int | None) -> Found:
         taken = _flipped(clients, liars)
         result = ss.solve(problem, taken, method, batch_size=None, participation=task.participation, **options)
     else:
-        federation = ss.federation_of(problem, clients, batch_size=None, participation=task.participation)
+        federation = ss.make_federation(problem, clients, batch_size=None, participation=task.participation)
         if attack is not None:
-            federation = ss.with_attack(federation, names, attack)
+            federation = with_attack(federation, names, attack)
         result = ss.solve_federation(federation, method, **options)
     objective, constraint = (np.asarray(part) for part in ss.evaluate(problem, clients, result.params))
     told = " ".join(finding.evidence for finding in result.diagnostics if finding.code in NAMING)

@@ -18,7 +18,7 @@ import gymnasium
 
 import softswitch as ss
 from benchmarks.timing import seconds_in_turns
-from softswitch.oracles.gym import environment_clients
+from softswitch.oracles.gym import make_gym_federation
 from softswitch_experiments.tasks.safe_rl import cartpole
 from softswitch_experiments.tasks.safe_rl.task import TEN
 
@@ -29,7 +29,7 @@ RULE = ss.SoftmaxSGM(alpha=0.05, step_size=1.0, tolerance=0.0, threshold=-5.0)
 def runs() -> dict[str, Callable[[], Any]]:
     """Both, for a few rounds from a first policy, whose episodes are short."""
     compiled = cartpole(seed=0)
-    by_steps = environment_clients(
+    by_steps = make_gym_federation(
         {
             f"{planet} {i}": partial(gymnasium.make, "softswitch/ConstrainedCartPole-v0", planet=planet)
             for i, planet in enumerate(TEN)

@@ -18,7 +18,7 @@ import optax
 import softswitch as ss
 from softswitch.engine import compiled
 from softswitch.methods.round import start
-from softswitch.oracles.federation import federation_of
+from softswitch.oracles.federation import make_federation
 
 OPTIMIZERS = {"SGD": optax.sgd, "Adam": optax.adam}
 CLIENTS, ROWS = 4, 2
@@ -51,7 +51,7 @@ def made(width: int) -> tuple[ss.Problem, ss.ClientData]:
 
 def copies(problem: ss.Problem, clients: ss.ClientData, method: ss.SoftmaxSGM, local_steps: int) -> dict[str, float]:
     """What the compiler counts, in copies of the parameters."""
-    oracle = federation_of(problem, clients, local_steps=local_steps, client_batch_size=1).oracle.without_evaluation()
+    oracle = make_federation(problem, clients, local_steps=local_steps, client_batch_size=1).oracle.without_evaluation()
     parts = compiled.Pieces(oracle, method, None)
     asked = (parts, compiled.Program(100, False, False), compiled.Span(0, 100, 0, 1), jax.random.key(0))
     state = jax.eval_shape(lambda: start(problem.start, method, 1))

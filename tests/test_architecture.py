@@ -26,7 +26,14 @@ FOLDERS = (
 )
 """From the lowest layer to the highest."""
 EXPERIMENTS = "softswitch_experiments"
-EXPORTS = ("softswitch", "softswitch.flower", "softswitch.methods", "softswitch.theory", "softswitch.trackers")
+EXPORTS = (
+    "softswitch",
+    "softswitch.flower",
+    "softswitch.methods",
+    "softswitch.testing",
+    "softswitch.theory",
+    "softswitch.trackers",
+)
 """Modules that only export public names. They may import from any layer, and no module imports them."""
 
 
@@ -63,7 +70,7 @@ def layer(name):
 
 def test_every_file_is_in_a_known_folder():
     folders = {name.split(".")[1] for name in MODULES if name.startswith("softswitch.")}
-    assert folders == {*FOLDERS, "__main__", "trackers"}
+    assert folders == {*FOLDERS, "__main__", "testing", "trackers"}
 
 
 def test_no_file_imports_a_higher_layer():

@@ -41,11 +41,10 @@ if TYPE_CHECKING:
     from softswitch.methods.softmax_sgm import SoftmaxSGM as SoftmaxSGM
     from softswitch.methods.weighting import softmax_mean as softmax_mean
     from softswitch.methods.weighting import softmax_weights as softmax_weights
-    from softswitch.oracles.attacks import with_attack as with_attack
     from softswitch.oracles.base import Oracle as Oracle
     from softswitch.oracles.federation import Federation as Federation
-    from softswitch.oracles.federation import federation_of as federation_of
-    from softswitch.oracles.host import RoundByRound as RoundByRound
+    from softswitch.oracles.federation import make_federation as make_federation
+    from softswitch.oracles.host import HostOracle as HostOracle
     from softswitch.oracles.out_of_core_evaluation import evaluate as evaluate
     from softswitch.privacy.account import PrivacyAccount as PrivacyAccount
     from softswitch.privacy.settings import RecordPrivacy as RecordPrivacy
@@ -121,7 +120,7 @@ _MODULES = {
     "Certifiability": "certification.certifiability",
     "RecordPrivacy": "privacy.settings",
     "Result": "results.result",
-    "RoundByRound": "oracles.host",
+    "HostOracle": "oracles.host",
     "SoftmaxSGM": "methods.softmax_sgm",
     "Status": "results.status",
     "StatusCode": "results.status",
@@ -129,13 +128,12 @@ _MODULES = {
     "Sweep": "engine.sweep",
     "Verdict": "results.certificate",
     "add_baselines": "engine.baselines",
-    "with_attack": "oracles.attacks",
     "alpha_window": "theory.two_clients",
     "certify_torch": "engine.torch",
     "certify": "certification.certify",
     "estimate_constants": "theory.pilot",
     "evaluate": "oracles.out_of_core_evaluation",
-    "federation_of": "oracles.federation",
+    "make_federation": "oracles.federation",
     "frontier": "engine.frontier",
     "heterogeneity": "theory.client_gaps",
     "load": "tables.model",

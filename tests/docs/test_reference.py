@@ -11,7 +11,14 @@ import pytest
 from softswitch.flower import JaxClient, NumpyClient, PrivateClient, RowByRow, TorchClient
 
 DOCS = Path(__file__).parents[2] / "docs"
-MODULES = ("softswitch", "softswitch.flower", "softswitch.methods", "softswitch.theory", "softswitch.trackers")
+MODULES = (
+    "softswitch",
+    "softswitch.flower",
+    "softswitch.methods",
+    "softswitch.testing",
+    "softswitch.theory",
+    "softswitch.trackers",
+)
 EXPLAINED_AT = dict.fromkeys((JaxClient, NumpyClient, TorchClient, PrivateClient), RowByRow)
 """Classes whose methods are those of a protocol, and are explained there."""
 ANYTHING = {
@@ -28,8 +35,8 @@ ANYTHING = {
     "Oracle.with_all_rows draws": "what an oracle draws is its own affair",
     "Oracle.draw return": "what an oracle draws is its own affair",
     "Oracle.draw_rounds return": "the same",
-    "Oracle.chance return": "the same",
-    "Oracle.draw_for chance": "the same",
+    "Oracle.draw_randomness return": "the same",
+    "Oracle.draw_for randomness": "the same",
     "Oracle.draw_for return": "the same",
     "Oracle.report draws": "the same",
     "Oracle.direction draws": "the same",
@@ -38,11 +45,11 @@ ANYTHING = {
     "Oracle.directions draws": "the same",
     "Oracle.directions kept": "the same",
     "Oracle.directions step_size": "the same",
-    "Oracle.rows_held draws": "the same",
-    "Oracle.cost rows_held": "what the oracle's own rows_held gives, of one round or of many",
+    "Oracle.count_rows draws": "the same",
+    "Oracle.cost row_count": "what the oracle's own count_rows returns, of one round or of many",
     "ExtremeValueLimit limit": "scipy's frozen distributions have no public type",
-    "RoundByRound.beside return": "what goes beside the parameters is an oracle's own affair",
-    "RoundByRound.take_up beside": "the same",
+    "HostOracle.buffers return": "the state besides the parameters is an oracle's own affair",
+    "HostOracle.load_buffers buffers": "the same",
     "SoftmaxSGM.from_plan changes": "keyword arguments, each of its own type",
     "frontier options": "the same",
     "solve_certified options": "the same",

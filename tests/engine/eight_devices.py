@@ -16,7 +16,7 @@ import softswitch as ss
 from problems import client_data, least_squares, regression, two_constraints
 from softswitch.engine import compiled
 from softswitch.engine.request import RunSettings, request
-from softswitch.oracles.federation import TakingPart
+from softswitch.oracles.federation import ClientSettings
 
 SETTINGS = {"alpha": 20.0, "step_size": 0.1, "tolerance": 0.05}
 RULE = ss.SoftmaxSGM(**SETTINGS)
@@ -128,7 +128,7 @@ def work():
         columns["b"] = generator.normal(size=n * 30)
         clients = ss.ClientData.from_arrays(columns, np.repeat(np.arange(n), 30))
         problem = ss.Problem(least_squares, two_constraints, jnp.zeros(20))
-        how, settings = TakingPart(batch_size=16), RunSettings(rounds=5, eval_every=0)
+        how, settings = ClientSettings(batch_size=16), RunSettings(rounds=5, eval_every=0)
         asked = request(problem, clients, (RULE,), how, settings, devices=devices)
         arguments = (asked.parts(RULE), asked.program(5), asked.span(0), jax.random.key(0), asked.first_state(RULE))
         program = compiled.run_chunk.lower(*arguments).compile()

@@ -13,8 +13,8 @@ from softswitch.data.splits import Parts
 from softswitch.engine import certified
 from softswitch.engine.candidates import Candidate, HowTrained, ways
 from softswitch.engine.certified import prepare, solve_certified
-from softswitch.oracles.base import Judged
-from softswitch.oracles.evaluation import judge_of
+from softswitch.oracles.base import Evaluation
+from softswitch.oracles.evaluation import make_evaluator
 from softswitch.problem.networks import moved_network
 from softswitch.results.certificate import Verdict
 from softswitch.results.diagnostic import DiagnosticCode
@@ -70,7 +70,9 @@ def test_whether_it_was_still_improving_is_told_of_the_models_own_run(found):
     first = replace(found.result, diagnostics=(of_first, of_both))
     for mine, told in (((), (of_first,)), ((own, ss.Diagnostic("else", "seen", "change")), (of_first, own))):
         model = replace(found.model, result=replace(found.model.result, diagnostics=mine))
-        ready = certified.Prepared(first, (model,), model, 1, found.certifiability, judge_of(PROBLEM, parts().learn))
+        ready = certified.Prepared(
+            first, (model,), model, 1, found.certifiability, make_evaluator(PROBLEM, parts().learn)
+        )
         assert ready.result_of(model).diagnostics == told
 
 
@@ -82,7 +84,7 @@ def test_who_is_set_aside_is_told_of_the_model_chosen(found, above):
     )
     method = replace(found.model.result.method, robust=1)
     model = replace(found.model, result=replace(found.model.result, method=method, diagnostics=()))
-    judged = Judged(np.zeros(3), np.array([[0.0], [0.0], [0.9 * above]]))
+    judged = Evaluation(np.zeros(3), np.array([[0.0], [0.0], [0.9 * above]]))
     ready = certified.Prepared(first, (model,), model, 1, found.certifiability, lambda params: judged)
     told = [finding.evidence for finding in ready.result_of(model).diagnostics]
     others = "all others are within it, and robust=1 sets as many aside"

@@ -9,7 +9,7 @@ import pytest
 import softswitch as ss
 from softswitch.engine import compiled
 from softswitch.methods.round import start
-from softswitch.oracles.federation import federation_of
+from softswitch.oracles.federation import make_federation
 
 WIDTH = 300
 ROWS = {"x": np.random.default_rng(0).normal(size=(8, WIDTH)).astype(np.float32), "y": np.ones(8, np.float32)}
@@ -36,7 +36,7 @@ PROBLEM = ss.Problem(loss, level, jnp.zeros((WIDTH, WIDTH)))
 def test_a_round_needs_few_copies_of_the_parameters(optimizer, at_most):
     """Counted by the compiler: what goes in, comes out and lies between, without the rows."""
     method = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.5, optimizer=optimizer)
-    oracle = federation_of(PROBLEM, CLIENTS).oracle.without_evaluation()
+    oracle = make_federation(PROBLEM, CLIENTS).oracle.without_evaluation()
     asked = (compiled.Pieces(oracle, method, None), compiled.Program(10, False, False), compiled.Span(0, 10, 0, 1))
     lowered = compiled.run_chunk.lower(*asked, jax.random.key(0), start(PROBLEM.start, method, 1))
     needed = lowered.compile().memory_analysis()

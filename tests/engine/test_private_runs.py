@@ -13,7 +13,7 @@ from softswitch.certification.row_means import count_applicable_rows
 from softswitch.engine.private import planned, private_oracle
 from softswitch.engine.request import RunSettings
 from softswitch.oracles import evaluation
-from softswitch.oracles.federation import TakingPart, gradient_oracle
+from softswitch.oracles.federation import ClientSettings, gradient_oracle
 from softswitch.privacy import oracle as private_oracle_module
 from softswitch.privacy.accountant import epsilon_of
 from softswitch.privacy.oracle import PrivateOracle
@@ -44,7 +44,7 @@ def result():
 
 
 def made(privacy, rounds=10, local_steps=1, participation=1.0, seed=0, data=CLIENTS):
-    how = TakingPart(local_steps=local_steps, participation=participation)
+    how = ClientSettings(local_steps=local_steps, participation=participation)
     plan = planned(privacy, data.sizes, RunSettings(rounds=rounds), local_steps)
     return private_oracle(PROBLEM, data, plan, how, count_applicable_rows(PROBLEM, data), seed)
 
@@ -62,7 +62,7 @@ def decision(oracle, feasible):
 def test_without_noise_and_clipping_it_is_the_plain_oracle(local_steps):
     privacy = ss.RecordPrivacy(noise=1e-9, clip_value=100, clip_gradient=100)
     oracle = made(privacy, local_steps=local_steps)
-    plain = gradient_oracle(PROBLEM, CLIENTS, TakingPart(batch_size=None, local_steps=local_steps))
+    plain = gradient_oracle(PROBLEM, CLIENTS, ClientSettings(batch_size=None, local_steps=local_steps))
     w, key = jnp.array([0.5, -0.2, 0.1, 0.3]), jax.random.key(0)
     (own, kept), (theirs, _) = oracle.report(w, oracle.draw(key)), plain.report(w, plain.draw(key))
     np.testing.assert_allclose(own.objective, theirs.objective, rtol=1e-5)
@@ -188,7 +188,7 @@ def test_a_sweep_tells_what_all_of_its_runs_cost_together(result):
     np.testing.assert_array_equal(swept["chosen"][0].params, result.params)
     noise = result.privacy.noise
     assert all(one.privacy.noise == noise for _, own in swept for one in own)
-    precision = 4 * (30 / noise.report**2 + 30 / noise.step**2 + 1 / noise.judging**2)
+    precision = 4 * (30 / noise.report**2 + 30 / noise.step**2 + 1 / noise.evaluation**2)
     wanted = dp_accounting.get_epsilon_gaussian(1 / np.sqrt(precision), 1e-4)
     assert swept.privacy.epsilon == pytest.approx(wanted, rel=1e-6)
     assert (swept.privacy.delta, swept.privacy.runs) == (1e-4, 4)
@@ -230,7 +230,7 @@ def test_sizes_that_are_no_public_matter_are_told_with_noise_and_counted():
     plan = planned(privacy, CLIENTS.sizes, RunSettings(rounds=10), 1)
     truth = count_applicable_rows(PROBLEM, CLIENTS)
     told = np.stack(
-        [private_oracle(PROBLEM, CLIENTS, plan, TakingPart(), truth, seed).counts - truth for seed in range(40)]
+        [private_oracle(PROBLEM, CLIENTS, plan, ClientSettings(), truth, seed).counts - truth for seed in range(40)]
     )
     np.testing.assert_allclose(told.std(), plan.levels.sizes * np.sqrt(2), rtol=0.15)
     found = ss.solve(PROBLEM, CLIENTS, RULE, privacy=privacy, rounds=10, progress=False)

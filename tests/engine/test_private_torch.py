@@ -11,8 +11,8 @@ from softswitch.engine.private import planned
 from softswitch.engine.private_torch import private_torch_oracle
 from softswitch.engine.request import RunSettings
 from softswitch.methods.messages import Decision, LocalLoss
-from softswitch.oracles.federation import TakingPart
-from softswitch.oracles.host import Turn
+from softswitch.oracles.federation import ClientSettings
+from softswitch.oracles.host import HostDraws
 from softswitch.oracles.torch_functions import ModuleFunctions
 from softswitch.oracles.torch_rows import TorchRows
 from softswitch_experiments.tasks.neyman_pearson import neyman_pearson
@@ -80,8 +80,8 @@ def test_what_is_told_has_the_noise_that_is_counted(settings):
     rows = [TorchRows("clients", own, "cpu") for own in data_sets().values()]
     plan = planned(privacy, [25] * 3, RunSettings(rounds=1), 1)
     functions = ModuleFunctions(Linear(), class_loss(0), class_loss(1))
-    oracle = private_torch_oracle(functions, rows, plan, TakingPart(), 0)
-    params, turns = {"w": np.zeros(3, np.float32)}, [Turn(np.arange(3), seed) for seed in range(60)]
+    oracle = private_torch_oracle(functions, rows, plan, ClientSettings(), 0)
+    params, turns = {"w": np.zeros(3, np.float32)}, [HostDraws(np.arange(3), seed) for seed in range(60)]
     told = [oracle.report(params, turn) for turn in turns]
     reports = np.array([kept[:, 0] for _, kept in told])
     loss = LocalLoss(0.0, np.ones((3, 1)), 0.0, 0.0)

@@ -11,7 +11,7 @@ import softswitch as ss
 from softswitch.data.sampling import whole
 from softswitch.engine.baselines import add_baselines
 from softswitch.methods import QFedAvg
-from softswitch.oracles.regret import OWN_BEST, as_regret
+from softswitch.oracles.regret import CLIENT_OPTIMUM, to_regret_task
 from softswitch.support.row_blocks import by_blocks
 
 N, ROWS = 4, 30
@@ -164,7 +164,7 @@ def test_a_batch_without_a_stratum_has_the_clients_own_number(x64):
 
 def test_a_client_whose_rows_are_looked_at_in_blocks(case):
     problem, clients = case
-    task = as_regret(problem, clients, np.array([0.1, 0.2, 0.3, 5.0]))
+    task = to_regret_task(problem, clients, np.array([0.1, 0.2, 0.3, 5.0]))
     rows = task.clients.rows
     batch = rows.take(*whole(rows, jnp.int32(3), ROWS, jnp.float64))
     params = jnp.array([0.3, -0.2])
@@ -267,8 +267,8 @@ def test_an_objective_with_a_key_is_still_given_one(case):
     plain = ss.solve(problem, clients, RULE, rounds=5, batch_size=None)
     np.testing.assert_allclose(found.client_loss, plain.client_loss, rtol=1e-9)
     assert any(asked)
-    task = as_regret(problem, clients, np.ones(N))
-    assert as_regret(task.problem, task.clients, np.ones(N)).problem is task.problem, "nothing is taken off twice"
+    task = to_regret_task(problem, clients, np.ones(N))
+    assert to_regret_task(task.problem, task.clients, np.ones(N)).problem is task.problem, "nothing is taken off twice"
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,9 @@ def test_where_it_cannot_be_it_is_refused(case):
     falls = ss.Problem(lambda w, b: squares(w, b) * 0 + w[0], level, problem.start)
     with pytest.raises(ValueError, match="with a smallest value"):
         ss.client_optimum(falls, clients)
-    taken = ss.ClientData.from_arrays({OWN_BEST: np.zeros(2), "x": np.zeros((2, 2)), "y": np.zeros(2)}, client=[0, 1])
+    taken = ss.ClientData.from_arrays(
+        {CLIENT_OPTIMUM: np.zeros(2), "x": np.zeros((2, 2)), "y": np.zeros(2)}, client=[0, 1]
+    )
     with pytest.raises(ValueError, match="rename it"):
         ss.solve(problem, taken, RULE, rounds=1, regret=[0.0, 0.0])
 

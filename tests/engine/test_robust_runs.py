@@ -8,18 +8,18 @@ import pytest
 import softswitch as ss
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.methods import robust
-from softswitch.oracles.attacks import ATTACKS
+from softswitch.testing import ATTACKS, with_attack
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 LIAR = 3
 ROUNDS = 160
 OF_ALL = {"alpha": 100.0, "step_size": 0.5, "tolerance": 0.1}
 RUINED = {
-    "claims-more": lambda f, g: f > 5,
-    "blocks": lambda f, g: g > 0.5,
-    "reversed": lambda f, g: g > 0.15,
-    "far": lambda f, g: g > 0.5,
-    "claims-none": lambda f, g: g > 0.3,
+    "inflate-objective": lambda f, g: f > 5,
+    "block-constraint": lambda f, g: g > 0.5,
+    "sign-flip": lambda f, g: g > 0.15,
+    "scale": lambda f, g: g > 0.5,
+    "hide-constraint": lambda f, g: g > 0.3,
 }
 """What these do to the honest where everyone is trusted."""
 
@@ -27,16 +27,16 @@ RUINED = {
 @pytest.fixture(scope="module")
 def federation():
     data = breast_cancer(10, seed=1)
-    return ss.federation_of(data.problem, data.train, batch_size=None)
+    return ss.make_federation(data.problem, data.train, batch_size=None)
 
 
 def solved(federation, attack, liars, **changes):
     settings = OF_ALL | changes
-    if attack == "claims-none":  # the smallest report matters where α is measured by the spread
+    if attack == "hide-constraint":  # the smallest report matters where α is measured by the spread
         settings |= {"alpha": 5.0, "alpha_scale": "spread"}
-    hostile = ss.with_attack(federation, [federation.names[LIAR]], attack)
+    hostile = with_attack(federation, [federation.names[LIAR]], attack)
     result = ss.solve_federation(hostile, ss.SoftmaxSGM(**settings, robust=liars), rounds=ROUNDS)
-    return result, hostile.oracle.honest(result.params)
+    return result, hostile.oracle.evaluate_honest(result.params)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -52,13 +52,13 @@ def test_one_liar_does_not_ruin_the_others(federation, attack):
 
 
 CAUGHT = {
-    "claims-more": "inconsistent-updates",
-    "now-and-then": "update-scale-mismatch",
-    "blocks": "outlier-values",
-    "claims-none": "outlier-values",
-    "reversed": "inconsistent-updates",
-    "far": "update-scale-mismatch",
-    "against-the-others": "inconsistent-updates",
+    "inflate-objective": "inconsistent-updates",
+    "intermittent": "update-scale-mismatch",
+    "block-constraint": "outlier-values",
+    "hide-constraint": "outlier-values",
+    "sign-flip": "inconsistent-updates",
+    "scale": "update-scale-mismatch",
+    "inner-product": "inconsistent-updates",
 }
 
 
@@ -84,14 +84,14 @@ def test_the_honest_are_not_suspected(batch_size):
 
 
 def test_set_aside_means_told(federation):
-    result, _ = solved(federation, "blocks", 1)
+    result, _ = solved(federation, "block-constraint", 1)
     name = federation.names[LIAR]
     assert result.status.ok
     assert "set aside as robust=1 allows" in result.status.message
     assert result.worst_constraint <= 0.1 < 1e5 < result.client_constraint.max()
     assert result.violating[0] == name
     assert any(finding.code == "trimmed-violation" for finding in result.diagnostics)
-    trusting, _ = solved(federation, "blocks", None)
+    trusting, _ = solved(federation, "block-constraint", None)
     assert not trusting.status.ok
 
 
@@ -145,8 +145,8 @@ def test_a_round_is_what_numpy_makes_of_it(x64):
 
 def test_few_a_round_with_a_liar_who_claims_to_be_the_worst():
     data = breast_cancer(10, seed=1)
-    few = ss.federation_of(data.problem, data.train, batch_size=None, participation=0.5)
-    hostile = ss.with_attack(few, [few.names[LIAR]], "knows-the-defence")
+    few = ss.make_federation(data.problem, data.train, batch_size=None, participation=0.5)
+    hostile = with_attack(few, [few.names[LIAR]], "adaptive-inner-product")
     method = ss.SoftmaxSGM(**OF_ALL, robust=1)
     result = ss.solve_federation(hostile, method, rounds=ROUNDS, record_clients=True)
     assert result.state.memory is not None  # chosen by itself, where few take part and some may lie
@@ -165,9 +165,9 @@ def test_few_a_round_with_a_liar_who_claims_to_be_the_worst():
 
 def test_two_liars_of_seven_and_cycles_that_choose():
     data = breast_cancer(9, seed=2)
-    hostile = ss.with_attack(ss.federation_of(data.problem, data.train, batch_size=None), [1, 5], "claims-more")
+    hostile = with_attack(ss.make_federation(data.problem, data.train, batch_size=None), [1, 5], "inflate-objective")
     result = ss.solve_federation(hostile, ss.SoftmaxSGM(tolerance=0.1, robust=2), rounds=300)
-    honest = hostile.oracle.honest(result.params)
+    honest = hostile.oracle.evaluate_honest(result.params)
     assert len(result.restarts) > 1
     assert honest.objective.max() < 0.7
     assert np.sort(honest.constraint[:, 0])[-3] <= 0.1
@@ -189,8 +189,8 @@ def test_bad_input_is_refused_by_its_name(federation):
     with pytest.raises(ValueError, match="robust=5 needs at least 2·5 \\+ 1 = 11 clients in every round, but 10"):
         ss.solve_federation(federation, ss.SoftmaxSGM(**OF_ALL, robust=5), rounds=3)
     with pytest.raises(ValueError, match="attack must be"):
-        ss.with_attack(federation, [3], "unkind")
-    with pytest.raises(ValueError, match="liars must be labels of clients"):
-        ss.with_attack(federation, ["nobody"], "far")
+        with_attack(federation, [3], "unkind")
+    with pytest.raises(ValueError, match=r"byzantine must be .*nobody"):
+        with_attack(federation, ["nobody"], "scale")
     with pytest.raises(ValueError, match="rest must be a whole number >= 0, but is -1"):
         ss.Memory(rest=-1)

@@ -12,8 +12,8 @@ from problems import least_squares, mean, regression, two_constraints
 from softswitch.engine import compiled
 from softswitch.engine import out_of_core as streamed_rounds
 from softswitch.oracles import out_of_core_evaluation as block_values
-from softswitch.oracles.federation import TakingPart, gradient_oracle
-from softswitch.oracles.out_of_core import StreamedOracle
+from softswitch.oracles.federation import ClientSettings, gradient_oracle
+from softswitch.oracles.out_of_core import OutOfCoreOracle
 
 RULE = ss.SoftmaxSGM(alpha=20, step_size=0.05, tolerance=0.2)
 SMALL = 60_000
@@ -68,9 +68,9 @@ def test_results_are_those_of_rows_in_memory(how):
     found, wanted = (ss.solve(problem(), clients, RULE, **asked) for clients in (streamed, in_memory))
     same(found, wanted)
     if "record_clients" in how:
-        told, asked_for = found.history.per_client, wanted.history.per_client
-        np.testing.assert_array_equal(told.clients, asked_for.clients)
-        np.testing.assert_array_equal(told.constraint, asked_for.constraint)
+        told, uses_regret = found.history.per_client, wanted.history.per_client
+        np.testing.assert_array_equal(told.clients, uses_regret.clients)
+        np.testing.assert_array_equal(told.constraint, uses_regret.constraint)
 
 
 @pytest.mark.as_users_compile
@@ -82,8 +82,8 @@ def test_results_are_the_same_bit_for_bit_as_users_compile():
 
 def test_draws_are_those_of_rows_in_memory():
     in_memory, streamed = both(strata="kind")
-    how = TakingPart(batch_size=9, participation=0.5, local_steps=2)
-    mine, theirs = StreamedOracle(problem(), streamed, how), gradient_oracle(problem(), in_memory, how)
+    how = ClientSettings(batch_size=9, participation=0.5, local_steps=2)
+    mine, theirs = OutOfCoreOracle(problem(), streamed, how), gradient_oracle(problem(), in_memory, how)
     for k in range(3):
         key = jax.random.fold_in(jax.random.key(5), k)
         draws = theirs.draw(key)
@@ -250,7 +250,7 @@ def test_a_thousand_million_rows():
     assert max(seen["last"]) >= (99, 9_990_000)
     assert max(row for _, row in seen["last"]) < 10_000_000
     # What a round reports is what its rows say: the first round's, drawn again and computed by NumPy at w = 0.
-    oracle = StreamedOracle(big, streamed, TakingPart(batch_size=32))
+    oracle = OutOfCoreOracle(big, streamed, ClientSettings(batch_size=32))
     drawn = np.asarray(oracle.draw(jax.random.fold_in(jax.random.key(0), 0)).report_rows).astype(np.int64)
     owner = np.searchsorted(np.cumsum(sizes), drawn, side="right")
     np.testing.assert_array_equal(owner, np.arange(100)[:, None] + np.zeros((1, 32), int))
@@ -269,9 +269,9 @@ def test_large_clients_are_judged_in_pieces_where_functions_are_means(monkeypatc
         (least_squares, ss.PooledConstraint(statistics, lambda sums: sums[0] / sums[1] - 0.3)),
     ):
         stated = problem(objective, constraint)
-        how = TakingPart(batch_size=4, replace=True, participation=0.3)
-        pieces = StreamedOracle(stated, in_pieces(streamed, 16), how).judge(w)
-        whole = gradient_oracle(stated, in_memory, how).judge(w)
+        how = ClientSettings(batch_size=4, replace=True, participation=0.3)
+        pieces = OutOfCoreOracle(stated, in_pieces(streamed, 16), how).evaluate_params(w)
+        whole = gradient_oracle(stated, in_memory, how).evaluate_params(w)
         for mine, theirs in zip(pieces, whole, strict=True):
             if theirs is not None:  # rows are of size 1, and so is what is rounded
                 np.testing.assert_allclose(mine, theirs, rtol=2e-6, atol=1e-6)
@@ -325,7 +325,7 @@ def test_functions_that_need_rows_in_memory_say_so():
     found = ss.solve(problem(), streamed, RULE, rounds=2, batch_size=8, eval_every=0)
     for function in (
         lambda: ss.with_lower_bound(found, problem(), streamed),
-        lambda: ss.federation_of(problem(), streamed),
+        lambda: ss.make_federation(problem(), streamed),
         lambda: ss.certify(found, problem(), streamed),
         lambda: ss.add_baselines(found, problem(), streamed),
         lambda: ss.estimate_constants(problem(), streamed),

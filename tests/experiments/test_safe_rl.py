@@ -159,10 +159,10 @@ def test_some_clients_in_a_round_and_evaluation_in_between():
     assert who.shape == (6, 2)
     assert set(who.ravel()) == {0, 1, 2}
     assert result.history.full_rounds.tolist() == [0, 3]
-    f, g, _ = carts.oracle.judge(carts.start)
+    f, g, _ = carts.oracle.evaluate_params(carts.start)
     np.testing.assert_allclose(result.history.full.objective[0], f.max(), rtol=1e-5)
     np.testing.assert_allclose(result.history.full.constraint[0], g.max(), rtol=1e-5)
-    np.testing.assert_array_equal(carts.oracle.judge(result.params)[0], result.client_objective)
+    np.testing.assert_array_equal(carts.oracle.evaluate_params(result.params)[0], result.client_objective)
     assert result.client_constraint.shape == (3, 1)
 
 

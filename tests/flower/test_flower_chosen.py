@@ -126,7 +126,7 @@ def test_with_a_step_size_all_else_is_as_in_the_paper():
 def reporting_once(i):
     """Client i with small batches, were it one that cannot report at two iterates on the same."""
     client = quadratic(i, batch_size=4)
-    client.reports_again = False
+    client.can_repeat_reports = False
     return client
 
 

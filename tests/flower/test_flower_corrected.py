@@ -255,7 +255,7 @@ def test_who_reports_once_is_refused_at_the_start_and_heard_anew_later(tmp_path)
     client = fl.TorchClient(
         with_batch_norm, lambda m, b: m(b[0]).mean(), lambda m, b: m(b[0]).mean(), data, name="one", batch_size=2
     )
-    assert not client.reports_again
+    assert not client.can_repeat_reports
     made = {0: quadratic, 1: quadratic, 2: Once}
     grid = Wiretap(
         simulated(lambda context: (lambda i: made[i](i) if i == 2 else made[i](i, batch_size=2))(

@@ -204,7 +204,7 @@ def test_every_number_on_the_wire_was_counted(tmp_path, monkeypatch):
 
     def factory(context):
         i = int(context.node_config["partition-id"])
-        return fl.PrivateClient(numpy_client(i), privacy, spent_in=tmp_path / f"{i}.json", rounds=6, judgings=1)
+        return fl.PrivateClient(numpy_client(i), privacy, spent_in=tmp_path / f"{i}.json", rounds=6, evaluations=1)
 
     grid = Wiretap(fl.client_app(factory), 3)
     method = ss.SoftmaxSGM(tolerance=0.7, step_size=0.3, alpha=5.0)
@@ -303,7 +303,7 @@ def test_a_resumed_run_goes_on_by_the_clients_own_counts(tmp_path):
     def factory(context):
         i = int(context.node_config["partition-id"])
         privacy = ss.RecordPrivacy(epsilon=5, delta=1e-3)
-        return fl.PrivateClient(numpy_client(i), privacy, spent_in=tmp_path / f"{i}.json", rounds=7, judgings=1)
+        return fl.PrivateClient(numpy_client(i), privacy, spent_in=tmp_path / f"{i}.json", rounds=7, evaluations=1)
 
     def run(*callbacks):
         method = ss.SoftmaxSGM(tolerance=0.7, step_size=0.3, alpha=5.0)
@@ -402,7 +402,7 @@ def test_a_certificate_rests_on_as_many_rows_whatever_the_model(tmp_path):
     """Parameters so large that rows are not a number must not tell how many are: that would be told without noise."""
     held_out = rows(7, 300)
     client = numpy_client(0, held_out=held_out)
-    private = fl.PrivateClient(client, ss.RecordPrivacy(noise=1e-9), spent_in=tmp_path / "a", rounds=5, judgings=3)
+    private = fl.PrivateClient(client, ss.RecordPrivacy(noise=1e-9), spent_in=tmp_path / "a", rounds=5, evaluations=3)
     huge = {"w": np.array([1e38, -1e38, 1e38], np.float32)}
     values = client.held_out_values(huge, np.arange(300))
     classes = [int((held_out["y"] == label).sum()) for label in (0, 1)]
@@ -448,7 +448,7 @@ def test_a_private_certificate_includes_the_noise(tmp_path):
 
     def client(file, **changes):
         own = numpy_client(0, held_out=held_out, **changes)
-        return fl.PrivateClient(own, privacy, spent_in=tmp_path / file, rounds=5, judgings=2)
+        return fl.PrivateClient(own, privacy, spent_in=tmp_path / file, rounds=5, evaluations=2)
 
     private, plain = client("a"), numpy_client(0, held_out=held_out)
     params = {"w": np.array([0.2, 0.1, 0.3], np.float32)}
@@ -467,7 +467,9 @@ def test_a_model_cannot_be_made_up_to_count_rows(tmp_path):
     """Parameters at which a chosen row's loss is not a number: how many rows there are is told as it was before."""
     held_out = rows(7, 40)
     own = numpy_client(0, held_out=held_out)
-    private = fl.PrivateClient(own, ss.RecordPrivacy(noise=5.0), spent_in=tmp_path / "spent.json", rounds=1, judgings=2)
+    private = fl.PrivateClient(
+        own, ss.RecordPrivacy(noise=5.0), spent_in=tmp_path / "spent.json", rounds=1, evaluations=2
+    )
     positive = held_out["x"][held_out["y"] == 1]
     loud = {"w": np.array([3e38, 0, 0], np.float32)}
     assert np.isnan(own.held_out_values(loud, np.arange(40))[held_out["y"] == 1, 1]).any()

@@ -14,9 +14,9 @@ from softswitch.privacy.releases import Drawing, NoiseLevels, Releases
 ALL_ROWS = Drawing("poisson", 1.0)
 
 
-def budget_in(file, local_steps=1, judgings=2, **settings):
+def budget_in(file, local_steps=1, evaluations=2, **settings):
     privacy = ss.RecordPrivacy(epsilon=1, **settings)
-    return SpentBudget(file, privacy, ALL_ROWS, Releases.planned(privacy, 50, local_steps, judgings))
+    return SpentBudget(file, privacy, ALL_ROWS, Releases.planned(privacy, 50, local_steps, evaluations))
 
 
 def charged(budget, **more):
@@ -39,7 +39,7 @@ def test_with_noise_and_a_budget_rounds_leave_enough_for_their_directions_and_th
         budget.charge(steps=steps)
         rounds += 1
     for _ in range(2):
-        budget.charge(judgings=1)
+        budget.charge(evaluations=1)
     told = budget.releases
     assert told[:3] == (rounds, (rounds - 3) * steps, 2)
     assert rounds > 5

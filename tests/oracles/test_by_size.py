@@ -10,7 +10,7 @@ from problems import least_squares, mean, softplus_level, two_constraints
 from softswitch.engine.loop import run
 from softswitch.engine.request import RunSettings, request
 from softswitch.oracles import evaluation
-from softswitch.oracles.federation import TakingPart, gradient_oracle
+from softswitch.oracles.federation import ClientSettings, gradient_oracle
 
 SIZES = (3, 70, 2, 4)
 PROBLEM = ss.Problem(least_squares, two_constraints, jnp.zeros(4))
@@ -38,7 +38,7 @@ def unequal(monkeypatch, stratified):
 
 
 def oracles(clients, problem=PROBLEM, **options):
-    return [gradient_oracle(problem, clients, TakingPart(by_size=by, **options)) for by in (True, False)]
+    return [gradient_oracle(problem, clients, ClientSettings(by_size=by, **options)) for by in (True, False)]
 
 
 def test_reports_and_directions_are_the_same(clients):
@@ -74,7 +74,7 @@ def test_runs_are_the_same(monkeypatch):
     settings = RunSettings(rounds=40, eval_every=0, record_clients=True)
     found = []
     for by_size in (True, False):
-        how = TakingPart(by_size=by_size, batch_size=None)
+        how = ClientSettings(by_size=by_size, batch_size=None)
         asked = request(PROBLEM, clients, (method,), how, settings)
         found.append(run(asked, method, 0, ()))
     one, other = found

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import softswitch as ss
-from softswitch.oracles.gym import Categorical, Gaussian, NumpyNetwork, environment_clients, pendulums
+from softswitch.oracles.gym import Categorical, Gaussian, NumpyNetwork, make_gym_federation, pendulums
 from softswitch.oracles.gym.episodes import play, side_by_side
 from softswitch.oracles.gym.torch_network import TorchNetwork
 from softswitch.oracles.gym.trpo import Taken, advantage_estimates, better_weights, to_go
@@ -181,7 +181,7 @@ def test_clients_with_a_known_answer(network):
         torch.manual_seed(0)
         for layer in (module[0], module[2]):
             layer.reset_parameters()
-    clients = environment_clients(
+    clients = make_gym_federation(
         {"near": partial(Target, 0.8), "far": partial(Target, 1.2)},
         1.0,
         network=module if network == "torch" else NumpyNetwork((8,)),
@@ -205,7 +205,7 @@ def test_clients_with_a_known_answer(network):
 def test_a_run_goes_on_from_its_checkpoint(tmp_path):
     def clients(budget=1.0):
         made = {"one": partial(Target, 0.8, discrete=True), "two": partial(Target, 1.2, discrete=True)}
-        return environment_clients(made, budget, horizon=2, gradient_episodes=5, evaluation_episodes=5)
+        return make_gym_federation(made, budget, horizon=2, gradient_episodes=5, evaluation_episodes=5)
 
     method = ss.SoftmaxSGM(alpha=5.0, step_size=1.0, tolerance=0.0)
     whole = ss.solve_federation(clients(), method, rounds=20)
@@ -222,7 +222,7 @@ def test_frozen_weights_stay_and_nothing_draws_by_itself():
     module[0].weight.requires_grad_(False)
     frozen = module[0].weight.clone()
     made = {"a": partial(Target, 0.8)}
-    clients = environment_clients(made, 1.0, network=module, horizon=2, gradient_episodes=8, estimation_episodes=0)
+    clients = make_gym_federation(made, 1.0, network=module, horizon=2, gradient_episodes=8, estimation_episodes=0)
     method = ss.SoftmaxSGM(alpha=5.0, step_size=1.0, tolerance=0.0)
     runs = [ss.solve_federation(clients, method, rounds=4, eval_every=0) for _ in range(2)]
     np.testing.assert_array_equal(runs[0].last["2.weight"], runs[1].last["2.weight"])
@@ -238,7 +238,7 @@ def test_environments_are_closed():
         def close(self):
             closed.append(self)
 
-    clients = environment_clients(
+    clients = make_gym_federation(
         {"a": Closing}, 1.0, horizon=2, gradient_episodes=3, estimation_episodes=0, evaluation_episodes=2
     )
     first = len(closed)
@@ -264,23 +264,23 @@ def test_pendulums_play_their_cost():
 
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match="environments must be a mapping"):
-        environment_clients({}, 1.0)
+        make_gym_federation({}, 1.0)
     with pytest.raises(TypeError, match=r"environments\['a'\] must be an id or a function"):
-        environment_clients({"a": 3}, 1.0)
+        make_gym_federation({"a": 3}, 1.0)
     with pytest.raises(ValueError, match="must observe and do the same things"):
-        environment_clients({"a": "CartPole-v1", "b": "Pendulum-v1"}, 1.0, cost=len)
+        make_gym_federation({"a": "CartPole-v1", "b": "Pendulum-v1"}, 1.0, cost=len)
     with pytest.raises(ValueError, match="budgets must have a number for every client, but has none for 'b'"):
-        environment_clients({"a": Target, "b": Target}, {"a": 1.0})
+        make_gym_federation({"a": Target, "b": Target}, {"a": 1.0})
     with pytest.raises(ValueError, match="cost must have a function for every client, but has none for 'b'"):
-        environment_clients({"a": Target, "b": Target}, 1.0, cost={"a": len})
+        make_gym_federation({"a": Target, "b": Target}, 1.0, cost={"a": len})
     with pytest.raises(ValueError, match=r"environments\['a'\] must tell what a step costs"):
-        environment_clients({"a": "CartPole-v1"}, 1.0)
+        make_gym_federation({"a": "CartPole-v1"}, 1.0)
     with pytest.raises(ValueError, match="gravities must differ"):
         pendulums(gravities=(10.0, 10.0))
     with pytest.raises(TypeError, match="network must be a NumpyNetwork"):
-        environment_clients({"a": Target}, 1.0, network="large")
+        make_gym_federation({"a": Target}, 1.0, network="large")
     with pytest.raises(ValueError, match="kl_limit"):
-        environment_clients({"a": Target}, 1.0, kl_limit=0)
+        make_gym_federation({"a": Target}, 1.0, kl_limit=0)
 
     class Odd(Target):
         def __init__(self):
@@ -288,4 +288,4 @@ def test_bad_input_is_named():
             self.action_space = gymnasium.spaces.MultiBinary(2)
 
     with pytest.raises(ValueError, match="environments must have actions of Discrete"):
-        environment_clients({"a": Odd}, 1.0)
+        make_gym_federation({"a": Odd}, 1.0)

@@ -7,7 +7,7 @@ import softswitch as ss
 from softswitch.methods import Reports
 
 
-class Quadratics(ss.RoundByRound):
+class Quadratics(ss.HostOracle):
     """f_i = (w − c_i)², g_i = w − limit, in plain Python."""
 
     participants = 3
@@ -88,7 +88,7 @@ def test_a_report_that_is_not_finite_ends_the_run():
 
 def test_what_is_missing_is_said():
     class Half(Quadratics):
-        digest = ss.RoundByRound.digest
+        digest = ss.HostOracle.digest
 
     with pytest.raises(TypeError, match="digest"):
         Half([1.0])

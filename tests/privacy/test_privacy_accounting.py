@@ -144,7 +144,7 @@ def test_what_rounds_cost_is_never_told_too_small():
         ({"epsilon": 1, "rate": 0}, "rate must be"),
         ({"epsilon": 1, "sampling": "shuffled"}, "sampling must be"),
         ({"epsilon": 1, "sampling": "fixed", "public_sizes": False}, "public_sizes must be True"),
-        ({"epsilon": 1, "report_share": 0.7, "judging_share": 0.4}, "must leave something"),
+        ({"epsilon": 1, "report_share": 0.7, "evaluation_share": 0.4}, "must leave something"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, said):

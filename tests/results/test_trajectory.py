@@ -9,8 +9,8 @@ import pytest
 
 import softswitch as ss
 from problems import client_data, least_squares, regression, softplus_level
-from softswitch.oracles.base import Judged
-from softswitch.oracles.evaluation import Overview
+from softswitch.oracles.base import Evaluation
+from softswitch.oracles.evaluation import ClientSummary
 from softswitch.results.convergence import improvement, quality
 from softswitch.results.diagnostics import cycles_lost, objective_jumps
 from softswitch.results.history import History
@@ -35,13 +35,13 @@ def history(objective, full_rounds=(), full=()):
         value_evaluations=zeros,
         gradient_evaluations=zeros,
         full_rounds=np.asarray(full_rounds, dtype=int),
-        full=Overview(full, full, full, full),
+        full=ClientSummary(full, full, full, full),
         absent=zeros,
     )
 
 
 def at_answer(*objective):
-    return Judged(np.array(objective), np.zeros((len(objective), 1)))
+    return Evaluation(np.array(objective), np.zeros((len(objective), 1)))
 
 
 def test_an_objective_that_jumps_about():

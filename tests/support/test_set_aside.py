@@ -8,7 +8,7 @@ import pytest
 
 import softswitch as ss
 from softswitch.methods.trimming import worst_but
-from softswitch.oracles.base import Judged
+from softswitch.oracles.base import Evaluation
 from softswitch.results.lower_bound import LowerBound
 
 DEMAND = np.zeros((7, 2), np.float32)
@@ -51,7 +51,7 @@ def test_nobody_is_set_aside_beside_a_bound_for_all(two_worst_off):
     bound = LowerBound(**numbers, **words, weights=nothing, multipliers=nothing)
     within = np.zeros((7, 2))
     within[0, 0] = 1.0
-    judged = Judged(np.array([9.0, *[0.1] * 6]), within)
+    judged = Evaluation(np.array([9.0, *[0.1] * 6]), within)
     result = replace(two_worst_off, lower_bound=bound).with_model(two_worst_off.params, "another", judged)
     assert result.status.ok
     assert (result.worst_objective, result.lower_bound.objective) == (0.1, 9.0)

@@ -14,7 +14,7 @@ from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import whole
 from softswitch.oracles.evaluation import ignoring_weights, widths_by_size
 from softswitch.oracles.losses import Losses
-from softswitch.oracles.regret import Regret, RegretTask, as_regret, told_best
+from softswitch.oracles.regret import Regret, RegretTask, parse_client_optimum, to_regret_task
 from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
@@ -72,8 +72,8 @@ def make_regret_task(problem: Problem, clients: ClientData, regret: Regret) -> R
         clients: whose rows.
         regret: True, or the numbers.
     """
-    told = told_best(regret, clients.names)
-    return as_regret(problem, clients, client_optimum(problem, clients) if told is None else told)
+    told = parse_client_optimum(regret, clients.names)
+    return to_regret_task(problem, clients, client_optimum(problem, clients) if told is None else told)
 
 
 @partial(jax.jit, static_argnames=("losses", "width"))

@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import whole
 from softswitch.oracles.client_batches import map_slices, slice_of_whole_data
-from softswitch.oracles.evaluation import FEW_ROWS, compiled_values, pooled_value, way_through
+from softswitch.oracles.evaluation import FEW_ROWS, compiled_values, plan_evaluation, pooled_value
 from softswitch.oracles.losses import Losses
 from softswitch.problem.domains import Ball
 from softswitch.problem.parameters import Params, float_dtype
@@ -104,7 +104,7 @@ class Lagrangian:
         dtype = float_dtype(params)
         traced = problem.trace(clients.batch_shapes(int(clients.sizes.max()), dtype), params)
         self._clients, self._losses, self._pooled = clients, Losses.of(problem), pooled
-        self._way = way_through(clients, traced.ignore_weight)
+        self._way = plan_evaluation(clients, traced.ignore_weight)
         self._flat_dtype = flat.dtype
         self._groups = [
             (np.asarray(group), width) for group, width in zip(self._way.groups, self._way.widths, strict=True)

@@ -31,7 +31,7 @@ from softswitch.certification.duality import (
 from softswitch.certification.lagrangian import Lagrangian, NoRowsLeft, Weights
 from softswitch.certification.minimise import Minimum, smallest
 from softswitch.data.client_data import ClientData
-from softswitch.oracles.regret import as_regret
+from softswitch.oracles.regret import to_regret_task
 from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params, checked_params
 from softswitch.problem.problem import Problem
@@ -212,7 +212,7 @@ def with_lower_bound(
         enough: a gap that is a smaller share of F than this is not made smaller.
     """
     if result.client_optimum is not None:
-        problem, clients, _ = as_regret(problem, clients, result.client_optimum)
+        problem, clients, _ = to_regret_task(problem, clients, result.client_optimum)
     pooled = result.method.switches_on == "pooled"
     tolerance = float(result.method.tolerance)
     found = lower_bound(

@@ -106,7 +106,7 @@ def _p_value(holds: Callable[[float], bool]) -> float:
     return math.exp(high)
 
 
-ONE = Releases(judgings=1)
+ONE = Releases(evaluations=1)
 """What a certificate tells of each client's held-out rows."""
 ALL_ROWS = Drawing("poisson", 1.0)
 
@@ -140,7 +140,7 @@ def certificate_noise(privacy: RecordPrivacy) -> CertificateNoise:
         multiplier = privacy.noise
     else:
         alone = RecordPrivacy(
-            epsilon=privacy.epsilon, delta=privacy.delta, report_share=1e-6, judging_share=1e-6, sampling="poisson"
+            epsilon=privacy.epsilon, delta=privacy.delta, report_share=1e-6, evaluation_share=1e-6, sampling="poisson"
         )
         multiplier = levels_for(alone, Releases(steps=1), ALL_ROWS).step
     spent = epsilon_of(ONE, NoiseLevels(1.0, 1.0, multiplier, 1.0), ALL_ROWS, privacy.delta)

@@ -34,7 +34,7 @@ def count_applicable_rows(problem: Problem, clients: ClientData) -> np.ndarray:
     losses = Losses.of(problem)
     if losses.random:
         raise ValueError("functions with a random key cannot be told privately: leave the key out (dropout, say)")
-    if losses.pools:
+    if losses.has_pooled_constraint:
         raise ValueError(
             "a PooledConstraint is no mean over rows, and cannot be told privately. Where the sizes of the groups are "
             "public, a gap between two groups is two constraints that are: gap_sides and side_of_rows of "

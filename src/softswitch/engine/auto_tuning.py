@@ -16,7 +16,7 @@ from softswitch.methods.memory import Memory
 from softswitch.methods.schedules import FallingStep, NormalizedAdam
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.evaluation import widths_by_size
-from softswitch.oracles.federation import TakingPart, participants_of
+from softswitch.oracles.federation import ClientSettings, count_participants
 from softswitch.problem.problem import Problem
 
 WORK = 2**35
@@ -138,12 +138,12 @@ class Choice:
 def choose(
     problem: Problem,
     clients: ClientData | StreamedData,
-    how: TakingPart,
+    how: ClientSettings,
     rounds: int | None,
     memory: Any,
     *,
     again: bool = True,
-) -> tuple[Choice, TakingPart, Memory | None]:
+) -> tuple[Choice, ClientSettings, Memory | None]:
     """Choose what is left out, by the sizes of model and data and the start alone.
 
     Args:
@@ -155,7 +155,7 @@ def choose(
         again: whether clients may be asked to report at two iterates on the same rows.
     """
     parameters = _costing(size_of(problem.start))
-    m, largest = participants_of(how.participation, len(clients)), int(clients.sizes.max())
+    m, largest = count_participants(how.participation, len(clients)), int(clients.sizes.max())
     fewest = FEWEST_ROUNDS if size_of(problem.start) <= NETWORK else FEWEST_FOR_NETWORKS
     a_round = WORK / parameters / (fewest if rounds is None else min(max(rounds, fewest), MOST_ROUNDS))
     steps = how.local_steps

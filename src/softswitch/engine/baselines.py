@@ -18,10 +18,10 @@ from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.methods.schedules import FallingStep
 from softswitch.methods.softmax_sgm import SoftmaxSGM
-from softswitch.oracles.base import Judged
-from softswitch.oracles.evaluation import Judge, ignoring_weights, judge_of, widths_by_size
-from softswitch.oracles.federation import BatchSize, TakingPart
-from softswitch.oracles.regret import as_regret
+from softswitch.oracles.base import Evaluation
+from softswitch.oracles.evaluation import Evaluator, ignoring_weights, make_evaluator, widths_by_size
+from softswitch.oracles.federation import BatchSize, ClientSettings
+from softswitch.oracles.regret import to_regret_task
 from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
 from softswitch.results.baseline import (
@@ -80,15 +80,15 @@ def add_baselines(
     checks.expect("result", result, Result)
     checks.expect("clients", clients, ClientData)
     if result.client_optimum is not None:
-        task = as_regret(problem, clients, result.client_optimum)
+        task = to_regret_task(problem, clients, result.client_optimum)
         problem, clients, held_out = task.problem, task.clients, task.also(held_out)
-    judge = judge_of(problem, clients)
+    judge = make_evaluator(problem, clients)
     more: list[Baseline] = []
     costs: list[float] | None = None
     if constants is not None:
         odds, judged = best_constant(judge, constants, result.method)
         if cost is not None:
-            by_cost = judge_of(replace(problem, objective=cost, objective_range=None), clients)
+            by_cost = make_evaluator(replace(problem, objective=cost, objective_range=None), clients)
             costs = [float(by_cost(params).objective.max()) for params in (result.params, constants(odds))]
         more.append(Baseline.of(CONSTANT, judged, result.method, constants(odds)))
     if unconstrained and np.isfinite(result.worst_objective):
@@ -150,7 +150,7 @@ def _budget(result: Result, problem: Problem, clients: ClientData) -> _Budget | 
 
 def _rows_a_round(problem: Problem, clients: ClientData) -> float:
     """What a round costs where everything is chosen: rows, those for a gradient counted three times."""
-    how = choose(problem, clients, TakingPart(batch_size="auto", value_batch_size="auto"), None, None)[1]
+    how = choose(problem, clients, ClientSettings(batch_size="auto", value_batch_size="auto"), None, None)[1]
     for_report, for_update = (
         float(len(clients) * rows) if isinstance(rows, int) else float(clients.sizes.sum())
         for rows in (how.value_batch_size, how.batch_size)
@@ -171,7 +171,7 @@ class _Unconstrained:
     ) -> None:
         self._result, self._problem, self._clients = result, problem, clients
         self._held_out = held_out if budget.rows == "auto" else None
-        how = TakingPart(batch_size=budget.rows, value_batch_size=budget.rows, participation=budget.participation)
+        how = ClientSettings(batch_size=budget.rows, value_batch_size=budget.rows, participation=budget.participation)
         told = {
             "rounds": budget.rounds,
             "seconds": None,
@@ -218,14 +218,14 @@ def _memory(budget: _Budget) -> Memory | None:
     return memory_for(everyone=budget.participation == 1, noisy=budget.rows is not None)
 
 
-def best_constant(judge: Judge, constants: Callable[[float], Params], method: Method) -> tuple[float, Judged]:
+def best_constant(judge: Evaluator, constants: Callable[[float], Params], method: Method) -> tuple[float, Evaluation]:
     """The constant prediction with the smallest F among those that are feasible; else the one nearest to it.
 
     Returns:
         Its log-odds, and what every client has of it.
     """
 
-    def rank(odds: float) -> tuple[tuple[float, float], Judged]:
+    def rank(odds: float) -> tuple[tuple[float, float], Evaluation]:
         of_all = judge(constants(odds))
         pooled = of_all.pooled if method.switches_on == "pooled" else None
         level = of_all.constraint.max() if pooled is None else pooled.max()
@@ -243,5 +243,5 @@ def best_constant(judge: Judge, constants: Callable[[float], Params], method: Me
     return float(centre), best[1]
 
 
-def _by_rank(found: tuple[tuple[tuple[float, float], Judged], float]) -> tuple[float, float]:
+def _by_rank(found: tuple[tuple[tuple[float, float], Evaluation], float]) -> tuple[float, float]:
     return found[0][0]

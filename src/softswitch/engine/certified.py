@@ -19,8 +19,8 @@ from softswitch.data.splits import Parts, sample_of
 from softswitch.engine.candidates import Candidate, Chooser, HowTrained, Move, problem_of, rule_of, ways
 from softswitch.engine.solve import refuse_regret, solve
 from softswitch.methods.base import Method
-from softswitch.oracles.evaluation import Judge, judge_of
-from softswitch.oracles.regret import Regret, asked_for
+from softswitch.oracles.evaluation import Evaluator, make_evaluator
+from softswitch.oracles.regret import Regret, uses_regret
 from softswitch.problem.parameters import float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.results.byzantine import diagnose_model
@@ -114,7 +114,7 @@ def solve_certified(
         regret: train and choose by regrets f_i − f_i*, as for ``solve``; f_i* is found on the rows to learn from.
         options: more for ``solve``.
     """
-    if asked_for(regret):
+    if uses_regret(regret):
         checks.expect("parts", parts, Parts)
         refuse_regret(parts.learn)
         task = make_regret_task(problem, parts.learn, regret)
@@ -175,7 +175,7 @@ class Prepared:
     best: Candidate | None
     looked_at: int
     certifiability: Certifiability
-    learnt_from: Judge
+    learnt_from: Evaluator
     kinds: tuple[Kind, ...] = ()
 
     def result_of(self, model: Candidate) -> Result:
@@ -212,7 +212,7 @@ def prepare(
 ) -> Prepared:
     """Train models on the rows to learn from, and compare them by those to choose by; as ``solve_certified``."""
     checks.expect("parts", parts, Parts)
-    if asked_for(options.get("regret")):
+    if uses_regret(options.get("regret")):
         raise ValueError("regret must be left out where bounds are compared: it goes with solve and solve_certified")
     if options.get("privacy") is not None:
         raise ValueError(
@@ -220,7 +220,7 @@ def prepare(
             "solve(…, privacy=…), and certify(…, privacy=…) by other rows"
         )
     said = certifiability(problem, parts.certify, method.tolerance, confidence)
-    judge = judge_of(problem, parts.learn)
+    judge = make_evaluator(problem, parts.learn)
 
     def run(way: HowTrained, of: Problem, own_rounds: int | None, own_seconds: float | None, **more: Any) -> Result:
         told = options | more

@@ -44,7 +44,7 @@ def pointing(
     decision, clients = by.decision, by.clients
     if decision.clients is not None:
         clients = decision.clients
-        chance = oracle.chance(jax.random.fold_in(jax.random.fold_in(key, k), FOR_DIRECTIONS))
+        chance = oracle.draw_randomness(jax.random.fold_in(jax.random.fold_in(key, k), FOR_DIRECTIONS))
         draws = oracle.draw_for(clients, chance)
     step_size = method.local_step_size_at(k, oracle.local_steps)
     update = (draws, kept, decision, method.switches, step_size)
@@ -105,7 +105,7 @@ def _at_two_iterates(oracle: Oracle, method: Method, state: State, update: tuple
     assert state.directions is not None
     own = state.directions.of(rest[1].feasible)
     back, anchors = way.back_to(own), way.anchors(own)
-    twice = 2 * jnp.asarray(oracle.cost(oracle.rows_held(draws))[1], jnp.int32)
+    twice = 2 * jnp.asarray(oracle.cost(oracle.count_rows(draws))[1], jnp.int32)
 
     def both() -> tuple[Params, Params, Array]:
         return oracle.direction(state.params, *update), oracle.direction(back, *update), twice
@@ -116,7 +116,7 @@ def _at_two_iterates(oracle: Oracle, method: Method, state: State, update: tuple
     whole, of_all = oracle.with_all_rows(draws)
 
     def anchor() -> tuple[Params, Params, Array]:
-        rows = jnp.asarray(whole.cost(whole.rows_held(of_all))[1], jnp.int32)
+        rows = jnp.asarray(whole.cost(whole.count_rows(of_all))[1], jnp.int32)
         return whole.direction(state.params, of_all, *rest), state.params, rows
 
     now, then, rows = lax.cond(anchors, anchor, both)
@@ -143,16 +143,16 @@ def check_exchanges(method: Method, oracle: Oracle, *, memory: Memory | None, do
     several = [one for one, wanted in wants.items() if wanted]
     if len(several) > 1:
         raise ValueError(f"{' and '.join(several)} do not go together, but {name} has both")
-    if several and several != ["robust"] and not method.sees_each and not oracle.looks_back:
+    if several and several != ["robust"] and not method.sees_each and not oracle.can_repeat_updates:
         raise ValueError(
             f"{name} with {several[0]} needs clients that take their local steps by its word, or at another iterate, "
             f"which those of the kind {kind} cannot; Optimistic goes with all"
         )
-    if (method.draws_clients or method.compares) and not oracle.looks_back:
+    if (method.draws_clients or method.compares) and not oracle.can_repeat_updates:
         raise ValueError(f"{name} asks clients for more than those of the kind {kind} can do")
     if (method.draws_clients or method.compares) and memory is not None:
         raise ValueError(f"memory must be None with {name}, which keeps account of its clients itself")
-    if memory is not None and memory.corrected and not oracle.reports_again:
+    if memory is not None and memory.corrected and not oracle.can_repeat_reports:
         raise ValueError(
             f"memory must not be corrected with clients of the kind {kind}, which cannot report at two iterates and "
             "nothing else changed (episodes are played anew, a network's running means go on, a second private value "

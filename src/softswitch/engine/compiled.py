@@ -19,7 +19,7 @@ from softswitch.methods.memory import Memory, Places, Remembered, nothing_rememb
 from softswitch.methods.messages import Reports
 from softswitch.methods.weighting import maximum
 from softswitch.oracles.base import Oracle
-from softswitch.oracles.evaluation import Overview
+from softswitch.oracles.evaluation import ClientSummary
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import float_dtype
 from softswitch.results.record import Record
@@ -95,11 +95,11 @@ def play(
     told = informed(method, state, key, k, draws.clients, reports, lambda params: oracle.report(params, draws)[0])
     by = decided(method, parts.memory, program.places, state, k, draws.clients, told, oracle.pool)
     pointed = pointing(oracle, method, state, key, k, draws, kept, by)
-    full, held_out = Overview.nothing(), None
+    full, held_out = ClientSummary.nothing(), None
     if program.looks:
         full, held_out = _look_at_all(oracle, method, span, state.params, k, reports)
         state = state._replace(diverged_at=once_known(state.diverged_at, (full, held_out), state.params))
-    rows = oracle.rows_held(draws)
+    rows = oracle.count_rows(draws)
     twice = 2 * jnp.asarray(oracle.cost(rows)[0], jnp.int32) if told.earlier is not None else None
     seen = RoundView(full, held_out, rows, twice)
     return applied(method, parts.domain, span.averaging_from, state, k, by, pointed, seen, program.record_clients)
@@ -107,12 +107,12 @@ def play(
 
 def _look_at_all(
     oracle: Oracle, method: Method, span: Span, params: Any, k: Array, reports: Reports
-) -> tuple[Overview, Overview | None]:
+) -> tuple[ClientSummary, ClientSummary | None]:
     """The worst and the mean client on all training and held-out data, in the rounds that look; NaN in the others."""
 
-    def look() -> tuple[Overview, Overview | None]:
+    def look() -> tuple[ClientSummary, ClientSummary | None]:
         held_out = oracle.evaluate_held_out(params)
-        of_all = (reports.objective, reports.constraint) if oracle.reports_all else oracle.evaluate(params)
+        of_all = (reports.objective, reports.constraint) if oracle.reports_full_data else oracle.evaluate(params)
         return believed_overview(method, *of_all), None if held_out is None else believed_overview(method, *held_out)
 
     seen, shapes = traced_once(look)
@@ -133,12 +133,12 @@ def chunk(
     """
     oracle, places = parts.oracle, program.places
     rounds = span.first + jnp.arange(program.length, dtype=jnp.int32)
-    draw = oracle.draw if places is None else oracle.chance
+    draw = oracle.draw if places is None else oracle.draw_randomness
     together = drawn is not None or program.length * _words(oracle) <= CHUNK_WORDS
     chances: Any = drawn
     if drawn is None and together:
         keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(rounds)
-        chances = oracle.draw_rounds(keys) if places is None else jax.vmap(oracle.chance)(keys)
+        chances = oracle.draw_rounds(keys) if places is None else jax.vmap(oracle.draw_randomness)(keys)
 
     def one(state: round.State, i: Any) -> tuple[round.State, Record]:
         k, chance = jax.tree.map(lambda all_rounds: all_rounds[i], (rounds, chances))

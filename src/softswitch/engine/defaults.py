@@ -16,7 +16,7 @@ from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.base import Oracle
-from softswitch.oracles.federation import Federation, TakingPart, participants_of
+from softswitch.oracles.federation import ClientSettings, Federation, count_participants
 from softswitch.problem.problem import Problem
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.support import checks
@@ -38,7 +38,7 @@ class Completed(NamedTuple):
     """
 
     methods: tuple[Method, ...]
-    how: TakingPart
+    how: ClientSettings
     settings: RunSettings
     choice: Choice | None
 
@@ -47,7 +47,7 @@ def completed(
     problem: Any,
     clients: Any,
     methods: Sequence[Method],
-    how: TakingPart,
+    how: ClientSettings,
     told: dict[str, Any],
     checkpoints: Checkpoints | None = None,
 ) -> Completed:
@@ -75,7 +75,7 @@ def completed(
     size = PAPER_BATCH if how.batch_size == "auto" else how.batch_size
     how = replace(how, batch_size=size, value_batch_size=_unless_auto(how.value_batch_size, "same"))
     methods = tuple(as_in_paper(method, len(clients)) for method in methods)
-    everyone = participants_of(how.participation, len(clients)) == len(clients)
+    everyone = count_participants(how.participation, len(clients)) == len(clients)
     noisy = how.value_batch_size is not None
     told = told | {"memory": _memory_of(methods, told["memory"], everyone=everyone, noisy=noisy)}
     return Completed(methods, how, _paper_settings(told), None)
@@ -87,24 +87,26 @@ def completed_for(
     """The same where the clients are given as an oracle, which knows how they take part."""
     checks.expect("federation", federation, Federation)
     oracle = federation.oracle
-    everyone, noisy = oracle.participants == oracle.client_count, oracle.rows_a_report is not None
-    chosen_by_server = oracle.takes_whom_it_is_told
+    everyone, noisy = oracle.participants == oracle.client_count, oracle.report_batch_size is not None
+    chosen_by_server = oracle.supports_client_selection
     if chosen_by_server:
         told = told | {"memory": _memory_of(methods, told["memory"], everyone=everyone, noisy=noisy)}
     if not chooses(methods):
         methods = tuple(as_in_paper(method, federation.oracle.client_count) for method in methods)
-        return Completed(methods, TakingPart(), _paper_settings(told), None)
+        return Completed(methods, ClientSettings(), _paper_settings(told), None)
     _checked(told)
     memory = _unless_own_account(methods, told["memory"])
     if memory == "auto":
-        again = oracle.reports_again and all(method.robust is None for method in methods)
+        again = oracle.can_repeat_reports and all(method.robust is None for method in methods)
         memory = memory_for(everyone=everyone, noisy=noisy, again=again) if chosen_by_server else None
     length, begun_with = (
         chosen_for(federation, asked, memory)
         for asked in (told["rounds"], _rounds_begun_with(told["rounds"], checkpoints))
     )
     choice = replace(begun_with, rounds=length.rounds, may_end=length.may_end)
-    return Completed(tuple(methods), TakingPart(), _settings(told, choice.rounds, SECOND_HALF, "auto", memory), choice)
+    return Completed(
+        tuple(methods), ClientSettings(), _settings(told, choice.rounds, SECOND_HALF, "auto", memory), choice
+    )
 
 
 def chosen_for(federation: Federation, rounds: int | None, memory: Memory | None) -> Choice:
@@ -120,20 +122,20 @@ def chosen_for(federation: Federation, rounds: int | None, memory: Memory | None
         federation.start,
         ROUNDS_OF_A_FEDERATION if rounds is None else rounds,
         may_end=rounds is None,
-        exact=oracle.reports_all,
-        jumps=oracle.stands_in,
-        noisy=oracle.rows_a_report is not None,
-        look=None if oracle.reports_all else _rounds_a_look(oracle, memory),
+        exact=oracle.reports_full_data,
+        jumps=oracle.has_surrogate,
+        noisy=oracle.report_batch_size is not None,
+        look=None if oracle.reports_full_data else _rounds_a_look(oracle, memory),
     )
 
 
 def _rounds_a_look(oracle: Oracle, memory: Memory | None) -> float | None:
     """How many rounds it costs to judge an answer, a gradient counted three times; None where that is not known."""
-    if oracle.rows_judged is None:
+    if oracle.total_rows is None:
         return None
-    values, gradients = oracle.cost(oracle.rows_judged * oracle.participants / oracle.client_count)
+    values, gradients = oracle.cost(oracle.total_rows * oracle.participants / oracle.client_count)
     values *= 1 if memory is None else memory.values_a_report
-    return float(oracle.rows_judged / (values + 3 * gradients))
+    return float(oracle.total_rows / (values + 3 * gradients))
 
 
 def _unless_own_account(methods: Sequence[Method], memory: Any) -> Any:

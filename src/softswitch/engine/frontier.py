@@ -21,8 +21,8 @@ from softswitch.engine.defaults import default_alpha
 from softswitch.engine.solve import solve
 from softswitch.methods.base import Method
 from softswitch.methods.softmax_sgm import SoftmaxSGM
-from softswitch.oracles.base import Judged
-from softswitch.oracles.evaluation import Judge, judge_of
+from softswitch.oracles.base import Evaluation
+from softswitch.oracles.evaluation import Evaluator, make_evaluator
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import ends
@@ -202,7 +202,7 @@ class _Look:
         for name, measure in measures.items():
             checks.function(f"measures[{name!r}]", measure, "(params, clients) -> number")
         self._problem, self._parts, self._move, self._measures = problem, parts, move, measures
-        self._on_learnt, self._on_others = judge_of(problem, parts.learn), judge_of(problem, parts.choose)
+        self._on_learnt, self._on_others = make_evaluator(problem, parts.learn), make_evaluator(problem, parts.choose)
         many = problem.trace(parts.certify.batch_shapes(1, float_dtype(problem.start))).constraints
         self.ranges = resolve_ranges(problem, None, None, many)[1:]
         self._found: list[tuple[float, float]] = []
@@ -255,12 +255,12 @@ class _Look:
             return BoundOutcome.NOT_REACHED
         return BoundOutcome.TOO_FEW if one.ready.certifiability.uncertifiable or absent else BoundOutcome.LATER
 
-    def _constant(self, method: Method) -> Judged | None:
+    def _constant(self, method: Method) -> Evaluation | None:
         """The constant prediction with the smallest F that keeps the bound; else the nearest to it."""
         move = self._move
         if move is None:
             return None
-        judge: Judge = self._on_learnt
+        judge: Evaluator = self._on_learnt
         return best_constant(judge, lambda odds: move(self._problem.start, 0.0, odds), method)[1]
 
     def smallest(
@@ -286,6 +286,6 @@ class _Look:
         return SmallestConstraint(constraint, objective, math.nan if constant is None else _pair(constant)[0])
 
 
-def _pair(judged: Judged) -> tuple[float, float]:
+def _pair(judged: Evaluation) -> tuple[float, float]:
     """The worst client's constraint and objective."""
     return float(judged.constraint.max()), float(judged.objective.max())

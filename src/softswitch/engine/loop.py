@@ -16,7 +16,7 @@ from softswitch.engine.request import Request
 from softswitch.engine.restarts import Cycles
 from softswitch.methods.base import Method
 from softswitch.methods.round import State, healthy
-from softswitch.privacy.noisy_reports import TellsWithNoise
+from softswitch.privacy.noisy_reports import NoisyOracle
 from softswitch.results.answer import RunEnd
 from softswitch.results.callbacks import Callback, Chunk, ProgressBar, SwitchShare, run_callbacks
 from softswitch.results.checkpoints import Checkpoints, Snapshot
@@ -109,9 +109,11 @@ def _run(
     if cycles is not None and cycles.done < done:  # for the answer only: the checkpoint goes on with this cycle
         state = cycles.close(state, done, _since(request, records, done, cycles.done))
     stopped = stopped and done < rounds and int(state.diverged_at) < 0
-    if stopped and kept is not None and isinstance(request.oracle, TellsWithNoise):
+    if stopped and kept is not None and isinstance(request.oracle, NoisyOracle):
         # There is one judging, and it is for the end: this run can go on.
-        request = replace(request, federation=replace(request.federation, oracle=request.oracle.unjudging()))
+        request = replace(
+            request, federation=replace(request.federation, oracle=request.oracle.without_final_evaluation())
+        )
     return finish(request, method, seed, state, records, done, stopped, time.perf_counter() - began, cycles)
 
 
@@ -200,7 +202,7 @@ def finish(
     rounds = done if diverged_at < 0 else diverged_at + 1
     history = History.from_records(request.oracle, records, rounds)
     state = jax.tree.map(jnp.asarray, state)
-    guarded = request.oracle.guards_rows  # then nothing is asked beside the rounds and the judging of the answer
+    guarded = request.oracle.is_private  # then nothing is asked beside the rounds and the judging of the answer
     vanished = not guarded and bool(history.void[-1]) and not _anything_left(request, state.params)
     if vanished:
         diverged_at = int(np.flatnonzero(~history.void).max(initial=-1)) + 1
@@ -220,12 +222,16 @@ def finish(
         vanished=vanished,
         culprit=_culprit(request, state, seed) if diverged_at >= 0 and not guarded else None,
         restarts=() if cycles is None or diverged_at >= 0 else tuple(cycles.past),
-        start=None if guarded else request.oracle.judge(request.start) if cycles is None else cycles.start.judged,
+        start=None
+        if guarded
+        else request.oracle.evaluate_params(request.start)
+        if cycles is None
+        else cycles.start.judged,
         auto_settings={} if cycles is None or request.choice is None else request.choice.told(request.oracle),
     )
 
     def scatter() -> float:
-        if isinstance(request.oracle, TellsWithNoise):  # known without asking
+        if isinstance(request.oracle, NoisyOracle):  # known without asking
             deviations = request.oracle.report_deviations[:, 1:]
             return float(deviations.max(where=np.isfinite(deviations), initial=0))
         return float(
@@ -237,7 +243,7 @@ def finish(
 
 def _anything_left(request: Request, params: Any) -> bool:
     """Whether any client has an objective, and any a constraint, on all of its rows."""
-    judged = request.oracle.judge(params)
+    judged = request.oracle.evaluate_params(params)
     return not any(np.isneginf(values).all() for values in (judged.objective, judged.constraint))
 
 

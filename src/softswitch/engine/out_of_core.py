@@ -1,6 +1,6 @@
 """Stretches of rounds as one program each, on the rows that they draw; the next stretch's are read meanwhile.
 
-It has the functions of ``compiled.py`` that a run calls, for a ``StreamedOracle``. Round k's draws depend on the seed
+It has the functions of ``compiled.py`` that a run calls, for a ``OutOfCoreOracle``. Round k's draws depend on the seed
 and k alone, so they are known before the round is. Only a server that asks clients by what it remembers of them cannot
 be foreseen: its rows are read round by round.
 """
@@ -23,9 +23,9 @@ from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory, Places
 from softswitch.methods.weighting import maximum
 from softswitch.oracles.base import Oracle
-from softswitch.oracles.evaluation import Overview
+from softswitch.oracles.evaluation import ClientSummary
 from softswitch.oracles.gradient import GradientOracle, RowDraws
-from softswitch.oracles.out_of_core import StreamedOracle
+from softswitch.oracles.out_of_core import OutOfCoreOracle
 from softswitch.oracles.row_feed import Coming, Stretch
 from softswitch.problem.parameters import Params
 from softswitch.results.record import Record
@@ -49,7 +49,7 @@ OVERWRITES = True
 class _Reader:
     """Asks for rows ahead: those of one stretch are on their way at a time."""
 
-    def __init__(self, oracle: StreamedOracle, program: Program, length: int, key: Array) -> None:
+    def __init__(self, oracle: OutOfCoreOracle, program: Program, length: int, key: Array) -> None:
         self._oracle, self._key, self._length = oracle, key, length
         self._name = np.asarray(jax.random.key_data(key)).tobytes()
         self._remembers = program.places is not None
@@ -134,7 +134,7 @@ def _draws(oracle: GradientOracle, key: Array, first: Array, length: int, rememb
         own = jax.random.fold_in(key, k)
         if not remembers:
             return oracle.draw(own)
-        return oracle.draw_for(jnp.arange(oracle.client_count, dtype=jnp.int32), oracle.chance(own))
+        return oracle.draw_for(jnp.arange(oracle.client_count, dtype=jnp.int32), oracle.draw_randomness(own))
 
     return jax.vmap(one)(first + jnp.arange(length, dtype=jnp.int32))
 
@@ -152,13 +152,13 @@ def _draws_for_asked(
     oracle: GradientOracle, places: Places, key: Array, k: Array, state: round.State, rest: Any
 ) -> RowDraws:
     _, clients = asked(state, key, k, places, rest)
-    draws = oracle.draw_for(clients, oracle.chance(jax.random.fold_in(key, k)))
+    draws = oracle.draw_for(clients, oracle.draw_randomness(jax.random.fold_in(key, k)))
     return jax.tree.map(lambda part: part[None], draws)
 
 
 def _look_at_all(
-    oracle: StreamedOracle, method: Method, program: Program, span: Span, params: Params, k: int
-) -> tuple[Overview | None, Overview | None] | None:
+    oracle: OutOfCoreOracle, method: Method, program: Program, span: Span, params: Params, k: int
+) -> tuple[ClientSummary | None, ClientSummary | None] | None:
     """The worst and the mean client on all training and held-out data before round k; None where it does not look."""
     if not program.looks or k % int(span.eval_every):
         return None
@@ -172,35 +172,35 @@ def _look_at_all(
 _overview = jax.jit(believed_overview)
 
 
-def _with_views(record: Record, oracle: StreamedOracle, looks: bool, seen: Any, count: int) -> Record:
+def _with_views(record: Record, oracle: OutOfCoreOracle, looks: bool, seen: Any, count: int) -> Record:
     """A stretch's records with what its first round saw of all data; NaN in the others."""
     if not looks:
         return record
     dtype = record.objective.dtype
 
-    def view(first: Overview | None) -> Overview:
-        every = np.full((len(Overview._fields), count), np.nan, dtype)
+    def view(first: ClientSummary | None) -> ClientSummary:
+        every = np.full((len(ClientSummary._fields), count), np.nan, dtype)
         if first is not None:
             every[:, 0] = [np.asarray(one) for one in first]
-        return Overview(*every)
+        return ClientSummary(*every)
 
     full, held_out = (None, None) if seen is None else seen
-    return record._replace(full=view(full), held_out=view(held_out) if oracle.holds_out else None)
+    return record._replace(full=view(full), held_out=view(held_out) if oracle.has_held_out else None)
 
 
-def chunk_length(oracle: StreamedOracle) -> int:
+def chunk_length(oracle: OutOfCoreOracle) -> int:
     """How many rounds go by from one look at callbacks and checkpoints to the next: whole stretches."""
     length = compiled.chunk_length(oracle.drawing)
     return length // min(length, oracle.feed.rounds) * min(length, oracle.feed.rounds)
 
 
-def start(params: Params, method: Method, oracle: StreamedOracle, memory: Memory | None) -> round.State:
+def start(params: Params, method: Method, oracle: OutOfCoreOracle, memory: Memory | None) -> round.State:
     """The state before round 0."""
     fresh: round.State = compiled.start(params, method, oracle.drawing, memory)
     return fresh
 
 
-def report(oracle: StreamedOracle, params: Params, key: Array, k: Any) -> tuple[Array, Any]:
+def report(oracle: OutOfCoreOracle, params: Params, key: Array, k: Any) -> tuple[Array, Any]:
     """The participants of round k and what they report at the given parameters."""
     stretch = oracle.feed.read(_draws(oracle.drawing, key, jnp.int32(k), 1, False), 1)
     return stretch.draws.clients[0], _report(oracle.with_rows(stretch), params, _of_first_round(stretch.draws))
@@ -221,7 +221,7 @@ def direction_size(parts: Pieces, key: Array, k: Any, state: round.State) -> Any
 _direction_size = jax.jit(compiled.direction_size_of)
 
 
-def scatter(oracle: StreamedOracle, params: Params, key: Array, first: Any) -> float:
+def scatter(oracle: OutOfCoreOracle, params: Params, key: Array, first: Any) -> float:
     """How much the sampled G differs between 32 reports at the same parameters: its standard deviation."""
     sampled = np.empty(REPORTS_TO_SCATTER)
     for i in range(REPORTS_TO_SCATTER):
@@ -253,6 +253,6 @@ def _of_first_round(draws: RowDraws) -> RowDraws:
     return found
 
 
-def _clients(oracle: Any) -> StreamedOracle:
-    assert isinstance(oracle, StreamedOracle)
+def _clients(oracle: Any) -> OutOfCoreOracle:
+    assert isinstance(oracle, OutOfCoreOracle)
     return oracle

@@ -45,7 +45,7 @@ def run_all(
     shares: Sequence[Share], methods: Sequence[Method], together: bool | None, progress: bool | None
 ) -> Results:
     """Run every rule with every seed: side by side, or one by one; None decides by the device."""
-    compiles = all(share.request.oracle.compiles for share in shares)
+    compiles = all(share.request.oracle.is_compiled for share in shares)
     if together is None:
         together = jax.default_backend() != "cpu" and compiles
     elif together and not compiles:
@@ -74,7 +74,7 @@ def _one_by_one(shares: Sequence[Share], methods: Sequence[Method], bar: Progres
             return run(share.request, methods[r], seed, (watch,))
 
     settings = [(enter, getattr(jax.config, name)) for enter, name in THREAD_SETTINGS]
-    compiles = all(share.request.oracle.compiles for share in shares)
+    compiles = all(share.request.oracle.is_compiled for share in shares)
     with ThreadPoolExecutor(threads() if compiles else 1) as pool:  # other clients have one model, and one at a time
         waiting = [[pool.submit(one, r, s) for s in range(len(runs))] for r in range(len(methods))]
         try:

@@ -23,13 +23,13 @@ from softswitch.methods.memory import Memory
 from softswitch.methods.schedules import FallingStep
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.client_batches import slice_size
-from softswitch.oracles.federation import Federation, TakingPart, participants_of
+from softswitch.oracles.federation import ClientSettings, Federation, count_participants
 from softswitch.oracles.losses import Losses
 from softswitch.privacy.account import PrivacyAccount
 from softswitch.privacy.accountant import epsilon_of, levels_for, rounds_within
 from softswitch.privacy.checks import batches_given, refuse_looks
 from softswitch.privacy.draws import capacity_for
-from softswitch.privacy.noisy_reports import NoiseDeviations, TellsWithNoise
+from softswitch.privacy.noisy_reports import NoiseDeviations, NoisyOracle
 from softswitch.privacy.oracle import PrivateOracle, with_secret
 from softswitch.privacy.releases import TOO_FEW, Drawing, NoiseLevels, Releases, rows_taken
 from softswitch.privacy.settings import RecordPrivacy
@@ -75,7 +75,7 @@ def _left_by(memory: Memory | None) -> float:
     return math.sqrt((1 - smoothing) / (1 + smoothing))
 
 
-def private_rule(method: Method, oracle: TellsWithNoise, settings: RunSettings) -> Method:
+def private_rule(method: Method, oracle: NoisyOracle, settings: RunSettings) -> Method:
     """The rule with nothing left out.
 
     Args:
@@ -199,7 +199,7 @@ def with_spending(told: ClientHistory, curves: np.ndarray, kinds: np.ndarray) ->
 
 
 FOR_JUDGING, FOR_SIZES = 0x7FFFFFFE, 0x7FFFFFFD
-"""Folded into a run's key for the noise on judgings and on sizes: no round has these numbers."""
+"""Folded into a run's key for the noise on evaluations and on sizes: no round has these numbers."""
 
 
 class PrivatePlan(NamedTuple):
@@ -210,14 +210,14 @@ class PrivatePlan(NamedTuple):
         drawings: how each client draws rows.
         levels: how much noise there is.
         settings: of the run, with as many rounds as the budget allows,
-        asked_for: of so many.
+        uses_regret: of so many.
     """
 
     privacy: RecordPrivacy
     drawings: tuple[Drawing, ...]
     levels: NoiseLevels
     settings: RunSettings
-    asked_for: int
+    uses_regret: int
 
 
 def solve_privately(
@@ -225,7 +225,7 @@ def solve_privately(
     clients: ClientData,
     method: Method,
     privacy: RecordPrivacy,
-    how: TakingPart,
+    how: ClientSettings,
     told: Mapping[str, Any],
     seed: int,
     callbacks: Sequence[Callback],
@@ -259,7 +259,7 @@ def refuse_private(
     clients: ClientData,
     method: Method,
     privacy: RecordPrivacy,
-    how: TakingPart,
+    how: ClientSettings,
     told: Mapping[str, Any],
 ) -> None:
     """Raise for whatever ``solve`` would refuse with privacy; the arguments are those of ``solve_privately``.
@@ -280,7 +280,7 @@ def _settled(
     problem: Problem,
     clients: ClientData,
     privacy: RecordPrivacy,
-    how: TakingPart,
+    how: ClientSettings,
     told: Mapping[str, Any],
     seed: int,
     secret: Sequence[int] = (),
@@ -294,9 +294,9 @@ def _settled(
 
 def _asked(federation: Federation, plan: PrivatePlan, method: Method) -> tuple[Request, Method]:
     """What is asked of the engine, and the rule with nothing left out."""
-    assert isinstance(federation.oracle, TellsWithNoise)
+    assert isinstance(federation.oracle, NoisyOracle)
     method = private_rule(method, federation.oracle, plan.settings)
-    known_by = f"{plan.privacy} for {plan.asked_for} rounds"
+    known_by = f"{plan.privacy} for {plan.uses_regret} rounds"
     return request_of(federation, (method,), plan.settings, privacy=known_by), method
 
 
@@ -321,7 +321,7 @@ def run_planned(
         checkpoints: where the run is kept; None: nowhere.
     """
     oracle = federation.oracle
-    assert isinstance(oracle, TellsWithNoise)
+    assert isinstance(oracle, NoisyOracle)
     asked, method = _asked(federation, plan, method)
     with ProgressBar(asked.rounds, progress) as bar:
         result = run(asked, method, seed, (bar, *callbacks), checkpoints)
@@ -364,7 +364,7 @@ def private_oracle(
     problem: Problem,
     clients: ClientData,
     plan: PrivatePlan,
-    how: TakingPart,
+    how: ClientSettings,
     counts: np.ndarray,
     seed: int,
     secret: Sequence[int] = (),
@@ -384,7 +384,7 @@ def private_oracle(
     words = jnp.asarray(secret, jnp.uint32)
     key = with_secret(jax.random.key(seed), words)
     counts = told_sizes(plan, counts, key)
-    width, participants = int(clients.sizes.max()), participants_of(how.participation, len(clients))
+    width, participants = int(clients.sizes.max()), count_participants(how.participation, len(clients))
     taken = np.array([rows_taken(privacy.rate, int(rows)) for rows in clients.sizes])
     fixed, everything = privacy.sampling == "fixed", privacy.rate == 1
     capacity = width if everything else int(taken.max()) if fixed else capacity_for(privacy.rate, width)
@@ -399,11 +399,11 @@ def private_oracle(
         noise=NoiseDeviations(
             jnp.asarray(levels.report * privacy.clip_value, dtype),
             jnp.asarray(levels.step * privacy.clip_gradient, dtype),
-            jnp.asarray(levels.judging * privacy.clip_value, dtype),
+            jnp.asarray(levels.evaluation * privacy.clip_value, dtype),
         ),
         clip_value=jnp.asarray(privacy.clip_value, dtype),
         clip_gradient=jnp.asarray(privacy.clip_gradient, dtype),
-        judging_key=jax.random.fold_in(key, FOR_JUDGING),
+        evaluation_key=jax.random.fold_in(key, FOR_JUDGING),
         secret=words,
         losses=Losses.of(problem),
         constraints=counts.shape[1] - 1,
@@ -432,7 +432,7 @@ def told_sizes(plan: PrivatePlan, counts: np.ndarray, key: Array) -> np.ndarray:
     return np.where(noised > TOO_FEW * deviation, noised, 0)
 
 
-def _charged(result: Result, oracle: TellsWithNoise, plan: PrivatePlan) -> Result:
+def _charged(result: Result, oracle: NoisyOracle, plan: PrivatePlan) -> Result:
     """The result with what each client has spent, round by round and in all."""
     privacy, levels, steps = plan.privacy, plan.levels, oracle.local_steps
     told = result.history.per_client
@@ -459,13 +459,13 @@ def _charged(result: Result, oracle: TellsWithNoise, plan: PrivatePlan) -> Resul
         clip_gradient=privacy.clip_gradient,
         public_sizes=privacy.public_sizes,
         deviations=tuple(
-            tuple(float(one) if np.isfinite(one) else None for one in own) for own in oracle.judging_deviations
+            tuple(float(one) if np.isfinite(one) else None for one in own) for own in oracle.evaluation_deviations
         ),
     )
     noisy = account.of_values if judged else "the answer is judged once, at the end of the run: its checkpoints go on"
     status = replace(result.status, message=f"{result.status.message}; {noisy}")
-    if plan.asked_for > plan.settings.rounds:
-        spent_after = f"after {plan.settings.rounds} of {plan.asked_for} rounds"
+    if plan.uses_regret > plan.settings.rounds:
+        spent_after = f"after {plan.settings.rounds} of {plan.uses_regret} rounds"
         why = f"{status.message}. The budget ε = {privacy.epsilon:g} was spent {spent_after}"
         status = replace(status, message=why)
     return replace(result, status=status, history=replace(result.history, per_client=per_client), privacy=account)

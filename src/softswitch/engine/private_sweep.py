@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from softswitch.engine.private import PrivatePlan, dearest, solve_privately
 from softswitch.methods.base import Method
-from softswitch.oracles.federation import TakingPart
+from softswitch.oracles.federation import ClientSettings
 from softswitch.privacy.accountant import epsilon_of
 from softswitch.privacy.checks import check_private
 from softswitch.privacy.releases import Drawing, NoiseLevels, Releases
@@ -45,7 +45,7 @@ def sweep_privately(
     each: Sequence[tuple[Any, Any, Any, tuple[int, ...]]],
     methods: Mapping[str, Method],
     privacy: RecordPrivacy,
-    how: TakingPart,
+    how: ClientSettings,
     told: Mapping[str, Any],
     progress: bool | None,
 ) -> tuple[dict[str, tuple[Result, ...]], TotalPrivacy]:

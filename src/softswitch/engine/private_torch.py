@@ -11,7 +11,7 @@ import numpy as np
 from softswitch.certification.row_means import count_rows_from_values
 from softswitch.engine.private import FOR_JUDGING, PrivatePlan, planned, private_settings, run_planned, told_sizes
 from softswitch.methods.base import Method
-from softswitch.oracles.federation import Federation, TakingPart, participants_of
+from softswitch.oracles.federation import ClientSettings, Federation, count_participants
 from softswitch.oracles.torch_functions import ModuleFunctions, parameters
 from softswitch.oracles.torch_rows import TorchRows
 from softswitch.privacy.clipping import PLAIN_STEPS
@@ -32,7 +32,7 @@ def solve_torch_privately(
     clients: Mapping[Any, TorchRows],
     method: Method,
     privacy: RecordPrivacy,
-    how: TakingPart,
+    how: ClientSettings,
     told: Mapping[str, Any],
     domain: Domain | None,
     seed: int,
@@ -61,12 +61,12 @@ def solve_torch_privately(
     oracle = private_torch_oracle(functions, rows, plan, how, seed)
     federation = Federation(oracle, parameters(functions.module), tuple(clients), domain)
     result = run_planned(federation, method, plan, seed, callbacks, progress, checkpoints)
-    oracle.settle(result.params)
+    oracle.load_answer(result.params)
     return result
 
 
 def private_torch_oracle(
-    functions: ModuleFunctions, rows: Sequence[TorchRows], plan: PrivatePlan, how: TakingPart, seed: int
+    functions: ModuleFunctions, rows: Sequence[TorchRows], plan: PrivatePlan, how: ClientSettings, seed: int
 ) -> PrivateTorchOracle:
     """The clients of a private run.
 
@@ -84,7 +84,7 @@ def private_torch_oracle(
     return PrivateTorchOracle(
         functions,
         rows,
-        participants=participants_of(how.participation, len(rows)),
+        participants=count_participants(how.participation, len(rows)),
         local_steps=how.local_steps,
         counts=counts,
         taken=taken if fixed else None,
@@ -92,10 +92,10 @@ def private_torch_oracle(
         noise=NoiseDeviations(
             levels.report * privacy.clip_value,
             levels.step * privacy.clip_gradient,
-            levels.judging * privacy.clip_value,
+            levels.evaluation * privacy.clip_value,
         ),
         clips=(privacy.clip_value, privacy.clip_gradient),
-        judging_seed=(seed, FOR_JUDGING),
+        evaluation_seed=(seed, FOR_JUDGING),
     )
 
 

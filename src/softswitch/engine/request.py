@@ -26,9 +26,9 @@ from softswitch.methods.proximal import Stages, check_stages
 from softswitch.methods.robust import check_robust
 from softswitch.methods.round import State, check_optimizer, first_to_average
 from softswitch.oracles.base import Oracle
-from softswitch.oracles.federation import Federation, TakingPart, gradient_oracle
+from softswitch.oracles.federation import ClientSettings, Federation, gradient_oracle
 from softswitch.oracles.gradient import GradientOracle
-from softswitch.oracles.out_of_core import StreamedOracle
+from softswitch.oracles.out_of_core import OutOfCoreOracle
 from softswitch.oracles.sharding import Devices, sharded
 from softswitch.problem.choices import ANSWERS
 from softswitch.problem.domains import Domain, as_argument, check_domain
@@ -192,11 +192,11 @@ class Request:
     @property
     def engine(self) -> ModuleType:
         """What plays the rounds: compiled stretches, the same with rows read for each, or rounds one by one."""
-        if self.oracle.over_devices:
+        if self.oracle.is_sharded:
             return mesh_engine
-        if isinstance(self.oracle, StreamedOracle):
+        if isinstance(self.oracle, OutOfCoreOracle):
             return streamed_rounds
-        return compiled if self.oracle.compiles else stepwise
+        return compiled if self.oracle.is_compiled else stepwise
 
     def span(self, first: int) -> compiled.Span:
         """The traced numbers of the chunk that begins with round ``first``."""
@@ -259,7 +259,7 @@ def request(
     problem: Problem,
     clients: ClientData | StreamedData,
     methods: Sequence[Method],
-    how: TakingPart,
+    how: ClientSettings,
     settings: RunSettings,
     *,
     held_out: ClientData | StreamedData | None = None,
@@ -268,10 +268,10 @@ def request(
     devices: Devices = None,
 ) -> Request:
     """Check everything that can be checked before any work, where clients hold rows."""
-    oracle: GradientOracle | StreamedOracle
+    oracle: GradientOracle | OutOfCoreOracle
     divided, on_one_device = None, None
     if isinstance(clients, StreamedData):
-        oracle = StreamedOracle(problem, clients, how, held_out)
+        oracle = OutOfCoreOracle(problem, clients, how, held_out)
     else:
         in_memory = cast(ClientData | None, held_out)
         oracle = gradient_oracle(problem, clients, how, in_memory)
@@ -322,7 +322,7 @@ def request_of(
     methods = methods if choice is None else [choice.template(method) for method in methods]
     for method in methods:
         checks.expect("method", method, Method)
-        if method.switches_on == "pooled" and not federation.oracle.pools:
+        if method.switches_on == "pooled" and not federation.oracle.has_pooled_constraint:
             raise ValueError(
                 "criterion='pooled' needs a constraint that is a function of additive statistics, given as "
                 "PooledConstraint(statistics, value); the other criteria are 'softmax', 'max' and 'mean'"

@@ -14,7 +14,7 @@ from softswitch.engine.auto_tuning import LONG_CYCLE, LONG_MOMENTUM, MOMENTUM, C
 from softswitch.methods.base import Method
 from softswitch.methods.round import State
 from softswitch.methods.trimming import mean_within, worst_but
-from softswitch.oracles.base import Judged
+from softswitch.oracles.base import Evaluation
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.results.restart import Restart
 
@@ -44,10 +44,10 @@ class Found(NamedTuple):
     constraint: float
     words: str
     aim: float
-    judged: Judged | None = None
+    judged: Evaluation | None = None
 
     @classmethod
-    def of(cls, params: Params, words: str, judged: Judged, method: Method) -> Found:
+    def of(cls, params: Params, words: str, judged: Evaluation, method: Method) -> Found:
         """F and G of what every client told; G by the rule's criterion."""
         level = worst_but(judged.constraint, method.robust)
         if method.switches_on == "mean":

@@ -232,7 +232,7 @@ class Cycles:
         self.method = with_numbers(self.method, numbers)
 
     def _judged(self, params: Params, words: str) -> Found:
-        return Found.of(params, words, self._request.oracle.judge(params), self._asked)
+        return Found.of(params, words, self._request.oracle.evaluate_params(params), self._asked)
 
     def _feasible(self, found: Found) -> bool:
         return found.constraint <= self._asked.tolerance
@@ -249,6 +249,6 @@ class Cycles:
             state = state._replace(before=origin.params)
         if state.memory is None or state.memory.sums is not None:
             return state
-        judged = origin.judged or self._request.oracle.judge(origin.params)
+        judged = origin.judged or self._request.oracle.evaluate_params(origin.params)
         known = all_known(state.memory, jnp.asarray(judged.objective), jnp.asarray(judged.constraint), done)
         return state._replace(memory=known)

@@ -16,7 +16,7 @@ from softswitch.methods.consistency import compared
 from softswitch.methods.memory import Memory, Places, Remembered, decide, hear
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.weighting import maximum
-from softswitch.oracles.evaluation import Overview, overview
+from softswitch.oracles.evaluation import ClientSummary, overview
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params
 from softswitch.results.record import Record, RecordedClients
@@ -75,13 +75,13 @@ class RoundView(NamedTuple):
         values: on how many rows values were computed, where that is not what the clients' rounds usually cost.
     """
 
-    full: Overview
-    held_out: Overview | None
+    full: ClientSummary
+    held_out: ClientSummary | None
     rows: Any
     values: Any = None
 
 
-def believed_overview(method: Method, objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> Overview:
+def believed_overview(method: Method, objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> ClientSummary:
     """The worst and the mean client; where clients may lie, each within what the others say."""
     if method.robust is not None:
         everyone = Reports(objective, constraint, None, jnp.ones(objective.shape, bool))

@@ -20,8 +20,8 @@ from softswitch.engine.private import solve_privately
 from softswitch.engine.request import Request, WarmStart, request, request_of
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
-from softswitch.oracles.federation import BatchSize, Federation, TakingPart, ValueBatchSize
-from softswitch.oracles.regret import Regret, asked_for
+from softswitch.oracles.federation import BatchSize, ClientSettings, Federation, ValueBatchSize
+from softswitch.oracles.regret import Regret, uses_regret
 from softswitch.oracles.sharding import Devices
 from softswitch.privacy.checks import batches_given, check_private, refuse_looks
 from softswitch.privacy.settings import RecordPrivacy
@@ -150,7 +150,7 @@ def solve(
     Returns:
         A ``Result``. Ctrl-C ends the run early and returns what there is, with status "stopped".
     """
-    how = TakingPart(
+    how = ClientSettings(
         local_steps=local_steps,
         participation=participation,
         batch_size=batch_size,
@@ -181,7 +181,7 @@ def solve(
         private_clients = cast(ClientData, clients)
         return solve_privately(problem, private_clients, method, privacy, how, told, *checked, progress, checkpoints)[0]
     task = None
-    if asked_for(regret):
+    if uses_regret(regret):
         refuse_regret(clients)
         task = make_regret_task(problem, cast(ClientData, clients), regret)
         problem, clients, held_out = task.problem, task.clients, task.also(cast(ClientData | None, held_out))

@@ -1,6 +1,6 @@
 """Rounds one by one, for clients that compute with something else than JAX; the server's parts are compiled.
 
-It has the functions of ``compiled.py`` that a run calls, for an ``Oracle`` that is a ``RoundByRound``.
+It has the functions of ``compiled.py`` that a run calls, for an ``Oracle`` that is a ``HostOracle``.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory, Places, nothing_remembered
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.weighting import maximum
-from softswitch.oracles.evaluation import Overview
-from softswitch.oracles.host import RoundByRound
+from softswitch.oracles.evaluation import ClientSummary
+from softswitch.oracles.host import HostOracle
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.results.record import Record
 
@@ -47,14 +47,14 @@ def run_chunk(
 ) -> tuple[round.State, Record]:
     """Up to so many rounds from ``span.first`` on, but none from ``span.last`` on, nor after one that diverged."""
     oracle = _clients(parts.oracle)
-    oracle.take_up(state.params, state.beside)
+    oracle.load_buffers(state.params, state.buffers)
     records = []
     for k in range(int(span.first), min(int(span.first) + program.length, int(span.last))):
         state, record = _play(oracle, parts, program, span, key, state, k)
         records.append(jax.tree.map(np.asarray, record))
         if int(state.diverged_at) >= 0:
             break
-    return state._replace(beside=oracle.beside()), jax.tree.map(lambda *rows: np.stack(rows), *records)
+    return state._replace(buffers=oracle.buffers()), jax.tree.map(lambda *rows: np.stack(rows), *records)
 
 
 def apart(state: round.State) -> round.State:
@@ -63,7 +63,7 @@ def apart(state: round.State) -> round.State:
 
 
 def _play(
-    oracle: RoundByRound, parts: Pieces, program: Program, span: Span, key: Array, state: round.State, k: int
+    oracle: HostOracle, parts: Pieces, program: Program, span: Span, key: Array, state: round.State, k: int
 ) -> tuple[round.State, Record]:
     """One round: report, decide, update, apply."""
     method, number, key_of_round = parts.method, jnp.int32(k), _key_of_round(key, k)
@@ -72,11 +72,13 @@ def _play(
     else:
         assert parts.memory is not None
         state, clients = _asked(state, key, number, program.places, parts.memory.rest_for(method))
-        draws = oracle.draw_for(clients, oracle.chance(key_of_round))
+        draws = oracle.draw_for(clients, oracle.draw_randomness(key_of_round))
     reports, kept = oracle.report(state.params, draws)
     who: Any = draws.clients
     reports = informed(method, state, key, number, who, reports, lambda there: oracle.report(there, draws)[0])
-    if parts.memory is not None and oracle.pools:  # what is pooled is the client's own function: nothing to compile
+    if (
+        parts.memory is not None and oracle.has_pooled_constraint
+    ):  # what is pooled is the client's own function: nothing to compile
         clients, told = _arrays((draws.clients, reports))
         by = decided(method, parts.memory, program.places, state, number, clients, told, oracle.pool)
     else:
@@ -88,10 +90,10 @@ def _play(
     else:
         directions = oracle.directions(*update)
         pointed = Pointed(_combined(directions, by.decision.weights), directions)
-    full, held_out = Overview.nothing(), None
+    full, held_out = ClientSummary.nothing(), None
     if program.looks:
         full, held_out = _look_at_all(oracle, method, state.params, reports, looks=k % int(span.eval_every) == 0)
-    rows = oracle.rows_held(draws)
+    rows = oracle.count_rows(draws)
     twice = None if reports.earlier is None else np.int32(2 * oracle.cost(rows)[0])
     seen = RoundView(full, held_out, rows, twice)
     return _applied(method, parts.domain, span.averaging_from, state, number, by, pointed, seen, program.record_clients)
@@ -132,13 +134,13 @@ def _arrays(numbers: Any) -> Any:
 
 
 def _look_at_all(
-    oracle: RoundByRound, method: Method, params: Params, reports: Reports, *, looks: bool
-) -> tuple[Overview, Overview | None]:
+    oracle: HostOracle, method: Method, params: Params, reports: Reports, *, looks: bool
+) -> tuple[ClientSummary, ClientSummary | None]:
     """The worst and the mean client on all training and held-out data; NaN in a round that does not look."""
     if not looks:
-        nothing = Overview(*[jnp.full((), jnp.nan, reports.objective.dtype)] * len(Overview._fields))
-        return nothing, nothing if oracle.holds_out else None
-    of_all = (reports.objective, reports.constraint) if oracle.reports_all else oracle.evaluate(params)
+        nothing = ClientSummary(*[jnp.full((), jnp.nan, reports.objective.dtype)] * len(ClientSummary._fields))
+        return nothing, nothing if oracle.has_held_out else None
+    of_all = (reports.objective, reports.constraint) if oracle.reports_full_data else oracle.evaluate(params)
     held_out = oracle.evaluate_held_out(params)
     return _overview(method, *of_all), None if held_out is None else _overview(method, *held_out)
 
@@ -146,12 +148,12 @@ def _look_at_all(
 _overview = jax.jit(believed_overview)
 
 
-def chunk_length(oracle: RoundByRound) -> int:
+def chunk_length(oracle: HostOracle) -> int:
     """How many rounds go by from one look at callbacks and checkpoints to the next."""
     return CHUNK_ROUNDS
 
 
-def start(params: Params, method: Method, oracle: RoundByRound, memory: Memory | None) -> round.State:
+def start(params: Params, method: Method, oracle: HostOracle, memory: Memory | None) -> round.State:
     """The state before round 0."""
     if memory is None:
         return round.start(params, method, oracle.constraints, clients=oracle.client_count)
@@ -161,7 +163,7 @@ def start(params: Params, method: Method, oracle: RoundByRound, memory: Memory |
     return round.start(params, method, oracle.constraints, nothing, clients=oracle.client_count)
 
 
-def report(oracle: RoundByRound, params: Params, key: Array, k: Any) -> tuple[np.ndarray, Reports]:
+def report(oracle: HostOracle, params: Params, key: Array, k: Any) -> tuple[np.ndarray, Reports]:
     """The participants of round k and what they report at the given parameters."""
     draws = oracle.draw(_key_of_round(key, k))
     return draws.clients, oracle.report(params, draws)[0]
@@ -170,14 +172,14 @@ def report(oracle: RoundByRound, params: Params, key: Array, k: Any) -> tuple[np
 def direction_size(parts: Pieces, key: Array, k: Any, state: round.State) -> float:
     """The length of round k's direction at a state, were clients to stay where they are."""
     oracle, method = _clients(parts.oracle), parts.method
-    oracle.take_up(state.params, state.beside)
+    oracle.load_buffers(state.params, state.buffers)
     draws = oracle.draw(_key_of_round(key, k))
     reports, kept = oracle.report(state.params, draws)
     decision, _ = robust.decide(method, state.method, _arrays(reports))
     return float(optax.tree.norm(oracle.direction(state.params, draws, kept, _numbers(decision), method.switches, 0.0)))
 
 
-def scatter(oracle: RoundByRound, params: Params, key: Array, first: Any) -> float:
+def scatter(oracle: HostOracle, params: Params, key: Array, first: Any) -> float:
     """How much the sampled G differs between 32 reports at the same parameters: its standard deviation."""
     sampled = np.empty(REPORTS_TO_SCATTER)
     for i in range(REPORTS_TO_SCATTER):
@@ -192,12 +194,12 @@ def like_records(parts: Pieces, program: Program, span: Span, key: Array, state:
 
 
 def depends_on(
-    oracle: RoundByRound, parts: Pieces, program: Program, span: Span, key: Array, state: round.State
+    oracle: HostOracle, parts: Pieces, program: Program, span: Span, key: Array, state: round.State
 ) -> dict[str, str]:
     """What the clients of a run compute and on which data, as text by name."""
     return oracle.digest()
 
 
-def _clients(oracle: Any) -> RoundByRound:
-    assert isinstance(oracle, RoundByRound)
+def _clients(oracle: Any) -> HostOracle:
+    assert isinstance(oracle, HostOracle)
     return oracle

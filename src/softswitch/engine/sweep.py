@@ -22,8 +22,8 @@ from softswitch.engine.request import request, request_of
 from softswitch.engine.solve import refuse_regret
 from softswitch.methods.base import Method, differs
 from softswitch.methods.memory import Memory
-from softswitch.oracles.federation import BatchSize, Federation, TakingPart, ValueBatchSize
-from softswitch.oracles.regret import Regret, asked_for
+from softswitch.oracles.federation import BatchSize, ClientSettings, Federation, ValueBatchSize
+from softswitch.oracles.regret import Regret, uses_regret
 from softswitch.privacy.checks import batches_given, refuse_looks
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.problem import Problem
@@ -175,7 +175,7 @@ def sweep(
         regret: minimise the largest regret f_i − f_i*, as in ``solve``.
     """
     labelled, numbers = _labelled(methods), _numbered(seeds)
-    how = TakingPart(
+    how = ClientSettings(
         local_steps=local_steps,
         participation=participation,
         batch_size=batch_size,
@@ -213,7 +213,7 @@ def sweep(
         found, total = sweep_privately(each, labelled, privacy, how, told, progress)
         return Sweep(tuple(labelled), numbers, tuple(found.values()), total)
     best: dict[int, np.ndarray] = {}
-    if asked_for(regret):
+    if uses_regret(regret):
         each, plain = [], each
         for one, rows, beside, own_seeds in plain:
             refuse_regret(rows)

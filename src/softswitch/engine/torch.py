@@ -22,8 +22,8 @@ from softswitch.engine.solve import solve_federation
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.oracles.batch_sizes import GRADIENT, Batches, batches_of
-from softswitch.oracles.federation import BatchSize, Federation, TakingPart, ValueBatchSize, participants_of
-from softswitch.oracles.regret import Regret, asked_for, told_best
+from softswitch.oracles.federation import BatchSize, ClientSettings, Federation, ValueBatchSize, count_participants
+from softswitch.oracles.regret import Regret, parse_client_optimum, uses_regret
 from softswitch.oracles.torch import TorchOracle
 from softswitch.oracles.torch_functions import Function, ModuleFunctions, Optimizer, parameters
 from softswitch.oracles.torch_rows import TorchRows
@@ -131,7 +131,7 @@ def solve_torch(
     """
     checks.expect("method", method, Method)
     if privacy is not None:
-        how = TakingPart(
+        how = ClientSettings(
             local_steps=local_steps,
             participation=participation,
             batch_size=batch_size,
@@ -171,8 +171,8 @@ def solve_torch(
     oracle = federation.oracle
     assert isinstance(oracle, TorchOracle)
     if memory == "auto":
-        everyone, noisy = oracle.participants == oracle.client_count, oracle.rows_a_report is not None
-        again = oracle.reports_again and method.robust is None
+        everyone, noisy = oracle.participants == oracle.client_count, oracle.report_batch_size is not None
+        again = oracle.can_repeat_reports and method.robust is None
         memory = memory_for(everyone=everyone, noisy=noisy, again=again) if method.step_size is None else None
     result = solve_federation(
         federation,
@@ -191,7 +191,7 @@ def solve_torch(
         keep=keep,
         progress=progress,
     )
-    oracle.settle(result.params)
+    oracle.load_answer(result.params)
     return result if oracle.client_optimum is None else changed(result, client_optimum=oracle.client_optimum)
 
 
@@ -236,14 +236,14 @@ def torch_federation(
     """
     functions, named = _module_and_rows(module, objective, constraint, constraint_surrogate, optimizer, device, clients)
     here, rows = next(iter(functions.trained.values())).device, list(named.values())
-    how = TakingPart(
+    how = ClientSettings(
         local_steps=local_steps,
         participation=participation,
         batch_size=batch_size,
         value_batch_size=value_batch_size,
         replace=replace,
     )
-    participants = participants_of(participation, len(rows))
+    participants = count_participants(participation, len(rows))
     oracle = TorchOracle(
         functions,
         rows,
@@ -261,9 +261,9 @@ def _client_optimum(
     regret: Regret, functions: ModuleFunctions, clients: Mapping[Any, TorchRows], domain: Domain | None
 ) -> np.ndarray | None:
     """f_i* as they are given, or found from where the module is; None where regrets are not asked for."""
-    if not asked_for(regret):
+    if not uses_regret(regret):
         return None
-    told = told_best(regret, tuple(clients))
+    told = parse_client_optimum(regret, tuple(clients))
     if told is not None:
         return np.where(np.isneginf(told), 0.0, told)
     if domain is not None:
@@ -312,7 +312,7 @@ def _module_and_rows(
     return functions, {name: TorchRows(f"clients[{name!r}]", own, here) for name, own in clients.items()}
 
 
-def _batches(how: TakingPart, rows: Sequence[TorchRows], participants: int, functions: ModuleFunctions) -> Batches:
+def _batches(how: ClientSettings, rows: Sequence[TorchRows], participants: int, functions: ModuleFunctions) -> Batches:
     """How many rows a report and a gradient take; what is left out, by the work of a round of all participants."""
     sizes, loaders = [len(own) for own in rows], [own.loader for own in rows if own.loader is not None]
     if loaders and len(loaders) < len(rows):
@@ -353,7 +353,7 @@ def _eval_every(oracle: TorchOracle, method: Method, rounds: int | None) -> int:
     """Rounds from one evaluation on all rows to the next."""
     if rounds is None:
         rounds = ROUNDS_OF_A_FEDERATION if method.step_size is None else PAPER_ROUNDS
-    everything = oracle.rows_in_all
+    everything = oracle.evaluation_row_count
     values, gradients = oracle.cost(everything * oracle.participants / oracle.client_count)
     return rounds_between_looks(rounds, everything, values + GRADIENT * gradients)
 

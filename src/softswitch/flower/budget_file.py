@@ -25,7 +25,7 @@ class SpentBudget:
         privacy: the settings.
         drawing: how rows are drawn.
         planned: the releases that noise is found for: as many of each kind are allowed, and nothing need be computed.
-            Where noise is given beside a budget, as many rounds as leave enough for the judgings.
+            Where noise is given beside a budget, as many rounds as leave enough for the evaluations.
 
     Attributes:
         levels: the noise on each kind of release: found once, and then kept in the file. A client's process may start
@@ -47,7 +47,7 @@ class SpentBudget:
         if told["settings"] != settings:
             raise ValueError(
                 f"{self._file} counts by other settings: what was told of the same rows with other noise cannot be "
-                "counted on; keep privacy, rounds, local_steps and judgings as they were, and the rows"
+                "counted on; keep privacy, rounds, local_steps and evaluations as they were, and the rows"
             )
         self.levels = NoiseLevels(*told["levels"])
 
@@ -90,9 +90,9 @@ class SpentBudget:
             return [float(size) for size in told["sizes"]]
 
     def _check_a_round(self, levels: NoiseLevels) -> None:
-        """Raise where noise is given beside a budget, and not even one round fits in with its judgings."""
+        """Raise where noise is given beside a budget, and not even one round fits in with its evaluations."""
         privacy, planned = self._privacy, self._planned
-        if not rounds_within(privacy, levels, self._drawing, 1, self._local_steps, planned.judgings):
+        if not rounds_within(privacy, levels, self._drawing, 1, self._local_steps, planned.evaluations):
             raise ValueError(
                 f"epsilon = {privacy.epsilon:g} does not allow a single round with noise = {levels.step:.3g}: raise "
                 "the noise, or leave it out, and it is found"
@@ -110,7 +110,7 @@ class SpentBudget:
             return all(many <= most for many, most in zip(after, planned, strict=True))
         kept = after._replace(  # a report is worth nothing without its direction, nor a run without its judging
             steps=after.steps + self._local_steps * reports,
-            judgings=max(after.judgings, planned.judgings),
+            evaluations=max(after.evaluations, planned.evaluations),
             sizes=planned.sizes,
         )
         return self._epsilon(kept) <= self._privacy.epsilon

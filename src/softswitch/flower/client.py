@@ -115,8 +115,8 @@ def _hello(client: LocalOracle, message: Message, context: Context) -> Message:
         "gradient_rows": int(client.gradient_rows),
         "constraints": int(client.constraints),
         "statistics": int(getattr(client, "statistics", 0)),
-        "stands_in": bool(getattr(client, "stands_in", False)),
-        "reports_again": bool(getattr(client, "reports_again", False)),
+        "has_surrogate": bool(getattr(client, "has_surrogate", False)),
+        "can_repeat_reports": bool(getattr(client, "can_repeat_reports", False)),
         "left_out_classes": int(getattr(client, "left_out_classes", 0)),
     }
     return wire.answer(message, **{wire.ABOUT: ConfigRecord(about)})
@@ -130,7 +130,7 @@ def _report(
     record, came_by = params_in(message, context)
     params, task = wire.from_record(record), own.drawing(_task(settings))
     before = None
-    if BEFORE in settings and getattr(client, "reports_again", False):
+    if BEFORE in settings and getattr(client, "can_repeat_reports", False):
         before = kept_or_sent(settings[BEFORE], params, came_by, message, context)
     settle(settings, context)
     values = client.report(params, task)

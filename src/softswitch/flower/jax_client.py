@@ -24,7 +24,7 @@ from softswitch.flower.parameters import flat, unflat
 from softswitch.flower.policy import Classes, RowClasses, least_in_a_batch, part_of
 from softswitch.methods.messages import Decision, LocalLoss
 from softswitch.oracles.batch_sizes import batches_of
-from softswitch.oracles.federation import BatchSize, TakingPart, ValueBatchSize, gradient_oracle
+from softswitch.oracles.federation import BatchSize, ClientSettings, ValueBatchSize, gradient_oracle
 from softswitch.oracles.gradient import GradientOracle
 from softswitch.oracles.losses import Losses
 from softswitch.privacy.jax_clipping import summed_gradients, told_by_rows
@@ -90,8 +90,8 @@ class JaxClient:
         self.value_rows = first.report_batching.width
         self.gradient_rows = first.update_batching.width
         self.constraints = first.constraints
-        self.stands_in = first.stands_in
-        self.reports_again = True
+        self.has_surrogate = first.has_surrogate
+        self.can_repeat_reports = True
         self.classes = RowClasses.told(
             strata if classes is None else classes,
             held_out_classes,
@@ -210,7 +210,7 @@ class JaxClient:
 
     def _oracle(self, local_steps: int) -> GradientOracle:
         if local_steps not in self._oracles:
-            how = TakingPart(local_steps=local_steps, client_batch_size=1, **self._batches)
+            how = ClientSettings(local_steps=local_steps, client_batch_size=1, **self._batches)
             self._oracles[local_steps] = gradient_oracle(self._problem, self._data, how)
         return self._oracles[local_steps]
 
@@ -282,6 +282,8 @@ def _update(
 @jax.jit
 def _judge(oracle: GradientOracle, params: Params) -> tuple[Any, Any, Any]:
     objective, constraint = oracle.evaluate(params)
-    assert oracle.way is not None
-    everything = oracle.rows.take(*whole(oracle.rows, jnp.int32(0), oracle.way.widths[0], float_dtype(params)))
+    assert oracle.evaluation_plan is not None
+    everything = oracle.rows.take(
+        *whole(oracle.rows, jnp.int32(0), oracle.evaluation_plan.widths[0], float_dtype(params))
+    )
     return objective[0], constraint[0], oracle.losses.statistics(params, everything)

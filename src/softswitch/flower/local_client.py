@@ -55,10 +55,10 @@ class LocalOracle(Protocol):
         constraints: how many constraints it has.
 
     One whose constraint is pooled may also tell ``statistics``, how many additive statistics it reports: a server that
-    remembers must know it beforehand. One that descends on something else in place of its constraint, because that one
-    moves in jumps, may tell ``stands_in = True``: the switch then takes one that is the tolerance itself as met. One
-    whose ``report`` draws the same batch whenever it is called with the same task may tell ``reports_again = True``: a
-    server whose memory is corrected then asks for two reports a round, at w_k and at w_{k−1}.
+    remembers must know it beforehand. One whose constraint is not differentiable and has a surrogate may set
+    ``has_surrogate = True``: the switch then accepts a constraint equal to the tolerance. One whose ``report`` draws
+    the same batch for the same task may set ``can_repeat_reports = True``: a server whose memory is corrected then asks
+    for two reports a round, at w_k and at w_{k−1}.
     """
 
     name: str

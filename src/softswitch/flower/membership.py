@@ -70,9 +70,9 @@ class Client:
     gradient_rows: int
     constraints: int
     statistics: int = 0
-    stands_in: bool = False
+    has_surrogate: bool = False
     left_out_classes: int = 0
-    reports_again: bool = False
+    can_repeat_reports: bool = False
 
 
 @cache
@@ -131,14 +131,14 @@ def introduced(content: RecordDict, largest_rows: int) -> Client:
         raise wire.Unacceptable("it has no constraint")
     counted = wire.whole(about, "statistics", MOST_STATISTICS) if "statistics" in about else 0
     left_out = wire.whole(about, "left_out_classes", MOST_CLASSES) if "left_out_classes" in about else 0
-    name, stands_in = written_name(wire.word(about, "name")), about.get("stands_in") is True
+    name, has_surrogate = written_name(wire.word(about, "name")), about.get("has_surrogate") is True
     return Client(
         name,
         constraints=constraints,
         statistics=counted,
-        stands_in=stands_in,
+        has_surrogate=has_surrogate,
         left_out_classes=left_out,
-        reports_again=about.get("reports_again") is True,
+        can_repeat_reports=about.get("can_repeat_reports") is True,
         **rows,
     )
 

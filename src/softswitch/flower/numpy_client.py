@@ -75,8 +75,8 @@ class NumpyClient:
         if constraint_surrogate is not None:
             checks.function("constraint_surrogate", constraint_surrogate, "(params, batch) -> (value, gradient)")
         self._objective, self._constraint, self._stand_in = objective, constraint, constraint_surrogate
-        self.stands_in = constraint_surrogate is not None
-        self.reports_again = True
+        self.has_surrogate = constraint_surrogate is not None
+        self.can_repeat_reports = True
         self._data, self.rows = _columns("data", data)
         self._held_out: Arrays | None = None
         self.held_out_rows = 0

@@ -86,7 +86,7 @@ class PrivateClient:
         spent_in: the file to count in. Keep it as long as the rows.
         rounds: in how many rounds it is willing to take part: noise is found for so many.
         local_steps: with how many local steps a round; E of the run.
-        judgings: how often it is willing to tell of an answer, the certificate included.
+        evaluations: how often it is willing to tell of an answer, the certificate included.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class PrivateClient:
         spent_in: str | Path,
         rounds: int,
         local_steps: int = 1,
-        judgings: int = 2,
+        evaluations: int = 2,
     ) -> None:
         if not isinstance(client, RowByRow):
             raise TypeError(f"client must have the methods of RowByRow, but {type(client).__name__} has not")
@@ -114,7 +114,7 @@ class PrivateClient:
             privacy,
             checks.whole_number("rounds", rounds, at_least=1),
             checks.whole_number("local_steps", local_steps, at_least=1),
-            checks.whole_number("judgings", judgings, at_least=1),
+            checks.whole_number("evaluations", evaluations, at_least=1),
         )
         self.name, self.constraints = client.name, client.constraints
         settled = Path(spent_in).expanduser().exists()  # it is made after all attempts, and processes start anew often
@@ -130,8 +130,8 @@ class PrivateClient:
         self._fixed = privacy.sampling == "fixed"
         self._taken = rows_taken(privacy.rate, client.rows)
         self._share = self._taken / client.rows if self._fixed else privacy.rate
-        self.stands_in = bool(getattr(client, "stands_in", False))
-        self.reports_again = False  # a second value would be a second release
+        self.has_surrogate = bool(getattr(client, "has_surrogate", False))
+        self.can_repeat_reports = False  # a second value would be a second release
         self.rows = max(1, round(sizes[-1]))
         self.held_out_rows = client.held_out_rows if privacy.public_sizes else 0
         self.value_rows = self.gradient_rows = max(1, round(self._share * self.rows))
@@ -143,7 +143,7 @@ class PrivateClient:
         Those are made of settings, and of numbers of rows as they are told: declared public, or with noise themselves.
         """
         privacy, known = self._privacy, self._counts > 0
-        noise = self._levels.judging * privacy.clip_value
+        noise = self._levels.evaluation * privacy.clip_value
         deviations = np.where(known, noise / np.where(known, self._counts, 1), np.inf)  # ∞: there is no such value
         return {
             "epsilon": self._spent.epsilon,
@@ -184,8 +184,8 @@ class PrivateClient:
     def judge(self, params: Arrays) -> Values:
         """f_i and g_i by all rows, clipped and with noise."""
         self._check(params)
-        self._spent.charge(judgings=1)
-        return self._told(params, np.arange(self._client.rows), self._levels.judging, 1.0)
+        self._spent.charge(evaluations=1)
+        return self._told(params, np.arange(self._client.rows), self._levels.evaluation, 1.0)
 
     def certify(
         self, params: Arrays, error: float, ranges: Sequence[Range | None], *, levels: ErrorLevels | None = None
@@ -195,13 +195,13 @@ class PrivateClient:
         if None in known[1:]:
             raise Refused("it keeps its rows private, and certifies only constraints whose ranges are known")
         self._check(params)
-        self._spent.charge(judgings=1)
+        self._spent.charge(evaluations=1)
         at, rows = ErrorLevels.uniform(error) if levels is None else levels, np.arange(self._client.held_out_rows)
         values, elsewhere = (
             self._by_rows(self._client.held_out_values, where, rows)
             for where in (params, perturb_params(self._start, 1))
         )
-        return private_intervals(values, elsewhere, self._levels.judging, at, known)
+        return private_intervals(values, elsewhere, self._levels.evaluation, at, known)
 
     def _told(self, params: Arrays, rows: np.ndarray, level: float, share: float) -> Values:
         clip = self._privacy.clip_value

@@ -22,7 +22,7 @@ from softswitch.flower.replies import put_together
 from softswitch.flower.reported_intervals import IntervalLimits, ValueLimits, checked_intervals
 from softswitch.flower.roster import Roster
 from softswitch.flower.settings import StrategySettings
-from softswitch.oracles.base import Judged
+from softswitch.oracles.base import Evaluation
 from softswitch.problem.parameters import Params
 from softswitch.problem.ranges import Range, checked_range, each_range, ends, has_two_values
 from softswitch.results.certificate import Certificate, Interval
@@ -39,13 +39,13 @@ class RemoteClients:
 
     Attributes:
         participants: m, how many took part in the last round.
-        steadied_by: what makes reports less noisy.
-        rows_a_report: how many rows a report rests on, which is not known here.
+        noise_setting: what makes reports less noisy.
+        report_batch_size: how many rows a report rests on, which is not known here.
         spent: what clients that keep their rows private told of their budgets.
     """
 
-    steadied_by = "batch_size"
-    rows_a_report: int | None = None
+    noise_setting = "batch_size"
+    report_batch_size: int | None = None
 
     def __init__(self, grid: Grid, roster: Roster, settings: StrategySettings, events: EventLog | None = None) -> None:
         self._events = EventLog() if events is None else events
@@ -66,23 +66,23 @@ class RemoteClients:
         return self._roster.rows(self._roster.kept[index])
 
     @property
-    def stands_in(self) -> bool:
+    def has_surrogate(self) -> bool:
         """Whether the constraint moves in jumps, and clients descend on something else in its place."""
-        return self._roster.stands_in
+        return self._roster.has_surrogate
 
-    def cost(self, rows_held: Any) -> tuple[Any, Any]:
+    def cost(self, row_count: Any) -> tuple[Any, Any]:
         """How many rows a round evaluates values on, and how many it evaluates gradients on."""
-        return rows_held[:, 0], self._local_steps * rows_held[:, 1]
+        return row_count[:, 0], self._local_steps * row_count[:, 1]
 
-    def judge(self, params: Params) -> Judged:
+    def evaluate_params(self, params: Params) -> Evaluation:
         """f_i and g_i of every client that is not excluded, on all of its rows; NaN for one that does not answer.
 
         Those who are not connected are waited for, and those who fail for now asked again.
         """
         every, kept = self.judge_now(params, patiently=True), self._roster.kept
-        return Judged(every.objective[kept], every.constraint[kept], every.pooled)
+        return Evaluation(every.objective[kept], every.constraint[kept], every.pooled)
 
-    def judge_now(self, params: Params, *, patiently: bool = False) -> Judged:
+    def judge_now(self, params: Params, *, patiently: bool = False) -> Evaluation:
         """The same of everyone ever met, by its index: NaN for those excluded, and for those not there now."""
         constraints = self._roster.constraints or 1
         many = len(self._roster.names)
@@ -104,7 +104,7 @@ class RemoteClients:
         together = None
         if self._pooled is not None and sums:
             together = put_together(self._pooled, sums)
-        return Judged(objective, constraint, together)
+        return Evaluation(objective, constraint, together)
 
     def certify(
         self,

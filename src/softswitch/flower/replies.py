@@ -27,7 +27,7 @@ from softswitch.methods.compressors import Compressor, in_two_parts
 from softswitch.methods.memory import Memory, Remembered
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.round import sound
-from softswitch.oracles.evaluation import Overview
+from softswitch.oracles.evaluation import ClientSummary
 from softswitch.results.events import EventLog
 from softswitch.results.history import ClientOutcome
 from softswitch.results.record import Record, RecordedClients
@@ -48,7 +48,7 @@ def entry(
     outcomes: np.ndarray,
     reports: Reports,
     decision: Decision | None,
-    full: Overview,
+    full: ClientSummary,
     rows: tuple[int, int],
     believed: Reports | None = None,
     traffic: tuple[int, int] | None = None,
@@ -90,7 +90,7 @@ def entry(
         "criterion": np.asarray(-np.inf if decision is None else decision.criterion, objective.dtype),
         "feasible": np.asarray(feasible),
         "worst_client": np.int32(clients[int(np.argmax(heard[0]))] if mask.any() else -1),
-        "full": Overview(*(np.asarray(part, np.float32) for part in full)),  # type: ignore[arg-type]
+        "full": ClientSummary(*(np.asarray(part, np.float32) for part in full)),  # type: ignore[arg-type]
         "held_out": None,
         "absent": np.int32((mask & lacking).sum()),
         "rows": np.asarray(rows, np.int64),

@@ -37,7 +37,7 @@ from softswitch.flower.settings import StrategySettings
 from softswitch.methods.base import Method
 from softswitch.methods.round import State, first_to_average
 from softswitch.methods.schedules import FallingStep
-from softswitch.oracles.base import Judged
+from softswitch.oracles.base import Evaluation
 from softswitch.problem.parameters import Params
 from softswitch.results.restart import Restart
 
@@ -75,7 +75,7 @@ class _Told(NamedTuple):
         """F and G over some clients; NaN over none."""
         if not clients.any():
             return Found(self.params, math.nan, math.nan, self.words, math.nan)
-        some = Judged(self.objective[clients], self.constraint[clients], self.pooled)
+        some = Evaluation(self.objective[clients], self.constraint[clients], self.pooled)
         return Found.of(self.params, self.words, some, method)
 
 
@@ -91,7 +91,7 @@ class RemoteCycles:
         self, asked: Method, rounds: int, run: RunState, clients: RemoteClients, settings: StrategySettings, exact: bool
     ) -> None:
         self._asked, self._run, self._clients, self._settings = asked, run, clients, settings
-        self._choice = first_choice(run.state.params, rounds, may_end=False, exact=exact, jumps=clients.stands_in)
+        self._choice = first_choice(run.state.params, rounds, may_end=False, exact=exact, jumps=clients.has_surrogate)
         self.past: list[Restart] = []
         self.end = 0
         self._factor, self._shift, self._momentum = 1.0, 0.0, MOMENTUM
@@ -228,7 +228,7 @@ class RemoteCycles:
         self._best = best._replace(objective=objective, constraint=constraint)
 
     def _told(self, params: Params, words: str) -> _Told:
-        judged: Judged = self._clients.judge_now(params)
+        judged: Evaluation = self._clients.judge_now(params)
         return _Told(params, words, judged.objective, judged.constraint, judged.pooled)
 
     def _candidates(self, state: State, begin: int) -> list[tuple[Params, str]]:

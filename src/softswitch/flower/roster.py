@@ -165,16 +165,16 @@ class Roster:
         return all(client is None or client.value_rows >= client.rows for client in self.clients)
 
     @property
-    def stands_in(self) -> bool:
+    def has_surrogate(self) -> bool:
         """Whether all clients met so far descend on something else in place of their constraints."""
         met = [client for client in self.clients if client is not None]
-        return bool(met) and all(client.stands_in for client in met)
+        return bool(met) and all(client.has_surrogate for client in met)
 
     @property
     def reporting_once(self) -> list[str]:
         """The names of those met so far who cannot report at two iterates on the same batch."""
         met = zip(self.names, self.clients, strict=True)
-        return [name for name, client in met if client is not None and not client.reports_again]
+        return [name for name, client in met if client is not None and not client.can_repeat_reports]
 
     def cost(self, index: int) -> tuple[int, int]:
         """On how many rows it computes a report, and on how many a gradient."""

@@ -113,7 +113,7 @@ class Course:
         statistics = self._statistics()
         corrected = isinstance(settings.memory, Memory) and settings.memory.corrected
         self.before = BeforeAtClients() if corrected else None
-        jumps = self.roster.stands_in
+        jumps = self.roster.has_surrogate
         template = (
             self._template(method, params, rounds, jumps=jumps)
             if chosen
@@ -215,7 +215,7 @@ class Course:
             raise ValueError(
                 f"memory must not be corrected where clients report at one iterate only, as {few_of(once)} do: private "
                 "ones, for which a second value would be a second release, networks with running means, clients of "
-                "one's own without reports_again, or of an older softswitch; Memory(smoothing=…) goes with all"
+                "one's own without can_repeat_reports, or of an older softswitch; Memory(smoothing=…) goes with all"
             )
 
     def _statistics(self) -> int | None:

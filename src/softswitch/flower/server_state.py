@@ -41,7 +41,7 @@ from softswitch.methods.memory import (
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.round import State, advance, first_to_average, stage_ended, start, surviving_weights, with_extra
 from softswitch.methods.weight_cap import capped
-from softswitch.oracles.evaluation import Overview
+from softswitch.oracles.evaluation import ClientSummary
 from softswitch.problem.domains import as_argument
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.results.checkpoints import Snapshot
@@ -157,7 +157,7 @@ class RunState:
         """A state and a record in the structure of all."""
         nobody = no_reports(1, self.constraints, self.dtype, self._pooled is not None)
         traffic = None if self.compression is None else (0, 0)
-        record = entry([0], np.zeros(1, int), nobody, None, Overview.nothing(), (0, 0), traffic=traffic)
+        record = entry([0], np.zeros(1, int), nobody, None, ClientSummary.nothing(), (0, 0), traffic=traffic)
         record = with_stage(record, stage_ended(self.state, self.state))
         return self.state, with_memory(record, self.state.memory, 0)
 
@@ -299,7 +299,7 @@ class RunState:
         reports: Reports,
         decided: tuple[Decision, Any] | None,
         directions: Mapping[int, Arrays] | Summed,
-        full: Overview,
+        full: ClientSummary,
         rows: tuple[int, int],
         traffic: tuple[int, int] | None = None,
         epsilon: np.ndarray | None = None,

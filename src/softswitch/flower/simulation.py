@@ -36,7 +36,7 @@ from softswitch.flower.policy import ClientPolicy
 from softswitch.flower.strategy import SwitchingStrategy
 from softswitch.methods.base import Method
 from softswitch.methods.round import start as first_state
-from softswitch.oracles.federation import TakingPart
+from softswitch.oracles.federation import ClientSettings
 from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params
 from softswitch.problem.pooled import PooledConstraint
@@ -158,7 +158,7 @@ def solve_over_flower(
     clients: ClientData,
     method: Method,
     engine: str,
-    how: TakingPart,
+    how: ClientSettings,
     settings: RunSettings,
     seed: int,
     callbacks: Sequence[Callback],

@@ -31,8 +31,8 @@ from softswitch.flower.settings import StrategySettings, with_changes
 from softswitch.methods import robust
 from softswitch.methods.base import Method
 from softswitch.methods.messages import Decision, Reports
-from softswitch.oracles.base import Judged
-from softswitch.oracles.evaluation import Overview
+from softswitch.oracles.base import Evaluation
+from softswitch.oracles.evaluation import ClientSummary
 from softswitch.results.history import ClientOutcome
 from softswitch.results.result import Result
 from softswitch.support import checks
@@ -67,7 +67,7 @@ class _Between(NamedTuple):
     reports: Reports
     decided: tuple[Decision, Any] | None
     updating: list[int]
-    full: Overview
+    full: ClientSummary
 
 
 class SwitchingStrategy(Strategy):
@@ -194,7 +194,7 @@ class SwitchingStrategy(Strategy):
             raise _Outvoted
         nodes = course.roster.connected
         asked = run.sample(course.roster.awake(k, settings.min_clients), len(course.roster.names))
-        full = Overview.nothing()
+        full = ClientSummary.nothing()
         if settings.eval_every and k % settings.eval_every == 0:
             full = _overview(self.method, course.clients.judge_now(run.state.params))
         task: dict[str, Any] = {wire.PARAMS: arrays, wire.SETTINGS: self._round_settings()}
@@ -361,10 +361,10 @@ def _reports_made(reports: Reports) -> np.ndarray:
     return once if reports.earlier is None else once + ~np.isnan(np.asarray(reports.earlier[0]))
 
 
-def _overview(method: Method, judged: Judged) -> Overview:
+def _overview(method: Method, judged: Evaluation) -> ClientSummary:
     """F and G over the clients that answered."""
     if np.isnan(judged.objective).all():
-        return Overview.nothing()
+        return ClientSummary.nothing()
     both = (judged.objective, judged.constraint)
     heard = (jnp.asarray(np.where(np.isnan(values), -np.inf, values)) for values in both)
     return believed_overview(method, *heard)

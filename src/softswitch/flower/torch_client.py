@@ -83,8 +83,8 @@ class TorchClient:
         self._functions = ModuleFunctions(module.to(device), objective, constraint, constraint_surrogate, optimizer)
         self._rows = TorchRows("data", data, device)
         self._held_out = None if held_out is None else TorchRows("held_out", held_out, device)
-        self.stands_in = constraint_surrogate is not None
-        self.reports_again = not RunningMeans(self._functions)  # these go on from round to round
+        self.has_surrogate = constraint_surrogate is not None
+        self.can_repeat_reports = not RunningMeans(self._functions)  # these go on from round to round
         self.name = str(name)
         self.rows = len(self._rows)
         self.held_out_rows = 0 if self._held_out is None else len(self._held_out)

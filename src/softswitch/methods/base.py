@@ -249,7 +249,7 @@ class Method(ABC):
 
     @abstractmethod
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Turn a round's reports into a decision, and the rule's memory into the next round's.
+        """HostDraws a round's reports into a decision, and the rule's memory into the next round's.
 
         Args:
             state: what the rule remembers from the rounds before: what ``init`` gave, or the last ``decide``.

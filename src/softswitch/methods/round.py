@@ -109,7 +109,7 @@ class State(NamedTuple):
         best: the best feasible iterate by its reports; while there is none, the one with the smallest criterion.
         diverged_at: the round in which something was not finite; −1 while all is well.
         memory: what is remembered of every client, where the server remembers; else None.
-        beside: what goes with the parameters and no step changes, a network's running means, say; None where there is
+        buffers: what goes with the parameters and no step changes, a network's running means, say; None where there is
             none, or where it is to be found anew.
         consistency: whether clients' reports agree with their directions, where the rule is robust; else None.
         directions: what the rule's way to make directions remembers, where it has one; else None.
@@ -125,7 +125,7 @@ class State(NamedTuple):
     best: BestSeen
     diverged_at: Int[Array, ""]
     memory: Remembered | None = None
-    beside: Any = None
+    buffers: Any = None
     consistency: Consistency | None = None
     directions: Branches | None = None
     at_clients: Any = None
@@ -314,7 +314,7 @@ def advance(
         best=best,
         diverged_at=jnp.where(running & ~moves, k, state.diverged_at),
         memory=None if went is None else select(moves, went, state.memory),
-        beside=state.beside,
+        buffers=state.buffers,
         consistency=state.consistency,
         directions=select(moves, directions, state.directions),
         at_clients=select(moves, at_clients, void_at_clients),

@@ -1,4 +1,4 @@
-"""What clients can do: report two numbers, and return a direction. An engine asks an oracle, and knows nothing else."""
+"""Oracle: the interface between an engine and the clients."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from jaxtyping import Array, Float, Int
 from softswitch.methods.messages import Decision, Reports
 from softswitch.problem.parameters import Params
 
-STATIC = {"static": True}  # part of the compiled program
+STATIC = {"static": True}
+"""Metadata of a dataclass field that is part of the compiled program."""
 
 
-class Judged(NamedTuple):
-    """How good parameters are at every client.
+class Evaluation(NamedTuple):
+    """Values of the clients at some parameters.
 
     Attributes:
-        objective: f_i on all data of client i; −∞ where it has none, NaN where it is not known.
-        constraint: g_i likewise; clients × constraints.
-        pooled: the constraint on all clients' data put together; None where that has no meaning.
+        objective: f_i on all data of client i; −∞ if it has no objective, NaN if the value is unknown.
+        constraint: g_i, clients × constraints, with the same conventions.
+        pooled: The constraint on the data of all clients together; None unless the constraint is pooled.
     """
 
     objective: np.ndarray
@@ -32,211 +33,208 @@ class Judged(NamedTuple):
 
 
 class Oracle(ABC):
-    """The clients, as an engine sees them. A pytree: its arrays are traced, the rest is compiled in.
+    """What clients compute: values in the first exchange of a round, update directions in the second.
 
-    One that computes with something else than JAX says ``compiles = False`` and is a ``RoundByRound``: it is called
-    once a round, with numbers.
-
-    Six members make one (``draw``, ``report``, ``direction``, ``evaluate`` and two numbers); the others have answers
-    that fit most clients.
+    An oracle is a pytree: its arrays are traced, everything else is compiled in. Clients that do not compute with JAX
+    are a ``HostOracle``. A subclass must define ``client_count``, ``participants``, ``draw``, ``report``,
+    ``direction`` and ``evaluate``; the remaining members have defaults.
 
     Attributes:
-        client_count: n, how many clients there are.
-        participants: m, how many clients take part in a round.
-        constraints: how many constraints a client has.
-        local_steps: E, how many steps a client takes in a round.
-        reports_all: whether every report is of all data of all clients, in their order.
-        pools: whether reports hold the constraint on all participants' data put together.
-        stands_in: whether the constraint moves in jumps, and something else is descended on in its place.
-        steadied_by: the name of the setting that makes reports less noisy, for advice.
-        rows_a_report: how many rows a report rests on; None where it is all of them, or no rows.
-        rows_judged: how many rows all clients have together; None where that is not known.
-        compiles: whether whole stretches of rounds are compiled with it, as one program.
-        over_devices: whether clients are divided over devices, each of which computes its own.
-        processes: how many processes have these devices.
-        looks_back: whether ``report`` and ``direction`` can be asked again at another iterate, with the same draws,
-            whether there is ``with_all_rows``, and whether local losses may have a ``linear`` part and a ``pull``.
-        reports_again: whether ``report`` at least can.
-        guards_rows: whether all that is told of rows is counted: a run then asks for its rounds and for one judging of
-            its answer, and for nothing else.
+        client_count: Number of clients n.
+        participants: Number of clients m in a round.
+        constraints: Number of constraints of a client.
+        local_steps: Number of local steps E in a round.
+        reports_full_data: Whether reports are computed on all data of all clients, in the clients' order.
+        has_pooled_constraint: Whether reports contain the additive statistics of a pooled constraint.
+        has_surrogate: Whether a differentiable surrogate replaces the constraint in gradients.
+        noise_setting: Name of the setting that reduces the noise of reports, for diagnostics.
+        report_batch_size: Number of rows that a client draws for a report; None if it uses all rows, or none.
+        total_rows: Number of rows of all clients; None if unknown.
+        is_compiled: Whether rounds are compiled with JAX.
+        is_sharded: Whether clients are distributed over devices.
+        processes: Number of processes that hold these devices.
+        can_repeat_updates: Whether ``report`` and ``direction`` accept another iterate with the same draws,
+            ``with_all_rows`` is available, and local losses may have a ``linear`` part and a ``pull``.
+        can_repeat_reports: Whether ``report`` accepts another iterate with the same draws.
+        is_private: Whether every release of data is counted. A run then asks only for its rounds and for one
+            evaluation of its answer.
     """
 
     participants: int
     constraints: int = 1
     local_steps: int = 1
-    reports_all: bool = False
-    pools: bool = False
-    stands_in: bool = False
-    steadied_by: ClassVar[str] = "value_batch_size"
-    compiles: ClassVar[bool] = True
-    over_devices: ClassVar[bool] = False
-    looks_back: ClassVar[bool] = False
-    reports_again: bool = False
-    guards_rows: ClassVar[bool] = False
+    reports_full_data: bool = False
+    has_pooled_constraint: bool = False
+    has_surrogate: bool = False
+    noise_setting: ClassVar[str] = "value_batch_size"
+    is_compiled: ClassVar[bool] = True
+    is_sharded: ClassVar[bool] = False
+    can_repeat_updates: ClassVar[bool] = False
+    can_repeat_reports: bool = False
+    is_private: ClassVar[bool] = False
 
     @property
     def processes(self) -> int:
-        """How many processes compute with these clients together."""
+        """Number of processes that compute together."""
         return 1
 
     @property
     @abstractmethod
     def client_count(self) -> int:
-        """n."""
+        """Number of clients n."""
 
     @property
-    def rows_a_report(self) -> int | None:
-        """How many rows a client draws for its report."""
+    def report_batch_size(self) -> int | None:
+        """Number of rows that a client draws for a report; None if it uses all rows, or none."""
         return None
 
     @property
-    def rows_judged(self) -> int | None:
-        """How many rows are gone through where all clients are evaluated; None where that is not known."""
+    def total_rows(self) -> int | None:
+        """Number of rows of all clients; None if unknown."""
         return None
 
     @property
-    def takes_whom_it_is_told(self) -> bool:
-        """Whether the server can choose who takes part (memory): whether it has a ``chance`` of its own."""
-        return type(self).chance is not Oracle.chance
+    def supports_client_selection(self) -> bool:
+        """Whether the server can select the participants: whether ``draw_randomness`` is defined."""
+        return type(self).draw_randomness is not Oracle.draw_randomness
 
     @abstractmethod
     def draw(self, key: Array) -> Any:
-        """All random choices of one round, from its key: a pytree with the participants under ``.clients``.
+        """Draw all random choices of one round: a pytree with the participants' indices as ``.clients``.
 
         Args:
-            key: the round's random key.
+            key: Random key of the round.
         """
 
     def draw_rounds(self, keys: Array) -> Any:
-        """``draw`` for many rounds at once, which is far cheaper than one by one.
+        """Draw the random choices of several rounds at once.
 
         Args:
-            keys: the rounds' random keys.
+            keys: Random keys of the rounds.
         """
         return jax.vmap(self.draw)(keys)
 
-    def chance(self, key: Array) -> Any:
-        """The random numbers of one round, before it is known who takes part: for a server that chooses by need.
+    def draw_randomness(self, key: Array) -> Any:
+        """Draw the random numbers of one round before its participants are known.
 
         Args:
-            key: the round's random key.
+            key: Random key of the round.
         """
-        raise ValueError(f"{type(self).__name__} cannot draw for clients that the server chooses (memory)")
+        raise ValueError(f"memory needs clients that the server can select, but {type(self).__name__} draws its own")
 
-    def draw_for(self, clients: Int[Array, " m"], chance: Any) -> Any:
-        """As ``draw``, for given participants and with these random numbers.
+    def draw_for(self, clients: Int[Array, " m"], randomness: Any) -> Any:
+        """Make the random choices of one round for given participants.
 
         Args:
-            clients: the participants' indices.
-            chance: what ``chance`` gave for this round.
+            clients: Indices of the participants.
+            randomness: The round's ``draw_randomness``.
         """
-        raise ValueError(f"{type(self).__name__} cannot draw for clients that the server chooses (memory)")
+        raise ValueError(f"memory needs clients that the server can select, but {type(self).__name__} draws its own")
 
     def pool(self, sums: Float[Array, " s"]) -> Float[Array, " c"]:
-        """The constraint on data put together, by its summed statistics, where the constraint is pooled.
+        """Compute a pooled constraint.
 
         Args:
-            sums: the clients' statistics, added up.
+            sums: Sum of the clients' additive statistics.
         """
         raise ValueError(f"{type(self).__name__} has no pooled constraint")
 
     @abstractmethod
     def report(self, params: Params, draws: Any) -> tuple[Reports, Any]:
-        """First exchange: f_i and g_i of the participants at w_k; and what clients keep for the second, if anything.
+        """Compute f_i and g_i of the participants, and what they keep for the second exchange (or None).
 
         Args:
-            params: w_k.
-            draws: what ``draw`` gave for this round.
+            params: Current parameters w_k.
+            draws: The round's ``draw``.
         """
 
     @abstractmethod
     def direction(
         self, params: Params, draws: Any, kept: Any, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
-        """Second exchange: Σ_i r_i u_i, the participants' weighted directions.
+        """Compute the weighted sum Σ_i r_i u_i of the participants' update directions.
 
         Args:
-            params: w_k.
-            draws: what ``draw`` gave for this round.
-            kept: what ``report`` gave to keep.
-            decision: weights and local losses of the participants.
-            switches: whether every local loss is either the objective or a mix of constraints, never both.
-            step_size: γ, the clients' own step.
+            params: Current parameters w_k.
+            draws: The round's ``draw``.
+            kept: Second result of ``report``.
+            decision: Weights and local losses of the participants.
+            switches: Whether every local loss is either the objective or a mix of constraints, never both.
+            step_size: Local step size γ.
         """
 
     def directions(
         self, params: Params, draws: Any, kept: Any, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
-        """The participants' directions u_i by themselves, as the first axis of every array: for a robust rule.
+        """Compute every update direction u_i, stacked along the first axis of each array.
 
-        As it stands, ``direction`` is asked once for each of them, with all weight on one; an oracle that can do better
-        does.
+        The default calls ``direction`` once for each participant.
 
         Args:
-            params: w_k.
-            draws: what ``draw`` gave for this round.
-            kept: what ``report`` gave to keep.
-            decision: local losses of the participants; their weights are not looked at.
-            switches: whether every local loss is either the objective or a mix of constraints, never both.
-            step_size: γ, the clients' own step.
+            params: Current parameters w_k.
+            draws: The round's ``draw``.
+            kept: Second result of ``report``.
+            decision: Local losses of the participants; the weights are ignored.
+            switches: Whether every local loss is either the objective or a mix of constraints, never both.
+            step_size: Local step size γ.
         """
 
-        def of_one(weights: Array) -> Params:
+        def one(weights: Array) -> Params:
             return self.direction(params, draws, kept, decision._replace(weights=weights), switches, step_size)
 
-        return lax.map(of_one, jnp.eye(self.participants, dtype=decision.weights.dtype))
+        return lax.map(one, jnp.eye(self.participants, dtype=decision.weights.dtype))
 
     def with_all_rows(self, draws: Any) -> tuple[Oracle, Any]:
-        """The same clients with gradients on all of their rows, and a round's draws for that.
+        """Return the same clients with gradients on all of their rows, and the round's draws for them.
 
         Args:
-            draws: what ``draw`` gave for this round.
+            draws: The round's ``draw``.
         """
-        raise ValueError(f"{type(self).__name__} cannot take gradients on all rows where rows are drawn")
+        raise ValueError(f"{type(self).__name__} cannot compute gradients on all rows")
 
     @abstractmethod
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
-        """f_i and g_i of every client on all of its data.
+        """Compute f_i and g_i of every client on all of its data. Compiled oracles are traced here.
 
         Args:
-            params: parameters, any tree of floating arrays.
+            params: Parameters, any tree of floating arrays.
         """
 
     def evaluate_held_out(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]] | None:
-        """The same on data not trained on, where there is such.
+        """Compute f_i and g_i on held-out data; None if there is none.
 
         Args:
-            params: parameters, any tree of floating arrays.
+            params: Parameters, any tree of floating arrays.
         """
         return None
 
-    def rows_held(self, draws: Any) -> Int[Array, ""] | None:
-        """How many rows the participants hold together, where the cost of a round depends on it; else None.
+    def count_rows(self, draws: Any) -> Int[Array, ""] | None:
+        """Count the rows of the participants; None if the cost of a round does not depend on them.
 
         Args:
-            draws: what ``draw`` gave for this round.
+            draws: The round's ``draw``.
         """
         return None
 
-    def cost(self, rows_held: Any) -> tuple[Any, Any]:
-        """How many rows a round evaluates values (of f and g) on, and how many it evaluates gradients on.
+    def cost(self, row_count: Any) -> tuple[Any, Any]:
+        """Return the number of rows on which a round evaluates values, and gradients.
 
         Args:
-            rows_held: what ``rows_held`` gave, of one round or of several; None where the cost is always the same.
+            row_count: Result of ``count_rows`` for one round or several.
         """
         return self.participants, self.participants
 
     def without_evaluation(self) -> Oracle:
-        """The same clients for rounds that never look at all data: what only that needs may be left out."""
+        """Return the same clients for rounds without ``evaluate``, so that less has to be compiled."""
         return self
 
-    def judge(self, params: Params) -> Judged:
-        """Outside of a program: how good parameters are.
+    def evaluate_params(self, params: Params) -> Evaluation:
+        """Evaluate parameters at every client, outside of a compiled program.
 
         Args:
-            params: parameters, any tree of floating arrays.
+            params: Parameters, any tree of floating arrays.
         """
-        return Judged(*(np.asarray(values) for values in _evaluate(self, params)))
+        return Evaluation(*(np.asarray(values) for values in _evaluate(self, params)))
 
 
 @jax.jit

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import whole
-from softswitch.oracles.base import Judged
+from softswitch.oracles.base import Evaluation
 from softswitch.oracles.client_batches import map_slices, slice_of_whole_data, slice_size
 from softswitch.oracles.losses import Losses
 from softswitch.problem.losses import mean_over
@@ -31,7 +31,7 @@ AtOnce = Callable[[int, int], int]
 """From how many clients there are, and the bytes of each: how many go side by side."""
 
 
-class Overview(NamedTuple):
+class ClientSummary(NamedTuple):
     """The worst and the mean client, on all rows of each; those who have no such function are left out.
 
     Attributes:
@@ -47,24 +47,24 @@ class Overview(NamedTuple):
     mean_constraint: Float[Array, "*rounds"]
 
     @classmethod
-    def nothing(cls) -> Overview:
+    def nothing(cls) -> ClientSummary:
         """That of a round that did not look: all NaN."""
         return cls(*[jnp.full((), jnp.nan)] * 4)
 
 
-def overview(objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> Overview:
+def overview(objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> ClientSummary:
     """The worst and the mean of the clients' values."""
 
     def mean(values: Array) -> Array:
         having = ~jnp.isneginf(values)
         return mean_over(jnp.where(having, values, 0), having.astype(values.dtype))
 
-    return Overview(objective.max(), constraint.max(), mean(objective), mean(constraint.ravel()))
+    return ClientSummary(objective.max(), constraint.max(), mean(objective), mean(constraint.ravel()))
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class WayThrough:
+class EvaluationPlan:
     """A way through all data: clients of similar size together, in slices.
 
     Attributes:
@@ -110,7 +110,7 @@ class WayThrough:
 
 
 def values(
-    way: WayThrough, rows: Rows, params: Params, losses: Losses, at_once: AtOnce = slice_size
+    way: EvaluationPlan, rows: Rows, params: Params, losses: Losses, at_once: AtOnce = slice_size
 ) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
     """f_i and g_i of every client. Within a program use this: a compiled function there costs a copy of the data.
 
@@ -142,31 +142,31 @@ def evaluate(problem: Problem, clients: ClientData, params: Params) -> tuple[np.
     checks.expect("clients", clients, ClientData)
     params = checked_params("params", params)
     traced = problem.trace(clients.batch_shapes(int(clients.sizes.max()), float_dtype(params)), params)
-    way = way_through(clients, traced.ignore_weight)
+    way = plan_evaluation(clients, traced.ignore_weight)
     objective, constraint = compiled_values(way, clients.rows, params, Losses.of(problem))
     return np.asarray(objective), np.asarray(constraint)
 
 
 @partial(jax.jit, static_argnames="losses")
-def pooled_value(way: WayThrough, rows: Rows, params: Params, losses: Losses) -> Float[Array, " c"]:
+def pooled_value(way: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Float[Array, " c"]:
     """A pooled constraint on all clients' data put together, compiled."""
     statistics = way.each(lambda batch: losses.statistics(params, batch), rows, float_dtype(params))
     return losses.pool(jnp.tensordot(rows.sizes.astype(statistics.dtype), statistics, axes=1))
 
 
-def judged(way: WayThrough, rows: Rows, params: Params, losses: Losses) -> Judged:
+def judged(way: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Evaluation:
     """How good parameters are at every client by all of its rows; a pooled constraint also on all rows put together."""
     objective, constraint = compiled_values(way, rows, params, losses)
-    pooled = np.asarray(pooled_value(way, rows, params, losses)) if losses.pools else None
-    return Judged(np.asarray(objective), np.asarray(constraint), pooled)
+    pooled = np.asarray(pooled_value(way, rows, params, losses)) if losses.has_pooled_constraint else None
+    return Evaluation(np.asarray(objective), np.asarray(constraint), pooled)
 
 
-Judge = Callable[[Params], Judged]
+Evaluator = Callable[[Params], Evaluation]
 
 
-def judge_of(problem: Problem, clients: ClientData) -> Judge:
+def make_evaluator(problem: Problem, clients: ClientData) -> Evaluator:
     """What judges parameters by all rows of the clients."""
-    losses, way = Losses.of(problem), way_through(clients, ignoring_weights(problem, clients))
+    losses, way = Losses.of(problem), plan_evaluation(clients, ignoring_weights(problem, clients))
     return lambda params: judged(way, clients.rows, params, losses)
 
 
@@ -176,7 +176,7 @@ def ignoring_weights(problem: Problem, clients: ClientData) -> tuple[str, ...]:
     return problem.trace(batch).ignore_weight
 
 
-def way_through(clients: ClientData, weights_ignored_by: tuple[str, ...]) -> WayThrough:
+def plan_evaluation(clients: ClientData, weights_ignored_by: tuple[str, ...]) -> EvaluationPlan:
     """Group the clients by size.
 
     Functions that read the row weights are given sizes rounded up to powers of two, pads at weight 0: few programs, at
@@ -193,7 +193,7 @@ def way_through(clients: ClientData, weights_ignored_by: tuple[str, ...]) -> Way
         )
     groups = [np.flatnonzero(widths == width) for width in distinct]
     order = np.argsort(np.concatenate(groups), kind="stable")
-    return WayThrough(
+    return EvaluationPlan(
         groups=tuple(jnp.asarray(group.astype(np.int32)) for group in groups),
         order=jnp.asarray(order.astype(np.int32)),
         widths=tuple(int(width) for width in distinct),

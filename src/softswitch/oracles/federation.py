@@ -12,7 +12,7 @@ from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import Batching, batching
 from softswitch.oracles.base import Oracle
 from softswitch.oracles.client_batches import slice_size
-from softswitch.oracles.evaluation import WayThrough, way_through
+from softswitch.oracles.evaluation import EvaluationPlan, plan_evaluation
 from softswitch.oracles.gradient import GradientOracle
 from softswitch.oracles.losses import Losses
 from softswitch.problem.domains import Domain, check_domain
@@ -60,7 +60,7 @@ NARROW = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TakingPart:
+class ClientSettings:
     """How many clients take part in a round, and what each of them does. The settings are those of ``solve``.
 
     Attributes:
@@ -101,13 +101,13 @@ class TakingPart:
         return {name: getattr(self, name) for name in ("batch_size", "value_batch_size", "replace")}
 
 
-def participants_of(participation: float, clients: int) -> int:
+def count_participants(participation: float, clients: int) -> int:
     """m, how many of so many clients take part in a round: their share, and one at least."""
     return max(1, round(participation * clients))
 
 
 def gradient_oracle(
-    problem: Problem, clients: ClientData, how: TakingPart, held_out: ClientData | None = None
+    problem: Problem, clients: ClientData, how: ClientSettings, held_out: ClientData | None = None
 ) -> GradientOracle:
     """The clients of a problem, once everything is checked that can be checked before any work."""
     checks.expect("problem", problem, Problem)
@@ -117,7 +117,7 @@ def gradient_oracle(
     if traced.ignore_weight and how.replace is None and not (report.equal and update.equal):
         report, update = _batchings(how, clients, True)  # rows that are drawn with replacement weigh the same
     _refuse_ignored_weights(traced.ignore_weight, report, update, clients)
-    participants = participants_of(how.participation, len(clients))
+    participants = count_participants(how.participation, len(clients))
     losses, at_once = Losses.of(problem), how.client_batch_size
     if at_once is None:
         # A batch and about three times as much for what is computed from it, or what a network's layers make of it if
@@ -133,7 +133,7 @@ def gradient_oracle(
         at_once = slice_size(participants, a_batch + max(3 * a_batch, in_layers) + 3 * iterate)
     return GradientOracle(
         rows=clients.rows,
-        way=way_through(clients, traced.ignore_weight),
+        evaluation_plan=plan_evaluation(clients, traced.ignore_weight),
         losses=losses,
         constraints=traced.constraints,
         participants=participants,
@@ -142,13 +142,13 @@ def gradient_oracle(
         update_batching=update,
         slice_size=at_once,
         held_out=None if held_out is None else _held_out(held_out, clients, traced.ignore_weight),
-        by_size=how.by_size and not (losses.random or losses.pools or traced.ignore_weight),
+        by_size=how.by_size and not (losses.random or losses.has_pooled_constraint or traced.ignore_weight),
         compute_dtype=how.compute_dtype,
         all_rows=batching(None, None, clients.stratum_sizes),
     )
 
 
-def federation_of(
+def make_federation(
     problem: Problem,
     clients: ClientData,
     *,
@@ -174,7 +174,7 @@ def federation_of(
         client_batch_size: how many clients are computed side by side; None: as many as memory allows.
         compute_dtype: what clients compute in, "bfloat16" or "float16"; None: as the parameters are.
     """
-    how = TakingPart(
+    how = ClientSettings(
         local_steps=local_steps,
         participation=participation,
         batch_size=batch_size,
@@ -187,7 +187,7 @@ def federation_of(
     return Federation(oracle, problem.start, clients.names, problem.domain)
 
 
-def _batchings(how: TakingPart, clients: ClientData, replace: bool | None) -> tuple[Batching, Batching]:
+def _batchings(how: ClientSettings, clients: ClientData, replace: bool | None) -> tuple[Batching, Batching]:
     """How clients draw for their reports, and for their gradients."""
     for_update, for_report = how.batch_size, how.value_batch_size
     if for_update == "auto" or for_report == "auto":
@@ -196,7 +196,7 @@ def _batchings(how: TakingPart, clients: ClientData, replace: bool | None) -> tu
     return update if for_report == "same" else batching(for_report, replace, clients.stratum_sizes), update
 
 
-def _held_out(held_out: Any, clients: ClientData, ignoring: tuple[str, ...]) -> tuple[Rows, WayThrough]:
+def _held_out(held_out: Any, clients: ClientData, ignoring: tuple[str, ...]) -> tuple[Rows, EvaluationPlan]:
     """The held-out rows and how to go through them; they must have the columns of the training rows."""
     checks.expect("held_out", held_out, ClientData)
     columns, wanted = (
@@ -205,7 +205,7 @@ def _held_out(held_out: Any, clients: ClientData, ignoring: tuple[str, ...]) -> 
     )
     if columns != wanted:
         raise ValueError(f"held_out must have the clients' columns {wanted}, but has {columns}")
-    return held_out.rows, way_through(held_out, ignoring)
+    return held_out.rows, plan_evaluation(held_out, ignoring)
 
 
 def _refuse_ignored_weights(ignoring: tuple[str, ...], report: Batching, update: Batching, clients: ClientData) -> None:

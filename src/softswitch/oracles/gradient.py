@@ -14,11 +14,11 @@ from jaxtyping import Array, Float, Int, Key, UInt32
 from softswitch.data.client_data import Rows
 from softswitch.data.sampling import Batching, choose_clients, whole, words_to_choose
 from softswitch.methods.messages import Decision, LocalLoss, Reports
-from softswitch.oracles.base import STATIC, Judged, Oracle
+from softswitch.oracles.base import STATIC, Evaluation, Oracle
 from softswitch.oracles.client_batches import map_slices, slice_size, sum_slices
-from softswitch.oracles.evaluation import WayThrough, judged, values
+from softswitch.oracles.evaluation import EvaluationPlan, judged, values
 from softswitch.oracles.losses import Loss, Losses
-from softswitch.problem.parameters import OWN_BEST, WEIGHT, Batch, Params, float_dtype
+from softswitch.problem.parameters import CLIENT_OPTIMUM, WEIGHT, Batch, Params, float_dtype
 from softswitch.support.arrays import some, weighted_sum
 
 FOR_FUNCTIONS = 1
@@ -53,7 +53,7 @@ class GradientOracle(Oracle):
 
     Attributes:
         rows: all clients' rows.
-        way: how to go through all data; None where that is not needed.
+        evaluation_plan: how to go through all data; None where that is not needed.
         losses: the problem's objective and constraint.
         constraints: how many constraints a client has.
         participants: m, how many clients take part in a round.
@@ -68,7 +68,7 @@ class GradientOracle(Oracle):
     """
 
     rows: Rows
-    way: WayThrough | None
+    evaluation_plan: EvaluationPlan | None
     losses: Losses = field(metadata=STATIC)
     constraints: int = field(metadata=STATIC)
     participants: int = field(metadata=STATIC)
@@ -76,12 +76,12 @@ class GradientOracle(Oracle):
     report_batching: Batching = field(metadata=STATIC)
     update_batching: Batching = field(metadata=STATIC)
     slice_size: int = field(metadata=STATIC)
-    held_out: tuple[Rows, WayThrough] | None = None
+    held_out: tuple[Rows, EvaluationPlan] | None = None
     by_size: bool = field(default=False, metadata=STATIC)
     compute_dtype: str | None = field(default=None, metadata=STATIC)
     all_rows: Batching | None = field(default=None, metadata=STATIC)
-    looks_back: ClassVar[bool] = True
-    reports_again = True
+    can_repeat_updates: ClassVar[bool] = True
+    can_repeat_reports = True
 
     @property
     def client_count(self) -> int:
@@ -89,27 +89,27 @@ class GradientOracle(Oracle):
         return int(self.rows.counts.shape[0])
 
     @property
-    def pools(self) -> bool:  # type: ignore[override]
+    def has_pooled_constraint(self) -> bool:  # type: ignore[override]
         """Whether the constraint is a function of additive statistics."""
-        return self.losses.pools
+        return self.losses.has_pooled_constraint
 
     @property
-    def stands_in(self) -> bool:  # type: ignore[override]
+    def has_surrogate(self) -> bool:  # type: ignore[override]
         """Whether the constraint has a stand-in to descend on."""
-        return self.losses.stands_in
+        return self.losses.has_surrogate
 
     @property
-    def reports_all(self) -> bool:  # type: ignore[override]
+    def reports_full_data(self) -> bool:  # type: ignore[override]
         """Whether reports are of all rows of all clients."""
         return self.by_size
 
     @property
-    def rows_a_report(self) -> int | None:
+    def report_batch_size(self) -> int | None:
         """How many rows a client draws for its report; None: all of them."""
         return None if self.report_batching.draws is None else self.report_batching.width
 
     @property
-    def rows_judged(self) -> int | None:
+    def total_rows(self) -> int | None:
         """All rows of all clients."""
         return int(self.rows.sizes.sum())
 
@@ -121,13 +121,13 @@ class GradientOracle(Oracle):
         who, rows = jnp.split(words, (for_clients,))
         return self.draw_for(choose_clients(who, n, m), (rows, self._keys(key)))
 
-    def chance(self, key: Array) -> tuple[UInt32[Array, " words"], Key[Array, "m e"] | None]:
+    def draw_randomness(self, key: Array) -> tuple[UInt32[Array, " words"], Key[Array, "m e"] | None]:
         """The random words that rows are drawn by, and the keys of functions that take one."""
         return jax.random.bits(key, (self._words_for_rows,), jnp.uint32), self._keys(key)
 
-    def draw_for(self, clients: Int[Array, " m"], chance: tuple[Array, Array | None]) -> RowDraws:
+    def draw_for(self, clients: Int[Array, " m"], randomness: tuple[Array, Array | None]) -> RowDraws:
         """The given participants' rows."""
-        words, keys = chance
+        words, keys = randomness
         report, update = jnp.split(words, (self.report_batching.words(self.participants, 1),))
         return RowDraws(
             clients,
@@ -164,8 +164,8 @@ class GradientOracle(Oracle):
         """Every participant's f_i and g_i, and the statistics of a pooled constraint."""
         dtype = float_dtype(params)
         if self.by_size:
-            assert self.way is not None
-            objective, constraint = values(self.way, self.rows, params, self.losses)
+            assert self.evaluation_plan is not None
+            objective, constraint = values(self.evaluation_plan, self.rows, params, self.losses)
             return objective.astype(dtype), constraint.astype(dtype), None
         params = self._narrowed(params)
 
@@ -245,7 +245,7 @@ class GradientOracle(Oracle):
         """Rows in fewer digits; but their weights stay as they are, so that means over rows are summed in full."""
         if self.compute_dtype is None:
             return batch
-        return self._narrowed(batch) | {name: batch[name] for name in (WEIGHT, OWN_BEST) if name in batch}
+        return self._narrowed(batch) | {name: batch[name] for name in (WEIGHT, CLIENT_OPTIMUM) if name in batch}
 
     def fused(
         self,
@@ -270,9 +270,9 @@ class GradientOracle(Oracle):
 
     def by_sizes(self, loss: Loss, params: Params, decision: Decision) -> Params:
         """E = 1, all clients and all of their rows: those of similar size together, so that few rows are pads."""
-        assert self.way is not None
+        assert self.evaluation_plan is not None
         total = jax.tree.map(jnp.zeros_like, params)
-        for clients, width in zip(self.way.groups, self.way.widths, strict=True):
+        for clients, width in zip(self.evaluation_plan.groups, self.evaluation_plan.widths, strict=True):
 
             def in_slice(some: tuple[Array, Array, Any], width: int = width) -> Params:
                 def weighted(params: Params) -> Array:
@@ -285,7 +285,7 @@ class GradientOracle(Oracle):
                 return jax.grad(weighted)(params)
 
             everyone = (clients, decision.weights[clients], some(decision.local_loss.own, clients))
-            at_once = slice_size(len(clients), 4 * width * self.way.row_bytes)
+            at_once = slice_size(len(clients), 4 * width * self.evaluation_plan.row_bytes)
             total = jax.tree.map(jnp.add, total, sum_slices(in_slice, everyone, at_once))
         return total
 
@@ -363,24 +363,24 @@ class GradientOracle(Oracle):
         whole = replace(self, update_batching=self.all_rows, slice_size=min(self.slice_size, at_once))
         return whole, draws._replace(update_rows=draws.update_rows[..., :0])
 
-    def rows_held(self, draws: Any) -> Int[Array, ""] | None:
+    def count_rows(self, draws: Any) -> Int[Array, ""] | None:
         """Σ_i of the participants' rows, where a batch is all of them; else None."""
         if self.report_batching.draws is not None and self.update_batching.draws is not None:
             return None
         return self.rows.sizes[draws.clients].sum()
 
-    def cost(self, rows_held: Any) -> tuple[Any, Any]:
+    def cost(self, row_count: Any) -> tuple[Any, Any]:
         """m·B_ζ values and m·E·B_g gradients; a batch of all rows counts its rows."""
         values, gradients = (
-            rows_held if batching.draws is None else self.participants * batching.width
+            row_count if batching.draws is None else self.participants * batching.width
             for batching in (self.report_batching, self.update_batching)
         )
         return values, self.local_steps * gradients
 
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
         """f_i and g_i of every client on all of its rows."""
-        assert self.way is not None
-        return values(self.way, self.rows, params, self.losses)
+        assert self.evaluation_plan is not None
+        return values(self.evaluation_plan, self.rows, params, self.losses)
 
     def evaluate_held_out(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]] | None:
         """The same on rows not trained on, where there are such."""
@@ -391,12 +391,12 @@ class GradientOracle(Oracle):
 
     def without_evaluation(self) -> GradientOracle:
         """Without a way through all data: a smaller program, shared by data whose clients differ in size only."""
-        return replace(self, way=self.way if self.by_size else None, held_out=None)
+        return replace(self, evaluation_plan=self.evaluation_plan if self.by_size else None, held_out=None)
 
-    def judge(self, params: Params) -> Judged:
+    def evaluate_params(self, params: Params) -> Evaluation:
         """f_i and g_i on all rows, and a pooled constraint on all rows put together; None for a plain one."""
-        assert self.way is not None
-        return judged(self.way, self.rows, params, self.losses)
+        assert self.evaluation_plan is not None
+        return judged(self.evaluation_plan, self.rows, params, self.losses)
 
     def batch(self, batching: Batching, client: Array, drawn: Array, dtype: Any) -> Batch:
         """One participant's batch."""

@@ -1,4 +1,4 @@
-"""Clients that compute with something else than JAX: asked once a round, and never compiled."""
+"""HostOracle: clients that do not compute with JAX, such as PyTorch modules and simulators."""
 
 from __future__ import annotations
 
@@ -13,109 +13,108 @@ from jaxtyping import Array, Float, Int
 
 from softswitch.data.sampling import choose_clients, words_to_choose
 from softswitch.methods.messages import Decision, Reports
-from softswitch.oracles.base import Judged, Oracle
+from softswitch.oracles.base import Evaluation, Oracle
 from softswitch.problem.parameters import Params
 
 
-class Turn(NamedTuple):
+class HostDraws(NamedTuple):
     """The random choices of one round.
 
     Attributes:
-        clients: I_k, the participants.
-        seed: of all else that is random in this round.
+        clients: Indices of the participants.
+        seed: Seed of all other random numbers of the round.
     """
 
     clients: np.ndarray
     seed: int
 
 
-class RoundByRound(Oracle):
-    """Clients as NumPy arrays see them: PyTorch modules, simulators, anything that Python can call.
+class HostOracle(Oracle):
+    """Clients that are called once a round from Python, with NumPy arrays, and are never compiled.
 
-    Six members make one: ``client_count``, ``participants``, ``report``, ``direction``, ``evaluate`` and ``digest``.
-    All of them are called outside of any compiled program, with concrete numbers.
+    A subclass must define ``client_count``, ``participants``, ``report``, ``direction``, ``evaluate`` and ``digest``.
     """
 
-    compiles: ClassVar[bool] = False
-    holds_out: bool = False
-    """Whether there is data not trained on, for ``evaluate_held_out``."""
+    is_compiled: ClassVar[bool] = False
+    has_held_out: bool = False
+    """Whether there is held-out data for ``evaluate_held_out``."""
 
-    def draw(self, key: Array) -> Turn:
-        """Who takes part, as in the compiled engine; and a seed of 63 bits for the rest."""
-        clients, seed = _drawn(key, self.client_count, self.participants)
-        return Turn(np.asarray(clients), _as_seed(seed))
+    def draw(self, key: Array) -> HostDraws:
+        """Draw the participants, as the compiled engine does, and a seed of 63 bits."""
+        clients, words = _draw(key, self.client_count, self.participants)
+        return HostDraws(np.asarray(clients), _to_seed(words))
 
-    def chance(self, key: Array) -> int:
-        """The round's seed."""
-        return _as_seed(_seed(key))
+    def draw_randomness(self, key: Array) -> int:
+        """Draw the seed of the round."""
+        return _to_seed(_draw_words(key))
 
-    def draw_for(self, clients: Int[Array, " m"], chance: int) -> Turn:
-        """As ``draw``, for given participants."""
-        return Turn(np.asarray(clients), chance)
+    def draw_for(self, clients: Int[Array, " m"], randomness: int) -> HostDraws:
+        """Combine given participants with the seed of the round."""
+        return HostDraws(np.asarray(clients), randomness)
 
     @abstractmethod
-    def report(self, params: Params, draws: Turn) -> tuple[Reports, Any]:
-        """First exchange: f_i and g_i of the participants at w_k, and what clients keep for the second."""
+    def report(self, params: Params, draws: HostDraws) -> tuple[Reports, Any]:
+        """Compute f_i and g_i of the participants, and what they keep for the second exchange (or None)."""
 
     @abstractmethod
     def direction(
-        self, params: Params, draws: Turn, kept: Any, decision: Decision, switches: bool, step_size: float
+        self, params: Params, draws: HostDraws, kept: Any, decision: Decision, switches: bool, step_size: float
     ) -> Params:
-        """Second exchange: Σ_i r_i u_i, in the structure of the parameters."""
+        """Compute Σ_i r_i u_i in the structure of the parameters."""
 
     def directions(
-        self, params: Params, draws: Turn, kept: Any, decision: Decision, switches: bool, step_size: float
+        self, params: Params, draws: HostDraws, kept: Any, decision: Decision, switches: bool, step_size: float
     ) -> Params:
-        """The participants' directions u_i, as the first axis of every array: ``direction`` asked for one at a time."""
-        found = []
-        weights: Any = np.eye(self.participants, dtype=np.asarray(decision.weights).dtype)
-        for own in weights:
-            alone = decision._replace(weights=own)
-            found.append(self.direction(params, draws, kept, alone, switches, step_size))
-        together: Params = jax.tree.map(lambda *parts: np.stack(parts), *found)
-        return together
+        """Compute every u_i, stacked along the first axis: one call of ``direction`` for each participant."""
+        one_hot: Any = np.eye(self.participants, dtype=np.asarray(decision.weights).dtype)
+        directions = [
+            self.direction(params, draws, kept, decision._replace(weights=weights), switches, step_size)
+            for weights in one_hot
+        ]
+        stacked: Params = jax.tree.map(lambda *parts: np.stack(parts), *directions)
+        return stacked
 
     @abstractmethod
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
-        """f_i and g_i of every client on all of its data."""
+        """Compute f_i and g_i of every client on all of its data."""
 
     @abstractmethod
     def digest(self) -> dict[str, str]:
-        """What a run of these clients depends on, as text by name: checkpoints of others are refused."""
+        """Return what a run of these clients depends on, as text by name. Checkpoints with another one are refused."""
 
     @property
     def statistics(self) -> int | None:
-        """How many additive statistics a report of a pooled constraint has; None for a plain one."""
+        """Number of additive statistics of a pooled constraint; None for a plain one."""
         return None
 
-    def take_up(self, params: Params, beside: Any) -> None:
-        """Before some rounds: what went beside the parameters when they stopped; None: to be found anew.
+    def load_buffers(self, params: Params, buffers: Any) -> None:
+        """Restore the state besides the parameters before a run continues.
 
         Args:
-            params: the parameters to go on with, any tree of floating arrays.
-            beside: what ``beside`` gave when the rounds before stopped; None: to be found anew.
+            params: Parameters to continue with.
+            buffers: Earlier result of ``buffers``; None to recompute it from the data.
         """
 
-    def beside(self) -> Any:
-        """After some rounds: what goes beside the parameters and no step changes; None where there is none."""
+    def buffers(self) -> Any:
+        """Return the state besides the parameters, such as batch-norm statistics; None if there is none."""
         return None
 
-    def judge(self, params: Params) -> Judged:
-        """How good parameters are at every client."""
-        return Judged(*(np.asarray(values) for values in self.evaluate(params)))
+    def evaluate_params(self, params: Params) -> Evaluation:
+        """Evaluate parameters at every client."""
+        return Evaluation(*(np.asarray(values) for values in self.evaluate(params)))
 
 
-def _as_seed(words: Array) -> int:
+def _to_seed(words: Array) -> int:
     high, low = (int(word) for word in np.asarray(words))
     return ((high << 32) | low) >> 1
 
 
 @jax.jit
-def _seed(key: Array) -> Array:
+def _draw_words(key: Array) -> Array:
     return jax.random.bits(jax.random.fold_in(key, 1), (2,), jnp.uint32)
 
 
 @partial(jax.jit, static_argnums=(1, 2))
-def _drawn(key: Array, clients: int, participants: int) -> tuple[Array, Array]:
+def _draw(key: Array, clients: int, participants: int) -> tuple[Array, Array]:
     words = jax.random.bits(key, (words_to_choose(clients, participants),), jnp.uint32)
-    return choose_clients(words, clients, participants), _seed(key)
+    return choose_clients(words, clients, participants), _draw_words(key)

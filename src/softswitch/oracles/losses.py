@@ -51,7 +51,7 @@ class Losses:
         return any(_takes_key(function) for function in every if function is not None)
 
     @property
-    def pools(self) -> bool:
+    def has_pooled_constraint(self) -> bool:
         """Whether the constraint is a function of additive statistics."""
         return isinstance(self.constraint_function, PooledConstraint)
 
@@ -65,7 +65,7 @@ class Losses:
         return jnp.atleast_1d(call(self.constraint_function, params, batch, key))
 
     @property
-    def stands_in(self) -> bool:
+    def has_surrogate(self) -> bool:
         """Whether something else is descended on in place of the constraint, which moves in jumps."""
         return self.stand_in_function is not None
 
@@ -107,7 +107,7 @@ class Losses:
         """
         objective = mix.objective * self.objective(params, batch, key)
         descended = self.descended(params, batch, key)
-        if self.stands_in:
+        if self.has_surrogate:
             above = self.constraints(params, batch) > mix.tolerance
             excess = jnp.where(above, descended, 0).sum()
         else:

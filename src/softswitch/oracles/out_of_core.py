@@ -15,9 +15,9 @@ from softswitch.data.row_reader import RowShape
 from softswitch.data.sampling import Batching
 from softswitch.data.streamed_data import Outline, StreamedData
 from softswitch.methods.messages import Decision, Reports
-from softswitch.oracles.base import Judged, Oracle
-from softswitch.oracles.evaluation import Judge, ignoring_weights, judge_of
-from softswitch.oracles.federation import TakingPart, gradient_oracle
+from softswitch.oracles.base import Evaluation, Oracle
+from softswitch.oracles.evaluation import Evaluator, ignoring_weights, make_evaluator
+from softswitch.oracles.federation import ClientSettings, gradient_oracle
 from softswitch.oracles.gradient import GradientOracle, RowDraws
 from softswitch.oracles.losses import Losses
 from softswitch.oracles.out_of_core_evaluation import BlockValues
@@ -27,7 +27,7 @@ from softswitch.problem.problem import Problem
 from softswitch.support import checks
 
 
-class StreamedOracle(Oracle):
+class OutOfCoreOracle(Oracle):
     """Clients that hold rows outside of memory, and take gradient steps on them.
 
     Its rounds are compiled some at a time, on the rows that these draw; see ``engines/streamed_rounds.py``.
@@ -37,10 +37,10 @@ class StreamedOracle(Oracle):
         feed: what reads the rows.
     """
 
-    compiles: ClassVar[bool] = False
-    reports_again = True
+    is_compiled: ClassVar[bool] = False
+    can_repeat_reports = True
 
-    def __init__(self, problem: Problem, data: StreamedData, how: TakingPart, held_out: Any = None) -> None:
+    def __init__(self, problem: Problem, data: StreamedData, how: ClientSettings, held_out: Any = None) -> None:
         outline = Outline(data)
         self.drawing: GradientOracle = gradient_oracle(problem, outline, how)
         self.drawing = self.drawing.without_evaluation()
@@ -48,9 +48,9 @@ class StreamedOracle(Oracle):
         self._data = data
         self.participants, self.constraints = self.drawing.participants, self.drawing.constraints
         self.local_steps = self.drawing.local_steps
-        self.pools, self.stands_in = self.drawing.pools, self.drawing.stands_in
+        self.has_pooled_constraint, self.has_surrogate = self.drawing.has_pooled_constraint, self.drawing.has_surrogate
         losses, ignoring = self.drawing.losses, ignoring_weights(problem, outline)
-        self._judge: Judge = BlockValues(data, losses, ignoring, problem.start).judged
+        self._judge: Evaluator = BlockValues(data, losses, ignoring, problem.start).judged
         self._judge_held_out = None if held_out is None else _judge_of(problem, held_out, data, losses)
 
     @property
@@ -59,9 +59,9 @@ class StreamedOracle(Oracle):
         return self.drawing.client_count
 
     @property
-    def rows_a_report(self) -> int | None:
+    def report_batch_size(self) -> int | None:
         """How many rows a client draws for its report; None: all of them."""
-        return self.drawing.rows_a_report
+        return self.drawing.report_batch_size
 
     @property
     def report_batching(self) -> Batching:
@@ -74,7 +74,7 @@ class StreamedOracle(Oracle):
         return self.drawing.update_batching
 
     @property
-    def holds_out(self) -> bool:
+    def has_held_out(self) -> bool:
         """Whether there are rows not trained on."""
         return self._judge_held_out is not None
 
@@ -86,13 +86,13 @@ class StreamedOracle(Oracle):
         """As from rows in memory."""
         return self.drawing.draw(key)
 
-    def chance(self, key: Array) -> Any:
+    def draw_randomness(self, key: Array) -> Any:
         """As from rows in memory."""
-        return self.drawing.chance(key)
+        return self.drawing.draw_randomness(key)
 
-    def draw_for(self, clients: Int[Array, " m"], chance: Any) -> RowDraws:
+    def draw_for(self, clients: Int[Array, " m"], randomness: Any) -> RowDraws:
         """As from rows in memory."""
-        return self.drawing.draw_for(clients, chance)
+        return self.drawing.draw_for(clients, randomness)
 
     def pool(self, sums: Float[Array, " s"]) -> Float[Array, " c"]:
         """The constraint of the clients' data put together."""
@@ -114,13 +114,13 @@ class StreamedOracle(Oracle):
         stretch = self.feed.read(_several(draws), 1)
         return self.with_rows(stretch), _first(stretch.draws)
 
-    def rows_held(self, draws: RowDraws) -> Int[Array, ""] | None:
+    def count_rows(self, draws: RowDraws) -> Int[Array, ""] | None:
         """Σ_i of the participants' rows, where a batch is all of them; else None."""
-        return self.drawing.rows_held(draws)
+        return self.drawing.count_rows(draws)
 
-    def cost(self, rows_held: Any) -> tuple[Any, Any]:
+    def cost(self, row_count: Any) -> tuple[Any, Any]:
         """m·B_ζ values and m·E·B_g gradients; a batch of all rows counts its rows."""
-        return self.drawing.cost(rows_held)
+        return self.drawing.cost(row_count)
 
     def evaluate(self, params: Params) -> tuple[Any, Any]:
         """f_i and g_i of every client on all rows that are looked at."""
@@ -130,7 +130,7 @@ class StreamedOracle(Oracle):
         """The same on rows not trained on, where there are such."""
         return None if self._judge_held_out is None else self._judge_held_out(params)[:2]
 
-    def judge(self, params: Params) -> Judged:
+    def evaluate_params(self, params: Params) -> Evaluation:
         """The same, and a pooled constraint on all rows put together."""
         return self._judge(params)
 
@@ -148,7 +148,7 @@ def _first(draws: RowDraws) -> RowDraws:
     return RowDraws(*(None if part is None else part[0] for part in draws))  # type: ignore[arg-type]
 
 
-def _judge_of(problem: Problem, held_out: Any, data: StreamedData, losses: Losses) -> Callable[[Params], Judged]:
+def _judge_of(problem: Problem, held_out: Any, data: StreamedData, losses: Losses) -> Callable[[Params], Evaluation]:
     """What judges by rows not trained on, in memory or not; they must have the columns of the training rows."""
     if not isinstance(held_out, StreamedData):
         checks.expect("held_out", held_out, ClientData)
@@ -164,6 +164,6 @@ def _judge_of(problem: Problem, held_out: Any, data: StreamedData, losses: Losse
     if wanted != given:
         raise ValueError(f"held_out must have the clients' columns {wanted}, but has {given}")
     if isinstance(held_out, ClientData):
-        return judge_of(problem, held_out)
+        return make_evaluator(problem, held_out)
     ignoring = ignoring_weights(problem, Outline(held_out, np.asarray(held_out.looked_at)[:, None]))
     return BlockValues(held_out, losses, ignoring, problem.start).judged

@@ -13,11 +13,11 @@ import numpy as np
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.streamed_data import Outline, StreamedData
 from softswitch.oracles import evaluation
-from softswitch.oracles.base import Judged
+from softswitch.oracles.base import Evaluation
 from softswitch.oracles.client_batches import slice_of_whole_data
-from softswitch.oracles.evaluation import WayThrough, compiled_values, way_through
+from softswitch.oracles.evaluation import EvaluationPlan, compiled_values, plan_evaluation
 from softswitch.oracles.losses import Losses
-from softswitch.oracles.row_feed import ReadingAhead
+from softswitch.oracles.row_feed import PrefetchThread
 from softswitch.problem.parameters import WEIGHT, Batch, Params, checked_params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
@@ -52,7 +52,7 @@ def means_over_rows(data: StreamedData, client: int, losses: Losses, start: Para
                 put_together = (one * first + (len(rows) - one) * second) / len(rows)
                 scale = np.maximum(np.abs(first), np.abs(second)) + np.abs(whole)
                 means[name] &= bool((np.abs(whole - put_together) <= ROUNDING * scale + 1e-30).all())
-    return means | ({"constraint": True} if losses.pools else {})
+    return means | ({"constraint": True} if losses.has_pooled_constraint else {})
 
 
 def _moved(start: Params, farther: float, draws: np.random.Generator) -> Params:
@@ -101,27 +101,27 @@ class BlockValues:
 
     def __init__(self, data: StreamedData, losses: Losses, ignoring: tuple[str, ...], start: Params) -> None:
         self._data, self._losses, self._ignoring = data, losses, ignoring
-        self._ahead, self._half = ReadingAhead(), data.buffer_bytes // 2
-        self._way = way_through(Outline(data, data.looked_at[:, None]), ignoring)
+        self._ahead, self._half = PrefetchThread(), data.buffer_bytes // 2
+        self._way = plan_evaluation(Outline(data, data.looked_at[:, None]), ignoring)
         large = [block for block in self._blocks() if block.piece is not None]
         if large:
             self._refuse_what_is_no_mean(int(large[0].clients[0]), start)
 
-    def judged(self, params: Params) -> Judged:
+    def judged(self, params: Params) -> Evaluation:
         """How good parameters are at every client, and of a pooled constraint on all rows put together."""
         objective, constraint, statistics = self._values(params)
         pooled = None
         if statistics is not None:
             sizes = jnp.asarray(self._data.sizes.astype(np.float64), statistics.dtype)
             pooled = np.asarray(_pooled(sizes, jnp.asarray(statistics), self._losses))
-        return Judged(objective, constraint, pooled)
+        return Evaluation(objective, constraint, pooled)
 
     def _values(self, params: Params) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         found: list[tuple[RowBlock, tuple[np.ndarray, ...]]] = []
         for block, rows in self._ahead.each(self._read, self._blocks()):
             each = _one_width(len(block.clients), block.width, self._data.row_bytes)
             values: tuple[Any, ...] = compiled_values(each, rows, params, self._losses)
-            if self._losses.pools:
+            if self._losses.has_pooled_constraint:
                 values = (*values, _statistics(each, rows, params, self._losses))
             found.append((block, tuple(np.asarray(one) for one in values)))
         every = [np.zeros((len(self._data), *one.shape[1:]), one.dtype) for one in found[0][1]]
@@ -139,7 +139,7 @@ class BlockValues:
         for client, sums in in_pieces.items():
             for whole, own in zip(every, sums, strict=True):
                 whole[client] = own
-            if self._losses.pools:
+            if self._losses.has_pooled_constraint:
                 every[1][client] = np.asarray(self._losses.pool(jnp.asarray(every[2][client])))
         objective, constraint, *rest = every
         return objective, constraint, rest[0] if rest else None
@@ -207,14 +207,14 @@ class BlockValues:
             )
 
 
-def _one_width(clients: int, width: int, row_bytes: int) -> WayThrough:
+def _one_width(clients: int, width: int, row_bytes: int) -> EvaluationPlan:
     """A way through clients that are all of one width, in their order."""
     everyone = jnp.arange(clients, dtype=jnp.int32)
-    return WayThrough((everyone,), everyone, (width,), row_bytes)
+    return EvaluationPlan((everyone,), everyone, (width,), row_bytes)
 
 
 @partial(jax.jit, static_argnames="losses")
-def _statistics(way: WayThrough, rows: Rows, params: Params, losses: Losses) -> Any:
+def _statistics(way: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Any:
     return way.each(lambda batch: losses.statistics(params, batch), rows, float_dtype(params))
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from softswitch.data.client_data import ClientData
-from softswitch.problem.parameters import OWN_BEST, Batch, Params, float_dtype
+from softswitch.problem.parameters import CLIENT_OPTIMUM, Batch, Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.problem.random_keys import takes_key
 from softswitch.support import checks
@@ -29,7 +29,7 @@ Regret = bool | ArrayLike | Mapping[Any, float] | None
 """How regrets are asked for: True, f_i* are found; or the numbers themselves, in the clients' order or by name."""
 
 
-def asked_for(regret: Regret) -> bool:
+def uses_regret(regret: Regret) -> bool:
     """Whether regrets are to stand for objectives.
 
     Args:
@@ -39,7 +39,7 @@ def asked_for(regret: Regret) -> bool:
 
 
 @dataclass(frozen=True)
-class RegretOf:
+class RegretObjective:
     """An objective less the client's own best.
 
     The first row says what that is: all rows of a batch, those of weight 0 too, are the client's own, and the column is
@@ -53,16 +53,16 @@ class RegretOf:
 
     def __call__(self, params: Params, batch: Batch) -> Any:
         """f − f*; −∞ where there is no f."""
-        return self.objective(params, batch) - batch[OWN_BEST][0]
+        return self.objective(params, batch) - batch[CLIENT_OPTIMUM][0]
 
 
 @dataclass(frozen=True)
-class RandomRegretOf(RegretOf):
+class RandomRegretObjective(RegretObjective):
     """The same for an objective that takes a random key."""
 
     def __call__(self, params: Params, batch: Batch, key: Any = None) -> Any:
         """f − f*."""
-        return self.objective(params, batch, key=key) - batch[OWN_BEST][0]
+        return self.objective(params, batch, key=key) - batch[CLIENT_OPTIMUM][0]
 
 
 class RegretTask(NamedTuple):
@@ -93,7 +93,7 @@ class RegretTask(NamedTuple):
         return with_client_optimum(others, np.array([known[name] for name in others.names]), self.problem)
 
 
-def as_regret(problem: Problem, clients: ClientData, client_optimum: np.ndarray) -> RegretTask:
+def to_regret_task(problem: Problem, clients: ClientData, client_optimum: np.ndarray) -> RegretTask:
     """The problem of regrets; one that is that already stays as it is.
 
     Args:
@@ -101,9 +101,9 @@ def as_regret(problem: Problem, clients: ClientData, client_optimum: np.ndarray)
         clients: whose rows.
         client_optimum: f_i*, in their order; of a client that has no objective −∞, which then counts as 0.
     """
-    if isinstance(problem.objective, RegretOf):
+    if isinstance(problem.objective, RegretObjective):
         return RegretTask(problem, clients, client_optimum)
-    kind = RandomRegretOf if takes_key(problem.objective) else RegretOf
+    kind = RandomRegretObjective if takes_key(problem.objective) else RegretObjective
     # A range of f is none of f_i − f_i*, which is another at every client.
     shifted = replace(problem, objective=kind(problem.objective), objective_range=None)
     return RegretTask(shifted, with_client_optimum(clients, client_optimum, problem), client_optimum)
@@ -115,16 +115,16 @@ def with_client_optimum(clients: ClientData, client_optimum: np.ndarray, problem
         raise ValueError(
             f"client_optimum must have a number for each of {len(clients)} clients, but has {len(client_optimum)}"
         )
-    if OWN_BEST in clients.rows.columns:
-        raise ValueError(f"data must not have a column {OWN_BEST!r} where regret is asked for; rename it")
+    if CLIENT_OPTIMUM in clients.rows.columns:
+        raise ValueError(f"data must not have a column {CLIENT_OPTIMUM!r} where regret is asked for; rename it")
     dtype = np.dtype(float_dtype(problem.start))
     column = np.repeat(np.where(np.isneginf(client_optimum), 0.0, client_optimum), clients.sizes).astype(dtype)
     more = copy(clients)
-    more.rows = clients.rows._replace(columns={**clients.rows.columns, OWN_BEST: jnp.asarray(column)})
+    more.rows = clients.rows._replace(columns={**clients.rows.columns, CLIENT_OPTIMUM: jnp.asarray(column)})
     return more
 
 
-def told_best(regret: Regret, names: tuple[Any, ...]) -> np.ndarray | None:
+def parse_client_optimum(regret: Regret, names: tuple[Any, ...]) -> np.ndarray | None:
     """The numbers f_i* that were given, in the clients' order, or raise; None where they are to be found.
 
     −∞, as ``client_optimum`` has it for a client without an objective, is a number here.

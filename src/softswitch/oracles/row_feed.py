@@ -18,7 +18,7 @@ Job = TypeVar("Job")
 Made = TypeVar("Made")
 
 
-class ReadingAhead:
+class PrefetchThread:
     """A thread of its own for reading, with the settings of JAX of whoever asks."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class RowFeed:
     """
 
     def __init__(self, data: StreamedData, drawing: GradientOracle) -> None:
-        self._data, self._drawing, self._ahead = data, drawing, ReadingAhead()
+        self._data, self._drawing, self._ahead = data, drawing, PrefetchThread()
         m = drawing.participants
         report, update = drawing.report_batching, drawing.update_batching
         self._reported = 0 if report.draws is None else m * report.width

@@ -16,7 +16,7 @@ from softswitch.data.client_data import Rows
 from softswitch.data.sampling import Batching
 from softswitch.methods.messages import Decision
 from softswitch.oracles.base import STATIC
-from softswitch.oracles.evaluation import WayThrough
+from softswitch.oracles.evaluation import EvaluationPlan
 from softswitch.oracles.gradient import GradientOracle
 from softswitch.oracles.losses import Loss
 from softswitch.problem.parameters import Params
@@ -24,7 +24,7 @@ from softswitch.problem.parameters import Params
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class OwnWay(WayThrough):
+class DeviceEvaluationPlan(EvaluationPlan):
     """A way through a device's own data. Groups are padded by n, a client that stands in; what it gives is dropped.
 
     Attributes:
@@ -41,7 +41,7 @@ class OwnWay(WayThrough):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class OneDevice(GradientOracle):
+class DeviceOracle(GradientOracle):
     """The clients of one device, by the indices that they have among all. Client n stands in where there is none.
 
     Sums and stacks over participants are those of its own; added up over the devices they are those of all.

@@ -21,10 +21,18 @@ from jaxtyping import Array, Float, Int
 from softswitch.data.client_data import Rows
 from softswitch.data.sampling import choose_clients, words_to_choose
 from softswitch.methods.messages import Decision
-from softswitch.oracles.base import STATIC, Judged
-from softswitch.oracles.evaluation import WayThrough
+from softswitch.oracles.base import STATIC, Evaluation
+from softswitch.oracles.evaluation import EvaluationPlan
 from softswitch.oracles.gradient import GradientOracle
-from softswitch.oracles.shard import OneDevice, OwnDraws, OwnWay, RowsWhenAsked, UndrawnRows, can_count, words_at
+from softswitch.oracles.shard import (
+    DeviceEvaluationPlan,
+    DeviceOracle,
+    OwnDraws,
+    RowsWhenAsked,
+    UndrawnRows,
+    can_count,
+    words_at,
+)
 from softswitch.problem.parameters import Params, float_dtype
 
 AXIS = "clients"
@@ -61,7 +69,7 @@ class ShardedOracle(GradientOracle):
     held_out_spare: tuple[Array, Array] | None = field(kw_only=True)
     mesh: Mesh = field(kw_only=True, metadata=STATIC)
 
-    over_devices: ClassVar[bool] = True
+    is_sharded: ClassVar[bool] = True
 
     @property
     def processes(self) -> int:
@@ -97,13 +105,17 @@ class ShardedOracle(GradientOracle):
         who = words_at(key, jnp.arange(self._words_for_clients, dtype=jnp.uint32))
         return choose_clients(who, self.client_count, self.participants)
 
-    def chance(self, key: Array) -> Any:
+    def draw_randomness(self, key: Array) -> Any:
         """What rows are drawn by."""
-        return key if can_count(key, self._words_for_rows) else super().chance(key)
+        return key if can_count(key, self._words_for_rows) else super().draw_randomness(key)
 
-    def draw_for(self, clients: Int[Array, " m"], chance: Any) -> Any:
+    def draw_for(self, clients: Int[Array, " m"], randomness: Any) -> Any:
         """The given participants', likewise."""
-        return super().draw_for(clients, chance) if isinstance(chance, tuple) else self._undrawn(clients, chance, 0)
+        return (
+            super().draw_for(clients, randomness)
+            if isinstance(randomness, tuple)
+            else self._undrawn(clients, randomness, 0)
+        )
 
     def _undrawn(self, clients: Int[Array, " m"], key: Array, before: int) -> UndrawnRows:
         return UndrawnRows(clients, key, jnp.uint32(before), self._keys(key))
@@ -111,7 +123,7 @@ class ShardedOracle(GradientOracle):
     def reported(self, params: Params, draws: Any) -> tuple[Array, Array, Array | None]:
         """Every participant's numbers, each from the device that has it."""
 
-        def share(own: OneDevice, params: Params, draws: Any) -> Any:
+        def share(own: DeviceOracle, params: Params, draws: Any) -> Any:
             return own.reported(params, _own(own, draws))
 
         found: tuple[Array, Array, Array | None] = self._added_up(share, params, draws)
@@ -122,7 +134,7 @@ class ShardedOracle(GradientOracle):
     ) -> Params:
         """Σ_i r_i u_i: the sum over devices of what each has of it."""
 
-        def share(own: OneDevice, params: Params, draws: Any, decision: Decision, step_size: Any) -> Params:
+        def share(own: DeviceOracle, params: Params, draws: Any, decision: Decision, step_size: Any) -> Params:
             return own.direction(params, _own(own, draws), None, decision, switches, step_size)
 
         return self._added_up(share, params, draws, decision, step_size)
@@ -132,31 +144,33 @@ class ShardedOracle(GradientOracle):
     ) -> Params:
         """Every u_i by itself, on every device."""
 
-        def share(own: OneDevice, params: Params, draws: Any, decision: Decision, step_size: Any) -> Params:
+        def share(own: DeviceOracle, params: Params, draws: Any, decision: Decision, step_size: Any) -> Params:
             return own.directions(params, _own(own, draws), None, decision, switches, step_size)
 
         return self._added_up(share, params, draws, decision, step_size)
 
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
         """f_i and g_i of every client on all of its rows, each from the device that has it."""
-        found: tuple[Array, Array] = self._added_up(OneDevice.evaluate, params)
+        found: tuple[Array, Array] = self._added_up(DeviceOracle.evaluate, params)
         return found
 
     def evaluate_held_out(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]] | None:
         """The same on rows not trained on, where there are such."""
-        return None if self.held_out is None else self._added_up(OneDevice.evaluate_held_out, params)
+        return None if self.held_out is None else self._added_up(DeviceOracle.evaluate_held_out, params)
 
-    def judge(self, params: Params) -> Judged:
+    def evaluate_params(self, params: Params) -> Evaluation:
         """f_i and g_i on all rows, and a pooled constraint on all rows put together; None for a plain one."""
         objective, constraint, pooled = _judged(self, params)
-        return Judged(np.asarray(objective), np.asarray(constraint), None if pooled is None else np.asarray(pooled))
+        return Evaluation(np.asarray(objective), np.asarray(constraint), None if pooled is None else np.asarray(pooled))
 
     def statistics(self, params: Params) -> Float[Array, "n s"]:
         """The additive statistics of every client on all of its rows."""
 
-        def share(own: OneDevice, params: Params) -> Any:
-            assert own.way is not None
-            return own.way.each(lambda batch: own.losses.statistics(params, batch), own.rows, float_dtype(params))
+        def share(own: DeviceOracle, params: Params) -> Any:
+            assert own.evaluation_plan is not None
+            return own.evaluation_plan.each(
+                lambda batch: own.losses.statistics(params, batch), own.rows, float_dtype(params)
+            )
 
         statistics: Array = self._added_up(share, params)
         return statistics
@@ -166,7 +180,7 @@ class ShardedOracle(GradientOracle):
 
         Nothing is exchanged before the end: within, devices may go different ways.
         """
-        stores = (self.rows, self.way, self.spare), (*(self.held_out or (None, None)), self.held_out_spare)
+        stores = (self.rows, self.evaluation_plan, self.spare), (*(self.held_out or (None, None)), self.held_out_spare)
         divided = tuple(
             None if rows is None else _Divided(rows.columns, () if way is None else way.groups, spare)
             for rows, way, spare in stores
@@ -179,10 +193,10 @@ class ShardedOracle(GradientOracle):
             held_out = None
             if self.held_out is not None:
                 held_out = _with_stand_in(aside, counted_aside), _own_way(self.held_out[1], aside)
-            own = OneDevice(
+            own = DeviceOracle(
                 **{entry.name: getattr(self, entry.name) for entry in fields(GradientOracle) if entry.metadata},
                 rows=_with_stand_in(store, counted),
-                way=None if self.way is None else _own_way(self.way, store),
+                evaluation_plan=None if self.evaluation_plan is None else _own_way(self.evaluation_plan, store),
                 held_out=held_out,
                 mine=owner == lax.axis_index(AXIS),
                 members=members,
@@ -199,7 +213,7 @@ class ShardedOracle(GradientOracle):
         return run((divided, self.members), (counted, self.owner), arguments)
 
 
-def _own(own: OneDevice, draws: Any) -> Any:
+def _own(own: DeviceOracle, draws: Any) -> Any:
     """A round's draws as a device takes them."""
     if not isinstance(draws, UndrawnRows):
         return draws
@@ -219,15 +233,15 @@ def _with_stand_in(store: _Divided, counted: tuple[Array, Array]) -> Rows:
     return Rows(store.columns, offsets, counts)
 
 
-def _own_way(way: WayThrough, store: _Divided) -> OwnWay:
-    assert isinstance(way, OwnWay)
-    return OwnWay(store.groups, jnp.zeros(0, jnp.int32), way.widths, way.row_bytes, way.client_count)
+def _own_way(way: EvaluationPlan, store: _Divided) -> DeviceEvaluationPlan:
+    assert isinstance(way, DeviceEvaluationPlan)
+    return DeviceEvaluationPlan(store.groups, jnp.zeros(0, jnp.int32), way.widths, way.row_bytes, way.client_count)
 
 
 @jax.jit
 def _judged(oracle: ShardedOracle, params: Params) -> tuple[Array, Array, Array | None]:
     objective, constraint = oracle.evaluate(params)
-    if not oracle.pools:
+    if not oracle.has_pooled_constraint:
         return objective, constraint, None
     statistics = oracle.statistics(params)
     sums = jnp.tensordot(oracle.rows.sizes.astype(statistics.dtype), statistics, axes=1)

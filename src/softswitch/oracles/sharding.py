@@ -13,9 +13,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from softswitch.data.client_data import ClientData, Rows
-from softswitch.oracles.evaluation import WayThrough
+from softswitch.oracles.evaluation import EvaluationPlan
 from softswitch.oracles.gradient import GradientOracle
-from softswitch.oracles.shard import OwnWay
+from softswitch.oracles.shard import DeviceEvaluationPlan
 from softswitch.oracles.sharded import AXIS, DIVIDED, EVERYWHERE, ShardedOracle
 from softswitch.support import checks
 from softswitch.support import distributed as processes
@@ -150,7 +150,7 @@ def sharded(
     mesh = Mesh(np.array(chosen), (AXIS,))
     processes.refuse_other("clients", *(data.stratum_sizes for data in (clients, held_out) if data is not None))
     dealt = deal(clients.stratum_sizes, len(chosen))
-    rows, way, spare = _placed(clients, oracle.way, dealt, mesh)
+    rows, way, spare = _placed(clients, oracle.evaluation_plan, dealt, mesh)
     aside = None
     if held_out is not None:
         assert oracle.held_out is not None
@@ -161,7 +161,7 @@ def sharded(
     return ShardedOracle(
         **same,
         rows=rows,
-        way=way,
+        evaluation_plan=way,
         held_out=None if aside is None else aside[:2],
         owner=_put(dealt.owner, mesh, EVERYWHERE),
         members=_put(dealt.members.reshape(-1), mesh, DIVIDED),
@@ -183,8 +183,8 @@ def _slice_size(oracle: GradientOracle, n: int, dealt: Deal, client_batch_size: 
 
 
 def _placed(
-    data: ClientData, way: WayThrough | None, dealt: Deal, mesh: Mesh
-) -> tuple[Rows, OwnWay, tuple[jax.Array, jax.Array]]:
+    data: ClientData, way: EvaluationPlan | None, dealt: Deal, mesh: Mesh
+) -> tuple[Rows, DeviceEvaluationPlan, tuple[jax.Array, jax.Array]]:
     """A store of rows on the devices, the way through it, and where one that stands in finds rows."""
     assert way is not None
     devices, n = len(dealt.members), len(data)
@@ -210,7 +210,7 @@ def _placed(
         _put(data.stratum_sizes.astype(np.int32), mesh, EVERYWHERE),
     )
     groups = (padded_by_owner(np.asarray(group), dealt.owner, devices) for group in way.groups)
-    own_way = OwnWay(
+    own_way = DeviceEvaluationPlan(
         groups=tuple(_put(group.reshape(-1), mesh, DIVIDED) for group in groups),
         order=jnp.zeros(0, jnp.int32),
         widths=way.widths,

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from softswitch.methods.messages import Decision, Reports
-from softswitch.oracles.base import Judged
+from softswitch.oracles.base import Evaluation
 from softswitch.oracles.batch_sizes import Batches
-from softswitch.oracles.host import RoundByRound, Turn
+from softswitch.oracles.host import HostDraws, HostOracle
 from softswitch.oracles.torch_functions import ModuleFunctions, RunningMeans
 from softswitch.oracles.torch_rows import TorchRows, seeded
 from softswitch.problem.pooled import PooledConstraint
@@ -23,7 +23,7 @@ REPORT, UPDATE, LAYERS = 0, 1, 2
 """What randomness is for: the rows of a report, those of a gradient, and what layers draw."""
 
 
-class TorchOracle(RoundByRound):
+class TorchOracle(HostOracle):
     """Clients that hold data sets and take gradient steps of one module, one client after the other.
 
     Args:
@@ -57,12 +57,12 @@ class TorchOracle(RoundByRound):
         self._means = RunningMeans(functions)
         self._dtype = np.float64 if any(w.dtype == torch.float64 for w in functions.trained.values()) else np.float32
         self.constraints = functions.constraints(clients[0].take(np.arange(1)))
-        self.pools = isinstance(functions.constraint, PooledConstraint)
-        self.stands_in = functions.stand_in is not None
-        self.holds_out = held_out is not None
+        self.has_pooled_constraint = isinstance(functions.constraint, PooledConstraint)
+        self.has_surrogate = functions.stand_in is not None
+        self.has_held_out = held_out is not None
         # Running means are those of the present iterate: what was reported at the one before was by others.
-        self.reports_again = not self._means
-        self.reports_all = participants == len(clients) and batches.report is None and not self._means
+        self.can_repeat_reports = not self._means
+        self.reports_full_data = participants == len(clients) and batches.report is None and not self._means
 
     @property
     def client_count(self) -> int:
@@ -70,39 +70,41 @@ class TorchOracle(RoundByRound):
         return len(self._clients)
 
     @property
-    def rows_in_all(self) -> int:
+    def evaluation_row_count(self) -> int:
         """How many rows an evaluation goes through, those held out included."""
         return sum(len(rows) for rows in (*self._clients, *(self._held_out or ())) if rows is not None)
 
     @property
-    def rows_a_report(self) -> int | None:
+    def report_batch_size(self) -> int | None:
         """How many rows a client draws for its report; None: all of them."""
         return self._batches.report
 
     @property
     def statistics(self) -> int | None:
         """How many additive statistics a report has; None for a plain constraint."""
-        return len(self.functions.statistics(self._clients[0].take(np.arange(1)))) if self.pools else None
+        return (
+            len(self.functions.statistics(self._clients[0].take(np.arange(1)))) if self.has_pooled_constraint else None
+        )
 
     def pool(self, sums: Any) -> Any:
         """A pooled constraint by its summed statistics."""
         return self.functions.pooled(np.asarray(sums)).astype(self._dtype)
 
-    def take_up(self, params: Mapping[str, Any], beside: Any) -> None:
+    def load_buffers(self, params: Mapping[str, Any], buffers: Any) -> None:
         """Before some rounds: the running means where they stopped, or found anew at these parameters."""
         if not self._means:
             return
         self.functions.load(params)
-        if beside is None:
+        if buffers is None:
             self._find_means_anew()
         else:
-            self._means.write(beside)
+            self._means.write(buffers)
 
-    def beside(self) -> dict[str, np.ndarray] | None:
+    def buffers(self) -> dict[str, np.ndarray] | None:
         """The running means."""
         return self._means.read() if self._means else None
 
-    def report(self, params: Mapping[str, Any], draws: Turn) -> tuple[Reports, None]:
+    def report(self, params: Mapping[str, Any], draws: HostDraws) -> tuple[Reports, None]:
         """f_i and g_i on a batch of each participant."""
         self.functions.load(params)
         told: list[Any] = []
@@ -111,11 +113,11 @@ class TorchOracle(RoundByRound):
             with closing(self._drawn(client, draws, REPORT)) as batches:
                 batch = next(batches)
             told.append(self._less(client, self.functions.values(batch)))
-            if self.pools:
+            if self.has_pooled_constraint:
                 sums.append(len(self._clients[client]) * self.functions.statistics(batch))
         values: Any = np.asarray(told, self._dtype)
         mask: Any = np.ones(len(draws.clients), bool)
-        if not self.pools:
+        if not self.has_pooled_constraint:
             return Reports(values[:, 0], values[:, 1:], None, mask), None
         summed: Any = np.asarray(sums, self._dtype)
         return Reports(values[:, 0], values[:, 1:], self.pool(summed.sum(axis=0)), mask, sums=summed), None
@@ -123,7 +125,7 @@ class TorchOracle(RoundByRound):
     def direction(
         self,
         params: Mapping[str, Any],
-        draws: Turn,
+        draws: HostDraws,
         kept: None,
         decision: Decision,
         switches: bool,
@@ -141,7 +143,7 @@ class TorchOracle(RoundByRound):
     def directions(
         self,
         params: Mapping[str, Any],
-        draws: Turn,
+        draws: HostDraws,
         kept: None,
         decision: Decision,
         switches: bool,
@@ -156,7 +158,7 @@ class TorchOracle(RoundByRound):
         return {name: np.stack([direction[name] for direction in found]) for name in found[0]}
 
     def _directions(
-        self, places: Sequence[int], params: Mapping[str, Any], draws: Turn, decision: Decision, step_size: float
+        self, places: Sequence[int], params: Mapping[str, Any], draws: HostDraws, decision: Decision, step_size: float
     ) -> Iterator[tuple[int, Mapping[str, torch.Tensor]]]:
         """The directions of some participants, one after the other; the running means are those of all afterwards."""
         before = self._means.read()
@@ -186,32 +188,32 @@ class TorchOracle(RoundByRound):
         with self._at(params):
             return self._values(self._held_out)
 
-    def judge(self, params: Mapping[str, Any]) -> Judged:
+    def evaluate_params(self, params: Mapping[str, Any]) -> Evaluation:
         """f_i and g_i on all rows, and a pooled constraint on all rows put together; None for a plain one."""
         with self._at(params):
             objective, constraint = self._values(self._clients)
             pooled = None
-            if self.pools:
+            if self.has_pooled_constraint:
                 every = [len(rows) * self.functions.statistics(rows.everything()) for rows in self._clients]
                 pooled = self.pool(np.sum(every, axis=0))
-        return Judged(objective, constraint, pooled)
+        return Evaluation(objective, constraint, pooled)
 
-    def settle(self, params: Mapping[str, Any]) -> None:
+    def load_answer(self, params: Mapping[str, Any]) -> None:
         """Leave the module with these parameters and the running means that go with them, in ``eval`` mode."""
         self.functions.load(params)
         if self._means:
             self._find_means_anew()
         self.functions.module.eval()
 
-    def rows_held(self, draws: Turn) -> Any:
+    def count_rows(self, draws: HostDraws) -> Any:
         """Σ_i of the participants' rows, where a batch is all of them; else None."""
         if None not in self._batches:
             return None
         return np.asarray(sum(len(self._clients[client]) for client in draws.clients))
 
-    def cost(self, rows_held: Any) -> tuple[Any, Any]:
+    def cost(self, row_count: Any) -> tuple[Any, Any]:
         """m·B_ζ values and m·E·B_g gradients; a batch of all rows counts its rows."""
-        values, gradients = (rows_held if size is None else self.participants * size for size in self._batches)
+        values, gradients = (row_count if size is None else self.participants * size for size in self._batches)
         return values, self.local_steps * gradients
 
     def digest(self) -> dict[str, str]:
@@ -241,7 +243,7 @@ class TorchOracle(RoundByRound):
             values[0] -= self.client_optimum[client]
         return values
 
-    def _drawn(self, client: Any, draws: Turn, purpose: int) -> Generator[Any]:
+    def _drawn(self, client: Any, draws: HostDraws, purpose: int) -> Generator[Any]:
         rows, size = self._clients[client], self._batches[purpose]
         if size is not None and size >= len(rows) and self._replace is None:
             size = None
@@ -250,7 +252,7 @@ class TorchOracle(RoundByRound):
     @contextmanager
     def _at(self, params: Mapping[str, Any]) -> Iterator[None]:
         """Within, the module has these parameters and the running means found at them; after, the round's means."""
-        before = self.beside()
+        before = self.buffers()
         self.functions.load(params)
         try:
             if before is not None:

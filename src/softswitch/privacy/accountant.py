@@ -53,7 +53,7 @@ def epsilon_of(releases: Releases, levels: NoiseLevels, drawing: Drawing, delta:
     told = (
         (on_drawn(levels.report), releases.reports),
         (on_drawn(levels.step), releases.steps),
-        (on_all(levels.judging), releases.judgings),
+        (on_all(levels.evaluation), releases.evaluations),
         (on_all(levels.sizes), releases.sizes),
     )
     event = accounting.ComposedDpEvent([accounting.SelfComposedDpEvent(one, times) for one, times in told if times])
@@ -117,7 +117,7 @@ def _smallest(enough: Callable[[float], bool], guess: float) -> float:
 
 
 def rounds_within(
-    privacy: RecordPrivacy, levels: NoiseLevels, drawing: Drawing, rounds: int, local_steps: int, judgings: int = 1
+    privacy: RecordPrivacy, levels: NoiseLevels, drawing: Drawing, rounds: int, local_steps: int, evaluations: int = 1
 ) -> int:
     """In how many of so many rounds a client can take part before its budget is spent.
 
@@ -127,14 +127,14 @@ def rounds_within(
         drawing: how rows are drawn.
         rounds: how many are planned.
         local_steps: E.
-        judgings: how often answers are judged, which must fit in as well.
+        evaluations: how often answers are judged, which must fit in as well.
     """
     if privacy.epsilon is None:
         return rounds
     budget = privacy.epsilon
 
     def fits(many: int) -> bool:
-        told = Releases.planned(privacy, many, local_steps, judgings)
+        told = Releases.planned(privacy, many, local_steps, evaluations)
         return epsilon_of(told, levels, drawing, privacy.delta) <= budget
 
     if fits(rounds):

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from softswitch.data.client_data import ClientData
-from softswitch.oracles.federation import TakingPart
+from softswitch.oracles.federation import ClientSettings
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.support import checks
 
 
-def batches_given(how: TakingPart) -> dict[str, Any]:
+def batches_given(how: ClientSettings) -> dict[str, Any]:
     """What is set of how rows are drawn, for ``refuse_looks``.
 
     Args:

@@ -16,15 +16,15 @@ class NoiseDeviations(NamedTuple):
     Attributes:
         report: on f and each g of a report.
         step: on each number of a gradient.
-        judging: on f and each g of a judging.
+        evaluation: on f and each g of an evaluation.
     """
 
     report: Any
     step: Any
-    judging: Any
+    evaluation: Any
 
 
-class TellsWithNoise(Oracle):
+class NoisyOracle(Oracle):
     """Clients that hold rows, clip what each of them says, add it up, and add noise.
 
     Attributes:
@@ -39,11 +39,11 @@ class TellsWithNoise(Oracle):
     shares: Any
     noise: NoiseDeviations
     clip_gradient: Any
-    steadied_by: ClassVar[str] = "epsilon of the privacy, or the rows of the smallest clients"
-    guards_rows: ClassVar[bool] = True
+    noise_setting: ClassVar[str] = "epsilon of the privacy, or the rows of the smallest clients"
+    is_private: ClassVar[bool] = True
 
     @abstractmethod
-    def unjudging(self) -> TellsWithNoise:
+    def without_final_evaluation(self) -> NoisyOracle:
         """The same clients, none of which judges an answer: all that is told of one is NaN."""
 
     @property
@@ -53,16 +53,16 @@ class TellsWithNoise(Oracle):
         return np.where(counts > 0, float(self.noise.report) / np.where(counts > 0, counts, 1), np.inf)
 
     @property
-    def judging_deviations(self) -> np.ndarray:
-        """The same of a judging."""
+    def evaluation_deviations(self) -> np.ndarray:
+        """The same of an evaluation."""
         counts = np.asarray(self.counts)
-        return np.where(counts > 0, float(self.noise.judging) / np.where(counts > 0, counts, 1), np.inf)
+        return np.where(counts > 0, float(self.noise.evaluation) / np.where(counts > 0, counts, 1), np.inf)
 
     def evaluate(self, params: Any) -> Any:
         """Nobody looks at all rows while a run goes on."""
         raise ValueError("private clients are not evaluated on all rows during a run: their reports are what they tell")
 
-    def cost(self, rows_held: Any) -> tuple[Any, Any]:
+    def cost(self, row_count: Any) -> tuple[Any, Any]:
         """By how many rows are declared."""
         rows = round(self.participants * float((np.asarray(self.counts).max(axis=1) * np.asarray(self.shares)).mean()))
         return rows, self.local_steps * rows

@@ -16,20 +16,20 @@ from jaxtyping import Array, Float, Int, Key, UInt32
 from softswitch.data.client_data import Rows
 from softswitch.data.sampling import choose_clients, words_to_choose
 from softswitch.methods.messages import Decision, LocalLoss, Reports
-from softswitch.oracles.base import STATIC, Judged
+from softswitch.oracles.base import STATIC, Evaluation
 from softswitch.oracles.client_batches import map_slices, sum_slices
 from softswitch.oracles.losses import Losses
 from softswitch.privacy.clipping import row_mix
 from softswitch.privacy.draws import DrawnRows, PrivateChance, PrivateDraws, all_rows, each_by_itself, so_many
 from softswitch.privacy.jax_clipping import summed_gradients, summed_values
-from softswitch.privacy.noisy_reports import NoiseDeviations, TellsWithNoise
+from softswitch.privacy.noisy_reports import NoiseDeviations, NoisyOracle
 from softswitch.problem.parameters import Params
 from softswitch.support.arrays import weighted_sum
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PrivateOracle(TellsWithNoise):
+class PrivateOracle(NoisyOracle):
     """Clients that hold rows, clip what each of them says, add it up, and add noise.
 
     Attributes:
@@ -41,7 +41,7 @@ class PrivateOracle(TellsWithNoise):
         noise: how much noise there is.
         clip_value: how long what one row tells of f and all g is at most,
         clip_gradient: and its gradient.
-        judging_key: for the noise on judgings.
+        evaluation_key: for the noise on evaluations.
         secret: words that all draws of rows and noise depend on beside the run's seed; none in experiments, where
             whoever has the seed can take the noise off.
         losses: the problem's objective and constraint.
@@ -63,7 +63,7 @@ class PrivateOracle(TellsWithNoise):
     noise: NoiseDeviations
     clip_value: Float[Array, ""]
     clip_gradient: Float[Array, ""]
-    judging_key: Key[Array, ""]
+    evaluation_key: Key[Array, ""]
     secret: UInt32[Array, " words"]
     losses: Losses = field(metadata=STATIC)
     constraints: int = field(metadata=STATIC)
@@ -82,17 +82,17 @@ class PrivateOracle(TellsWithNoise):
         return int(self.counts.shape[0])
 
     @property
-    def stands_in(self) -> bool:  # type: ignore[override]
+    def has_surrogate(self) -> bool:  # type: ignore[override]
         """Whether the constraint has a stand-in to descend on."""
-        return self.losses.stands_in
+        return self.losses.has_surrogate
 
     def draw(self, key: Array) -> PrivateDraws:
         """Draw I_k, and what its members draw by."""
         n, m = self.client_count, self.participants
         words = jax.random.bits(jax.random.fold_in(key, 0), (words_to_choose(n, m),), jnp.uint32)
-        return self.draw_for(choose_clients(words, n, m), self.chance(key))
+        return self.draw_for(choose_clients(words, n, m), self.draw_randomness(key))
 
-    def chance(self, key: Array) -> PrivateChance:
+    def draw_randomness(self, key: Array) -> PrivateChance:
         """Noise and keys for each participant; made in bulk, since each generator takes long to compile."""
         m, steps = self.participants, self.local_steps
         key = with_secret(jax.random.fold_in(key, 1), self.secret)
@@ -101,9 +101,9 @@ class PrivateOracle(TellsWithNoise):
         rows = None if self.sampling == "all" else jax.random.split(for_rows, (m, 1 + steps))
         return PrivateChance(noise, rows, jax.random.split(for_steps, (m, steps)))
 
-    def draw_for(self, clients: Int[Array, " m"], chance: Any) -> PrivateDraws:
+    def draw_for(self, clients: Int[Array, " m"], randomness: Any) -> PrivateDraws:
         """The given participants, each with its key."""
-        return PrivateDraws(clients, chance)
+        return PrivateDraws(clients, randomness)
 
     def report(self, params: Params, draws: Any) -> tuple[Reports, Array]:
         """f_i and g_i by rows drawn anew, clipped and with noise; clients keep what they told of g."""
@@ -175,18 +175,18 @@ class PrivateOracle(TellsWithNoise):
         counts = (self.counts[client] * shares[client]).astype(noised.dtype)
         return jnp.where(counts > 0, noised / jnp.where(counts > 0, counts, 1), -jnp.inf)
 
-    def unjudging(self) -> PrivateOracle:
+    def without_final_evaluation(self) -> PrivateOracle:
         """The same clients, none of which judges an answer."""
         return replace(self, judges=False)
 
-    def judge(self, params: Params) -> Judged:
+    def evaluate_params(self, params: Params) -> Evaluation:
         """f_i and g_i on all rows, clipped and with noise; asked again of the same parameters, the same."""
         if not self.judges:
             told = np.full(self.counts.shape, np.nan)
-            return Judged(told[:, 0], told[:, 1:])
+            return Evaluation(told[:, 0], told[:, 1:])
         bits = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(params))
-        told = np.asarray(_judged(self, params, jax.random.fold_in(self.judging_key, zlib.crc32(bits))))
-        return Judged(told[:, 0], told[:, 1:])
+        told = np.asarray(_judged(self, params, jax.random.fold_in(self.evaluation_key, zlib.crc32(bits))))
+        return Evaluation(told[:, 0], told[:, 1:])
 
 
 def with_secret(key: Array, secret: Array) -> Array:
@@ -208,7 +208,7 @@ def _judged(oracle: PrivateOracle, params: Params, key: Array) -> Array:
     def one(its: tuple[Array, Array]) -> Array:
         client, noise = its
         drawn = all_rows(oracle.rows, client, oracle.width)
-        return oracle._told(params, client, drawn, oracle.noise.judging * noise, jnp.ones_like(oracle.shares))
+        return oracle._told(params, client, drawn, oracle.noise.evaluation * noise, jnp.ones_like(oracle.shares))
 
     noise = jax.random.normal(key, oracle.counts.shape, oracle.counts.dtype)
     told: Array = map_slices(one, (everyone, noise), oracle.slice_size)

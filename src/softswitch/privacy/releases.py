@@ -17,13 +17,13 @@ class Releases(NamedTuple):
     Attributes:
         reports: f and all g on drawn rows, with noise.
         steps: gradients on drawn rows, each with noise of its own; a direction is made of E of them.
-        judgings: f and all g on all rows.
+        evaluations: f and all g on all rows.
         sizes: how many rows each function concerns.
     """
 
     reports: int = 0
     steps: int = 0
-    judgings: int = 0
+    evaluations: int = 0
     sizes: int = 0
 
     def after(self, rounds: int, local_steps: int = 1) -> Releases:
@@ -36,16 +36,16 @@ class Releases(NamedTuple):
         return self._replace(reports=self.reports + rounds, steps=self.steps + rounds * local_steps)
 
     @classmethod
-    def planned(cls, privacy: RecordPrivacy, rounds: int, local_steps: int, judgings: int = 1) -> Releases:
+    def planned(cls, privacy: RecordPrivacy, rounds: int, local_steps: int, evaluations: int = 1) -> Releases:
         """What a client tells at most: it may be asked in every round.
 
         Args:
             privacy: whether sizes are told with noise.
             rounds: of the run.
             local_steps: E.
-            judgings: how often answers are judged.
+            evaluations: how often answers are judged.
         """
-        return cls(judgings=judgings, sizes=int(not privacy.public_sizes)).after(rounds, local_steps)
+        return cls(evaluations=evaluations, sizes=int(not privacy.public_sizes)).after(rounds, local_steps)
 
 
 class NoiseLevels(NamedTuple):
@@ -54,13 +54,13 @@ class NoiseLevels(NamedTuple):
     Attributes:
         report: of a report.
         step: of a gradient.
-        judging: of a judging.
+        evaluation: of an evaluation.
         sizes: of the sizes.
     """
 
     report: float
     step: float
-    judging: float
+    evaluation: float
     sizes: float
 
     @classmethod
@@ -83,7 +83,7 @@ class NoiseLevels(NamedTuple):
         return cls(
             drawn * math.sqrt(max(1, planned.reports) / privacy.report_share),
             step,
-            whole * math.sqrt(max(1, planned.judgings) / privacy.judging_share),
+            whole * math.sqrt(max(1, planned.evaluations) / privacy.evaluation_share),
             whole * math.sqrt(max(1, planned.sizes) / privacy.sizes_share),
         )
 

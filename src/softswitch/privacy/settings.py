@@ -33,7 +33,7 @@ class RecordPrivacy:
         rate: the share of its rows that a client draws for a report and for each gradient; 1: all of them.
         noise: the noise multiplier of a gradient: the noise's deviation over ``clip_gradient``.
         report_share: how much of the budget the reports get,
-        judging_share: and how much the judging of the answer; gradients get the rest.
+        evaluation_share: and how much the judging of the answer; gradients get the rest.
         public_sizes: whether it is no secret how many rows a client has, and how many each function concerns: of each
             class, say. False: these numbers are released with noise once, and charged.
         sizes_share: how much of the budget that gets, where they are not public.
@@ -47,7 +47,7 @@ class RecordPrivacy:
     rate: float = 1.0
     noise: float | None = None
     report_share: float = 0.5
-    judging_share: float = 0.05
+    evaluation_share: float = 0.05
     public_sizes: bool = True
     sizes_share: float = 0.05
 
@@ -61,7 +61,7 @@ class RecordPrivacy:
         for name in ("clip_value", "clip_gradient"):
             self._set(name, above=0)
         self._set("rate", above=0, at_most=1)
-        for name in ("report_share", "judging_share", "sizes_share"):
+        for name in ("report_share", "evaluation_share", "sizes_share"):
             object.__setattr__(self, name, checks.probability(name, getattr(self, name)))
         checks.one_of("sampling", self.sampling, SAMPLING)
         if not isinstance(self.public_sizes, bool):
@@ -73,7 +73,7 @@ class RecordPrivacy:
             )
         if self.step_share <= 0:
             raise ValueError(
-                f"report_share, judging_share and sizes_share must leave something for gradients, but leave "
+                f"report_share, evaluation_share and sizes_share must leave something for gradients, but leave "
                 f"{self.step_share:g}"
             )
 
@@ -83,7 +83,7 @@ class RecordPrivacy:
     @property
     def step_share(self) -> float:
         """How much of the budget the gradients get."""
-        return 1 - self.report_share - self.judging_share - (0 if self.public_sizes else self.sizes_share)
+        return 1 - self.report_share - self.evaluation_share - (0 if self.public_sizes else self.sizes_share)
 
     @property
     def neighbours(self) -> str:

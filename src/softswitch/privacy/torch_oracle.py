@@ -13,14 +13,14 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from softswitch.methods.messages import Decision, LocalLoss, Reports
-from softswitch.oracles.base import Judged
+from softswitch.oracles.base import Evaluation
 from softswitch.oracles.batch_sizes import Batches
-from softswitch.oracles.host import Turn
+from softswitch.oracles.host import HostDraws
 from softswitch.oracles.torch import LAYERS, REPORT, UPDATE, TorchOracle
 from softswitch.oracles.torch_functions import ModuleFunctions
 from softswitch.oracles.torch_rows import TorchRows, seeded
 from softswitch.privacy.clipping import Arrays, clipped_sum, clipped_total, mean_of_steps, row_mix
-from softswitch.privacy.noisy_reports import NoiseDeviations, TellsWithNoise
+from softswitch.privacy.noisy_reports import NoiseDeviations, NoisyOracle
 
 
 def row_values(functions: ModuleFunctions, params: Mapping[str, Any], data: TorchRows, rows: np.ndarray) -> np.ndarray:
@@ -102,7 +102,7 @@ def mixes_rows(module: torch.nn.Module) -> str | None:
     return None
 
 
-class PrivateTorchOracle(TellsWithNoise, TorchOracle):
+class PrivateTorchOracle(NoisyOracle, TorchOracle):
     """As ``TorchOracle``, with rows that are clipped one by one, drawn as the analysis has it, and noise on all sums.
 
     Args:
@@ -115,7 +115,7 @@ class PrivateTorchOracle(TellsWithNoise, TorchOracle):
         shares: which share of its rows a client draws.
         noise: how much noise there is.
         clips: how long what one row tells of f and all g is at most, and its gradient.
-        judging_seed: of the noise on judgings.
+        evaluation_seed: of the noise on evaluations.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class PrivateTorchOracle(TellsWithNoise, TorchOracle):
         shares: np.ndarray,
         noise: NoiseDeviations,
         clips: tuple[float, float],
-        judging_seed: tuple[int, ...],
+        evaluation_seed: tuple[int, ...],
     ) -> None:
         super().__init__(
             functions,
@@ -141,18 +141,18 @@ class PrivateTorchOracle(TellsWithNoise, TorchOracle):
             batches=Batches(None, None),
             replace=None,
         )
-        self.reports_all = False
+        self.reports_full_data = False
         self.counts, self.shares, self.noise = counts, shares, noise
         self.clip_value, self.clip_gradient = clips
-        self._taken, self._judging_seed, self._judges = taken, judging_seed, True
+        self._taken, self._evaluation_seed, self._judges = taken, evaluation_seed, True
 
-    def unjudging(self) -> PrivateTorchOracle:
+    def without_final_evaluation(self) -> PrivateTorchOracle:
         """The same clients, none of which judges an answer."""
         other = copy(self)
         other._judges = False
         return other
 
-    def report(self, params: Mapping[str, Any], draws: Turn) -> tuple[Reports, Any]:
+    def report(self, params: Mapping[str, Any], draws: HostDraws) -> tuple[Reports, Any]:
         """f_i and g_i by rows drawn anew, clipped and with noise; clients keep what they told of g."""
         told: Any = np.stack([self._report(params, int(client), draws.seed) for client in draws.clients])
         mask: Any = np.ones(len(told), bool)
@@ -164,7 +164,13 @@ class PrivateTorchOracle(TellsWithNoise, TorchOracle):
         return self._told(params, client, rows, self.noise.report, self.shares[client], generator)
 
     def direction(
-        self, params: Mapping[str, Any], draws: Turn, kept: Any, decision: Decision, switches: bool, step_size: float
+        self,
+        params: Mapping[str, Any],
+        draws: HostDraws,
+        kept: Any,
+        decision: Decision,
+        switches: bool,
+        step_size: float,
     ) -> dict[str, np.ndarray]:
         """Σ_i r_i u_i; every participant is asked, and counted."""
         each = self.directions(params, draws, kept, decision, switches, step_size)
@@ -172,7 +178,13 @@ class PrivateTorchOracle(TellsWithNoise, TorchOracle):
         return {name: np.tensordot(weights, parts, axes=1).astype(parts.dtype) for name, parts in each.items()}
 
     def directions(
-        self, params: Mapping[str, Any], draws: Turn, kept: Any, decision: Decision, switches: bool, step_size: float
+        self,
+        params: Mapping[str, Any],
+        draws: HostDraws,
+        kept: Any,
+        decision: Decision,
+        switches: bool,
+        step_size: float,
     ) -> dict[str, np.ndarray]:
         """Every u_i by itself, as the first axis of every array."""
         found = []
@@ -194,27 +206,27 @@ class PrivateTorchOracle(TellsWithNoise, TorchOracle):
                 found.append(mean_of_steps(here, self.local_steps, step_size, per_row, noised))
         return {name: np.stack([direction[name] for direction in found]) for name in found[0]}
 
-    def judge(self, params: Mapping[str, Any]) -> Judged:
+    def evaluate_params(self, params: Mapping[str, Any]) -> Evaluation:
         """f_i and g_i on all rows, clipped and with noise; asked again of the same parameters, the same."""
         if not self._judges:
             told = np.full(self.counts.shape, np.nan, self._dtype)
-            return Judged(told[:, 0], told[:, 1:])
+            return Evaluation(told[:, 0], told[:, 1:])
         bits = zlib.crc32(b"".join(np.asarray(params[name]).tobytes() for name in sorted(params)))
-        generator = np.random.default_rng((*self._judging_seed, bits))
+        generator = np.random.default_rng((*self._evaluation_seed, bits))
         told = np.stack(
             [
-                self._told(params, client, np.arange(len(rows)), self.noise.judging, 1.0, generator)
+                self._told(params, client, np.arange(len(rows)), self.noise.evaluation, 1.0, generator)
                 for client, rows in enumerate(self._clients)
             ]
         )
-        return Judged(told[:, 0], told[:, 1:])
+        return Evaluation(told[:, 0], told[:, 1:])
 
-    def rows_held(self, draws: Turn) -> None:
+    def count_rows(self, draws: HostDraws) -> None:
         """How many rows are drawn is not told."""
 
     def digest(self) -> dict[str, str]:
         """Digests of the functions, the data and how they are kept private."""
-        kept = (self.counts.tolist(), self.noise, self.clip_value, self.clip_gradient, self._judging_seed)
+        kept = (self.counts.tolist(), self.noise, self.clip_value, self.clip_gradient, self._evaluation_seed)
         return {**super().digest(), "private": repr((kept, self.shares.tolist(), self._taken is None))}
 
     def _rows_drawn(self, client: int, generator: np.random.Generator) -> np.ndarray:

@@ -14,7 +14,7 @@ Batch = dict[str, Any]
 
 WEIGHT = "weight"
 """The key under which every batch carries its row weights."""
-OWN_BEST = "client_optimum"
+CLIENT_OPTIMUM = "client_optimum"
 """The column with the client's own best objective, where regrets are minimised."""
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from softswitch.methods.base import Method
 from softswitch.methods.proximal import Stages
 from softswitch.methods.round import State
-from softswitch.oracles.base import Judged
+from softswitch.oracles.base import Evaluation
 from softswitch.problem.parameters import Params
 from softswitch.results.history import History
 from softswitch.results.restart import Restart
@@ -94,7 +94,7 @@ class RunEnd:
     vanished: bool = False
     culprit: Any = None
     restarts: tuple[Restart, ...] = ()
-    start: Judged | None = None
+    start: Evaluation | None = None
     auto_settings: dict[str, str] = field(default_factory=dict)
 
     @property

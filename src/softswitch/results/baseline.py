@@ -11,7 +11,7 @@ import numpy as np
 
 from softswitch.methods.base import Method
 from softswitch.methods.trimming import mean_within, worst_but
-from softswitch.oracles.base import Judged
+from softswitch.oracles.base import Evaluation
 from softswitch.problem.parameters import Params
 from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.support.text import in_words, number
@@ -50,7 +50,7 @@ class Baseline:
     params: Params | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def of(cls, name: str, judged: Judged, method: Method, params: Params | None = None) -> Baseline:
+    def of(cls, name: str, judged: Evaluation, method: Method, params: Params | None = None) -> Baseline:
         """From what every client has.
 
         Args:

@@ -10,7 +10,7 @@ import numpy as np
 from softswitch.methods.base import Method
 from softswitch.methods.consistency import Consistency
 from softswitch.methods.trimming import largest_few, worst_but
-from softswitch.oracles.base import Judged
+from softswitch.oracles.base import Evaluation
 from softswitch.results.answer import RunEnd
 from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.support.text import few_of, in_words
@@ -25,7 +25,7 @@ FAR_OFF = 100.0
 """A number so many times as far from the others as these are from each other."""
 
 
-def suspects(ending: RunEnd, judged: Judged) -> list[Diagnostic]:
+def suspects(ending: RunEnd, judged: Evaluation) -> list[Diagnostic]:
     """What looks like a lie in a run whose rule is robust; nothing is looked for in others.
 
     Args:
@@ -42,7 +42,7 @@ def suspects(ending: RunEnd, judged: Judged) -> list[Diagnostic]:
     return found
 
 
-def diagnose_model(names: Sequence[Any], method: Method, judged: Judged) -> list[Diagnostic]:
+def diagnose_model(names: Sequence[Any], method: Method, judged: Evaluation) -> list[Diagnostic]:
     """What looks like a lie in what clients say of one model, whatever came before it.
 
     Args:
@@ -56,7 +56,7 @@ def diagnose_model(names: Sequence[Any], method: Method, judged: Judged) -> list
     return [finding for finding in found if finding is not None]
 
 
-def _set_aside(names: Sequence[Any], method: Method, judged: Judged) -> Diagnostic | None:
+def _set_aside(names: Sequence[Any], method: Method, judged: Evaluation) -> Diagnostic | None:
     """Clients above the tolerance that do not count, since as many may lie."""
     worst, tolerance, liars = judged.constraint.max(axis=1), method.tolerance, method.robust
     above = [i for i in largest_few(worst, liars) if worst[i] > tolerance]
@@ -72,7 +72,7 @@ def _set_aside(names: Sequence[Any], method: Method, judged: Judged) -> Diagnost
     )
 
 
-def _far_from_others(names: Sequence[Any], judged: Judged, liars: int) -> Diagnostic | None:
+def _far_from_others(names: Sequence[Any], judged: Evaluation, liars: int) -> Diagnostic | None:
     """Clients that claim a number unlike anybody else's."""
     far, told = [], np.full(len(judged.objective), np.nan)
     for values in (judged.objective, *judged.constraint.T):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from softswitch.oracles.base import Judged
+from softswitch.oracles.base import Evaluation
 from softswitch.problem.parameters import Params
 from softswitch.results.answer import RunEnd, choose_answer
 from softswitch.results.baseline import START, Baseline
@@ -17,7 +17,7 @@ from softswitch.results.status import status_of
 class Judges(Asked, Protocol):
     """Clients that can be asked about an answer; see ``softswitch.oracles.base.Oracle``."""
 
-    def judge(self, params: Params) -> Judged:
+    def evaluate_params(self, params: Params) -> Evaluation:
         """How good parameters are at every client."""
         ...
 
@@ -35,7 +35,7 @@ def conclude(ending: RunEnd, clients: Judges, scatter: Callable[[], float]) -> R
         params, selected = state.params, ending.restarts[-1].answer
     else:
         params, selected = choose_answer(state, history, ending.averaging_from, ending.answer)
-    judged = clients.judge(params)
+    judged = clients.evaluate_params(params)
     return Result(
         params=params,
         last=state.params,

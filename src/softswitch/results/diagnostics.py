@@ -12,7 +12,7 @@ import optax
 from softswitch.methods.base import Method
 from softswitch.methods.hard_sgm import HardSGM
 from softswitch.methods.softmax_sgm import SoftmaxSGM
-from softswitch.oracles.base import Judged
+from softswitch.oracles.base import Evaluation
 from softswitch.results.answer import RunEnd
 from softswitch.results.baseline import START, Baseline, compare_with_trivial
 from softswitch.results.byzantine import suspects
@@ -37,7 +37,7 @@ LOST = 1 / 3
 """A larger share of rounds in cycles that were not finite is worth a word."""
 
 
-def objective_jumps(history: History, judged: Judged, step: float) -> Diagnostic | None:
+def objective_jumps(history: History, judged: Evaluation, step: float) -> Diagnostic | None:
     """In the later half single rounds change F by more than all of F: the answer hangs on when the run ended."""
     half = len(history) // 2
     later = _finite(history.objective[half:])
@@ -140,17 +140,19 @@ class Asked(Protocol):
         ...
 
     @property
-    def steadied_by(self) -> str:
+    def noise_setting(self) -> str:
         """The name of the setting that makes reports less noisy, for advice."""
         ...
 
     @property
-    def rows_a_report(self) -> int | None:
+    def report_batch_size(self) -> int | None:
         """How many rows a report rests on; None where it is all of them, or not known."""
         ...
 
 
-def diagnose(ending: RunEnd, judged: Judged, clients: Asked, scatter: Callable[[], float]) -> tuple[Diagnostic, ...]:
+def diagnose(
+    ending: RunEnd, judged: Evaluation, clients: Asked, scatter: Callable[[], float]
+) -> tuple[Diagnostic, ...]:
     """All findings that a run supports, most telling first.
 
     Args:
@@ -170,7 +172,7 @@ def diagnose(ending: RunEnd, judged: Judged, clients: Asked, scatter: Callable[[
         late = history.since(ending.restarts[-1].begin) if ending.restarts else history
         findings = [
             *suspects(ending, judged),
-            never_passed(ending, judged, clients.steadied_by),
+            never_passed(ending, judged, clients.noise_setting),
             *_no_better(ending, judged),
             _no_evidence(history, participants, len(ending.names)),
             _batches_lack_rows(history, participants, judged),
@@ -182,7 +184,7 @@ def diagnose(ending: RunEnd, judged: Judged, clients: Asked, scatter: Callable[[
     return tuple(finding for finding in (lost, *findings) if finding is not None)
 
 
-def _no_better(ending: RunEnd, judged: Judged) -> list[Diagnostic]:
+def _no_better(ending: RunEnd, judged: Evaluation) -> list[Diagnostic]:
     if ending.start is None:
         return []
     answer, start = (Baseline.of(name, of, ending.method) for name, of in (("", judged), (START, ending.start)))
@@ -190,7 +192,7 @@ def _no_better(ending: RunEnd, judged: Judged) -> list[Diagnostic]:
 
 
 def _unsteady(
-    ending: RunEnd, late: History, judged: Judged, clients: Asked, scatter: Callable[[], float]
+    ending: RunEnd, late: History, judged: Evaluation, clients: Asked, scatter: Callable[[], float]
 ) -> list[Diagnostic | None]:
     """What goes up and down from round to round more than it should."""
     of_switch = _jumps(ending, late, clients, scatter)
@@ -257,7 +259,7 @@ def _no_evidence(history: History, participants: int, clients: int) -> Diagnosti
     )
 
 
-def _batches_lack_rows(history: History, participants: int, judged: Judged) -> Diagnostic | None:
+def _batches_lack_rows(history: History, participants: int, judged: Evaluation) -> Diagnostic | None:
     """Clients that have a class or group, but whose batches often have none of its rows, fall out of the switch."""
     if len(history) < FEW_ROUNDS:
         return None
@@ -404,10 +406,10 @@ def _steadier(clients: Asked, times: float) -> str:
 
     Twice as many, since the noise was measured by a few reports only.
     """
-    rows = clients.rows_a_report
+    rows = clients.report_batch_size
     if rows is None:
-        return f"Raise {clients.steadied_by}"
-    return f"Raise {clients.steadied_by} from {rows:,} to about {math.ceil(2 * rows * times**2):,} (None: all rows)"
+        return f"Raise {clients.noise_setting}"
+    return f"Raise {clients.noise_setting} from {rows:,} to about {math.ceil(2 * rows * times**2):,} (None: all rows)"
 
 
 def _level(history: History, method: Method) -> float | None:

@@ -10,14 +10,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from softswitch.methods.compressors import in_one
-from softswitch.oracles.evaluation import Overview
+from softswitch.oracles.evaluation import ClientSummary
 from softswitch.results.record import Record, join
 
 
 class CountsRows(Protocol):
     """What tells the cost of a round; see ``softswitch.oracles.base.Oracle``."""
 
-    def cost(self, rows_held: Any) -> tuple[Any, Any]:
+    def cost(self, row_count: Any) -> tuple[Any, Any]:
         """How many rows a round evaluates values on, and how many it evaluates gradients on."""
         ...
 
@@ -104,9 +104,9 @@ class History:
     value_evaluations: np.ndarray
     gradient_evaluations: np.ndarray
     full_rounds: np.ndarray
-    full: Overview
+    full: ClientSummary
     absent: np.ndarray
-    held_out: Overview | None = None
+    held_out: ClientSummary | None = None
     per_client: ClientHistory | None = None
     unheard: np.ndarray | None = None
     oldest: np.ndarray | None = None
@@ -184,8 +184,10 @@ class History:
             gradient_evaluations=gradients,
             full_rounds=first + evaluated,
             absent=joined.absent,
-            full=Overview(*(values[evaluated] for values in joined.full)),
-            held_out=None if joined.held_out is None else Overview(*(values[evaluated] for values in joined.held_out)),
+            full=ClientSummary(*(values[evaluated] for values in joined.full)),
+            held_out=None
+            if joined.held_out is None
+            else ClientSummary(*(values[evaluated] for values in joined.held_out)),
             per_client=None if joined.clients is None else _told_by_clients(joined.clients),
             unheard=joined.unheard,
             oldest=joined.oldest,
@@ -205,7 +207,7 @@ class History:
         return History(
             **{name: getattr(self, name)[first:] for name in (*plain, *counts)},
             full_rounds=self.full_rounds[:0],
-            full=Overview(*(values[:0] for values in self.full)),
+            full=ClientSummary(*(values[:0] for values in self.full)),
         )
 
     def to_arrays(self) -> dict[str, np.ndarray]:
@@ -213,7 +215,7 @@ class History:
         arrays: dict[str, np.ndarray] = {}
         for entry in fields(self):
             value = getattr(self, entry.name)
-            if isinstance(value, Overview):
+            if isinstance(value, ClientSummary):
                 arrays |= {f"{entry.name}.{name}": part for name, part in value._asdict().items()}
             elif isinstance(value, ClientHistory):
                 further = tuple(name for name in ("outcomes", "epsilon") if getattr(value, name) is not None)
@@ -240,8 +242,8 @@ class History:
         metrics = {key.removeprefix("metrics."): own[key] for key in own if key.startswith("metrics.")}
         return cls(
             **plain,
-            full=Overview(**part("full")),  # type: ignore[arg-type]
-            held_out=Overview(**held_out) if held_out else None,  # type: ignore[arg-type]
+            full=ClientSummary(**part("full")),  # type: ignore[arg-type]
+            held_out=ClientSummary(**held_out) if held_out else None,  # type: ignore[arg-type]
             per_client=ClientHistory(
                 own["clients"], own["objective"], own["constraint"], metrics, own.get("outcomes"), own.get("epsilon")
             )

@@ -15,7 +15,7 @@ from scipy import optimize
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import whole
 from softswitch.methods.trimming import worst_but
-from softswitch.oracles.base import Judged
+from softswitch.oracles.base import Evaluation
 from softswitch.oracles.losses import Losses
 from softswitch.problem.domains import Domain, as_argument
 from softswitch.problem.parameters import Params, float_dtype
@@ -76,7 +76,7 @@ def minimise_constraint(
         found = optimize.minimize(step, np.asarray(flat, dtype=float), jac=True, method="L-BFGS-B")
     except _Enough:
         return Alone(min(values), settled=False)
-    return Alone(min(values) if losses.stands_in else float(found.fun), bool(found.success))
+    return Alone(min(values) if losses.has_surrogate else float(found.fun), bool(found.success))
 
 
 @partial(jax.jit, static_argnames=("losses", "size"))
@@ -92,12 +92,12 @@ def _descend(
         here = params if domain is None else domain.project(params)
         batch = rows.take(*whole(rows, client, size, float_dtype(here)))
         descended = losses.descended(here, batch).max()
-        return descended, losses.constraints(here, batch).max() if losses.stands_in else descended
+        return descended, losses.constraints(here, batch).max() if losses.has_surrogate else descended
 
     return jax.value_and_grad(violation, has_aux=True)(params)
 
 
-def never_passed(ending: RunEnd, judged: Judged, steadied_by: str) -> Diagnostic | None:
+def never_passed(ending: RunEnd, judged: Evaluation, noise_setting: str) -> Diagnostic | None:
     """No round passed the switch: by a constraint that is not met, or by reports that never show that it is."""
     history, tolerance = ending.history, ending.method.tolerance
     if history.feasible_rounds or history.void.all() or ending.stopped:
@@ -110,7 +110,7 @@ def never_passed(ending: RunEnd, judged: Judged, steadied_by: str) -> Diagnostic
         f"at the iterate with the smallest criterion all {len(worst)} clients are within the tolerance {tolerance:g} "
         f"on all their data, the largest at {in_words(float(worst.max()))}, but no round's criterion was at most "
         f"{in_words(float(ending.method.switch_at))}",
-        f"The largest of noisy reports is too large: raise {steadied_by}; or raise the threshold towards the "
+        f"The largest of noisy reports is too large: raise {noise_setting}; or raise the threshold towards the "
         "tolerance, or run longer",
         suggests_more_rounds=True,
     )

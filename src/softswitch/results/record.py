@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from softswitch.oracles.evaluation import Overview
+from softswitch.oracles.evaluation import ClientSummary
 
 
 class RecordedClients(NamedTuple):
@@ -61,8 +61,8 @@ class Record(NamedTuple):
     criterion: Float[Array, ""]
     feasible: Bool[Array, ""]
     worst_client: Int[Array, ""]
-    full: Overview
-    held_out: Overview | None
+    full: ClientSummary
+    held_out: ClientSummary | None
     absent: Int[Array, ""]
     rows: Int[Array, ""] | None
     clients: RecordedClients | None

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from softswitch.methods.base import Method
 from softswitch.methods.round import State, start
 from softswitch.methods.trimming import worst_but
-from softswitch.oracles.base import Judged
+from softswitch.oracles.base import Evaluation
 from softswitch.privacy.account import PrivacyAccount
 from softswitch.problem.parameters import Params
 from softswitch.results import saving
@@ -92,7 +92,7 @@ class Result:
     privacy: PrivacyAccount | None = None
     client_optimum: np.ndarray | None = None
 
-    def with_model(self, params: Params, selected: str, judged: Judged) -> Result:
+    def with_model(self, params: Params, selected: str, judged: Evaluation) -> Result:
         """The same run with another model as its answer: one chosen afterwards, by other rows.
 
         Args:
@@ -151,7 +151,7 @@ class Result:
     @property
     def as_baseline(self) -> Baseline:
         """The answer itself, as the models that it is put beside are told."""
-        judged = Judged(self.client_objective, self.client_constraint, self.pooled_constraint)
+        judged = Evaluation(self.client_objective, self.client_constraint, self.pooled_constraint)
         return Baseline.of("the answer", judged, self.method)
 
     @property

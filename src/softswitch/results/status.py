@@ -11,7 +11,7 @@ import numpy as np
 
 from softswitch.methods.base import Method
 from softswitch.methods.trimming import worst_but
-from softswitch.oracles.base import Judged
+from softswitch.oracles.base import Evaluation
 from softswitch.results.answer import RunEnd, smallest_criterion
 from softswitch.support.text import in_words
 
@@ -68,7 +68,7 @@ class Status:
         return f"{self.code}: {self.message}"
 
 
-def status_of(ending: RunEnd, judged: Judged) -> Status:
+def status_of(ending: RunEnd, judged: Evaluation) -> Status:
     """Say how a run ended, from where it stands and how good its answer is at every client."""
     if ending.diverged_at >= 0:
         return _diverged(ending)
@@ -84,7 +84,7 @@ def status_of(ending: RunEnd, judged: Judged) -> Status:
     return at_answer
 
 
-def status_of_model(names: Sequence[Any], method: Method, judged: Judged) -> Status:
+def status_of_model(names: Sequence[Any], method: Method, judged: Evaluation) -> Status:
     """Say how a model stands that was chosen after its run, from how good it is at every client."""
     there, many, tolerance = _AtAnswer(names, method, judged), len(names), method.tolerance
     if there.all_within:
@@ -97,7 +97,7 @@ def status_of_model(names: Sequence[Any], method: Method, judged: Judged) -> Sta
 class _AtAnswer:
     """What the answer's constraint is at the clients."""
 
-    def __init__(self, names: Sequence[Any], method: Method, judged: Judged) -> None:
+    def __init__(self, names: Sequence[Any], method: Method, judged: Evaluation) -> None:
         tolerance, self.robust = method.tolerance, method.robust
         self.worst = judged.constraint.max(axis=1)
         self.client = names[int(np.argmax(np.where(np.isnan(self.worst), -np.inf, self.worst)))]
@@ -147,7 +147,7 @@ def _diverged(ending: RunEnd) -> Status:
     return Status(StatusCode.DIVERGED, message, when, client, _smallest(ending))
 
 
-def _stopped(ending: RunEnd, judged: Judged) -> Status:
+def _stopped(ending: RunEnd, judged: Evaluation) -> Status:
     history, there = ending.history, _AtAnswer(ending.names, ending.method, judged)
     message = f"ended after {len(history)} rounds, {history.feasible_rounds} of them feasible; {there}"
     return Status(StatusCode.STOPPED, message, len(history), there.client, _smallest(ending))
@@ -171,7 +171,7 @@ def _nothing_counted(ending: RunEnd) -> Status:
     return Status(StatusCode.NO_FEASIBLE_ROUND, message, None, None, _smallest(ending))
 
 
-def _never_feasible(ending: RunEnd, judged: Judged) -> Status:
+def _never_feasible(ending: RunEnd, judged: Evaluation) -> Status:
     there, when = _AtAnswer(ending.names, ending.method, judged), smallest_criterion(ending.history)
     blocks = f"client {there.client!r} blocks with a constraint of {in_words(there.largest)} on its data"
     if there.all_within:
@@ -190,7 +190,7 @@ def _passed(ending: RunEnd) -> str:
     return f"{ending.history.feasible_rounds} of {len(ending.history)} rounds were feasible"
 
 
-def _by_pooled(ending: RunEnd, judged: Judged, pooled: Any) -> Status:
+def _by_pooled(ending: RunEnd, judged: Evaluation, pooled: Any) -> Status:
     """A rule that switches on the constraint of all data put together is held to that one."""
     there, level, tolerance = (
         _AtAnswer(ending.names, ending.method, judged),
@@ -207,7 +207,7 @@ def _by_pooled(ending: RunEnd, judged: Judged, pooled: Any) -> Status:
     return Status(StatusCode.FEASIBLE if met else StatusCode.VIOLATED, message, None, there.client, _smallest(ending))
 
 
-def _by_client(ending: RunEnd, judged: Judged) -> Status:
+def _by_client(ending: RunEnd, judged: Evaluation) -> Status:
     there, many, tolerance = (
         _AtAnswer(ending.names, ending.method, judged),
         len(ending.names),

@@ -22,7 +22,7 @@ from softswitch.engine.private import refuse_private, solve_privately
 from softswitch.engine.request import request
 from softswitch.engine.solve import solve
 from softswitch.methods.base import Method
-from softswitch.oracles.federation import TakingPart
+from softswitch.oracles.federation import ClientSettings
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.results.callbacks import Callback, check_callbacks
 from softswitch.results.certificate import Certificate, ending, is_certified
@@ -222,7 +222,7 @@ def _check(config: Config, ready: ReadyTable, method: Method) -> None:
     """Refuse what ``solve`` would refuse, before a folder is made."""
     privacy = training_privacy(config)
     if privacy is not None:
-        how = TakingPart(**taking_part(config))
+        how = ClientSettings(**taking_part(config))
         refuse_private(ready.problem, ready.train, method, privacy, how, length_and_answer(config))
         if ready.held_out is not None and ready.problem.constraint_range is None:
             raise ValueError(
@@ -231,7 +231,7 @@ def _check(config: Config, ready: ReadyTable, method: Method) -> None:
             )
         return
     told = length_and_answer(config) | {"eval_every": None}
-    filled = completed(ready.problem, ready.train, (method,), TakingPart(**taking_part(config)), told)
+    filled = completed(ready.problem, ready.train, (method,), ClientSettings(**taking_part(config)), told)
     how, settings, choice = filled.how, filled.settings, filled.choice
     request(ready.problem, ready.train, filled.methods, how, settings, held_out=_beside(ready), choice=choice)
 
@@ -309,7 +309,7 @@ def _run_privately(
         ready.train,
         method,
         privacy,
-        TakingPart(**taking_part(config)),
+        ClientSettings(**taking_part(config)),
         length_and_answer(config),
         config.run.seed,
         check_callbacks(callbacks),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from softswitch.data.client_data import ClientData
-from softswitch.oracles.federation import Federation, federation_of
+from softswitch.oracles.federation import Federation, make_federation
 from softswitch.problem.problem import Problem
 from softswitch_experiments.leaderboard.scheme import Scheme
 
@@ -59,7 +59,7 @@ def of_rows(make: Callable[[], tuple[Problem, ClientData]]) -> Callable[[Scheme]
 
     def stage(scheme: Scheme) -> Stage:
         problem, clients = make()
-        federation = federation_of(
+        federation = make_federation(
             problem,
             clients,
             local_steps=scheme.local_steps,

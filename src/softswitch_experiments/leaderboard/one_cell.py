@@ -88,7 +88,7 @@ class TaskUnits(NamedTuple):
     def of(cls, task: BenchTask, stage: Stage) -> TaskUnits:
         """|F|, of the optimum where it is 0 at the start; the bound, or a tenth of how far the start is from it."""
         federation = stage.federation
-        judged = federation.oracle.judge(federation.start)
+        judged = federation.oracle.evaluate_params(federation.start)
         beyond = abs(float(np.max(judged.constraint)) - task.tolerance)
         size = abs(float(np.max(judged.objective)))
         if size < LEAST:
@@ -114,7 +114,7 @@ class CellRuns(NamedTuple):
     def memory(self) -> Memory | None:
         """How the server remembers, where it does: nothing is corrected where reports are of all rows."""
         oracle = self.stage.federation.oracle
-        everyone, noisy = oracle.participants == oracle.client_count, oracle.rows_a_report is not None
+        everyone, noisy = oracle.participants == oracle.client_count, oracle.report_batch_size is not None
         if self.method.corrects and noisy:
             return Memory(corrected=True)
         return Memory() if (self.method.remembers or self.method.corrects) and not everyone else None
@@ -166,7 +166,7 @@ class CellRuns(NamedTuple):
 
     def _scored(self, result: Result) -> Scored:
         federation = self.stage.federation
-        last = federation.oracle.judge(result.last)
+        last = federation.oracle.evaluate_params(result.last)
         tried = {
             "average": (result.worst_objective, result.worst_constraint),
             "last": (float(np.max(last.objective)), float(np.max(last.constraint))),
@@ -209,7 +209,7 @@ def played(task: BenchTask, method: BenchMethod, scheme: Scheme, effort: Effort)
 
 
 def _start(cell: CellRuns) -> float:
-    judged = cell.stage.federation.oracle.judge(cell.stage.federation.start)
+    judged = cell.stage.federation.oracle.evaluate_params(cell.stage.federation.start)
     return cell.scale.merit(cell.task, float(np.max(judged.objective)), float(np.max(judged.constraint)))
 
 

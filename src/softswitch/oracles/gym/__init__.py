@@ -5,6 +5,6 @@ Needs Gymnasium: ``pip install 'softswitch[rl]'``.
 
 from softswitch.oracles.gym.actions import Categorical, Gaussian
 from softswitch.oracles.gym.networks import NumpyNetwork
-from softswitch.oracles.gym.task import environment_clients, pendulums
+from softswitch.oracles.gym.task import make_gym_federation, pendulums
 
-__all__ = ["Categorical", "Gaussian", "NumpyNetwork", "environment_clients", "pendulums"]
+__all__ = ["Categorical", "Gaussian", "NumpyNetwork", "make_gym_federation", "pendulums"]

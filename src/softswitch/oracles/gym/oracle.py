@@ -15,7 +15,7 @@ from softswitch.oracles.gym.actions import ActionDistribution
 from softswitch.oracles.gym.episodes import CostFunction, Environment, Played, play, side_by_side
 from softswitch.oracles.gym.networks import PolicyNetwork
 from softswitch.oracles.gym.trpo import Taken, advantage_estimates, better_weights
-from softswitch.oracles.host import RoundByRound, Turn
+from softswitch.oracles.host import HostDraws, HostOracle
 from softswitch.support.function_equality import function_digest
 
 Weights = Mapping[str, np.ndarray]
@@ -36,7 +36,7 @@ EVALUATION_SEED = 20_240
 
 
 @dataclass(eq=False, kw_only=True)
-class GymOracle(RoundByRound):
+class GymOracle(HostOracle):
     """Clients that each have an environment and a budget for cost.
 
     f_i = −E[Σ γᵗ reward], so that the largest f is the worst client's; g_i = E[Σ γᵗ cost] − d_i. A client plays its
@@ -62,7 +62,7 @@ class GymOracle(RoundByRound):
         costs: each client's cost of a step; None: what its environment says.
     """
 
-    steadied_by: ClassVar[str] = "estimation_episodes"
+    noise_setting: ClassVar[str] = "estimation_episodes"
 
     environments: Sequence[Environment]
     budgets: np.ndarray
@@ -90,7 +90,7 @@ class GymOracle(RoundByRound):
         """n."""
         return len(self.environments)
 
-    def report(self, params: Weights, draws: Turn) -> tuple[Reports, list[Played]]:
+    def report(self, params: Weights, draws: HostDraws) -> tuple[Reports, list[Played]]:
         """Play, and report the means: f_i and g_i to decide by; plain return and cost to look at."""
         weights = _numbers(params)
         many = self.gradient_episodes + self.estimation_episodes
@@ -102,7 +102,13 @@ class GymOracle(RoundByRound):
         return Reports(told[:, 0], told[:, 1:2], None, mask, metrics), played
 
     def direction(
-        self, params: Weights, draws: Turn, kept: list[Played], decision: Decision, switches: bool, step_size: float
+        self,
+        params: Weights,
+        draws: HostDraws,
+        kept: list[Played],
+        decision: Decision,
+        switches: bool,
+        step_size: float,
     ) -> dict[str, np.ndarray]:
         """Σ_i r_i (w_k − w_{k,E}), where each local step minimises the rule's mix of f_i and g_i."""
         loss: Any = decision.local_loss
@@ -136,7 +142,7 @@ class GymOracle(RoundByRound):
         found = np.asarray(told, np.float32)
         return found[:, 0], found[:, 1:2]
 
-    def cost(self, rows_held: None) -> tuple[int, int]:
+    def cost(self, row_count: None) -> tuple[int, int]:
         """Steps of the environment, episodes that end early counted in full: those reported on, those learnt from."""
         a_round = self.participants * self.horizon
         reported = a_round * (self.gradient_episodes + self.estimation_episodes)

@@ -1,4 +1,4 @@
-"""environment_clients(): Gymnasium environments, each with a cost and a budget, as the clients of one policy."""
+"""make_gym_federation(): Gymnasium environments, each with a cost and a budget, as the clients of one policy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from softswitch.oracles.federation import Federation, participants_of
+from softswitch.oracles.federation import Federation, count_participants
 from softswitch.oracles.gym.actions import Gaussian, distribution_for
 from softswitch.oracles.gym.episodes import CostFunction, Environment, side_by_side
 from softswitch.oracles.gym.networks import NumpyNetwork, PolicyNetwork
@@ -17,7 +17,7 @@ from softswitch.oracles.gym.oracle import GymOracle
 from softswitch.support import checks
 
 
-def environment_clients(
+def make_gym_federation(
     environments: Mapping[Any, Environment],
     budgets: float | Mapping[Any, float],
     *,
@@ -95,7 +95,7 @@ def environment_clients(
         budgets=np.asarray([_number_for("budgets", budgets, name) for name in names]),
         network=policy,
         distribution=distribution,
-        participants=participants_of(participation, len(names)),
+        participants=count_participants(participation, len(names)),
         horizon=checks.whole_number("horizon", horizon, at_least=1),
         gradient_episodes=checks.whole_number("gradient_episodes", gradient_episodes, at_least=1),
         estimation_episodes=checks.whole_number("estimation_episodes", estimation_episodes, at_least=0),
@@ -161,7 +161,7 @@ def pendulums(
         gravities: each client's, in m/s².
         budget: how many fast steps of 200 an episode may have on average.
         seed: of the policy's first weights.
-        settings: others of ``environment_clients``.
+        settings: others of ``make_gym_federation``.
     """
     if len(set(gravities)) < len(gravities):
         raise ValueError(f"gravities must differ, since clients are named by them, but are {tuple(gravities)}")
@@ -172,7 +172,7 @@ def pendulums(
         for gravity in gravities
     }
     chosen = {"reward_scale": 0.1, "horizon": 200} | settings
-    return environment_clients(made, budget, cost=_fast, seed=seed, **chosen)
+    return make_gym_federation(made, budget, cost=_fast, seed=seed, **chosen)
 
 
 def _fast(observations: np.ndarray, actions: np.ndarray, after: np.ndarray) -> np.ndarray:

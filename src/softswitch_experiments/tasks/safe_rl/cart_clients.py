@@ -72,7 +72,7 @@ class CartPoleOracle(Oracle):
         clients_at_once: how many clients improve their policies side by side.
     """
 
-    steadied_by: ClassVar[str] = "estimation_episodes"
+    noise_setting: ClassVar[str] = "estimation_episodes"
 
     physics: Physics
     budgets: Float[Array, " n"]
@@ -98,9 +98,9 @@ class CartPoleOracle(Oracle):
         n, m = self.client_count, self.participants
         who = jax.random.split(key, 3)[0]
         words = jax.random.bits(who, (words_to_choose(n, m),), jnp.uint32)
-        return self.draw_for(choose_clients(words, n, m), self.chance(key))
+        return self.draw_for(choose_clients(words, n, m), self.draw_randomness(key))
 
-    def chance(self, key: PRNGKeyArray) -> tuple[Luck, Luck]:
+    def draw_randomness(self, key: PRNGKeyArray) -> tuple[Luck, Luck]:
         """The luck of so many participants, whoever they are."""
         m, steps = self.participants, self.local_steps
         _, first, later = jax.random.split(key, 3)
@@ -164,7 +164,7 @@ class CartPoleOracle(Oracle):
         directions = map_slices(one, everyone, self.client_batch_size)
         return jax.tree.map(lambda u: jnp.tensordot(decision.weights, u, axes=1), directions)
 
-    def cost(self, rows_held: None) -> tuple[int, int]:
+    def cost(self, row_count: None) -> tuple[int, int]:
         """Steps of the environment, episodes that end early counted in full: those reported on, those learnt from."""
         a_round = self.participants * self.horizon
         reported = a_round * (self.gradient_episodes + self.estimation_episodes)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softswitch.oracles.federation import Federation, participants_of
+from softswitch.oracles.federation import Federation, count_participants
 from softswitch.support import checks
 from softswitch_experiments.tasks.safe_rl.cart_clients import CartPoleOracle
 from softswitch_experiments.tasks.safe_rl.cartpole import PLANETS, Physics
@@ -73,7 +73,7 @@ def cartpole(
     oracle = CartPoleOracle(
         physics=Physics(*(jnp.asarray(numbers) for numbers in zip(*(PLANETS[p] for p in planets), strict=True))),
         budgets=jnp.asarray(_budgets(budgets, n, seed)),
-        participants=participants_of(participation, n),
+        participants=count_participants(participation, n),
         horizon=checks.whole_number("horizon", horizon, at_least=1),
         gradient_episodes=checks.whole_number("gradient_episodes", gradient_episodes, at_least=1),
         estimation_episodes=checks.whole_number("estimation_episodes", estimation_episodes, at_least=0),

@@ -1,0 +1,19 @@
+"""Tools for testing a federation: Byzantine clients with known attacks."""
+
+from typing import TYPE_CHECKING
+
+from softswitch.support.lazy_imports import lazy_attributes
+
+if TYPE_CHECKING:
+    from softswitch.oracles.attacks import ATTACKS as ATTACKS
+    from softswitch.oracles.attacks import ByzantineOracle as ByzantineOracle
+    from softswitch.oracles.attacks import with_attack as with_attack
+
+_MODULES = {
+    "ATTACKS": "oracles.attacks",
+    "ByzantineOracle": "oracles.attacks",
+    "with_attack": "oracles.attacks",
+}
+
+__all__ = list(_MODULES)
+__getattr__, __dir__ = lazy_attributes(__name__, _MODULES)
