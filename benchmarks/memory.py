@@ -18,7 +18,7 @@ from rich.table import Table
 
 import softswitch as ss
 from softswitch.support.plotting import BLUE, GREY, VERMILLION, panels, tolerance
-from softswitch.tables.constraints import problem_of_kind
+from softswitch.tables.constraints import build_problem
 from softswitch_experiments.leaderboard.contest_tables import encoded
 from softswitch_experiments.tasks.fair_classification import adult
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
@@ -74,7 +74,7 @@ def _table(kind: str, package: str, name: str, prepare: Callable[[pd.DataFrame],
         columns = {"x": encoded(table, features), "y": table["y"].to_numpy(np.int32)}
         if "group" in table:
             columns["group"] = table["group"].to_numpy(np.int32)
-        made = problem_of_kind(kind, columns["x"].shape[1])
+        made = build_problem(kind, columns["x"].shape[1])
         return made.problem, ss.ClientData.from_arrays(columns, client=table["client"].to_numpy())
 
     return make

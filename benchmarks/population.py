@@ -31,7 +31,7 @@ from softswitch.data.splits import Parts
 from softswitch.engine.certified import solve_certified
 from softswitch.problem.networks import moved_network
 from softswitch.results.certificate import is_certified
-from softswitch.tables.constraints import GROUPED, KindOfProblem, problem_of_kind
+from softswitch.tables.constraints import GROUPED, BuiltProblem, build_problem
 from softswitch_experiments.leaderboard.contest_tables import encoded
 
 CONFIDENCE = 0.95
@@ -108,7 +108,7 @@ class Sampler:
             cell: max(1, round(rows * many / sizes[cell.rsplit(" ", len(self.alike))[0]]))
             for cell, many in cells.value_counts().items()
         }
-        self.made: KindOfProblem = problem_of_kind(population.kind, self.columns["x"].shape[1])
+        self.made: BuiltProblem = build_problem(population.kind, self.columns["x"].shape[1])
 
     def draw(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Which rows are drawn, and which are the population."""

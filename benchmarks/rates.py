@@ -29,7 +29,7 @@ import softswitch as ss
 from benchmarks.rates_by_milp import fewest_false_alarms
 from benchmarks.tables.cases import Case
 from softswitch.problem import rates
-from softswitch.tables.constraints import problem_of_kind
+from softswitch.tables.constraints import build_problem
 
 SMALL = ("cancer", "attrition", "resume", "digits")
 ONLY: list[str] = []
@@ -172,7 +172,7 @@ def against_reference(quick: bool) -> None:
     for case in _some(REFERENCE_CASES, quick):
         columns, client = case.columns()
         columns["x"] = two_features(columns["x"], columns["y"])
-        made = problem_of_kind(case.kind, 2)
+        made = build_problem(case.kind, 2)
         result, seconds = solved(
             made.problem, ss.ClientData.from_arrays(columns, client, strata=made.strata), case.tolerance
         )
@@ -200,10 +200,10 @@ def against_milp(quick: bool) -> None:
         kept = np.isin(client, np.unique(client)[:clients])
         columns = {name: column[kept] for name, column in columns.items()}
         client, columns["x"] = client[kept], two_features(columns["x"], columns["y"])
-        made = problem_of_kind("miss-rate", 2)
+        made = build_problem("miss-rate", 2)
         data = ss.ClientData.from_arrays(columns, client, strata=made.strata)
         result, _ = solved(made.problem, data, tolerance)
-        alarms = problem_of_kind("false-alarm-rate", 2).problem.constraint
+        alarms = build_problem("false-alarm-rate", 2).problem.constraint
         reached = ss.evaluate(ss.Problem(made.problem.objective, alarms, result.params), data, result.params)[1].max()
         began = time.perf_counter()
         fewest = fewest_false_alarms(columns["x"].astype(float), columns["y"], client, tolerance, MILP_SECONDS)

@@ -28,7 +28,7 @@ client = "hospital"
 positive = "malignant"
 [task]
 kind = "miss-rate"
-at_most = {bound}
+bound = {bound}
 [method]
 name = "{method}"
 [run]

@@ -46,7 +46,7 @@ class Case(NamedTuple):
         label: what to predict.
         client: whose row it is.
         kind: what is bounded; None: what init proposes.
-        at_most: the bound; None: what init proposes.
+        bound: the bound; None: what init proposes.
         written: how it is written to a file.
         ending: of the file's name.
     """
@@ -55,7 +55,7 @@ class Case(NamedTuple):
     label: str
     client: str
     kind: str | None = None
-    at_most: float | None = None
+    bound: float | None = None
     written: Mapping[str, Any] = {}
     ending: str = ".csv"
 
@@ -157,7 +157,7 @@ def tried(case: Case, folder: Path) -> dict[str, Any]:
         str(folder / "t.toml"),
     ]
     words += [] if case.kind is None else ["--kind", case.kind]
-    words += [] if case.at_most is None else ["--at-most", str(case.at_most)]
+    words += [] if case.bound is None else ["--bound", str(case.bound)]
     began = time.perf_counter()
     found: dict[str, Any] = {"rows": int((~new).sum()), "clients": int(table[case.client].nunique())}
     for step in (words, ["train", str(folder / "t.toml")]):
@@ -189,7 +189,7 @@ def _by_command(words: list[str]) -> tuple[int, str]:
 def _beside(model: Any, known: pd.DataFrame, new: pd.DataFrame, case: Case) -> dict[str, Any]:
     """Each model on new rows at its worst client: the loss that matters, and what is bounded."""
     task = model.run.settings
-    kind, bound = task["task.kind"], task["task.at_most"]
+    kind, bound = task["task.kind"], task["task.bound"]
     rows, others = (model.encoding.encode(part) for part in (known, new))
     if model.meaning.what == "number":
         truth = new[case.label].to_numpy(float)

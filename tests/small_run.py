@@ -18,7 +18,7 @@ file = "cases.csv"
 label = "y"
 client = "ward"
 [task]
-at_most = 0.5
+bound = 0.5
 [method]
 step_size = 0.5
 [run]

@@ -8,7 +8,7 @@ import numpy as np
 
 import softswitch as ss
 from benchmarks.tables.sources import SOURCES, Source, table
-from softswitch.tables.constraints import problem_of_kind
+from softswitch.tables.constraints import build_problem
 from softswitch_experiments.leaderboard.contest_tables import columns_of
 
 
@@ -54,7 +54,7 @@ class Case:
     def make(self, hidden: tuple[int, ...] = (), seed: int = 0) -> tuple[ss.Problem, ss.ClientData]:
         """Problem and clients, for logistic regression or a network."""
         columns, client = self.columns()
-        made = problem_of_kind(self.kind, columns["x"].shape[1], hidden, seed=seed)
+        made = build_problem(self.kind, columns["x"].shape[1], hidden, seed=seed)
         return made.problem, ss.ClientData.from_arrays(columns, client, strata=made.strata)
 
 

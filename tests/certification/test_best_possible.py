@@ -14,7 +14,7 @@ from softswitch.certification.lagrangian import Lagrangian, Weights
 from softswitch.problem.fairness import demographic_parity
 from softswitch.problem.networks import network, probability
 from softswitch.problem.networks import objective as cross_entropy
-from softswitch.tables.constraints import problem_of_kind
+from softswitch.tables.constraints import build_problem
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 
@@ -258,9 +258,9 @@ def test_an_answer_outside_the_domain_is_no_feasible_one(x64):
 
 def test_ready_made_problems_say_whether_they_are_convex():
     assert breast_cancer(2).problem.convex is True
-    assert problem_of_kind("neyman-pearson", 3).problem.convex is True
-    assert problem_of_kind("neyman-pearson", 3, (4,)).problem.convex is None
-    assert problem_of_kind("demographic-parity", 3).problem.convex is None
+    assert build_problem("neyman-pearson", 3).problem.convex is True
+    assert build_problem("neyman-pearson", 3, (4,)).problem.convex is None
+    assert build_problem("demographic-parity", 3).problem.convex is None
     with pytest.raises(TypeError, match="convex must be True, False or None, but is 'yes'"):
         dataclasses.replace(breast_cancer(2).problem, convex="yes")
 

@@ -13,7 +13,7 @@ from softswitch.certification.intervals import ErrorLevels, mean_interval
 from softswitch.data.splits import hold_out
 from softswitch.problem.losses import mean_over
 from softswitch.results.certificate import Verdict
-from softswitch.tables.constraints import problem_of_kind
+from softswitch.tables.constraints import build_problem
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 
@@ -297,7 +297,7 @@ def test_gaps_of_ready_made_kinds_are_promises():
     }
     held_out = ss.ClientData.from_arrays(columns, client=np.repeat(["a", "b", "c"], 600))
     for kind, concerned in (("demographic-parity", 600), ("equal-opportunity", 200)):
-        problem = problem_of_kind(kind, 2).problem
+        problem = build_problem(kind, 2).problem
         params = [{"w": jnp.array([[1.0], [0.5]]), "b": jnp.zeros(1)}]
         found = ss.certify(params, problem, held_out, tolerance=0.25)
         assert not found.approximate
@@ -308,7 +308,7 @@ def test_gaps_of_ready_made_kinds_are_promises():
         value = ss.evaluate(problem, held_out, params)[1][0, 0]
         assert gap.estimate == pytest.approx(value, abs=1e-5)
         assert 0 <= gap.lower <= gap.estimate < gap.marginal_upper < gap.upper < gap.estimate + 0.25
-    loss = ss.certify(params, problem_of_kind("group-loss", 2).problem, held_out, tolerance=2.0)
+    loss = ss.certify(params, build_problem("group-loss", 2).problem, held_out, tolerance=2.0)
     assert not loss.approximate
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import softswitch as ss
 from softswitch.cli import app
 from softswitch.results.folder import find_runs, open_run, read_frontier
-from softswitch.tables.frontier import frontier_by
+from softswitch.tables.frontier import train_frontier
 
 SETTINGS = """
 [data]
@@ -21,7 +21,7 @@ label = "ill"
 client = "ward"
 [task]
 kind = "miss-rate"
-at_most = {at_most}
+bound = {bound}
 [run]
 rounds = 100
 """
@@ -42,14 +42,14 @@ def home(tmp_path_factory):
     table["a"] += 2.2 * table["ill"]
     table["ward"] = np.where(generator.random(700) < 0.5, "<north>", "south")
     table.to_csv(folder / "cases.csv", index=False)
-    (folder / "cases.toml").write_text(SETTINGS.format(at_most=0.2))
+    (folder / "cases.toml").write_text(SETTINGS.format(bound=0.2))
     return folder
 
 
 @pytest.fixture(scope="module")
 def made(home):
     """The frontier's folder, and what the command printed."""
-    bounds = [word for bound in (0.02, 0.4, 0.2) for word in ("--at-most", bound)]
+    bounds = [word for bound in (0.02, 0.4, 0.2) for word in ("--bound", bound)]
     printed = invoke("frontier", home / "cases.toml", *bounds)
     (folder,) = (home / "runs").iterdir()
     return folder, printed
@@ -77,7 +77,7 @@ def test_what_it_prints_and_writes(made):
     }
     told = json.loads((folder / "frontier.json").read_text())
     assert told["asked"] == 0.2
-    assert told["about"]["earlier_looks"] == 0
+    assert told["about"]["earlier_certificates"] == 0
     with (folder / "frontier.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     for row, point in zip(rows, found.points, strict=True):
@@ -104,7 +104,7 @@ def test_its_models_can_be_used_where_they_are_certified(made, home):
 def test_in_a_runs_folder_it_is_a_section_of_the_report(made, home):
     folder, _ = made
     host = folder / "bound-0.4"
-    printed = invoke("frontier", home / "cases.toml", "--at-most", 0.3, "--run", host)
+    printed = invoke("frontier", home / "cases.toml", "--bound", 0.3, "--run", host)
     looked = sum(run.certificate is not None for run in find_runs(folder)) - 1  # and this one
     assert f"The same rows have certified {looked} other model" in printed
     invoke("report", host)
@@ -114,7 +114,7 @@ def test_in_a_runs_folder_it_is_a_section_of_the_report(made, home):
     assert "<td>30%</td>" in page
     assert re.search(r'data-chart="frontier-0"><svg[^>]*>', page)
     assert "has a frontier.json already" in invoke(
-        "frontier", home / "cases.toml", "--at-most", 0.3, "--run", host, code=2
+        "frontier", home / "cases.toml", "--bound", 0.3, "--run", host, code=2
     )
 
 
@@ -132,10 +132,10 @@ def test_the_report_of_its_own_folder_has_all_models_side_by_side(made):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--at-most", 1.5), "--at-most must be below 1, since the constraint miss-rate is never above it, but is 1.5"),
-        (("--at-most", -0.1), "--at-most must be a finite number and >= 0, but is -0.1"),
-        (("--at-most", "nan"), "--at-most must be a finite number"),
-        (("--at-most", 0.1, "--at-most", 0.1), "--at-most must not have a number twice"),
+        (("--bound", 1.5), "--bound must be below 1, since the constraint miss-rate is never above it, but is 1.5"),
+        (("--bound", -0.1), "--bound must be a finite number and >= 0, but is -0.1"),
+        (("--bound", "nan"), "--bound must be a finite number"),
+        (("--bound", 0.1, "--bound", 0.1), "--bound must not have a number twice"),
         (("--run", "nowhere"), "must be the folder of a run"),
     ],
 )
@@ -148,13 +148,13 @@ def test_bad_input_names_the_argument(home, words, said):
 def test_settings_that_leave_no_room(home, made):
     folder, _ = made
     zero = home / "zero.toml"
-    zero.write_text(SETTINGS.format(at_most=0.0))
-    assert "task.at_most is 0, and there are no bounds about it" in invoke("frontier", zero, code=2)
+    zero.write_text(SETTINGS.format(bound=0.0))
+    assert "task.bound is 0, and there are no bounds about it" in invoke("frontier", zero, code=2)
     none = home / "none.toml"
-    none.write_text(SETTINGS.format(at_most=0.2).replace("[task]", "held_out = 0.0\n[task]"))
+    none.write_text(SETTINGS.format(bound=0.2).replace("[task]", "held_out = 0.0\n[task]"))
     assert "data.held_out must be above 0" in invoke("frontier", none, code=2)
     other = home / "other.toml"
-    other.write_text(SETTINGS.format(at_most=0.2).replace("miss-rate", "error-rate"))
+    other.write_text(SETTINGS.format(bound=0.2).replace("miss-rate", "error-rate"))
     said = invoke("frontier", other, "--run", folder / "bound-0.2", code=2)
     assert "but its task.kind is 'miss-rate', and here it is 'error-rate'" in said
 
@@ -164,14 +164,14 @@ class Enough(Exception):  # noqa: N818
 
 
 @pytest.mark.parametrize(
-    ("at_most", "expected"),
+    ("bound", "expected"),
     [
         (0.2, [0.8, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05]),
         (0.3, [0.6, 0.45, 0.3, 0.225, 0.15, 0.075]),  # a share of 1.2 would be no bound
     ],
 )
-def test_bounds_about_that_of_the_settings(home, at_most, expected):
-    assert intended(home, at_most) == pytest.approx(expected)
+def test_bounds_about_that_of_the_settings(home, bound, expected):
+    assert intended(home, bound) == pytest.approx(expected)
 
 
 def test_bounds_that_rows_can_certify_are_added_where_none_is(home):
@@ -180,10 +180,10 @@ def test_bounds_that_rows_can_certify_are_added_where_none_is(home):
     assert loose > less > 0.02
 
 
-def intended(home, at_most):
+def intended(home, bound):
     """The bounds that would be tried."""
     file = home / "ladder.toml"
-    file.write_text(SETTINGS.format(at_most=at_most))
+    file.write_text(SETTINGS.format(bound=bound))
     seen = []
 
     def before(about):
@@ -191,5 +191,5 @@ def intended(home, at_most):
         raise Enough
 
     with pytest.raises(Enough):
-        frontier_by(file, before=before)
+        train_frontier(file, before=before)
     return seen

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from softswitch.cli import app
 from softswitch.cli import init as on_init
 from softswitch.tables import training
-from softswitch.tables.labels import TwoClasses
+from softswitch.tables.labels import BinaryLabel
 from softswitch.tables.settings import read_config
 from softswitch.tables.table import read_table
 
@@ -75,12 +75,12 @@ def test_nothing_but_the_table_is_needed_where_it_is_clear(folder):
     assert (data.file, data.label, data.client, data.positive) == ("shipments.csv", "delivery", "depot", "late")
     assert data.ignore == ("order_id", "days_late")
     assert (data.separator, data.decimal, data.encoding) == (";", ",", "cp1252")
-    assert (data.empty, data.incomplete) == (("unknown",), "leave-out")
-    assert (config.task.kind, config.task.at_most) == ("miss-rate", 0.05)
+    assert (data.empty, data.incomplete) == (("unknown",), "drop")
+    assert (config.task.kind, config.task.bound) == ("miss-rate", 0.05)
     assert "# days_late: tells delivery by itself" in (folder / "shipments.toml").read_text(encoding="utf-8")
-    ready = training.make_ready(config, folder)
+    ready = training.prepare_table(config, folder)
     assert ready.left_out == 2
-    assert ready.label == TwoClasses("on time", "late")
+    assert ready.label == BinaryLabel("on time", "late")
     names = ready.encoding.features
     for name in ("sent day", "sent season sin", "score", "score is empty", "weight", "stops", "stops is empty"):
         assert name in names
@@ -88,7 +88,7 @@ def test_nothing_but_the_table_is_needed_where_it_is_clear(folder):
 
 
 def test_a_table_to_predict_may_be_written_otherwise_and_comes_back_as_it_was(folder):
-    invoke("init", "shipments.csv", "--label", "delivery", "--at-most", 0.9)
+    invoke("init", "shipments.csv", "--label", "delivery", "--bound", 0.9)
     text = (folder / "shipments.toml").read_text(encoding="utf-8")
     text = text.replace('rounds = "auto"', "rounds = 20").replace('aim = "certified"', 'aim = "bare"')
     (folder / "shipments.toml").write_text(text, encoding="utf-8")
@@ -125,13 +125,13 @@ def test_a_positive_class_that_nearly_all_rows_have_is_doubted(folder):
 def test_what_flags_say_holds(folder):
     invoke(
         *("init", "--data", "shipments.csv", "--label", "delivery", "--client", "depot", "--positive", "on time"),
-        *("--keep", "days_late", "--ignore", "weight", "--kind", "decision-parity", "--at-most", 0.2),
+        *("--keep", "days_late", "--ignore", "weight", "--kind", "decision-parity", "--bound", 0.2),
         *("--sensitive", "depot", "--protected", "wien", "--out", "sub.toml"),
     )
     config = read_config(folder / "sub.toml")
     assert config.data.positive == "on time"
     assert config.data.ignore == ("weight", "order_id")
-    assert (config.task.kind, config.task.at_most) == ("decision-parity", 0.2)
+    assert (config.task.kind, config.task.bound) == ("decision-parity", 0.2)
     assert (config.task.sensitive, config.task.protected) == ("depot", "Wien")
 
 
@@ -158,11 +158,11 @@ def test_a_relative_path_is_one_from_the_folder_of_the_settings(folder):
         (("shipments.csv", "--label", "depot", "--client", "depot"), ["must be two columns, but both are 'depot'"]),
         (
             ("shipments.csv", "--label", "depot", "--client", "stops", "--kind", "miss-rate"),
-            ["must be one of error-rate, class-miss-rate, own, since 'depot' is several classes (3 values"],
+            ["must be one of error-rate, class-miss-rate, custom, since 'depot' is several classes (3 values"],
         ),
         (
             ("shipments.csv", "--label", "weight", "--client", "depot", "--kind", "error-rate"),
-            ["must be one of mean-error, absolute-error, coverage, own, since 'weight' is a number"],
+            ["must be one of mean-error, absolute-error, coverage, custom, since 'weight' is a number"],
         ),
         (
             ("shipments.csv", "--label", "delivery", "--positive", "early", "--kind", "group-loss"),
@@ -200,9 +200,9 @@ def test_labels_of_any_kind(folder, label, kind, expected, bound):
     if bound is None:
         values = read_table(folder / "shipments.csv")[label]
         spread = {"mean-error": values.std() / 10, "absolute-error": 0.75 * (values - values.median()).abs().mean()}
-        assert task.at_most == pytest.approx(spread[kind], rel=0.06)
+        assert task.bound == pytest.approx(spread[kind], rel=0.06)
     else:
-        assert task.at_most == bound
+        assert task.bound == bound
 
 
 def test_a_file_that_is_there_is_not_written_over(folder):
@@ -228,7 +228,7 @@ def test_on_a_terminal_it_asks(folder, monkeypatch):
     config = read_config(folder / "shipments.toml")
     assert (config.data.label, config.data.client, config.data.positive) == ("delivery", "depot", "on time")
     assert config.data.ignore == ("order_id",)
-    assert (config.task.kind, config.task.at_most) == ("miss-rate", 0.1)
+    assert (config.task.kind, config.task.bound) == ("miss-rate", 0.1)
     said = invoke("init", "shipments.csv", "--label", "delivery", "--yes", "--force")
     assert "[delivery]" not in said
 

@@ -49,7 +49,7 @@ def test_the_tutorial(tmp_path):
     assert first.about["clients"] == 4
     assert first.about["aim"]["words"].startswith("No answer at this confidence")
     assert second.about["aim"]["answered"], second.about["aim"]
-    assert second.about["aim"]["earlier_looks"] == 1
+    assert second.about["aim"]["earlier_certificates"] == 1
     page = (first.folder / "report.html").read_text(encoding="utf-8")
     assert "At every hospital at most 5% of the rows with diagnosis = malignant may be missed" in page
     assert page.count("<svg") == 6  # three charts, each for a wide page and for a phone's

@@ -18,9 +18,9 @@ from softswitch.oracles.evaluation import make_evaluator
 from softswitch.problem.networks import moved_network
 from softswitch.results.certificate import Verdict
 from softswitch.results.diagnostic import DiagnosticCode
-from softswitch.tables.constraints import problem_of_kind
+from softswitch.tables.constraints import build_problem
 
-PROBLEM = problem_of_kind("miss-rate", 2).problem
+PROBLEM = build_problem("miss-rate", 2).problem
 RULE = ss.SoftmaxSGM(tolerance=0.1)
 RUN = {"rounds": 150, "progress": False, "eval_every": 0, "lower_bound": False}
 
@@ -161,7 +161,7 @@ def test_a_lost_margin_is_found_again():
     rows, features = 1200, 60
     y = (draws.random(rows) < 0.5).astype(np.int32)
     x = (draws.normal(size=(rows, features)) + np.outer(2 * y - 1, np.eye(features)[0])).astype(np.float32)
-    problem = problem_of_kind("miss-rate", features).problem
+    problem = build_problem("miss-rate", features).problem
     own = Parts.from_arrays({"x": x, "y": y}, np.arange(rows) % 2, alike=("y",), choosing=0.2, held_out=0.4, strata="y")
     told = prepare(problem, own, ss.SoftmaxSGM(tolerance=0.15), move=moved_network, **RUN)
     _, first = ss.evaluate(problem, own.certify, told.first.params)

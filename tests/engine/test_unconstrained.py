@@ -13,7 +13,7 @@ from softswitch.engine import baselines as unconstrained
 from softswitch.engine.compiled import run_chunk
 from softswitch.problem.networks import constant_network, network, scores
 from softswitch.results.baseline import CONSTANT, START, UNCONSTRAINED_MEAN, UNCONSTRAINED_WORST
-from softswitch.tables.constraints import problem_of_kind
+from softswitch.tables.constraints import build_problem
 
 
 def three(centres=(1.0, 1.0, -1.0)):
@@ -116,7 +116,7 @@ def labelled(rates, count=200):
 
 
 def constant(kind, clients, tolerance):
-    problem = problem_of_kind(kind, 3, (4,)).problem
+    problem = build_problem(kind, 3, (4,)).problem
     result = ss.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, step_size=0.01, tolerance=tolerance), rounds=5)
     told = ss.add_baselines(
         result, problem, clients, constants=lambda odds: constant_network(problem.start, odds), unconstrained=False
@@ -135,7 +135,7 @@ def test_the_best_constant_for_neyman_pearson(tolerance):
     if tolerance == 2.0:  # every answer is feasible, but five rounds are not enough for anything
         assert "no-better-than-constant" in [finding.code for finding in told.diagnostics]
         assert f"has F = {found.objective:.4g}" in told.explain()
-        problem = problem_of_kind("neyman-pearson", 3, (4,)).problem
+        problem = build_problem("neyman-pearson", 3, (4,)).problem
         again = ss.add_baselines(told, problem, labelled((0.3, 0.6)), unconstrained=False)
         assert again.diagnostics == told.diagnostics  # nothing is said twice
 
@@ -148,7 +148,7 @@ def test_decisions_are_compared_by_the_rate_that_the_bound_is_paid_with():
     x = np.zeros((len(y), 3), np.float32)
     x[:, 0] = np.where(y == 1, 0.1, np.where(np.arange(len(y)) % 2, 3.0, -0.1))
     data = ss.ClientData.from_arrays({"x": x, "y": y}, np.zeros(len(y), int))
-    made = problem_of_kind("miss-rate", 3)
+    made = build_problem("miss-rate", 3)
     method = ss.SoftmaxSGM(alpha=20.0, step_size=1e-9, tolerance=0.05)
     start = [{"w": jnp.array([[1.0], [0.0], [0.0]]), "b": jnp.zeros(1)}]
     result = ss.solve(replace(made.problem, start=start), data, method, rounds=1)

@@ -7,7 +7,7 @@ import pytest
 
 import softswitch as ss
 from softswitch.problem.networks import count
-from softswitch.tables.metrics import by_group
+from softswitch.tables.metrics import group_metrics
 from softswitch_experiments.tasks import adult as census
 from softswitch_experiments.tasks.fair_classification import accuracy_and_gap, adult, probability, scores
 
@@ -79,7 +79,7 @@ def test_decisions_and_metrics_by_group_by_hand(task):
     assert seen["decision_gap"] == pytest.approx(abs(decided[group == 1].mean() - decided[group == 0].mean()))
     gap = abs(positive[group == 1].mean() - positive[group == 0].mean())
     assert seen["probability_gap"] == pytest.approx(gap, abs=1e-6)
-    others, protected = by_group(params, task.test, method="start")
+    others, protected = group_metrics(params, task.test, method="start")
     assert (others["method"], others["group"], protected["group"]) == ("start", "others", "protected")
     for row, own in ((others, group == 0), (protected, group == 1)):
         assert row["rows"] == own.sum()

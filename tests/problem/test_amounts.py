@@ -8,8 +8,8 @@ from scipy.optimize import linprog, minimize
 
 import softswitch as ss
 from softswitch.problem.regression import Unit, bounded, loss, mean_error, uncovered
-from softswitch.tables.constraints import Loss, problem_of_kind
-from softswitch.tables.labels import Amount
+from softswitch.tables.constraints import Loss, build_problem
+from softswitch.tables.labels import NumberLabel
 
 PARAMS = [{"w": jnp.array([[2.0]]), "b": jnp.array([1.0])}]
 X, Y = jnp.array([[0.0], [1.0], [2.0], [-1.0]]), jnp.array([0.0, 3.5, 5.0, 1.0])
@@ -61,8 +61,8 @@ def test_what_stands_in_for_coverage_raises_the_prediction():
         (lambda: loss("quantile", TEN, 1.0), "quantile must be above 0 and below 1, but is 1.0"),
         (lambda: bounded("bias"), "kind must be one of 'mean-error', 'absolute-error', 'coverage', but is 'bias'"),
         (
-            lambda: problem_of_kind("miss-rate", 2, label=Amount()),
-            "task.kind must be one of mean-error, absolute-error, coverage, own where the label is a number",
+            lambda: build_problem("miss-rate", 2, label=NumberLabel()),
+            "task.kind must be one of mean-error, absolute-error, coverage, custom where the label is a number",
         ),
     ],
 )
@@ -87,7 +87,7 @@ def sites():
 
 def solved(sites, kind, bound, name=None):
     x, y, owner = sites
-    problem = problem_of_kind(kind, 2, label=Amount(), loss=Loss(name), at_most=bound).problem
+    problem = build_problem(kind, 2, label=NumberLabel(), loss=Loss(name), bound=bound).problem
     assert problem.convex is (None if kind == "coverage" else True)
     clients = ss.ClientData.from_arrays({"x": x, "y": y}, owner)
     return ss.solve(problem, clients, ss.SoftmaxSGM(tolerance=bound), rounds=3000)

@@ -9,8 +9,8 @@ from sklearn.linear_model import LogisticRegression
 import softswitch as ss
 from softswitch.problem.multiclass import class_cross_entropy, class_error_rate, class_miss_rates, decided_class
 from softswitch.problem.networks import outputs
-from softswitch.tables.constraints import problem_of_kind
-from softswitch.tables.labels import SeveralClasses
+from softswitch.tables.constraints import build_problem
+from softswitch.tables.labels import MulticlassLabel
 
 PARAMS = [{"w": jnp.array([[1.0, 0.0, -1.0]]), "b": jnp.array([0.0, 0.5, 0.0])}]
 BATCH = {
@@ -18,7 +18,7 @@ BATCH = {
     "y": jnp.array([0, 1, 2, 0, 2]),
     "weight": jnp.full(5, 0.2),
 }
-THREE = SeveralClasses(("a", "b", "c"), (0.6, 0.3, 0.1))
+THREE = MulticlassLabel(("a", "b", "c"), (0.6, 0.3, 0.1))
 
 
 def test_by_hand():
@@ -54,7 +54,7 @@ def test_every_class_keeps_its_rate_at_every_client():
     x = (centres[label] + generator.normal(size=(600, 2))).astype(np.float32)
     owner = generator.integers(2, size=600)
     clients = ss.ClientData.from_arrays({"x": x, "y": label}, owner, strata="y")
-    problem = problem_of_kind("class-miss-rate", 2, label=THREE).problem
+    problem = build_problem("class-miss-rate", 2, label=THREE).problem
     result = ss.solve(problem, clients, ss.SoftmaxSGM(tolerance=0.5), rounds=1000)
 
     def worst(decided):
@@ -70,14 +70,14 @@ def test_every_class_keeps_its_rate_at_every_client():
 
 
 def test_what_constants_and_moves_are():
-    like = problem_of_kind("error-rate", 2, label=THREE).problem.start
+    like = build_problem("error-rate", 2, label=THREE).problem.start
     shares = jax.nn.softmax(THREE.constant(like, 1.0)[0]["b"])
     np.testing.assert_allclose(shares, THREE.shares, rtol=1e-5)
     moved = THREE.move(like, 1.0, 2.0)
     assert moved[0]["b"][2] > moved[0]["b"][1] > moved[0]["b"][0]  # rarer classes are favoured
-    assert SeveralClasses(("a", "b"), (0.5, 0.5)).move is None
+    assert MulticlassLabel(("a", "b"), (0.5, 0.5)).move is None
 
 
 def test_kinds_that_do_not_suit():
     with pytest.raises(ValueError, match=r"task\.kind must be one of error-rate, class-miss-rate, own where the label"):
-        problem_of_kind("miss-rate", 2, label=THREE)
+        build_problem("miss-rate", 2, label=THREE)

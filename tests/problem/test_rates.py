@@ -8,7 +8,7 @@ import pytest
 import softswitch as ss
 from softswitch.problem import rates
 from softswitch.problem.losses import share_over
-from softswitch.tables.constraints import problem_of_kind
+from softswitch.tables.constraints import build_problem
 from softswitch.tables.settings import RATES
 
 
@@ -162,7 +162,7 @@ def by_hand(columns, owner, params):
 @pytest.mark.parametrize("kind", [kind for kind in RATES if kind != "class-miss-rate"])
 def test_every_kind_by_hand(branches, kind):
     columns, owner = branches
-    problem = problem_of_kind(kind, 2).problem
+    problem = build_problem(kind, 2).problem
     params = [{"w": jnp.array([[0.8], [0.5]]), "b": jnp.array([-1.0])}]
     for client, expected in enumerate(by_hand(columns, owner, params)):
         batch = {name: jnp.asarray(column[owner == client]) for name, column in columns.items()}
@@ -178,7 +178,7 @@ def test_every_kind_by_hand(branches, kind):
 @pytest.mark.parametrize("kind", ["miss-rate", "decision-opportunity"])
 def test_training_keeps_the_bound(branches, kind):
     columns, owner = branches
-    made = problem_of_kind(kind, 2)
+    made = build_problem(kind, 2)
     clients = ss.ClientData.from_arrays(columns, owner, strata=made.strata)
     result = ss.solve(made.problem, clients, ss.SoftmaxSGM(tolerance=0.05), rounds=400, batch_size=None)
     assert result.status.ok
@@ -191,7 +191,7 @@ def test_training_keeps_the_bound(branches, kind):
 
 def test_pooled_decisions(branches):
     columns, owner = branches
-    problem = problem_of_kind("decision-parity", 2).problem
+    problem = build_problem("decision-parity", 2).problem
     clients = ss.ClientData.from_arrays(columns, owner, strata="group")
     method = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.05, criterion="pooled")
     result = ss.solve(problem, clients, method, rounds=3, batch_size=None)

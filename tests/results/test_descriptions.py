@@ -29,7 +29,7 @@ def test_every_kind_has_a_sentence(kind):
     ("kind", "said"),
     [
         ("miss-rate", "at most 5% of the rows with diagnosis = malignant may be missed (decided otherwise)."),
-        ("own", "mine:late may be at most 0.05."),
+        ("custom", "mine:late may be at most 0.05."),
         ("brand-new", "the constraint (brand new) may be at most 0.05."),
     ],
 )

@@ -26,7 +26,7 @@ def class_loss(batch):
     return ss.mean_over(ss.logistic_loss(layers(batch), batch["y"]), batch["weight"] * (batch["y"] == 1))
 
 
-def several_classes(batch):
+def fit_multiclass_label(batch):
     scores = jax.nn.log_softmax(jax.nn.gelu(batch["x"] @ IN), axis=-1)
     return -jnp.average(jnp.take_along_axis(scores, batch["y"][:, None], axis=1)[:, 0], weights=batch["weight"])
 
@@ -56,7 +56,7 @@ def deviations(batch):
     return {"spread": ((scores - scores.mean()) ** 2 @ batch["weight"]), "constant": jnp.float32(3)}
 
 
-FUNCTIONS = [class_loss, several_classes, gap, images, looks_across, deviations]
+FUNCTIONS = [class_loss, fit_multiclass_label, gap, images, looks_across, deviations]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

@@ -18,10 +18,10 @@ label = "diagnosis"
 client = "hospital"
 positive = "malignant"
 held_out = 0.4
-choosing = 0.2
+validation = 0.2
 [task]
 kind = "miss-rate"
-at_most = {bound}
+bound = {bound}
 [run]
 rounds = 200
 """
@@ -78,7 +78,7 @@ def test_what_cannot_be_certified_is_said_before_and_after_and_is_no_answer(refu
     assert "have too few, whatever the model is: east" in printed
     assert "No answer at this confidence (0.95)" in printed
     assert "The same rows have certified 1 other model beside this run." in printed
-    assert run.about["aim"] | {"answered": False, "earlier_looks": 1} == run.about["aim"]
+    assert run.about["aim"] | {"answered": False, "earlier_certificates": 1} == run.about["aim"]
     assert not run.about["violating"], "on the rows it learnt from it keeps the bound"
 
 
@@ -111,7 +111,7 @@ def test_resuming_goes_through_all_runs_again_to_the_same_model(certified, home)
     before = run.params["[0]['w']"]
     again = training.resume(run.folder, progress=False)
     np.testing.assert_array_equal(np.asarray(again.result.params[0]["w"]), before)
-    assert again.aim["earlier_looks"] >= 1
+    assert again.aim["earlier_certificates"] >= 1
 
 
 def test_a_run_of_before_the_aim_was_a_setting_is_resumed_as_it_was(home, tmp_path):
@@ -131,11 +131,11 @@ def test_a_run_of_before_the_aim_was_a_setting_is_resumed_as_it_was(home, tmp_pa
 def test_an_estimator_is_trained_for_its_certificate_and_refuses_without():
     table = hospital_table()
     X, y = table.drop(columns=["hospital", "diagnosis"]), (table["diagnosis"] == "malignant").to_numpy()
-    model = ss.RateClassifier("miss-rate", 0.02, rounds=100, held_out=0.3, choosing=0.2)
+    model = ss.RateClassifier("miss-rate", 0.02, rounds=100, held_out=0.3, validation=0.2)
     model.fit(X, y, clients=table["hospital"])
     assert model.answered_ is False
     with pytest.raises(ValueError, match="No answer at this confidence"):
         model.predict(X)
     assert model.set_params(uncertified=True).predict(X).shape == y.shape
     with pytest.raises(ValueError, match="held_out"):
-        ss.RateClassifier(choosing=0.2).fit(X, y)
+        ss.RateClassifier(validation=0.2).fit(X, y)

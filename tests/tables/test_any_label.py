@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 import softswitch as ss
 from softswitch.cli import app
 from softswitch.tables import training
-from softswitch.tables.frontier import frontier_by
-from softswitch.tables.labels import Amount, SeveralClasses, TwoClasses
-from softswitch.tables.preparation import make_ready
-from softswitch.tables.settings import config_from, read_config
+from softswitch.tables.frontier import train_frontier
+from softswitch.tables.labels import BinaryLabel, MulticlassLabel, NumberLabel
+from softswitch.tables.preparation import prepare_table
+from softswitch.tables.settings import parse_config, read_config
 
 ROWS = 600
 
@@ -55,7 +55,7 @@ def settings(home, name, label, ignore, **task):
 @pytest.fixture(scope="module")
 def minutes(home):
     """Upper limits of minutes, above which at most a fifth of the deliveries lies at every branch."""
-    file = settings(home, "minutes", "minutes", ["went", "parcels"], kind="coverage", at_most=0.2)
+    file = settings(home, "minutes", "minutes", ["went", "parcels"], kind="coverage", bound=0.2)
     return training.train(file, progress=False)
 
 
@@ -80,7 +80,7 @@ def test_prediction_by_the_command(home, minutes, tmp_path):
 
 
 def test_a_mean_error_in_the_labels_unit(home):
-    task = {"kind": "mean-error", "at_most": 3.0, "data": {"label_range": [0, 200]}, "run": {"aim": "bare"}}
+    task = {"kind": "mean-error", "bound": 3.0, "data": {"label_range": [0, 200]}, "run": {"aim": "bare"}}
     trained = training.train(settings(home, "mean", "minutes", ["went", "parcels"], **task), progress=False)
     table = pd.read_csv(home / "deliveries.csv")
     error = ss.load(trained.folder).predict(table) - table["minutes"]
@@ -95,7 +95,7 @@ def test_a_mean_error_in_the_labels_unit(home):
 @pytest.fixture(scope="module")
 def went(home):
     file = settings(
-        home, "went", "went", ["minutes", "parcels"], kind="class-miss-rate", at_most=0.6, run={"aim": "bare"}
+        home, "went", "went", ["minutes", "parcels"], kind="class-miss-rate", bound=0.6, run={"aim": "bare"}
     )
     return training.train(file, progress=False)
 
@@ -116,42 +116,42 @@ def test_several_classes(home, went):
 
 def test_a_frontier_measures_in_the_labels_words(home):
     file = settings(
-        home, "bounds", "minutes", ["went", "parcels"], kind="absolute-error", at_most=6.0, run={"rounds": 100}
+        home, "bounds", "minutes", ["went", "parcels"], kind="absolute-error", bound=6.0, run={"rounds": 100}
     )
-    (point,) = frontier_by(file, [6.0], progress=False).frontier.points
+    (point,) = train_frontier(file, [6.0], progress=False).frontier.points
     assert (
         2 < point.measures["mean absolute error, all rows"] <= point.measures["mean absolute error, worst client"] < 9
     )
 
 
 def test_functions_of_ones_own_with_many_values(home):
-    task = {"kind": "own", "objective": "mine:small", "constraint": "mine:bounded", "at_most": 0.1}
+    task = {"kind": "custom", "objective": "mine:small", "constraint": "mine:bounded", "bound": 0.1}
     file = settings(home, "own", "parcels", ["went"], run={"aim": "bare"}, **task)
     trained = training.train(file, progress=False)
     assert trained.certificate.approximate
     table = pd.read_csv(home / "deliveries.csv")
     predicted = ss.load(trained.folder).predict(table)
     assert abs(predicted.mean() - table["parcels"].mean()) < 1
-    assert ss.load(trained.folder).meaning == Amount()
+    assert ss.load(trained.folder).meaning == NumberLabel()
     known = settings(home, "range", "parcels", ["went"], **task, constraint_range=[-1000, 3000])
-    assert make_ready(read_config(known), home).problem.constraint_range == (-1000.0, 3000.0)
+    assert prepare_table(read_config(known), home).problem.constraint_range == (-1000.0, 3000.0)
     with pytest.raises(ValueError, match=r"task\.constraint_range must be \(low, high\) with low < high"):
-        make_ready(read_config(settings(home, "range", "parcels", ["went"], **task, constraint_range=[3])), home)
+        prepare_table(read_config(settings(home, "range", "parcels", ["went"], **task, constraint_range=[3])), home)
 
 
 @pytest.mark.parametrize(
     ("label", "kind", "said", "expected"),
     [
-        ("minutes", "coverage", "auto", Amount),
-        ("parcels", "error-rate", "auto", SeveralClasses),
-        ("went", "error-rate", "auto", SeveralClasses),
-        ("went", "class-miss-rate", "auto", SeveralClasses),
-        ("parcels", "coverage", "number", Amount),
+        ("minutes", "coverage", "auto", NumberLabel),
+        ("parcels", "error-rate", "auto", MulticlassLabel),
+        ("went", "error-rate", "auto", MulticlassLabel),
+        ("went", "class-miss-rate", "auto", MulticlassLabel),
+        ("parcels", "coverage", "number", NumberLabel),
     ],
 )
 def test_what_a_label_is_taken_for(home, label, kind, said, expected):
-    data = {"file": "deliveries.csv", "label": label, "client": "branch", "label_is": said}
-    ready = make_ready(config_from({"data": data, "task": {"kind": kind}}), home)
+    data = {"file": "deliveries.csv", "label": label, "client": "branch", "label_type": said}
+    ready = prepare_table(parse_config({"data": data, "task": {"kind": kind}}), home)
     assert isinstance(ready.label, expected)
     assert ready.problem.start[0]["b"].shape == (ready.label.outputs,)
 
@@ -162,7 +162,7 @@ def test_what_a_label_is_taken_for(home, label, kind, said, expected):
         ("went", {"kind": "coverage"}, {}, "data.label must be a column of numbers, but 'went' holds"),
         ("went", {"kind": "miss-rate"}, {}, "must be a column of two values, but 'went' has 3"),
         ("minutes", {"kind": "class-miss-rate"}, {}, "must be a column of 2 to 100 classes"),
-        ("minutes", {"kind": "miss-rate"}, {"label_is": "number"}, "task.kind must be one of mean-error"),
+        ("minutes", {"kind": "miss-rate"}, {"label_type": "number"}, "task.kind must be one of mean-error"),
         ("minutes", {"kind": "mean-error"}, {"label_range": [0, 5]}, "data.label_range must hold all labels"),
         ("minutes", {"kind": "mean-error"}, {"label_range": ["a"]}, "data.label_range must be a list of numbers"),
         ("minutes", {"kind": "mean-error", "loss": "cubic"}, {}, "task.loss must be one of auto, squared"),
@@ -170,19 +170,21 @@ def test_what_a_label_is_taken_for(home, label, kind, said, expected):
         (
             "went",
             {"kind": "class-miss-rate"},
-            {"label_is": "numbers"},
-            "data.label_is must be one of auto, two-classes",
+            {"label_type": "numbers"},
+            "data.label_type must be one of auto, two-classes",
         ),
     ],
 )
 def test_bad_settings(home, label, task, data, message):
     told = {"data": {"file": "deliveries.csv", "label": label, "client": "branch"} | data, "task": task}
     with pytest.raises(ValueError, match=message):
-        make_ready(config_from(told), home)
+        prepare_table(parse_config(told), home)
 
 
 def test_two_classes_are_still_two(home):
     table = pd.read_csv(home / "deliveries.csv").assign(late=lambda t: np.where(t["went"] == "fine", "no", "yes"))
     table.to_csv(home / "late.csv", index=False)
     data = {"file": "late.csv", "label": "late", "client": "branch"}
-    assert make_ready(config_from({"data": data, "task": {"kind": "miss-rate"}}), home).label == TwoClasses("no", "yes")
+    assert prepare_table(parse_config({"data": data, "task": {"kind": "miss-rate"}}), home).label == BinaryLabel(
+        "no", "yes"
+    )

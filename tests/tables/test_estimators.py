@@ -172,7 +172,7 @@ def test_what_is_not_given_is_chosen_and_with_a_step_size_as_in_the_paper(cases)
         "batch_size": "auto",
         "hidden": (),
         "held_out": 0.0,
-        "choosing": 0.0,
+        "validation": 0.0,
         "uncertified": False,
         "warm_start": False,
         "confidence": 0.95,

@@ -8,22 +8,22 @@ import pandas as pd
 import pytest
 
 from softswitch.tables.labels import (
-    Amount,
-    SeveralClasses,
-    TwoClasses,
-    amount,
+    BinaryLabel,
+    MulticlassLabel,
+    NumberLabel,
+    fit_binary_label,
+    fit_multiclass_label,
+    fit_number_label,
     is_number,
     label_from_dict,
-    several_classes,
-    two_classes,
 )
 
 ALL = np.ones(4, bool)
 
 
 def test_two_classes():
-    label = two_classes(pd.Series(["late", "on time", "late", "late"]), "late")
-    assert label == TwoClasses("on time", "late")
+    label = fit_binary_label(pd.Series(["late", "on time", "late", "late"]), "late")
+    assert label == BinaryLabel("on time", "late")
     np.testing.assert_array_equal(label.encode(pd.Series(["late", "on time"])), [1, 0])
     scores = jnp.array([[0.1], [0.0], [-3.0]])
     assert label.predicted(scores).tolist() == ["late", "on time", "on time"]
@@ -32,8 +32,8 @@ def test_two_classes():
 
 
 def test_several_classes():
-    label = several_classes(pd.Series([3, 1, 2, 3]), np.array([True, True, False, True]))
-    assert label == SeveralClasses((1, 2, 3), (1 / 3, 0.0, 2 / 3))
+    label = fit_multiclass_label(pd.Series([3, 1, 2, 3]), np.array([True, True, False, True]))
+    assert label == MulticlassLabel((1, 2, 3), (1 / 3, 0.0, 2 / 3))
     np.testing.assert_array_equal(label.encode(pd.Series(["2", "3"])), [1, 2])  # a file knows no types
     scores = jnp.array([[0.0, 1.0, 0.5], [2.0, 1.0, 0.0]])
     assert label.predicted(scores).tolist() == [2, 1]
@@ -43,24 +43,24 @@ def test_several_classes():
 
 
 def test_amounts():
-    label = amount(pd.Series([0.0, 10.0, 20.0, 1000.0]), np.array([True, True, True, False]))
+    label = fit_number_label(pd.Series([0.0, 10.0, 20.0, 1000.0]), np.array([True, True, True, False]))
     assert label.mean == 10
     assert label.scale == pytest.approx(np.std([0, 10, 20]))
     np.testing.assert_allclose(label.predicted(jnp.asarray(label.encode([5.0, 17.0]))[:, None]), [5.0, 17.0], rtol=1e-5)
-    within = amount(pd.Series([0.0, 10.0, 20.0, 5.0]), ALL, (0.0, 20.0))
+    within = fit_number_label(pd.Series([0.0, 10.0, 20.0, 5.0]), ALL, (0.0, 20.0))
     np.testing.assert_allclose(within.predicted(jnp.array([[9.0], [-9.0]])), [20.0, 0.0], atol=1e-4)
     assert within.unit.widest == pytest.approx(20.0)
-    assert amount(pd.Series([7.0] * 4), ALL).scale == 1
-    assert amount(pd.Series([1.0, 2.0, 3.0, 4.0]), ALL, as_is=True) == Amount()
+    assert fit_number_label(pd.Series([7.0] * 4), ALL).scale == 1
+    assert fit_number_label(pd.Series([1.0, 2.0, 3.0, 4.0]), ALL, as_is=True) == NumberLabel()
 
 
 @pytest.mark.parametrize(
     "label",
     [
-        TwoClasses("no", "yes"),
-        TwoClasses(0, 1),
-        SeveralClasses(("a", "b", "c"), (0.5, 0.25, 0.25)),
-        Amount(1.0, 2.0, 0.0, 9.0),
+        BinaryLabel("no", "yes"),
+        BinaryLabel(0, 1),
+        MulticlassLabel(("a", "b", "c"), (0.5, 0.25, 0.25)),
+        NumberLabel(1.0, 2.0, 0.0, 9.0),
     ],
 )
 def test_written_and_read_back(label):
@@ -68,7 +68,7 @@ def test_written_and_read_back(label):
 
 
 def test_a_folder_of_before_has_two_classes():
-    assert label_from_dict({"label": "diagnosis", "classes": ["benign", "malignant"]}) == TwoClasses(
+    assert label_from_dict({"label": "diagnosis", "classes": ["benign", "malignant"]}) == BinaryLabel(
         "benign", "malignant"
     )
 
@@ -81,13 +81,25 @@ def test_what_is_most_likely_a_number(values, expected):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: two_classes(pd.Series([1, 2, 3])), "must be a column of two values, .* has 3: .*class-miss-rate"),
-        (lambda: two_classes(pd.Series(["a", "b"]), "c"), "data.positive must be one of the label's values"),
-        (lambda: several_classes(pd.Series(range(101)), np.ones(101, bool)), "2 to 100 classes, but .* has 101 values"),
-        (lambda: amount(pd.Series(["1", "x", "2", "3"]), ALL), "must be a column of numbers, but .* holds 'x'"),
-        (lambda: amount(pd.Series([1.0, 2, 3, 4]), ALL, (2.0, 1.0)), r"low < high, or empty, but is \[2.0, 1.0\]"),
-        (lambda: amount(pd.Series([1.0, 2, 3, 9]), ALL, (0.0, 5.0)), "must hold all labels, .* goes from 1 to 9"),
-        (lambda: TwoClasses("a", "b").encode(["a", "c"]), r"the label must be one of \['a', 'b'\], but is 'c'"),
+        (lambda: fit_binary_label(pd.Series([1, 2, 3])), "must be a column of two values, .* has 3: .*class-miss-rate"),
+        (lambda: fit_binary_label(pd.Series(["a", "b"]), "c"), "data.positive must be one of the label's values"),
+        (
+            lambda: fit_multiclass_label(pd.Series(range(101)), np.ones(101, bool)),
+            "2 to 100 classes, but .* has 101 values",
+        ),
+        (
+            lambda: fit_number_label(pd.Series(["1", "x", "2", "3"]), ALL),
+            "must be a column of numbers, but .* holds 'x'",
+        ),
+        (
+            lambda: fit_number_label(pd.Series([1.0, 2, 3, 4]), ALL, (2.0, 1.0)),
+            r"low < high, or empty, but is \[2.0, 1.0\]",
+        ),
+        (
+            lambda: fit_number_label(pd.Series([1.0, 2, 3, 9]), ALL, (0.0, 5.0)),
+            "must hold all labels, .* goes from 1 to 9",
+        ),
+        (lambda: BinaryLabel("a", "b").encode(["a", "c"]), r"the label must be one of \['a', 'b'\], but is 'c'"),
     ],
 )
 def test_bad_input(call, message):

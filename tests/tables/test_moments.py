@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 
-from softswitch.tables.cells import has_doubtful_order, moments_of, order_of, tells_moments
+from softswitch.tables.cells import detect_date_order, has_ambiguous_order, holds_datetimes, parse_datetimes
 from softswitch.tables.features import Encoding, column_kind
 
 FORMATS = (
@@ -41,8 +41,8 @@ def test_dates_are_read_as_they_were_written(moments, written):
     order = "mdy" if written.startswith("%m") else "dmy"
     exact = [datetime.datetime.strptime(one.strftime(written), written) for one in moments]
     values = pd.Series([*(one.strftime(written) for one in moments), None], name="date")
-    assert tells_moments(values)
-    found = moments_of(values, order)
+    assert holds_datetimes(values)
+    found = parse_datetimes(values, order)
     days = [(one - datetime.datetime(1970, 1, 1)).days for one in exact]
     np.testing.assert_array_equal(found.days, [*days, np.nan])
     if "%M" in written:
@@ -65,9 +65,9 @@ def test_dates_are_read_as_they_were_written(moments, written):
 )
 def test_the_whole_column_tells_which_number_is_the_day(cells, orders, doubtful):
     values = pd.Series(cells)
-    assert order_of(values) == orders
-    assert has_doubtful_order(values) == doubtful
-    assert tells_moments(values) == (len(orders) < 2)
+    assert detect_date_order(values) == orders
+    assert has_ambiguous_order(values) == doubtful
+    assert holds_datetimes(values) == (len(orders) < 2)
 
 
 @pytest.mark.parametrize(
@@ -75,13 +75,13 @@ def test_the_whole_column_tells_which_number_is_the_day(cells, orders, doubtful)
     [["2013-02-30"], ["yesterday"], ["1.5"], ["12"], ["25:00"], ["2013-01-05", "soon"], ["5 apples 2013"], [None]],
 )
 def test_what_is_no_moment(cells):
-    assert not tells_moments(pd.Series(cells))
+    assert not holds_datetimes(pd.Series(cells))
 
 
 def test_whole_numbers_are_dates_only_if_named_so():
-    assert tells_moments(pd.Series([20130105, 20140228], name="visit_date"))
-    assert not tells_moments(pd.Series([20130105, 20140228], name="amount"))
-    assert not tells_moments(pd.Series([20130105, 20140299], name="visit_date"))
+    assert holds_datetimes(pd.Series([20130105, 20140228], name="visit_date"))
+    assert not holds_datetimes(pd.Series([20130105, 20140228], name="amount"))
+    assert not holds_datetimes(pd.Series([20130105, 20140299], name="visit_date"))
     assert column_kind(pd.Series(["a", "b"])) == "words"
 
 

@@ -17,9 +17,9 @@ from softswitch.cli import app
 from softswitch.cli import train as on_tables
 from softswitch.results.folder import open_run
 from softswitch.tables import training
-from softswitch.tables.preparation import make_ready
+from softswitch.tables.preparation import prepare_table
 from softswitch.tables.private import noise_key
-from softswitch.tables.settings import config_from, read_config, write_config
+from softswitch.tables.settings import parse_config, read_config, write_config
 
 SETTINGS = """
 [data]
@@ -28,7 +28,7 @@ label = "ill"
 client = "ward"
 [task]
 kind = "miss-rate"
-at_most = 0.3
+bound = 0.3
 [run]
 rounds = 15
 aim = "bare"
@@ -89,15 +89,15 @@ def test_a_run_is_private_and_certified_from_the_command_line(trained, home):
 
 def test_features_are_made_of_what_is_declared_alone(home):
     """Other rows, the same features of a row: no mean, deviation or level of rows is in them."""
-    config = config_from({**_told(), "data": {**_told()["data"], "file": "cases.csv"}})
-    ready = make_ready(config, home)
+    config = parse_config({**_told(), "data": {**_told()["data"], "file": "cases.csv"}})
+    ready = prepare_table(config, home)
     assert ready.encoding.features == ("age", "dose", "sex=M")
     row = pd.DataFrame({"age": [65.0], "dose": [np.nan], "sex": ["?"]})
     np.testing.assert_allclose(ready.encoding.encode(row), [[0.5, 0.0, 0.0]])
     shifted = cases()
     shifted["age"] = shifted["age"] / 2 + 20
     shifted.to_csv(home / "shifted.csv", index=False)
-    other = make_ready(config_from({**_told(), "data": {**_told()["data"], "file": "shifted.csv"}}), home)
+    other = prepare_table(parse_config({**_told(), "data": {**_told()["data"], "file": "shifted.csv"}}), home)
     assert other.encoding == ready.encoding
 
 
@@ -111,11 +111,14 @@ def test_a_label_that_is_a_number_is_scaled_by_its_range(home):
     table.drop(columns="ill").to_csv(home / "stays.csv", index=False)
     told = _told()
     told["data"] |= {"file": "stays.csv", "label": "stay"}
-    told["task"] = {"kind": "absolute-error", "at_most": 5.0}
+    told["task"] = {"kind": "absolute-error", "bound": 5.0}
     with pytest.raises(ValueError, match=r"data.label_range must be set with privacy"):
-        make_ready(config_from(told), home)
+        prepare_table(parse_config(told), home)
     told["data"]["label_range"] = [0, 30]
-    assert (make_ready(config_from(told), home).label.mean, make_ready(config_from(told), home).label.scale) == (15, 15)
+    assert (
+        prepare_table(parse_config(told), home).label.mean,
+        prepare_table(parse_config(told), home).label.scale,
+    ) == (15, 15)
 
 
 @pytest.mark.parametrize(
@@ -199,5 +202,5 @@ def test_settings_are_written_and_read_back(home):
     config = read_config(home / "settings.toml")
     (home / "written.toml").write_text(write_config(config))
     assert read_config(home / "written.toml") == config
-    plain = config_from({name: part for name, part in _told().items() if name != "privacy"})
+    plain = parse_config({name: part for name, part in _told().items() if name != "privacy"})
     assert "privacy" not in write_config(plain)

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 
-from softswitch.tables.cells import EMPTY, as_numbers, tidy
+from softswitch.tables.cells import EMPTY, parse_numbers, tidy
 from softswitch.tables.features import Encoding
-from softswitch.tables.table import marks_in, read_table, written_form
+from softswitch.tables.table import empty_marks, read_table, text_format
 
 TABLE = pd.DataFrame(
     {
@@ -51,7 +51,7 @@ def test_any_way_of_writing_is_read_alike(tmp_path_factory, numbers, words, sepa
     assert list(found["town"]) == town
     np.testing.assert_allclose(found["x"], [float(number) for number in numbers])
     np.testing.assert_array_equal(found["n"], range(len(numbers)))
-    form = written_form(file)
+    form = text_format(file)
     assert (form.separator, form.decimal) == (separator, decimal)
 
 
@@ -100,7 +100,7 @@ def test_marks_of_empty_cells(tmp_path):
     (tmp_path / "t.csv").write_text(f"a,b\nx,1\n{rows}\n", encoding="utf-8")
     found = read_table(tmp_path / "t.csv")
     assert found["a"].isna().sum() == len(EMPTY)
-    assert set(marks_in(tmp_path / "t.csv")) == set(EMPTY) - {""}
+    assert set(empty_marks(tmp_path / "t.csv")) == set(EMPTY) - {""}
     assert {"", "NA", "N/A", "null", "?", "-", "."} <= set(EMPTY)
 
 
@@ -130,7 +130,7 @@ def test_none_is_a_word_among_words_and_empty_among_numbers():
     ],
 )
 def test_numbers_as_text(cells, decimal, numbers):
-    found = as_numbers(pd.Series(cells), decimal)
+    found = parse_numbers(pd.Series(cells), decimal)
     assert (found is None) == (numbers is None)
     if numbers is not None:
         np.testing.assert_allclose(found, numbers)

@@ -48,7 +48,7 @@ def test_coefficients_are_those_of_the_features_given(patients, fitted):
 
 def test_coverage_is_a_promise(patients):
     X, y, clinic = patients
-    model = ss.BoundedRegressor("coverage", 0.2, held_out=0.25, choosing=0.15, uncertified=True, **RUN)
+    model = ss.BoundedRegressor("coverage", 0.2, held_out=0.25, validation=0.15, uncertified=True, **RUN)
     model.fit(X, y, clients=clinic)
     assert not model.certificate_.approximate
     assert np.mean(y > model.predict(X)) < 0.2
@@ -127,7 +127,7 @@ def test_the_worst_client_decides_a_search(patients):
         with pytest.raises(ValueError, match="metric must compare labels with predictions, but 'roc_auc'"):
             ss.worst_client_scorer("roc_auc")
         model = ss.BoundedRegressor("mean-error", step_size=0.5, rounds=30).set_fit_request(clients=True)
-        search = GridSearchCV(model, {"at_most": [5.0, 50.0]}, scoring=scorer, cv=2)
+        search = GridSearchCV(model, {"bound": [5.0, 50.0]}, scoring=scorer, cv=2)
         search.fit(X, y, clients=clinic)
     predicted = search.best_estimator_.predict(X)
     expected = max(mean_absolute_error(y[clinic == i], predicted[clinic == i]) for i in range(3))

@@ -8,14 +8,14 @@ import pytest
 from softswitch.methods.hard_sgm import HardSGM
 from softswitch.methods.memory import Memory
 from softswitch.methods.softmax_sgm import SoftmaxSGM
-from softswitch.tables.preparation import memory_by, rule_by
+from softswitch.tables.preparation import build_memory, build_method
 from softswitch.tables.settings import (
     METHODS,
     Config,
     DataSection,
     MethodSection,
     TaskSection,
-    config_from,
+    parse_config,
     read_config,
     write_config,
 )
@@ -26,7 +26,7 @@ DATA = {"file": "a.csv", "label": "y", "client": "hospital"}
 def test_what_is_written_is_read_again(tmp_path):
     config = Config(
         DataSection("a.csv", "y", "hospital", positive=1, ignore=("id",)),
-        TaskSection(kind="equal-opportunity", at_most=0.05, sensitive="sex", protected='"F" \\ ü'),
+        TaskSection(kind="equal-opportunity", bound=0.05, sensitive="sex", protected='"F" \\ ü'),
         method=MethodSection(alpha=12.5),
     )
     for comments in (True, False):
@@ -55,7 +55,7 @@ CHOSEN = {
 
 
 def test_what_can_be_chosen_stands_in_the_file_and_can_be_set_there():
-    told = tomllib.loads(write_config(config_from({"data": DATA})))
+    told = tomllib.loads(write_config(parse_config({"data": DATA})))
     for section, names in CHOSEN.items():
         assert {name for name, value in told[section].items() if value == "auto"} == set(names)
     told["method"] |= {
@@ -71,16 +71,16 @@ def test_what_can_be_chosen_stands_in_the_file_and_can_be_set_there():
     }
     told["run"] |= {"rounds": 7, "batch_size": "all", "value_batch_size": "same", "average_last": 0.5, "answer": "last"}
     told["run"]["seconds"] = 60
-    config = config_from(told)
-    assert config_from(tomllib.loads(write_config(config))) == config
+    config = parse_config(told)
+    assert parse_config(tomllib.loads(write_config(config))) == config
     assert (config.method.slack, config.method.memory, config.run.seconds) == (2.0, 0.5, 60.0)
-    method = rule_by(config)
+    method = build_method(config)
     assert (method.alpha, method.alpha_scale, method.step_size, method.local_step_size) == (3.0, "spread", 0.1, 0.2)
     assert (method.criterion, method.slack, method.threshold, method.optimizer) == ("max", 2.0, 0.09, optax.adam)
 
 
 def test_what_is_left_to_be_chosen_is_left_out_of_the_rule():
-    methods = {name: rule_by(config_from({"data": DATA, "method": {"name": name}})) for name in METHODS}
+    methods = {name: build_method(parse_config({"data": DATA, "method": {"name": name}})) for name in METHODS}
     assert methods["softmax"] == SoftmaxSGM(tolerance=0.1)
     assert methods["hard"] == HardSGM(tolerance=0.1)
     for method in methods.values():
@@ -90,7 +90,7 @@ def test_what_is_left_to_be_chosen_is_left_out_of_the_rule():
 
 @pytest.mark.parametrize(("scale", "alpha"), [("auto", None), ("raw", None), ("spread", 10.0), ("change", 0.3)])
 def test_alpha_by_its_scale(scale, alpha):
-    assert rule_by(config_from({"data": DATA, "method": {"alpha_scale": scale}})).alpha == alpha
+    assert build_method(parse_config({"data": DATA, "method": {"alpha_scale": scale}})).alpha == alpha
 
 
 @pytest.mark.parametrize(
@@ -98,11 +98,11 @@ def test_alpha_by_its_scale(scale, alpha):
     [("auto", "auto"), ("on", Memory()), ("off", None), (0, Memory()), (0.8, Memory(smoothing=0.8))],
 )
 def test_memory(told, memory):
-    assert memory_by(config_from({"data": DATA, "method": {"memory": told}}).method) == memory
+    assert build_memory(parse_config({"data": DATA, "method": {"memory": told}}).method) == memory
 
 
 def test_defaults():
-    config = config_from({"data": DATA})
+    config = parse_config({"data": DATA})
     assert (config.task.kind, config.run.rounds, config.model.hidden) == ("neyman-pearson", "auto", ())
 
 
@@ -138,7 +138,7 @@ def test_defaults():
 )
 def test_mistakes_are_named(told, message):
     with pytest.raises(ValueError, match=message):
-        config_from(told)
+        parse_config(told)
 
 
 def test_files_that_are_not_settings(tmp_path):
@@ -150,5 +150,5 @@ def test_files_that_are_not_settings(tmp_path):
 
 
 def test_whole_numbers_may_stand_for_real_ones():
-    assert config_from({"data": DATA, "task": {"at_most": 1}}).task.at_most == 1.0
-    assert tomllib.loads(write_config(config_from({"data": DATA})))["run"]["seed"] == 0
+    assert parse_config({"data": DATA, "task": {"bound": 1}}).task.bound == 1.0
+    assert tomllib.loads(write_config(parse_config({"data": DATA})))["run"]["seed"] == 0

@@ -14,10 +14,10 @@ from small_run import SETTINGS, table
 from softswitch.support import checks
 from softswitch.support.checks import all_at_once
 from softswitch.tables import training
-from softswitch.tables.preparation import make_ready, memory_by, rule_by
-from softswitch.tables.settings import SECTIONS, TASKS, Config, config_from, read_config, write_config
+from softswitch.tables.preparation import build_memory, build_method, prepare_table
+from softswitch.tables.settings import SECTIONS, TASKS, Config, parse_config, read_config, write_config
 
-WHOLE = write_config(config_from(tomllib.loads(SETTINGS)))
+WHOLE = write_config(parse_config(tomllib.loads(SETTINGS)))
 KEYS = {section: [entry.name for entry in fields(kind)] for section, kind in SECTIONS.items()}
 WORDS = [
     "y",
@@ -73,16 +73,16 @@ def test_fuzz_settings_with_a_table(home, told):
     """As far as ``softswitch train`` goes before it makes a folder."""
 
     def prepare():
-        config = config_from(told)
+        config = parse_config(told)
         ready, method, *_ = all_at_once(
-            lambda: make_ready(config, home),
-            lambda: rule_by(config),
-            lambda: memory_by(config.method),
+            lambda: prepare_table(config, home),
+            lambda: build_method(config),
+            lambda: build_memory(config.method),
             lambda: checks.seed("run.seed", config.run.seed),
             lambda: checks.probability("run.confidence", config.run.confidence),
         )
         training._check(config, ready, method)
-        assert config_from(tomllib.loads(write_config(config))) == config
+        assert parse_config(tomllib.loads(write_config(config))) == config
 
     if isinstance(told, dict):
         only_clear_errors(prepare)

@@ -4,17 +4,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from softswitch.tables.inspection import look_at, odd_cells, parts_of_name, what_label_is
+from softswitch.tables.inspection import infer_label_type, inspect_column, non_numeric_cells, split_name
 from softswitch.tables.proposal import (
+    clear_choice,
     client_candidates,
+    duplicates_client,
+    label_association,
     label_candidates,
+    parse_value,
     positive_class,
     reasons_to_ignore,
     remarks,
-    says_again,
-    surely,
-    tells_label,
-    value_named,
 )
 
 ROWS = 400
@@ -22,7 +22,7 @@ DRAWS = np.random.default_rng(0)
 
 
 def seen(values, name="x"):
-    return look_at(pd.Series(values, name=name))
+    return inspect_column(pd.Series(values, name=name))
 
 
 @pytest.mark.parametrize(
@@ -68,16 +68,16 @@ def test_remarks_on_columns():
 def test_words_among_numbers():
     """Where but for a few words all are numbers, or dates; not where they are codes, or the words are many."""
     numbers = [str(i / 4) for i in range(97)]
-    assert odd_cells(pd.Series([*numbers, "unknown", "unknown", "n. k."])) == {"unknown": 0.02, "n. k.": 0.01}
-    assert odd_cells(pd.Series(["2013-01-05"] * 30 + ["soon"])) == {"soon": pytest.approx(1 / 31)}
-    assert odd_cells(pd.Series([*numbers, "a", "b", "c", "d"])) == {}
-    assert odd_cells(pd.Series([*numbers[:30], *["none"] * 10])) == {}
-    assert odd_cells(pd.Series(["12-34-5"] * 30 + ["x"])) == {}
-    assert odd_cells(pd.Series(range(30))) == {}
+    assert non_numeric_cells(pd.Series([*numbers, "unknown", "unknown", "n. k."])) == {"unknown": 0.02, "n. k.": 0.01}
+    assert non_numeric_cells(pd.Series(["2013-01-05"] * 30 + ["soon"])) == {"soon": pytest.approx(1 / 31)}
+    assert non_numeric_cells(pd.Series([*numbers, "a", "b", "c", "d"])) == {}
+    assert non_numeric_cells(pd.Series([*numbers[:30], *["none"] * 10])) == {}
+    assert non_numeric_cells(pd.Series(["12-34-5"] * 30 + ["x"])) == {}
+    assert non_numeric_cells(pd.Series(range(30))) == {}
 
 
 def test_parts_of_names():
-    assert parts_of_name("storeId") == parts_of_name("store_id") == parts_of_name("Store.ID") == ["store", "id"]
+    assert split_name("storeId") == split_name("store_id") == split_name("Store.ID") == ["store", "id"]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_parts_of_names():
     ],
 )
 def test_what_a_label_is(values, what):
-    assert what_label_is(pd.Series(values)) == what
+    assert infer_label_type(pd.Series(values)) == what
 
 
 @pytest.mark.parametrize(
@@ -138,9 +138,9 @@ def hospitals():
 
 
 def roles(table, label=None):
-    survey = [look_at(table[name]) for name in table]
+    survey = [inspect_column(table[name]) for name in table]
     labels = label_candidates(survey)
-    return surely(labels), surely(client_candidates(survey, len(table), label or labels[0].name))
+    return clear_choice(labels), clear_choice(client_candidates(survey, len(table), label or labels[0].name))
 
 
 def test_roles_that_names_tell():
@@ -160,7 +160,7 @@ def test_roles_in_doubt_are_not_guessed():
 
 
 def reasons(table, what="two", keep=()):
-    survey = [look_at(table[name]) for name in table]
+    survey = [inspect_column(table[name]) for name in table]
     return reasons_to_ignore(table, survey, "outcome", "hospital", what, keep)
 
 
@@ -180,26 +180,26 @@ def test_copies_of_the_label_are_found():
     assert "tells outcome by itself (AUC 1.000): is it known when a prediction is needed?" in found["code"]
     assert set(reasons(table, keep=["code"])) == set(found) - {"code"}
     mostly = pd.Series(np.where(DRAWS.random(len(table)) < 0.004, ~late, late))
-    assert tells_label(mostly, table["outcome"], "two")[0] > 0.99
+    assert label_association(mostly, table["outcome"], "two")[0] > 0.99
     words = pd.Series([f"w{i}" for i in DRAWS.integers(0, 500, len(table))])
-    assert tells_label(words, table["outcome"], "two")[0] < 0.7  # learnt and looked at on different rows
-    assert tells_label(table["helps"], table["outcome"], "two")[0] == pytest.approx(0.96, abs=0.02)
+    assert label_association(words, table["outcome"], "two")[0] < 0.7  # learnt and looked at on different rows
+    assert label_association(table["helps"], table["outcome"], "two")[0] == pytest.approx(0.96, abs=0.02)
 
 
 def test_copies_of_several_classes_and_of_numbers_are_found():
     wanted = pd.Series(DRAWS.choice(["a", "b", "c"], ROWS, p=[0.9, 0.05, 0.05]))
-    assert tells_label(wanted.map({"a": 1, "b": 2, "c": 3}), wanted, "classes") == (1.0, "mean recall")
-    assert tells_label(pd.Series(["x"] * ROWS), wanted, "classes")[0] == pytest.approx(1 / 3)
+    assert label_association(wanted.map({"a": 1, "b": 2, "c": 3}), wanted, "classes") == (1.0, "mean recall")
+    assert label_association(pd.Series(["x"] * ROWS), wanted, "classes")[0] == pytest.approx(1 / 3)
     price = pd.Series(np.exp(DRAWS.normal(size=ROWS)))
-    assert tells_label(-np.log(price), price, "number")[0] == pytest.approx(1)
-    assert tells_label(price + DRAWS.normal(size=ROWS), price, "number")[0] < 0.95
+    assert label_association(-np.log(price), price, "number")[0] == pytest.approx(1)
+    assert label_association(price + DRAWS.normal(size=ROWS), price, "number")[0] < 0.95
 
 
 def test_the_client_in_other_words():
     table = hospitals()
     table["where"] = table["hospital"].map({"north": 1, "south": 2, "west": 3})
     assert reasons(table)["where"].startswith("says hospital in other words")
-    assert not says_again(table["colour"], table["hospital"])
+    assert not duplicates_client(table["colour"], table["hospital"])
 
 
 def test_what_is_to_be_said_of_a_table():
@@ -208,7 +208,7 @@ def test_what_is_to_be_said_of_a_table():
     table.loc[5:7, "hospital"] = ["tiny", "tiny", "small"]
     table.loc[10, "hospital"] = None
     table = pd.concat([table, table.iloc[20:27]], ignore_index=True)
-    survey = [look_at(table[name]) for name in table]
+    survey = [inspect_column(table[name]) for name in table]
     said = "\n".join(remarks(table, survey, "outcome", "hospital", "two", ["id"]))
     for words in (
         "5 of 607 rows have no label (outcome): they are left out",
@@ -222,11 +222,11 @@ def test_what_is_to_be_said_of_a_table():
         "classes with fewer than 20 rows, too few to learn: pink (3)"
     )
     clean = hospitals()
-    assert remarks(clean, [look_at(clean[name]) for name in clean], "outcome", "hospital", "two", ["id"]) == []
+    assert remarks(clean, [inspect_column(clean[name]) for name in clean], "outcome", "hospital", "two", ["id"]) == []
 
 
 def test_values_by_words_of_the_command_line():
-    assert value_named(pd.Series([1.0, 0.0, None]), "1", "--positive") == 1
-    assert value_named(pd.Series([True, False]), "true", "--positive") is True
+    assert parse_value(pd.Series([1.0, 0.0, None]), "1", "--positive") == 1
+    assert parse_value(pd.Series([True, False]), "true", "--positive") is True
     with pytest.raises(ValueError, match="--positive must be a value of 'y', but is 'x'; values are 'a', 'b'"):
-        value_named(pd.Series(["a", "b"], name="y"), "x", "--positive")
+        parse_value(pd.Series(["a", "b"], name="y"), "x", "--positive")

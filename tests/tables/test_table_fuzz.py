@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fuzzing import broken_bytes, cases, only_clear_errors
 from small_run import table
 from softswitch.cli import app
-from softswitch.tables.table import marks_in, read_table, write_table, written_form
+from softswitch.tables.table import empty_marks, read_table, text_format, write_table
 
 CELLS = st.one_of(
     st.sampled_from(["", "1", "-2.5", "1,5", "1.234,5", "1e5", "1e999", "nan", "NA", "-", "?", "inf", "2020-01-31"]),
@@ -45,9 +45,9 @@ def tables(draw):
 
 
 def looked_at(file):
-    form = written_form(file)
+    form = text_format(file)
     found = read_table(file)
-    marks_in(file)
+    empty_marks(file)
     read_table(file, as_text=True)
     write_table(found, file.with_name("fuzz-again.csv"), form)
     return found

@@ -21,8 +21,8 @@ from softswitch.cli import app
 from softswitch.results.folder import find_runs, open_run
 from softswitch.results.report.page import write_report
 from softswitch.tables import training
-from softswitch.tables.constraints import problem_of_kind
-from softswitch.tables.settings import config_from, write_config
+from softswitch.tables.constraints import build_problem
+from softswitch.tables.settings import parse_config, write_config
 
 
 def invoke(*words, code=0):
@@ -49,7 +49,7 @@ label = "diagnosis"
 client = "hospital"
 positive = "malignant"
 [task]
-at_most = 0.2
+bound = 0.2
 [run]
 aim = "bare"
 rounds = 600
@@ -74,7 +74,7 @@ def trained(home):
 
 def test_train_prints_settings_certificate_and_verdict(trained):
     run, printed = trained
-    for words in ("at_most = 0.2", "4 clients", "10 features from 10 columns", "positive: 'malignant'"):
+    for words in ("bound = 0.2", "4 clients", "10 features from 10 columns", "positive: 'malignant'"):
         assert words in printed
     assert " feasible: " in printed
     assert "Constraint <= 0.2 with confidence 0.95" in printed
@@ -131,7 +131,7 @@ def test_a_quarter_of_every_clients_class_is_held_out(trained):
 
 def test_every_client_is_told_what_the_model_does_on_held_out_rows(trained, home):
     run, _ = trained
-    held = training.make_ready(training.read_config(home / "cases.toml"), home).held_out
+    held = training.prepare_table(training.read_config(home / "cases.toml"), home).held_out
     x, y = (np.asarray(held.rows.columns[name]) for name in ("x", "y"))
     score = x @ run.params["[0]['w']"][:, 0] + run.params["[0]['b']"]
     owner = np.repeat(held.names, held.sizes)
@@ -170,7 +170,7 @@ def test_the_model_predicts_in_python_and_by_command(trained, home):
 def test_the_model_is_what_solve_finds(trained, home):
     """The same by hand: table, encoding, split and rule make no difference that is not in the settings."""
     run, _ = trained
-    ready = training.make_ready(training.read_config(home / "cases.toml"), home)
+    ready = training.prepare_table(training.read_config(home / "cases.toml"), home)
     result = ss.solve(
         ready.problem,
         ready.train,
@@ -210,7 +210,7 @@ def settings(home, **changes):
 
 
 def write(file, told):
-    file.write_text(write_config(config_from(told), comments=False), encoding="utf-8")
+    file.write_text(write_config(parse_config(told), comments=False), encoding="utf-8")
     return file
 
 
@@ -220,7 +220,7 @@ def test_with_a_step_size_what_is_left_out_is_as_in_the_paper(home, tmp_path, to
     whole = SETTINGS.replace('"cases.csv"', f'"{home / "cases.csv"}"').split("[run]")[0] + lines.replace("'", '"')
     (tmp_path / "old.toml").write_text(whole.replace("[run]", '[run]\naim = "bare"'))
     trained = training.train(tmp_path / "old.toml")
-    ready = training.make_ready(training.read_config(tmp_path / "old.toml"), home)
+    ready = training.prepare_table(training.read_config(tmp_path / "old.toml"), home)
     method = ss.SoftmaxSGM(tolerance=0.2, step_size=0.5, alpha=10 * np.log(4) / 0.2)
     rounds = told["run"].get("rounds", 1000)
     expected = ss.solve(ready.problem, ready.train, method, rounds=rounds, batch_size=32, answer="average")
@@ -243,7 +243,7 @@ def test_every_line_reaches_the_run(home, tmp_path):
     method = {"memory": 0.5, "threshold": 0.1, "local_step_size": 0.01, "criterion": "softmax", "optimizer": "adam"}
     told = settings(home, method=method | {"alpha": 7}, run=run | {"local_steps": 2, "answer": "last"})
     result = training.train(write(tmp_path / "t.toml", told)).result
-    ready = training.make_ready(config_from(told), home)
+    ready = training.prepare_table(parse_config(told), home)
     method = ss.SoftmaxSGM(
         tolerance=0.2, alpha=7.0, threshold=0.1, local_step_size=0.01, criterion="softmax", optimizer=optax.adam
     )
@@ -361,10 +361,10 @@ def test_changed_data_is_not_resumed(home, tmp_path):
         ),
         ('"cases.csv"', '"gone.csv"', "does not exist"),
         ("[task]", '[task]\nkind = "demographic-parity"', "needs task.sensitive and task.protected"),
-        ("[task]", '[task]\nkind = "own"', "needs task.objective as 'module:function'"),
+        ("[task]", '[task]\nkind = "custom"', "needs task.objective as 'module:function'"),
         (
             "[task]",
-            '[task]\nkind = "own"\nobjective = "a"\nconstraint = "b:c"',
+            '[task]\nkind = "custom"\nobjective = "a"\nconstraint = "b:c"',
             "task.objective must be 'module:function'",
         ),
         ("[task]", "[task]\nregret = true", "task.regret must be false for the kind 'neyman-pearson'"),
@@ -400,14 +400,14 @@ def test_folders_that_are_no_runs(tmp_path):
 def test_init_writes_what_train_reads(home, tmp_path):
     file = tmp_path / "made.toml"
     flags = ("--data", home / "cases.csv", "--label", "diagnosis", "--client", "hospital")
-    assert "softswitch train" in invoke("init", *flags, "--at-most", 0.2, "--out", file)
+    assert "softswitch train" in invoke("init", *flags, "--bound", 0.2, "--out", file)
     config = training.read_config(file)
-    assert (config.data.label, config.task.at_most) == ("diagnosis", 0.2)
+    assert (config.data.label, config.task.bound) == ("diagnosis", 0.2)
     assert "is there already" in invoke("init", *flags, "--out", file, code=2)
     for kind, bound in ((), 0.05), (("--kind", "neyman-pearson"), 0.1):
         invoke("init", *flags, *kind, "--out", file, "--force")
         task = training.read_config(file).task
-        assert (task.kind, task.at_most) == (kind[1] if kind else "miss-rate", bound)
+        assert (task.kind, task.bound) == (kind[1] if kind else "miss-rate", bound)
     assert "must be one of" in invoke("init", *flags, "--kind", "fair", "--out", tmp_path / "x.toml", code=2)
 
 
@@ -419,7 +419,7 @@ def test_own_functions_and_a_network(home, tmp_path):
         "def bounded(params, batch):\n    return false_alarms(params, batch) - 0.1\n"
     )
     text = SETTINGS.replace('"cases.csv"', f'"{home / "cases.csv"}"').replace("rounds = 600", "rounds = 50")
-    own = '[task]\nkind = "own"\nobjective = "mine:small"\nconstraint = "mine:bounded"'
+    own = '[task]\nkind = "custom"\nobjective = "mine:small"\nconstraint = "mine:bounded"'
     (tmp_path / "own.toml").write_text(text.replace("[task]", own) + "\n[model]\nhidden = [8]\n")
     trained = training.train(tmp_path / "own.toml")
     assert trained.result.restarts
@@ -438,7 +438,7 @@ def test_a_folder_that_names_python_functions_is_resumed_only_if_trusted(home, t
         "from softswitch.problem.networks import false_alarms as small, misses as bounded\n"
     )
     text = SETTINGS.replace('"cases.csv"', f'"{home / "cases.csv"}"').replace("rounds = 600", "rounds = 50")
-    own = '[task]\nkind = "own"\nobjective = "theirs:small"\nconstraint = "theirs:bounded"'
+    own = '[task]\nkind = "custom"\nobjective = "theirs:small"\nconstraint = "theirs:bounded"'
     (tmp_path / "own.toml").write_text(text.replace("[task]", own))
     trained = training.train(tmp_path / "own.toml")
     assert ran.exists()
@@ -470,7 +470,7 @@ def test_a_run_that_chooses_for_itself_is_made_longer(tmp_path):
     table = pd.DataFrame({"a": generator.normal(size=400), "branch": generator.choice([1, 2], 400)})
     table["y"] = (table["a"] + 2 * generator.normal(size=400) > 0).astype(int)
     table.to_csv(tmp_path / "t.csv", index=False)
-    told = {"data": {"file": "t.csv", "label": "y", "client": "branch"}, "task": {"at_most": 0.6}}
+    told = {"data": {"file": "t.csv", "label": "y", "client": "branch"}, "task": {"bound": 0.6}}
     told["run"] = {"aim": "bare"}
     trained = training.train(write(tmp_path / "t.toml", told))
     done = len(trained.result.history)
@@ -497,9 +497,9 @@ def test_kinds_with_groups(kind, tmp_path):
     table.to_csv(tmp_path / "t.csv", index=False)
     told = {
         "data": {"file": "t.csv", "label": "y", "client": "branch"},
-        "task": {"kind": kind, "at_most": 0.7, "sensitive": "sex", "protected": "F"},
+        "task": {"kind": kind, "bound": 0.7, "sensitive": "sex", "protected": "F"},
     }
-    ready = training.make_ready(config_from(told), tmp_path)
+    ready = training.prepare_table(parse_config(told), tmp_path)
     assert set(ready.train.rows.columns) == {"x", "y", "group"}
     assert ready.train.names == (1, 2, 3)
     assert len(ready.train.strata) == (4 if kind == "equal-opportunity" else 2)
@@ -517,8 +517,8 @@ def test_regrets_are_trained_by_and_told(tmp_path):
     table.loc[200:, "y"] = 3 * generator.normal(size=100)
     table.to_csv(tmp_path / "t.csv", index=False)
     told = {
-        "data": {"file": "t.csv", "label": "y", "client": "branch", "held_out": 0.0, "choosing": 0.0},
-        "task": {"kind": "absolute-error", "at_most": 9.0, "regret": True},
+        "data": {"file": "t.csv", "label": "y", "client": "branch", "held_out": 0.0, "validation": 0.0},
+        "task": {"kind": "absolute-error", "bound": 9.0, "regret": True},
         "run": {"aim": "bare", "rounds": 300},
     }
     trained = training.train(write(tmp_path / "t.toml", told))
@@ -535,4 +535,4 @@ def test_regrets_are_trained_by_and_told(tmp_path):
 
 def test_an_unknown_kind():
     with pytest.raises(ValueError, match=r"kind must be one of .*, but is 'parity'"):
-        problem_of_kind("parity", 3)
+        build_problem("parity", 3)

@@ -9,7 +9,7 @@ import numpy as np
 import softswitch as ss
 from benchmarks.tables.cases import CASES, Case
 from models_noted import CaseFile, Trace, solve
-from softswitch.tables.constraints import problem_of_kind
+from softswitch.tables.constraints import build_problem
 
 
 def vector(params: Any) -> np.ndarray:
@@ -24,7 +24,7 @@ def method(case_file: CaseFile, trace: Trace) -> None:
     columns, client = case.columns()
     for setting in ("with compilation", "compiled already"):
         trace.begin(setting)
-        made = problem_of_kind(case.kind, columns["x"].shape[1], ())
+        made = build_problem(case.kind, columns["x"].shape[1], ())
         data = ss.ClientData.from_arrays(columns, client, strata=made.strata)
         callbacks = [lambda news: trace.note(lambda: vector(news.state.params))]
         method = ss.SoftmaxSGM(tolerance=case.tolerance)

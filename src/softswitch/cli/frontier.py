@@ -12,14 +12,14 @@ from softswitch.cli.errors import NO_ANSWER_CODE, or_refuse
 
 if TYPE_CHECKING:
     from softswitch.results.frontier_point import FrontierPoint
-    from softswitch.tables.frontier import Intended
+    from softswitch.tables.frontier import FrontierPlan
 
 
 def frontier(
     settings: Annotated[Path, typer.Argument(help="The file of settings; softswitch init writes one.")],
-    at_most: Annotated[
+    bound: Annotated[
         list[float] | None,
-        typer.Option(help="A bound to try, instead of task.at_most; give several. By default some about task.at_most."),
+        typer.Option(help="A bound to try, instead of task.bound; give several. By default some about task.bound."),
     ] = None,
     run: Annotated[
         Path | None, typer.Option(help="A run's folder to put it into, for its report; by default a folder of its own.")
@@ -32,14 +32,14 @@ def frontier(
     """
     from softswitch.results.certificate import warn_about_reuse
     from softswitch.results.folder import run_named
-    from softswitch.tables.frontier import frontier_by, name_of
+    from softswitch.tables.frontier import bound_folder, train_frontier
 
     console = Console()
 
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def before(intended: Intended) -> None:
+    def before(intended: FrontierPlan) -> None:
         learn, choose, keep = intended.rows
         say(f"{intended.config.task.kind} at most {', '.join(f'{bound:g}' for bound in intended.bounds)}.")
         say(f"{learn:,} rows to learn from, {choose:,} to choose by, {keep:,} to certify with.")
@@ -49,7 +49,7 @@ def frontier(
         kept = f"least F {point.objective:.4f}" if point.reached else f"not reached, G is {point.constraint:.4g}"
         say(f"trained for {point.bound:g}: {kept}")
 
-    found = or_refuse(lambda: frontier_by(settings, at_most or (), run and run_named(run), before=before, watch=watch))
+    found = or_refuse(lambda: train_frontier(settings, bound or (), run and run_named(run), before=before, watch=watch))
     console.print()
     console.print(found.frontier.table())
     for sentence in found.frontier.words:
@@ -60,4 +60,4 @@ def frontier(
     least = found.frontier.smallest_certified
     if least is None:
         raise typer.Exit(NO_ANSWER_CODE)
-    say(f"To use the model of {least:g}: softswitch predict {found.folder / name_of(least)} TABLE")
+    say(f"To use the model of {least:g}: softswitch predict {found.folder / bound_folder(least)} TABLE")

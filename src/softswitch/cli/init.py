@@ -19,7 +19,7 @@ from softswitch.support.checks import all_at_once, did_you_mean
 from softswitch.tables.settings import INCOMPLETE, TASKS, Config, DataSection, TaskSection, write_config
 
 if TYPE_CHECKING:
-    from softswitch.tables.proposal import LikelyColumn, PositiveClass
+    from softswitch.tables.proposal import Candidate, PositiveClass
 
 Found = TypeVar("Found")
 
@@ -34,7 +34,7 @@ class Wishes:
     client: str | None
     positive: str | None
     kind: str | None
-    at_most: float | None
+    bound: float | None
     sensitive: str | None
     protected: str | None
     ignore: tuple[str, ...]
@@ -59,7 +59,7 @@ def init(
         str | None,
         typer.Option(help=f"What must hold at every client: {', '.join(TASKS)}. By default by the label."),
     ] = None,
-    at_most: Annotated[
+    bound: Annotated[
         float | None,
         typer.Option(help="Its bound: a rate (0.05 is 5%), a loss, or an error in the label's unit."),
     ] = None,
@@ -76,7 +76,7 @@ def init(
     """
     console = Console(width=min(WIDEST, Console().width), highlight=False)
     wishes = Wishes(
-        *(label, client, positive, kind, at_most, sensitive, protected), tuple(ignore or ()), tuple(keep or ())
+        *(label, client, positive, kind, bound, sensitive, protected), tuple(ignore or ()), tuple(keep or ())
     )
     ask = on_terminal() and not yes
 
@@ -133,10 +133,10 @@ def _check_wishes(wishes: Wishes, out: Path, force: bool) -> None:
 
 
 def _look(file: str) -> LookedAt:
-    from softswitch.tables.inspection import look_at, odd_cells
-    from softswitch.tables.table import marks_in, read_table, written_form
+    from softswitch.tables.inspection import inspect_column, non_numeric_cells
+    from softswitch.tables.table import empty_marks, read_table, text_format
 
-    form = written_form(file)
+    form = text_format(file)
     told = {} if form is None else asdict(form)
     table = read_table(file, **told)
     if len(table.columns) < 3:
@@ -145,11 +145,11 @@ def _look(file: str) -> LookedAt:
             f"{file} must have a label, a client and something to learn from, but read{found} it has "
             f"{len(table.columns)} columns: {', '.join(map(repr, table.columns[:3]))}"
         )
-    odd = {str(name): cells for name in table.columns if (cells := odd_cells(table[name]))}
+    odd = {str(name): cells for name in table.columns if (cells := non_numeric_cells(table[name]))}
     if odd:
         table = read_table(file, empty=_marks(odd), **told)
-    survey = tuple(look_at(table[name]) for name in table.columns)
-    return LookedAt(Path(file), form, table, survey, odd, marks_in(file))
+    survey = tuple(inspect_column(table[name]) for name in table.columns)
+    return LookedAt(Path(file), form, table, survey, odd, empty_marks(file))
 
 
 def _marks(odd: dict[str, dict[str, float]]) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ def _marks(odd: dict[str, dict[str, float]]) -> tuple[str, ...]:
 
 def _roles(looked: LookedAt, wishes: Wishes, ask: bool) -> Roles:
     """What the columns are for: as the flags say, as answered, or as proposed; all complaints at once."""
-    from softswitch.tables.inspection import what_label_is
+    from softswitch.tables.inspection import infer_label_type
     from softswitch.tables.proposal import client_candidates, label_candidates, reasons_to_ignore
 
     labels = label_candidates(looked.survey)
@@ -173,7 +173,7 @@ def _roles(looked: LookedAt, wishes: Wishes, ask: bool) -> Roles:
     )
     if label == client:
         raise ValueError(f"--label and --client must be two columns, but both are {label!r}")
-    what = what_label_is(looked.table[label])
+    what = infer_label_type(looked.table[label])
     positive, task = all_at_once(
         lambda: _positive(looked, label, what, wishes.positive, ask), lambda: _task(looked, label, wishes, what, ask)
     )
@@ -191,14 +191,14 @@ def _it(reason: str) -> str:
 
 
 def _which(
-    looked: LookedAt, named: str | None, candidates: Sequence[LikelyColumn], flag: str, meaning: str, ask: bool
+    looked: LookedAt, named: str | None, candidates: Sequence[Candidate], flag: str, meaning: str, ask: bool
 ) -> str:
     """A column by its flag, by its answer, or by the proposal where that is beyond doubt."""
-    from softswitch.tables.proposal import shares_in_words, surely
+    from softswitch.tables.proposal import clear_choice, summarize_values
 
     if named is not None:
         return _column(looked, named, f"--{flag}")
-    sure = surely(candidates)
+    sure = clear_choice(candidates)
     if ask:
         likely = sure or (candidates[0].name if candidates else None)
         return _asked(meaning, likely, lambda told: _column(looked, told, "the answer"))
@@ -208,7 +208,7 @@ def _which(
         raise ValueError(f"{meaning}: no column can be it; name one all the same with --{flag}")
     said = [f"{meaning} is in doubt: name it with --{flag}. It may be"]
     said += [
-        f"  {one.name}: {shares_in_words(looked.table[one.name])}; {one.why or 'nothing speaks for it'}"
+        f"  {one.name}: {summarize_values(looked.table[one.name])}; {one.why or 'nothing speaks for it'}"
         for one in ([one for one in candidates if one.points >= 0] or candidates)[:6]
     ]
     raise ValueError("\n".join(said))
@@ -246,11 +246,11 @@ def _positive(looked: LookedAt, label: str, what: str, wished: str | None, ask: 
     """The class that counts, of a label of two; None of any other."""
     from dataclasses import replace
 
-    from softswitch.tables.proposal import LABEL_IN_WORDS, positive_class, value_named
+    from softswitch.tables.proposal import LABEL_DESCRIPTIONS, parse_value, positive_class
 
     if what != "two":
         if wished is not None:
-            raise ValueError(f"--positive is for labels of two values, but {label!r} is {LABEL_IN_WORDS[what]}")
+            raise ValueError(f"--positive is for labels of two values, but {label!r} is {LABEL_DESCRIPTIONS[what]}")
         return None
     values = looked.table[label]
     found = positive_class(values)
@@ -258,9 +258,9 @@ def _positive(looked: LookedAt, label: str, what: str, wished: str | None, ask: 
         return found
     if wished is None:
         question = f"Which value of {label} counts as positive ({found.why})"
-        chosen = _asked(question, str(found.value), lambda told: value_named(values, told, "the answer"))
+        chosen = _asked(question, str(found.value), lambda told: parse_value(values, told, "the answer"))
     else:
-        chosen = value_named(values, wished, "--positive")
+        chosen = parse_value(values, wished, "--positive")
     if chosen == found.value:
         return replace(found, why="as you said")
     return replace(found, value=chosen, other=found.value, share=1 - found.share, why="as you said")
@@ -269,27 +269,27 @@ def _positive(looked: LookedAt, label: str, what: str, wished: str | None, ask: 
 def _task(looked: LookedAt, label: str, wishes: Wishes, what: str, ask: bool) -> TaskSection:
     from softswitch.tables.constraints import GROUPED
     from softswitch.tables.proposal import (
-        KIND_OF_LABEL,
-        LABEL_IN_WORDS,
-        kinds_for,
-        proposed_bound,
-        shares_in_words,
-        value_named,
+        DEFAULT_KIND,
+        LABEL_DESCRIPTIONS,
+        parse_value,
+        propose_bound,
+        suitable_kinds,
+        summarize_values,
     )
 
-    kind = wishes.kind or KIND_OF_LABEL[what]
+    kind = wishes.kind or DEFAULT_KIND[what]
     labels = looked.table[label].dropna()
-    suitable = kinds_for(labels, what)
+    suitable = suitable_kinds(labels, what)
     if ask and wishes.kind is None:
         question = f"What must hold at every client ({', '.join(suitable)})"
         kind = _asked(question, kind, lambda told: checks.one_of("the answer", told, suitable))
     if kind not in suitable:
         raise ValueError(
-            f"--kind must be one of {', '.join(suitable)}, since {label!r} is {LABEL_IN_WORDS[what]} "
-            f"({labels.nunique():,} values, {shares_in_words(labels)}), but is {kind!r}"
+            f"--kind must be one of {', '.join(suitable)}, since {label!r} is {LABEL_DESCRIPTIONS[what]} "
+            f"({labels.nunique():,} values, {summarize_values(labels)}), but is {kind!r}"
         )
-    bound = proposed_bound(kind, labels) if wishes.at_most is None else wishes.at_most
-    if ask and wishes.at_most is None:
+    bound = propose_bound(kind, labels) if wishes.bound is None else wishes.bound
+    if ask and wishes.bound is None:
         bound = typer.prompt(f"The bound of {kind}: at most", default=bound, type=float)
     sensitive, protected = wishes.sensitive, None
     if kind in GROUPED:
@@ -300,12 +300,12 @@ def _task(looked: LookedAt, label: str, wishes: Wishes, what: str, ask: bool) ->
         values = looked.table[sensitive]
         if wishes.protected is None:
             question = f"The protected value of {sensitive}"
-            protected = _asked(question, None, lambda told: value_named(values, told, "the answer"))
+            protected = _asked(question, None, lambda told: parse_value(values, told, "the answer"))
         else:
-            protected = value_named(values, wishes.protected, "--protected")
+            protected = parse_value(values, wishes.protected, "--protected")
     elif wishes.protected is not None:
         protected = wishes.protected
-    return TaskSection(kind=kind, at_most=bound, sensitive=sensitive, protected=protected)
+    return TaskSection(kind=kind, bound=bound, sensitive=sensitive, protected=protected)
 
 
 def _config(looked: LookedAt, roles: Roles, out: Path) -> Config:

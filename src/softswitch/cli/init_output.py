@@ -15,9 +15,9 @@ from softswitch.tables.settings import TASKS, TaskSection
 if TYPE_CHECKING:
     import pandas as pd
 
-    from softswitch.tables.inspection import ColumnSurvey
+    from softswitch.tables.inspection import ColumnSummary
     from softswitch.tables.proposal import PositiveClass
-    from softswitch.tables.text_file import TextForm
+    from softswitch.tables.text_file import TextFormat
 
 MOSTLY = 0.8
 """The share of positive rows from which on a bound on misses asks for little."""
@@ -30,9 +30,9 @@ class LookedAt:
     """A table that was looked at."""
 
     file: Path
-    form: TextForm | None
+    form: TextFormat | None
     table: pd.DataFrame
-    survey: tuple[ColumnSurvey, ...]
+    survey: tuple[ColumnSummary, ...]
     odd: dict[str, dict[str, float]]
     marks: tuple[str, ...]
 
@@ -99,7 +99,7 @@ def words(looked: LookedAt, roles: Roles) -> list[str]:
                 f"Most rows are positive: who always says {positive.value!r} misses none. Is it {positive.other!r} "
                 "that must not be missed?"
             )
-    said.append(f"At every client: {roles.task.kind} at most {roles.task.at_most:g}. Else: --kind, --at-most")
+    said.append(f"At every client: {roles.task.kind} at most {roles.task.bound:g}. Else: --kind, --bound")
     if roles.ignore:
         said.append("\nLeft out (to keep one: --keep COLUMN):")
         said += [f"- {name}: {reason}" for name, reason in roles.ignore.items()]

@@ -17,7 +17,7 @@ from softswitch.tables.settings import AUTO, SECTIONS, Config, PrivacySection
 
 if TYPE_CHECKING:
     from softswitch.methods.base import Method
-    from softswitch.tables.preparation import ReadyTable
+    from softswitch.tables.preparation import PreparedTable
     from softswitch.tables.training import Trained
 
 RunFolder = Annotated[Path, typer.Argument(help="The folder of a run; or latest, the newest below ./runs.")]
@@ -42,7 +42,7 @@ def resume(
     rounds: Annotated[int | None, typer.Option(help="Make the run longer: so many rounds in all.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Make the run longer: so many seconds in all.")] = None,
     trust: Annotated[
-        bool, typer.Option("--trust", help="Import the Python functions that the run's settings name (kind 'own').")
+        bool, typer.Option("--trust", help="Import the Python functions that the run's settings name (kind 'custom').")
     ] = False,
 ) -> None:
     """Go on with a run that was interrupted or killed, to exactly what it would have been; or make it longer."""
@@ -63,11 +63,11 @@ def predict(
     """Predict a table's rows by a run's model: a copy of the table with what is predicted, and how probable it is."""
     from softswitch.results.folder import run_named
     from softswitch.tables.model import load
-    from softswitch.tables.table import read_table, write_table, written_form
+    from softswitch.tables.table import read_table, text_format, write_table
 
     def work() -> tuple[Path, int]:
         model = load(run_named(run), uncertified=uncertified)
-        form = written_form(data)  # the table is given back as it was written
+        form = text_format(data)  # the table is given back as it was written
         how = {} if form is None else asdict(form)
         table = read_table(data, empty=tuple(model.run.settings.get("data.empty", ())), **how)
         file = out or data.with_name(re.sub(r"\.(\w+)(\.(gz|xz|bz2|zip))?$", "", data.name) + "-predicted.csv")
@@ -81,10 +81,10 @@ def predict(
     Console().print(f"Predicted {rows:,} rows → {file}", highlight=False, markup=False)
 
 
-def _tree(config: Config, ready: ReadyTable, method: Method) -> Tree:
+def _tree(config: Config, ready: PreparedTable, method: Method) -> Tree:
     """The settings as a tree, before training."""
     from softswitch.support.text import short_numbers
-    from softswitch.tables.training import what_must_hold
+    from softswitch.tables.training import describe_task
 
     tree = Tree("[bold]Settings")
     for section in SECTIONS:
@@ -99,23 +99,25 @@ def _tree(config: Config, ready: ReadyTable, method: Method) -> Tree:
         if AUTO in told.values():
             branch.add(f"{AUTO}: {', '.join(name for name, value in told.items() if value == AUTO)}")
     found = tree.add("[bold]found in the table")
-    held, choosing = (0 if part is None else int(part.sizes.sum()) for part in (ready.held_out, ready.choosing))
+    held, validation = (0 if part is None else int(part.sizes.sum()) for part in (ready.held_out, ready.validation))
     found.add(
         escape(
             f"{len(ready.train):,} clients, {ready.train.sizes.min():,} to {ready.train.sizes.max():,} training rows"
         )
     )
-    found.add(f"{int(ready.train.sizes.sum()):,} rows to train on, {choosing:,} to choose by, {held:,} to certify with")
+    found.add(
+        f"{int(ready.train.sizes.sum()):,} rows to train on, {validation:,} to choose by, {held:,} to certify with"
+    )
     if ready.left_out:
         found.add(f"{ready.left_out:,} rows left out: their label, client or group is empty")
     found.add(f"{len(ready.encoding.features)} features from {len(ready.encoding.columns)} columns")
     found.add(escape(f"label: {ready.label.said(ready.train.rows.columns['y'])}"))
     found.add(escape(f"method: {short_numbers(str(method))}"))
-    tree.add("[bold]what must hold").add(escape(what_must_hold(config, ready.label)["bounded"]))
+    tree.add("[bold]what must hold").add(escape(describe_task(config, ready.label)["bounded"]))
     if ready.parts is not None:
         from softswitch.certification.certifiability import certifiability
 
-        could = certifiability(ready.problem, ready.parts.certify, config.task.at_most, config.run.confidence)
+        could = certifiability(ready.problem, ready.parts.certify, config.task.bound, config.run.confidence)
         tree.add("[bold]what can be certified").add(escape(str(could)))
     return tree
 
@@ -127,7 +129,7 @@ def _aim_in_words(aim: dict[str, Any]) -> str:
     said = [aim["words"]]
     if "model" in aim:
         said.append(f"Of {aim['looked_at']} models looked at, the one chosen is {aim['model']}.")
-    return "\n".join([*said, *warn_about_reuse(aim["earlier_looks"])])
+    return "\n".join([*said, *warn_about_reuse(aim["earlier_certificates"])])
 
 
 def _tell(console: Console, trained: Trained) -> None:

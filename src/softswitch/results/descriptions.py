@@ -110,7 +110,7 @@ IN_WORDS: dict[str, KindInWords] = {
         share,
         "at most {bound} of the rows may have {label} above its prediction.",
     ),
-    "own": KindInWords("constraint", "objective", number, "{constraint} may be at most {bound}."),
+    "custom": KindInWords("constraint", "objective", number, "{constraint} may be at most {bound}."),
 }
 """One entry a kind; one that is not here is told by its name."""
 NO_KIND = KindInWords("constraint", "objective", number, "the constraint may be at most {bound}.")

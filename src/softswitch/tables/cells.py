@@ -45,7 +45,7 @@ def tidy(values: pd.Series, decimal: str = ".", empty: Sequence[str] = ()) -> pd
     if any(one is not other for one, other in zip(instead, kept, strict=True)):
         told = np.array([*instead, None], dtype=object)[codes]
         values = pd.Series(told, index=values.index, name=values.name).infer_objects()
-    numbers = as_numbers(values.where(~values.isin(NONE)), decimal)
+    numbers = parse_numbers(values.where(~values.isin(NONE)), decimal)
     return values if numbers is None else numbers
 
 
@@ -56,7 +56,7 @@ def _bare(value: object, marks: frozenset[str]) -> object:
     return None if bare in marks else value if bare == value else bare
 
 
-def as_numbers(values: pd.Series, decimal: str = ".") -> pd.Series | None:
+def parse_numbers(values: pd.Series, decimal: str = ".") -> pd.Series | None:
     """The numbers that a column of text stands for; None where one of its cells is no number.
 
     Read are 1234.5, 1,234.5, 1 234.5 and 1'234.5, with a comma as decimal sign 1.234,5 as well, all with a sign such as
@@ -118,7 +118,7 @@ _APART = re.compile(r"(?P<date>.+?)(T|\s+)(?P<time>\d{1,2}:.+)")
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
+class DateTimes:
     """Days and hours.
 
     Attributes:
@@ -132,7 +132,7 @@ class Moments:
     unread: np.ndarray
 
 
-def moments_of(values: pd.Series, order: str | None = None) -> Moments:
+def parse_datetimes(values: pd.Series, order: str | None = None) -> DateTimes:
     """The moments that a column tells, by the clock of wherever they were written down.
 
     Args:
@@ -144,16 +144,16 @@ def moments_of(values: pd.Series, order: str | None = None) -> Moments:
         wall = values.dt.tz_localize(None) if values.dt.tz is not None else values
         days = (wall.dt.normalize() - pd.Timestamp(0)) / pd.Timedelta(days=1)
         hours = (wall - wall.dt.normalize()) / pd.Timedelta(hours=1)
-        return Moments(days.to_numpy(float), hours.to_numpy(float), np.zeros(len(values), bool))
+        return DateTimes(days.to_numpy(float), hours.to_numpy(float), np.zeros(len(values), bool))
     codes, dates, times = _cells(values)
     told = next(iter(_orders(dates)), None) or order or ORDERS[0]
     days = _once_each(dates, lambda kept: _day_numbers([_date(text, told) for text in kept]))
     hours = _once_each(times, lambda kept: np.array([_hours(text) for text in kept], dtype=float))
     unread = (np.isnan(days) & (dates != "")) | (np.isnan(hours) & (times != ""))
-    return Moments(np.append(days, np.nan)[codes], np.append(hours, np.nan)[codes], np.append(unread, False)[codes])
+    return DateTimes(np.append(days, np.nan)[codes], np.append(hours, np.nan)[codes], np.append(unread, False)[codes])
 
 
-def tells_moments(values: pd.Series) -> bool:
+def holds_datetimes(values: pd.Series) -> bool:
     """Whether every cell that is not empty is a date or a time of day."""
     if pd.api.types.is_datetime64_any_dtype(values):
         return True
@@ -161,20 +161,20 @@ def tells_moments(values: pd.Series) -> bool:
     if filled.empty or not (is_text(values) or _could_be_dates(filled)):
         return False
     few = pd.Series(pd.unique(filled)[:FEW], name=values.name)
-    moments = moments_of(few)
+    moments = parse_datetimes(few)
     if moments.unread.any() or len(np.unique(np.isnan(moments.days))) > 1:
         return False
-    return len(order_of(values)) < 2 and not moments_of(values).unread.any()
+    return len(detect_date_order(values)) < 2 and not parse_datetimes(values).unread.any()
 
 
-def order_of(values: pd.Series) -> tuple[str, ...]:
+def detect_date_order(values: pd.Series) -> tuple[str, ...]:
     """How dates such as 05/01/2013 must be meant: one way, not told (none), or, by different cells, both."""
     return _orders(_cells(values)[1]) if is_text(values) else ()
 
 
-def has_doubtful_order(values: pd.Series) -> bool:
+def has_ambiguous_order(values: pd.Series) -> bool:
     """Whether dates such as 05/01/2013 could all be meant either way."""
-    if not is_text(values) or order_of(values):
+    if not is_text(values) or detect_date_order(values):
         return False
     return any("first" in (_read_date(text) or {}) for text in pd.unique(_cells(values)[1]))
 

@@ -14,8 +14,8 @@ from sklearn.utils.validation import validate_data
 
 from softswitch.support import checks
 from softswitch.tables.constraints import GROUPED
-from softswitch.tables.estimator import FederatedEstimator, one_a_row
-from softswitch.tables.labels import Label, TwoClasses, several_classes
+from softswitch.tables.estimator import FederatedEstimator, check_row_values
+from softswitch.tables.labels import BinaryLabel, Label, fit_multiclass_label
 from softswitch.tables.settings import OF_CLASSES, RATES
 
 
@@ -62,8 +62,8 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):
 
     def _label(self, y: np.ndarray, learnt_from: np.ndarray) -> Label:
         if len(self.classes_) == 2 and self._kind != "class-miss-rate":
-            return TwoClasses(0, 1)
-        return several_classes(pd.Series(y), learnt_from)
+            return BinaryLabel(0, 1)
+        return fit_multiclass_label(pd.Series(y), learnt_from)
 
     def decision_function(self, X: ArrayLike | pd.DataFrame) -> np.ndarray:  # noqa: N803
         """The log-odds of the positive class; of several classes a score each.
@@ -114,7 +114,7 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):
     def _groups(self, sensitive_features: Any, rows: int) -> np.ndarray:
         if sensitive_features is None:
             raise ValueError("sensitive_features must be given to fit: the group of each row")
-        values, group = np.unique(one_a_row("sensitive_features", sensitive_features, rows), return_inverse=True)
+        values, group = np.unique(check_row_values("sensitive_features", sensitive_features, rows), return_inverse=True)
         if len(values) != 2:
             raise ValueError(f"sensitive_features must have two values, but has {len(values)}: {values[:5].tolist()}")
         self.groups_ = values
@@ -128,7 +128,7 @@ class RateClassifier(FederatedClassifier):
         kind: which rate: "miss-rate", "false-alarm-rate", "error-rate", every class's "class-miss-rate", or the gap
             between two groups' decisions, "decision-parity", or between their hit rates, "decision-opportunity".
             Labels of several classes are for "error-rate" and "class-miss-rate".
-        at_most: the largest rate that any client may have: 0.05 is 5%.
+        bound: the largest rate that any client may have: 0.05 is 5%.
         alpha: how sharply weights lean to the worst client; None: chosen.
         step_size: of the server; None: chosen during training. Give it, and whatever else is left out is as in the
             paper.
@@ -139,7 +139,7 @@ class RateClassifier(FederatedClassifier):
         batch_size: rows a client draws; None: all it has; "auto": chosen.
         hidden: widths of hidden layers; () is a linear model.
         held_out: the share of each client's rows to keep for the certificate; 0: none, and no certificate.
-        choosing: the share to choose a model for unseen rows by; needs ``held_out``. The model is then trained for the
+        validation: the share to choose a model by; needs ``held_out``. The model is then trained for the
             certificate, and where there is none, no answer at this confidence, ``predict`` refuses.
         uncertified: predict all the same.
         warm_start: begin at the model of the last fit.
@@ -162,12 +162,12 @@ class RateClassifier(FederatedClassifier):
         feature_names_in_: their names, where they have any.
     """
 
-    _bound = "at_most"
+    _bound = "bound"
 
     def __init__(
         self,
         kind: str = "miss-rate",
-        at_most: float = 0.05,
+        bound: float = 0.05,
         *,
         alpha: float | None = None,
         step_size: float | None = None,
@@ -178,14 +178,14 @@ class RateClassifier(FederatedClassifier):
         batch_size: int | str | None = "auto",
         hidden: tuple[int, ...] = (),
         held_out: float = 0.0,
-        choosing: float = 0.0,
+        validation: float = 0.0,
         uncertified: bool = False,
         warm_start: bool = False,
         confidence: float = 0.95,
         random_state: int | np.random.RandomState | None = 0,
     ) -> None:
         self.kind = kind
-        self.at_most = at_most
+        self.bound = bound
         self.alpha = alpha
         self.step_size = step_size
         self.rounds = rounds
@@ -195,7 +195,7 @@ class RateClassifier(FederatedClassifier):
         self.batch_size = batch_size
         self.hidden = hidden
         self.held_out = held_out
-        self.choosing = choosing
+        self.validation = validation
         self.uncertified = uncertified
         self.warm_start = warm_start
         self.confidence = confidence
@@ -222,7 +222,7 @@ class NeymanPearsonClassifier(FederatedClassifier):
         batch_size: rows a client draws; None: all it has; "auto": chosen.
         hidden: widths of hidden layers; () is a linear model.
         held_out: the share of each client's rows to keep for the certificate; 0: none, and no certificate.
-        choosing: the share to choose a model for unseen rows by; needs ``held_out``. The model is then trained for the
+        validation: the share to choose a model by; needs ``held_out``. The model is then trained for the
             certificate, and where there is none, no answer at this confidence, ``predict`` refuses.
         uncertified: predict all the same.
         warm_start: begin at the model of the last fit.
@@ -258,7 +258,7 @@ class NeymanPearsonClassifier(FederatedClassifier):
         batch_size: int | str | None = "auto",
         hidden: tuple[int, ...] = (),
         held_out: float = 0.0,
-        choosing: float = 0.0,
+        validation: float = 0.0,
         uncertified: bool = False,
         warm_start: bool = False,
         confidence: float = 0.95,
@@ -274,7 +274,7 @@ class NeymanPearsonClassifier(FederatedClassifier):
         self.batch_size = batch_size
         self.hidden = hidden
         self.held_out = held_out
-        self.choosing = choosing
+        self.validation = validation
         self.uncertified = uncertified
         self.warm_start = warm_start
         self.confidence = confidence
@@ -296,7 +296,7 @@ class ParityClassifier(FederatedClassifier):
         batch_size: rows a client draws; None: all it has; "auto": chosen.
         hidden: widths of hidden layers; () is a linear model.
         held_out: the share of each client's rows to keep for the certificate; 0: none, and no certificate.
-        choosing: the share to choose a model for unseen rows by; needs ``held_out``. The model is then trained for the
+        validation: the share to choose a model by; needs ``held_out``. The model is then trained for the
             certificate, and where there is none, no answer at this confidence, ``predict`` refuses.
         uncertified: predict all the same.
         warm_start: begin at the model of the last fit.
@@ -333,7 +333,7 @@ class ParityClassifier(FederatedClassifier):
         batch_size: int | str | None = "auto",
         hidden: tuple[int, ...] = (),
         held_out: float = 0.0,
-        choosing: float = 0.0,
+        validation: float = 0.0,
         uncertified: bool = False,
         warm_start: bool = False,
         confidence: float = 0.95,
@@ -349,7 +349,7 @@ class ParityClassifier(FederatedClassifier):
         self.batch_size = batch_size
         self.hidden = hidden
         self.held_out = held_out
-        self.choosing = choosing
+        self.validation = validation
         self.uncertified = uncertified
         self.warm_start = warm_start
         self.confidence = confidence

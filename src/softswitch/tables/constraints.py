@@ -16,7 +16,7 @@ from softswitch.problem.networks import Network, false_alarms, misses, network, 
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import ZERO_ONE, Range
 from softswitch.support import checks
-from softswitch.tables.labels import Amount, Label, SeveralClasses, TwoClasses
+from softswitch.tables.labels import BinaryLabel, Label, MulticlassLabel, NumberLabel
 from softswitch.tables.settings import OF_AMOUNTS, OF_CLASSES
 
 GROUPED = ("decision-parity", "decision-opportunity", "demographic-parity", "equal-opportunity", "group-loss")
@@ -25,10 +25,10 @@ OF_ONE_CLASS = ("miss-rate", "false-alarm-rate", "neyman-pearson")
 """Tasks whose objective is a loss of one class: a model that always says that class has none."""
 
 
-LOGICAL = TwoClasses(0, 1)
+LOGICAL = BinaryLabel(0, 1)
 
 
-class OwnFunctions(NamedTuple):
+class CustomFunctions(NamedTuple):
     """A user's own functions of ``(params, batch)``, as ``Problem`` takes them."""
 
     objective: Callable[..., Any]
@@ -37,7 +37,7 @@ class OwnFunctions(NamedTuple):
     constraint_range: Any = None
 
 
-class KindOfProblem(NamedTuple):
+class BuiltProblem(NamedTuple):
     """A problem, and what goes with it.
 
     Attributes:
@@ -82,17 +82,17 @@ def first_network(features: int, hidden: tuple[int, ...], seed: int, outputs: in
     return start if hidden else jax.tree.map(jnp.zeros_like, start)
 
 
-def problem_of_kind(
+def build_problem(
     kind: str,
     features: int,
     hidden: tuple[int, ...] = (),
     *,
     seed: int = 0,
-    own: OwnFunctions | None = None,
+    own: CustomFunctions | None = None,
     label: Label = LOGICAL,
     loss: Loss = BY_THE_KIND,
-    at_most: float | None = None,
-) -> KindOfProblem:
+    bound: float | None = None,
+) -> BuiltProblem:
     """The problem of a kind.
 
     Args:
@@ -100,13 +100,13 @@ def problem_of_kind(
         features: how many a row has.
         hidden: widths of hidden layers.
         seed: of the first weights.
-        own: for the kind "own": one's own functions.
+        own: for the kind "custom": one's own functions.
         label: what the label is.
         loss: of predictions of a number.
-        at_most: the bound, by which the quantile of coverage is chosen.
+        bound: the bound, by which the quantile of coverage is chosen.
     """
     start = first_network(features, hidden, seed, label.outputs)
-    if kind == "own":
+    if kind == "custom":
         assert own is not None
         stated = Problem(
             own.objective,
@@ -115,10 +115,10 @@ def problem_of_kind(
             constraint_surrogate=own.constraint_surrogate,
             constraint_range=own.constraint_range,
         )
-        return KindOfProblem(stated, None)
-    if isinstance(label, Amount):
-        return _of_amount(kind, start, label, loss, at_most)
-    if isinstance(label, SeveralClasses):
+        return BuiltProblem(stated, None)
+    if isinstance(label, NumberLabel):
+        return _of_amount(kind, start, label, loss, bound)
+    if isinstance(label, MulticlassLabel):
         return _of_classes(kind, start, label)
     decisions: dict[str, tuple[Any, rates.Rate, Any]] = {
         "miss-rate": (false_alarms, rates.miss_rate(row_scores), "y"),
@@ -131,14 +131,14 @@ def problem_of_kind(
         small, rate, strata = decisions[kind]
         stated = Problem(small, rate.constraint, start, constraint_surrogate=rate.stand_in, constraint_range=ZERO_ONE)
         paid_with = {"miss-rate": rates.false_alarm_rate, "false-alarm-rate": rates.miss_rate}.get(kind)
-        return KindOfProblem(stated, strata, None if paid_with is None else paid_with(row_scores).constraint)
+        return BuiltProblem(stated, strata, None if paid_with is None else paid_with(row_scores).constraint)
     made: dict[str, tuple[Any, Any, Any]] = {
         "neyman-pearson": (false_alarms, misses, "y"),
         "demographic-parity": (objective, demographic_parity(probability), "group"),
         "equal-opportunity": (objective, equal_opportunity(probability), ("group", "y")),
         "group-loss": (objective, bounded_group_loss(probability, 0.0), "group"),
     }
-    checks.one_of("kind", kind, (*decisions, *made, "own"))
+    checks.one_of("kind", kind, (*decisions, *made, "custom"))
     small, bounded, strata = made[kind]
     # Of the values whose means are compared, or of a loss that is cut off. The logistic loss has no range.
     ranges: dict[str, Range] = {
@@ -148,15 +148,15 @@ def problem_of_kind(
     }
     # Of these with logistic regression. The others are differences, or cross-entropies cut off at tiny probabilities.
     convex = True if kind == "neyman-pearson" and not hidden else None
-    return KindOfProblem(Problem(small, bounded, start, convex=convex, constraint_range=ranges.get(kind)), strata)
+    return BuiltProblem(Problem(small, bounded, start, convex=convex, constraint_range=ranges.get(kind)), strata)
 
 
-def _of_amount(kind: str, start: Network, label: Amount, loss: Loss, at_most: float | None) -> KindOfProblem:
+def _of_amount(kind: str, start: Network, label: NumberLabel, loss: Loss, bound: float | None) -> BuiltProblem:
     """A label that is a number."""
     _suits(kind, OF_AMOUNTS, "a number")
     coverage = kind == "coverage"
     name = loss.name or ("quantile" if coverage else "squared")
-    quantile = loss.quantile or (1 - at_most if coverage and at_most else 0.5)
+    quantile = loss.quantile or (1 - bound if coverage and bound else 0.5)
     told, unit = amounts.bounded(kind, label.unit), label.unit
     smooth = told.stand_in is None and unit.low is None  # predictions that are kept within limits are not convex
     stated = Problem(
@@ -167,21 +167,21 @@ def _of_amount(kind: str, start: Network, label: Amount, loss: Loss, at_most: fl
         constraint_range=told.of_row,
         convex=True if smooth and len(start) == 1 else None,
     )
-    return KindOfProblem(stated, None)
+    return BuiltProblem(stated, None)
 
 
-def _of_classes(kind: str, start: Network, label: SeveralClasses) -> KindOfProblem:
+def _of_classes(kind: str, start: Network, label: MulticlassLabel) -> BuiltProblem:
     """A label of several classes."""
     _suits(kind, OF_CLASSES, "one of several classes")
     rate = class_error_rate() if kind == "error-rate" else class_miss_rates(label.outputs)
     stated = Problem(
         class_cross_entropy, rate.constraint, start, constraint_surrogate=rate.stand_in, constraint_range=ZERO_ONE
     )
-    return KindOfProblem(stated, "y")
+    return BuiltProblem(stated, "y")
 
 
 def _suits(kind: str, kinds: tuple[str, ...], what: str) -> None:
     if kind not in kinds:
         raise ValueError(
-            f"task.kind must be one of {', '.join((*kinds, 'own'))} where the label is {what}, but is {kind!r}"
+            f"task.kind must be one of {', '.join((*kinds, 'custom'))} where the label is {what}, but is {kind!r}"
         )

@@ -33,8 +33,8 @@ from softswitch.results.certificate import ending, is_certified
 from softswitch.results.diagnostic import DiagnosticCode
 from softswitch.results.report.page import report
 from softswitch.results.result import Result
-from softswitch.tables.constraints import Loss, problem_of_kind
-from softswitch.tables.labels import Amount, Label
+from softswitch.tables.constraints import Loss, build_problem
+from softswitch.tables.labels import Label, NumberLabel
 
 SAMPLE_WEIGHT = "sample_weight"
 """The column that says how much a row counts."""
@@ -48,13 +48,13 @@ def weighted(problem: Problem) -> Problem:
     stand_in = problem.constraint_surrogate
     return replace(
         problem,
-        objective=by_weights(problem.objective),
-        constraint=by_weights(problem.constraint),
-        constraint_surrogate=None if stand_in is None else by_weights(stand_in),
+        objective=weight_rows(problem.objective),
+        constraint=weight_rows(problem.constraint),
+        constraint_surrogate=None if stand_in is None else weight_rows(stand_in),
     )
 
 
-def by_weights(function: Any) -> Any:
+def weight_rows(function: Any) -> Any:
     """The same function, of rows that count as the column ``sample_weight`` says; or one made of several functions."""
     if is_dataclass(function) and not isinstance(function, type):
         own = {entry.name: getattr(function, entry.name) for entry in fields(function)}
@@ -96,7 +96,7 @@ class FederatedEstimator(BaseEstimator):
         alike: dict[str, np.ndarray],
     ) -> None:
         """Train, and keep what came of it; ``alike``: columns of which all parts of the rows have the same shares."""
-        owner = np.zeros(len(y), int) if clients is None else one_a_row("clients", clients, len(y))
+        owner = np.zeros(len(y), int) if clients is None else check_row_values("clients", clients, len(y))
         columns = dict(alike)
         if sample_weight is not None:
             given = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
@@ -108,21 +108,21 @@ class FederatedEstimator(BaseEstimator):
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = int(check_random_state(seed).randint(2**31 - 1))
-        if self.choosing and not self.held_out:
-            raise ValueError(f"choosing = {self.choosing!r} needs held_out above 0: rows to certify with")
-        masks = part_masks(owner, *alike.values(), choosing=self.choosing, held_out=self.held_out, seed=seed)
+        if self.validation and not self.held_out:
+            raise ValueError(f"validation = {self.validation!r} needs held_out above 0: rows to certify with")
+        masks = part_masks(owner, *alike.values(), choosing=self.validation, held_out=self.held_out, seed=seed)
         learn, choose, certify_by = masks
         before = self.__dict__.get("_fitted") if self.warm_start else None
         label = self._label(y, learn)
         self._standardise(X[learn], columns.get(SAMPLE_WEIGHT, np.ones(len(y)))[learn])
         columns |= {"y": label.encode(y), "x": self._standardised(X)}
         bound = getattr(self, self._bound)
-        made = problem_of_kind(
-            self._kind, X.shape[1], tuple(self.hidden), seed=seed, label=label, loss=self._loss(), at_most=bound
+        made = build_problem(
+            self._kind, X.shape[1], tuple(self.hidden), seed=seed, label=label, loss=self._loss(), bound=bound
         )
         problem, cost = made.problem, made.cost
         if SAMPLE_WEIGHT in columns:
-            problem, cost = weighted(problem), None if cost is None else by_weights(cost)
+            problem, cost = weighted(problem), None if cost is None else weight_rows(cost)
         if before is not None:
             problem = self._from_before(problem, before, label)
 
@@ -145,7 +145,7 @@ class FederatedEstimator(BaseEstimator):
         self._keep(add_baselines(result, problem, train, **beside), label, train)
         if certify_by.any() and self.answered_ is None:
             self.certificate_ = certify(self.result_, problem, of(certify_by), self.confidence)
-            self.answered_ = is_certified(self.certificate_) if self.choosing else None
+            self.answered_ = is_certified(self.certificate_) if self.validation else None
 
     def _standardise(self, X: np.ndarray, weights: np.ndarray) -> None:  # noqa: N803
         self.mean_ = np.average(X, axis=0, weights=weights)
@@ -181,7 +181,7 @@ class FederatedEstimator(BaseEstimator):
             *rest,
         ]
         was = before["label"]
-        if isinstance(label, Amount):
+        if isinstance(label, NumberLabel):
             start = moved_network(start, was.scale / label.scale, (was.mean - label.mean) / label.scale)
         like = problem.start
         return replace(problem, start=jax.tree.map(lambda value, leaf: jnp.asarray(value, leaf.dtype), start, like))
@@ -214,7 +214,7 @@ class FederatedEstimator(BaseEstimator):
         )
 
 
-def one_a_row(name: str, values: Any, rows: int) -> np.ndarray:
+def check_row_values(name: str, values: Any, rows: int) -> np.ndarray:
     """An array with one value a row, or raise."""
     array = np.asarray(values)
     if array.shape != (rows,):
@@ -226,8 +226,8 @@ def worst_client_scorer(metric: str | Callable[..., float] = "accuracy") -> Any:
     """A scorer that is the smallest of all clients' scores: what a search should make large.
 
         sklearn.set_config(enable_metadata_routing=True)
-        model = RateClassifier(at_most=0.1).set_fit_request(clients=True)
-        search = GridSearchCV(model, {"at_most": [0.05, 0.1]}, scoring=worst_client_scorer("accuracy"))
+        model = RateClassifier(bound=0.1).set_fit_request(clients=True)
+        search = GridSearchCV(model, {"bound": [0.05, 0.1]}, scoring=worst_client_scorer("accuracy"))
         search.fit(X, y, clients=hospital)
 
     Args:
@@ -249,7 +249,7 @@ def worst_client_scorer(metric: str | Callable[..., float] = "accuracy") -> Any:
 
     def worst(y: Any, predicted: Any, *, clients: Any = None) -> float:
         labels, found = np.asarray(y), np.asarray(predicted)
-        owner = np.zeros(len(labels)) if clients is None else one_a_row("clients", clients, len(labels))
+        owner = np.zeros(len(labels)) if clients is None else check_row_values("clients", clients, len(labels))
         own = (owner == name for name in np.unique(owner))
         return min(float(sign * function(labels[rows], found[rows], **more)) for rows in own)
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from softswitch.tables.cells import as_numbers, is_text, moments_of, order_of, tells_moments
+from softswitch.tables.cells import detect_date_order, holds_datetimes, is_text, parse_datetimes, parse_numbers
 
 MOST_LEVELS = 200
 """Of a column of words with more levels the most frequent are kept;"""
@@ -21,7 +21,7 @@ A_SEASON = 90
 """Dates that span so many days have a season; fewer have only a course."""
 
 
-def as_words(values: pd.Series) -> pd.Series:
+def to_categories(values: pd.Series) -> pd.Series:
     """The values as text; whole numbers that a file's gaps have made real ones are whole again."""
     if pd.api.types.is_float_dtype(values):
         return values.map(lambda value: f"{value:.0f}" if float(value).is_integer() else str(value)).astype(object)
@@ -57,7 +57,7 @@ class Numeric:
 
     def encode(self, values: pd.Series) -> np.ndarray:
         """(x − mean)/deviation."""
-        read = as_numbers(values) if is_text(values) else None
+        read = parse_numbers(values) if is_text(values) else None
         numbers = pd.to_numeric(values if read is None else read, errors="coerce").astype(float)
         broken = values[(numbers.isna() & values.notna()) | np.isinf(numbers)]
         if len(broken):
@@ -84,7 +84,7 @@ class Levels:
     @classmethod
     def fit(cls, values: pd.Series) -> Levels:
         """The levels of training rows."""
-        words = as_words(values.dropna())
+        words = to_categories(values.dropna())
         if words.empty:
             raise ValueError(f"column {values.name!r} is empty in all training rows; ignore it")
         levels = sorted(set(words))
@@ -109,7 +109,7 @@ class Levels:
 
     def encode(self, values: pd.Series) -> np.ndarray:
         """0 or 1."""
-        told, filled = as_words(values), values.notna().to_numpy()
+        told, filled = to_categories(values), values.notna().to_numpy()
         if set(self.levels) <= {"False", "True"}:
             told = told.replace({"0": "False", "1": "True"})
         known = told.isin(self.levels).to_numpy() & filled
@@ -154,8 +154,8 @@ class DateParts:
     @classmethod
     def fit(cls, values: pd.Series, order: str | None = None) -> DateParts:
         """What training rows have of all that; ``order`` where all rows of the table tell it."""
-        told = order or next(iter(order_of(values)), "dmy")
-        moments = moments_of(values, told)
+        told = order or next(iter(detect_date_order(values)), "dmy")
+        moments = parse_datetimes(values, told)
         days = moments.days[~np.isnan(moments.days)]
         clock = len(np.unique(moments.hours[~np.isnan(moments.hours)])) > 1
         empty = bool(values.isna().any())
@@ -177,7 +177,7 @@ class DateParts:
 
     def encode(self, values: pd.Series) -> np.ndarray:
         """Course, season, weekday and hour."""
-        moments = moments_of(values, self.order)
+        moments = parse_datetimes(values, self.order)
         dateless = values.notna().to_numpy() & np.isnan(moments.days) if self.mean is not None else False
         if (wrong := moments.unread | dateless).any():
             what = "times of day" if self.mean is None else "dates"
@@ -224,7 +224,7 @@ KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Numeric, Levels, 
 
 def column_kind(values: pd.Series) -> str:
     """What a column becomes: "number", "words" or "date"."""
-    if tells_moments(values):
+    if holds_datetimes(values):
         return DateParts.kind
     if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
         return Numeric.kind
@@ -271,7 +271,7 @@ class Encoding:
             values, kind = table[name], column_kind(everything[name])
             try:
                 if kind == DateParts.kind and values.notna().any():
-                    found.append(DateParts.fit(values, next(iter(order_of(everything[name])), None)))
+                    found.append(DateParts.fit(values, next(iter(detect_date_order(everything[name])), None)))
                 else:
                     found.append(Numeric.fit(values) if kind == Numeric.kind else Levels.fit(values))
             except ValueError as error:

@@ -39,12 +39,12 @@ from softswitch.results.folder import (
 from softswitch.results.frontier import Frontier
 from softswitch.results.frontier_point import BoundOutcome, FrontierPoint
 from softswitch.support.files import write_atomically
-from softswitch.tables.labels import Amount, Label
-from softswitch.tables.metrics import client_columns
+from softswitch.tables.labels import Label, NumberLabel
+from softswitch.tables.metrics import client_metrics
 from softswitch.tables.model import write_encoding
-from softswitch.tables.preparation import CERTIFIED, ReadyTable, make_ready, rule_by
+from softswitch.tables.preparation import CERTIFIED, PreparedTable, build_method, prepare_table
 from softswitch.tables.settings import Config, read_config, write_config
-from softswitch.tables.training import earlier_looks, length_and_answer, taking_part, what_must_hold
+from softswitch.tables.training import count_earlier_certificates, describe_task, run_options, sampling_options
 
 RUNGS = (4.0, 2.0, 1.5, 1.0, 0.75, 0.5, 0.25)
 """Bounds to try where none are given, in units of that of the settings;"""
@@ -55,7 +55,7 @@ ALIKE = ("task.kind", "data.label", "data.client", "data.held_out", "run.seed")
 
 
 @dataclass(frozen=True)
-class Intended:
+class FrontierPlan:
     """What is about to be trained.
 
     Attributes:
@@ -72,7 +72,7 @@ class Intended:
 
 
 @dataclass(frozen=True, eq=False)
-class AlongBounds:
+class FrontierRun:
     """A frontier, and where it is written down.
 
     Attributes:
@@ -86,15 +86,15 @@ class AlongBounds:
     looks: int
 
 
-def frontier_by(
+def train_frontier(
     file: str | Path,
     bounds: Sequence[float] = (),
     run: str | Path | None = None,
     *,
-    before: Callable[[Intended], None] | None = None,
+    before: Callable[[FrontierPlan], None] | None = None,
     watch: Callable[[FrontierPoint], None] | None = None,
     progress: bool | None = None,
-) -> AlongBounds:
+) -> FrontierRun:
     """What the constraint of a file of settings costs.
 
     Args:
@@ -113,7 +113,7 @@ def frontier_by(
             "[privacy] must be left out: models of several bounds are chosen and certified by the same rows, which is "
             "not counted"
         )
-    ready = make_ready(config, base)
+    ready = prepare_table(config, base)
     parts = ready.parts
     assert parts is not None
     checked = _bounds(bounds, config, ready, parts)
@@ -121,7 +121,7 @@ def frontier_by(
     if before is not None:
         told = certifiability(ready.problem, parts.certify, checked[-1], config.run.confidence)
         learn, choose, keep = (int(part.sizes.sum()) for part in parts)
-        before(Intended(config, tuple(checked), told, (learn, choose, keep)))
+        before(FrontierPlan(config, tuple(checked), told, (learn, choose, keep)))
     folder = new_folder(base / config.run.folder, f"{path.stem}-frontier") if host is None else host.folder
     started = datetime.now(UTC).isoformat(timespec="seconds")
     try:
@@ -129,13 +129,13 @@ def frontier_by(
             ready.problem,
             parts,
             checked,
-            rule_by(config),
+            build_method(config),
             confidence=config.run.confidence,
-            move=None if config.task.kind == "own" else ready.label.move,
+            move=None if config.task.kind == "custom" else ready.label.move,
             measures=_measures(ready.label),
             watch=watch,
-            **taking_part(config),
-            **length_and_answer(config),
+            **sampling_options(config),
+            **run_options(config),
             held_out=parts.choose,
             seed=config.run.seed,
             progress=progress,
@@ -145,42 +145,42 @@ def frontier_by(
             with suppress(OSError):
                 folder.rmdir()
         raise
-    found = replace(found, asked=config.task.at_most)
+    found = replace(found, asked=config.task.bound)
     about: dict[str, Any] = {
         "started": started,
         "data": {"file": config.data.file, "sha256": ready.fingerprint, "rows": int(ready.train.sizes.sum())},
         "command": " ".join(["softswitch", *sys.argv[1:]]) if sys.argv else "",
         "versions": versions(),
     }
-    looks = earlier_looks(folder, config, about)
+    looks = count_earlier_certificates(folder, config, about)
     for point in found.points:
         aim = {
             "answered": point.outcome is BoundOutcome.CERTIFIED,
             "words": _ending(point, found),
-            "earlier_looks": looks,
+            "earlier_certificates": looks,
             "certifiability": found.certifiability,
         }
-        _write_model(folder / name_of(point.bound), point, config, ready, about | {"aim": aim})
-    kept = {"settings": str(path.resolve()), "earlier_looks": looks}
+        _write_model(folder / bound_folder(point.bound), point, config, ready, about | {"aim": aim})
+    kept = {"settings": str(path.resolve()), "earlier_certificates": looks}
     kept["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
-    kept["models"] = {f"{point.bound:g}": name_of(point.bound) for point in found.points}
+    kept["models"] = {f"{point.bound:g}": bound_folder(point.bound) for point in found.points}
     write_frontier(folder, found, about | kept)
-    return AlongBounds(folder, found, looks)
+    return FrontierRun(folder, found, looks)
 
 
-def name_of(bound: float) -> str:
+def bound_folder(bound: float) -> str:
     """The folder of a bound's model."""
     return f"bound-{bound:.6g}"
 
 
 def _measures(label: Label) -> dict[str, Measure]:
     """What is measured beside F and G: accuracy of classes, the mean absolute error of numbers."""
-    name, worst = ("mean absolute error", np.max) if isinstance(label, Amount) else ("accuracy", np.min)
+    name, worst = ("mean absolute error", np.max) if isinstance(label, NumberLabel) else ("accuracy", np.min)
 
     def of_rows(params: Network, data: ClientData) -> np.ndarray:
         y = np.asarray(data.rows.columns["y"])
         found = label.predicted(outputs(params, jnp.asarray(data.rows.columns["x"])))
-        if isinstance(label, Amount):
+        if isinstance(label, NumberLabel):
             return np.abs(found - (label.mean + label.scale * y))
         return (label.encode(found) == y).astype(float)
 
@@ -196,7 +196,7 @@ def _measures(label: Label) -> dict[str, Measure]:
 
 def _certified(config: Config) -> Config:
     """The settings with three parts of the rows, which a frontier needs."""
-    for name in ("held_out", "choosing"):
+    for name in ("held_out", "validation"):
         if not getattr(config.data, name) > 0:
             raise ValueError(
                 f"data.{name} must be above 0: a frontier needs rows to choose by, and rows to certify with"
@@ -206,29 +206,29 @@ def _certified(config: Config) -> Config:
     return replace(config, run=replace(config.run, aim=CERTIFIED))
 
 
-def _bounds(asked: Sequence[float], config: Config, ready: ReadyTable, parts: Parts) -> list[float]:
+def _bounds(asked: Sequence[float], config: Config, ready: PreparedTable, parts: Parts) -> list[float]:
     """From the loosest on: those asked for, or some about that of the settings."""
     shapes = parts.learn.batch_shapes(1, float_dtype(ready.problem.start))
     ranges = resolve_ranges(ready.problem, None, None, ready.problem.trace(shapes).constraints)[1:]
     most = max(math.inf if of_row is None else ends(of_row)[1] for of_row in ranges)
     if asked:
-        found = checked_bounds("--at-most", asked)
+        found = checked_bounds("--bound", asked)
         if found[0] >= most:
             raise ValueError(
-                f"--at-most must be below {most:g}, since the constraint {config.task.kind} is never above it, but is "
+                f"--bound must be below {most:g}, since the constraint {config.task.kind} is never above it, but is "
                 f"{found[0]:g}"
             )
         return found
-    if not config.task.at_most > 0:
-        raise ValueError("task.at_most is 0, and there are no bounds about it; name them: --at-most 0.2 --at-most 0.1")
-    found = [float(f"{rung * config.task.at_most:.6g}") for rung in RUNGS]
-    could = certifiability(ready.problem, parts.certify, config.task.at_most, config.run.confidence).smallest_bound
+    if not config.task.bound > 0:
+        raise ValueError("task.bound is 0, and there are no bounds about it; name them: --bound 0.2 --bound 0.1")
+    found = [float(f"{rung * config.task.bound:.6g}") for rung in RUNGS]
+    could = certifiability(ready.problem, parts.certify, config.task.bound, config.run.confidence).smallest_bound
     if max(found) < could < most:
         found = [*(float(f"{rung * could:.2g}") for rung in BEYOND), *found]
-    return checked_bounds("--at-most", [bound for bound in found if bound < most] or [config.task.at_most])
+    return checked_bounds("--bound", [bound for bound in found if bound < most] or [config.task.bound])
 
 
-def _host(run: str | Path, config: Config, ready: ReadyTable) -> Run:
+def _host(run: str | Path, config: Config, ready: PreparedTable) -> Run:
     """The run whose folder is to have the frontier, or raise."""
     host = open_run(run)
     if not host.finished:
@@ -248,18 +248,20 @@ def _host(run: str | Path, config: Config, ready: ReadyTable) -> Run:
     return host
 
 
-def _write_model(folder: Path, point: FrontierPoint, config: Config, ready: ReadyTable, about: dict[str, Any]) -> None:
+def _write_model(
+    folder: Path, point: FrontierPoint, config: Config, ready: PreparedTable, about: dict[str, Any]
+) -> None:
     """The chosen model of a bound as a run's folder, so that it can be looked at, and used where it is certified."""
     assert point.result is not None
     folder.mkdir(parents=True, exist_ok=True)
-    own = replace(config, task=replace(config.task, at_most=point.bound))
+    own = replace(config, task=replace(config.task, bound=point.bound))
     write_atomically(folder / CONFIG, write_config(own).encode(), durable=False)
     write_encoding(folder, ready.encoding, config.data.label, ready.label, config.model.hidden)
     constants = partial(ready.label.constant, ready.problem.start)
     told: dict[str, Any] = {"constants": constants, "unconstrained": False, "cost": ready.cost}
     result = add_baselines(point.result, ready.problem, ready.train, **told)
-    about = about | what_must_hold(own, ready.label)
-    columns = client_columns(ready, result)
+    about = about | describe_task(own, ready.label)
+    columns = client_metrics(ready, result)
     write_result(folder, result, about=about, clients=columns, certificate=point.certificate)
 
 

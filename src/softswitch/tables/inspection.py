@@ -9,8 +9,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from softswitch.tables.cells import has_doubtful_order, is_text, moments_of, order_of, tells_moments, tidy
-from softswitch.tables.features import MOST_LEVELS, ROWS_OF_A_LEVEL, Levels, as_words, column_kind
+from softswitch.tables.cells import (
+    detect_date_order,
+    has_ambiguous_order,
+    holds_datetimes,
+    is_text,
+    parse_datetimes,
+    tidy,
+)
+from softswitch.tables.features import MOST_LEVELS, ROWS_OF_A_LEVEL, Levels, column_kind, to_categories
 
 
 def _words(text: str) -> frozenset[str]:
@@ -76,7 +83,7 @@ MOST_ODD = 3
 
 
 @dataclass(frozen=True)
-class ColumnSurvey:
+class ColumnSummary:
     """What a column is.
 
     Attributes:
@@ -96,55 +103,55 @@ class ColumnSurvey:
     remark: str | None = None
 
 
-def parts_of_name(name: str) -> list[str]:
+def split_name(name: str) -> list[str]:
     """The words in a column's name: storeId and store_id are store and id."""
     apart = re.sub(r"([a-z])([A-Z])", r"\1 \2", str(name))
     return [word.lower() for word in re.split(r"[\W_]+", apart) if word]
 
 
-def look_at(values: pd.Series) -> ColumnSurvey:
+def inspect_column(values: pd.Series) -> ColumnSummary:
     """What a column is, by its values and its name."""
     name, filled = str(values.name), values.dropna()
     empty, many = float(values.isna().mean()) if len(values) else 1.0, int(filled.nunique())
     if filled.empty:
-        return ColumnSurvey(name, EMPTY, empty, many, "empty in every row")
+        return ColumnSummary(name, EMPTY, empty, many, "empty in every row")
     if many == 1 and empty == 0:
-        return ColumnSurvey(name, CONSTANT, empty, many, f"{plain(filled.iloc[0])!r} in every row")
+        return ColumnSummary(name, CONSTANT, empty, many, f"{plain(filled.iloc[0])!r} in every row")
     what, remark = _kind(values, filled, many)
     if empty > NEARLY_EMPTY:
-        return ColumnSurvey(name, what, empty, many, f"empty in {empty:.1%} of the rows")
+        return ColumnSummary(name, what, empty, many, f"empty in {empty:.1%} of the rows")
     reason = _names_rows(name, filled, many, what)
     if reason is not None:
-        return ColumnSurvey(name, FREE_TEXT if reason.startswith("text") else IDENTIFIER, empty, many, reason)
-    return ColumnSurvey(name, what, empty, many, None, remark)
+        return ColumnSummary(name, FREE_TEXT if reason.startswith("text") else IDENTIFIER, empty, many, reason)
+    return ColumnSummary(name, what, empty, many, None, remark)
 
 
 def _kind(values: pd.Series, filled: pd.Series, many: int) -> tuple[str, str | None]:
-    if tells_moments(values):
+    if holds_datetimes(values):
         return _moments(values)
     if many == 2:
         return YES_NO, None
     if not is_text(values):
         whole = pd.api.types.is_integer_dtype(values) or bool((filled % 1 == 0).all())
         return WHOLE if whole else NUMBER, None
-    if len(order_of(values)) > 1:
+    if len(detect_date_order(values)) > 1:
         return WORDS, "looks like dates, but some can only have the day first and some only the month"
     return WORDS, _rare_levels(filled, many)
 
 
 def _moments(values: pd.Series) -> tuple[str, str | None]:
-    moments = moments_of(values)
+    moments = parse_datetimes(values)
     days, hours = (~np.isnan(part) for part in (moments.days, moments.hours))
     several = len(np.unique(moments.hours[hours])) > 1
     what = TIME if not days.any() else DATE_AND_TIME if several else DATE
     told = {"dmy": "day first", "mdy": "month first"}
-    if has_doubtful_order(values):
+    if has_ambiguous_order(values):
         return what, "read with the day first; all of its dates could as well have the month first"
-    found = order_of(values)
+    found = detect_date_order(values)
     return what, f"read with the {told[found[0]]}" if found else None
 
 
-def odd_cells(values: pd.Series) -> dict[str, float]:
+def non_numeric_cells(values: pd.Series) -> dict[str, float]:
     """Words, each with its share, but for which a column of text is one of numbers or of dates; empty if it is not."""
     if not is_text(values):
         return {}
@@ -160,7 +167,7 @@ def odd_cells(values: pd.Series) -> dict[str, float]:
 def _rare_levels(filled: pd.Series, many: int) -> str | None:
     if many <= MOST_LEVELS:
         return None
-    counts = as_words(filled).value_counts()
+    counts = to_categories(filled).value_counts()
     kept = min(MOST_LEVELS, int((counts >= ROWS_OF_A_LEVEL).sum()))
     return f"the {kept} most frequent of its {many:,} values are kept, the others are one" if kept else None
 
@@ -177,7 +184,7 @@ def _names_rows(name: str, filled: pd.Series, many: int, what: str) -> str | Non
             return f"text of {length:.0f} characters on the average, {different:.0%} of it different"
         if len(filled) >= ENOUGH and different >= NEARLY_ALL:
             return f"{different:.0%} of its values are different: a name of each row"
-        levels = as_words(filled).value_counts()
+        levels = to_categories(filled).value_counts()
         if many > MOST_LEVELS and levels.iloc[0] < ROWS_OF_A_LEVEL:
             return f"{many:,} different values, none in {ROWS_OF_A_LEVEL} rows"
         return f"named as an identifier, with {many:,} values" if named and many > MOST_LEVELS else None
@@ -190,12 +197,12 @@ def _names_rows(name: str, filled: pd.Series, many: int, what: str) -> str | Non
 
 
 def _is_named_as_identifier(name: str, different: float) -> bool:
-    last = parts_of_name(name)[-1:]
+    last = split_name(name)[-1:]
     counts = different >= NEARLY_ALL and last and last[0] in NAMES_OF_COUNTS
     return bool(counts or (last and last[0] in NAMES_OF_IDENTIFIERS) or name == "Unnamed: 0")
 
 
-def what_label_is(values: pd.Series) -> str:
+def infer_label_type(values: pd.Series) -> str:
     """What kind of label a column is: "two" classes, several "classes", or a "number"."""
     filled = values.dropna()
     many = filled.nunique()

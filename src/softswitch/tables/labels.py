@@ -67,7 +67,7 @@ class Label(ABC):
 
 
 @dataclass(frozen=True)
-class TwoClasses(Label):
+class BinaryLabel(Label):
     """One of two values; y is 1 for the positive one."""
 
     negative: Any
@@ -97,7 +97,7 @@ class TwoClasses(Label):
 
 
 @dataclass(frozen=True)
-class SeveralClasses(Label):
+class MulticlassLabel(Label):
     """One of several values; y counts them.
 
     Attributes:
@@ -162,7 +162,7 @@ class SeveralClasses(Label):
 
 
 @dataclass(frozen=True)
-class Amount(Label):
+class NumberLabel(Label):
     """A number; y is standardised.
 
     Attributes:
@@ -211,12 +211,12 @@ class Amount(Label):
 
 def label_from_dict(told: dict[str, Any]) -> Label:
     """From JSON; a folder of before labels could be anything has two classes."""
-    what = told.get("what", TwoClasses.what)
-    if what == Amount.what:
-        return Amount(told["mean"], told["scale"], told["low"], told["high"])
-    if what == SeveralClasses.what:
-        return SeveralClasses(tuple(told["classes"]), tuple(told["shares"]))
-    return TwoClasses(*told["classes"])
+    what = told.get("what", BinaryLabel.what)
+    if what == NumberLabel.what:
+        return NumberLabel(told["mean"], told["scale"], told["low"], told["high"])
+    if what == MulticlassLabel.what:
+        return MulticlassLabel(tuple(told["classes"]), tuple(told["shares"]))
+    return BinaryLabel(*told["classes"])
 
 
 def is_number(label: pd.Series) -> bool:
@@ -224,7 +224,7 @@ def is_number(label: pd.Series) -> bool:
     return bool(pd.api.types.is_numeric_dtype(label) and label.nunique() > 2)
 
 
-def two_classes(label: pd.Series, positive: Any = None) -> TwoClasses:
+def fit_binary_label(label: pd.Series, positive: Any = None) -> BinaryLabel:
     """A label of two values; the positive one is the larger, unless it is named."""
     values = _sorted(label)
     if len(values) != 2:
@@ -233,14 +233,14 @@ def two_classes(label: pd.Series, positive: Any = None) -> TwoClasses:
             "several classes are error-rate and class-miss-rate, for numbers mean-error, absolute-error and coverage"
         )
     if positive is None:
-        return TwoClasses(*values)
+        return BinaryLabel(*values)
     chosen = [value for value in values if value == positive or str(value) == str(positive)]
     if len(chosen) != 1:
         raise ValueError(f"data.positive must be one of the label's values {values}, but is {positive!r}")
-    return TwoClasses(next(value for value in values if value is not chosen[0]), chosen[0])
+    return BinaryLabel(next(value for value in values if value is not chosen[0]), chosen[0])
 
 
-def several_classes(label: pd.Series, learnt_from: np.ndarray) -> SeveralClasses:
+def fit_multiclass_label(label: pd.Series, learnt_from: np.ndarray) -> MulticlassLabel:
     """A label of several values; ``learnt_from``: which rows count for their shares."""
     values = _sorted(label)
     if not 2 <= len(values) <= MOST_CLASSES:
@@ -249,10 +249,12 @@ def several_classes(label: pd.Series, learnt_from: np.ndarray) -> SeveralClasses
             f"{values[:8]}"
         )
     counts = np.bincount(_places(tuple(values), label)[learnt_from], minlength=len(values))
-    return SeveralClasses(tuple(values), tuple((counts / counts.sum()).tolist()))
+    return MulticlassLabel(tuple(values), tuple((counts / counts.sum()).tolist()))
 
 
-def amount(label: pd.Series, learnt_from: np.ndarray, limits: tuple[float, ...] = (), *, as_is: bool = False) -> Amount:
+def fit_number_label(
+    label: pd.Series, learnt_from: np.ndarray, limits: tuple[float, ...] = (), *, as_is: bool = False
+) -> NumberLabel:
     """A label that is a number.
 
     Args:
@@ -274,10 +276,10 @@ def amount(label: pd.Series, learnt_from: np.ndarray, limits: tuple[float, ...] 
             f"{numbers.min():g} to {numbers.max():g}"
         )
     if as_is:
-        return Amount(low=low, high=high)
+        return NumberLabel(low=low, high=high)
     own = numbers[learnt_from]
     deviation = float(own.std())
-    return Amount(float(own.mean()), deviation if deviation > 0 else 1.0, low, high)
+    return NumberLabel(float(own.mean()), deviation if deviation > 0 else 1.0, low, high)
 
 
 def _sorted(label: pd.Series) -> list[Any]:

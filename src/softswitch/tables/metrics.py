@@ -17,8 +17,8 @@ from softswitch.data.client_data import ClientData
 from softswitch.problem.networks import Network, outputs, scores
 from softswitch.results.baseline import CONSTANT, UNCONSTRAINED_WORST, find_baseline
 from softswitch.results.result import Result
-from softswitch.tables.labels import Amount, Label, SeveralClasses
-from softswitch.tables.preparation import ReadyTable
+from softswitch.tables.labels import Label, MulticlassLabel, NumberLabel
+from softswitch.tables.preparation import PreparedTable
 
 
 def auc(scores: np.ndarray, positive: np.ndarray) -> float:
@@ -104,7 +104,7 @@ MODELS = {"constant": CONSTANT, "unconstrained": UNCONSTRAINED_WORST}
 """The models that the answer is shown beside at each client, by the beginning of their columns' names."""
 
 
-def client_columns(ready: ReadyTable, result: Result) -> dict[str, list[float]]:
+def client_metrics(ready: PreparedTable, result: Result) -> dict[str, list[float]]:
     """What a run's table of clients tells beside objective and constraint: rows, and metrics on those held out.
 
     Args:
@@ -113,7 +113,7 @@ def client_columns(ready: ReadyTable, result: Result) -> dict[str, list[float]]:
     """
     names = ready.train.names
     columns: dict[str, list[float]] = {"rows": ready.train.sizes.tolist()}
-    for name, part in (("rows_to_choose_by", ready.choosing), ("rows_held_out", ready.held_out)):
+    for name, part in (("rows_to_choose_by", ready.validation), ("rows_held_out", ready.held_out)):
         if part is not None:
             many = dict(zip(part.names, part.sizes.tolist(), strict=True))
             columns[name] = [many.get(client, 0) for client in names]
@@ -126,22 +126,22 @@ def client_columns(ready: ReadyTable, result: Result) -> dict[str, list[float]]:
             models[prefix] = beside.params
     label, x = ready.label, ready.held_out.rows.columns["x"]
     scores = {model: _scores(label, outputs(params, x)) for model, params in models.items()}
-    scale = label.scale if isinstance(label, Amount) else 1.0
+    scale = label.scale if isinstance(label, NumberLabel) else 1.0
     return columns | measured(label.what, ready.held_out, scores, names, scale)
 
 
 def _scores(label: Label, given: Array) -> np.ndarray:
     """What metrics look at: a score a row, a score a class, or a prediction that a label can have."""
-    if isinstance(label, Amount):
+    if isinstance(label, NumberLabel):
         return np.asarray(label.unit.within(given[:, 0]))
-    return np.asarray(given if isinstance(label, SeveralClasses) else given[:, 0])
+    return np.asarray(given if isinstance(label, MulticlassLabel) else given[:, 0])
 
 
 def _share(events: np.ndarray) -> float:
     return float(events.mean()) if len(events) else math.nan
 
 
-def by_group(params: Network, data: ClientData, **labels: Any) -> list[dict[str, Any]]:
+def group_metrics(params: Network, data: ClientData, **labels: Any) -> list[dict[str, Any]]:
     """Accuracy, selection rate, true and false positive rate and size of both groups, on all clients' rows together.
 
     Decisions are made at a probability of one half. One row a group; ``labels`` are put in front of each.

@@ -24,17 +24,17 @@ from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import checked_range
 from softswitch.support import checks
 from softswitch.support.checks import all_at_once
-from softswitch.tables.constraints import GROUPED, Loss, OwnFunctions, problem_of_kind
+from softswitch.tables.constraints import GROUPED, CustomFunctions, Loss, build_problem
 from softswitch.tables.features import Encoding
 from softswitch.tables.labels import (
-    Amount,
+    BinaryLabel,
     Label,
-    SeveralClasses,
-    TwoClasses,
-    amount,
+    MulticlassLabel,
+    NumberLabel,
+    fit_binary_label,
+    fit_multiclass_label,
+    fit_number_label,
     is_number,
-    several_classes,
-    two_classes,
 )
 from softswitch.tables.private import declared_encoding, private_problem, public_label
 from softswitch.tables.settings import (
@@ -74,13 +74,13 @@ CERTIFIED = AIMS[0]
 
 
 @dataclass(frozen=True, eq=False)
-class ReadyTable:
+class PreparedTable:
     """A table made ready: the clients' rows, and how they were made.
 
     Attributes:
         problem: objective, constraint and start.
         train: the rows to learn from.
-        choosing: those that a model for unseen rows is chosen by; None where that is not the aim.
+        validation: those that a model for unseen rows is chosen by; None where that is not the aim.
         held_out: those kept for the certificate; None without any.
         encoding: how columns become features.
         label: what the label is.
@@ -91,7 +91,7 @@ class ReadyTable:
 
     problem: Problem
     train: ClientData
-    choosing: ClientData | None
+    validation: ClientData | None
     held_out: ClientData | None
     encoding: Encoding
     label: Label
@@ -102,12 +102,12 @@ class ReadyTable:
     @property
     def parts(self) -> Parts | None:
         """The three parts, where a certified model is the aim."""
-        if self.choosing is None or self.held_out is None:
+        if self.validation is None or self.held_out is None:
             return None
-        return Parts(self.train, self.choosing, self.held_out)
+        return Parts(self.train, self.validation, self.held_out)
 
 
-def make_ready(config: Config, folder: Path) -> ReadyTable:
+def prepare_table(config: Config, folder: Path) -> PreparedTable:
     """Read the table, encode it, and split off held-out rows of every client.
 
     Args:
@@ -124,10 +124,10 @@ def make_ready(config: Config, folder: Path) -> ReadyTable:
         lambda: _group(table, config),
     )
     values = table[data.label]
-    alike = {} if isinstance(of_all_rows, Amount) else {"y": of_all_rows.encode(values)}
+    alike = {} if isinstance(of_all_rows, NumberLabel) else {"y": of_all_rows.encode(values)}
     if group is not None:
         alike["group"] = group
-    share = data.choosing if config.run.aim == CERTIFIED and data.held_out > 0 else 0.0
+    share = data.validation if config.run.aim == CERTIFIED and data.held_out > 0 else 0.0
     masks = part_masks(client, *alike.values(), choosing=share, held_out=data.held_out, seed=config.run.seed)
     label = _label(values, masks[0], config)
     if config.privacy.asked:
@@ -136,18 +136,18 @@ def make_ready(config: Config, folder: Path) -> ReadyTable:
         encoding = Encoding.fit(table[masks[0]], features, table)
     y = alike["y"] if "y" in alike else label.encode(values)
     columns = alike | {"y": y, "x": encoding.encode(table)}
-    made = problem_of_kind(
+    made = build_problem(
         task.kind,
         len(encoding.features),
         config.model.hidden,
         seed=config.run.seed,
-        own=_own_functions(config, folder) if task.kind == "own" else None,
+        own=_own_functions(config, folder) if task.kind == "custom" else None,
         label=label,
         loss=Loss(given(task.loss), given(task.quantile)),
-        at_most=task.at_most,
+        bound=task.bound,
     )
     owner = client.astype(str).to_numpy() if client.dtype == object else client.to_numpy()
-    train, choosing, held = (
+    train, validation, held = (
         ClientData.from_arrays(
             {name: values[part] for name, values in columns.items()}, owner[part], strata=made.strata
         )
@@ -157,7 +157,7 @@ def make_ready(config: Config, folder: Path) -> ReadyTable:
     )
     assert train is not None
     problem = private_problem(made.problem, task.kind) if config.privacy.asked else made.problem
-    return ReadyTable(problem, train, choosing, held, encoding, label, _digest(file), made.cost, left_out)
+    return PreparedTable(problem, train, validation, held, encoding, label, _digest(file), made.cost, left_out)
 
 
 def _read(file: Path, config: Config) -> tuple[pd.DataFrame, int]:
@@ -191,25 +191,25 @@ def _group(table: pd.DataFrame, config: Config) -> np.ndarray | None:
 
 def _what(values: pd.Series, config: Config) -> str:
     """What the label is: as the settings say, else by the kind and the column."""
-    said: str | None = given(config.data.label_is)
+    said: str | None = given(config.data.label_type)
     if said is not None:
         return said
     kind, many = config.task.kind, int(values.nunique())
-    if kind in OF_AMOUNTS or (kind == "own" and is_number(values)):
-        return Amount.what
-    if kind == "class-miss-rate" or (kind in (*OF_CLASSES, "own") and many > 2):
-        return SeveralClasses.what
-    return TwoClasses.what
+    if kind in OF_AMOUNTS or (kind == "custom" and is_number(values)):
+        return NumberLabel.what
+    if kind == "class-miss-rate" or (kind in (*OF_CLASSES, "custom") and many > 2):
+        return MulticlassLabel.what
+    return BinaryLabel.what
 
 
 def _label(values: pd.Series, learnt_from: np.ndarray, config: Config) -> Label:
     """What the label is; ``learnt_from``: which rows its mean, its deviation and the classes' shares are of."""
     what = _what(values, config)
-    if what == Amount.what:
-        return amount(values, learnt_from, config.data.label_range, as_is=config.task.kind == "own")
-    if what == SeveralClasses.what:
-        return several_classes(values, learnt_from)
-    return two_classes(values, config.data.positive)
+    if what == NumberLabel.what:
+        return fit_number_label(values, learnt_from, config.data.label_range, as_is=config.task.kind == "custom")
+    if what == MulticlassLabel.what:
+        return fit_multiclass_label(values, learnt_from)
+    return fit_binary_label(values, config.data.positive)
 
 
 def _features(table: pd.DataFrame, data: DataSection) -> list[str]:
@@ -231,16 +231,16 @@ def _features(table: pd.DataFrame, data: DataSection) -> list[str]:
     return [name for name in table.columns if name not in (data.label, data.client, *data.ignore)]
 
 
-def _own_functions(config: Config, folder: Path) -> OwnFunctions:
+def _own_functions(config: Config, folder: Path) -> CustomFunctions:
     named = {"task.objective": config.task.objective, "task.constraint": config.task.constraint}
     for setting, where in named.items():
         if where is None:
-            raise ValueError(f"task.kind 'own' needs {setting} as 'module:function'")
+            raise ValueError(f"task.kind 'custom' needs {setting} as 'module:function'")
     if config.task.constraint_surrogate is not None:
         named["task.constraint_surrogate"] = config.task.constraint_surrogate
     functions = (function_named(where or "", setting, folder) for setting, where in named.items())
     of_row = checked_range("task.constraint_range", config.task.constraint_range or None)
-    return OwnFunctions(*functions)._replace(constraint_range=of_row)
+    return CustomFunctions(*functions)._replace(constraint_range=of_row)
 
 
 def _digest(file: Path) -> str:
@@ -253,11 +253,11 @@ ALPHA_BY_SCALE = {"spread": 10.0, "change": SHARPNESS}
 OPTIMIZERS = {AUTO: None, "sgd": optax.sgd, "adam": optax.adam}
 
 
-def rule_by(config: Config) -> Method:
+def build_method(config: Config) -> Method:
     """The method with those settings that are given."""
     section = config.method
     common: dict[str, Any] = {
-        "tolerance": config.task.at_most,
+        "tolerance": config.task.bound,
         "optimizer": OPTIMIZERS[section.optimizer],
         "robust": section.robust,
         **{
@@ -275,7 +275,7 @@ def rule_by(config: Config) -> Method:
     return {"average": methods.AverageSGM, "hard": methods.HardSGM}[section.name](**common)
 
 
-def memory_by(section: MethodSection) -> Memory | str | None:
+def build_memory(section: MethodSection) -> Memory | str | None:
     """The server's memory, as ``solve`` takes it."""
     if isinstance(section.memory, str):
         known: dict[str, Memory | str | None] = {

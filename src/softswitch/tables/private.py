@@ -14,7 +14,7 @@ from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.networks import false_alarms, misses, objective
 from softswitch.problem.problem import Problem
 from softswitch.tables.features import Column, Encoding, Levels, Numeric
-from softswitch.tables.labels import Amount, Label, SeveralClasses
+from softswitch.tables.labels import Label, MulticlassLabel, NumberLabel
 from softswitch.tables.settings import AIMS, Config
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -138,13 +138,13 @@ def public_label(label: Label, config: Config) -> Label:
         label: as the rows have it.
         config: the settings.
     """
-    if isinstance(label, SeveralClasses):
+    if isinstance(label, MulticlassLabel):
         return replace(label, shares=(1 / len(label.values),) * len(label.values))
-    if not isinstance(label, Amount) or config.task.kind == "own":
+    if not isinstance(label, NumberLabel) or config.task.kind == "custom":
         return label
     if label.low is None or label.high is None:
         raise ValueError("data.label_range must be set with privacy: the label's mean and deviation are not counted")
-    return Amount((label.low + label.high) / 2, (label.high - label.low) / 2, label.low, label.high)
+    return NumberLabel((label.low + label.high) / 2, (label.high - label.low) / 2, label.low, label.high)
 
 
 NOISE_KEY = "noise.key"

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from softswitch.tables.cells import is_text, moments_of, tells_moments
-from softswitch.tables.features import as_words
+from softswitch.tables.cells import holds_datetimes, is_text, parse_datetimes
+from softswitch.tables.features import to_categories
 from softswitch.tables.inspection import (
     MOMENTS,
     NAMES_OF_CLIENTS,
@@ -22,9 +22,9 @@ from softswitch.tables.inspection import (
     WHOLE,
     WORDS,
     YES_NO,
-    ColumnSurvey,
-    parts_of_name,
+    ColumnSummary,
     plain,
+    split_name,
 )
 from softswitch.tables.metrics import auc
 from softswitch.tables.settings import OF_AMOUNTS, OF_CLASSES, RATES, TASKS, DataSection
@@ -38,7 +38,7 @@ FEWEST = 10
 """Rows of a class, fewer of which tell nothing."""
 
 
-def tells_label(values: pd.Series, label: pd.Series, what: str) -> tuple[float, str]:
+def label_association(values: pd.Series, label: pd.Series, what: str) -> tuple[float, str]:
     """How well a column tells the label by itself, from 0 or below to 1, and what that number is.
 
     A column is taken as levels (words, or numbers in bins, an empty cell is one too); what the label is in each is
@@ -73,23 +73,23 @@ def tells_label(values: pd.Series, label: pd.Series, what: str) -> tuple[float, 
     return _recall(levels, classes, learn), "mean recall"
 
 
-def says_again(values: pd.Series, client: pd.Series) -> bool:
+def duplicates_client(values: pd.Series, client: pd.Series) -> bool:
     """Whether a column says the client in other words: each of its values goes with one client, and the reverse."""
     many = client.nunique()
     if many < 3 or values.nunique() != many or values.isna().any():
         return False
-    pairs = pd.DataFrame({"one": as_words(values).to_numpy(), "other": as_words(client).to_numpy()})
+    pairs = pd.DataFrame({"one": to_categories(values).to_numpy(), "other": to_categories(client).to_numpy()})
     return len(pairs.drop_duplicates()) == many
 
 
 def _levels(values: pd.Series) -> tuple[np.ndarray, np.ndarray | None]:
     """The column as level numbers, empty cells are one; and as numbers, where it holds such."""
-    if tells_moments(values):
-        moments = moments_of(values)
+    if holds_datetimes(values):
+        moments = parse_datetimes(values)
         days = np.where(np.isnan(moments.days), 0, moments.days) + np.nan_to_num(moments.hours) / 24
         numbers = np.where(values.isna(), np.nan, days)
     elif is_text(values) or pd.api.types.is_bool_dtype(values):
-        return pd.factorize(as_words(values).where(values.notna()), use_na_sentinel=False)[0], None
+        return pd.factorize(to_categories(values).where(values.notna()), use_na_sentinel=False)[0], None
     else:
         numbers = values.to_numpy(float, na_value=np.nan)
     if len(np.unique(numbers[~np.isnan(numbers)])) <= BINS:
@@ -158,13 +158,13 @@ def _correlation(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.corrcoef(one, other)[0, 1])
 
 
-KIND_OF_LABEL = {"two": TASKS[0], "classes": "class-miss-rate", "number": "coverage"}
+DEFAULT_KIND = {"two": TASKS[0], "classes": "class-miss-rate", "number": "coverage"}
 """What must hold at every client, where nobody says: by what the label is."""
 BOUNDS = {"class-miss-rate": 0.5, "coverage": 0.1} | dict.fromkeys(set(RATES) - {"class-miss-rate"}, 0.05)
 """Bounds where nobody says; 0.1 of a loss or a probability."""
 PART_OF_DEVIATION, PART_OF_SPREAD = 0.1, 0.75
 """A mean error in units of the label's standard deviation, and a mean absolute error in units of a constant's."""
-LABEL_IN_WORDS = {"two": "two classes", "classes": "several classes", "number": "a number"}
+LABEL_DESCRIPTIONS = {"two": "two classes", "classes": "several classes", "number": "a number"}
 
 HELD_OUT = DataSection("", "", "").held_out
 MANY_COPIES = 0.01
@@ -178,7 +178,7 @@ SURE = ((3.0, 1.0), (2.0, 2.0))
 
 
 @dataclass(frozen=True)
-class LikelyColumn:
+class Candidate:
     """A column that may be meant.
 
     Attributes:
@@ -209,7 +209,7 @@ class PositiveClass:
     why: str
 
 
-def label_candidates(survey: Sequence[ColumnSurvey]) -> list[LikelyColumn]:
+def label_candidates(survey: Sequence[ColumnSummary]) -> list[Candidate]:
     """Columns that may be the one to predict, those first for which most speaks."""
     found = []
     able = [seen for seen in survey if seen.what not in (*UNUSABLE, *MOMENTS)]
@@ -226,11 +226,11 @@ def label_candidates(survey: Sequence[ColumnSurvey]) -> list[LikelyColumn]:
                 points, why = points + 1, [*why, "the only column of two values"]
         if _by_name(seen.name, NAMES_OF_CLIENTS, "")[0]:
             points -= 2
-        found.append(LikelyColumn(seen.name, points, ", ".join(why)))
+        found.append(Candidate(seen.name, points, ", ".join(why)))
     return sorted(found, key=lambda one: -one.points)
 
 
-def client_candidates(survey: Sequence[ColumnSurvey], rows: int, label: str | None) -> list[LikelyColumn]:
+def client_candidates(survey: Sequence[ColumnSummary], rows: int, label: str | None) -> list[Candidate]:
     """Columns that may say whose row it is, those first for which most speaks."""
     found = []
     for seen in survey:
@@ -244,11 +244,11 @@ def client_candidates(survey: Sequence[ColumnSurvey], rows: int, label: str | No
         if seen.what == YES_NO or (seen.what == WHOLE and not points):
             points -= 1
         why.append(f"{seen.values:,} values, {rows / seen.values:,.0f} rows each on the average")
-        found.append(LikelyColumn(seen.name, points, ", ".join(why)))
+        found.append(Candidate(seen.name, points, ", ".join(why)))
     return sorted(found, key=lambda one: -one.points)
 
 
-def surely(candidates: Sequence[LikelyColumn]) -> str | None:
+def clear_choice(candidates: Sequence[Candidate]) -> str | None:
     """The column that is meant without doubt; None where one has to be asked for."""
     if not candidates:
         return None
@@ -259,7 +259,7 @@ def surely(candidates: Sequence[LikelyColumn]) -> str | None:
 
 def _by_name(name: str, hints: tuple[frozenset[str], frozenset[str]], why: str) -> tuple[float, list[str]]:
     """Points for a name whose noun, its last word but for id, name and the like, says so (3) or often does (2)."""
-    parts = parts_of_name(name)
+    parts = split_name(name)
     while len(parts) > 1 and parts[-1] in NAMES_OF_NAMES:
         parts.pop()
     for points, words in zip((3.0, 2.0), hints, strict=True):
@@ -301,7 +301,7 @@ def _by_words(one: str, other: str) -> bool | None:
 
 def reasons_to_ignore(
     table: pd.DataFrame,
-    survey: Sequence[ColumnSurvey],
+    survey: Sequence[ColumnSummary],
     label: str,
     client: str,
     what: str,
@@ -314,10 +314,10 @@ def reasons_to_ignore(
             continue
         if seen.reason is not None:
             found[seen.name] = seen.reason
-        elif seen.what in (WORDS, WHOLE) and says_again(table[seen.name], table[client]):
+        elif seen.what in (WORDS, WHOLE) and duplicates_client(table[seen.name], table[client]):
             found[seen.name] = f"says {client} in other words, which a new client's row cannot"
         else:
-            told, measure = tells_label(table[seen.name], table[label], what)
+            told, measure = label_association(table[seen.name], table[label], what)
             if told > TOO_GOOD:
                 found[seen.name] = (
                     f"tells {label} by itself ({measure} {told:.3f}): is it known when a prediction is needed?"
@@ -327,7 +327,7 @@ def reasons_to_ignore(
 
 def remarks(
     table: pd.DataFrame,
-    survey: Sequence[ColumnSurvey],
+    survey: Sequence[ColumnSummary],
     label: str,
     client: str,
     what: str,
@@ -339,7 +339,7 @@ def remarks(
         if gaps := int(table[name].isna().sum()):
             said.append(f"{gaps:,} of {len(table):,} rows have no {role} ({name}): they are left out")
     rows = table.dropna(subset=[label, client])
-    sizes = as_words(rows[client]).value_counts()
+    sizes = to_categories(rows[client]).value_counts()
     enough = next(many for many in range(1, 1000) if int(HELD_OUT * many) >= 1)
     if few := int((sizes < enough).sum()):
         said.append(
@@ -347,11 +347,11 @@ def remarks(
             "no promise can be made of all clients"
         )
     if what == "two":
-        single = int((rows[label].groupby(as_words(rows[client])).nunique() < 2).sum())
+        single = int((rows[label].groupby(to_categories(rows[client])).nunique() < 2).sum())
         if single:
             said.append(f"clients with rows of one class only: {single:,} of {len(sizes):,}")
     if what == "classes":
-        counts = as_words(rows[label]).value_counts()
+        counts = to_categories(rows[label]).value_counts()
         rare = [f"{shorten(name)} ({many})" for name, many in counts.items() if many < FEWEST_OF_A_CLASS]
         if rare:
             said.append(f"classes with fewer than {FEWEST_OF_A_CLASS} rows, too few to learn: {', '.join(rare[:5])}")
@@ -368,15 +368,15 @@ def remarks(
     return said
 
 
-def kinds_for(values: pd.Series, what: str) -> tuple[str, ...]:
+def suitable_kinds(values: pd.Series, what: str) -> tuple[str, ...]:
     """What can be asked for of a label."""
     if what == "two":
         return tuple(kind for kind in TASKS if kind not in OF_AMOUNTS)
     amounts = OF_AMOUNTS if pd.api.types.is_numeric_dtype(values) else ()
-    return (*OF_CLASSES, *amounts, "own") if what == "classes" else (*amounts, "own")
+    return (*OF_CLASSES, *amounts, "custom") if what == "classes" else (*amounts, "custom")
 
 
-def proposed_bound(kind: str, values: pd.Series) -> float:
+def propose_bound(kind: str, values: pd.Series) -> float:
     """A bound to begin with: a rate, or an error in the label's unit by how far labels lie apart."""
     if kind == "mean-error":
         return float(f"{PART_OF_DEVIATION * values.std():.2g}")
@@ -385,7 +385,7 @@ def proposed_bound(kind: str, values: pd.Series) -> float:
     return BOUNDS.get(kind, 0.1)
 
 
-def value_named(values: pd.Series, wanted: str, flag: str) -> Any:
+def parse_value(values: pd.Series, wanted: str, flag: str) -> Any:
     """The value of a column that a word of the command line means, as a file of settings writes it."""
     kept = [plain(value) for value in pd.unique(values.dropna())]
     found = [value for value in kept if str(value) == wanted] or [
@@ -402,11 +402,11 @@ def shorten(word: str, longest: int = 24) -> str:
     return word if len(word) <= longest else word[: longest - 1] + "…"
 
 
-def shares_in_words(values: pd.Series, most: int = 3) -> str:
+def summarize_values(values: pd.Series, most: int = 3) -> str:
     """The most frequent values with their shares, or the range of numbers."""
     filled = values.dropna()
     if pd.api.types.is_float_dtype(filled) and filled.nunique() > most:
         return f"{filled.min():g} to {filled.max():g}"
-    shares = as_words(filled).value_counts(normalize=True)
+    shares = to_categories(filled).value_counts(normalize=True)
     told = [f"{shorten(value)} {share:.0%}" for value, share in shares.iloc[:most].items()]
     return ", ".join(told) + (" …" if len(shares) > most else "")

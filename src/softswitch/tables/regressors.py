@@ -13,7 +13,7 @@ from sklearn.utils.validation import validate_data
 from softswitch.support import checks
 from softswitch.tables.constraints import Loss
 from softswitch.tables.estimator import FederatedEstimator
-from softswitch.tables.labels import Amount, Label, amount
+from softswitch.tables.labels import Label, NumberLabel, fit_number_label
 from softswitch.tables.settings import OF_AMOUNTS
 
 
@@ -24,10 +24,10 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
         kind: what is bounded: "coverage": the share of rows whose label is above the prediction, which is then an upper
             limit; "mean-error": how far predictions are too high or too low on average; "absolute-error": the mean
             absolute error. Errors are in the label's unit.
-        at_most: the bound, at every client: 0.1 is 10% for coverage.
+        bound: the bound, at every client: 0.1 is 10% for coverage.
         loss: what is to be small: the "squared", "absolute" or "quantile" loss; None: squared, but quantile for
             coverage.
-        quantile: of the quantile loss; None: 1 − ``at_most`` for coverage, else 0.5.
+        quantile: of the quantile loss; None: 1 − ``bound`` for coverage, else 0.5.
         label_range: the smallest and the largest value that a label can have, where they are known; certificates of
             errors are then promises, and predictions stay between both.
         alpha: how sharply weights lean to the worst client; None: chosen.
@@ -40,7 +40,7 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
         batch_size: rows a client draws; None: all it has; "auto": chosen.
         hidden: widths of hidden layers; () is a linear model.
         held_out: the share of each client's rows to keep for the certificate; 0: none, and no certificate.
-        choosing: the share to choose a model for unseen rows by; needs ``held_out``. The model is then trained for the
+        validation: the share to choose a model by; needs ``held_out``. The model is then trained for the
             certificate, and where there is none, no answer at this confidence, ``predict`` refuses.
         uncertified: predict all the same.
         warm_start: begin at the model of the last fit.
@@ -60,12 +60,12 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
         feature_names_in_: their names, where they have any.
     """
 
-    _bound = "at_most"
+    _bound = "bound"
 
     def __init__(
         self,
         kind: str = "coverage",
-        at_most: float = 0.1,
+        bound: float = 0.1,
         *,
         loss: str | None = None,
         quantile: float | None = None,
@@ -79,14 +79,14 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
         batch_size: int | str | None = "auto",
         hidden: tuple[int, ...] = (),
         held_out: float = 0.0,
-        choosing: float = 0.0,
+        validation: float = 0.0,
         uncertified: bool = False,
         warm_start: bool = False,
         confidence: float = 0.95,
         random_state: int | np.random.RandomState | None = 0,
     ) -> None:
         self.kind = kind
-        self.at_most = at_most
+        self.bound = bound
         self.loss = loss
         self.quantile = quantile
         self.label_range = label_range
@@ -99,7 +99,7 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
         self.batch_size = batch_size
         self.hidden = hidden
         self.held_out = held_out
-        self.choosing = choosing
+        self.validation = validation
         self.uncertified = uncertified
         self.warm_start = warm_start
         self.confidence = confidence
@@ -138,7 +138,7 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
         return self
 
     def _label(self, y: np.ndarray, learnt_from: np.ndarray) -> Label:
-        return amount(pd.Series(y, name="y"), learnt_from, tuple(self.label_range or ()))
+        return fit_number_label(pd.Series(y, name="y"), learnt_from, tuple(self.label_range or ()))
 
     def predict(self, X: ArrayLike | pd.DataFrame) -> np.ndarray:  # noqa: N803
         """Each row's number; for coverage its upper limit.
@@ -151,8 +151,8 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
         return found
 
     @property
-    def _amount(self) -> Amount:
-        label: Amount = self._fitted["label"]
+    def _amount(self) -> NumberLabel:
+        label: NumberLabel = self._fitted["label"]
         return label
 
     @property

@@ -21,12 +21,12 @@ OF_CLASSES = ("error-rate", "class-miss-rate")
 OF_AMOUNTS = ("mean-error", "absolute-error", "coverage")
 """and for labels that are numbers."""
 LABELS = ("two-classes", "classes", "number")
-TASKS = (*RATES, "neyman-pearson", "demographic-parity", "equal-opportunity", "group-loss", *OF_AMOUNTS, "own")
+TASKS = (*RATES, "neyman-pearson", "demographic-parity", "equal-opportunity", "group-loss", *OF_AMOUNTS, "custom")
 METHODS = ("softmax", "average", "hard", "penalty", "primal-dual")
 OPTIMIZERS = ("sgd", "adam")
 MEMORIES = ("on", "off", "corrected")
 AIMS = ("certified", "bare")
-INCOMPLETE = ("refuse", "leave-out")
+INCOMPLETE = ("error", "drop")
 ALL = "all"
 AUTO = "auto"
 """What a setting is that the library chooses; as in the paper, where a step size is given."""
@@ -50,7 +50,7 @@ class DataSection:
     positive: str | int | float | bool | None = says(
         "The label's value that counts as positive; the larger of two by default.", None
     )
-    label_is: str = says(
+    label_type: str = says(
         f"What the label is: {', '.join(LABELS)}; auto: by task.kind, and by the column.",
         AUTO,
         one_of=(AUTO, *LABELS),
@@ -62,7 +62,7 @@ class DataSection:
     features: tuple[str, ...] = says("Columns to learn from; empty: all but label, client and those ignored.", [])
     ignore: tuple[str, ...] = says("Columns to leave out.", [])
     held_out: float = says("The share of each client's rows that is kept for the certificate.", 0.25)
-    choosing: float = says("The share that the model for unseen rows is chosen by, where run.aim is certified.", 0.15)
+    validation: float = says("The share that the model for unseen rows is chosen by, where run.aim is certified.", 0.15)
     empty: tuple[str, ...] = says("Words that count as empty cells, besides NA, ?, - and the like.", [])
     incomplete: str = says(
         f"Rows with an empty cell as label, client or group: {' or '.join(INCOMPLETE)}.",
@@ -79,7 +79,7 @@ class TaskSection:
     """What is to be small, and what must hold at every client."""
 
     kind: str = says(f"What must hold: {', '.join(TASKS)}.", "neyman-pearson", one_of=TASKS)
-    at_most: float = says(
+    bound: float = says(
         "The constraint's bound, the tolerance: a rate (0.05 is 5%), a gap, a loss, or an error in the label's unit.",
         0.1,
     )
@@ -91,7 +91,7 @@ class TaskSection:
         one_of=(AUTO, *LOSSES),
     )
     quantile: float | str = says(
-        "Of the quantile loss: the share of labels below the prediction; auto: 1 - at_most for coverage, else 0.5.",
+        "Of the quantile loss: the share of labels below the prediction; auto: 1 - bound for coverage, else 0.5.",
         AUTO,
         one_of=(AUTO,),
     )
@@ -100,13 +100,15 @@ class TaskSection:
         "mostly noise does not rule the others.",
         False,
     )
-    objective: str | None = says("For kind 'own': 'module:function' of (params, batch), to be small.", None)
-    constraint: str | None = says("For kind 'own': 'module:function' of (params, batch), at most at_most.", None)
+    objective: str | None = says("For kind 'custom': 'module:function' of (params, batch), to be small.", None)
+    constraint: str | None = says("For kind 'custom': 'module:function' of (params, batch), at most bound.", None)
     constraint_surrogate: str | None = says(
-        "For kind 'own' with a constraint that moves in jumps: a smooth 'module:function' to descend on instead.", None
+        "For kind 'custom' with a constraint that moves in jumps: a smooth 'module:function' to descend on instead.",
+        None,
     )
     constraint_range: tuple[float, ...] = says(
-        "For kind 'own': the smallest and the largest constraint of a single row; certificates are then promises.", []
+        "For kind 'custom': the smallest and the largest constraint of a single row; certificates are then promises.",
+        [],
     )
 
 
@@ -131,7 +133,7 @@ class MethodSection:
     step_size: float | str = says("The server's step.", AUTO, one_of=(AUTO,))
     optimizer: str = says(f"The server's optimiser: {', '.join(OPTIMIZERS)}.", AUTO, one_of=(AUTO, *OPTIMIZERS))
     criterion: str = says(f"What the switch looks at: {', '.join(CRITERIA)}.", AUTO, one_of=(AUTO, *CRITERIA))
-    slack: float | str = says("A of the switch's threshold at_most/(1 + 1/A), at least 1.", AUTO, one_of=(AUTO,))
+    slack: float | str = says("A of the switch's threshold bound/(1 + 1/A), at least 1.", AUTO, one_of=(AUTO,))
     threshold: float | str = says("The threshold itself, instead of slack.", AUTO, one_of=(AUTO,))
     local_step_size: float | str = says("The clients' step, where they take several.", AUTO, one_of=(AUTO,))
     memory: float | str = says(
@@ -235,10 +237,10 @@ def read_config(file: str | Path) -> Config:
         told = read_toml(path)
     except OSError as error:
         raise ValueError(f"{path} could not be read: {error.strerror}") from error
-    return config_from(told)
+    return parse_config(told)
 
 
-def config_from(told: dict[str, Any]) -> Config:
+def parse_config(told: dict[str, Any]) -> Config:
     """Check settings given as nested dicts; all mistakes are told at once."""
     said = _unknown(told, SECTIONS, "")
     if "data" not in told:

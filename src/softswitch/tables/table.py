@@ -16,11 +16,11 @@ from softswitch.tables.cells import EMPTY, is_text, tidy
 from softswitch.tables.text_file import (
     PACKED,
     UNPACKING,
-    TextForm,
+    TextFormat,
     check_parquet,
     check_workbook,
+    detect_format,
     first_rows,
-    form_of,
     open_bytes,
 )
 
@@ -50,7 +50,7 @@ def read_table(
     """
     path, ending = checked_file(file)
     if ending in TEXT:
-        form = form_of(path, encoding=encoding, separator=separator, decimal=decimal)
+        form = detect_format(path, encoding=encoding, separator=separator, decimal=decimal)
         return _from_text(path, form, empty, as_text=as_text)
     table = _from_parquet(path) if ending in PARQUET else _from_excel(path)
     _check_names(path, list(table.columns))
@@ -78,23 +78,23 @@ def checked_file(file: str | Path) -> tuple[Path, str]:
     return path, ending
 
 
-def written_form(file: str | Path) -> TextForm | None:
+def text_format(file: str | Path) -> TextFormat | None:
     """How a text file is written; None of any other file."""
     path, ending = checked_file(file)
-    return form_of(path) if ending in TEXT else None
+    return detect_format(path) if ending in TEXT else None
 
 
-def marks_in(file: str | Path) -> tuple[str, ...]:
+def empty_marks(file: str | Path) -> tuple[str, ...]:
     """Which marks of empty cells the beginning of a text file has."""
     path, ending = checked_file(file)
     if ending not in TEXT:
         return ()
-    form = form_of(path)
+    form = detect_format(path)
     cells = {cell.strip() for _, row in first_rows(path, form.encoding, form.separator) for cell in row}
     return tuple(mark for mark in EMPTY if mark and mark in cells)
 
 
-def _from_text(path: Path, form: TextForm, empty: Sequence[str], *, as_text: bool) -> pd.DataFrame:
+def _from_text(path: Path, form: TextFormat, empty: Sequence[str], *, as_text: bool) -> pd.DataFrame:
     _check_lines(path, first_rows(path, form.encoding, form.separator))
     told: dict[str, Any] = {"dtype": str, "na_filter": False} if as_text else {"na_values": [*EMPTY, *empty]}
     try:
@@ -117,7 +117,7 @@ def _from_text(path: Path, form: TextForm, empty: Sequence[str], *, as_text: boo
     return table if as_text else table.apply(tidy, decimal=form.decimal, empty=empty)
 
 
-def write_table(table: pd.DataFrame, file: Path, form: TextForm | None = None) -> None:
+def write_table(table: pd.DataFrame, file: Path, form: TextFormat | None = None) -> None:
     """Write a table as CSV: spreadsheets compute none of its words, nor names of columns; ``read_table`` undoes that.
 
     Args:

@@ -195,7 +195,7 @@ FEWEST_POINTS = 0.1
 
 
 @dataclass(frozen=True)
-class TextForm:
+class TextFormat:
     """How a file of text columns is written.
 
     Attributes:
@@ -214,7 +214,7 @@ class TextForm:
         return f"separated by {separator}, decimal {DECIMALS.get(self.decimal, self.decimal)}, {name}"
 
 
-def form_of(path: Path, *, encoding: str = "auto", separator: str = "auto", decimal: str = "auto") -> TextForm:
+def detect_format(path: Path, *, encoding: str = "auto", separator: str = "auto", decimal: str = "auto") -> TextFormat:
     """How a file is written; what is given is not looked for."""
     try:
         encoding = _encoding(path) if encoding == "auto" else _known_encoding(encoding)
@@ -229,7 +229,7 @@ def form_of(path: Path, *, encoding: str = "auto", separator: str = "auto", deci
         rows = tried[separator]
     if decimal == "auto":
         decimal = _decimal([cell for _, row in rows[1:] for cell in row], separator)
-    return TextForm(encoding, separator, decimal)
+    return TextFormat(encoding, separator, decimal)
 
 
 def first_rows(path: Path, encoding: str, separator: str) -> list[tuple[int, list[str]]]:

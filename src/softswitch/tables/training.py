@@ -46,10 +46,10 @@ from softswitch.support import checks
 from softswitch.support.checks import all_at_once
 from softswitch.support.files import write_atomically, write_json
 from softswitch.tables.constraints import GROUPED, check_regret
-from softswitch.tables.labels import Label, SeveralClasses
-from softswitch.tables.metrics import by_group, client_columns
+from softswitch.tables.labels import Label, MulticlassLabel
+from softswitch.tables.metrics import client_metrics, group_metrics
 from softswitch.tables.model import write_encoding
-from softswitch.tables.preparation import CERTIFIED, ReadyTable, make_ready, memory_by, rule_by
+from softswitch.tables.preparation import CERTIFIED, PreparedTable, build_memory, build_method, prepare_table
 from softswitch.tables.private import (
     NOISE_KEY,
     NOT_TOLD,
@@ -90,7 +90,7 @@ class Trained:
 def train(
     file: str | Path,
     *,
-    watch: Callable[[Config, ReadyTable, Method], None] | None = None,
+    watch: Callable[[Config, PreparedTable, Method], None] | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
 ) -> Trained:
@@ -105,11 +105,11 @@ def train(
     path = Path(file)
     config, base = read_config(path), path.resolve().parent
     ready, method, *_ = all_at_once(
-        lambda: make_ready(config, base),
-        lambda: rule_by(config),
+        lambda: prepare_table(config, base),
+        lambda: build_method(config),
         lambda: training_privacy(config),
         lambda: config.privacy.certificate_epsilon is None or certificate_privacy(config),
-        lambda: memory_by(config.method),
+        lambda: build_memory(config.method),
         lambda: check_regret(config.task.kind, config.task.regret),
         lambda: checks.seed("run.seed", config.run.seed),
         lambda: checks.probability("run.confidence", config.run.confidence),
@@ -152,7 +152,7 @@ def resume(
         rounds: how many rounds it is to have in all; by default as many as it was to have. A run that chooses for
             itself keeps what it chose, and goes on with more cycles.
         seconds: how long it is to take in all; by default as long as it was to take.
-        trust: import the Python functions that the settings name, where the task's kind is "own". Without it a folder
+        trust: import the Python functions that settings of the kind "custom" name. Without it a folder
             can be opened from anyone.
         callbacks: as for ``solve``.
         progress: show a progress bar; by default on a terminal only.
@@ -161,7 +161,7 @@ def resume(
     if "base" not in run.about:
         raise ValueError(f"{run.folder} was not made by softswitch train, and cannot be resumed")
     config, base = read_config(run.folder / CONFIG), run.folder / run.about["base"]
-    if config.task.kind == "own" and not trust:
+    if config.task.kind == "custom" and not trust:
         named = (config.task.objective, config.task.constraint, config.task.constraint_surrogate)
         functions = " and ".join(name for name in named if name is not None)
         raise ValueError(
@@ -171,7 +171,7 @@ def resume(
     if "run.aim" not in run.settings:  # a run of before there was a choice
         config = replace(config, run=replace(config.run, aim="bare"))
     longer = _longer(config, rounds, seconds)
-    ready = make_ready(longer, base)
+    ready = prepare_table(longer, base)
     if config.privacy.asked and "status" in run.about and not (run.folder / CHECKPOINTS / NOISE_KEY).exists():
         raise ValueError(f"{run.folder} is finished: to judge or certify it again would tell more of its rows")
     if run.about["data"]["sha256"] not in (NOT_TOLD, ready.fingerprint):  # else its checkpoints know the rows
@@ -179,7 +179,7 @@ def resume(
     if longer != config:  # written down once the run has gone on: it may yet be refused
         callbacks = (lambda _: write_atomically(run.folder / CONFIG, write_config(longer).encode()), *callbacks)
     kept: dict[str, Any] = {key: run.about[key] for key in KEPT if key in run.about}
-    return _run(run.folder, longer, ready, rule_by(longer), kept, callbacks, progress)
+    return _run(run.folder, longer, ready, build_method(longer), kept, callbacks, progress)
 
 
 def _longer(config: Config, rounds: int | None, seconds: float | None) -> Config:
@@ -193,7 +193,7 @@ def _longer(config: Config, rounds: int | None, seconds: float | None) -> Config
     return replace(config, run=run)
 
 
-def taking_part(config: Config) -> dict[str, Any]:
+def sampling_options(config: Config) -> dict[str, Any]:
     """What the settings say to ``solve`` of how clients take part."""
     run = config.run
     every = {ALL: None, 0: None}
@@ -205,7 +205,7 @@ def taking_part(config: Config) -> dict[str, Any]:
     }
 
 
-def length_and_answer(config: Config) -> dict[str, Any]:
+def run_options(config: Config) -> dict[str, Any]:
     """What they say of the run's length, its answer and the server's memory."""
     run = config.run
     return {
@@ -213,25 +213,25 @@ def length_and_answer(config: Config) -> dict[str, Any]:
         "seconds": run.seconds,
         "average_last": given(run.average_last),
         "answer": run.answer,
-        "memory": memory_by(config.method),
+        "memory": build_memory(config.method),
         "record_clients": True,
     }
 
 
-def _check(config: Config, ready: ReadyTable, method: Method) -> None:
+def _check(config: Config, ready: PreparedTable, method: Method) -> None:
     """Refuse what ``solve`` would refuse, before a folder is made."""
     privacy = training_privacy(config)
     if privacy is not None:
-        how = ClientSettings(**taking_part(config))
-        refuse_private(ready.problem, ready.train, method, privacy, how, length_and_answer(config))
+        how = ClientSettings(**sampling_options(config))
+        refuse_private(ready.problem, ready.train, method, privacy, how, run_options(config))
         if ready.held_out is not None and ready.problem.constraint_range is None:
             raise ValueError(
                 f"data.held_out must be 0 with privacy where task.kind is {config.task.kind!r}: what a row tells of "
                 "its constraint has no known range, without which there is no private certificate; miss-rate has one"
             )
         return
-    told = length_and_answer(config) | {"eval_every": None}
-    filled = completed(ready.problem, ready.train, (method,), ClientSettings(**taking_part(config)), told)
+    told = run_options(config) | {"eval_every": None}
+    filled = completed(ready.problem, ready.train, (method,), ClientSettings(**sampling_options(config)), told)
     how, settings, choice = filled.how, filled.settings, filled.choice
     request(ready.problem, ready.train, filled.methods, how, settings, held_out=_beside(ready), choice=choice)
 
@@ -239,7 +239,7 @@ def _check(config: Config, ready: ReadyTable, method: Method) -> None:
 def _run(
     folder: Path,
     config: Config,
-    ready: ReadyTable,
+    ready: PreparedTable,
     method: Method,
     about: dict[str, Any],
     callbacks: Sequence[Callback],
@@ -249,8 +249,8 @@ def _run(
     if privacy is not None:
         return _run_privately(folder, config, ready, method, about, callbacks, progress, privacy)
     options = {
-        **taking_part(config),
-        **length_and_answer(config),
+        **sampling_options(config),
+        **run_options(config),
         "held_out": _beside(ready),
         "seed": config.run.seed,
         "callbacks": callbacks,
@@ -266,7 +266,7 @@ def _run(
             ready.parts,
             method,
             confidence=config.run.confidence,
-            move=None if config.task.kind == "own" else ready.label.move,
+            move=None if config.task.kind == "custom" else ready.label.move,
             checkpoints=folder / CHECKPOINTS,
             **options,
         )
@@ -280,13 +280,13 @@ def _run(
     if found is None and ready.held_out is not None and not diverged:
         certificate = certify(result, ready.problem, ready.held_out, config.run.confidence)
     if config.run.aim == CERTIFIED and ready.held_out is not None:
-        about = about | {"aim": _aim(certificate, found, earlier_looks(folder, config, about))}
-    about = about | what_must_hold(config, ready.label)
+        about = about | {"aim": _aim(certificate, found, count_earlier_certificates(folder, config, about))}
+    about = about | describe_task(config, ready.label)
     write_encoding(folder, ready.encoding, config.data.label, ready.label, config.model.hidden)
-    columns = client_columns(ready, result)
+    columns = client_metrics(ready, result)
     if config.task.kind in GROUPED and ready.held_out is not None and find_spec("fairlearn") is not None:
         others = {"protected": str(config.task.protected), "others": f"not {config.task.protected}"}
-        told = by_group(result.params, ready.held_out)
+        told = group_metrics(result.params, ready.held_out)
         about = about | {"groups": {others[row.pop("group")]: row for row in told}}
     write_result(folder, result, about=about, clients=columns, certificate=certificate)
     return Trained(folder, result, certificate, about.get("aim"))
@@ -295,7 +295,7 @@ def _run(
 def _run_privately(
     folder: Path,
     config: Config,
-    ready: ReadyTable,
+    ready: PreparedTable,
     method: Method,
     about: dict[str, Any],
     callbacks: Sequence[Callback],
@@ -309,8 +309,8 @@ def _run_privately(
         ready.train,
         method,
         privacy,
-        ClientSettings(**taking_part(config)),
-        length_and_answer(config),
+        ClientSettings(**sampling_options(config)),
+        run_options(config),
         config.run.seed,
         check_callbacks(callbacks),
         progress,
@@ -322,23 +322,23 @@ def _run_privately(
         own = certificate_privacy(config)
         certificate = certify(result, ready.problem, ready.held_out, config.run.confidence, privacy=own)
     write_encoding(folder, ready.encoding, config.data.label, ready.label, config.model.hidden)
-    told = about | what_must_hold(config, ready.label)
+    told = about | describe_task(config, ready.label)
     if not stopped:  # before anything is told: a kill in between must not lead to a second certificate
         forget_noise_key(kept)
     write_result(folder, result, about=told, clients={}, certificate=certificate)
     return Trained(folder, result, certificate)
 
 
-def what_must_hold(config: Config, label: Label) -> dict[str, Any]:
+def describe_task(config: Config, label: Label) -> dict[str, Any]:
     """For a run's folder: what is bounded, in a sentence, and what each constraint is called."""
     settings, positive = flat_settings(write_config(config)), getattr(label, "positive", None)
-    bounded = bounded_in_words(settings, config.task.at_most, positive)
+    bounded = bounded_in_words(settings, config.task.bound, positive)
     return {"bounded": bounded, "constraints": _constraint_names(config, label)}
 
 
 def _constraint_names(config: Config, label: Label) -> list[str]:
     """What each constraint is called, where a kind has several."""
-    if config.task.kind == "class-miss-rate" and isinstance(label, SeveralClasses):
+    if config.task.kind == "class-miss-rate" and isinstance(label, MulticlassLabel):
         return [f"{value} missed" for value in label.values]
     several = {
         "mean-error": ["too high on average", "too low on average"],
@@ -347,14 +347,14 @@ def _constraint_names(config: Config, label: Label) -> list[str]:
     return several.get(config.task.kind, [])
 
 
-def _beside(ready: ReadyTable) -> ClientData | None:
+def _beside(ready: PreparedTable) -> ClientData | None:
     """The rows that are looked at while training: never those of a certificate that is the aim."""
-    return ready.held_out if ready.parts is None else ready.choosing
+    return ready.held_out if ready.parts is None else ready.validation
 
 
 def _aim(certificate: Certificate | None, found: Certified | None, looks: int) -> dict[str, Any]:
     """What came of training for a certificate, for the run's folder."""
-    told: dict[str, Any] = {"answered": is_certified(certificate), "words": ending(certificate), "earlier_looks": looks}
+    told: dict[str, Any] = {"answered": is_certified(certificate), "words": ending(certificate), "earlier_certificates": looks}
     if found is None or found.model is None:
         return told
     return told | {
@@ -366,7 +366,7 @@ def _aim(certificate: Certificate | None, found: Certified | None, looks: int) -
     }
 
 
-def earlier_looks(folder: Path, config: Config, about: dict[str, Any]) -> int:
+def count_earlier_certificates(folder: Path, config: Config, about: dict[str, Any]) -> int:
     """How many models the same rows have certified before, by the runs beside this one; and this one, where it did."""
     data, many = about["data"]["sha256"], 0
     for run in find_runs(folder.parent):

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 
 from softswitch.data.client_data import ClientData
 from softswitch.problem.problem import Problem
-from softswitch.tables.constraints import GROUPED, problem_of_kind
+from softswitch.tables.constraints import GROUPED, build_problem
 from softswitch.tables.features import Encoding
 
 NOT_FEATURES = ("y", "client", "group")
@@ -130,7 +130,7 @@ def on_table(load: Callable[[], pd.DataFrame], kind: str) -> Callable[[], tuple[
     @lru_cache(maxsize=1)
     def make() -> tuple[Problem, ClientData]:
         columns, owner = columns_of(load(), kind)
-        made = problem_of_kind(kind, columns["x"].shape[1])
+        made = build_problem(kind, columns["x"].shape[1])
         return made.problem, ClientData.from_arrays(columns, owner, strata=made.strata)
 
     return make

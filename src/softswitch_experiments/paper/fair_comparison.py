@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from softswitch.results.result import Result
 from softswitch.support.plotting import METHODS
-from softswitch.tables.metrics import by_group
+from softswitch.tables.metrics import group_metrics
 from softswitch_experiments.paper.adult_study import STUDY, TOLERANCE
 from softswitch_experiments.paper.comparison import Found, compare
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
@@ -30,7 +30,7 @@ def run(scale: Scale) -> Outcome:
             filled = METHODS[method] if not is_tuned else "none"
             panel.plot(x, y, "o", color=METHODS[method], markerfacecolor=filled, markersize=5)
             for result, task in zip(found[label], own, strict=True):
-                groups += by_group(result.last, task.test, way=way.name, method=label, seed=result.seed)
+                groups += group_metrics(result.last, task.test, way=way.name, method=label, seed=result.seed)
         panel.set(title=f"decisions  ({way.name})", xlabel="gap on test rows (○ tuned)", ylabel="accuracy")
         table = [{"way": way.name, "method": label, **row} for label, rows in decisions.items() for row in rows]
         return _claims(found, way, own), {"decisions": table, "groups": groups}

@@ -173,7 +173,7 @@ def _told(run: Run, i: int) -> dict[str, Any]:
 
 def _within_range(found: list[ClientStanding], run: Run) -> list[ClientStanding]:
     """No rate and no loss is below 0, whatever an approximate limit says; of one's own functions nothing is known."""
-    if run.settings.get("task.kind", "own") == "own":
+    if run.settings.get("task.kind", "custom") == "custom":
         return found
     return [one._replace(lower=max(one.lower, 0.0)) if math.isfinite(one.lower) else one for one in found]
 
