@@ -354,7 +354,11 @@ def _beside(ready: PreparedTable) -> ClientData | None:
 
 def _aim(certificate: Certificate | None, found: Certified | None, looks: int) -> dict[str, Any]:
     """What came of training for a certificate, for the run's folder."""
-    told: dict[str, Any] = {"answered": is_certified(certificate), "words": ending(certificate), "earlier_certificates": looks}
+    told: dict[str, Any] = {
+        "answered": is_certified(certificate),
+        "words": ending(certificate),
+        "earlier_certificates": looks,
+    }
     if found is None or found.model is None:
         return told
     return told | {
