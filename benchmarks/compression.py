@@ -18,7 +18,7 @@ from flwr.common.serde import recorddict_to_proto
 import softswitch as ss
 import softswitch.flower as fl
 from softswitch import methods as methods
-from softswitch.flower.parameters import unflat
+from softswitch.flower.arrays import unflatten_params
 from softswitch_experiments.tasks.fair_classification import adult
 
 CLIENTS, TOLERANCE, ROUNDS, LOOK = 10, 0.05, 200, 5
@@ -86,7 +86,7 @@ def course(
 
     def look(chunk: Any) -> bool:
         if chunk.round % LOOK == 0:
-            params = unflat(chunk.state.params, problem.start)
+            params = unflatten_params(chunk.state.params, problem.start)
             objective, constraint = (float(np.max(part)) for part in ss.evaluate(problem, clients, params)[:2])
             looks.append(Look(chunk.round, objective, constraint, grid.up, grid.down))
         return target is not None and reached(looks, target) is not None

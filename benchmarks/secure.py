@@ -15,7 +15,7 @@ from flwr.app import Context, RecordDict
 import softswitch.flower as fl
 from softswitch import SoftmaxSGM, solve
 from softswitch.flower import secure_client as own_part
-from softswitch.flower.secure_protocol import LETTERS, Terms
+from softswitch.flower.secure_protocol import SHARES, AggregationTerms
 from softswitch.methods.weight_cap import capped
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
@@ -68,7 +68,7 @@ def milliseconds(fewest: int | None) -> float:
     """Of a round of all clients in one process."""
     data, settings = breast_cancer(CLIENTS), dict[str, Any]()
     if fewest is not None:
-        settings = {"clip_norm": 10.0, "secure": fl.SecureAggregation(least_clients=fewest)}
+        settings = {"clip_norm": 10.0, "secure": fl.SecureAggregation(min_clients=fewest)}
     spent = []
     for rounds in (1, 1, 1 + TIMED):  # the first compiles
         strategy = fl.SwitchingStrategy(SoftmaxSGM(alpha=20.0, step_size=0.5, tolerance=0.1), **settings)
@@ -81,13 +81,13 @@ def milliseconds(fewest: int | None) -> float:
 def masking(clients: int, numbers: int) -> float:
     """Seconds in which one client masks a direction of so many numbers among so many clients."""
     contexts = [Context(1, i, {}, RecordDict(), {}) for i in range(clients)]
-    keys: list[Any] = [own_part.offered(0, str(i), context, None)["key"] for i, context in enumerate(contexts)]
+    keys: list[Any] = [own_part.create_round_key(0, str(i), context, None)["key"] for i, context in enumerate(contexts)]
     names, weights = [str(i) for i in range(clients)], [1 / clients] * clients
-    terms = Terms(0, names, keys, weights, clients // 2 + 1, 10.0, [])
+    terms = AggregationTerms(0, names, keys, weights, clients // 2 + 1, 10.0, [])
     direction = {"w": np.zeros(numbers, np.float32)}
     began = time.perf_counter()
-    sent = own_part.masked_direction(direction, terms, "0", contexts[0], 2, None)
-    assert len(sent[LETTERS]["letters"]) == clients
+    sent = own_part.mask_direction(direction, terms, "0", contexts[0], 2, None)
+    assert len(sent[SHARES]["shares"]) == clients
     return time.perf_counter() - began
 
 

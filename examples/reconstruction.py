@@ -65,12 +65,12 @@ class Mode:
     privacy: RecordPrivacy | None = None
 
 
-SUMMED = {"secure": SecureAggregation(least_clients=4), "clip_norm": 10.0}
+SUMMED = {"secure": SecureAggregation(min_clients=4), "clip_norm": 10.0}
 MODES = (
     Mode("everything is answered"),
     Mode("no class of fewer than 10 rows (the default)", ClientPolicy()),
     Mode("everything is answered, directions are summed under masks", settings=SUMMED),
-    Mode("no small class, summed under masks", ClientPolicy(least_together=4), settings=SUMMED),
+    Mode("no small class, summed under masks", ClientPolicy(min_secure_clients=4), settings=SUMMED),
     Mode("everything is answered, with noise: ε = 8", privacy=RecordPrivacy(epsilon=8.0, delta=1e-5)),
 )
 
@@ -111,7 +111,7 @@ class Listening(InProcessGrid):
             k = int(message.metadata.group_id)
             self.params[k] = vector(message.content[wire.PARAMS])
             if hospital == 0 and wire.VALUES in reply.content:
-                self.reports[k] = wire.numbers(reply.content[wire.VALUES], "constraint")[0]
+                self.reports[k] = wire.read_numbers(reply.content[wire.VALUES], "constraint")[0]
         if kind == wire.UPDATE and reply is not None:
             place = int(message.metadata.group_id), hospital
             for record in (wire.DIRECTION, MASKED):
@@ -136,7 +136,7 @@ def run(mode: Mode, rounds: int, folder: Path) -> tuple[Listening, SwitchingStra
         if mode.privacy is None:
             return client
         told = folder / f"{i}.json"
-        return PrivateClient(client, mode.privacy, spent_in=told, rounds=rounds, local_steps=LOCAL_STEPS)
+        return PrivateClient(client, mode.privacy, budget_file=told, rounds=rounds, local_steps=LOCAL_STEPS)
 
     grid = Listening(client_app(factory, mode.policy), HOSPITALS)
     method = SoftmaxSGM(alpha=20.0, step_size=STEP, tolerance=0.2)

@@ -127,7 +127,7 @@ def test_layers_that_mix_rows_are_refused(layer, tmp_path):
         return
     client = fl.TorchClient(Linear(layer), class_loss(0), class_loss(1), data_sets(1)[0], name="a")
     with pytest.raises(ValueError, match="must not mix rows"):
-        fl.PrivateClient(client, privacy, spent_in=tmp_path / "spent.json", rounds=1)
+        fl.PrivateClient(client, privacy, budget_file=tmp_path / "spent.json", rounds=1)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_buffers_tell_no_row_to_the_next_nor_to_who_gets_the_module(tmp_path):
     solve(ss.RecordPrivacy(epsilon=1), module, {0: own, **{i: one for i, one in data_sets().items() if i}})
     np.testing.assert_array_equal(module.largest, np.ones(3))
     client = fl.TorchClient(Scaled(), class_loss(0), class_loss(1), own, name="a")
-    fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=2)
+    fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), budget_file=tmp_path / "spent.json", rounds=2)
     w = {"w": np.array([1.0, -2.0, 0.5], np.float32)}
     mix, others = np.array([0.5, 0.5]), np.delete(np.arange(25), 7)
     with_it, without = (client.clipped_gradient(w, which, mix, 0.5)["w"] for which in (np.arange(25), others))

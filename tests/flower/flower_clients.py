@@ -125,6 +125,6 @@ class FaultyGrid(InProcessGrid):
             self.forget(node)
             return super().deliver(message)
         if fault == "refuses":
-            return wire.refusal(message, "not today")
+            return wire.refuse(message, "not today")
         content = {wire.REPORT: BAD_REPORTS, wire.UPDATE: BAD_DIRECTIONS}[kind][fault]
         return Message(RecordDict(content), reply_to=message)

@@ -19,7 +19,7 @@ import softswitch.flower as fl
 from flower_clients import FEATURES, quadratics, simulated, zeros
 from softswitch.certification.intervals import ErrorLevels, mean_interval
 from softswitch.flower import messages as wire
-from softswitch.flower.parameters import flat, unflat
+from softswitch.flower.arrays import flatten_params, unflatten_params
 from softswitch.methods import LocalLoss
 from softswitch.results.folder import find_runs, open_run
 from softswitch.results.history import ClientOutcome
@@ -256,7 +256,7 @@ def test_numbers_without_a_shape_and_other_batch_sizes_over_flower():
 
 def test_batches_depend_on_seed_name_and_round_alone(cancer):
     rows = {key: np.array(column)[:50] for key, column in cancer.train.rows.columns.items()}
-    params = flat(cancer.problem.start + 0.1)
+    params = flatten_params(cancer.problem.start + 0.1)
     first = fl.Task(0, 0, 1, 0.1, True)
 
     def reported(name, task):
@@ -269,10 +269,10 @@ def test_batches_depend_on_seed_name_and_round_alone(cancer):
 
 def test_trees_travel_by_name():
     nested = {"a": [jnp.ones(2), {"b": jnp.zeros((1, 3))}]}
-    again = unflat(wire.from_record(wire.to_record(flat(nested))), nested)
+    again = unflatten_params(wire.from_record(wire.to_record(flatten_params(nested))), nested)
     np.testing.assert_array_equal(again["a"][1]["b"], nested["a"][1]["b"])
-    assert set(flat({"0.weight": np.ones(2)})) == {"0.weight"}
-    assert flat(jnp.ones(2)).keys() == {""}
+    assert set(flatten_params({"0.weight": np.ones(2)})) == {"0.weight"}
+    assert flatten_params(jnp.ones(2)).keys() == {""}
 
 
 def test_a_report_carries_two_numbers_and_the_second_exchange_one_bit(cancer):
@@ -336,7 +336,9 @@ def test_directions_are_clipped_by_the_client_and_again_by_the_server(monkeypatc
         return np.linalg.norm(strategy.result.last["w"])
 
     assert 0.02 < course() <= 0.04 + 1e-6
-    monkeypatch.setattr("softswitch.flower.client.clipped", lambda direction, limit: direction)  # clients that do not
+    monkeypatch.setattr(
+        "softswitch.flower.client.clip_direction", lambda direction, limit: direction
+    )  # clients that do not
     assert course() <= 0.04 + 1e-6
 
 
@@ -445,7 +447,7 @@ def test_certificates_of_clients_are_those_of_certify(cancer):
         wanted = ss.certify(params, cancer.problem, alone, 0.9, tolerance=0.3, constraint_range=(0.0, 50.0)).clients[0]
         client = fl.JaxClient(cancer.problem, own, name=str(name), batch_size=None, held_out=own)
         error = 0.1
-        found = client.certify(flat(params), error, [None, (0.0, 50.0)])
+        found = client.certify(flatten_params(params), error, [None, (0.0, 50.0)])
         np.testing.assert_allclose(found[1].upper, wanted.constraints[0].upper, rtol=1e-6)
         x, y = (torch.from_numpy(own[key]) for key in ("x", "y"))
 

@@ -195,7 +195,7 @@ def test_a_run_goes_on_without_choosing_again(tmp_path, fatal):
     deliver = fewer.deliver
 
     def watched(message):
-        judged.append(message.metadata.message_type == wire.JUDGE)
+        judged.append(message.metadata.message_type == wire.EVALUATE)
         return deliver(message)
 
     fewer.deliver = watched
@@ -236,7 +236,7 @@ def test_alpha_of_the_paper_stays_what_it_was_where_other_clients_are_there(tmp_
 def test_clients_that_do_not_tell_of_the_start_do_not_end_the_run(fault, many):
     grid = FaultyGrid(quadratics(MANY), MANY)
     for i in range(many):
-        grid.faults[i, wire.JUDGE] = fault
+        grid.faults[i, wire.EVALUATE] = fault
 
     def well_again(chunk):
         grid.faults.clear()
@@ -250,7 +250,7 @@ def test_clients_that_do_not_tell_of_the_start_do_not_end_the_run(fault, many):
 def test_nobody_tells_of_any_answer(tmp_path):
     """Then the best by its reports goes on, and what is not known is not made up."""
     grid = FaultyGrid(quadratics(MANY), MANY)
-    grid.faults = {(i, wire.JUDGE): "raises" for i in range(MANY)}
+    grid.faults = {(i, wire.EVALUATE): "raises" for i in range(MANY)}
     result = run(grid, 100)
     assert all(math.isnan(cycle.objective) for cycle in result.restarts)
     assert "by its reports" in result.selected
@@ -269,13 +269,13 @@ def test_one_who_is_not_there_to_judge_does_not_make_an_answer_look_better(later
 
     class Scripted(fl.InProcessGrid):
         def deliver(self, message):
-            if message.metadata.message_type != wire.JUDGE:
+            if message.metadata.message_type != wire.EVALUATE:
                 return super().deliver(message)
             first, worst = not message.content[wire.PARAMS]["w"].numpy().any(), message.metadata.dst_node_id == 100
             if worst and not first:
-                return wire.refusal(message, "not today")
+                return wire.refuse(message, "not today")
             values = wire.Values(5.0 if worst else 1.0 if first else later, [0.0])
-            return wire.answer(message, **{wire.VALUES: wire.values_record(values)})
+            return wire.reply(message, **{wire.VALUES: wire.encode_values(values)})
 
     result = run(Scripted(quadratics(MANY), MANY), 50)
     assert (result.selected != "the start") == better

@@ -271,7 +271,7 @@ def test_bad_codes_are_rejected(name, caplog):
 BAD_SERVERS = {
     "an unknown way": ({"up": "magic 1 2"}, wire.UPDATE),
     "an absurd share": ({"up": "top-k 7 0"}, wire.UPDATE),
-    "no round": ({"counted": -7}, wire.REPORT),
+    "no round": ({"last_counted": -7}, wire.REPORT),
 }
 
 
@@ -287,7 +287,7 @@ def test_a_client_refuses_what_it_cannot_use(name):
             message.content[wire.SETTINGS] = ConfigRecord(told)
         reply = deliver(message)
         if message.metadata.message_type == kind and reply is not None:
-            refused.append(wire.refused(reply.content))
+            refused.append(wire.read_refusal(reply.content))
         return reply
 
     grid.deliver = other
@@ -341,7 +341,7 @@ def test_a_run_that_chooses_its_steps_begins_every_cycle_with_nothing_owed():
     assert len(result.restarts) > 1
     for cycle in result.restarts:
         told = grid.sent(cycle.begin, 0)
-        assert told[wire.SETTINGS][codes.COUNTED] == -1
+        assert told[wire.SETTINGS][codes.LAST_COUNTED] == -1
     assert (result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
 
 

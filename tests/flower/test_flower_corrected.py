@@ -13,7 +13,7 @@ from flower_clients import FEATURES, FaultyGrid, quadratic, quadratics, simulate
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.flower import messages as wire
 from softswitch.flower.codec import digest
-from softswitch.flower.local_client import BEFORE, EARLIER, Task
+from softswitch.flower.local_client import PREVIOUS, PREVIOUS_VALUES, Task
 from softswitch.methods import Compression, TopK
 from softswitch.methods.drift_correction import OF_LATE, SHARES
 from softswitch.results.history import ClientOutcome
@@ -85,7 +85,7 @@ class Wiretap(FaultyGrid):
     def sent_both(self):
         """The rounds and clients to which the iterate before was sent."""
         return [
-            (int(m.metadata.group_id), m.metadata.dst_node_id - 100) for m, _ in self.reports if BEFORE in m.content
+            (int(m.metadata.group_id), m.metadata.dst_node_id - 100) for m, _ in self.reports if PREVIOUS in m.content
         ]
 
 
@@ -217,7 +217,7 @@ def test_what_is_told_of_the_iterate_before_is_checked_like_all_reports(caplog):
             reply = super().deliver(message)
             k = int(message.metadata.group_id or 0) if message.metadata.message_type == wire.REPORT else 0
             if 0 < k <= len(bad) and message.metadata.dst_node_id == 100:
-                reply.content[EARLIER] = bad[k - 1]
+                reply.content[PREVIOUS_VALUES] = bad[k - 1]
             return reply
 
     strategy = fl.SwitchingStrategy(RULE, memory=CORRECTED, objective_range=(0.0, 50.0), **QUICK)
@@ -237,14 +237,14 @@ class Once:
         self._client = quadratic(i, batch_size=2)
         for name in ("name", "rows", "held_out_rows", "value_rows", "gradient_rows", "constraints"):
             setattr(self, name, getattr(self._client, name))
-        for name in ("report", "update", "judge", "certify"):
+        for name in ("report", "update", "evaluate", "certify"):
             setattr(self, name, getattr(self._client, name))
 
 
 def test_who_reports_once_is_refused_at_the_start_and_heard_anew_later(tmp_path):
     def private(i):
         settings = ss.RecordPrivacy(epsilon=50, delta=1e-3)
-        return fl.PrivateClient(quadratic(i), settings, spent_in=tmp_path / f"{i}.json", rounds=9)
+        return fl.PrivateClient(quadratic(i), settings, budget_file=tmp_path / f"{i}.json", rounds=9)
 
     for make in (Once, private):
         grid = fl.InProcessGrid(simulated(lambda context, make=make: make(int(context.node_config["partition-id"]))), 2)
@@ -273,7 +273,7 @@ def test_who_reports_once_is_refused_at_the_start_and_heard_anew_later(tmp_path)
     strategy.start(grid, zeros(), 8)
     newcomer = [reply for message, reply in grid.reports if message.metadata.dst_node_id == 102]
     assert len(newcomer) == 5
-    assert not any(EARLIER in reply.content for reply in newcomer)
+    assert not any(PREVIOUS_VALUES in reply.content for reply in newcomer)
     told = strategy.result.history.per_client
     last = told.objective[-1][told.clients[-1].tolist().index(2)]
     np.testing.assert_array_equal(strategy.result.state.memory.forecasts.estimates[2, :, 0], last)
@@ -281,16 +281,18 @@ def test_who_reports_once_is_refused_at_the_start_and_heard_anew_later(tmp_path)
 
 def test_a_server_that_tells_no_digest_is_refused():
     app = quadratics(1, batch_size=2)
-    settings = ConfigRecord({"round": 0, "seed": 0, "local_steps": 1, "step_size": 0.1, "switches": True, BEFORE: "w"})
+    settings = ConfigRecord(
+        {"round": 0, "seed": 0, "local_steps": 1, "step_size": 0.1, "switches": True, PREVIOUS: "w"}
+    )
     fl.InProcessGrid(app, 1)  # gives messages somebody to be from
     message = Message(RecordDict({wire.PARAMS: zeros(), wire.SETTINGS: settings}), 100, wire.REPORT)
     context = Context(10**6, 100, {"partition-id": 0}, RecordDict(), {})
-    assert "must be a digest" in wire.refused(app(message, context).content)
-    settings[BEFORE] = digest({"w": np.ones(FEATURES, np.float32)})
+    assert "must be a digest" in wire.read_refusal(app(message, context).content)
+    settings[PREVIOUS] = digest({"w": np.ones(FEATURES, np.float32)})
     for _ in range(2):  # it has no parameters yet, and then others: it says so by its silence
         reply = app(message, context)
         assert wire.VALUES in reply.content
-        assert EARLIER not in reply.content
+        assert PREVIOUS_VALUES not in reply.content
 
 
 @pytest.mark.parametrize(("changes", "corrected"), [({}, True), ({"batch_size": None}, False)])

@@ -88,7 +88,7 @@ def test_whatever_goes_wrong_is_told_with_round_client_and_reason(tmp_path):
         if chunk.round == 4:
             grid.connected = {100, 101, 102}
         if chunk.round == 5:
-            grid.faults[0, wire.JUDGE] = "NaN judge"
+            grid.faults[0, wire.EVALUATE] = "NaN judge"
             grid.connected = {101, 102}
 
     file = tmp_path / "events.jsonl"

@@ -29,7 +29,12 @@ IN_UPDATE = {
 }
 
 
-REASONS = {"NaN": "holds NaN", "absurd size": "4,000,128 bytes", "silent": "no answer within 0.02 s", "gone": "error 5"}
+REASONS = {
+    "NaN": "contains NaN",
+    "absurd size": "4,000,128 bytes",
+    "silent": "no answer within 0.02 s",
+    "gone": "error 5",
+}
 
 
 def run(grid, rounds=1, method=RULE, **settings):
@@ -185,7 +190,7 @@ def test_two_nodes_of_one_name_and_strangers_are_turned_away(caplog):
 
 def test_whoever_fails_when_the_answer_is_judged_is_named():
     grid = FaultyGrid(quadratics(MANY), MANY)
-    grid.faults[1, wire.JUDGE] = "raises"
+    grid.faults[1, wire.EVALUATE] = "raises"
     result = run(grid, rounds=2)
     assert np.isnan(result.client_objective).tolist() == [False, True, False, False]
     assert result.status.code is ss.StatusCode.VIOLATED
@@ -285,12 +290,12 @@ def test_what_most_clients_have_is_what_counts(caplog):
 
 def test_a_client_that_never_introduces_itself_is_asked_ever_more_rarely():
     grid = FaultyGrid(quadratics(2), 2)
-    grid.faults[1, wire.HELLO] = "silent"
+    grid.faults[1, wire.REGISTER] = "silent"
     asked = []
     deliver = grid.deliver
 
     def counting(message):
-        if message.metadata.message_type == wire.HELLO and message.metadata.dst_node_id == 101:
+        if message.metadata.message_type == wire.REGISTER and message.metadata.dst_node_id == 101:
             asked.append(message)
         return deliver(message)
 
@@ -351,7 +356,7 @@ def test_statistics_that_do_not_fit_are_rejected_and_a_pool_that_fails_voids_the
         def update(self, params, task, loss):
             return {"w": W}
 
-        def judge(self, params):
+        def evaluate(self, params):
             return fl.Values(1.0, [0.0], [1.0, 1.0])
 
         def certify(self, params, error, ranges):
@@ -372,7 +377,7 @@ def test_statistics_that_do_not_fit_are_rejected_and_a_pool_that_fails_voids_the
     assert int(result.history.per_client.outcomes[0, 0]) == ClientOutcome.VOID
     method = ss.AverageSGM(step_size=0.1, tolerance=2.0, criterion="pooled")
     assert run(grid, method=method, pooled=value).status.ok
-    grid.faults[1, wire.JUDGE] = "silent"  # without it nobody knows of all data put together
+    grid.faults[1, wire.EVALUATE] = "silent"  # without it nobody knows of all data put together
     result = run(grid, method=method, pooled=value)
     assert result.status.code is ss.StatusCode.VIOLATED
     assert "nothing is known of 'site 1'" in result.status.message
@@ -406,13 +411,13 @@ def test_intervals_that_cannot_be_are_rejected(change):
     if change == {"rows": 9}:  # one number is a list of one
         assert checked_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD | change)}), 1)[0].rows == 9
         return
-    with pytest.raises(wire.Unacceptable):
+    with pytest.raises(wire.InvalidMessageError):
         checked_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD | change)}), 1)
 
 
 def test_evaluations_are_of_those_who_answer():
     grid = FaultyGrid(quadratics(MANY), MANY)
-    grid.faults[1, wire.JUDGE] = "silent"
+    grid.faults[1, wire.EVALUATE] = "silent"
     result = run(grid, rounds=4, eval_every=2)
     assert result.history.full_rounds.tolist() == [0, 2]
     others = [np.square(client(i)).sum(axis=1).mean() / 2 for i in (0, 2, 3)]
@@ -430,5 +435,5 @@ def test_a_client_that_holds_another_rounds_parameters_says_so():
     settings = {"round": 0, "seed": 0, "local_steps": 1, "step_size": 0.1, "switches": True}
     ask(wire.REPORT, 0, params=zeros(), settings=ConfigRecord(settings))
     assert wire.DIRECTION in ask(wire.UPDATE, 0, decision=ConfigRecord({"feasible": True}))
-    told = wire.refused(ask(wire.UPDATE, 1, decision=ConfigRecord({"feasible": True})))
+    told = wire.read_refusal(ask(wire.UPDATE, 1, decision=ConfigRecord({"feasible": True})))
     assert told == "it holds the parameters of round 0, but is asked about 1"

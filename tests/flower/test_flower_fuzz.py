@@ -11,7 +11,7 @@ import softswitch.flower as fl
 from flower_clients import FEATURES, quadratic, simulated, zeros
 from fuzzing import broken_bytes, cases
 from softswitch.flower import messages as wire
-from softswitch.flower.membership import own_version
+from softswitch.flower.membership import get_version
 from softswitch.results.history import ClientOutcome
 
 NODE, MANY = 101, 4
@@ -82,11 +82,11 @@ def app():
 
 APP = app()
 ANSWERS = {
-    wire.HELLO: (wire.ABOUT, wire.REFUSED),
-    wire.REPORT: (wire.VALUES, wire.REFUSED),
-    wire.UPDATE: (wire.DIRECTION, wire.REFUSED),
-    wire.JUDGE: (wire.VALUES, wire.REFUSED),
-    wire.CERTIFY: (wire.INTERVALS, wire.REFUSED),
+    wire.REGISTER: (wire.REGISTRATION, wire.REFUSAL),
+    wire.REPORT: (wire.VALUES, wire.REFUSAL),
+    wire.UPDATE: (wire.DIRECTION, wire.REFUSAL),
+    wire.EVALUATE: (wire.VALUES, wire.REFUSAL),
+    wire.CERTIFY: (wire.INTERVALS, wire.REFUSAL),
 }
 
 
@@ -112,10 +112,10 @@ def test_fuzz_whatever_a_client_answers_the_run_goes_on(kind, data):
 
 
 ASKED = {
-    wire.HELLO: (wire.SETTINGS,),
+    wire.REGISTER: (wire.SETTINGS,),
     wire.REPORT: (wire.PARAMS, wire.SETTINGS),
     wire.UPDATE: (wire.DECISION, wire.PARAMS, wire.SETTINGS),
-    wire.JUDGE: (wire.PARAMS,),
+    wire.EVALUATE: (wire.PARAMS,),
     wire.CERTIFY: (wire.PARAMS, wire.SETTINGS),
 }
 PROPER = {
@@ -132,7 +132,7 @@ PROPER = {
             "low": [float("nan"), float("nan")],
             "high": [float("nan"), float("nan")],
             "two_values": [0.0, 0.0],
-            **own_version(),
+            **get_version(),
         }
     ),
     wire.DECISION: ConfigRecord({"feasible": True}),
@@ -152,7 +152,7 @@ def test_what_a_server_cannot_mean_is_refused_with_the_reason(name, value, why):
     settings = ConfigRecord({**PROPER[wire.SETTINGS], name: value})
     content = RecordDict({wire.SETTINGS: settings, wire.PARAMS: PROPER[wire.PARAMS]})
     reply = fl.InProcessGrid(APP, MANY).deliver(Message(content, NODE, wire.REPORT, ttl=5.0, group_id="0"))
-    assert why in wire.refused(reply.content)
+    assert why in wire.read_refusal(reply.content)
 
 
 @pytest.mark.parametrize("kind", ASKED)
@@ -175,9 +175,13 @@ def test_fuzz_whatever_a_server_asks_a_client_answers_or_says_no(kind, data):
     if reply.has_error():  # only where the client's own functions were given arrays of another name, shape or size
         assert isinstance(asked, ArrayRecord)
         found = wire.from_record(asked)
-        assert set(found) != {"w"} or wire.shapes(found) != wire.shapes({"w": W}) or np.abs(found["w"]).max() > 1e6
+        assert (
+            set(found) != {"w"}
+            or wire.array_specs(found) != wire.array_specs({"w": W})
+            or np.abs(found["w"]).max() > 1e6
+        )
         return
-    expected = {wire.REFUSED, *ANSWERS[kind]}
+    expected = {wire.REFUSAL, *ANSWERS[kind]}
     assert set(reply.content) <= expected
-    if (why := wire.refused(reply.content)) is not None:
+    if (why := wire.read_refusal(reply.content)) is not None:
         assert why

@@ -50,7 +50,7 @@ def test_a_key_may_be_written_in_any_form(form, tmp_path):
     file.write_text(key(0)[0] + " somebody@somewhere\n")
     given = {"OpenSSH": key(0)[0], "PEM": key(0)[1], "path": file, "with a comment": file.read_text()}[form]
     assert start(grid_of({100: (0, 0)}), clients={"site 0": given}).result.names == ("site 0",)
-    assert start(grid_of({100: (0, 0)}), clients={"site 0": fl.ListedClient(given, rows=8)}).result.status.ok
+    assert start(grid_of({100: (0, 0)}), clients={"site 0": fl.AllowedClient(given, rows=8)}).result.status.ok
 
 
 def test_what_is_wrong_with_a_list_is_said_at_once(tmp_path):
@@ -179,7 +179,7 @@ def test_a_client_that_reconnects_with_its_key_takes_the_place_of_its_ghost(tmp_
 
     def restart(chunk):
         grid.connected = {100, 101, 111}
-        grid.faults = {(1, kind): "silent" for kind in (wire.HELLO, wire.REPORT, wire.UPDATE, wire.JUDGE)}
+        grid.faults = {(1, kind): "silent" for kind in (wire.REGISTER, wire.REPORT, wire.UPDATE, wire.EVALUATE)}
 
     events = tmp_path / "events.jsonl"
     result = start(grid, rounds=4, clients=listed(0, 1), callbacks=[restart], events=events).result
@@ -196,7 +196,7 @@ def test_without_keys_a_ghost_is_replaced_once_it_stays_silent(caplog):
     def change(chunk):
         grid.connected = {100, 101, 111}
         if chunk.round >= 3:  # until then both nodes of one name are there, and the first one stays
-            grid.faults = {(1, kind): "silent" for kind in (wire.HELLO, wire.REPORT, wire.UPDATE, wire.JUDGE)}
+            grid.faults = {(1, kind): "silent" for kind in (wire.REGISTER, wire.REPORT, wire.UPDATE, wire.EVALUATE)}
 
     result = start(grid, rounds=8, callbacks=[change], report_timeout=0.001).result
     assert result.names == ("site 0", "site 1")

@@ -38,8 +38,8 @@ class Liar:
     def report(self, params, task):
         return self._report(self._client.report(params, task))
 
-    def judge(self, params):
-        return self._report(self._client.judge(params))
+    def evaluate(self, params):
+        return self._report(self._client.evaluate(params))
 
     def update(self, params, task, loss):
         return self._update(self._client.update(params, task, loss))

@@ -13,7 +13,7 @@ from flower_clients import FEATURES, W, constraint, objective, quadratic, simula
 from member_clients import grid_of, key, kinds, start
 from softswitch.certification.intervals import ErrorLevels, gap_interval, mean_interval, resampled_interval
 from softswitch.flower import messages as wire
-from softswitch.flower.client import intervals_record
+from softswitch.flower.client import encode_intervals
 from softswitch.flower.reported_intervals import IntervalLimits, checked_intervals
 from softswitch.results.certificate import Interval, IntervalMethod, Verdict
 from softswitch.results.history import ClientOutcome
@@ -35,7 +35,7 @@ class Pools:
     def update(self, params, task, loss):
         return {"w": W}
 
-    def judge(self, params):
+    def evaluate(self, params):
         return self.report(params, None)
 
     def certify(self, params, error, ranges):
@@ -60,7 +60,7 @@ def test_a_client_of_more_rows_than_can_be_does_not_outvote_the_others(caplog):
     assert len(result.names) == 9
     assert result.pooled_constraint == pytest.approx(0.5)
     assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
-    assert "its rows must be a whole number from 0 to 100,000,000" in caplog.text
+    assert "its rows must be an integer from 0 to 100,000,000" in caplog.text
 
 
 def test_where_one_client_has_most_rows_that_is_said(tmp_path, caplog):
@@ -73,7 +73,7 @@ def test_where_one_client_has_most_rows_that_is_said(tmp_path, caplog):
 
 def test_a_list_says_how_many_rows_a_client_has_at_most(caplog):
     nodes = {100: (0, 0), 101: (1, 1)}
-    clients = {"site 0": fl.ListedClient(key(0)[0], rows=8), "site 1": fl.ListedClient(key(1)[0], rows=7)}
+    clients = {"site 0": fl.AllowedClient(key(0)[0], rows=8), "site 1": fl.AllowedClient(key(1)[0], rows=7)}
     result = start(grid_of(nodes), clients=clients).result
     assert result.history.per_client.clients.tolist() == [[0]]
     assert "it says that it has 8 rows, where the list says 7 at most" in caplog.text
@@ -149,7 +149,7 @@ GENERATOR = np.random.default_rng(5)
 
 
 def read(interval, bounds, rows=10_000, levels=LEVELS):
-    content = RecordDict({wire.INTERVALS: intervals_record([interval])})
+    content = RecordDict({wire.INTERVALS: encode_intervals([interval])})
     return checked_intervals(content, 1, IntervalLimits(rows, levels, [bounds], 1e12))[0]
 
 
@@ -187,7 +187,7 @@ def test_what_honest_clients_tell_is_believed():
 def test_absurd_intervals_are_refused():
     absurd = Interval(-1e300, -1e300, -1e300, 2**50, 1e-9, approximate=False, method=IntervalMethod.BETTING)
     for change in ({}, {"rows": 100}):
-        with pytest.raises(wire.Unacceptable):
+        with pytest.raises(wire.InvalidMessageError):
             read(replace(absurd, **change), None)
 
 
@@ -236,7 +236,7 @@ ZEROS = mean_interval(np.zeros(20), LEVELS, RANGE)
 def test_intervals_better_than_their_rows_allow_are_refused(interval, bounds, change, why):
     if bounds is not RANGE or interval is not COUNTED:
         read(interval, bounds)
-    with pytest.raises(wire.Unacceptable, match=why):
+    with pytest.raises(wire.InvalidMessageError, match=why):
         read(replace(interval, **change), bounds)
 
 

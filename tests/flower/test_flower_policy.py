@@ -17,7 +17,7 @@ from flower_clients import FaultyGrid, quadratic, simulated, zeros
 from member_clients import start
 from softswitch.flower import membership as introduction
 from softswitch.flower import messages as wire
-from softswitch.flower.parameters import flat
+from softswitch.flower.arrays import flatten_params
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.batch_sizes import drawn
 from softswitch.results.history import ClientOutcome
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("quiet")
 
 def policy_of(**changes):
     """One that looks at what is changed only."""
-    return fl.ClientPolicy(**{"least_rows": 1, "least_class_rows": 1, **changes})
+    return fl.ClientPolicy(**{"min_rows": 1, "min_class_rows": 1, **changes})
 
 
 def grid_with(policy, many=2, **changes):
@@ -47,17 +47,17 @@ def test_a_client_takes_part_in_the_runs_it_wants(caplog):
     for wrong in ("abc", ["run"]):
         with pytest.raises((TypeError, ValueError), match="runs"):
             policy_of(runs=wrong)
-    with pytest.raises(ValueError, match="most_rounds"):
-        policy_of(most_rounds=-1)
+    with pytest.raises(ValueError, match="max_rounds"):
+        policy_of(max_rounds=-1)
 
 
 @pytest.mark.parametrize(
     ("policy", "changes", "why"),
     [
-        ({"least_rows": 9}, {}, "it has 8 rows, and answers only where there are 9"),
-        ({"least_rows": 5}, {"batch_size": 4}, "it has 4 value rows"),
-        ({"least_rows": 5}, {"held_out": {"x": np.zeros((3, 3), np.float32)}}, "it has 3 held out rows"),
-        ({"least_class_rows": 3}, {}, "it does not tell its classes"),
+        ({"min_rows": 9}, {}, "it has 8 rows, and answers only where there are 9"),
+        ({"min_rows": 5}, {"batch_size": 4}, "it has 4 value rows"),
+        ({"min_rows": 5}, {"held_out": {"x": np.zeros((3, 3), np.float32)}}, "it has 3 held out rows"),
+        ({"min_class_rows": 3}, {}, "it does not tell its classes"),
     ],
 )
 def test_a_client_with_too_few_rows_refuses(policy, changes, why, caplog):
@@ -72,7 +72,7 @@ def test_the_smallest_class_counts(sizes, takes_part):
         client.class_rows = sizes
         return client
 
-    app = fl.client_app(factory, policy=policy_of(least_class_rows=3, least_rows=8))
+    app = fl.client_app(factory, policy=policy_of(min_class_rows=3, min_rows=8))
     if takes_part:
         assert start(FaultyGrid(app, 2)).result.status.ok
     else:
@@ -128,7 +128,7 @@ KINDS = ("jax", "torch", "numpy")
 def iterate(what):
     """A w, as each of them has it."""
     w = np.array([0.5, -1.0, 0.25], np.float32)
-    return flat(w) if what == "jax" else {"weight": w[None]} if what == "torch" else {"w": w}
+    return flatten_params(w) if what == "jax" else {"weight": w[None]} if what == "torch" else {"w": w}
 
 
 def asked(client, what):
@@ -136,7 +136,7 @@ def asked(client, what):
     w = iterate(what)
     task = fl.Task(0, 0, 1, 0.1, True)
     direction = client.update(w, task, LocalLoss(0.0, np.ones(1, np.float32), 0.0, 0.0))
-    return client.report(w, task), client.judge(w), np.concatenate([part.ravel() for part in direction.values()])
+    return client.report(w, task), client.evaluate(w), np.concatenate([part.ravel() for part in direction.values()])
 
 
 @pytest.mark.parametrize("what", KINDS)
@@ -147,7 +147,7 @@ def test_a_class_of_few_rows_is_left_out_as_if_there_were_none(what):
     none = {key: column[none["y"] == 0] for key, column in none.items()}
     kept = fl.ClientPolicy().part_of(client_of(what, few, held_out))
     report, judged, direction = asked(kept, what)
-    assert (kept.rows, kept.held_out_rows, kept.left_out_classes) == (30, 20, 1)
+    assert (kept.rows, kept.held_out_rows, kept.excluded_classes) == (30, 20, 1)
     assert report.constraint == judged.constraint == [-np.inf]
     np.testing.assert_array_equal(direction, 0)
     expected, _ = class_means({"w": np.array([0.5, -1.0, 0.25])}, none, 0)
@@ -163,7 +163,7 @@ def test_a_class_of_few_rows_is_left_out_as_if_there_were_none(what):
 @pytest.mark.parametrize("what", KINDS)
 def test_few_rows_of_a_class_are_left_out_of_those_held_out_too(what):
     kept = fl.ClientPolicy().part_of(client_of(what, rows_of(12), rows_of(3, 20, seed=1)))
-    assert (kept.rows, kept.held_out_rows, kept.left_out_classes) == (42, 20, 0)
+    assert (kept.rows, kept.held_out_rows, kept.excluded_classes) == (42, 20, 0)
     objective, constraint = kept.certify(iterate(what), 0.05, [None, None])
     assert np.isfinite(objective.upper)
     assert constraint.upper == np.inf  # nothing is known of it
@@ -171,13 +171,13 @@ def test_few_rows_of_a_class_are_left_out_of_those_held_out_too(what):
 
 def test_a_client_stays_away_where_too_few_rows_would_be_left():
     policy, held_out = fl.ClientPolicy(), rows_of(12, seed=1)
-    with pytest.raises(fl.Refused, match="it has 0 rows left"):
+    with pytest.raises(fl.RefusalError, match="it has 0 rows left"):
         policy.part_of(client_of("numpy", rows_of(3, 9), held_out))
-    with pytest.raises(fl.Refused, match="it does not tell its classes"):
+    with pytest.raises(fl.RefusalError, match="it does not tell its classes"):
         policy.part_of(client_of("numpy", rows_of(12), held_out, classes=None))
     mine = quadratic(0)
     mine.class_rows, mine.classes = [12, 9], None
-    with pytest.raises(fl.Refused, match="whose rows it cannot leave out"):
+    with pytest.raises(fl.RefusalError, match="whose rows it cannot leave out"):
         policy.part_of(mine)
     loader = DataLoader(TensorDataset(*map(torch.from_numpy, rows_of(3).values())), batch_size=16)
     torch_client = fl.TorchClient(
@@ -188,7 +188,7 @@ def test_a_client_stays_away_where_too_few_rows_would_be_left():
         name="loader",
         classes=rows_of(3)["y"],
     )
-    with pytest.raises(fl.Refused, match="DataLoader"):
+    with pytest.raises(fl.RefusalError, match="DataLoader"):
         policy.part_of(torch_client)
 
 
@@ -199,10 +199,10 @@ def test_a_client_refuses_batches_with_few_rows_of_a_class(what):
     for size, enough in ((32, what == "jax"), (40, True), (None, True)):
         client = client_of(what, columns, rows_of(12, seed=1), batch_size=size)
         if enough:
-            fl.ClientPolicy().admit(client, wire.HELLO, context)
+            fl.ClientPolicy().admit(client, wire.REGISTER, context)
         else:
-            with pytest.raises(fl.Refused, match="its batches have 8 rows of its rarest class"):
-                fl.ClientPolicy().admit(client, wire.HELLO, context)
+            with pytest.raises(fl.RefusalError, match="its batches have 8 rows of its rarest class"):
+                fl.ClientPolicy().admit(client, wire.REGISTER, context)
 
 
 def test_batches_by_a_seed_that_the_server_knows_are_equations_for_single_rows():
@@ -249,7 +249,7 @@ def test_intervals_of_rows_whose_classes_nobody_told_are_refused():
     client, context = client_of("torch", rows_of(12), rows_of(12, seed=1), held_out_classes=None), None
     context = Context(1, 1, {}, RecordDict(), {})
     fl.ClientPolicy().admit(client, wire.REPORT, context)
-    with pytest.raises(fl.Refused, match="held_out_classes"):
+    with pytest.raises(fl.RefusalError, match="held_out_classes"):
         fl.ClientPolicy().admit(client, wire.CERTIFY, context)
 
 
@@ -284,7 +284,7 @@ def test_the_server_is_told_what_a_client_leaves_out(caplog, tmp_path):
 
 
 def test_a_client_takes_part_in_so_many_rounds_of_a_run():
-    grid = grid_with(policy_of(most_rounds=3, most_evaluations=0))
+    grid = grid_with(policy_of(max_rounds=3, max_evaluations=0))
     result = start(grid, rounds=5).result
     outcomes = result.history.per_client.outcomes[:, 0].tolist()
     assert outcomes == [ClientOutcome.COUNTED] * 3 + [ClientOutcome.REFUSED] * 2
@@ -295,7 +295,7 @@ def test_a_client_takes_part_in_so_many_rounds_of_a_run():
 
 def test_a_file_counts_over_restarts_and_runs(tmp_path, caplog):
     file = tmp_path / "budget" / "counted.json"
-    policy = policy_of(most_rounds=3, counted_in=file)
+    policy = policy_of(max_rounds=3, counter_file=file)
     assert (start(grid_with(policy), rounds=2).result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
     assert json.loads(file.read_text()) == {"reports": 2, "updates": 2}
     result = start(grid_with(policy), rounds=2).result
@@ -309,11 +309,11 @@ def test_a_file_counts_over_restarts_and_runs(tmp_path, caplog):
 
 def test_a_direction_without_a_report_counts_too():
     """A server that sends the parameters again could else ask for any number of directions."""
-    grid = grid_with(policy_of(most_rounds=2))
+    grid = grid_with(policy_of(max_rounds=2))
     settings = ConfigRecord({"round": 0, "seed": 0, "local_steps": 1, "step_size": 0.1, "switches": True})
     content = RecordDict({"params": zeros(), "settings": settings, "decision": ConfigRecord({"feasible": True})})
     replies = [next(iter(grid.send_and_receive([Message(content, 100, wire.UPDATE, group_id="0")]))) for _ in range(3)]
-    assert [wire.refused(reply.content) is None for reply in replies] == [True, True, False]
+    assert [wire.read_refusal(reply.content) is None for reply in replies] == [True, True, False]
 
 
 # ---- the protocol's version
@@ -321,17 +321,17 @@ def test_a_direction_without_a_report_counts_too():
 
 def hello(content):
     grid = FaultyGrid(simulated(lambda context: quadratic(0)), 1)
-    return next(iter(grid.send_and_receive([Message(content, 100, wire.HELLO, group_id="hello")]))).content
+    return next(iter(grid.send_and_receive([Message(content, 100, wire.REGISTER, group_id="hello")]))).content
 
 
 def test_a_client_refuses_a_server_of_another_protocol():
-    assert wire.ABOUT in hello(introduction.greeting())
-    assert "the server tells no version of the protocol, this client speaks version 2" in wire.refused(
+    assert wire.REGISTRATION in hello(introduction.registration_request())
+    assert "the server tells no version of the protocol, this client speaks version 2" in wire.read_refusal(
         hello(RecordDict())
     )
     for other, older in ((1, "server"), (3, "client")):
         said = RecordDict({wire.SETTINGS: ConfigRecord({"protocol": other, "softswitch": "9.9"})})
-        why = wire.refused(hello(said))
+        why = wire.read_refusal(hello(said))
         assert (
             f"the server speaks version {other} of the protocol (softswitch 9.9), this client speaks version 2" in why
         )
@@ -339,7 +339,7 @@ def test_a_client_refuses_a_server_of_another_protocol():
 
 
 def test_a_client_that_allows_nothing_refuses(caplog):
-    result = start(grid_with(policy_of(most_rounds=0, most_evaluations=0))).result
+    result = start(grid_with(policy_of(max_rounds=0, max_evaluations=0))).result
     assert result.history.per_client.outcomes[0].tolist() == [ClientOutcome.REFUSED, ClientOutcome.COUNTED]
     assert "it has given 0 reports, and gives 0 at most" in caplog.text
     assert "it refused: it has given 0 evaluations, and gives 0 at most" in caplog.text
@@ -357,9 +357,11 @@ def test_a_server_refuses_a_client_of_another_protocol(told, why, caplog):
     class Old(FaultyGrid):
         def deliver(self, message):
             reply = super().deliver(message)
-            if message.metadata.dst_node_id == 100 and message.metadata.message_type == wire.HELLO:
-                about = {k: v for k, v in reply.content[wire.ABOUT].items() if k not in ("protocol", "softswitch")}
-                return wire.answer(message, **{wire.ABOUT: ConfigRecord(about | told)})
+            if message.metadata.dst_node_id == 100 and message.metadata.message_type == wire.REGISTER:
+                about = {
+                    k: v for k, v in reply.content[wire.REGISTRATION].items() if k not in ("protocol", "softswitch")
+                }
+                return wire.reply(message, **{wire.REGISTRATION: ConfigRecord(about | told)})
             return reply
 
     app = simulated(lambda context: quadratic(context.node_config["partition-id"]))

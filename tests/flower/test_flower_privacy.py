@@ -120,9 +120,9 @@ def test_rows_tell_the_same_whatever_computes(make):
 def test_without_noise_and_clipping_a_private_client_is_the_client(make, tmp_path):
     plain = make(1)
     privacy = ss.RecordPrivacy(noise=1e-9, clip_value=100, clip_gradient=100)
-    private = fl.PrivateClient(make(1), privacy, spent_in=tmp_path / "spent.json", rounds=5, local_steps=3)
+    private = fl.PrivateClient(make(1), privacy, budget_file=tmp_path / "spent.json", rounds=5, local_steps=3)
     params = {next(iter(plain.start)): np.array([1.0, -0.5, 0.3], np.float32)}
-    whole, told = plain.judge(params), private.report(params, TASK)
+    whole, told = plain.evaluate(params), private.report(params, TASK)
     np.testing.assert_allclose([told.objective, *told.constraint], [whole.objective, *whole.constraint], rtol=1e-5)
     task = TASK._replace(local_steps=3)
     for loss in (LocalLoss(1.0, np.zeros(1), 0.0, 0.0), LocalLoss(0.0, np.ones(1), 0.0, 0.0)):
@@ -198,24 +198,24 @@ def test_every_number_on_the_wire_was_counted(tmp_path, monkeypatch):
 
     drawn = []
     monkeypatch.setattr(private_client, "secret_normals", lambda *shape: drawn.append(shape) or normals(*shape))
-    for name in ("report", "update", "judge"):
+    for name in ("report", "update", "evaluate"):
         monkeypatch.setattr(fl.PrivateClient, name, noted(getattr(fl.PrivateClient, name)))
     privacy = ss.RecordPrivacy(epsilon=5, delta=1e-3)
 
     def factory(context):
         i = int(context.node_config["partition-id"])
-        return fl.PrivateClient(numpy_client(i), privacy, spent_in=tmp_path / f"{i}.json", rounds=6, evaluations=1)
+        return fl.PrivateClient(numpy_client(i), privacy, budget_file=tmp_path / f"{i}.json", rounds=6, evaluations=1)
 
     grid = Wiretap(fl.client_app(factory), 3)
     method = ss.SoftmaxSGM(tolerance=0.7, step_size=0.3, alpha=5.0)
     strategy = fl.SwitchingStrategy(method, eval_every=0)
     strategy.start(grid, wire.to_record(START), 6)
     kinds = Counter(kind for kind, _, _ in grid.heard)
-    assert (kinds[wire.REPORT], kinds[wire.UPDATE], kinds[wire.JUDGE]) == (18, 18, 3)
+    assert (kinds[wire.REPORT], kinds[wire.UPDATE], kinds[wire.EVALUATE]) == (18, 18, 3)
     assert len(drawn) == 39  # noise was drawn for each of them
     for kind, _, reply in grid.heard:
         for record, value in numbers_in(reply.content):
-            if record in (wire.ABOUT, wire.SPENT):
+            if record in (wire.REGISTRATION, wire.PRIVACY):
                 continue
             assert value in noised, (kind, record, value)
     for i in range(3):
@@ -237,7 +237,7 @@ def test_every_number_on_the_wire_was_counted(tmp_path, monkeypatch):
     np.testing.assert_allclose(strategy.result.history.per_client.epsilon, np.outer(by_round, np.ones(3)))
     # Twice the same question: two answers, both counted.
     client = factory(Context(1, 100, {"partition-id": 0}, RecordDict(), {}))
-    with pytest.raises(fl.Refused, match="privacy budget of 5 does not allow"):
+    with pytest.raises(fl.RefusalError, match="privacy budget of 5 does not allow"):
         client.report(START, TASK)
 
 
@@ -245,28 +245,28 @@ def test_a_spent_budget_ends_participation_and_a_restart_does_not_renew_it(tmp_p
     privacy = ss.RecordPrivacy(epsilon=3, noise=8.0, delta=1e-3)
 
     def client():
-        return fl.PrivateClient(numpy_client(0), privacy, spent_in=tmp_path / "spent.json", rounds=50)
+        return fl.PrivateClient(numpy_client(0), privacy, budget_file=tmp_path / "spent.json", rounds=50)
 
     loss = LocalLoss(1.0, np.zeros(1), 0.0, 0.0)
 
     def answered():
         try:
             client().report(START, TASK)
-        except fl.Refused:
+        except fl.RefusalError:
             return False
         client().update(START, TASK, loss)
         return True
 
     answers = sum(itertools.takewhile(bool, (answered() for _ in range(200))))
-    told = client().privacy_told
+    told = client().privacy_report
     assert 2 < told["epsilon"] <= 3
     assert 2 < answers < 200
-    with pytest.raises(fl.Refused, match="budget"):
+    with pytest.raises(fl.RefusalError, match="budget"):
         client().update(START, TASK, loss)
     with pytest.raises(ValueError, match="counts by other settings"):
-        fl.PrivateClient(numpy_client(0), privacy, spent_in=tmp_path / "spent.json", rounds=51)
+        fl.PrivateClient(numpy_client(0), privacy, budget_file=tmp_path / "spent.json", rounds=51)
     (tmp_path / "spent.json").write_text("{")
-    with pytest.raises(fl.Refused, match="cannot be read"):
+    with pytest.raises(fl.RefusalError, match="cannot be read"):
         client()
 
 
@@ -276,7 +276,7 @@ def test_a_run_goes_on_without_those_whose_budget_is_spent(tmp_path):
         if i:
             return numpy_client(i)
         privacy = ss.RecordPrivacy(epsilon=50, delta=1e-3)
-        return fl.PrivateClient(numpy_client(i), privacy, spent_in=tmp_path / "spent.json", rounds=2)
+        return fl.PrivateClient(numpy_client(i), privacy, budget_file=tmp_path / "spent.json", rounds=2)
 
     strategy = fl.SwitchingStrategy(ss.SoftmaxSGM(tolerance=0.7, step_size=0.3, alpha=5.0), eval_every=0)
     app = fl.client_app(factory, fl.ClientPolicy.for_simulations())
@@ -303,7 +303,7 @@ def test_a_resumed_run_goes_on_by_the_clients_own_counts(tmp_path):
     def factory(context):
         i = int(context.node_config["partition-id"])
         privacy = ss.RecordPrivacy(epsilon=5, delta=1e-3)
-        return fl.PrivateClient(numpy_client(i), privacy, spent_in=tmp_path / f"{i}.json", rounds=7, evaluations=1)
+        return fl.PrivateClient(numpy_client(i), privacy, budget_file=tmp_path / f"{i}.json", rounds=7, evaluations=1)
 
     def run(*callbacks):
         method = ss.SoftmaxSGM(tolerance=0.7, step_size=0.3, alpha=5.0)
@@ -340,7 +340,7 @@ def test_what_clients_say_of_their_noise_is_looked_at():
         spent, said = ToldSpending(2), {"epsilon": 1.0, "delta": 1e-3, "neighbours": "a row is there or is not"}
         if deviations:
             said["deviations"] = list(deviations)
-        spent.note("a", RecordDict({wire.SPENT: ConfigRecord(said)}))
+        spent.note("a", RecordDict({wire.PRIVACY: ConfigRecord(said)}))
         return spent
 
     again = ToldSpending(2)
@@ -348,7 +348,7 @@ def test_what_clients_say_of_their_noise_is_looked_at():
     assert again.account(["a", "b"]).deviations == ((0.5, None), (None, None))
     assert told().account(["a"]).of_values == "values on clients' data are of clipped rows, with noise"
     for wrong in ((0.5,), (0.5, -1.0), (0.5, math.nan)):
-        with pytest.raises(wire.Unacceptable, match="it must tell 2 deviations of its noise, none below 0"):
+        with pytest.raises(wire.InvalidMessageError, match="it must tell 2 deviations of its noise, none below 0"):
             told(*wrong)
 
 
@@ -366,7 +366,7 @@ def test_a_row_that_fails_counts_for_nothing_and_its_error_stays_at_home(tmp_pat
     client = fl.NumpyClient(loud, class_loss(1), own, START, name="a", held_out=own, objective_range=(0, 20))
     client._ranges[1] = (0, 20)
     privacy = ss.RecordPrivacy(noise=1e-9, clip_value=1000, clip_gradient=1000)
-    private = fl.PrivateClient(client, privacy, spent_in=tmp_path / "a", rounds=5)
+    private = fl.PrivateClient(client, privacy, budget_file=tmp_path / "a", rounds=5)
     params = {"w": np.array([8.0, 0.0, 0.0], np.float32)}
     others = (own["y"] == 0) & (np.arange(60) != 7)
     count, scores = (own["y"] == 0).sum(), own["x"][others] @ params["w"]
@@ -378,7 +378,7 @@ def test_a_row_that_fails_counts_for_nothing_and_its_error_stays_at_home(tmp_pat
     np.testing.assert_allclose(found, slopes.sum(axis=0) / count, rtol=1e-4)
     assert [one.rows for one in private.certify(params, 0.05, [None, None])] == [count, 60 - count]
     assert "math range error" in caplog.text
-    with pytest.raises(fl.Refused, match="shapes"):
+    with pytest.raises(fl.RefusalError, match="shapes"):
         private.report({"w": np.zeros((2, 3), np.float32)}, TASK)
 
 
@@ -389,11 +389,11 @@ def test_an_error_at_the_start_stays_at_home(tmp_path):
         raise ValueError("row 17 is 42.5")
 
     client.row_values = failing
-    with pytest.raises(fl.Refused) as refused:
-        fl.PrivateClient(client, ss.RecordPrivacy(noise=5.0), spent_in=tmp_path / "spent.json", rounds=5)
+    with pytest.raises(fl.RefusalError) as refused:
+        fl.PrivateClient(client, ss.RecordPrivacy(noise=5.0), budget_file=tmp_path / "spent.json", rounds=5)
     assert "42.5" not in str(refused.value)
-    with pytest.raises(fl.Refused) as at_once:  # Flower tells the server an error's text
-        fl.PrivateClient(client, ss.RecordPrivacy(noise=5.0), spent_in=tmp_path / "spent.json", rounds=5)
+    with pytest.raises(fl.RefusalError) as at_once:  # Flower tells the server an error's text
+        fl.PrivateClient(client, ss.RecordPrivacy(noise=5.0), budget_file=tmp_path / "spent.json", rounds=5)
     assert "42.5" not in str(at_once.value)
     assert at_once.value.__cause__ is None
 
@@ -402,7 +402,9 @@ def test_a_certificate_rests_on_as_many_rows_whatever_the_model(tmp_path):
     """Parameters so large that rows are not a number must not tell how many are: that would be told without noise."""
     held_out = rows(7, 300)
     client = numpy_client(0, held_out=held_out)
-    private = fl.PrivateClient(client, ss.RecordPrivacy(noise=1e-9), spent_in=tmp_path / "a", rounds=5, evaluations=3)
+    private = fl.PrivateClient(
+        client, ss.RecordPrivacy(noise=1e-9), budget_file=tmp_path / "a", rounds=5, evaluations=3
+    )
     huge = {"w": np.array([1e38, -1e38, 1e38], np.float32)}
     values = client.held_out_values(huge, np.arange(300))
     classes = [int((held_out["y"] == label).sum()) for label in (0, 1)]
@@ -423,7 +425,7 @@ def test_on_how_many_rows_is_no_matter_of_what_a_module_was_given_before(tmp_pat
     data = TensorDataset(torch.from_numpy(own["x"]))
     options = {"objective_range": (0, 2), "constraint_range": (0, 2), "held_out": data, "name": "a"}
     client = fl.TorchClient(Linear(), loud, loud, TensorDataset(torch.zeros(60, 3)), **options)
-    private = fl.PrivateClient(client, ss.RecordPrivacy(noise=1e-9), spent_in=tmp_path / "a", rounds=5)
+    private = fl.PrivateClient(client, ss.RecordPrivacy(noise=1e-9), budget_file=tmp_path / "a", rounds=5)
     before = [one.rows for one in private.certify(client.start, 0.05, [None, None])]
     private.report({"w": np.full(3, 1e-9, np.float32)}, TASK)
     assert [one.rows for one in private.certify(START, 0.05, [None, None])] == before
@@ -434,7 +436,7 @@ def test_sizes_that_are_no_public_matter_are_told_once_with_noise(tmp_path):
     privacy = ss.RecordPrivacy(epsilon=3, delta=1e-3, public_sizes=False)
 
     def client(file):
-        return fl.PrivateClient(numpy_client(0), privacy, spent_in=tmp_path / file, rounds=5)
+        return fl.PrivateClient(numpy_client(0), privacy, budget_file=tmp_path / file, rounds=5)
 
     assert client("a").rows == client("a").rows
     assert json.loads((tmp_path / "a").read_text())["releases"] == [0, 0, 0, 1]
@@ -448,7 +450,7 @@ def test_a_private_certificate_includes_the_noise(tmp_path):
 
     def client(file, **changes):
         own = numpy_client(0, held_out=held_out, **changes)
-        return fl.PrivateClient(own, privacy, spent_in=tmp_path / file, rounds=5, evaluations=2)
+        return fl.PrivateClient(own, privacy, budget_file=tmp_path / file, rounds=5, evaluations=2)
 
     private, plain = client("a"), numpy_client(0, held_out=held_out)
     params = {"w": np.array([0.2, 0.1, 0.3], np.float32)}
@@ -459,7 +461,7 @@ def test_a_private_certificate_includes_the_noise(tmp_path):
         assert own.upper - own.lower > other.upper - other.lower
         assert own.estimate != other.estimate
     assert json.loads((tmp_path / "a").read_text())["releases"] == [0, 0, 1, 0]
-    with pytest.raises(fl.Refused, match="ranges"):
+    with pytest.raises(fl.RefusalError, match="ranges"):
         client("b", constraint_range=None).certify(params, 0.05, [None, None])
 
 
@@ -468,7 +470,7 @@ def test_a_model_cannot_be_made_up_to_count_rows(tmp_path):
     held_out = rows(7, 40)
     own = numpy_client(0, held_out=held_out)
     private = fl.PrivateClient(
-        own, ss.RecordPrivacy(noise=5.0), spent_in=tmp_path / "spent.json", rounds=1, evaluations=2
+        own, ss.RecordPrivacy(noise=5.0), budget_file=tmp_path / "spent.json", rounds=1, evaluations=2
     )
     positive = held_out["x"][held_out["y"] == 1]
     loud = {"w": np.array([3e38, 0, 0], np.float32)}
@@ -480,7 +482,7 @@ def test_a_model_cannot_be_made_up_to_count_rows(tmp_path):
 def test_an_optimizer_of_local_steps_is_refused(tmp_path):
     client = torch_client(0, optimizer=torch.optim.Adam)
     with pytest.raises(ValueError, match="optimizer must be left out with privacy: a local step is a plain one"):
-        fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=1)
+        fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), budget_file=tmp_path / "spent.json", rounds=1)
 
 
 def test_a_process_that_starts_anew_asks_rows_once_where_functions_are_known_to_be_means(tmp_path):
@@ -490,7 +492,7 @@ def test_a_process_that_starts_anew_asks_rows_once_where_functions_are_known_to_
         client = numpy_client(0)
         by_row = client.row_values
         client.row_values = lambda params, rows: asked.append(params["w"]) or by_row(params, rows)
-        return fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=1)
+        return fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), budget_file=tmp_path / "spent.json", rounds=1)
 
     before, again = started(), started()
     assert len(asked) == 3 + 1
@@ -505,10 +507,10 @@ def test_functions_that_are_no_means_are_refused(tmp_path):
 
     client = fl.NumpyClient(squared, class_loss(1), rows(0), START, name="a")
     with pytest.raises(ValueError, match="gap_sides"):
-        fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=1)
+        fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), budget_file=tmp_path / "spent.json", rounds=1)
     assert not (tmp_path / "spent.json").exists()  # else a second start would try them less
     client.statistics = 4
     with pytest.raises(ValueError, match="a PooledConstraint is none"):
-        fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=1)
-    with pytest.raises(TypeError, match="RowByRow"):
-        fl.PrivateClient(object(), ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=1)
+        fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), budget_file=tmp_path / "spent.json", rounds=1)
+    with pytest.raises(TypeError, match="PerRowOracle"):
+        fl.PrivateClient(object(), ss.RecordPrivacy(noise=1.0), budget_file=tmp_path / "spent.json", rounds=1)

@@ -124,8 +124,8 @@ def test_the_pauses_grow_up_to_a_limit_and_end_with_an_answer():
 
 def test_a_node_that_never_introduces_itself_holds_nobody_up_for_longer_than_wait(clock):
     grid = FaultyGrid(quadratics(MANY), MANY)
-    grid.faults[3, wire.HELLO] = "silent"
-    asked = counting(grid, wire.HELLO)
+    grid.faults[3, wire.REGISTER] = "silent"
+    asked = counting(grid, wire.REGISTER)
     result = start(grid, rounds=20, wait=30.0, report_timeout=600.0).result
     assert result.names == ("site 0", "site 1", "site 2")
     assert clock.now == pytest.approx(30, abs=1)
@@ -137,7 +137,7 @@ def test_where_nobody_else_is_there_a_slow_greeting_has_all_the_time_of_an_answe
     grid = FaultyGrid(quadratics(1), 1)
     deliver, held = grid.deliver, []
     grid.deliver = lambda message: (
-        held.append(message) if message.metadata.message_type == wire.HELLO else deliver(message)
+        held.append(message) if message.metadata.message_type == wire.REGISTER else deliver(message)
     )
 
     def answer():
@@ -157,7 +157,7 @@ def test_where_nobody_else_is_there_a_slow_greeting_has_all_the_time_of_an_answe
 def test_several_silent_nodes_cost_no_more_than_one(clock):
     grid = FaultyGrid(quadratics(9), 9)
     for i in range(1, 9):
-        grid.faults[i, wire.HELLO] = "silent"
+        grid.faults[i, wire.REGISTER] = "silent"
     start(grid, rounds=3, wait=30.0, report_timeout=5.0)
     assert clock.now <= 31
 
@@ -168,7 +168,7 @@ def test_to_judge_and_to_certify_take_one_time_limit_in_all(clock, silent):
     app = simulated(lambda context: quadratic(int(context.node_config["partition-id"]), held_out=held_out))
     grid = FaultyGrid(app, MANY)
     for i in silent:
-        grid.faults[i, wire.JUDGE] = grid.faults[i, wire.CERTIFY] = "silent"
+        grid.faults[i, wire.EVALUATE] = grid.faults[i, wire.CERTIFY] = "silent"
     strategy = start(grid, rounds=1, wait=20.0, report_timeout=60.0)
     assert clock.now == pytest.approx(60, abs=1)
     assert np.isnan(strategy.result.client_objective).sum() == len(silent)
@@ -179,7 +179,7 @@ def test_to_judge_and_to_certify_take_one_time_limit_in_all(clock, silent):
 def test_whoever_comes_while_others_are_judged_is_asked_too(clock):
     """A client that is away when the answer is judged is waited for, and nobody is kept waiting for it."""
     grid = FaultyGrid(quadratics(MANY), MANY)
-    asked = counting(grid, wire.JUDGE, clock)
+    asked = counting(grid, wire.EVALUATE, clock)
 
     def come_back():
         if clock.now > 10:
@@ -195,8 +195,8 @@ def test_whoever_comes_while_others_are_judged_is_asked_too(clock):
 
 def test_a_client_that_is_refused_a_connection_is_asked_again_while_there_is_time(clock):
     grid = FaultyGrid(quadratics(2), 2)
-    grid.faults[1, wire.JUDGE] = "gone"
-    asked = counting(grid, wire.JUDGE)
+    grid.faults[1, wire.EVALUATE] = "gone"
+    asked = counting(grid, wire.EVALUATE)
     result = start(grid, rounds=1, report_timeout=60.0).result
     assert sum(node == 101 for node, _ in asked) == 3
     assert np.isnan(result.client_objective).tolist() == [False, True]

@@ -27,7 +27,7 @@ def test_what_it_tells_is_less_by_its_client_optimum():
     assert found.client_optimum == pytest.approx(least_of(plain), abs=1e-6)
     for client in (given, found):
         for before, after in (
-            (plain.judge(told), client.judge(told)),
+            (plain.evaluate(told), client.evaluate(told)),
             (plain.report(told, task), client.report(told, task)),
         ):
             assert after.objective == pytest.approx(before.objective - client.client_optimum)
@@ -84,12 +84,12 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(TypeError, match="LocalOracle"):
         fl.RegretClient("a client")
     private = ss.RecordPrivacy(epsilon=3.0)
-    with pytest.raises(TypeError, match="RowByRow"):
-        fl.PrivateClient(fl.RegretClient(quadratic(0), 1.0), private, spent_in="nowhere", rounds=1)
+    with pytest.raises(TypeError, match="PerRowOracle"):
+        fl.PrivateClient(fl.RegretClient(quadratic(0), 1.0), private, budget_file="nowhere", rounds=1)
 
 
 def test_where_its_best_is_not_to_be_had_it_is_refused(tmp_path):
-    private = fl.PrivateClient(quadratic(0), ss.RecordPrivacy(noise=1.0), spent_in=tmp_path / "spent.json", rounds=2)
+    private = fl.PrivateClient(quadratic(0), ss.RecordPrivacy(noise=1.0), budget_file=tmp_path / "spent.json", rounds=2)
     with pytest.raises(ValueError, match="keeps its rows private: f_i\\* tells of rows"):
         fl.RegretClient(private, 0.25)
     within = ss.Problem(lambda w, b: ((w - b["x"]) ** 2).mean(), lambda w, b: w[0], jnp.zeros(2), ss.Ball(1.0))

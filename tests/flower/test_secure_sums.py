@@ -18,16 +18,16 @@ from softswitch.flower import secure_client as own_part
 from softswitch.flower import secure_protocol as secrets
 from softswitch.flower.client import TERMS
 from softswitch.flower.secure_protocol import (
-    LETTERS,
     MASKED,
-    MASKS,
     ROUND_KEY,
-    Terms,
-    effective_number,
-    in_units,
-    out_of_units,
-    shares_against_lies,
-    terms_of,
+    SHARES,
+    UNMASKING,
+    AggregationTerms,
+    dequantize,
+    effective_clients,
+    malicious_server_threshold,
+    parse_terms,
+    quantize,
 )
 from softswitch.methods import Compression, TopK
 from softswitch.results.history import ClientOutcome
@@ -71,7 +71,7 @@ def app_of(policy=None, signed=None):
     if policy is None and signed is None:
         return simulated(factory)
     apps = {
-        i: fl.client_app(factory, policy or fl.ClientPolicy.for_simulations(), signed=signed and signed(i))
+        i: fl.client_app(factory, policy or fl.ClientPolicy.for_simulations(), signing_keys=signed and signed(i))
         for i in range(SITES)
     }
     return lambda message, context: apps[context.node_config["partition-id"]](message, context)
@@ -80,7 +80,7 @@ def app_of(policy=None, signed=None):
 def run(grid, rounds=1, method=RULE, secure=None, **settings):
     """A strategy after its run."""
     options = {"report_timeout": 0.5, "update_timeout": 0.5, "wait": 0.0, "patience": 10**6, "clip_norm": LIMIT}
-    secure = secure or fl.SecureAggregation(least_clients=3)
+    secure = secure or fl.SecureAggregation(min_clients=3)
     strategy = fl.SwitchingStrategy(method, **{**options, "secure": secure, **settings})
     strategy.start(grid, zeros(), rounds)
     return strategy
@@ -88,7 +88,7 @@ def run(grid, rounds=1, method=RULE, secure=None, **settings):
 
 def terms_told(grid):
     """The terms of all sums."""
-    return [terms_of(message.content[TERMS]) for _, kind, message, _ in grid.heard if kind == wire.UPDATE]
+    return [parse_terms(message.content[TERMS]) for _, kind, message, _ in grid.heard if kind == wire.UPDATE]
 
 
 def outcomes(strategy):
@@ -99,7 +99,7 @@ def outcomes(strategy):
 def test_the_sum_is_the_plain_run():
     """With weights below the cap nothing but rounding differs: 2⁻³⁰ of the limit in each entry."""
     grid = Overhearing(app_of(), SITES)
-    masked = run(grid, 6, secure=fl.SecureAggregation(least_clients=2)).result
+    masked = run(grid, 6, secure=fl.SecureAggregation(min_clients=2)).result
     assert max(max(terms.weights) for terms in terms_told(grid)) < 0.5
     plain = fl.SwitchingStrategy(RULE, clip_norm=LIMIT, wait=0.0)
     plain.start(FaultyGrid(app_of(), SITES), zeros(), 6)
@@ -133,51 +133,51 @@ def test_masks_cancel_in_the_sum_of_all_and_in_no_other():
     sent = []
     for i, context in enumerate(contexts):
         context.state[ROUND_KEY] = ConfigRecord({"round": 4, "private": pairs[i][0], "public": pairs[i][1]})
-        answer = own_part.masked_direction({"w": directions[i]}, terms, terms.names[i], context, 2, None)
-        sent.append((wire.from_record(answer[MASKED])["sum"], answer[LETTERS]["letters"]))
+        answer = own_part.mask_direction({"w": directions[i]}, terms, terms.names[i], context, 2, None)
+        sent.append((wire.from_record(answer[MASKED])["sum"], answer[SHARES]["shares"]))
     arrived = [0, 1, 2]
     told = []
     for i, context in enumerate(contexts):
-        letters = ConfigRecord({"arrived": arrived, "letters": [sent[j][1][i] for j in arrived]})
-        message = type("Asked", (), {"content": RecordDict({LETTERS: letters})})
-        told.append(own_part.unmasking(message, context, 2))
-        with pytest.raises(fl.Refused, match="has told already"):
-            own_part.unmasking(message, context, 2)
+        letters = ConfigRecord({"arrived": arrived, "shares": [sent[j][1][i] for j in arrived]})
+        message = type("Asked", (), {"content": RecordDict({SHARES: letters})})
+        told.append(own_part.unmask(message, context, 2))
+        with pytest.raises(fl.RefusalError, match="has told already"):
+            own_part.unmask(message, context, 2)
     total = np.sum([numbers for numbers, _ in sent], axis=0, dtype=np.uint32)
     expected = 0.5 * directions[0] + 0.25 * directions[1] + 0.25 * directions[2]
-    like = {"w": wire.Shape((3,), "float64")}
-    assert np.abs(out_of_units(total, LIMIT, like)["w"] - expected).max() > 1e-3
+    like = {"w": wire.ArraySpec((3,), "float64")}
+    assert np.abs(dequantize(total, LIMIT, like)["w"] - expected).max() > 1e-3
     for i in arrived:
-        own = secrets.from_shares([told[0]["shares"][i], told[2]["shares"][i]])  # two of three are enough
-        total = total - secrets.mask(own, 3)
-    np.testing.assert_allclose(out_of_units(total, LIMIT, like)["w"], expected, atol=3 * LIMIT / 2**31)
+        own = secrets.combine_shares([told[0]["shares"][i], told[2]["shares"][i]])  # two of three are enough
+        total = total - secrets.generate_mask(own, 3)
+    np.testing.assert_allclose(dequantize(total, LIMIT, like)["w"], expected, atol=3 * LIMIT / 2**31)
     assert all(record["masks"] == [] for record in told)
 
 
 def three():
-    """Terms of three clients, and their keys."""
-    pairs = [secrets.new_pair() for _ in range(3)]
+    """AggregationTerms of three clients, and their keys."""
+    pairs = [secrets.generate_key_pair() for _ in range(3)]
     told = {"round": 4, "names": ["a", "b", "c"], "keys": [public for _, public in pairs]}
     told |= {"weights": [0.5, 0.25, 0.25], "shares": 2, "limit": LIMIT, "signatures": []}
-    return Terms(**told), pairs
+    return AggregationTerms(**told), pairs
 
 
 def test_one_share_tells_nothing_and_two_tell_all():
     own = b"0123456789abcdef" * 2
-    shares = secrets.shares_of(own, 2, 3)
-    assert all(secrets.from_shares(list(two)) == own for two in itertools.combinations(shares, 2))
+    shares = secrets.split_secret(own, 2, 3)
+    assert all(secrets.combine_shares(list(two)) == own for two in itertools.combinations(shares, 2))
     assert all(own not in share for share in shares)
 
 
 def test_whole_numbers_and_back():
     direction = {"b": np.array([[0.5, -0.25]]), "a": np.array([-3.0])}
-    units = in_units(direction, 0.5, 4.0)
+    units = quantize(direction, 0.5, 4.0)
     assert units.tolist() == [2**32 - 3 * 2**27, 2**26, 2**32 - 2**25]  # −3·½·2³⁰/4, ½·½·2³⁰/4, −¼·½·2³⁰/4
-    back = out_of_units(units, 4.0, wire.shapes(direction))
+    back = dequantize(units, 4.0, wire.array_specs(direction))
     np.testing.assert_allclose(back["a"], [-1.5])
     np.testing.assert_allclose(back["b"], [[0.25, -0.125]])
-    most = in_units({"w": np.array([4.0])}, 1.0, 4.0)
-    assert out_of_units(most, 4.0, {"w": wire.Shape((1,), "float64")})["w"] == 4.0
+    most = quantize({"w": np.array([4.0])}, 1.0, 4.0)
+    assert dequantize(most, 4.0, {"w": wire.ArraySpec((1,), "float64")})["w"] == 4.0
 
 
 def test_nobody_weighs_more_than_the_cap():
@@ -188,10 +188,10 @@ def test_nobody_weighs_more_than_the_cap():
     assert (result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
     told = terms_told(grid)
     assert max(max(terms.weights) for terms in told) <= 1.001 / 3
-    assert min(effective_number(terms.weights) for terms in told) > 2.97
+    assert min(effective_clients(terms.weights) for terms in told) > 2.97
     reports = result.history.per_client.objective[0]
     alone = np.exp(6400.0 * (reports - reports.max()))
-    assert effective_number(alone / alone.sum()) == pytest.approx(1.0)
+    assert effective_clients(alone / alone.sum()) == pytest.approx(1.0)
 
 
 class Plain:
@@ -247,8 +247,8 @@ def test_a_client_lost_after_its_direction_still_counts():
     ("faults", "secure", "why"),
     [
         ({(i, wire.UPDATE): "silent" for i in (0, 1, 2)}, {}, "3 of 6 directions came, with"),
-        ({(i, wire.UPDATE): "silent" for i in (0, 1)}, {"least_weight": 0.9}, "4 of 6 directions came, with"),
-        ({(0, wire.UPDATE): "silent"}, {"least_clients": 6}, "the effective number of clients is"),
+        ({(i, wire.UPDATE): "silent" for i in (0, 1)}, {"min_weight": 0.9}, "4 of 6 directions came, with"),
+        ({(0, wire.UPDATE): "silent"}, {"min_clients": 6}, "the effective number of clients is"),
         ({(i, wire.UNMASK): "silent" for i in (0, 1, 2)}, {}, "3 shares of the mask of 'site 0' came, of 4"),
     ],
 )
@@ -256,7 +256,7 @@ def test_rounds_that_would_show_too_much_or_cannot_be_unmasked_are_void(faults, 
     grid = Overhearing(app_of(), SITES)
     grid.faults = faults
     alike = ss.SoftmaxSGM(alpha=0.0, step_size=0.2, tolerance=0.1)
-    options = {"least_clients": 3, **secure}
+    options = {"min_clients": 3, **secure}
     strategy = run(
         grid, method=alike, secure=fl.SecureAggregation(**options), min_clients=1, events=tmp_path / "events"
     )
@@ -294,7 +294,7 @@ def test_a_client_sends_one_masked_direction_a_key_and_answers_once():
         first = {kind: message for site, kind, message, _ in grid.heard if site == 0}
         for kind in kinds:
             reply = FaultyGrid.deliver(grid, Message(first[kind].content, 100, kind, group_id="0"))
-            said.append(wire.refused(reply.content))
+            said.append(wire.read_refusal(reply.content))
 
     grid.changes = {(1, wire.UPDATE): lambda content: again(wire.UPDATE)}
     assert (outcomes(run(grid))[0] == ClientOutcome.COUNTED).all()
@@ -308,7 +308,7 @@ def test_a_client_sends_one_masked_direction_a_key_and_answers_once():
 def test_a_client_asks_for_company_of_its_own(least, caplog):
     """Its policy has the last word, also where the server does not mask at all."""
     alike = ss.SoftmaxSGM(alpha=0.0, step_size=0.2, tolerance=0.1)
-    policy = fl.ClientPolicy(least_rows=1, least_class_rows=1, least_together=least)
+    policy = fl.ClientPolicy(min_rows=1, min_class_rows=1, min_secure_clients=least)
     strategy = run(Overhearing(app_of(policy), SITES), method=alike)
     counted = (outcomes(strategy)[0] == ClientOutcome.COUNTED).all()
     assert counted == (least <= SITES)
@@ -350,7 +350,7 @@ def test_weights_told_differently_do_not_cancel(caplog):
         (changed(weights=[0.5] * 6), "sum to 1 at most"),
         (changed(keys=lambda own: [*own[:-1], own[0]]), "one name, key and weight"),
         (changed(keys=lambda own: [*own[:-1], b"no key"]), "the key of a client in the sum is none"),
-        (changed(keys=lambda own: [secrets.new_pair()[1], *own[1:]]), "this client is not in the sum"),
+        (changed(keys=lambda own: [secrets.generate_key_pair()[1], *own[1:]]), "this client is not in the sum"),
         (changed(shares=3), "more than half"),
         (changed(limit=0.0), "limit must be above 0"),
         (changed(round=9), "its key for the round is gone"),
@@ -380,8 +380,8 @@ def test_a_client_tells_masks_only_where_enough_arrived(asked, why, caplog):
     grid = Overhearing(app_of(), SITES)
 
     def change(content):
-        content[LETTERS]["arrived"] = asked["arrived"]
-        content[LETTERS]["letters"] = [b""] * len(asked["arrived"])
+        content[SHARES]["arrived"] = asked["arrived"]
+        content[SHARES]["shares"] = [b""] * len(asked["arrived"])
 
     grid.changes = {(0, wire.UNMASK): change}
     run(grid)
@@ -394,15 +394,15 @@ def test_of_another_client_either_its_own_mask_or_the_common_one_is_told():
     grid = Overhearing(app_of(), SITES)
 
     def without(content):
-        arrived = content[LETTERS]["arrived"]
+        arrived = content[SHARES]["arrived"]
         place = arrived.index(1)
-        for name in ("arrived", "letters"):
-            content[LETTERS][name] = [own for i, own in enumerate(content[LETTERS][name]) if i != place]
+        for name in ("arrived", "shares"):
+            content[SHARES][name] = [own for i, own in enumerate(content[SHARES][name]) if i != place]
 
     grid.changes = {(i, wire.UNMASK): without for i in (3, 4, 5)}
     strategy = run(grid)
     assert not (outcomes(strategy)[0] == ClientOutcome.COUNTED).all()
-    told = grid.answers(wire.UNMASK, MASKS)
+    told = grid.answers(wire.UNMASK, UNMASKING)
     for site in range(SITES):
         shares, masks = told[site]["shares"], told[site]["masks"]
         assert (len(shares), len(masks)) == ((5, 1) if site > 2 else (6, 0))
@@ -417,9 +417,9 @@ def test_of_another_client_either_its_own_mask_or_the_common_one_is_told():
         (MASKED, wire.to_record({"sum": np.zeros(FEATURES + 1, np.uint32)})),
         (MASKED, wire.to_record({"sum": np.zeros(FEATURES, np.float32)})),
         (MASKED, ConfigRecord({"sum": 1})),
-        (LETTERS, ConfigRecord({"letters": [b""]})),
-        (LETTERS, ConfigRecord({"letters": [b"x" * 2000] * SITES})),
-        (LETTERS, ConfigRecord({"letters": [1] * SITES})),
+        (SHARES, ConfigRecord({"shares": [b""]})),
+        (SHARES, ConfigRecord({"shares": [b"x" * 2000] * SITES})),
+        (SHARES, ConfigRecord({"shares": [1] * SITES})),
     ],
 )
 def test_a_masked_direction_that_is_none_is_rejected(record, content):
@@ -456,7 +456,7 @@ def test_a_client_without_a_key_is_not_in_the_round(key):
 )
 def test_one_client_that_tells_no_shares_holds_nobody_up(record):
     grid = Overhearing(app_of(), SITES)
-    grid.changes = {(2, wire.UNMASK, "reply"): lambda sent: sent.update({MASKS: record})}
+    grid.changes = {(2, wire.UNMASK, "reply"): lambda sent: sent.update({UNMASKING: record})}
     assert (outcomes(run(grid))[0] == ClientOutcome.COUNTED).all()
 
 
@@ -464,7 +464,7 @@ def test_letters_that_cannot_be_read_hold_nobody_up():
     grid = Overhearing(app_of(), SITES)
 
     def change(content):
-        content[LETTERS]["letters"] = [b"", b"x", *content[LETTERS]["letters"][2:]]
+        content[SHARES]["shares"] = [b"", b"x", *content[SHARES]["shares"][2:]]
 
     grid.changes = {(2, wire.UPDATE, "reply"): change}
     assert (outcomes(run(grid))[0] == ClientOutcome.COUNTED).all()
@@ -486,7 +486,7 @@ def signing(tmp_path, kind):
         (tmp_path / f"site {i}").write_bytes(text)
         public = own.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
         (tmp_path / f"site {i}.pub").write_bytes(public)
-    return lambda i: fl.SignedKeys(tmp_path / f"site {i}", tmp_path)
+    return lambda i: fl.SigningKeys(tmp_path / f"site {i}", tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["ecdsa", "ed25519"])
@@ -495,7 +495,7 @@ def test_signed_keys_keep_the_server_out(tmp_path, kind, caplog):
     strategy = run(Overhearing(app_of(signed=signed), SITES))
     assert (outcomes(strategy)[0] == ClientOutcome.COUNTED).all()
     grid = Overhearing(app_of(signed=signed), SITES)
-    grid.changes = {(0, wire.UPDATE): changed(keys=lambda own: [*own[:-1], secrets.new_pair()[1]])}
+    grid.changes = {(0, wire.UPDATE): changed(keys=lambda own: [*own[:-1], secrets.generate_key_pair()[1]])}
     assert outcomes(run(grid))[0, 0] == ClientOutcome.REFUSED
     assert "the key of 'site 5' for this round is not signed by its owner" in caplog.text
     grid.changes = {(0, wire.UPDATE): changed(signatures=[])}
@@ -508,24 +508,24 @@ def test_signed_keys_keep_the_server_out(tmp_path, kind, caplog):
 
 def test_without_signatures_an_active_server_reads_a_direction():
     """What the page says: it gives a site keys of its own for all others, and takes every mask off."""
-    grid, own = Overhearing(app_of(), SITES), [secrets.new_pair() for _ in range(SITES)]
+    grid, own = Overhearing(app_of(), SITES), [secrets.generate_key_pair() for _ in range(SITES)]
     kept = {}
 
     def in_the_middle(content):
         content[TERMS]["keys"] = [content[TERMS]["keys"][0], *(public for _, public in own[1:])]
-        kept["terms"] = terms_of(content[TERMS])
+        kept["terms"] = parse_terms(content[TERMS])
 
     grid.changes = {(0, wire.UPDATE): in_the_middle}
     run(grid)
     (sent,) = (reply for site, kind, _, reply in grid.heard if site == 0 and kind == wire.UPDATE)
-    terms, letters = kept["terms"], sent.content[LETTERS]["letters"]
-    common = {i: secrets.secrets_between(own[i][0], {0: terms.keys[0]})[0] for i in range(1, SITES)}
+    terms, letters = kept["terms"], sent.content[SHARES]["shares"]
+    common = {i: secrets.derive_shared_secrets(own[i][0], {0: terms.keys[0]})[0] for i in range(1, SITES)}
     total, digest = wire.from_record(sent.content[MASKED])["sum"], terms.digest()
-    shares = [secrets.unsealed(secrets.letter_seed(common[i], 0, i, digest), letters[i]) for i in common]
-    total = total - secrets.mask(secrets.from_shares(shares[: terms.shares]), FEATURES)
+    shares = [secrets.decrypt(secrets.derive_share_key(common[i], 0, i, digest), letters[i]) for i in common]
+    total = total - secrets.generate_mask(secrets.combine_shares(shares[: terms.shares]), FEATURES)
     for i in common:
-        total = total - secrets.mask(secrets.seed_of(common[i], b"mask", digest), FEATURES)
-    read = out_of_units(total, LIMIT, {"w": wire.Shape((FEATURES,), "float64")})["w"] / terms.weights[0]
+        total = total - secrets.generate_mask(secrets.derive_key(common[i], b"mask", digest), FEATURES)
+    read = dequantize(total, LIMIT, {"w": wire.ArraySpec((FEATURES,), "float64")})["w"] / terms.weights[0]
     np.testing.assert_allclose(read, own_direction(0), atol=1e-6)
 
 
@@ -533,26 +533,26 @@ class AtTheThirdExchange:
     """Clients that have sent their directions under masks, and a server that may say to each what it likes."""
 
     def __init__(self, many, shares, least=2):
-        pairs = [secrets.new_pair() for _ in range(many)]
+        pairs = [secrets.generate_key_pair() for _ in range(many)]
         names, keys = [f"site {i}" for i in range(many)], [public for _, public in pairs]
-        self.terms = Terms(4, names, keys, [1 / many] * many, shares, LIMIT, [])
+        self.terms = AggregationTerms(4, names, keys, [1 / many] * many, shares, LIMIT, [])
         self.directions = np.random.default_rng(0).normal(size=(many, 3))
         self.everyone, self.least, self.sums, self.letters, self._contexts = range(many), least, [], [], []
         for i, (private, public) in enumerate(pairs):
             context = Context(7, i, {}, RecordDict(), {})
             context.state[ROUND_KEY] = ConfigRecord({"round": 4, "private": private, "public": public})
             own = {"w": self.directions[i]}
-            sent = own_part.masked_direction(own, self.terms, names[i], context, least, None)
+            sent = own_part.mask_direction(own, self.terms, names[i], context, least, None)
             self._contexts.append(context)
             self.sums.append(wire.from_record(sent[MASKED])["sum"])
-            self.letters.append(sent[LETTERS]["letters"])
+            self.letters.append(sent[SHARES]["shares"])
 
     def tells(self, i, arrived, letters=None):
         """By place: the shares of client i, told that these arrived, and its masks in common with the others."""
         letters = [self.letters[j][i] for j in arrived] if letters is None else letters
-        record = ConfigRecord({"arrived": list(arrived), "letters": letters})
-        message = type("Asked", (), {"content": RecordDict({LETTERS: record})})
-        told = own_part.unmasking(message, self._contexts[i], self.least)
+        record = ConfigRecord({"arrived": list(arrived), "shares": letters})
+        message = type("Asked", (), {"content": RecordDict({SHARES: record})})
+        told = own_part.unmask(message, self._contexts[i], self.least)
         lost = [j for j in self.everyone if j not in arrived]
         return dict(zip(arrived, told["shares"], strict=True)), dict(zip(lost, told["masks"], strict=True))
 
@@ -560,11 +560,11 @@ class AtTheThirdExchange:
         """Σ u_i over some, by shares of each one's own mask and its masks in common with the rest."""
         total = np.zeros(3, np.uint32)
         for i in some:
-            total += self.sums[i] - secrets.mask(secrets.from_shares(shares[i][: self.terms.shares]), 3)
+            total += self.sums[i] - secrets.generate_mask(secrets.combine_shares(shares[i][: self.terms.shares]), 3)
             for j in set(self.everyone) - set(some):
-                common = secrets.mask(masks[i, j], 3)
+                common = secrets.generate_mask(masks[i, j], 3)
                 total = total - common if j > i else total + common
-        return out_of_units(total, LIMIT, {"w": wire.Shape((3,), "float64")})["w"] * len(self.everyone)
+        return dequantize(total, LIMIT, {"w": wire.ArraySpec((3,), "float64")})["w"] * len(self.everyone)
 
 
 def test_letters_carried_back_to_their_sender_are_not_read():
@@ -593,19 +593,19 @@ def lies(many, shares, together):
 @pytest.mark.parametrize(("many", "together"), [(5, 1), (6, 2), (9, 1), (9, 3)])
 def test_lies_about_who_arrived_show_a_sum_of_few_unless_more_clients_share_masks(many, together):
     """Where t clients of n take masks off, a lying server sees sums of 2t − n: so with signed keys t is larger."""
-    enough = shares_against_lies(many, together)
+    enough = malicious_server_threshold(many, together)
     seen, true = lies(many, enough, together)
     np.testing.assert_allclose(seen, true, atol=1e-6)
-    with pytest.raises((ValueError, fl.Refused), match=r"combine|together|directions arrived"):
-        lies(many, shares_against_lies(many, together + 1), together)
+    with pytest.raises((ValueError, fl.RefusalError), match=r"combine|together|directions arrived"):
+        lies(many, malicious_server_threshold(many, together + 1), together)
 
 
 def test_a_client_that_signs_asks_for_as_many_shares(tmp_path, caplog):
     signed = signing(tmp_path, "ed25519")
     grid = Overhearing(app_of(signed=signed), SITES)
     assert (outcomes(run(grid))[0] == ClientOutcome.COUNTED).all()
-    assert terms_told(grid)[0].shares == shares_against_lies(SITES, 3) == 5
-    policy = fl.ClientPolicy(least_rows=1, least_class_rows=1, least_together=5)
+    assert terms_told(grid)[0].shares == malicious_server_threshold(SITES, 3) == 5
+    policy = fl.ClientPolicy(min_rows=1, min_class_rows=1, min_secure_clients=5)
     grid = Overhearing(app_of(policy, signed), SITES)
     alike = ss.SoftmaxSGM(alpha=0.0, step_size=0.2, tolerance=0.1)
     assert (outcomes(run(grid, method=alike))[0] == ClientOutcome.REFUSED).all()
@@ -617,12 +617,12 @@ def test_a_client_is_hidden_by_others_that_weigh_as_much(caplog):
     terms, pairs = three()
     names, keys = [f"site {i}" for i in range(200)], [pairs[0][1], *(b"%d" % i for i in range(199))]
     weights = [0.44] + [0.56 / 199] * 199
-    assert effective_number(weights) > 5
+    assert effective_clients(weights) > 5
     context = Context(7, 0, {}, RecordDict(), {})
     context.state[ROUND_KEY] = ConfigRecord({"round": 4, "private": pairs[0][0], "public": pairs[0][1]})
     heavy = terms._replace(names=names, keys=keys, weights=weights, shares=101)
-    with pytest.raises(fl.Refused, match="it would have 44% of the weight in the sum"):
-        own_part.masked_direction({"w": np.ones(3)}, heavy, "site 0", context, 5, None)
+    with pytest.raises(fl.RefusalError, match="it would have 44% of the weight in the sum"):
+        own_part.mask_direction({"w": np.ones(3)}, heavy, "site 0", context, 5, None)
 
 
 # ---- what does not go together
@@ -646,7 +646,7 @@ def test_what_does_not_go_together_is_refused():
             run(FaultyGrid(app_of(), SITES), method=method)
     with pytest.raises(TypeError, match="secure must be a SecureAggregation"):
         fl.StrategySettings(clip_norm=1.0, secure=True)
-    for wrong in ({"least_clients": 1}, {"least_weight": 0.0}, {"threshold": 0.4}, {"threshold": 1.0}):
+    for wrong in ({"min_clients": 1}, {"min_weight": 0.0}, {"threshold": 0.4}, {"threshold": 1.0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             fl.SecureAggregation(**wrong)
 
@@ -660,7 +660,7 @@ def test_it_goes_with_memory_and_settings_that_choose_themselves():
 
 @pytest.mark.parametrize("weights", [[0.2] * 5, [0.5, 0.5], [1.0, 0.0], []])
 def test_the_effective_number(weights):
-    assert effective_number(weights) == pytest.approx({5: 5.0, 2: 2.0 - (0.0 in weights), 0: 0.0}[len(weights)])
+    assert effective_clients(weights) == pytest.approx({5: 5.0, 2: 2.0 - (0.0 in weights), 0: 0.0}[len(weights)])
 
 
 def test_a_masked_run_is_the_compiled_engines_with_a_cap():
@@ -671,7 +671,7 @@ def test_a_masked_run_is_the_compiled_engines_with_a_cap():
     ours = ss.solve(data.problem, data.train, CappedSGM(most=1 / 3, **settings), **options)
     uncapped = ss.solve(data.problem, data.train, CappedSGM(most=1.0, **settings), **options)
     strategy = fl.SwitchingStrategy(
-        ss.SoftmaxSGM(**settings), clip_norm=LIMIT, secure=fl.SecureAggregation(least_clients=3)
+        ss.SoftmaxSGM(**settings), clip_norm=LIMIT, secure=fl.SecureAggregation(min_clients=3)
     )
     strategy.start(fl.InProcessGrid(app_of_data(data), 6), fl.initial_arrays(data.problem.start), 4)
     (theirs,) = strategy.result.last.values()

@@ -22,7 +22,7 @@ def budget_in(file, local_steps=1, evaluations=2, **settings):
 def charged(budget, **more):
     try:
         budget.charge(**more)
-    except fl.Refused:
+    except fl.RefusalError:
         return False
     return True
 

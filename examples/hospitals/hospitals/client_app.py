@@ -5,7 +5,7 @@ from pathlib import Path
 from flwr.app import Context
 
 from hospitals.task import false_alarms, misses, network, rows
-from softswitch.flower import Refused, TorchClient, client_app
+from softswitch.flower import RefusalError, TorchClient, client_app
 
 
 def hospital(context: Context) -> TorchClient:
@@ -15,7 +15,7 @@ def hospital(context: Context) -> TorchClient:
         number = int(context.node_config["partition-id"]) + 1
         file = Path(str(context.run_config["data"])) / f"hospital-{number}.csv"
     if not Path(str(file)).exists():
-        raise Refused(f"there is no file {file}")
+        raise RefusalError(f"there is no file {file}")
     train, held_out = rows(str(file))
     return TorchClient(
         network(),

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 from softswitch.support.lazy_imports import lazy_attributes
 
 if TYPE_CHECKING:
+    from softswitch.flower.arrays import initial_arrays as initial_arrays
     from softswitch.flower.client import client_app as client_app
     from softswitch.flower.jax_client import JaxClient as JaxClient
     from softswitch.flower.local_client import LocalOracle as LocalOracle
-    from softswitch.flower.local_client import Refused as Refused
+    from softswitch.flower.local_client import RefusalError as RefusalError
     from softswitch.flower.local_client import Task as Task
-    from softswitch.flower.membership import ListedClient as ListedClient
+    from softswitch.flower.membership import AllowedClient as AllowedClient
     from softswitch.flower.messages import Values as Values
     from softswitch.flower.numpy_client import NumpyClient as NumpyClient
-    from softswitch.flower.parameters import initial_arrays as initial_arrays
     from softswitch.flower.policy import ClientPolicy as ClientPolicy
+    from softswitch.flower.private_client import PerRowOracle as PerRowOracle
     from softswitch.flower.private_client import PrivateClient as PrivateClient
-    from softswitch.flower.private_client import RowByRow as RowByRow
     from softswitch.flower.regret_client import RegretClient as RegretClient
-    from softswitch.flower.secure_client import SignedKeys as SignedKeys
+    from softswitch.flower.secure_client import SigningKeys as SigningKeys
     from softswitch.flower.secure_protocol import SecureAggregation as SecureAggregation
     from softswitch.flower.server import server_app as server_app
     from softswitch.flower.settings import StrategySettings as StrategySettings
@@ -35,22 +35,22 @@ _MODULES = {
     "ClientPolicy": "flower.policy",
     "InProcessGrid": "flower.simulation",
     "JaxClient": "flower.jax_client",
-    "ListedClient": "flower.membership",
+    "AllowedClient": "flower.membership",
     "LocalOracle": "flower.local_client",
     "NumpyClient": "flower.numpy_client",
     "PrivateClient": "flower.private_client",
-    "Refused": "flower.local_client",
+    "RefusalError": "flower.local_client",
     "SecureAggregation": "flower.secure_protocol",
-    "SignedKeys": "flower.secure_client",
+    "SigningKeys": "flower.secure_client",
     "RegretClient": "flower.regret_client",
-    "RowByRow": "flower.private_client",
+    "PerRowOracle": "flower.private_client",
     "StrategySettings": "flower.settings",
     "SwitchingStrategy": "flower.strategy",
     "Task": "flower.local_client",
     "TorchClient": "flower.torch_client",
     "Values": "flower.messages",
     "client_app": "flower.client",
-    "initial_arrays": "flower.parameters",
+    "initial_arrays": "flower.arrays",
     "parameters": "oracles.torch_functions",
     "read_events": "results.events",
     "server_app": "flower.server",

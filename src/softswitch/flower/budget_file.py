@@ -10,7 +10,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from softswitch.flower.local_client import Refused
+from softswitch.flower.local_client import RefusalError
 from softswitch.privacy.accountant import epsilon_of, levels_for, rounds_within
 from softswitch.privacy.releases import Drawing, NoiseLevels, Releases
 from softswitch.privacy.settings import RecordPrivacy
@@ -62,7 +62,7 @@ class SpentBudget:
         return self._epsilon(self.releases)
 
     def charge(self, **more: int) -> None:
-        """Count what is about to be told, before it is; raise ``Refused`` where the budget does not allow it.
+        """Count what is about to be told, before it is; raise ``RefusalError`` where the budget does not allow it.
 
         Args:
             more: how many releases of which kind, by the names of ``Releases``.
@@ -72,7 +72,9 @@ class SpentBudget:
             before = Releases(*told["releases"])
             after = before._replace(**{kind: getattr(before, kind) + many for kind, many in more.items()})
             if not self._allows(after, reports=after.reports > before.reports):
-                raise Refused(f"its privacy budget of {self._privacy.epsilon:g} does not allow another such answer")
+                raise RefusalError(
+                    f"its privacy budget of {self._privacy.epsilon:g} does not allow another such answer"
+                )
             self._write({**told, "releases": list(after)})
 
     def once(self, make: Callable[[], list[float]]) -> list[float]:
@@ -127,7 +129,7 @@ class SpentBudget:
             Releases(*(int(many) for many in told["releases"]))
             NoiseLevels(*(float(level) for level in told["levels"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise Refused(f"the file that counts what it told cannot be read: {self._file.name}") from error
+            raise RefusalError(f"the file that counts what it told cannot be read: {self._file.name}") from error
         return told
 
     def _write(self, told: dict[str, Any]) -> None:

@@ -15,11 +15,11 @@ ERRORS, NEXT, ROUNDS = "errors", "errors if counted", "rounds of the errors"
 MOST_CHANGES = 10**6
 
 
-class Outdated(Exception):  # noqa: N818 (it is an answer, not an error)
+class OutdatedParamsError(Exception):
     """A client does not have the parameters that a change is of; it takes part once it is sent whole ones."""
 
 
-def params_in(message: Message, context: Context) -> tuple[ArrayRecord, list[wire.Arrays]]:
+def read_params(message: Message, context: Context) -> tuple[ArrayRecord, list[wire.Arrays]]:
     """The round's parameters: as they came, or those that the client has with the changes since.
 
     The second is the last that it came by before them, where there is such.
@@ -34,21 +34,21 @@ def params_in(message: Message, context: Context) -> tuple[ArrayRecord, list[wir
         return whole, []
     told, held = change.get(codes.DIGEST), context.state.get(wire.PARAMS)
     if not isinstance(held, ArrayRecord):
-        raise Outdated("it has no parameters: it is new, or was started again")
+        raise OutdatedParamsError("it has no parameters: it is new, or was started again")
     params = wire.from_record(held)
     if codes.digest(params) == told:  # they came already, and its answer was lost
         return held, []
     sent = change.get(codes.CODES, [])
     if not isinstance(sent, list) or len(sent) > MOST_CHANGES:
-        raise wire.Unacceptable("there are no changes of the parameters")
-    by = codes.from_words(wire.settings_of(message.content, wire.SETTINGS), codes.DOWN)
-    like = wire.shapes(params)
+        raise wire.InvalidMessageError("there are no changes of the parameters")
+    by = codes.parse_compressor(wire.get_config(message.content, wire.SETTINGS), codes.DOWN)
+    like = wire.array_specs(params)
     came_by: list[wire.Arrays] = []
     for code in sent:
         came_by = [params]
-        params = codes.added(params, codes.decoded(by, code, like))
+        params = codes.apply_change(params, codes.decode(by, code, like))
     if codes.digest(params) != told:
-        raise Outdated("its parameters are not those that the change is of")
+        raise OutdatedParamsError("its parameters are not those that the change is of")
     return wire.to_record(params), came_by
 
 
@@ -61,11 +61,11 @@ def settle(settings: ConfigRecord, context: Context) -> None:
         settings: of the round.
         context: Flower's.
     """
-    if codes.COUNTED not in settings:
+    if codes.LAST_COUNTED not in settings:
         return
-    counted: Any = settings[codes.COUNTED]
+    counted: Any = settings[codes.LAST_COUNTED]
     if not isinstance(counted, int) or counted < -1:
-        raise wire.Unacceptable(f"its {codes.COUNTED} must be a round, or −1, but is {counted!r:.80}")
+        raise wire.InvalidMessageError(f"its {codes.LAST_COUNTED} must be a round, or −1, but is {counted!r:.80}")
     rounds: Any = context.state.get(ROUNDS) or {"settled": -1, "next": -1}
     errors, after = context.state.get(ERRORS), context.state.get(NEXT)
     if counted >= 0 and rounds["next"] == counted and isinstance(after, ArrayRecord):
@@ -76,7 +76,7 @@ def settle(settings: ConfigRecord, context: Context) -> None:
     context.state[ROUNDS] = ConfigRecord({"settled": counted, "next": -1})
 
 
-def sent_direction(
+def compress_direction(
     direction: wire.Arrays, settings: ConfigRecord, decision: ConfigRecord, context: Context
 ) -> ConfigRecord:
     """A direction with what the client owes, compressed; what that leaves out is owed once the direction counts.
@@ -87,12 +87,12 @@ def sent_direction(
         decision: what the round descends on.
         context: Flower's.
     """
-    by = codes.from_words(settings, codes.UP)
-    vector, held = codes.vector_of(direction), context.state.get(ERRORS)
+    by = codes.parse_compressor(settings, codes.UP)
+    vector, held = codes.to_vector(direction), context.state.get(ERRORS)
     if not np.isfinite(vector).all():
         return ConfigRecord({codes.CODE: b""})
     errors = wire.from_record(held) if isinstance(held, ArrayRecord) else {}
-    apart = "feasible" in decision and wire.truth(settings, codes.APART)
+    apart = "feasible" in decision and wire.read_bool(settings, codes.APART)
     branch = "constraint" if apart and not decision["feasible"] else "objective"
     before = errors.get(branch)
     if before is not None and before.shape == vector.shape:
@@ -102,6 +102,6 @@ def sent_direction(
     rounds: Any = context.state.get(ROUNDS) or {"settled": -1}
     context.state[NEXT] = wire.to_record({**errors, branch: left})
     context.state[ROUNDS] = ConfigRecord(
-        {"settled": rounds["settled"], "next": wire.whole(settings, "round", 2**63 - 1)}
+        {"settled": rounds["settled"], "next": wire.read_int(settings, "round", 2**63 - 1)}
     )
     return ConfigRecord({codes.CODE: code})

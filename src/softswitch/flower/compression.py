@@ -10,12 +10,12 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from softswitch.flower import codec as codes
 from softswitch.flower import messages as wire
-from softswitch.flower.local_client import BEFORE, BeforeAtClients
+from softswitch.flower.local_client import PREVIOUS, PreviousParams
 from softswitch.methods.compression import Compression
 from softswitch.results.history import ClientOutcome
 
 
-class HeldParams:
+class ClientParams:
     """What a server that compresses knows of its clients; of a resumed run only whose direction counted.
 
     Whoever has answered in a round has its parameters. All others, and everyone after a restart of the server, are sent
@@ -39,9 +39,9 @@ class HeldParams:
         """What all clients must know."""
         found: dict[str, Any] = {}
         if self._way.up is not None:
-            found |= {codes.UP: codes.in_words(self._way.up), codes.APART: bool(self._way.apart)}
+            found |= {codes.UP: codes.describe_compressor(self._way.up), codes.APART: bool(self._way.apart)}
         if self._way.changes is not None:
-            found[codes.DOWN] = codes.in_words(self._way.changes)
+            found[codes.DOWN] = codes.describe_compressor(self._way.changes)
         return found
 
     def recall(self, clients: np.ndarray, outcomes: np.ndarray, begin: int) -> None:
@@ -61,7 +61,7 @@ class HeldParams:
         params: Mapping[str, Any],
         settings: ConfigRecord,
         begin: int,
-        before: BeforeAtClients | None = None,
+        before: PreviousParams | None = None,
     ) -> RecordDict:
         """What a client is sent in the first exchange of a round.
 
@@ -75,20 +75,20 @@ class HeldParams:
         own = dict(settings)
         if not self._way.up_exactly:
             counted = self._counted.get(index, -1)
-            own[codes.COUNTED] = counted if counted >= begin else -1
+            own[codes.LAST_COUNTED] = counted if counted >= begin else -1
         known: dict[str, Any] = {wire.SETTINGS: ConfigRecord(own)}
         change = self._change(index)
         if change is not None:
             known[codes.CHANGE] = ConfigRecord({codes.CODES: change, codes.DIGEST: self._digest})
-            self.down += codes.bytes_in(known[codes.CHANGE])
+            self.down += codes.count_bytes(known[codes.CHANGE])
         else:
             known[wire.PARAMS] = wire.to_record(params)
-            self.down += codes.bytes_in(known[wire.PARAMS])
+            self.down += codes.count_bytes(known[wire.PARAMS])
         content = RecordDict(known)
         if before is None:
             return content
         content = before.beside(index, content)
-        self.down += codes.bytes_in(content.get(BEFORE))
+        self.down += codes.count_bytes(content.get(PREVIOUS))
         return content
 
     def begin(self, params: Mapping[str, Any]) -> None:
@@ -111,7 +111,7 @@ class HeldParams:
 
     def heard(self, index: int, answer: Any) -> None:
         """Note whether a client has the round's parameters: it has them once it has answered."""
-        if isinstance(answer, Message) and wire.refused(answer.content) is None:
+        if isinstance(answer, Message) and wire.read_refusal(answer.content) is None:
             self._has[index] = self._dropped + len(self._codes)
         else:
             self._has.pop(index, None)
@@ -148,5 +148,5 @@ def needs_params(answer: Any) -> bool:
     Args:
         answer: to a report.
     """
-    told = answer.content.get(wire.REFUSED) if isinstance(answer, Message) else None
-    return isinstance(told, ConfigRecord) and told.get(codes.NEEDS) is True
+    told = answer.content.get(wire.REFUSAL) if isinstance(answer, Message) else None
+    return isinstance(told, ConfigRecord) and told.get(codes.NEEDS_PARAMS) is True

@@ -129,7 +129,7 @@ def exchange(
     for pause in pauses():
         for place, answer in outstanding.hear():
             answers[place] = answer
-            replies += isinstance(answer, Message) and wire.refused(answer.content) is None
+            replies += isinstance(answer, Message) and wire.read_refusal(answer.content) is None
         if not outstanding:
             return answers
         if enough is not None and replies >= enough:
@@ -147,7 +147,7 @@ def _pull(grid: Grid, ids: list[str]) -> Iterator[tuple[str, Message | Lost]]:
             yield reply.metadata.reply_to_message_id, _failure(reply) if reply.has_error() else reply
     except Exception as error:
         if len(ids) == 1:
-            logger.warning("an answer could not be read: %s", wire.said(repr(error)))
+            logger.warning("an answer could not be read: %s", wire.sanitize(repr(error)))
             yield ids[0], Lost("its answer could not be read")
             return
         for one in ids:
@@ -158,7 +158,7 @@ def _failure(reply: Message) -> Lost:
     """Why a client failed: of a stack of calls only the error's own line."""
     reason = (reply.error.reason or "no reason given").strip()
     own = [line for line in reason.splitlines() if re.match(r"[\w.]+(Error|Exception|Interrupt|Exit)\b", line)]
-    why = wire.said(own[-1] if own and reason.startswith("Traceback") else reason)
+    why = wire.sanitize(own[-1] if own and reason.startswith("Traceback") else reason)
     return Lost(f"error {reply.error.code}: {why}", for_good=reply.error.code == CLIENT_RAISED)
 
 

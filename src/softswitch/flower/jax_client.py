@@ -18,10 +18,10 @@ from softswitch.certification.intervals import ErrorLevels
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import whole
 from softswitch.engine.auto_tuning import size_of
-from softswitch.flower.local_client import Task, given_or_own
+from softswitch.flower.arrays import flatten_params, unflatten_params
+from softswitch.flower.local_client import Task, merge_ranges
 from softswitch.flower.messages import Arrays, Values
-from softswitch.flower.parameters import flat, unflat
-from softswitch.flower.policy import Classes, RowClasses, least_in_a_batch, part_of
+from softswitch.flower.policy import Classes, RowClasses, min_class_rows_in_batch, part_of
 from softswitch.methods.messages import Decision, LocalLoss
 from softswitch.oracles.batch_sizes import batches_of
 from softswitch.oracles.federation import BatchSize, ClientSettings, ValueBatchSize, gradient_oracle
@@ -101,7 +101,7 @@ class JaxClient:
         self.class_rows = self.classes.rows
         self._drawn_by_class = classes is None
         if self.class_rows is not None:
-            self.class_rows_in_a_batch = self._least_in_a_batch(self.class_rows)
+            self.class_rows_per_batch = self._least_in_a_batch(self.class_rows)
         self._columns = data, held_out, strata
         self._how: dict[str, Any] = {
             "name": name,
@@ -119,7 +119,7 @@ class JaxClient:
             if self._drawn_by_class and batching.draws is not None:
                 found += [min(size, draws) for size, draws in zip(sizes, batching.draws, strict=True) if size]
             else:
-                found.append(least_in_a_batch(class_rows, batching.width))
+                found.append(min_class_rows_in_batch(class_rows, batching.width))
         return min(found)
 
     def only(self, rows: np.ndarray, held_out: np.ndarray | None) -> JaxClient:
@@ -154,9 +154,9 @@ class JaxClient:
             np.asarray(task.step_size, self._dtype),
             switches=task.switches,
         )
-        return flat(direction)
+        return flatten_params(direction)
 
-    def judge(self, params: Arrays) -> Values:
+    def evaluate(self, params: Arrays) -> Values:
         """f_i and g_i on all rows."""
         return _values(*_judge(self._oracle(1), self._tree(params)))
 
@@ -166,14 +166,14 @@ class JaxClient:
         """Intervals from the rows held out, as ``softswitch.certify`` makes them, by ranges given or the problem's."""
         assert self._held_out is not None
         own = resolve_ranges(self._problem, None, None, len(ranges) - 1)
-        known = given_or_own(ranges, own)
+        known = merge_ranges(ranges, own)
         at = ErrorLevels.uniform(error) if levels is None else levels
         return compute_intervals(self._tree(params), self._problem, self._held_out, at, known)[0]
 
     @property
     def start(self) -> Arrays:
         """Parameters by name, as they come."""
-        return flat(self._problem.start)
+        return flatten_params(self._problem.start)
 
     @property
     def ranges(self) -> list[Range | None]:
@@ -196,7 +196,9 @@ class JaxClient:
         indices, counted = _padded(rows)
         store, losses = self._data.rows, Losses.of(self._problem)
         shares = mix.astype(self._dtype)
-        return flat(_clipped(store, self._tree(params), indices, counted, shares, self._dtype.type(clip), losses))
+        return flatten_params(
+            _clipped(store, self._tree(params), indices, counted, shares, self._dtype.type(clip), losses)
+        )
 
     def _by_rows(self, data: ClientData, params: Arrays, rows: np.ndarray) -> np.ndarray:
         indices, _ = _padded(rows)
@@ -215,7 +217,7 @@ class JaxClient:
         return self._oracles[local_steps]
 
     def _tree(self, params: Arrays) -> Params:
-        return unflat(params, self._problem.start)
+        return unflatten_params(params, self._problem.start)
 
     def _chance(self, task: Task) -> np.ndarray:
         """What a round's draws depend on; a seed of more than 32 bits is spread over all three."""

@@ -15,12 +15,12 @@ from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
 
 
-def given_or_own(given: Sequence[Range | None], own: Sequence[Range | None]) -> list[Range | None]:
+def merge_ranges(given: Sequence[Range | None], own: Sequence[Range | None]) -> list[Range | None]:
     """The ranges that the server gives, and the client's own where it gives none."""
     return [mine if theirs is None else theirs for theirs, mine in zip(given, own, strict=True)]
 
 
-class Refused(Exception):  # noqa: N818 (it is an answer, not an error)
+class RefusalError(Exception):
     """Raise this in a client to say that it does not take part in a round; the text is told to the server."""
 
 
@@ -87,7 +87,7 @@ class LocalOracle(Protocol):
         """
         ...
 
-    def judge(self, params: Arrays) -> Values:
+    def evaluate(self, params: Arrays) -> Values:
         """f_i and g_i on all of its rows.
 
         Args:
@@ -110,13 +110,13 @@ class LocalOracle(Protocol):
         ...
 
 
-BEFORE = "before"
+PREVIOUS = "before"
 """The digest of w_{k−1} in a round's settings, and w_{k−1} itself in a message."""
-EARLIER = "earlier"
+PREVIOUS_VALUES = "earlier"
 """What the same batch gave there, in a client's answer."""
 
 
-def kept_or_sent(
+def find_previous_params(
     wanted: Any, params: wire.Arrays, came_by: Iterable[wire.Arrays], message: Message, context: Context
 ) -> wire.Arrays | None:
     """w_{k−1}, if the client has it; None where it has not.
@@ -129,10 +129,10 @@ def kept_or_sent(
         context: Flower's, as the last round left it.
     """
     if not isinstance(wanted, bytes):
-        raise wire.Unacceptable(f"its {BEFORE} must be a digest, but is {wanted!r:.80}")
+        raise wire.InvalidMessageError(f"its {PREVIOUS} must be a digest, but is {wanted!r:.80}")
     if digest(params) == wanted:  # a run, or a cycle of one, begins: there is no other before it
         return params
-    records = message.content.get(BEFORE), context.state.get(wire.PARAMS)
+    records = message.content.get(PREVIOUS), context.state.get(wire.PARAMS)
     held = (wire.from_record(record) for record in records if isinstance(record, ArrayRecord))
     for found in (*came_by, *held):
         if digest(found) == wanted:
@@ -140,7 +140,7 @@ def kept_or_sent(
     return None
 
 
-class BeforeAtClients:
+class PreviousParams:
     """The server's side: which clients have w_{k−1}. After a restart it knows of none, and all are sent it."""
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ class BeforeAtClients:
         """
         if wire.PARAMS not in content or self.digest in (self._now, self._has.get(index)):
             return content
-        return RecordDict({**content, BEFORE: self._record})
+        return RecordDict({**content, PREVIOUS: self._record})
 
     def heard(self, index: int, answer: Any) -> None:
         """Note whether a client has the round's parameters: it has them once it has answered.
@@ -176,5 +176,5 @@ class BeforeAtClients:
             answer: to its report.
         """
         self._has.pop(index, None)
-        if isinstance(answer, Message) and wire.refused(answer.content) is None:
+        if isinstance(answer, Message) and wire.read_refusal(answer.content) is None:
             self._has[index] = self._now

@@ -16,7 +16,7 @@ from softswitch.flower import messages as wire
 from softswitch.support import checks
 
 
-def written_name(name: str) -> str:
+def normalize_name(name: str) -> str:
     """A name in Unicode's composed form, without blanks around it.
 
     Args:
@@ -25,7 +25,7 @@ def written_name(name: str) -> str:
     return unicodedata.normalize("NFC", name).strip()
 
 
-def look_of(name: str) -> str:
+def confusable_key(name: str) -> str:
     """What two names have in common that look alike: neither case nor Unicode's variants of a letter tell them apart.
 
     Args:
@@ -35,7 +35,7 @@ def look_of(name: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", folded).split())
 
 
-def distinct_names(argument: str, names: Iterable[str]) -> tuple[str, ...]:
+def check_distinct_names(argument: str, names: Iterable[str]) -> tuple[str, ...]:
     """The names as they are written, or raise where one is empty, or two are the same or look alike.
 
     Args:
@@ -43,14 +43,14 @@ def distinct_names(argument: str, names: Iterable[str]) -> tuple[str, ...]:
         names: of clients.
     """
     seen: dict[str, str] = {}
-    for name in map(written_name, names):
+    for name in map(normalize_name, names):
         if not name:
             raise ValueError(f"{argument} must name every client, but one name is empty")
-        before = seen.get(look_of(name))
+        before = seen.get(confusable_key(name))
         if before is not None:
             alike = "twice" if before == name else f"beside {before!r}, which looks the same"
             raise ValueError(f"{argument} must name every client once, but has {name!r} {alike}")
-        seen[look_of(name)] = name
+        seen[confusable_key(name)] = name
     return tuple(seen.values())
 
 
@@ -60,7 +60,7 @@ MOST_CONSTRAINTS, MOST_STATISTICS, MOST_CLASSES = 10_000, 100_000, 10**6
 
 
 @dataclass(frozen=True)
-class Client:
+class ClientInfo:
     """What a client told of itself; see ``LocalOracle``."""
 
     name: str
@@ -71,7 +71,7 @@ class Client:
     constraints: int
     statistics: int = 0
     has_surrogate: bool = False
-    left_out_classes: int = 0
+    excluded_classes: int = 0
     can_repeat_reports: bool = False
 
 
@@ -84,17 +84,17 @@ def _package() -> str:
         return "of unknown version"
 
 
-def own_version() -> dict[str, Any]:
+def get_version() -> dict[str, Any]:
     """What this side speaks, to be sent."""
     return {"protocol": wire.PROTOCOL, "softswitch": _package()}
 
 
-def greeting() -> RecordDict:
+def registration_request() -> RecordDict:
     """What the server says first."""
-    return RecordDict({wire.SETTINGS: ConfigRecord(own_version())})
+    return RecordDict({wire.SETTINGS: ConfigRecord(get_version())})
 
 
-def other_protocol(told: Mapping[str, Any] | None, other: str) -> str | None:
+def protocol_mismatch(told: Mapping[str, Any] | None, other: str) -> str | None:
     """Why the two sides cannot talk, with what to upgrade; None where they can.
 
     Args:
@@ -105,7 +105,7 @@ def other_protocol(told: Mapping[str, Any] | None, other: str) -> str | None:
     if protocol == wire.PROTOCOL:
         return None
     here = "client" if other == "server" else "server"
-    own = f"this {here} speaks version {wire.PROTOCOL} (softswitch {own_version()['softswitch']})"
+    own = f"this {here} speaks version {wire.PROTOCOL} (softswitch {get_version()['softswitch']})"
     if not isinstance(protocol, int) or told is None:
         return f"the {other} tells no version of the protocol, {own}: upgrade softswitch at the {other}"
     theirs = f"the {other} speaks version {protocol} of the protocol (softswitch {told.get('softswitch')})"
@@ -113,31 +113,31 @@ def other_protocol(told: Mapping[str, Any] | None, other: str) -> str | None:
     return f"{theirs}, {own}: upgrade softswitch at the {older}"
 
 
-def introduced(content: RecordDict, largest_rows: int) -> Client:
+def parse_registration(content: RecordDict, largest_rows: int) -> ClientInfo:
     """What a client tells of itself, or raise.
 
     Args:
         content: of its answer.
         largest_rows: it may say so many rows at most.
     """
-    about = content.get(wire.ABOUT)
+    about = content.get(wire.REGISTRATION)
     if not isinstance(about, ConfigRecord):
-        raise wire.Unacceptable("it does not run a softswitch client")
-    if (why := other_protocol(about, "client")) is not None:
-        raise wire.Unacceptable(wire.said(why))
-    rows = {name: wire.whole(about, name, largest_rows) for name in ROWS}
-    constraints = wire.whole(about, "constraints", MOST_CONSTRAINTS)
+        raise wire.InvalidMessageError("it does not run a softswitch client")
+    if (why := protocol_mismatch(about, "client")) is not None:
+        raise wire.InvalidMessageError(wire.sanitize(why))
+    rows = {name: wire.read_int(about, name, largest_rows) for name in ROWS}
+    constraints = wire.read_int(about, "constraints", MOST_CONSTRAINTS)
     if not constraints:
-        raise wire.Unacceptable("it has no constraint")
-    counted = wire.whole(about, "statistics", MOST_STATISTICS) if "statistics" in about else 0
-    left_out = wire.whole(about, "left_out_classes", MOST_CLASSES) if "left_out_classes" in about else 0
-    name, has_surrogate = written_name(wire.word(about, "name")), about.get("has_surrogate") is True
-    return Client(
+        raise wire.InvalidMessageError("it has no constraint")
+    counted = wire.read_int(about, "statistics", MOST_STATISTICS) if "statistics" in about else 0
+    left_out = wire.read_int(about, "excluded_classes", MOST_CLASSES) if "excluded_classes" in about else 0
+    name, has_surrogate = normalize_name(wire.read_text(about, "name")), about.get("has_surrogate") is True
+    return ClientInfo(
         name,
         constraints=constraints,
         statistics=counted,
         has_surrogate=has_surrogate,
-        left_out_classes=left_out,
+        excluded_classes=left_out,
         can_repeat_reports=about.get("can_repeat_reports") is True,
         **rows,
     )
@@ -146,7 +146,7 @@ def introduced(content: RecordDict, largest_rows: int) -> Client:
 PEM, SSH = "-----BEGIN", ("ssh-", "ecdsa-", "sk-")
 
 
-def key_text(given: str | bytes | Path) -> str:
+def read_public_key(given: str | bytes | Path) -> str:
     """A public key in PEM, of the text of one (OpenSSH or PEM) or of the path of its file; raise where it is none.
 
     Args:
@@ -172,7 +172,7 @@ def key_text(given: str | bytes | Path) -> str:
 
 
 @lru_cache(maxsize=4096)
-def key_bytes(told: bytes) -> bytes | None:
+def encode_key(told: bytes) -> bytes | None:
     """The bytes by which keys are compared, of a key as a SuperLink tells it; None where it is no key.
 
     Args:
@@ -201,7 +201,7 @@ def _written(key: Any, *, pem: bool) -> bytes:
 
 
 @dataclass(frozen=True)
-class ListedClient:
+class AllowedClient:
     """A client that may take part, known by its public key.
 
     Attributes:
@@ -215,7 +215,7 @@ class ListedClient:
     held_out_rows: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", key_text(self.key))
+        object.__setattr__(self, "key", read_public_key(self.key))
         for name in ("rows", "held_out_rows"):
             if getattr(self, name) is not None:
                 checks.whole_number(name, getattr(self, name), at_least=0)
@@ -223,12 +223,12 @@ class ListedClient:
     @property
     def identity(self) -> bytes:
         """The bytes by which its key is compared."""
-        own = key_bytes(str(self.key).encode())
+        own = encode_key(str(self.key).encode())
         assert own is not None
         return own
 
 
-def keys_in(folder: str | Path) -> dict[str, Path]:
+def find_keys(folder: str | Path) -> dict[str, Path]:
     """A list of clients from a folder of public keys, each in a file NAME.pub.
 
     Args:
@@ -242,7 +242,7 @@ def keys_in(folder: str | Path) -> dict[str, Path]:
     return {file.stem: file for file in files}
 
 
-def listed_clients(clients: Mapping[str, str | Path | ListedClient]) -> dict[str, ListedClient]:
+def parse_allow_list(clients: Mapping[str, str | Path | AllowedClient]) -> dict[str, AllowedClient]:
     """The list with names as they are written, or raise where two clients have the same name or key.
 
     Args:
@@ -250,12 +250,12 @@ def listed_clients(clients: Mapping[str, str | Path | ListedClient]) -> dict[str
     """
     if not isinstance(clients, Mapping):
         raise TypeError(f"clients must be a dict from names to public keys, but is {clients!r:.200}")
-    names = distinct_names("clients", map(str, clients))
-    found: dict[str, ListedClient] = {}
+    names = check_distinct_names("clients", map(str, clients))
+    found: dict[str, AllowedClient] = {}
     owners: dict[bytes, str] = {}
     for name, given in zip(names, clients.values(), strict=True):
         try:
-            found[name] = given if isinstance(given, ListedClient) else ListedClient(given)
+            found[name] = given if isinstance(given, AllowedClient) else AllowedClient(given)
         except ValueError as error:
             raise ValueError(f"clients[{name!r}]: {error}") from error
         owner = owners.setdefault(found[name].identity, name)

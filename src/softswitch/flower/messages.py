@@ -1,7 +1,6 @@
-"""What goes over the network: six kinds of messages, and arrays that are looked at before they are believed.
+"""Messages between server and clients: their names, their encoding, and the validation of what arrives.
 
-Arrays travel as NumPy's own format, never pickled. Whatever a client sends is checked against what was expected (names,
-shapes, dtypes, sizes, finite numbers) before anything is made of it.
+Arrays are sent in NumPy's format and never pickled. Names, shapes, dtypes, sizes and finiteness are checked before use.
 """
 
 from __future__ import annotations
@@ -16,39 +15,37 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 PROTOCOL = 2
-"""The version of what server and clients say to each other: counted up where a new one cannot talk to an old one."""
-HELLO, REPORT, UPDATE = "query.hello", "query.report", "train.update"
-JUDGE, CERTIFY = "evaluate.judge", "evaluate.certify"
-UNMASK = "query.unmask"
-PARAMS, SETTINGS, DECISION, ABOUT = "params", "settings", "decision", "about"
-VALUES, DIRECTION, INTERVALS, REFUSED, SPENT = "values", "direction", "intervals", "refused", "spent"
+"""Version of the protocol between server and clients. It increases with every incompatible change."""
+REGISTER, REPORT, UPDATE, UNMASK = "query.register", "query.report", "train.update", "query.unmask"
+EVALUATE, CERTIFY = "evaluate.values", "evaluate.certify"
+"""The types of messages."""
+PARAMS, SETTINGS, DECISION, REGISTRATION = "params", "settings", "decision", "registration"
+VALUES, DIRECTION, INTERVALS, REFUSAL, PRIVACY = "values", "direction", "intervals", "refusal", "privacy"
 """The names of the records in a message."""
-HEADER_BYTES = 4096
-"""The most that an array's own description may take."""
-LONGEST_WORD = 200
-"""A client's name is at most so long."""
+MAX_HEADER_BYTES = 4096
+MAX_TEXT_LENGTH = 200
 
 Arrays = dict[str, np.ndarray]
 
 
-class Unacceptable(ValueError):  # noqa: N818 (what a client sent is, not what we did)
-    """What a client sent cannot be used; the text says why."""
+class InvalidMessageError(ValueError):
+    """A received message failed validation."""
 
 
-class Shape(NamedTuple):
-    """What an array must look like."""
+class ArraySpec(NamedTuple):
+    """The expected shape and dtype of an array."""
 
     shape: tuple[int, ...]
     dtype: str
 
 
 class Values(NamedTuple):
-    """What a client reports.
+    """The values that a client reports.
 
     Attributes:
-        objective: f_i; −∞ where it has none.
-        constraint: g_i, one number a constraint.
-        statistics: the additive statistics of a pooled constraint, where it is one.
+        objective: The objective f_i, or −∞ if the client has none.
+        constraint: The constraints g_i, one number each.
+        statistics: The additive statistics of a pooled constraint. Default: none.
     """
 
     objective: float
@@ -56,202 +53,205 @@ class Values(NamedTuple):
     statistics: list[float] | None = None
 
 
-def shapes(arrays: Mapping[str, Any]) -> dict[str, Shape]:
-    """What arrays like these look like."""
-    return {name: Shape(tuple(array.shape), str(array.dtype)) for name, array in arrays.items()}
+def array_specs(arrays: Mapping[str, Any]) -> dict[str, ArraySpec]:
+    """Return the shape and dtype of each array."""
+    return {name: ArraySpec(tuple(array.shape), str(array.dtype)) for name, array in arrays.items()}
 
 
 def to_record(arrays: Mapping[str, Any]) -> ArrayRecord:
-    """Arrays by their names, to be sent."""
+    """Return named arrays as a Flower record."""
     return ArrayRecord({name: Array(np.asarray(array, order="C")) for name, array in arrays.items()})
 
 
 def from_record(record: Any) -> Arrays:
-    """Arrays by their names, as they came from the server, or raise; not to be written to."""
+    """Return the arrays of a record from the server as read-only views, or raise ``InvalidMessageError``."""
     if not isinstance(record, ArrayRecord):
-        raise Unacceptable("there are no parameters")
+        raise InvalidMessageError("it contains no parameters")
     try:
-        found = {name: _read(array.data) for name, array in record.items()}
-        finite = all(np.isfinite(array).all() for array in found.values())
+        arrays = {name: _read_array(array.data) for name, array in record.items()}
+        finite = all(np.isfinite(array).all() for array in arrays.values())
     except Exception as error:
-        raise Unacceptable(f"its parameters are not arrays in NumPy's format: {said(str(error))}") from error
+        raise InvalidMessageError(f"its parameters are not arrays in NumPy's format: {sanitize(str(error))}") from error
     if not finite:
-        raise Unacceptable("its parameters hold NaN or infinity")
-    return found
+        raise InvalidMessageError("its parameters contain NaN or infinity")
+    return arrays
 
 
-def settings_of(content: RecordDict, name: str) -> ConfigRecord:
-    """A record of settings, or raise."""
-    record = content.get(name)
-    if not isinstance(record, ConfigRecord):
-        raise Unacceptable(f"there are no {name}")
-    return record
-
-
-def _read(data: bytes) -> np.ndarray:
-    layout = _layout(_header(data))
-    order: Any = "F" if layout.fortran else "C"
-    flat = np.frombuffer(data, layout.dtype, math.prod(layout.shape), layout.offset)
-    return flat.reshape(layout.shape, order=order)
-
-
-class _Layout(NamedTuple):
-    """What an array says of itself before its numbers begin."""
-
+class _Header(NamedTuple):
     shape: tuple[int, ...]
     fortran: bool
     dtype: np.dtype
-    offset: int
+    size: int
 
 
-def _header(data: bytes) -> bytes:
-    """An array's description: everything before its numbers. Its length is told in two bytes, or in four."""
-    wide = data[6:7] != b"\x01"
-    first = 12 if wide else 10
-    end = first + int.from_bytes(data[8:first], "little")
-    if end > HEADER_BYTES:
-        raise ValueError(f"its description has {end:,} bytes, where at most {HEADER_BYTES:,} are expected")
-    return data[:end]
+def _read_array(data: bytes) -> np.ndarray:
+    header = _read_header(data)
+    order: Any = "F" if header.fortran else "C"
+    return np.frombuffer(data, header.dtype, math.prod(header.shape), header.size).reshape(header.shape, order=order)
 
 
-@lru_cache(maxsize=1024)
-def _layout(header: bytes) -> _Layout:
-    """A description, read; the same arrays come round after round."""
+def _read_header(data: bytes) -> _Header:
+    start = 10 if data[6:7] == b"\x01" else 12  # the length of the header has two bytes in version 1, then four
+    end = start + int.from_bytes(data[8:start], "little")
+    if end > MAX_HEADER_BYTES:
+        raise ValueError(f"its header has {end:,} bytes, but at most {MAX_HEADER_BYTES:,} are accepted")
+    return _parse_header(data[:end])
+
+
+@lru_cache(maxsize=1024)  # the same arrays arrive in every round
+def _parse_header(header: bytes) -> _Header:
     stream = io.BytesIO(header)
-    wide = np.lib.format.read_magic(stream) != (1, 0)
-    read = np.lib.format.read_array_header_2_0 if wide else np.lib.format.read_array_header_1_0
+    is_first_version = np.lib.format.read_magic(stream) == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if is_first_version else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(stream)
     if dtype.hasobject:
-        raise ValueError("it holds Python objects")
-    return _Layout(shape, fortran, dtype, stream.tell())
+        raise ValueError("it contains Python objects")
+    return _Header(shape, fortran, dtype, stream.tell())
 
 
-def checked_arrays(record: Any, expected: Mapping[str, Shape], largest: float) -> Arrays:
-    """Arrays that a client sent, or raise: exactly those expected, finite and not absurd."""
+def parse_arrays(record: Any, expected: Mapping[str, ArraySpec], largest: float) -> Arrays:
+    """Return a client's arrays, or raise ``InvalidMessageError``.
+
+    The names, shapes and dtypes must be the expected ones, and no entry may exceed ``largest`` in absolute value.
+    """
     if not isinstance(record, ArrayRecord):
-        raise Unacceptable("there are no arrays")
+        raise InvalidMessageError("it contains no arrays")
     if set(record) != set(expected):
-        other = ", ".join(sorted(set(record) ^ set(expected))[:5])
-        raise Unacceptable(f"its arrays are not those of the model; those that differ are {said(other)}")
-    return {name: _checked_array(name, record[name], expected[name], largest) for name in expected}
+        difference = ", ".join(sorted(set(record) ^ set(expected))[:5])
+        raise InvalidMessageError(f"its arrays are not those of the model; missing or unknown: {sanitize(difference)}")
+    return {name: _parse_array(name, record[name], spec, largest) for name, spec in expected.items()}
 
 
-def _checked_array(name: str, sent: Array, expected: Shape, largest: float) -> np.ndarray:
-    entries = math.prod(expected.shape)
-    most = entries * np.dtype(expected.dtype).itemsize + HEADER_BYTES
-    if len(sent.data) > most:
-        raise Unacceptable(f"{name!r} has {len(sent.data):,} bytes, where at most {most:,} are expected")
-    try:  # the description first: one that claims a huge array must not make us reserve it
-        layout = _layout(_header(sent.data))
-        if layout.shape != expected.shape or str(layout.dtype) != expected.dtype:
-            raise Unacceptable(
-                f"{name!r} is {layout.dtype} of shape {layout.shape}, where {expected.dtype} of shape "
-                f"{expected.shape} is expected"
+def _parse_array(name: str, sent: Array, expected: ArraySpec, largest: float) -> np.ndarray:
+    max_bytes = math.prod(expected.shape) * np.dtype(expected.dtype).itemsize + MAX_HEADER_BYTES
+    if len(sent.data) > max_bytes:
+        raise InvalidMessageError(f"{name!r} has {len(sent.data):,} bytes, but at most {max_bytes:,} are accepted")
+    try:  # the header is checked first, because it may claim a huge array
+        header = _read_header(sent.data)
+        if header.shape != expected.shape or str(header.dtype) != expected.dtype:
+            raise InvalidMessageError(
+                f"{name!r} must be {expected.dtype} of shape {expected.shape}, but is {header.dtype} of shape "
+                f"{header.shape}"
             )
-        array = _read(sent.data)
-    except Unacceptable:
+        array = _read_array(sent.data)
+    except InvalidMessageError:
         raise
     except Exception as error:
-        raise Unacceptable(f"{name!r} is not an array in NumPy's format: {error}") from error
+        raise InvalidMessageError(f"{name!r} is not an array in NumPy's format: {error}") from error
     if not np.isfinite(array).all():
-        raise Unacceptable(f"{name!r} holds NaN or infinity")
+        raise InvalidMessageError(f"{name!r} contains NaN or infinity")
     if array.size and not np.abs(array).max() <= largest:
-        raise Unacceptable(f"{name!r} holds numbers of up to {np.abs(array).max():g}, where {largest:g} is the most")
+        raise InvalidMessageError(
+            f"{name!r} has entries up to {np.abs(array).max():g}, but at most {largest:g} is accepted"
+        )
     return array
 
 
-def values_record(values: Values) -> MetricRecord:
-    """A client's report, to be sent. Two numbers, where it has one constraint."""
+def encode_values(values: Values) -> MetricRecord:
+    """Return a client's values as a record; a single constraint is sent as a number, several as a list."""
     constraint = [float(value) for value in values.constraint]
-    told: dict[str, Any] = {
-        "objective": float(values.objective),
-        "constraint": constraint[0] if len(constraint) == 1 else constraint,
-    }
+    record = MetricRecord(
+        {
+            "objective": float(values.objective),
+            "constraint": constraint[0] if len(constraint) == 1 else constraint,
+        }
+    )
     if values.statistics is not None:
-        told["statistics"] = [float(value) for value in values.statistics]
-    return MetricRecord(told)
+        record["statistics"] = [float(value) for value in values.statistics]
+    return record
 
 
-def checked_values(
-    content: RecordDict, constraints: int, statistics: bool, largest: float, name: str = VALUES
-) -> Values:
-    """A client's report, or raise: numbers that are finite and not absurd, or −∞ for what it does not have."""
-    told = content.get(name)
-    if not isinstance(told, MetricRecord):
-        raise Unacceptable("there is no report")
-    objective, constraint = numbers(told, "objective"), numbers(told, "constraint")
+def parse_values(content: RecordDict, constraints: int, statistics: bool, largest: float, name: str = VALUES) -> Values:
+    """Return a client's values, or raise ``InvalidMessageError``.
+
+    No value may exceed ``largest`` in absolute value. −∞ means that the client has no such function.
+    """
+    record = content.get(name)
+    if not isinstance(record, MetricRecord):
+        raise InvalidMessageError("it contains no report")
+    objective, constraint = read_numbers(record, "objective"), read_numbers(record, "constraint")
     if len(objective) != 1 or len(constraint) != constraints:
-        raise Unacceptable(
-            f"it has {len(objective)} objectives and {len(constraint)} constraints, where 1 and {constraints} are "
-            "expected"
+        raise InvalidMessageError(
+            f"it must report 1 objective and {constraints} constraints, but reports {len(objective)} and "
+            f"{len(constraint)}"
         )
     for value in (*objective, *constraint):
         if not (abs(value) <= largest or value == -math.inf):
-            raise Unacceptable(f"it reports {value}, where a number of at most {largest:g} in size is expected")
-    summed = numbers(told, "statistics") if statistics else None
-    if summed is not None and not all(abs(value) <= largest for value in summed):
-        raise Unacceptable("its statistics are not finite, or absurd")
-    return Values(objective[0], constraint, summed)
+            raise InvalidMessageError(f"it reports {value}, but a number of at most {largest:g} in size is accepted")
+    sums = read_numbers(record, "statistics") if statistics else None
+    if sums is not None and not all(abs(value) <= largest for value in sums):
+        raise InvalidMessageError(f"its statistics must be finite and at most {largest:g} in size")
+    return Values(objective[0], constraint, sums)
 
 
-def numbers(record: Mapping[str, Any], name: str) -> list[float]:
-    """One number, or a list of them."""
-    value = record.get(name)
-    if isinstance(value, int | float):
-        return [float(value)]
-    if not isinstance(value, list) or not all(isinstance(one, int | float) for one in value):
-        raise Unacceptable(f"it does not tell its {name}")
-    return [float(one) for one in value]
-
-
-def answer(message: Message, **records: Any) -> Message:
-    """A reply of these records."""
+def reply(message: Message, **records: Any) -> Message:
+    """Return a reply with these records."""
     return Message(RecordDict(records), reply_to=message)
 
 
-def refusal(message: Message, why: str) -> Message:
-    """A reply that says no."""
-    return answer(message, **{REFUSED: ConfigRecord({"why": why})})
+def refuse(message: Message, reason: str, **details: Any) -> Message:
+    """Return a reply that refuses the request."""
+    return reply(message, **{REFUSAL: ConfigRecord({"reason": reason, **details})})
 
 
-def said(text: str) -> str:
-    """What a client wrote, fit for a log: short, on one line, without anything that a terminal would obey."""
-    return " ".join(text.split()).encode("unicode_escape").decode()[:LONGEST_WORD]
+def read_refusal(content: RecordDict) -> str | None:
+    """Return the reason for which a client refuses, or None if it does not."""
+    record = content.get(REFUSAL)
+    return sanitize(str(record.get("reason", ""))) if isinstance(record, ConfigRecord) else None
 
 
-def refused(content: RecordDict) -> str | None:
-    """Why a client says no; None where it does not."""
-    told = content.get(REFUSED)
-    return said(str(told.get("why", ""))) if isinstance(told, ConfigRecord) else None
+def sanitize(text: str) -> str:
+    """Return received text for a log: short, on one line and without control characters."""
+    return " ".join(text.split()).encode("unicode_escape").decode()[:MAX_TEXT_LENGTH]
 
 
-def word(record: Mapping[str, Any], name: str) -> str:
-    """A short text that a client sent."""
+def get_config(content: RecordDict, name: str) -> ConfigRecord:
+    """Return the record of settings with this name, or raise ``InvalidMessageError``."""
+    record = content.get(name)
+    if not isinstance(record, ConfigRecord):
+        raise InvalidMessageError(f"it contains no {name}")
+    return record
+
+
+def read_numbers(record: Mapping[str, Any], name: str) -> list[float]:
+    """Return a number, or a list of numbers, as a list."""
     value = record.get(name)
-    if not isinstance(value, str) or not 0 < len(value.strip()) <= LONGEST_WORD or not value.isprintable():
-        raise Unacceptable(f"its {name} must be a text of 1 to {LONGEST_WORD} characters, but is {value!r:.80}")
+    if isinstance(value, int | float):
+        return [float(value)]
+    if not isinstance(value, list) or not all(isinstance(entry, int | float) for entry in value):
+        raise InvalidMessageError(f"its {name} must be a number or a list of numbers, but is {value!r:.80}")
+    return [float(entry) for entry in value]
+
+
+def read_text(record: Mapping[str, Any], name: str) -> str:
+    """Return a short printable text."""
+    value = record.get(name)
+    if not isinstance(value, str) or not 0 < len(value.strip()) <= MAX_TEXT_LENGTH or not value.isprintable():
+        raise InvalidMessageError(
+            f"its {name} must be a text of 1 to {MAX_TEXT_LENGTH} characters, but is {value!r:.80}"
+        )
     return value
 
 
-def real(record: Mapping[str, Any], name: str) -> float:
-    """A finite number."""
+def read_float(record: Mapping[str, Any], name: str) -> float:
+    """Return a finite number."""
     value = record.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise Unacceptable(f"its {name} must be a finite number, but is {value!r:.80}")
+        raise InvalidMessageError(f"its {name} must be a finite number, but is {value!r:.80}")
     return float(value)
 
 
-def truth(record: Mapping[str, Any], name: str) -> bool:
-    """True or False."""
+def read_bool(record: Mapping[str, Any], name: str) -> bool:
+    """Return True or False."""
     value = record.get(name)
     if not isinstance(value, bool):
-        raise Unacceptable(f"its {name} must be True or False, but is {value!r:.80}")
+        raise InvalidMessageError(f"its {name} must be True or False, but is {value!r:.80}")
     return value
 
 
-def whole(record: Mapping[str, Any], name: str, most: int) -> int:
-    """A whole number from 0 to ``most`` that a client sent."""
+def read_int(record: Mapping[str, Any], name: str, largest: int) -> int:
+    """Return an integer from 0 to ``largest``."""
     value = record.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise Unacceptable(f"its {name} must be a whole number from 0 to {most:,}, but is {value!r:.80}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= largest:
+        raise InvalidMessageError(f"its {name} must be an integer from 0 to {largest:,}, but is {value!r:.80}")
     return value

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softswitch.flower.local_client import Task, given_or_own
+from softswitch.flower.local_client import Task, merge_ranges
 from softswitch.flower.messages import Arrays, Values
-from softswitch.flower.policy import Classes, RowClasses, least_in_a_batch, part_of
+from softswitch.flower.policy import Classes, RowClasses, min_class_rows_in_batch, part_of
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.batch_sizes import batches_of, drawn
 from softswitch.privacy.clipping import clipped_total
@@ -100,7 +100,9 @@ class NumpyClient:
         )
         self.class_rows = self.classes.rows
         if self.class_rows is not None:
-            self.class_rows_in_a_batch = least_in_a_batch(self.class_rows, min(self.value_rows, self.gradient_rows))
+            self.class_rows_per_batch = min_class_rows_in_batch(
+                self.class_rows, min(self.value_rows, self.gradient_rows)
+            )
         self._how: dict[str, Any] = {
             "name": name,
             "batch_size": batch_size,
@@ -138,7 +140,7 @@ class NumpyClient:
             total = {name: total[name] + gradient[name] for name in total}
         return {name: (part / task.local_steps).astype(params[name].dtype) for name, part in total.items()}
 
-    def judge(self, params: Arrays) -> Values:
+    def evaluate(self, params: Arrays) -> Values:
         """f_i and g_i on all rows."""
         values = self._values(params, self._data)
         return Values(float(values[0]), values[1:].tolist())
@@ -158,7 +160,7 @@ class NumpyClient:
         def elsewhere(attempt: int) -> Callable[[np.ndarray], np.ndarray]:
             return partial(at, perturb_params(params, attempt))
 
-        known = given_or_own(ranges, self._ranges)
+        known = merge_ranges(ranges, self._ranges)
         return intervals_from_function(
             partial(at, params), self.held_out_rows, levels or ErrorLevels.uniform(error), known, elsewhere
         )

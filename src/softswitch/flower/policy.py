@@ -15,7 +15,7 @@ from filelock import FileLock
 from flwr.app import ConfigRecord, Context
 
 from softswitch.flower import messages as wire
-from softswitch.flower.local_client import LocalOracle, Refused, Task
+from softswitch.flower.local_client import LocalOracle, RefusalError, Task
 from softswitch.support import checks
 from softswitch.support.files import write_atomically
 
@@ -109,7 +109,7 @@ def part_of(columns: Mapping[str, Any] | None, kept: np.ndarray | None) -> Any:
     return {key: np.asarray(column)[kept] for key, column in columns.items()} if kept.any() else None
 
 
-def least_in_a_batch(class_rows: Mapping[str, int], batch: int) -> int:
+def min_class_rows_in_batch(class_rows: Mapping[str, int], batch: int) -> int:
     """How many rows of its rarest class a batch drawn from all rows has, as a rule.
 
     Args:
@@ -156,12 +156,12 @@ FEWEST_ROWS = 10
 """By default a client answers on no class, batch or table of fewer rows."""
 SECRET_BITS = 96
 """Of a seed that nobody can guess."""
-KINDS = {wire.REPORT: "reports", wire.UPDATE: "updates", wire.JUDGE: "evaluations", wire.CERTIFY: "evaluations"}
+KINDS = {wire.REPORT: "reports", wire.UPDATE: "updates", wire.EVALUATE: "evaluations", wire.CERTIFY: "evaluations"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientPolicy:
-    """Rules of a client's own; for ``client_app(factory, policy=ClientPolicy(least_rows=50))``.
+    """Rules of a client's own; for ``client_app(factory, policy=ClientPolicy(min_rows=50))``.
 
     By default a client answers on no class or group of fewer than ten rows, nor on a batch that small: of a single row
     the server could read every feature. Rows of a smaller class are left out before anything is computed, as if the
@@ -175,9 +175,9 @@ class ClientPolicy:
     Attributes:
         runs: which runs it takes part in: a set of Flower's run ids, or a function of Flower's ``Context`` that says
             whether; None: in all.
-        least_rows: it does not take part where it trains on fewer rows, holds out fewer (but for none), or where a
+        min_rows: it does not take part where it trains on fewer rows, holds out fewer (but for none), or where a
             report or a gradient is of fewer.
-        least_class_rows: classes and groups of fewer rows are left out; and it does not take part where a batch has,
+        min_class_rows: classes and groups of fewer rows are left out; and it does not take part where a batch has,
             as a rule, fewer rows of some class. The client must tell its classes (``classes=``, of the ready ones; one
             of your own by an attribute ``class_rows``, such as ``{"sick": 120, "well": 800}``: it stays away where one
             is too small). 1: nothing need be told, for functions of all rows alike. A ``PrivateClient`` leaves none
@@ -185,26 +185,26 @@ class ClientPolicy:
         secret_batches: it draws the rows of its batches by chance of its own, and not by the run's seed, which the
             server knows: else many batches at one place are equations for single rows. A run then cannot be repeated
             to the bit.
-        least_together: it tells directions only as part of a sum of masked ones (``SecureAggregation``), and only where
+        min_secure_clients: it tells directions only as part of a secure sum (``SecureAggregation``), and only where
             the effective number of clients in it is at least so many; None: also by themselves.
-        most_rounds: it reports, and returns directions, in at most so many rounds of a run.
-        most_evaluations: it tells its values on all rows, or intervals, at most so many times in a run.
-        counted_in: a file to count them in: then a restart of the node does not begin anew, and all runs count
+        max_rounds: it reports, and returns directions, in at most so many rounds of a run.
+        max_evaluations: it tells its values on all rows, or intervals, at most so many times in a run.
+        counter_file: a file to count them in: then a restart of the node does not begin anew, and all runs count
             together, also those that are resumed under another id. Without it Flower's context of the run counts.
     """
 
     runs: Collection[int] | Callable[[Context], bool] | None = None
-    least_rows: int = FEWEST_ROWS
-    least_class_rows: int = FEWEST_ROWS
+    min_rows: int = FEWEST_ROWS
+    min_class_rows: int = FEWEST_ROWS
     secret_batches: bool = False
-    least_together: int | None = None
-    most_rounds: int | None = None
-    most_evaluations: int | None = None
-    counted_in: str | Path | None = None
+    min_secure_clients: int | None = None
+    max_rounds: int | None = None
+    max_evaluations: int | None = None
+    counter_file: str | Path | None = None
 
     def __post_init__(self) -> None:
         checks.expect("secret_batches", self.secret_batches, bool)
-        for name in ("least_rows", "least_class_rows", "least_together", "most_rounds", "most_evaluations"):
+        for name in ("min_rows", "min_class_rows", "min_secure_clients", "max_rounds", "max_evaluations"):
             if getattr(self, name) is not None:
                 checks.whole_number(name, getattr(self, name), at_least=0)
         if self.runs is not None and not callable(self.runs):
@@ -215,39 +215,41 @@ class ClientPolicy:
     @classmethod
     def for_simulations(cls) -> ClientPolicy:
         """One that answers on a single row: where all rows lie on one machine anyway."""
-        return cls(least_rows=1, least_class_rows=1)
+        return cls(min_rows=1, min_class_rows=1)
 
     def part_of(self, client: LocalOracle) -> LocalOracle:
-        """The client with the rows that it answers on, or raise ``Refused`` where it answers on none.
+        """The client with the rows that it answers on, or raise ``RefusalError`` where it answers on none.
 
         Args:
             client: with all of its rows.
         """
-        least = self.least_class_rows
-        if least <= 1 or hasattr(client, "privacy_told"):  # noise as large as a row hides the rows of a small class too
+        least = self.min_class_rows
+        if least <= 1 or hasattr(
+            client, "privacy_report"
+        ):  # noise as large as a row hides the rows of a small class too
             return client
         sizes = _sizes(getattr(client, "class_rows", None))
         if sizes is None:
-            raise Refused(
+            raise RefusalError(
                 f"its policy answers on no class of fewer than {least} rows, and it does not tell its classes "
-                "(classes=, or class_rows); where its functions are of all rows alike, set least_class_rows=1"
+                "(classes=, or class_rows); where its functions are of all rows alike, set min_class_rows=1"
             )
         few = f"of fewer than {least} rows (its own policy)"
         classes = getattr(client, "classes", None)
         if not isinstance(classes, RowClasses) or classes.rows is None:
             if min(sizes, default=0) < least:
-                raise Refused(f"it has a class {few}, whose rows it cannot leave out")
+                raise RefusalError(f"it has a class {few}, whose rows it cannot leave out")
             return client
         rows, held_out = classes.kept(least)
         small = sum(size < least for size in sizes)
-        if rows.sum() < max(1, self.least_rows):
-            raise Refused(f"without its classes {few} it has {rows.sum()} rows left")
+        if rows.sum() < max(1, self.min_rows):
+            raise RefusalError(f"without its classes {few} it has {rows.sum()} rows left")
         if not rows.all() or (held_out is not None and not held_out.all()):
             try:
                 client = client.only(rows, held_out)  # type: ignore[attr-defined]
             except ValueError as error:
-                raise Refused(f"without its classes {few} it cannot go on: {error}") from error
-            client.left_out_classes = small  # type: ignore[attr-defined]
+                raise RefusalError(f"without its classes {few} it cannot go on: {error}") from error
+            client.excluded_classes = small  # type: ignore[attr-defined]
         return client
 
     def drawing(self, task: Task) -> Task:
@@ -259,7 +261,7 @@ class ClientPolicy:
         return task._replace(seed=secrets.randbits(SECRET_BITS)) if self.secret_batches else task
 
     def admit(self, client: LocalOracle, kind: str, context: Context) -> None:
-        """Count a question, or raise ``Refused`` where it is not to be answered.
+        """Count a question, or raise ``RefusalError`` where it is not to be answered.
 
         Args:
             client: whose data it is about.
@@ -278,42 +280,42 @@ class ClientPolicy:
             return
         takes_part = self.runs(context) if callable(self.runs) else context.run_id in self.runs
         if not takes_part:
-            raise Refused(f"it does not take part in run {context.run_id} (its own policy)")
+            raise RefusalError(f"it does not take part in run {context.run_id} (its own policy)")
 
     def _check_rows(self, client: LocalOracle) -> None:
         for what in ("rows", "held_out_rows", "value_rows", "gradient_rows"):
             has = int(getattr(client, what))
-            if has < self.least_rows and (has or what != "held_out_rows"):
+            if has < self.min_rows and (has or what != "held_out_rows"):
                 named = what.replace("_", " ")
-                raise Refused(f"it has {has} {named}, and answers only where there are {self.least_rows}")
-        in_a_batch = getattr(client, "class_rows_in_a_batch", None)
-        if in_a_batch is not None and in_a_batch < self.least_class_rows:
-            raise Refused(
+                raise RefusalError(f"it has {has} {named}, and answers only where there are {self.min_rows}")
+        in_a_batch = getattr(client, "class_rows_per_batch", None)
+        if in_a_batch is not None and in_a_batch < self.min_class_rows:
+            raise RefusalError(
                 f"its batches have {in_a_batch} rows of its rarest class, and it answers only where there are "
-                f"{self.least_class_rows}: let it take more rows, or all of them (batch_size=None)"
+                f"{self.min_class_rows}: let it take more rows, or all of them (batch_size=None)"
             )
 
     def _check_held_out(self, client: LocalOracle) -> None:
         """Raise where intervals would be asked for of rows whose classes nobody told."""
         classes = getattr(client, "classes", None)
-        if self.least_class_rows <= 1 or not isinstance(classes, RowClasses) or classes.rows is None:
+        if self.min_class_rows <= 1 or not isinstance(classes, RowClasses) or classes.rows is None:
             return
         if classes.held_out_rows is None:
-            raise Refused(
-                f"it answers on no class of fewer than {self.least_class_rows} rows, and does not tell those of the "
+            raise RefusalError(
+                f"it answers on no class of fewer than {self.min_class_rows} rows, and does not tell those of the "
                 "rows that it holds out (held_out_classes)"
             )
 
     def _count(self, what: str, context: Context) -> None:
-        most = self.most_evaluations if what == "evaluations" else self.most_rounds
+        most = self.max_evaluations if what == "evaluations" else self.max_rounds
         if most is None:
             return
-        file = None if self.counted_in is None else Path(self.counted_in).expanduser()
+        file = None if self.counter_file is None else Path(self.counter_file).expanduser()
         with nullcontext() if file is None else FileLock(file.with_name(f".{file.name}.lock")):
             so_far = self._so_far(file, context)
             given = so_far.get(what, 0)
             if given >= most:
-                raise Refused(f"it has given {given} {what}, and gives {most} at most")
+                raise RefusalError(f"it has given {given} {what}, and gives {most} at most")
             so_far[what] = given + 1
             if file is None:
                 context.state[COUNTED] = ConfigRecord(dict(so_far))
@@ -330,7 +332,7 @@ class ClientPolicy:
         try:
             return {str(name): int(many) for name, many in json.loads(file.read_text(encoding="utf-8")).items()}
         except (ValueError, AttributeError, TypeError) as error:
-            raise Refused(f"the file that counts its answers cannot be read: {file.name}") from error
+            raise RefusalError(f"the file that counts its answers cannot be read: {file.name}") from error
 
 
 def _sizes(told: Any) -> list[int] | None:

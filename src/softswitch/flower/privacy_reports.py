@@ -45,27 +45,27 @@ class ToldSpending:
         self._told: dict[str, Told] = {}
 
     def note(self, name: str, content: RecordDict) -> float | None:
-        """Take what an answer says of it, and give back ε; raise ``Unacceptable`` where that makes no sense.
+        """Take what an answer says of it, and give back ε; raise ``InvalidMessageError`` where that makes no sense.
 
         Args:
             name: whose answer.
             content: of it.
         """
-        told = content.get(wire.SPENT)
+        told = content.get(wire.PRIVACY)
         if not isinstance(told, ConfigRecord):
             return None
-        epsilon, delta = wire.real(told, "epsilon"), wire.real(told, "delta")
+        epsilon, delta = wire.read_float(told, "epsilon"), wire.read_float(told, "delta")
         if epsilon < 0 or not 0 < delta < 1:
-            raise wire.Unacceptable(f"it says that it has spent ε = {epsilon:g}, δ = {delta:g}")
-        self._told[name] = Told(epsilon, delta, wire.word(told, "neighbours"), self._deviations(told))
+            raise wire.InvalidMessageError(f"it says that it has spent ε = {epsilon:g}, δ = {delta:g}")
+        self._told[name] = Told(epsilon, delta, wire.read_text(told, "neighbours"), self._deviations(told))
         return epsilon
 
     def _deviations(self, told: ConfigRecord) -> tuple[float | None, ...]:
         if "deviations" not in told:
             return ()
-        found = wire.numbers(told, "deviations")
+        found = wire.read_numbers(told, "deviations")
         if len(found) != self._functions or not all(one >= 0 for one in found):
-            raise wire.Unacceptable(
+            raise wire.InvalidMessageError(
                 f"it must tell {self._functions} deviations of its noise, none below 0, but says {found!r:.80}"
             )
         return tuple(None if math.isinf(one) else one for one in found)

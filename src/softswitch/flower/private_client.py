@@ -14,7 +14,7 @@ from softswitch.certification.intervals import ErrorLevels, perturb_params
 from softswitch.certification.private import private_intervals
 from softswitch.certification.row_means import ATTEMPTS, NO_MEAN, count_rows_from_values
 from softswitch.flower.budget_file import SpentBudget
-from softswitch.flower.local_client import LocalOracle, Refused, Task, given_or_own
+from softswitch.flower.local_client import LocalOracle, RefusalError, Task, merge_ranges
 from softswitch.flower.messages import Arrays, Values
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.clipping import PLAIN_STEPS, clipped_sum, mean_of_steps, row_mix
@@ -30,7 +30,7 @@ Made = TypeVar("Made")
 
 
 @runtime_checkable
-class RowByRow(LocalOracle, Protocol):
+class PerRowOracle(LocalOracle, Protocol):
     """A client whose rows can be asked one by one: ``JaxClient``, ``TorchClient``, ``NumpyClient``, or one's own.
 
     One on which what a row tells depends on other rows may say why in ``mixes_rows``, a text: it cannot be private. Nor
@@ -81,9 +81,9 @@ class PrivateClient:
 
     Args:
         client: whose rows; a ``JaxClient``, a ``TorchClient``, a ``NumpyClient``, or one with the methods of
-            ``RowByRow``. How it draws batches itself does not matter.
+            ``PerRowOracle``. How it draws batches itself does not matter.
         privacy: the settings; ``rate`` says which share of the rows is drawn.
-        spent_in: the file to count in. Keep it as long as the rows.
+        budget_file: the file to count in. Keep it as long as the rows.
         rounds: in how many rounds it is willing to take part: noise is found for so many.
         local_steps: with how many local steps a round; E of the run.
         evaluations: how often it is willing to tell of an answer, the certificate included.
@@ -91,16 +91,16 @@ class PrivateClient:
 
     def __init__(
         self,
-        client: RowByRow,
+        client: PerRowOracle,
         privacy: RecordPrivacy,
         *,
-        spent_in: str | Path,
+        budget_file: str | Path,
         rounds: int,
         local_steps: int = 1,
         evaluations: int = 2,
     ) -> None:
-        if not isinstance(client, RowByRow):
-            raise TypeError(f"client must have the methods of RowByRow, but {type(client).__name__} has not")
+        if not isinstance(client, PerRowOracle):
+            raise TypeError(f"client must have the methods of PerRowOracle, but {type(client).__name__} has not")
         checks.expect("privacy", privacy, RecordPrivacy)
         if (why := getattr(client, "mixes_rows", None)) is not None:
             raise ValueError(why)
@@ -117,9 +117,11 @@ class PrivateClient:
             checks.whole_number("evaluations", evaluations, at_least=1),
         )
         self.name, self.constraints = client.name, client.constraints
-        settled = Path(spent_in).expanduser().exists()  # it is made after all attempts, and processes start anew often
+        settled = (
+            Path(budget_file).expanduser().exists()
+        )  # it is made after all attempts, and processes start anew often
         exact = self._rows_concerned(1 if settled else ATTEMPTS)
-        self._spent = SpentBudget(spent_in, privacy, Drawing.of(privacy, client.rows), planned)
+        self._spent = SpentBudget(budget_file, privacy, Drawing.of(privacy, client.rows), planned)
         self._levels = self._spent.levels
         sizes = [float(many) for many in (*exact, client.rows)]
         if not privacy.public_sizes:
@@ -137,7 +139,7 @@ class PrivateClient:
         self.value_rows = self.gradient_rows = max(1, round(self._share * self.rows))
 
     @property
-    def privacy_told(self) -> dict[str, Any]:
+    def privacy_report(self) -> dict[str, Any]:
         """What the server learns of it: ε so far, δ, what is compared, and the deviations of the noise on a judging.
 
         Those are made of settings, and of numbers of rows as they are told: declared public, or with noise themselves.
@@ -161,7 +163,7 @@ class PrivateClient:
     def update(self, params: Arrays, task: Task, loss: LocalLoss) -> Arrays:
         """u_i: the mean of E gradients, each of rows drawn anew, clipped row by row and with noise."""
         if loss.penalty:
-            raise Refused("it keeps its rows private, and follows no penalty on what exceeds the tolerance")
+            raise RefusalError("it keeps its rows private, and follows no penalty on what exceeds the tolerance")
         self._check(params)
         self._spent.charge(steps=task.local_steps)
         told: Any = np.zeros(self.constraints)
@@ -181,7 +183,7 @@ class PrivateClient:
             name: np.asarray(part, float) + deviation * secret_normals(*part.shape) for name, part in summed.items()
         }
 
-    def judge(self, params: Arrays) -> Values:
+    def evaluate(self, params: Arrays) -> Values:
         """f_i and g_i by all rows, clipped and with noise."""
         self._check(params)
         self._spent.charge(evaluations=1)
@@ -191,9 +193,9 @@ class PrivateClient:
         self, params: Arrays, error: float, ranges: Sequence[Range | None], *, levels: ErrorLevels | None = None
     ) -> list[Interval]:
         """Intervals from the rows held out, of which only sums with noise are used."""
-        known = given_or_own(ranges, getattr(self._client, "ranges", [None] * len(ranges)))
+        known = merge_ranges(ranges, getattr(self._client, "ranges", [None] * len(ranges)))
         if None in known[1:]:
-            raise Refused("it keeps its rows private, and certifies only constraints whose ranges are known")
+            raise RefusalError("it keeps its rows private, and certifies only constraints whose ranges are known")
         self._check(params)
         self._spent.charge(evaluations=1)
         at, rows = ErrorLevels.uniform(error) if levels is None else levels, np.arange(self._client.held_out_rows)
@@ -256,7 +258,7 @@ class PrivateClient:
         """Raise where parameters are not those of the model: before any row is asked."""
         own = {name: value.shape for name, value in self._start.items()}
         if (told := {name: value.shape for name, value in params.items()}) != own:
-            raise Refused(f"its parameters have the shapes {own}, and it is asked about {told}"[:200])
+            raise RefusalError(f"its parameters have the shapes {own}, and it is asked about {told}"[:200])
 
     def _drawn(self) -> np.ndarray:
         rows = self._client.rows
@@ -270,7 +272,7 @@ class PrivateClient:
             return self._quietly(lambda: client.row_values(params, everything))
 
         def whole(params: Arrays) -> np.ndarray:
-            told = self._quietly(lambda: client.judge(params))
+            told = self._quietly(lambda: client.evaluate(params))
             return np.array([told.objective, *told.constraint])
 
         return count_rows_from_values(by_row, whole, self._start, attempts)
@@ -281,4 +283,4 @@ class PrivateClient:
             return compute()
         except Exception:
             logger.exception("client %r could not compute what it was asked for", self.name)
-            raise Refused("it could not compute its answer; why is in its own log") from None
+            raise RefusalError("it could not compute its answer; why is in its own log") from None

@@ -34,7 +34,7 @@ class RegretClient:
     def __init__(self, client: LocalOracle, client_optimum: float | None = None) -> None:
         if not isinstance(client, LocalOracle):
             raise TypeError(f"client must have the methods of LocalOracle, but {type(client).__name__} has not")
-        if getattr(client, "privacy_told", None) is not None:
+        if getattr(client, "privacy_report", None) is not None:
             raise ValueError(f"client {client.name!r} keeps its rows private: f_i* tells of rows, and is not counted")
         self._client = client
         self._given = None if client_optimum is None else checks.real_number("client_optimum", client_optimum)
@@ -69,13 +69,13 @@ class RegretClient:
         """
         return self._less(self._client.report(params, task))
 
-    def judge(self, params: Arrays) -> Values:
+    def evaluate(self, params: Arrays) -> Values:
         """The same on all rows.
 
         Args:
             params: to be judged.
         """
-        return self._less(self._client.judge(params))
+        return self._less(self._client.evaluate(params))
 
     def _less(self, told: Values) -> Values:
         return told._replace(objective=told.objective - self.client_optimum)
@@ -109,7 +109,7 @@ def found(client: LocalOracle) -> float:
             for (name, leaf), part in zip(start.items(), parts, strict=True)
         }
         slope = client.update(here, plain, alone)
-        return client.judge(here).objective, np.concatenate([np.ravel(slope[name]) for name in start]).astype(float)
+        return client.evaluate(here).objective, np.concatenate([np.ravel(slope[name]) for name in start]).astype(float)
 
     best = find_minimum(look, np.concatenate([np.ravel(leaf) for leaf in start.values()]).astype(float))
     if np.isnan(best):

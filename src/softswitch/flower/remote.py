@@ -90,17 +90,19 @@ class RemoteClients:
         sums, content = [], RecordDict({wire.PARAMS: wire.to_record(params)})
 
         def take(index: int, answer: Message) -> None:
-            values = wire.checked_values(answer.content, constraints, self._pooled is not None, self._largest)
+            values = wire.parse_values(answer.content, constraints, self._pooled is not None, self._largest)
             self._limits.check(values)
             known = self._roster.statistics
             if values.statistics is not None and len(values.statistics) != (known or len(values.statistics)):
-                raise wire.Unacceptable(f"it has {len(values.statistics)} statistics, where {known} are expected")
+                raise wire.InvalidMessageError(
+                    f"it has {len(values.statistics)} statistics, where {known} are expected"
+                )
             objective[index], constraint[index] = values.objective, values.constraint
             client = self._roster.clients[index]
             if values.statistics is not None and client is not None:
                 sums.append(client.rows * np.asarray(values.statistics))
 
-        self._ask_all(wire.JUDGE, content, take, patiently=patiently)
+        self._ask_all(wire.EVALUATE, content, take, patiently=patiently)
         together = None
         if self._pooled is not None and sums:
             together = put_together(self._pooled, sums)
@@ -200,15 +202,15 @@ class RemoteClients:
         try:
             if isinstance(answer, Lost):
                 raise answer
-            if (why := wire.refused(answer.content)) is not None:
-                raise wire.Unacceptable(f"it refused: {why}")
+            if (why := wire.read_refusal(answer.content)) is not None:
+                raise wire.InvalidMessageError(f"it refused: {why}")
             take(index, answer)
             self.spent.note(name, answer.content)
         except Lost as lost:
             logger.warning("client %r did not answer (%s): %s", name, kind, lost)
             self._events.record("lost", f"{kind}: {lost}", client=name)
             return lost.for_good
-        except wire.Unacceptable as error:
+        except wire.InvalidMessageError as error:
             logger.warning("client %r's answer is rejected (%s): %s", name, kind, error)
             self._events.record("rejected", f"{kind}: {error}", client=name)
         return True

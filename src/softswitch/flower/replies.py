@@ -13,14 +13,14 @@ import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
 
 from softswitch.flower import messages as wire
-from softswitch.flower.client import clipped
-from softswitch.flower.codec import checked_direction
+from softswitch.flower.client import clip_direction
+from softswitch.flower.codec import parse_direction
 from softswitch.flower.exchange import Lost
-from softswitch.flower.local_client import EARLIER
+from softswitch.flower.local_client import PREVIOUS_VALUES
 from softswitch.flower.privacy_reports import ToldSpending
 from softswitch.flower.reported_intervals import ValueLimits
 from softswitch.flower.roster import Roster
-from softswitch.flower.secure_protocol import key_in
+from softswitch.flower.secure_protocol import parse_key
 from softswitch.flower.secure_server import MaskedPart
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods.compressors import Compressor, in_two_parts
@@ -194,7 +194,7 @@ class Reader:
     def __init__(
         self,
         roster: Roster,
-        expected: Mapping[str, wire.Shape],
+        expected: Mapping[str, wire.ArraySpec],
         constraints: int,
         statistics: int | None,
         dtype: np.dtype,
@@ -300,7 +300,7 @@ class Reader:
         try:
             if isinstance(answer, Lost):
                 raise answer
-            if (why := wire.refused(answer.content)) is not None:
+            if (why := wire.read_refusal(answer.content)) is not None:
                 raise _Said(why)
             found = read(answer.content)
             if (spent := self._spent.note(name, answer.content)) is not None:
@@ -316,7 +316,7 @@ class Reader:
             outcomes[place] = ClientOutcome.REFUSED
             logger.warning("round %d: client %r refuses: %s", k, name, said)
             self._events.record("refused", str(said), client=name)
-        except wire.Unacceptable as error:
+        except wire.InvalidMessageError as error:
             outcomes[place] = otherwise[1]
             logger.warning("round %d: what client %r sent is rejected: %s", k, name, error)
             self._events.record("rejected", f"{otherwise[1].label}: {error}", client=name)
@@ -339,16 +339,16 @@ class Reader:
     def _told(self, content: RecordDict) -> tuple[wire.Values, wire.Values | None]:
         """A client's report, and what its batch gave at the iterate before, where that is asked for and it has it."""
         if self.masked is not None:
-            key_in(content)  # refuses one that cannot take part in the second exchange
-        both = self._again and EARLIER in content
-        return self._values(content, wire.VALUES), self._values(content, EARLIER) if both else None
+            parse_key(content)  # refuses one that cannot take part in the second exchange
+        both = self._again and PREVIOUS_VALUES in content
+        return self._values(content, wire.VALUES), self._values(content, PREVIOUS_VALUES) if both else None
 
     def _values(self, content: RecordDict, name: str) -> wire.Values:
-        values = wire.checked_values(content, self._constraints, self._pooled is not None, self._largest, name)
+        values = wire.parse_values(content, self._constraints, self._pooled is not None, self._largest, name)
         if values.statistics is not None and self._statistics is None:
-            raise wire.Unacceptable("clients differ in how many statistics they report; set statistics")
+            raise wire.InvalidMessageError("clients differ in how many statistics they report; set statistics")
         if values.statistics is not None and len(values.statistics) != self._statistics:
-            raise wire.Unacceptable(
+            raise wire.InvalidMessageError(
                 f"it has {len(values.statistics)} statistics, where {self._statistics} are expected"
             )
         return self._limits.check(values)
@@ -356,7 +356,7 @@ class Reader:
     def _direction(self, content: RecordDict) -> wire.Arrays:
         sent = content.get(wire.DIRECTION)
         if self._up is None:
-            direction = wire.checked_arrays(sent, self._expected, self._largest)
+            direction = wire.parse_arrays(sent, self._expected, self._largest)
         else:
-            direction = checked_direction(sent, self._up, self._expected, self._largest)
-        return direction if self._clip_norm is None else clipped(direction, self._clip_norm)
+            direction = parse_direction(sent, self._up, self._expected, self._largest)
+        return direction if self._clip_norm is None else clip_direction(direction, self._clip_norm)

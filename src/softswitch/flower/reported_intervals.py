@@ -4,7 +4,7 @@ A client computes its own intervals, and the server sees no row. What it can do 
 the numbers told: a rate's limits follow from how many of how many rows count, those of a normal approximation from
 mean, deviation and rows. Limits by betting depend on every row and on their order; there is a best that so many rows
 can give at all, and whoever tells more is not believed. Of gaps only the range is checked. A client can still tell
-values that its rows do not have, and rows that it does not have: see ``ListedClient``.
+values that its rows do not have, and rows that it does not have: see ``AllowedClient``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ValueLimits:
         self._of_statistics: Any = statistics_range
 
     def check(self, values: wire.Values) -> wire.Values:
-        """The values, or raise ``Unacceptable``. −∞ is what a client does not have.
+        """The values, or raise ``InvalidMessageError``. −∞ is what a client does not have.
 
         Args:
             values: that a client told.
@@ -69,19 +69,21 @@ class ValueLimits:
             if bounds is not None and value != -math.inf:
                 low, high = widest(bounds)
                 if not low <= value <= high:
-                    raise wire.Unacceptable(f"it reports {value:g}, where rows lie in the range {ends(bounds)}")
+                    raise wire.InvalidMessageError(f"it reports {value:g}, where rows lie in the range {ends(bounds)}")
         if values.statistics is not None and self._of_statistics is not None:
             try:
                 known = each_range(self._of_statistics, len(values.statistics), "statistics_range")
             except ValueError as error:
-                raise wire.Unacceptable(str(error)) from error
+                raise wire.InvalidMessageError(str(error)) from error
             for value, bounds in zip(values.statistics, known, strict=True):
                 if bounds is None:
                     continue
                 low, high = ends(bounds)
                 slack = RANGE_SLACK * max(high - low, abs(low), abs(high))
                 if not low - slack <= value <= high + slack:
-                    raise wire.Unacceptable(f"a statistic is {value:g}, where rows lie in the range {(low, high)}")
+                    raise wire.InvalidMessageError(
+                        f"a statistic is {value:g}, where rows lie in the range {(low, high)}"
+                    )
         return values
 
 
@@ -106,22 +108,22 @@ class IntervalLimits:
     largest: float
 
     def check(self, interval: Interval, bounds: Range | None) -> None:
-        """Raise ``Unacceptable`` where an interval cannot be, or is better than its rows allow.
+        """Raise ``InvalidMessageError`` where an interval cannot be, or is better than its rows allow.
 
         Args:
             interval: of one function.
             bounds: of that function on a single row.
         """
         if interval.rows > self.rows:
-            raise wire.Unacceptable(
+            raise wire.InvalidMessageError(
                 f"its interval rests on {interval.rows:,} rows, but it said that it holds {self.rows:,} out"
             )
         for value in (interval.estimate, interval.lower, interval.upper, interval.marginal_upper):
             if math.isfinite(value) and abs(value) > self.largest:
-                raise wire.Unacceptable(f"its interval has {value:g}, where {self.largest:g} is the most")
+                raise wire.InvalidMessageError(f"its interval has {value:g}, where {self.largest:g} is the most")
         if not interval.rows or math.isnan(interval.estimate):
             if interval.meets_at < 1 or interval.violates_at < 1:
-                raise wire.Unacceptable("it knows nothing of a function, and has p-values of it")
+                raise wire.InvalidMessageError("it knows nothing of a function, and has p-values of it")
             return
         if bounds is not None:
             _check_range(interval, bounds)
@@ -138,7 +140,7 @@ class IntervalLimits:
         spread = interval.deviation / math.sqrt(interval.rows)
         if not spread > 0:
             if math.isfinite(interval.lower) or math.isfinite(interval.upper):
-                raise wire.Unacceptable("its rows do not differ, and its interval has ends")
+                raise wire.InvalidMessageError("its rows do not differ, and its interval has ends")
             spread = math.inf
         upper, lower = (interval.estimate - side * float(ndtri(self.levels.joint)) * spread for side in (1, -1))
         self._at_best(interval, lower, upper, interval.estimate - float(ndtri(self.levels.marginal)) * spread, spread)
@@ -149,13 +151,15 @@ class IntervalLimits:
     def _check_rate(self, interval: Interval, bounds: Range) -> None:
         """Exactly the limits of so many rows that count, of so many."""
         if not has_two_values(bounds):
-            raise wire.Unacceptable("its interval is of rows with two values, which its function does not have")
+            raise wire.InvalidMessageError("its interval is of rows with two values, which its function does not have")
         low, high = ends(bounds)
         span, rows = high - low, interval.rows
         counted = (interval.estimate - low) / span * rows
         count = round(counted)
         if not 0 <= count <= rows or abs(counted - count) > max(1e-3, SLACK * rows):
-            raise wire.Unacceptable(f"{interval.estimate:g} is no rate of {rows:,} rows with values {(low, high)}")
+            raise wire.InvalidMessageError(
+                f"{interval.estimate:g} is no rate of {rows:,} rows with values {(low, high)}"
+            )
         rounding = math.floor(1e-6 * rows)  # of an estimate in float32, in the client's favour
         above, below = (BinomialRate(max(0, own - rounding), rows) for own in (count, rows - count))
         self._at_best(
@@ -198,7 +202,7 @@ class IntervalLimits:
             (told < alone - slack, "limit of its own", told, alone),
         ):
             if better:
-                raise wire.Unacceptable(
+                raise wire.InvalidMessageError(
                     f"its {name} {own:g} is better than {best:g}, the best that {interval.rows:,} rows allow"
                 )
 
@@ -208,7 +212,7 @@ class IntervalLimits:
             ("violates_at", interval.violates_at, violates_at),
         ):
             if own < P_SLACK * min(best, 0.5) - 1e-300:
-                raise wire.Unacceptable(
+                raise wire.InvalidMessageError(
                     f"its {name} {own:.3g} is better than {best:.3g}, the best that {interval.rows:,} rows allow"
                 )
 
@@ -218,13 +222,13 @@ class IntervalLimits:
         if math.isnan(tolerance):
             return
         if max(interval.meets_at, interval.violates_at) <= self.levels.marginal:
-            raise wire.Unacceptable("by its p-values it both meets and violates the tolerance")
+            raise wire.InvalidMessageError("by its p-values it both meets and violates the tolerance")
         slack = SLACK * max(1.0, abs(tolerance))
         # Limits are never beyond the estimate itself, where bets were lucky at first.
         above = interval.upper > max(tolerance, interval.estimate) + slack
         below = interval.lower < min(tolerance, interval.estimate) - slack
         if (above and interval.meets_at < P_SLACK * joint) or (below and interval.violates_at < P_SLACK * joint):
-            raise wire.Unacceptable("its p-values say more than its limits do")
+            raise wire.InvalidMessageError("its p-values say more than its limits do")
 
 
 def _check_range(interval: Interval, bounds: Range) -> None:
@@ -233,7 +237,7 @@ def _check_range(interval: Interval, bounds: Range) -> None:
     ends_too = () if interval.method is IntervalMethod.NORMAL else (interval.lower, interval.upper)
     for value in (interval.estimate, *ends_too):
         if not low <= value <= high:
-            raise wire.Unacceptable(f"its interval has {value:g}, where rows lie in the range {ends(bounds)}")
+            raise wire.InvalidMessageError(f"its interval has {value:g}, where rows lie in the range {ends(bounds)}")
 
 
 def checked_intervals(content: RecordDict, functions: int, limits: IntervalLimits | None = None) -> list[Interval]:
@@ -246,7 +250,7 @@ def checked_intervals(content: RecordDict, functions: int, limits: IntervalLimit
     """
     told = content.get(wire.INTERVALS)
     if not isinstance(told, MetricRecord):
-        raise wire.Unacceptable("there are no intervals")
+        raise wire.InvalidMessageError("there are no intervals")
     plain = {
         "marginal_upper": math.nan,
         "meets_at": 1.0,
@@ -255,11 +259,11 @@ def checked_intervals(content: RecordDict, functions: int, limits: IntervalLimit
     }
     names = ("estimate", "lower", "upper", "rows", "deviation", "approximate", *plain)
     columns = {
-        name: [plain[name]] * functions if name in plain and name not in told else wire.numbers(told, name)
+        name: [plain[name]] * functions if name in plain and name not in told else wire.read_numbers(told, name)
         for name in names
     }
     if {len(column) for column in columns.values()} != {functions}:
-        raise wire.Unacceptable(f"there are not {functions} intervals")
+        raise wire.InvalidMessageError(f"there are not {functions} intervals")
     found = [_interval({name: columns[name][j] for name in names}) for j in range(functions)]
     if limits is not None:
         for interval, bounds in zip(found, limits.ranges, strict=True):
@@ -277,9 +281,9 @@ def _interval(row: dict[str, float]) -> Interval:
     alone = math.isnan(row["marginal_upper"]) or row["marginal_upper"] <= row["upper"]
     made = row["method"] in range(len(IntervalMethod))
     if not (chances and alone and made):
-        raise wire.Unacceptable(f"{row} is not an interval")
+        raise wire.InvalidMessageError(f"{row} is not an interval")
     if not (ordered and inside and counted and row["deviation"] >= 0 and (row["rows"] >= 1 or endless)):
-        raise wire.Unacceptable(f"{row} is not an interval")
+        raise wire.InvalidMessageError(f"{row} is not an interval")
     return Interval(
         row["estimate"],
         row["lower"],

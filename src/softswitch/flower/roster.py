@@ -13,7 +13,13 @@ from flwr.serverapp import Grid
 
 from softswitch.flower import messages as wire
 from softswitch.flower.exchange import Lost, Outstanding, pauses
-from softswitch.flower.membership import Client, greeting, introduced, key_bytes, look_of
+from softswitch.flower.membership import (
+    ClientInfo,
+    confusable_key,
+    encode_key,
+    parse_registration,
+    registration_request,
+)
 from softswitch.flower.settings import StrategySettings
 from softswitch.results.events import EventLog
 
@@ -103,18 +109,18 @@ class Roster:
         self._expected = set(settings.expected)
         self._listed = settings.listed
         self._owners = {listed.identity: name for name, listed in self._listed.items()}
-        self._excluded = {look_of(name) for name in settings.exclude}
-        self._left_out = {look_of(name) for name in (*settings.names, *settings.clients)} & self._excluded
+        self._excluded = {confusable_key(name) for name in settings.exclude}
+        self._left_out = {confusable_key(name) for name in (*settings.names, *settings.clients)} & self._excluded
         self._events = EventLog() if events is None else events
         self.names: list[str] = list(settings.expected)
-        self.clients: list[Client | None] = [None] * len(self.names)
-        self._places = {look_of(name): index for index, name in enumerate(self.names)}
+        self.clients: list[ClientInfo | None] = [None] * len(self.names)
+        self._places = {confusable_key(name): index for index, name in enumerate(self.names)}
         self._nodes: dict[int, int] = {}  # node -> index
         self._node_of: dict[int, int] = {}  # and the other way round
         self._turned_away: dict[int, str] = {}  # node -> the name of a client that it is another node of, or ""
-        self._voters: dict[int, Client] = {}  # node -> what it told, before it is known what most clients have
-        self._contenders: dict[int, Client] = {}  # node -> what it told, where its name is another node's
-        self._unlike: dict[int, Client] = {}  # node -> what it told, where that is not what the others have
+        self._voters: dict[int, ClientInfo] = {}  # node -> what it told, before it is known what most clients have
+        self._contenders: dict[int, ClientInfo] = {}  # node -> what it told, where its name is another node's
+        self._unlike: dict[int, ClientInfo] = {}  # node -> what it told, where that is not what the others have
         self._since: dict[int, tuple[str, int]] = {}  # node -> when it was registered
         self._greetings: Outstanding | None = None
         self._overdue: set[int] = set()  # nodes whose greeting was waited for once
@@ -131,7 +137,7 @@ class Roster:
         """The indices of all clients but those that are excluded."""
         if not self._excluded:
             return list(range(len(self.names)))
-        return [index for index, name in enumerate(self.names) if look_of(name) not in self._excluded]
+        return [index for index, name in enumerate(self.names) if confusable_key(name) not in self._excluded]
 
     @property
     def constraints(self) -> int | None:
@@ -187,8 +193,8 @@ class Roster:
         at = {node: self.names[index] for node, index in self._nodes.items()}
         self.names = [*names, *(name for name in met if name not in names)]
         self.clients = [met.get(name) for name in self.names]
-        self._places = {look_of(name): index for index, name in enumerate(self.names)}
-        self._nodes = {node: self._places[look_of(name)] for node, name in at.items()}
+        self._places = {confusable_key(name): index for index, name in enumerate(self.names)}
+        self._nodes = {node: self._places[confusable_key(name)] for node, name in at.items()}
         self._node_of = {index: node for node, index in self._nodes.items()}
 
     def awake(self, k: int, wanted: int) -> list[int]:
@@ -271,7 +277,7 @@ class Roster:
             return dict.fromkeys(grid.get_node_ids())
         nodes = list(grid.get_nodes())
         self._since = {node.node_id: (node.registered_at, node.node_id) for node in nodes}
-        return {node.node_id: key_bytes(bytes(node.public_key)) for node in nodes}
+        return {node.node_id: encode_key(bytes(node.public_key)) for node in nodes}
 
     def _drop(self, there: set[int]) -> None:
         """Forget whoever is connected no longer."""
@@ -294,15 +300,15 @@ class Roster:
         name = self._owners.get(key) if key is not None else None
         if name is None:
             self._turn_away(node, "its public key is not in the list of clients")
-        elif look_of(name) in self._excluded:
+        elif confusable_key(name) in self._excluded:
             self._leave_out(node, name)
         return node not in self._turned_away
 
     def _greet(self, nodes: Iterable[int]) -> None:
         assert self._greetings is not None
-        content = greeting()
+        content = registration_request()
         self._greetings.send(
-            {node: Message(content, node, wire.HELLO, ttl=self._timeout, group_id="hello") for node in nodes}
+            {node: Message(content, node, wire.REGISTER, ttl=self._timeout, group_id="hello") for node in nodes}
         )
 
     def _hear(self, node: int, key: bytes | None, answer: Message | Lost) -> None:
@@ -313,19 +319,19 @@ class Roster:
         try:
             if isinstance(answer, Lost):
                 raise answer
-            if (why := wire.refused(answer.content)) is not None:
+            if (why := wire.read_refusal(answer.content)) is not None:
                 raise Lost(f"it refused: {why}")
-            client = introduced(answer.content, self._largest_rows)
+            client = parse_registration(answer.content, self._largest_rows)
             self._check_identity(client, key)
         except Lost as lost:
             self._quiet_nodes.note(node, self._looks)  # asked again, ever more rarely
             logger.warning("node %d did not introduce itself: %s", node, lost)
             self._events.record("not introduced", str(lost), node=node, client=self._owner(key))
-        except wire.Unacceptable as error:
+        except wire.InvalidMessageError as error:
             self._turn_away(node, str(error), self._owner(key))
         else:
             self._quiet_nodes.answered(node)
-            if look_of(client.name) in self._excluded:
+            if confusable_key(client.name) in self._excluded:
                 self._leave_out(node, client.name)
             else:
                 self._voters[node] = client
@@ -334,19 +340,21 @@ class Roster:
         """Whose key it is."""
         return None if key is None else self._owners.get(key)
 
-    def _check_identity(self, client: Client, key: bytes | None) -> None:
+    def _check_identity(self, client: ClientInfo, key: bytes | None) -> None:
         """Raise where a node is not who it says it is, or says more than is known of it."""
         owner = self._owner(key)
         if not self._listed:
             return
         assert owner is not None
         if client.name != owner:
-            raise wire.Unacceptable(f"its key is that of {owner!r}, but it calls itself {wire.said(client.name)!r}")
+            raise wire.InvalidMessageError(
+                f"its key is that of {owner!r}, but it calls itself {wire.sanitize(client.name)!r}"
+            )
         for what in ("rows", "held_out_rows"):
             most = getattr(self._listed[owner], what)
             if most is not None and getattr(client, what) > most:
                 told = f"it says that it has {getattr(client, what):,} {what.replace('_', ' ')}"
-                raise wire.Unacceptable(f"{told}, where the list says {most:,} at most")
+                raise wire.InvalidMessageError(f"{told}, where the list says {most:,} at most")
 
     def _settle(self, *, at_last: bool) -> None:
         """Take in those who introduced themselves, once it is known what most clients have.
@@ -372,11 +380,11 @@ class Roster:
         for node in order:
             self._take_in(node, waiting[node])
 
-    def _by_name(self) -> dict[str, Client]:
+    def _by_name(self) -> dict[str, ClientInfo]:
         """Those who introduced themselves and are not taken in yet."""
         return {client.name: client for client in self._voters.values()}
 
-    def _refuse_one_name(self, by_name: dict[str, Client]) -> None:
+    def _refuse_one_name(self, by_name: dict[str, ClientInfo]) -> None:
         """Raise where all nodes have the same name: whoever wrote the clients forgot to tell them apart."""
         met = any(client is not None for client in self.clients)
         if met or self._listed or len(self._voters) < 2 or len(by_name) > 1:
@@ -387,7 +395,7 @@ class Roster:
             "one from its node's config (context.node_config)"
         )
 
-    def _take_in(self, node: int, client: Client) -> None:
+    def _take_in(self, node: int, client: ClientInfo) -> None:
         for what, has, others in (
             ("constraints", client.constraints, self.constraints),
             ("statistics", client.statistics, client.statistics and self.statistics),  # 0: it does not tell
@@ -400,18 +408,18 @@ class Roster:
                 if what not in self._fixed:
                     self._unlike[node] = client
                 return
-        index = self._places.setdefault(look_of(client.name), len(self.names))
+        index = self._places.setdefault(confusable_key(client.name), len(self.names))
         if index == len(self.names):
             self.names.append(client.name)
             self.clients.append(None)
         if self.names[index] != client.name:
-            alike = f"its name {wire.said(client.name)!r} looks like that of client {self.names[index]!r}"
+            alike = f"its name {wire.sanitize(client.name)!r} looks like that of client {self.names[index]!r}"
             self._turn_away(node, alike)
             return
         known = self.clients[index]
         told = f"it says {client.rows:,} rows and {client.held_out_rows:,} held out"
-        if client.left_out_classes:
-            logger.warning("client %r leaves out %s", client.name, small_classes(client.left_out_classes))
+        if client.excluded_classes:
+            logger.warning("client %r leaves out %s", client.name, small_classes(client.excluded_classes))
         if known is not None and (known.rows, known.held_out_rows) != (client.rows, client.held_out_rows):
             before = f"it said {known.rows:,} and {known.held_out_rows:,} before"
             self._turn_away(node, f"{told}, but {before}: a client's rows stay the same in a run", client.name)
@@ -426,8 +434,8 @@ class Roster:
             self.clients[index] = client
             self._nodes[node], self._node_of[index] = index, node
             self._quiet_clients.answered(index)
-            if client.left_out_classes:
-                told += f"; it leaves out {small_classes(client.left_out_classes)}"
+            if client.excluded_classes:
+                told += f"; it leaves out {small_classes(client.excluded_classes)}"
             self._events.record("met", told, client=client.name, node=node)
 
     def _contest(self, node: int, answer: Message | Lost) -> None:
@@ -442,7 +450,7 @@ class Roster:
             self._turn_away(rival, f"client {name!r} is connected already", name)
             self._turned_away[rival] = name
 
-    def _replace(self, old: int, node: int, client: Client, why: str) -> None:
+    def _replace(self, old: int, node: int, client: ClientInfo, why: str) -> None:
         """Another node takes a client's place."""
         index = self._nodes.pop(old)
         self._turned_away[old] = client.name
@@ -458,10 +466,10 @@ class Roster:
 
     def is_known(self, name: str) -> bool:
         """Whether there is, or was, a client of this name, taking part or left out."""
-        return look_of(name) in self._left_out or look_of(name) in self._places
+        return confusable_key(name) in self._left_out or confusable_key(name) in self._places
 
     def _leave_out(self, node: int, name: str) -> None:
-        self._left_out.add(look_of(name))
+        self._left_out.add(confusable_key(name))
         logger.info("client %r is excluded", name)
         self._events.record("excluded", "it is left out of the run (exclude)", client=name, node=node)
         self._turned_away[node] = ""
@@ -472,7 +480,7 @@ def small_classes(many: int) -> str:
     return f"{many} {'class' if many == 1 else 'classes'} of too few rows (its own policy)"
 
 
-def _most(clients: Iterable[Client], what: str, count: Callable[[Client], int], *, raises: bool = True) -> int:
+def _most(clients: Iterable[ClientInfo], what: str, count: Callable[[ClientInfo], int], *, raises: bool = True) -> int:
     """What most clients have; where no number is that of most, raise, or 0 in a run that is under way."""
     counts = Counter(map(count, clients)).most_common()
     if len(counts) > 1 and counts[0][1] == counts[1][1]:

@@ -19,10 +19,10 @@ from softswitch.engine.auto_tuning import SMOOTHING, first_choice
 from softswitch.engine.defaults import as_in_paper, chooses
 from softswitch.engine.restart_decisions import with_numbers
 from softswitch.flower import messages as wire
-from softswitch.flower.compression import HeldParams
+from softswitch.flower.compression import ClientParams
 from softswitch.flower.exchange import PromptGrid
 from softswitch.flower.exclusion import consistency_of, history_of, memory_of
-from softswitch.flower.local_client import BeforeAtClients
+from softswitch.flower.local_client import PreviousParams
 from softswitch.flower.remote import RemoteClients
 from softswitch.flower.replies import Reader
 from softswitch.flower.restarts import RemoteCycles
@@ -93,7 +93,7 @@ class Course:
         if way is not None and settings.resend_params:
             raise ValueError("resend_params sends whole parameters in every round: leave it out with Compression")
         _check_secure(method, settings)
-        self.held = None if way is None else HeldParams(way)
+        self.held = None if way is None else ClientParams(way)
         check_optimizer(self._template(method, params, rounds, jumps=False) if chosen else method, params)
         self._asked = method
         self.events = EventLog(settings.events)
@@ -112,7 +112,7 @@ class Course:
         self.clients = RemoteClients(self.grid, self.roster, settings, self.events)
         statistics = self._statistics()
         corrected = isinstance(settings.memory, Memory) and settings.memory.corrected
-        self.before = BeforeAtClients() if corrected else None
+        self.before = PreviousParams() if corrected else None
         jumps = self.roster.has_surrogate
         template = (
             self._template(method, params, rounds, jumps=jumps)
@@ -123,7 +123,7 @@ class Course:
         self.cycles = RemoteCycles(method, rounds, self.run, self.clients, settings, exact) if chosen else None
         self.reader = Reader(
             self.roster,
-            wire.shapes(params),
+            wire.array_specs(params),
             constraints,
             statistics,
             self.run.dtype,
@@ -135,7 +135,7 @@ class Course:
         self.summing: Summing | None = None
         if settings.secure is not None:
             assert settings.clip_norm is not None
-            self.summing = Summing(settings.secure, settings.clip_norm, wire.shapes(params), self.events)
+            self.summing = Summing(settings.secure, settings.clip_norm, wire.array_specs(params), self.events)
             self.reader.masked = self.summing.part
         self.metrics: dict[int, MetricRecord] = {}
         self._share, self._told_to_stop = SwitchShare(), False
@@ -401,7 +401,7 @@ class Course:
     def _partly(self) -> Diagnostic | None:
         """Who left rows of small classes out; None where nobody did."""
         known = ((self.roster.names[i], self.roster.clients[i]) for i in self.roster.kept)
-        names = [repr(name) for name, client in known if client is not None and client.left_out_classes]
+        names = [repr(name) for name, client in known if client is not None and client.excluded_classes]
         if not names:
             return None
         return Diagnostic(
@@ -430,8 +430,8 @@ def _first_params(initial_arrays: ArrayRecord) -> Params:
     """w_0, or raise."""
     given = wire.from_record(initial_arrays)
     params = checked_start("initial_arrays", given)
-    expected = wire.shapes(params)
-    changed = [name for name, shape in wire.shapes(given).items() if expected[name] != shape]
+    expected = wire.array_specs(params)
+    changed = [name for name, shape in wire.array_specs(given).items() if expected[name] != shape]
     if changed:
         raise ValueError(
             f"initial_arrays must be of a dtype that JAX computes in, but {changed[0]!r} is "

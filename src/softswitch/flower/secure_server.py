@@ -14,17 +14,17 @@ from softswitch.flower import messages as wire
 from softswitch.flower import secure_protocol as secrets
 from softswitch.flower.exchange import Lost
 from softswitch.flower.secure_protocol import (
-    LETTERS,
-    LONGEST_LETTER,
     MASKED,
-    MASKS,
+    MAX_SHARE_BYTES,
+    SHARES,
     UNITS,
+    UNMASKING,
+    AggregationTerms,
     SecureAggregation,
-    Terms,
-    effective_number,
-    hides_enough,
-    key_in,
-    out_of_units,
+    dequantize,
+    effective_clients,
+    has_enough_clients,
+    parse_key,
 )
 from softswitch.results.events import EventLog
 
@@ -79,14 +79,16 @@ class Summing:
     """
 
     def __init__(
-        self, secure: SecureAggregation, limit: float, like: Mapping[str, wire.Shape], events: EventLog
+        self, secure: SecureAggregation, limit: float, like: Mapping[str, wire.ArraySpec], events: EventLog
     ) -> None:
         self._secure, self._limit, self._like, self._events = secure, limit, like, events
         self._size = sum(math.prod(shape.shape) for shape in like.values())
-        self._terms: Terms | None = None
+        self._terms: AggregationTerms | None = None
         self._places: list[int] = []
 
-    def begin(self, k: int, names: Mapping[int, str], answers: Sequence[Any], weights: np.ndarray) -> Terms | None:
+    def begin(
+        self, k: int, names: Mapping[int, str], answers: Sequence[Any], weights: np.ndarray
+    ) -> AggregationTerms | None:
         """The terms of a round's sum; None, and a word in the log, where too few would hide each other.
 
         Args:
@@ -97,13 +99,13 @@ class Summing:
         """
         self._terms, self._places = None, list(names)
         own = [float(weights[place]) for place in self._places]
-        if len(own) < 2 or not hides_enough(own, self._secure.least_clients):
-            self._void(k, f"the effective number of clients would be {effective_number(own):.2f}")
+        if len(own) < 2 or not has_enough_clients(own, self._secure.min_clients):
+            self._void(k, f"the effective number of clients would be {effective_clients(own):.2f}")
             return None
-        keys, signatures = zip(*(key_in(answers[place].content) for place in self._places), strict=True)
+        keys, signatures = zip(*(parse_key(answers[place].content) for place in self._places), strict=True)
         signed = list(signatures) if all(signatures) else []
-        enough = self._secure.shares(len(own), signed=bool(signed))
-        self._terms = Terms(k, list(names.values()), list(keys), own, enough, self._limit, signed)
+        enough = self._secure.required_shares(len(own), signed=bool(signed))
+        self._terms = AggregationTerms(k, list(names.values()), list(keys), own, enough, self._limit, signed)
         return self._terms
 
     def part(self, content: RecordDict) -> MaskedPart:
@@ -112,14 +114,14 @@ class Summing:
         Args:
             content: of its answer.
         """
-        expected = {"sum": wire.Shape((self._size,), "uint32")}
-        numbers = wire.checked_arrays(content.get(MASKED), expected, 2.0**32)["sum"]
-        record = content.get(LETTERS)
-        letters: Any = record.get("letters") if isinstance(record, ConfigRecord) else None
+        expected = {"sum": wire.ArraySpec((self._size,), "uint32")}
+        numbers = wire.parse_arrays(content.get(MASKED), expected, 2.0**32)["sum"]
+        record = content.get(SHARES)
+        letters: Any = record.get("shares") if isinstance(record, ConfigRecord) else None
         if not isinstance(letters, list) or len(letters) != len(self._places):
-            raise wire.Unacceptable("it sends no letters to the others")
-        if not all(isinstance(letter, bytes) and len(letter) <= LONGEST_LETTER for letter in letters):
-            raise wire.Unacceptable("its letters to the others are none")
+            raise wire.InvalidMessageError("it sends no letters to the others")
+        if not all(isinstance(letter, bytes) and len(letter) <= MAX_SHARE_BYTES for letter in letters):
+            raise wire.InvalidMessageError("its letters to the others are none")
         return MaskedPart(numbers, letters)
 
     def mean(
@@ -152,20 +154,20 @@ class Summing:
         arrived = [i for i, place in enumerate(places) if place in parts]
         weights = [terms.weights[i] for i in arrived]
         left = sum(weights) / sum(terms.weights)
-        if len(arrived) < terms.shares or left < self._secure.least_weight:
+        if len(arrived) < terms.shares or left < self._secure.min_weight:
             raise _NotSummed(f"{len(arrived)} of {len(places)} directions came, with {left:.0%} of the weight")
-        if not hides_enough(weights, self._secure.least_clients):
-            raise _NotSummed(f"the effective number of clients is {effective_number(weights):.2f}")
+        if not has_enough_clients(weights, self._secure.min_clients):
+            raise _NotSummed(f"the effective number of clients is {effective_clients(weights):.2f}")
         letters: dict[int, dict[str, Any]] = {
-            places[i]: {"arrived": arrived, "letters": [parts[places[j]].letters[i] for j in arrived]} for i in arrived
+            places[i]: {"arrived": arrived, "shares": [parts[places[j]].letters[i] for j in arrived]} for i in arrived
         }
-        answers = ask({place: RecordDict({LETTERS: ConfigRecord(own)}) for place, own in letters.items()})
+        answers = ask({place: RecordDict({SHARES: ConfigRecord(own)}) for place, own in letters.items()})
         told = {i: found for i in arrived if (found := self._told(k, i, answers[places[i]], arrived)) is not None}
         total = np.zeros(self._size, np.uint32)
         for i in arrived:
             total += parts[places[i]].numbers
         total -= self._masks_of(arrived, told)
-        mean = {name: part / sum(weights) for name, part in out_of_units(total, self._limit, self._like).items()}
+        mean = {name: part / sum(weights) for name, part in dequantize(total, self._limit, self._like).items()}
         length = math.sqrt(sum(float(np.square(part).sum()) for part in mean.values()))
         rounding = len(arrived) * self._limit / UNITS / sum(weights)
         if length > TOO_LONG * self._limit + self._size**0.5 * rounding:
@@ -181,7 +183,7 @@ class Summing:
             if len(shares) < terms.shares:
                 raise _NotSummed(f"{len(shares)} shares of the mask of {terms.names[i]!r} came, of {terms.shares}")
             try:
-                total += secrets.mask(secrets.from_shares(shares[: terms.shares]), self._size)
+                total += secrets.generate_mask(secrets.combine_shares(shares[: terms.shares]), self._size)
             except ValueError:
                 raise _NotSummed(f"the shares of the mask of {terms.names[i]!r} do not go together") from None
         lost = [i for i in range(len(terms.names)) if i not in arrived]
@@ -189,7 +191,7 @@ class Summing:
             if i not in told:
                 raise _NotSummed(f"{terms.names[i]!r} does not tell the masks that it shares with those who are lost")
             for other, seed in zip(lost, told[i].masks, strict=True):
-                shared = secrets.mask(seed, self._size)
+                shared = secrets.generate_mask(seed, self._size)
                 total = total + shared if other > i else total - shared
         return total
 
@@ -200,18 +202,18 @@ class Summing:
         try:
             if isinstance(answer, Lost):
                 raise answer
-            if (why := wire.refused(answer.content)) is not None:
-                raise wire.Unacceptable(f"it refused: {why}")
-            record = answer.content.get(MASKS)
+            if (why := wire.read_refusal(answer.content)) is not None:
+                raise wire.InvalidMessageError(f"it refused: {why}")
+            record = answer.content.get(UNMASKING)
             told: dict[str, Any] = dict(record) if isinstance(record, ConfigRecord) else {}
             shares, masks = told.get("shares"), told.get("masks")
             if not isinstance(shares, list) or not isinstance(masks, list) or len(shares) != len(arrived):
-                raise wire.Unacceptable("it does not tell what takes masks off")
+                raise wire.InvalidMessageError("it does not tell what takes masks off")
             if len(masks) != lost or not all(isinstance(own, bytes) for own in (*shares, *masks)):
-                raise wire.Unacceptable("it does not tell what takes masks off")
+                raise wire.InvalidMessageError("it does not tell what takes masks off")
             if any(len(own) != secrets.SEED_BYTES for own in masks):
-                raise wire.Unacceptable("a mask that it shares with others is none")
-        except (Lost, wire.Unacceptable) as error:
+                raise wire.InvalidMessageError("a mask that it shares with others is none")
+        except (Lost, wire.InvalidMessageError) as error:
             logger.warning("round %d: client %r takes no masks off: %s", k, name, error)
             self._events.record("lost" if isinstance(error, Lost) else "refused", str(error), client=name)
             return None

@@ -16,8 +16,8 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
-from softswitch.flower.membership import keys_in, look_of, written_name
-from softswitch.flower.parameters import flat, initial_arrays
+from softswitch.flower.arrays import flatten_params, initial_arrays
+from softswitch.flower.membership import confusable_key, find_keys, normalize_name
 from softswitch.flower.settings import StrategySettings, with_changes
 from softswitch.flower.strategy import SwitchingStrategy
 from softswitch.methods.base import Method
@@ -144,14 +144,14 @@ def server_app(
 
 def _members(settings: StrategySettings, config: Mapping[str, Any], before: Sequence[str]) -> StrategySettings:
     """Who takes part, by the settings, the run's config, and who was left out before."""
-    named = [written_name(name) for name in str(config.get("exclude") or "").split(",") if name.strip()]
+    named = [normalize_name(name) for name in str(config.get("exclude") or "").split(",") if name.strip()]
     written: dict[str, str] = {}
     for own in (*before, *settings.exclude, *named):
-        written.setdefault(look_of(own), own)
+        written.setdefault(confusable_key(own), own)
     exclude = tuple(written.values())
     if not config.get("clients"):
         return replace(settings, exclude=exclude)
-    return replace(settings, names=(), clients=keys_in(str(config["clients"])), exclude=exclude)
+    return replace(settings, names=(), clients=find_keys(str(config["clients"])), exclude=exclude)
 
 
 def _folder(out: Path, name: str, config: dict[str, Any], asked: dict[str, int]) -> tuple[Path, dict[str, Any]]:
@@ -194,7 +194,7 @@ def _settings(method: Method, start: Any, asked: dict[str, int], chosen: Strateg
     described = {key: str(value) for key, value in settings.items() if key not in plain and value is not None}
     if chosen.clients:
         described["clients"] = ", ".join(chosen.clients)
-    entries = sum(np.size(leaf) for leaf in flat(start).values())
+    entries = sum(np.size(leaf) for leaf in flatten_params(start).values())
     parts: dict[str, dict[str, Any]] = {
         "run": asked,
         "strategy": {**plain, **described},

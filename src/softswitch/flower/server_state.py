@@ -110,7 +110,7 @@ class RunState:
         self._key = jax.random.key(settings.seed)
         self._domain = as_argument(settings.domain)
         self._min_clients = settings.min_clients
-        self._most_weight = None if settings.secure is None else settings.secure.most_weight
+        self._most_weight = None if settings.secure is None else settings.secure.max_weight
         self._pooled = settings.pooled
         self.dtype = np.dtype(float_dtype(params))
         memory = settings.memory
@@ -374,9 +374,9 @@ class RunState:
         way = self.compression
         if way is None or way.changes is None or int(after.diverged_at) >= 0:
             return after, None
-        code = way.changes.encode(codes.vector_of(after.optimizer.sent))
+        code = way.changes.encode(codes.to_vector(after.optimizer.sent))
         before = jax.tree.map(np.asarray, self.state.params)
-        params = codes.added(before, codes.decoded(way.changes, code, wire.shapes(before)))
+        params = codes.apply_change(before, codes.decode(way.changes, code, wire.array_specs(before)))
         return after._replace(params=jax.tree.map(jnp.asarray, params)), code
 
     def _summed(self, directions: Summed) -> Params | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from softswitch.engine.defaults import SECOND_HALF
-from softswitch.flower.membership import ListedClient, distinct_names, listed_clients, look_of
+from softswitch.flower.membership import AllowedClient, check_distinct_names, confusable_key, parse_allow_list
 from softswitch.flower.secure_protocol import SecureAggregation
 from softswitch.methods.memory import Memory
 from softswitch.problem.choices import ANSWERS
@@ -69,7 +69,7 @@ class StrategySettings:
         names: the clients' labels in the order wanted, where they are known beforehand; the first round then waits for
             all of them, as long as ``wait`` allows. By default they are met as they come.
         clients: those who may take part, each one's public key by its name: the text of the key (OpenSSH or PEM), the
-            path of its file, or a ``ListedClient``, which can also say how many rows it has at most. A node is the
+            path of its file, or a ``AllowedClient``, which can also say how many rows it has at most. A node is the
             client that its key says, and nobody else can take part. Instead of ``names``.
         exclude: names of clients to go on without, also in a run that is resumed: they are not asked, not judged and
             not in the certificate, and the result says so.
@@ -107,7 +107,7 @@ class StrategySettings:
     robust: int | None = None
     secure: SecureAggregation | None = None
     names: Sequence[str] = ()
-    clients: Mapping[str, str | Path | ListedClient] = field(default_factory=dict)
+    clients: Mapping[str, str | Path | AllowedClient] = field(default_factory=dict)
     exclude: Sequence[str] = ()
     quorum: float | None = None
     events: str | Path | None = None
@@ -148,9 +148,9 @@ class StrategySettings:
         if self.domain is not None and not isinstance(self.domain, Domain):
             raise TypeError(f"domain must be a Ball, a Box, anything with project(params), or None: {self.domain!r}")
         object.__setattr__(self, "callbacks", check_callbacks(self.callbacks))
-        object.__setattr__(self, "names", distinct_names("names", map(str, self.names)))
-        object.__setattr__(self, "exclude", distinct_names("exclude", map(str, self.exclude)))
-        object.__setattr__(self, "clients", listed_clients(self.clients))
+        object.__setattr__(self, "names", check_distinct_names("names", map(str, self.names)))
+        object.__setattr__(self, "exclude", check_distinct_names("exclude", map(str, self.exclude)))
+        object.__setattr__(self, "clients", parse_allow_list(self.clients))
         if self.names and self.clients:
             raise ValueError("clients has all names, in the order wanted: leave names out")
         if self.secure is not None:
@@ -160,7 +160,7 @@ class StrategySettings:
         """Raise where settings do not go with sums of masked directions."""
         checks.expect("secure", self.secure, SecureAggregation)
         assert self.secure is not None
-        least = self.secure.least_clients
+        least = self.secure.min_clients
         if self.clip_norm is None:
             raise ValueError("secure needs clip_norm: masked directions are whole numbers of a known range")
         if self.robust is not None:
@@ -171,18 +171,18 @@ class StrategySettings:
                 "lost their key too: leave it out"
             )
         if self.expected and len(self.expected) < least:
-            raise ValueError(f"secure hides a client among {least} (least_clients), but {len(self.expected)} take part")
+            raise ValueError(f"secure hides a client among {least} (min_clients), but {len(self.expected)} take part")
 
     @property
     def expected(self) -> tuple[str, ...]:
         """The names of those who are known beforehand to take part."""
-        left_out = {look_of(name) for name in self.exclude}
-        return tuple(name for name in (self.clients or self.names) if look_of(name) not in left_out)
+        left_out = {confusable_key(name) for name in self.exclude}
+        return tuple(name for name in (self.clients or self.names) if confusable_key(name) not in left_out)
 
     @property
-    def listed(self) -> dict[str, ListedClient]:
+    def listed(self) -> dict[str, AllowedClient]:
         """The list of clients, where there is one."""
-        return listed_clients(self.clients)
+        return parse_allow_list(self.clients)
 
     def enough(self, asked: int) -> int | None:
         """How many of those asked must have answered, so that the others are not waited for; None: all.

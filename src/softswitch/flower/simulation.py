@@ -27,11 +27,11 @@ from safetensors.numpy import load_file, save_file
 
 from softswitch.data.client_data import ClientData
 from softswitch.engine.request import RunSettings
+from softswitch.flower.arrays import flatten_params, flatten_traced, initial_arrays, unflatten_params, unflatten_state
 from softswitch.flower.client import client_app
 from softswitch.flower.exchange import CLIENT_RAISED
 from softswitch.flower.jax_client import JaxClient
-from softswitch.flower.membership import written_name
-from softswitch.flower.parameters import flat, flat_within_jax, initial_arrays, unflat, unflat_within
+from softswitch.flower.membership import normalize_name
 from softswitch.flower.policy import ClientPolicy
 from softswitch.flower.strategy import SwitchingStrategy
 from softswitch.methods.base import Method
@@ -179,7 +179,7 @@ def solve_over_flower(
         checkpoints: likewise.
         identity: what a run of the compiled engine depends on, as text.
     """
-    labels = [written_name(str(name)) for name in clients.names]
+    labels = [normalize_name(str(name)) for name in clients.names]
     pooled = problem.constraint.value if isinstance(problem.constraint, PooledConstraint) else None
     strategy = SwitchingStrategy(
         method,
@@ -213,7 +213,7 @@ def solve_over_flower(
     assert result is not None
 
     def tree(params: Any) -> Any:
-        return None if params is None else jax.tree.map(jnp.asarray, unflat(params, problem.start))
+        return None if params is None else jax.tree.map(jnp.asarray, unflatten_params(params, problem.start))
 
     like = jax.eval_shape(
         lambda: first_state(
@@ -233,7 +233,7 @@ def solve_over_flower(
         params=tree(result.params),
         last=tree(result.last),
         best=tree(result.best),
-        state=unflat_within(result.state, like, flat(problem.start)),
+        state=unflatten_state(result.state, like, flatten_params(problem.start)),
     )
 
 
@@ -245,7 +245,7 @@ class _ByName:
 
     def project(self, params: Params) -> Params:
         """As the domain does."""
-        return flat_within_jax(self._domain.project(unflat(params, self._like)))
+        return flatten_traced(self._domain.project(unflatten_params(params, self._like)))
 
 
 def _by_name(problem: Problem) -> Domain | None:

@@ -19,11 +19,11 @@ from flwr.serverapp.strategy import Strategy
 from softswitch.engine.defaults import chooses
 from softswitch.engine.server_round import believed_overview
 from softswitch.flower import messages as wire
-from softswitch.flower.client import MASKED, TERMS, decision_record
-from softswitch.flower.codec import bytes_in
+from softswitch.flower.client import MASKED, TERMS, encode_decision
+from softswitch.flower.codec import count_bytes
 from softswitch.flower.compression import needs_params
 from softswitch.flower.exchange import Lost, exchange
-from softswitch.flower.local_client import BEFORE
+from softswitch.flower.local_client import PREVIOUS
 from softswitch.flower.remote import RemoteClients
 from softswitch.flower.run import Course
 from softswitch.flower.secure_server import Summed
@@ -138,7 +138,7 @@ class SwitchingStrategy(Strategy):
             settings = replace(settings, report_timeout=limit, update_timeout=limit)
         rounds = checks.whole_number("num_rounds", num_rounds, at_least=1)
         if settings.secure is not None:
-            settings = replace(settings, min_clients=max(settings.min_clients, settings.secure.least_clients))
+            settings = replace(settings, min_clients=max(settings.min_clients, settings.secure.min_clients))
         if self.method.robust is not None:
             settings = _enough_for(self.method.robust, settings)
         with nullcontext() if settings.checkpoints is None else settings.checkpoints.held():
@@ -200,7 +200,7 @@ class SwitchingStrategy(Strategy):
         task: dict[str, Any] = {wire.PARAMS: arrays, wire.SETTINGS: self._round_settings()}
         if course.before is not None:
             course.before.begin(*(jax.tree.map(np.asarray, one) for one in (run.state.params, run.state.before)))
-            task[wire.SETTINGS][BEFORE] = course.before.digest
+            task[wire.SETTINGS][PREVIOUS] = course.before.digest
         answers = self._first_exchange(grid, asked, RecordDict(task))
         reports, outcomes = course.reader.reports(k, asked, answers)
         decided = run.decide(asked, reports)
@@ -220,7 +220,7 @@ class SwitchingStrategy(Strategy):
         again = task if settings.resend_params else {}
         updates = []
         for place in updating:
-            own = decision_record(loss.of(place), run.switches, feasible)
+            own = encode_decision(loss.of(place), run.switches, feasible)
             content = RecordDict({wire.DECISION: own, **again, **masking})
             updates.append(self._message(content, nodes[asked[place]], wire.UPDATE, settings.update_timeout))
         return updates
@@ -237,7 +237,7 @@ class SwitchingStrategy(Strategy):
                 for i, answer in zip(asked, answers, strict=True):
                     before.heard(i, answer)
             return answers
-        settings = wire.settings_of(content, wire.SETTINGS)
+        settings = wire.get_config(content, wire.SETTINGS)
         params = wire.from_record(content[wire.PARAMS])
         held.begin(params)
 
@@ -278,7 +278,7 @@ class SwitchingStrategy(Strategy):
         held, traffic = course.held, None
         if held is not None:
             up = (answer.content.get(wire.DIRECTION) for answer in course.grid.answers if isinstance(answer, Message))
-            traffic = sum(map(bytes_in, up)) if now.updating else 0, held.down
+            traffic = sum(map(count_bytes, up)) if now.updating else 0, held.down
         spent = course.reader.epsilon
         record = run.apply(now.clients, outcomes, now.reports, now.decided, directions, now.full, rows, traffic, spent)
         if held is not None:

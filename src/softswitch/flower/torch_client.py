@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.engine.torch import module_intervals
-from softswitch.flower.local_client import Refused, Task, given_or_own
+from softswitch.flower.local_client import RefusalError, Task, merge_ranges
 from softswitch.flower.messages import Arrays, Values
-from softswitch.flower.policy import Classes, RowClasses, least_in_a_batch
+from softswitch.flower.policy import Classes, RowClasses, min_class_rows_in_batch
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.batch_sizes import Batches, batches_of
 from softswitch.oracles.federation import BatchSize, ValueBatchSize
@@ -101,7 +101,9 @@ class TorchClient:
         self.classes = RowClasses.told(classes, held_out_classes, (None, None), (self.rows, self.held_out_rows))
         self.class_rows = self.classes.rows
         if self.class_rows is not None:
-            self.class_rows_in_a_batch = least_in_a_batch(self.class_rows, min(self.value_rows, self.gradient_rows))
+            self.class_rows_per_batch = min_class_rows_in_batch(
+                self.class_rows, min(self.value_rows, self.gradient_rows)
+            )
         self._made_of = (module, objective, constraint), (data, held_out)
         self._how: dict[str, Any] = {
             "name": name,
@@ -124,7 +126,7 @@ class TorchClient:
         """
         what, (data, left) = self._made_of
         if isinstance(data, DataLoader) and not rows.all():
-            raise Refused("one of its classes has too few rows, and those of a DataLoader cannot be left out")
+            raise RefusalError("one of its classes has too few rows, and those of a DataLoader cannot be left out")
         own, how = copy(self), self._how | self.classes.of(rows, held_out)
         TorchClient.__init__(own, *what, _some(data, rows), held_out=_some(left, held_out), **how)
         return own
@@ -142,7 +144,7 @@ class TorchClient:
             direction = self._functions.direction(batches, loss, task.local_steps, task.step_size)
         return {name: part.cpu().numpy() for name, part in direction.items()}
 
-    def judge(self, params: Arrays) -> Values:
+    def evaluate(self, params: Arrays) -> Values:
         """f_i and g_i on all rows."""
         self._functions.load(params)
         with buffers_kept(self._functions.module):
@@ -153,7 +155,7 @@ class TorchClient:
     ) -> list[Interval]:
         """Intervals from the rows held out."""
         assert self._held_out is not None
-        at, known = levels or ErrorLevels.uniform(error), given_or_own(ranges, self._ranges)
+        at, known = levels or ErrorLevels.uniform(error), merge_ranges(ranges, self._ranges)
         return module_intervals(self._functions, params, self._held_out, at, known)
 
     @property

@@ -21,29 +21,29 @@ def initial_arrays(params: Params) -> ArrayRecord:
     Args:
         params: w_0, a tree of arrays, or arrays by name.
     """
-    return to_record(flat(params))
+    return to_record(flatten_params(params))
 
 
-def flat(params: Params) -> Arrays:
+def flatten_params(params: Params) -> Arrays:
     """Arrays by name: a dict of arrays keeps its names, anything else is named by its paths."""
-    return {name: np.asarray(leaf, order="C") for name, leaf in flat_within_jax(params).items()}
+    return {name: np.asarray(leaf, order="C") for name, leaf in flatten_traced(params).items()}
 
 
-def flat_within_jax(params: Params) -> dict[str, Any]:
+def flatten_traced(params: Params) -> dict[str, Any]:
     """The same within a compiled program."""
     if _is_flat(params):
         return dict(params)
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
 
 
-def unflat(arrays: Arrays, like: Params) -> Params:
+def unflatten_params(arrays: Arrays, like: Params) -> Params:
     """Arrays by name in the structure of ``like``."""
     if _is_flat(like):
         return {name: arrays[name] for name in like}
     return shaped(arrays, like)
 
 
-def unflat_within(tree: Any, like: Any, flat_params: Arrays) -> Any:
+def unflatten_state(tree: Any, like: Any, flat_params: Arrays) -> Any:
     """A tree that holds parameters by name in some of its places (a run's state, say), in the structure of ``like``."""
     arrays = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
