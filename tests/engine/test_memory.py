@@ -22,7 +22,7 @@ from softswitch.methods import Reports
 from softswitch.methods.client_selection import ask, order_of_pass, rounds_a_pass, stand_for, turn
 from softswitch.methods.memory import Places, decide, hear, nothing_remembered
 from softswitch.methods.round import surviving_weights
-from softswitch.oracles.federation import ClientSettings, gradient_oracle
+from softswitch.oracles.federation import ClientSettings, make_gradient_oracle
 from softswitch_experiments.tasks.fair_classification import adult
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
@@ -242,7 +242,7 @@ def test_every_iterate_is_that_of_a_plain_numpy_loop(x64, monkeypatch, constrain
     options = {"participation": 4 / 9, "local_steps": local_steps, "batch_size": 8, "replace": True}
     rounds, n = 120, 9
     iterates, result = watched(monkeypatch, problem, clients, RULE, rounds=rounds, seed=3, memory=memory, **options)
-    oracle = gradient_oracle(problem, clients, ClientSettings(**options))
+    oracle = make_gradient_oracle(problem, clients, ClientSettings(**options))
     key, places = jax.random.key(3), memory.places(4)
     assert places == Places(2, 1, 1)
     whose = turns(key, rounds, n, places)

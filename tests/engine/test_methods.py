@@ -11,7 +11,7 @@ import softswitch as ss
 from problems import NumpyTwin, client_data, least_squares, regression, two_constraints, watched
 from softswitch import methods as methods
 from softswitch.methods import client_state as at_clients
-from softswitch.oracles.federation import ClientSettings, gradient_oracle
+from softswitch.oracles.federation import ClientSettings, make_gradient_oracle
 
 ROUNDS, ETA, EPS = 80, 0.1, 0.05
 LAM = EPS / (1 + 1 / 10)
@@ -81,7 +81,7 @@ METHODS = {
 
 def drawn(problem, clients, seed, rounds, **options):
     """The engine's own random choices, handed to the loops."""
-    oracle = gradient_oracle(problem, clients, ClientSettings(replace=True, **options))
+    oracle = make_gradient_oracle(problem, clients, ClientSettings(replace=True, **options))
     key = jax.random.key(seed)
     found = jax.jit(jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k))))(jnp.arange(rounds))
     arrays = (np.asarray(part) for part in found[:3])

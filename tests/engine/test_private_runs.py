@@ -13,7 +13,7 @@ from softswitch.certification.row_means import count_applicable_rows
 from softswitch.engine.private import planned, private_oracle
 from softswitch.engine.request import RunSettings
 from softswitch.oracles import evaluation
-from softswitch.oracles.federation import ClientSettings, gradient_oracle
+from softswitch.oracles.federation import ClientSettings, make_gradient_oracle
 from softswitch.privacy import oracle as private_oracle_module
 from softswitch.privacy.accountant import epsilon_of
 from softswitch.privacy.oracle import PrivateOracle
@@ -62,7 +62,7 @@ def decision(oracle, feasible):
 def test_without_noise_and_clipping_it_is_the_plain_oracle(local_steps):
     privacy = ss.RecordPrivacy(noise=1e-9, clip_value=100, clip_gradient=100)
     oracle = made(privacy, local_steps=local_steps)
-    plain = gradient_oracle(PROBLEM, CLIENTS, ClientSettings(batch_size=None, local_steps=local_steps))
+    plain = make_gradient_oracle(PROBLEM, CLIENTS, ClientSettings(batch_size=None, local_steps=local_steps))
     w, key = jnp.array([0.5, -0.2, 0.1, 0.3]), jax.random.key(0)
     (own, kept), (theirs, _) = oracle.report(w, oracle.draw(key)), plain.report(w, plain.draw(key))
     np.testing.assert_allclose(own.objective, theirs.objective, rtol=1e-5)
@@ -129,7 +129,7 @@ def test_nothing_else_looks_at_rows(monkeypatch):
     judged, looked = [], []
     judge = PrivateOracle.judge
     monkeypatch.setattr(PrivateOracle, "judge", lambda self, params: judged.append(1) or judge(self, params))
-    for name in ("compiled_values", "pooled_value", "values"):
+    for name in ("compiled_values", "pooled_value", "client_values"):
         monkeypatch.setattr(evaluation, name, lambda *args, **kwargs: looked.append(1))
     impossible = dataclasses.replace(RULE, tolerance=1e-4)
     monkeypatch.setattr(

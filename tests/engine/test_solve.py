@@ -14,7 +14,7 @@ from softswitch.engine import compiled as engine
 from softswitch.engine.request import RunSettings, request
 from softswitch.methods import LocalLoss
 from softswitch.oracles import client_batches as slices
-from softswitch.oracles.federation import ClientSettings, gradient_oracle
+from softswitch.oracles.federation import ClientSettings, make_gradient_oracle
 from softswitch.oracles.losses import Losses
 
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05)
@@ -90,9 +90,9 @@ def test_slices_follow_from_memory(monkeypatch, clients):
     monkeypatch.setattr(slices, "SLICE_BYTES", 3000)
     how = ClientSettings(local_steps=2, batch_size=8)
     # A row has 13 floats; 4 batches of 8 rows and 3 iterates of 4 floats: 1,712 bytes a client.
-    assert gradient_oracle(PROBLEM, clients, how).slice_size == 1
+    assert make_gradient_oracle(PROBLEM, clients, how).slice_size == 1
     monkeypatch.setattr(slices, "SLICE_BYTES", 8000)
-    assert gradient_oracle(PROBLEM, clients, how).slice_size == 4
+    assert make_gradient_oracle(PROBLEM, clients, how).slice_size == 4
 
 
 @pytest.mark.parametrize("problem", [PROBLEM, ss.Problem(least_squares, two_constraints, jnp.zeros(4))])
@@ -100,7 +100,7 @@ def test_slices_follow_from_memory(monkeypatch, clients):
 def test_one_backward_pass_equals_the_local_solver_at_one_step(x64, problem, loss):
     """E = 1: ∇(Σ r_i h_i) against Σ r_i u_i, for every kind of local loss."""
     clients = client_data(*regression())
-    oracle = gradient_oracle(problem, clients, ClientSettings(batch_size=8))
+    oracle = make_gradient_oracle(problem, clients, ClientSettings(batch_size=8))
     draws = oracle.draw(jax.random.key(0))
     generator = np.random.default_rng(0)
     weights = jnp.asarray(generator.dirichlet(np.ones(6)))
@@ -384,7 +384,7 @@ def test_whole_data_makes_no_index_of_everyone_times_the_largest():
     sizes = np.r_[np.ones(1000, int), 10**6]
     huge = ss.ClientData.from_arrays({"x": np.zeros(sizes.sum(), np.float32)}, client=np.repeat(np.arange(1001), sizes))
     problem = ss.Problem(lambda w, b: mean(b["x"], b) + w, lambda w, b: mean(b["x"], b) - 1 + 0 * w, jnp.float32(0.0))
-    oracle = gradient_oracle(problem, huge, ClientSettings(batch_size=None))
+    oracle = make_gradient_oracle(problem, huge, ClientSettings(batch_size=None))
     draws = jax.eval_shape(oracle.draw, jax.random.key(0))
     assert sum(leaf.size for leaf in jax.tree.leaves(draws)) == 1001
     assert oracle.slice_size < 50

@@ -13,7 +13,7 @@ from softswitch.engine.auto_tuning import FARTHER
 from softswitch.engine.restart_decisions import next_threshold
 from softswitch.engine.restarts import Cycles
 from softswitch.methods.messages import LocalLoss
-from softswitch.oracles.federation import ClientSettings, gradient_oracle
+from softswitch.oracles.federation import ClientSettings, make_gradient_oracle
 from softswitch.results.infeasibility import minimise_constraint
 
 ROUNDS, ETA, TOLERANCE = 60, 0.2, 0.7
@@ -69,7 +69,7 @@ def test_the_same_course_as_a_numpy_loop(name, x64, monkeypatch):
     data, owner = regression()
     clients = client_data(data, owner)
     how = {"batch_size": 8, "local_steps": local_steps, "replace": True}
-    oracle = gradient_oracle(problem, clients, ClientSettings(**how))
+    oracle = make_gradient_oracle(problem, clients, ClientSettings(**how))
     key = jax.random.key(3)
     drawn = jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k)))(jnp.arange(ROUNDS))
     draws = [reference.Draws(*(np.asarray(x) for x in one)) for one in zip(*drawn[:3], strict=True)]

@@ -1,6 +1,7 @@
 """Runs on rows outside of memory: the draws and the numbers of rows in memory, bit for bit, read ahead of rounds."""
 
 import tracemalloc
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +13,9 @@ from problems import least_squares, mean, regression, two_constraints
 from softswitch.engine import compiled
 from softswitch.engine import out_of_core as streamed_rounds
 from softswitch.oracles import out_of_core_evaluation as block_values
-from softswitch.oracles.federation import ClientSettings, gradient_oracle
+from softswitch.oracles.federation import ClientSettings, make_gradient_oracle
 from softswitch.oracles.out_of_core import OutOfCoreOracle
+from softswitch.oracles.row_feed import RowFeed
 
 RULE = ss.SoftmaxSGM(alpha=20, step_size=0.05, tolerance=0.2)
 SMALL = 60_000
@@ -83,7 +85,7 @@ def test_results_are_the_same_bit_for_bit_as_users_compile():
 def test_draws_are_those_of_rows_in_memory():
     in_memory, streamed = both(strata="kind")
     how = ClientSettings(batch_size=9, participation=0.5, local_steps=2)
-    mine, theirs = OutOfCoreOracle(problem(), streamed, how), gradient_oracle(problem(), in_memory, how)
+    mine, theirs = OutOfCoreOracle(problem(), streamed, how), make_gradient_oracle(problem(), in_memory, how)
     for k in range(3):
         key = jax.random.fold_in(jax.random.key(5), k)
         draws = theirs.draw(key)
@@ -110,7 +112,7 @@ def in_pieces(streamed, many):
 
 
 def test_pooled_constraint_and_held_out_rows(monkeypatch):
-    monkeypatch.setattr(block_values, "PART_ROWS", 130)  # two clients' numbers at a time
+    monkeypatch.setattr(block_values, "INDEX_ROWS", 130)  # two clients' numbers at a time
     in_memory, streamed = both()
     held_out, held_out_streamed = both(seed=3)
     pooled = problem(constraint=ss.PooledConstraint(statistics, lambda sums: sums[0] / sums[1] - 0.3))
@@ -261,7 +263,7 @@ def test_a_thousand_million_rows():
 
 
 def test_large_clients_are_judged_in_pieces_where_functions_are_means(monkeypatch):
-    monkeypatch.setattr(block_values, "PART_ROWS", 7)
+    monkeypatch.setattr(block_values, "INDEX_ROWS", 7)
     in_memory, streamed = both(clients=3)
     w = jnp.asarray([0.5, -1.0, 0.3, 2.0])
     for objective, constraint in (
@@ -271,7 +273,7 @@ def test_large_clients_are_judged_in_pieces_where_functions_are_means(monkeypatc
         stated = problem(objective, constraint)
         how = ClientSettings(batch_size=4, replace=True, participation=0.3)
         pieces = OutOfCoreOracle(stated, in_pieces(streamed, 16), how).evaluate_params(w)
-        whole = gradient_oracle(stated, in_memory, how).evaluate_params(w)
+        whole = make_gradient_oracle(stated, in_memory, how).evaluate_params(w)
         for mine, theirs in zip(pieces, whole, strict=True):
             if theirs is not None:  # rows are of size 1, and so is what is rounded
                 np.testing.assert_allclose(mine, theirs, rtol=2e-6, atol=1e-6)
@@ -374,3 +376,40 @@ def test_a_mean_over_few_of_the_rows_is_not_taken_for_a_mean_over_all():
     hidden = ss.Problem(lambda w, b: mean((w - b["x"]) ** 2, b), of_the_rare, jnp.float32(1.0))
     with pytest.raises(ValueError, match="constraint"):
         ss.evaluate(hidden, streamed, hidden.start)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"batch_size": 8},
+        {"batch_size": 5, "value_batch_size": None},
+        {"batch_size": None, "participation": 0.3},
+        {"batch_size": None},
+    ],
+    ids=str,
+)
+def test_rows_in_memory_never_exceed_the_buffer(monkeypatch, how):
+    _, streamed = both(buffer_bytes=30_000)
+    stores, caches, peak = [], [], []
+    make_store, read = streamed.store, RowFeed.read
+
+    def live_bytes():
+        alive = {id(array): array.nbytes for reference in stores if (array := reference()) is not None}
+        return sum(alive.values()) + sum(column.nbytes for cache in caches for column in cache.values())
+
+    def store(rows):
+        made = make_store(rows)
+        stores.extend(weakref.ref(column.base if column.base is not None else column) for column in made.values())
+        peak.append(live_bytes())
+        return made
+
+    def noting_read(feed, draws, count):
+        rows = read(feed, draws, count)
+        caches[:] = [] if feed._cache is None else [feed._cache]
+        return rows
+
+    monkeypatch.setattr(streamed, "store", store)
+    monkeypatch.setattr(RowFeed, "read", noting_read)
+    ss.solve(problem(), streamed, RULE, rounds=40, eval_every=3, **how)
+    assert len(peak) > 5
+    assert max(peak) <= streamed.buffer_bytes + 64 * 20  # each array is aligned to 64 bytes

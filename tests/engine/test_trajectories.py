@@ -11,7 +11,7 @@ import pytest
 import reference
 import softswitch as ss
 from problems import NumpyTwin, client_data, least_squares, regression, softplus_level, two_constraints, watched
-from softswitch.oracles.federation import ClientSettings, gradient_oracle
+from softswitch.oracles.federation import ClientSettings, make_gradient_oracle
 
 ROUNDS = 150
 ETA = 0.2
@@ -21,7 +21,7 @@ LAM = TOLERANCE / (1 + 1 / 10)
 
 def draws_of(problem, clients, seed, rounds=ROUNDS, **options):
     """The engine's own random choices, handed to the reference."""
-    oracle = gradient_oracle(problem, clients, ClientSettings(**{"batch_size": 8, "replace": True} | options))
+    oracle = make_gradient_oracle(problem, clients, ClientSettings(**{"batch_size": 8, "replace": True} | options))
     key = jax.random.key(seed)
     drawn = jax.jit(jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k))))(jnp.arange(rounds))
     return [

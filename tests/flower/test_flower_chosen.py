@@ -15,7 +15,7 @@ import softswitch.flower as fl
 from flower_clients import FEATURES, FaultyGrid, centre, quadratic, quadratics, simulated, zeros
 from softswitch.flower import messages as wire
 from softswitch.methods import LocalLoss
-from softswitch.oracles.batch_sizes import LOCAL_WORK, batches_of
+from softswitch.oracles.batch_sizes import MAX_WORK, choose_batches
 from softswitch.results.folder import find_runs
 from softswitch.results.history import ClientOutcome
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
@@ -333,18 +333,18 @@ def test_the_folder_tells_what_was_chosen(tmp_path):
 
 
 def test_batches_that_clients_choose():
-    assert batches_of("auto", "same", None, 1000, 31) == (None, None)
-    assert batches_of("auto", "same", None, 10**7, 64) == (LOCAL_WORK // 64, LOCAL_WORK // 64 // 3)
-    assert batches_of("auto", "same", None, 10**7, 10**9) == (256, 64)
-    assert batches_of(32, "same", None, 100, 1) == (32, 32)
-    assert batches_of(32, "auto", None, 100, 1) == (None, 32)
-    assert batches_of(32, 8, None, 20, 1) == (8, None)
-    assert batches_of(32, "same", True, 20, 1) == (32, 32)
-    assert batches_of(None, "same", True, 20, 1) == (None, None)
+    assert choose_batches("auto", "same", None, 1000, 31) == (None, None)
+    assert choose_batches("auto", "same", None, 10**7, 64) == (MAX_WORK // 64, MAX_WORK // 64 // 3)
+    assert choose_batches("auto", "same", None, 10**7, 10**9) == (256, 64)
+    assert choose_batches(32, "same", None, 100, 1) == (32, 32)
+    assert choose_batches(32, "auto", None, 100, 1) == (None, 32)
+    assert choose_batches(32, 8, None, 20, 1) == (8, None)
+    assert choose_batches(32, "same", True, 20, 1) == (32, 32)
+    assert choose_batches(None, "same", True, 20, 1) == (None, None)
     with pytest.raises(ValueError, match="at most 20"):
-        batches_of(32, "same", False, 20, 1)
+        choose_batches(32, "same", False, 20, 1)
     with pytest.raises(ValueError, match="batch_size must be a whole number >= 1"):
-        batches_of(0, "same", None, 20, 1)
+        choose_batches(0, "same", None, 20, 1)
 
 
 ONCE, DRAWN = [("auto", None, True), (32, None, True)], [(32, True, False)]

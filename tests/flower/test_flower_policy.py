@@ -19,7 +19,7 @@ from softswitch.flower import membership as introduction
 from softswitch.flower import messages as wire
 from softswitch.flower.arrays import flatten_params
 from softswitch.methods.messages import LocalLoss
-from softswitch.oracles.batch_sizes import drawn
+from softswitch.oracles.batch_sizes import draw_rows
 from softswitch.results.history import ClientOutcome
 from softswitch_experiments.tasks.neyman_pearson import neyman_pearson
 
@@ -222,7 +222,7 @@ def test_batches_by_a_seed_that_the_server_knows_are_equations_for_single_rows()
         task = fl.Task(round=k, seed=0, local_steps=1, step_size=0.1, switches=True)
         heard.append(client.update(nowhere, task, LocalLoss(1.0, np.zeros(1), 0.0, 0.0))["w"])
         known = np.random.default_rng((0, k, zlib.crc32(b"a"), 1))
-        np.add.at(shares[k], drawn(known, 60, 30, True), 1 / 30)
+        np.add.at(shares[k], draw_rows(known, 60, 30, True), 1 / 30)
     found = np.linalg.lstsq(shares, np.array(heard), rcond=None)[0]
     np.testing.assert_allclose(found / found[:, :1], x, atol=1e-10)
 

@@ -10,7 +10,7 @@ from problems import least_squares, mean, softplus_level, two_constraints
 from softswitch.engine.loop import run
 from softswitch.engine.request import RunSettings, request
 from softswitch.oracles import evaluation
-from softswitch.oracles.federation import ClientSettings, gradient_oracle
+from softswitch.oracles.federation import ClientSettings, make_gradient_oracle
 
 SIZES = (3, 70, 2, 4)
 PROBLEM = ss.Problem(least_squares, two_constraints, jnp.zeros(4))
@@ -38,14 +38,14 @@ def unequal(monkeypatch, stratified):
 
 
 def oracles(clients, problem=PROBLEM, **options):
-    return [gradient_oracle(problem, clients, ClientSettings(by_size=by, **options)) for by in (True, False)]
+    return [make_gradient_oracle(problem, clients, ClientSettings(by_size=by, **options)) for by in (True, False)]
 
 
 def test_reports_and_directions_are_the_same(clients):
     by_size, padded = oracles(clients, batch_size=None)
     assert by_size.by_size
     assert not padded.by_size
-    assert by_size.way.widths == (2, 4, 128), "there are groups"
+    assert by_size.evaluation_plan.widths == (2, 4, 128), "there are groups"
     w = jnp.array([0.3, -0.2, 0.5, 0.1])
 
     @jax.jit

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from softswitch.certification.lbfgs import Look, find_minimum, minimum_in_ball
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import whole
-from softswitch.oracles.evaluation import ignoring_weights, widths_by_size
+from softswitch.oracles.evaluation import functions_ignoring_weights, padded_widths
 from softswitch.oracles.losses import Losses
 from softswitch.oracles.regret import Regret, RegretTask, parse_client_optimum, to_regret_task
 from softswitch.problem.domains import Ball, Box, Domain
@@ -43,8 +43,8 @@ def client_optimum(problem: Problem, clients: ClientData) -> np.ndarray:
             f"regret must be numbers where the domain is no Ball or Box, but {type(problem.domain).__name__}: f_i* is "
             "looked for within those only"
         )
-    exactly = "objective" in ignoring_weights(problem, clients)
-    widths = clients.sizes if exactly else widths_by_size(clients)
+    exactly = "objective" in functions_ignoring_weights(problem, clients)
+    widths = clients.sizes if exactly else padded_widths(clients)
 
     def of(client: int) -> float:
         def look(point: np.ndarray) -> tuple[float, np.ndarray]:

@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import whole
-from softswitch.oracles.client_batches import map_slices, slice_of_whole_data
+from softswitch.oracles.client_batches import full_data_slice_size, map_slices
 from softswitch.oracles.evaluation import FEW_ROWS, compiled_values, plan_evaluation, pooled_value
 from softswitch.oracles.losses import Losses
 from softswitch.problem.domains import Ball
@@ -208,7 +208,7 @@ class Lagrangian:
             return _Part(every, alive * weights.objective[every], alive[:, None] * constraint[every])
 
         def slices(places: int, width: int) -> tuple[int, int]:
-            return width, slice_of_whole_data(places, width * self._way.row_bytes)
+            return width, full_data_slice_size(places, width * self._way.row_bytes)
 
         if pooled or self._few:
             parts = tuple(part(group, len(group)) for group, _ in self._groups)
@@ -305,7 +305,7 @@ def _jacobians(params: Params, some: _Some, rows: Rows, losses: Losses) -> list[
 
         def one(client: jax.Array, width: int = width) -> jax.Array:
             batch = rows.take(*whole(rows, client, width, float_dtype(params)))
-            return jax.jacrev(lambda point: losses.both(rebuild(point), batch))(flat)
+            return jax.jacrev(lambda point: losses.values(rebuild(point), batch))(flat)
 
         found.append(map_slices(one, jnp.asarray(part.clients), size))
     return found

@@ -32,7 +32,7 @@ def count_applicable_rows(problem: Problem, clients: ClientData) -> np.ndarray:
         clients: whose rows.
     """
     losses = Losses.of(problem)
-    if losses.random:
+    if losses.is_random:
         raise ValueError("functions with a random key cannot be told privately: leave the key out (dropout, say)")
     if losses.has_pooled_constraint:
         raise ValueError(

@@ -219,7 +219,7 @@ def _row_values(rows: Rows, params: Params, losses: Losses) -> jax.Array:
     one = jnp.ones(1, float_dtype(params))
 
     def value(row: dict[str, Any]) -> jax.Array:
-        return losses.both(params, {**{key: x[None] for key, x in row.items()}, WEIGHT: one})
+        return losses.values(params, {**{key: x[None] for key, x in row.items()}, WEIGHT: one})
 
     return map_slices(value, rows.columns, 1 << 16)
 
@@ -242,6 +242,6 @@ def _on_batches(rows: Rows, picks: jax.Array, weights: jax.Array, params: Params
     """f and g on batches of the picked rows."""
 
     def value(indices: jax.Array) -> jax.Array:
-        return losses.both(params, rows.take(indices, weights))
+        return losses.values(params, rows.take(indices, weights))
 
     return jax.lax.map(value, picks, batch_size=64)

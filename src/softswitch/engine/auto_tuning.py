@@ -15,7 +15,7 @@ from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.methods.schedules import FallingStep, NormalizedAdam
 from softswitch.methods.softmax_sgm import SoftmaxSGM
-from softswitch.oracles.evaluation import widths_by_size
+from softswitch.oracles.evaluation import padded_widths
 from softswitch.oracles.federation import ClientSettings, count_participants
 from softswitch.problem.problem import Problem
 
@@ -169,7 +169,7 @@ def choose(
             all_rows, largest, a_batch = MORE_THAN_FIT, MORE_THAN_FIT, max(1, fit // (m * (1 + steps)))
             most_rows = (min(MOST_ROWS[0], a_batch), min(MOST_ROWS[1], a_batch))
     else:
-        all_rows = int(widths_by_size(clients).sum()) if grouped else m * largest
+        all_rows = int(padded_widths(clients).sum()) if grouped else m * largest
     if for_update == "auto" and for_report in ("auto", "same", None) and all_rows * (1 + 3 * steps) <= a_round:
         for_report = for_update = None
     elif for_report == "auto" and grouped and all_rows <= a_round:

@@ -19,7 +19,7 @@ from softswitch.methods.memory import Memory
 from softswitch.methods.schedules import FallingStep
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.base import Evaluation
-from softswitch.oracles.evaluation import Evaluator, ignoring_weights, make_evaluator, widths_by_size
+from softswitch.oracles.evaluation import Evaluator, functions_ignoring_weights, make_evaluator, padded_widths
 from softswitch.oracles.federation import BatchSize, ClientSettings
 from softswitch.oracles.regret import to_regret_task
 from softswitch.problem.parameters import Params
@@ -81,7 +81,7 @@ def add_baselines(
     checks.expect("clients", clients, ClientData)
     if result.client_optimum is not None:
         task = to_regret_task(problem, clients, result.client_optimum)
-        problem, clients, held_out = task.problem, task.clients, task.also(held_out)
+        problem, clients, held_out = task.problem, task.clients, task.add_optimum(held_out)
     judge = make_evaluator(problem, clients)
     more: list[Baseline] = []
     costs: list[float] | None = None
@@ -132,8 +132,8 @@ def _budget(result: Result, problem: Problem, clients: ClientData) -> _Budget | 
     if result.restarts and _rows_a_round(problem, clients) <= 1.01 * spent / len(history):
         return _Budget(min(len(history), max(ROUNDS_AS_IN_RUN, int(PART * len(history)))), "auto", 1.0)
     spent *= PART
-    all_rows, alike = int(widths_by_size(clients).sum()), int(clients.sizes.min()) == largest
-    whole = alike or not ignoring_weights(
+    all_rows, alike = int(padded_widths(clients).sum()), int(clients.sizes.min()) == largest
+    whole = alike or not functions_ignoring_weights(
         problem, clients
     )  # functions that ignore weights cannot be given padded batches
     if whole and spent >= 4 * all_rows * WANTED_ROUNDS:

@@ -118,9 +118,9 @@ def solve_certified(
         checks.expect("parts", parts, Parts)
         refuse_regret(parts.learn)
         task = make_regret_task(problem, parts.learn, regret)
-        others = [cast(ClientData, task.also(part)) for part in (parts.choose, parts.certify)]
+        others = [cast(ClientData, task.add_optimum(part)) for part in (parts.choose, parts.certify)]
         how: dict[str, Any] = {"confidence": confidence, "move": move, "rounds": rounds, "seconds": seconds}
-        options["held_out"] = task.also(options.get("held_out"))
+        options["held_out"] = task.add_optimum(options.get("held_out"))
         found = solve_certified(
             task.problem, Parts(task.clients, *others), method, checkpoints=checkpoints, **how, **options
         )

@@ -95,7 +95,7 @@ def play(
     told = informed(method, state, key, k, draws.clients, reports, lambda params: oracle.report(params, draws)[0])
     by = decided(method, parts.memory, program.places, state, k, draws.clients, told, oracle.pool)
     pointed = pointing(oracle, method, state, key, k, draws, kept, by)
-    full, held_out = ClientSummary.nothing(), None
+    full, held_out = ClientSummary.missing(), None
     if program.looks:
         full, held_out = _look_at_all(oracle, method, span, state.params, k, reports)
         state = state._replace(diverged_at=once_known(state.diverged_at, (full, held_out), state.params))

@@ -26,7 +26,7 @@ from softswitch.oracles.base import Oracle
 from softswitch.oracles.evaluation import ClientSummary
 from softswitch.oracles.gradient import GradientOracle, RowDraws
 from softswitch.oracles.out_of_core import OutOfCoreOracle
-from softswitch.oracles.row_feed import Coming, Stretch
+from softswitch.oracles.row_feed import PendingRows, RoundRows
 from softswitch.problem.parameters import Params
 from softswitch.results.record import Record
 
@@ -60,16 +60,16 @@ class _Reader:
         The draws are handed to the device from this thread, before the rounds that come before them: so they do not
         wait for those.
         """
-        coming = self._oracle.feed.coming
+        coming = self._oracle.feed.pending
         if coming is None or coming[:3] != (self._name, first, count):
             draws = _draws(self._oracle.drawing, self._key, jnp.int32(first), self._length, self._remembers)
-            self._oracle.feed.coming = Coming(self._name, first, count, self._oracle.feed.ask(draws, count))
+            self._oracle.feed.pending = PendingRows(self._name, first, count, self._oracle.feed.submit(draws, count))
 
-    def wait(self) -> Stretch:
+    def wait(self) -> RoundRows:
         """The rows that were asked for last."""
-        coming = self._oracle.feed.coming
+        coming = self._oracle.feed.pending
         assert coming is not None
-        self._oracle.feed.coming = None
+        self._oracle.feed.pending = None
         return coming.rows.result()
 
 
@@ -102,6 +102,7 @@ def run_chunk(
         with_rows = parts._replace(oracle=oracle.with_rows(stretch))
         state, record = _play(with_rows, alone, of_stretch, key, state, stretch.draws)
         records.append(_with_views(_waited(record, count), oracle, program.looks, seen, count))
+        del stretch, with_rows  # their memory is needed for the rows of later rounds
         k += count
         if int(state.diverged_at) >= 0:
             break
@@ -139,7 +140,7 @@ def _draws(oracle: GradientOracle, key: Array, first: Array, length: int, rememb
     return jax.vmap(one)(first + jnp.arange(length, dtype=jnp.int32))
 
 
-def _read_by_need(parts: Pieces, places: Places, key: Array, state: round.State, k: int) -> Stretch:
+def _read_by_need(parts: Pieces, places: Places, key: Array, state: round.State, k: int) -> RoundRows:
     """The rows of one round whose clients the server chooses by what it remembers."""
     oracle = _clients(parts.oracle)
     assert parts.memory is not None

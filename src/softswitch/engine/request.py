@@ -26,10 +26,10 @@ from softswitch.methods.proximal import Stages, check_stages
 from softswitch.methods.robust import check_robust
 from softswitch.methods.round import State, check_optimizer, first_to_average
 from softswitch.oracles.base import Oracle
-from softswitch.oracles.federation import ClientSettings, Federation, gradient_oracle
+from softswitch.oracles.federation import ClientSettings, Federation, make_gradient_oracle
 from softswitch.oracles.gradient import GradientOracle
 from softswitch.oracles.out_of_core import OutOfCoreOracle
-from softswitch.oracles.sharding import Devices, sharded
+from softswitch.oracles.sharding import Devices, shard_oracle
 from softswitch.problem.choices import ANSWERS
 from softswitch.problem.domains import Domain, as_argument, check_domain
 from softswitch.problem.parameters import Params
@@ -274,9 +274,9 @@ def request(
         oracle = OutOfCoreOracle(problem, clients, how, held_out)
     else:
         in_memory = cast(ClientData | None, held_out)
-        oracle = gradient_oracle(problem, clients, how, in_memory)
+        oracle = make_gradient_oracle(problem, clients, how, in_memory)
         if devices is not None:
-            divided = sharded(oracle, clients, in_memory, devices, how.client_batch_size)
+            divided = shard_oracle(oracle, clients, in_memory, devices, how.client_batch_size)
             on_one_device = oracle
     every = settings.eval_every
     if every is None:

@@ -16,7 +16,7 @@ from softswitch.methods.consistency import compared
 from softswitch.methods.memory import Memory, Places, Remembered, decide, hear
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.weighting import maximum
-from softswitch.oracles.evaluation import ClientSummary, overview
+from softswitch.oracles.evaluation import ClientSummary, summarize_clients
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params
 from softswitch.results.record import Record, RecordedClients
@@ -86,7 +86,7 @@ def believed_overview(method: Method, objective: Float[Array, " n"], constraint:
     if method.robust is not None:
         everyone = Reports(objective, constraint, None, jnp.ones(objective.shape, bool))
         objective, constraint = robust.trimmed(everyone, method.robust)[:2]
-    return overview(objective, constraint)
+    return summarize_clients(objective, constraint)
 
 
 def asked(

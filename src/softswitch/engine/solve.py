@@ -184,7 +184,7 @@ def solve(
     if uses_regret(regret):
         refuse_regret(clients)
         task = make_regret_task(problem, cast(ClientData, clients), regret)
-        problem, clients, held_out = task.problem, task.clients, task.also(cast(ClientData | None, held_out))
+        problem, clients, held_out = task.problem, task.clients, task.add_optimum(cast(ClientData | None, held_out))
     if isinstance(clients, StreamedData):
         _refuse_beyond_memory(engine, lower_bound, devices)
         lower_bound = False

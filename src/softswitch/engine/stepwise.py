@@ -90,7 +90,7 @@ def _play(
     else:
         directions = oracle.directions(*update)
         pointed = Pointed(_combined(directions, by.decision.weights), directions)
-    full, held_out = ClientSummary.nothing(), None
+    full, held_out = ClientSummary.missing(), None
     if program.looks:
         full, held_out = _look_at_all(oracle, method, state.params, reports, looks=k % int(span.eval_every) == 0)
     rows = oracle.count_rows(draws)

@@ -218,7 +218,7 @@ def sweep(
         for one, rows, beside, own_seeds in plain:
             refuse_regret(rows)
             task = make_regret_task(one, rows, regret)
-            each.append((task.problem, task.clients, task.also(beside), own_seeds))
+            each.append((task.problem, task.clients, task.add_optimum(beside), own_seeds))
             best |= dict.fromkeys(own_seeds, task.client_optimum)
 
     def shares(methods: tuple[Method, ...]) -> list[tuple[Share, tuple[Method, ...]]]:

@@ -21,7 +21,7 @@ from softswitch.engine.request import rounds_between_looks
 from softswitch.engine.solve import solve_federation
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
-from softswitch.oracles.batch_sizes import GRADIENT, Batches, batches_of
+from softswitch.oracles.batch_sizes import GRADIENT_COST, Batches, choose_batches
 from softswitch.oracles.federation import BatchSize, ClientSettings, Federation, ValueBatchSize, count_participants
 from softswitch.oracles.regret import Regret, parse_client_optimum, uses_regret
 from softswitch.oracles.torch import TorchOracle
@@ -322,7 +322,7 @@ def _batches(how: ClientSettings, rows: Sequence[TorchRows], participants: int, 
         return Batches(largest, largest)
     weights = participants * sum(weight.numel() for weight in functions.trained.values())
     capped = how.replace is False  # by the smallest client, below
-    chosen = batches_of(how.batch_size, how.value_batch_size, None if capped else how.replace, max(sizes), weights)
+    chosen = choose_batches(how.batch_size, how.value_batch_size, None if capped else how.replace, max(sizes), weights)
     if not capped:
         return chosen
     told = (how.batch_size if how.value_batch_size == "same" else how.value_batch_size, how.batch_size)
@@ -355,7 +355,7 @@ def _eval_every(oracle: TorchOracle, method: Method, rounds: int | None) -> int:
         rounds = ROUNDS_OF_A_FEDERATION if method.step_size is None else PAPER_ROUNDS
     everything = oracle.evaluation_row_count
     values, gradients = oracle.cost(everything * oracle.participants / oracle.client_count)
-    return rounds_between_looks(rounds, everything, values + GRADIENT * gradients)
+    return rounds_between_looks(rounds, everything, values + GRADIENT_COST * gradients)
 
 
 def _refuse_other_precision(functions: ModuleFunctions) -> None:

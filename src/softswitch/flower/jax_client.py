@@ -23,8 +23,8 @@ from softswitch.flower.local_client import Task, merge_ranges
 from softswitch.flower.messages import Arrays, Values
 from softswitch.flower.policy import Classes, RowClasses, min_class_rows_in_batch, part_of
 from softswitch.methods.messages import Decision, LocalLoss
-from softswitch.oracles.batch_sizes import batches_of
-from softswitch.oracles.federation import BatchSize, ClientSettings, ValueBatchSize, gradient_oracle
+from softswitch.oracles.batch_sizes import choose_batches
+from softswitch.oracles.federation import BatchSize, ClientSettings, ValueBatchSize, make_gradient_oracle
 from softswitch.oracles.gradient import GradientOracle
 from softswitch.oracles.losses import Losses
 from softswitch.privacy.jax_clipping import summed_gradients, told_by_rows
@@ -79,7 +79,7 @@ class JaxClient:
             "replace": replace,
         }
         if "auto" in (batch_size, value_batch_size):
-            report, update = batches_of(batch_size, value_batch_size, replace, self.rows, size_of(problem.start))
+            report, update = choose_batches(batch_size, value_batch_size, replace, self.rows, size_of(problem.start))
             self._batches |= {"batch_size": update, "value_batch_size": report}
         self._oracles: dict[int, GradientOracle] = {}
         first = self._oracle(1)
@@ -213,7 +213,7 @@ class JaxClient:
     def _oracle(self, local_steps: int) -> GradientOracle:
         if local_steps not in self._oracles:
             how = ClientSettings(local_steps=local_steps, client_batch_size=1, **self._batches)
-            self._oracles[local_steps] = gradient_oracle(self._problem, self._data, how)
+            self._oracles[local_steps] = make_gradient_oracle(self._problem, self._data, how)
         return self._oracles[local_steps]
 
     def _tree(self, params: Arrays) -> Params:

@@ -14,7 +14,7 @@ from softswitch.flower.local_client import Task, merge_ranges
 from softswitch.flower.messages import Arrays, Values
 from softswitch.flower.policy import Classes, RowClasses, min_class_rows_in_batch, part_of
 from softswitch.methods.messages import LocalLoss
-from softswitch.oracles.batch_sizes import batches_of, drawn
+from softswitch.oracles.batch_sizes import choose_batches, draw_rows
 from softswitch.privacy.clipping import clipped_total
 from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Interval
@@ -84,7 +84,7 @@ class NumpyClient:
             self._held_out, self.held_out_rows = _columns("held_out", held_out)
         first = self.start = {key: np.asarray(value) for key, value in start.items()}
         parameters = sum(value.size for value in first.values())
-        self._batches = batches_of(batch_size, value_batch_size, replace, self.rows, parameters)
+        self._batches = choose_batches(batch_size, value_batch_size, replace, self.rows, parameters)
         self._replace = replace is not False
         self.name = str(name)
         self.value_rows, self.gradient_rows = (self.rows if size is None else size for size in self._batches)
@@ -222,7 +222,7 @@ class NumpyClient:
     def _batch(self, generator: np.random.Generator, size: int | None) -> Arrays:
         if size is None:
             return self._data
-        rows = drawn(generator, self.rows, size, self._replace)
+        rows = draw_rows(generator, self.rows, size, self._replace)
         return {key: column[rows] for key, column in self._data.items()}
 
     def _generator(self, task: Task, purpose: int) -> np.random.Generator:

@@ -157,7 +157,7 @@ class RunState:
         """A state and a record in the structure of all."""
         nobody = no_reports(1, self.constraints, self.dtype, self._pooled is not None)
         traffic = None if self.compression is None else (0, 0)
-        record = entry([0], np.zeros(1, int), nobody, None, ClientSummary.nothing(), (0, 0), traffic=traffic)
+        record = entry([0], np.zeros(1, int), nobody, None, ClientSummary.missing(), (0, 0), traffic=traffic)
         record = with_stage(record, stage_ended(self.state, self.state))
         return self.state, with_memory(record, self.state.memory, 0)
 

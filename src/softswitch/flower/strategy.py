@@ -194,7 +194,7 @@ class SwitchingStrategy(Strategy):
             raise _Outvoted
         nodes = course.roster.connected
         asked = run.sample(course.roster.awake(k, settings.min_clients), len(course.roster.names))
-        full = ClientSummary.nothing()
+        full = ClientSummary.missing()
         if settings.eval_every and k % settings.eval_every == 0:
             full = _overview(self.method, course.clients.judge_now(run.state.params))
         task: dict[str, Any] = {wire.PARAMS: arrays, wire.SETTINGS: self._round_settings()}
@@ -364,7 +364,7 @@ def _reports_made(reports: Reports) -> np.ndarray:
 def _overview(method: Method, judged: Evaluation) -> ClientSummary:
     """F and G over the clients that answered."""
     if np.isnan(judged.objective).all():
-        return ClientSummary.nothing()
+        return ClientSummary.missing()
     both = (judged.objective, judged.constraint)
     heard = (jnp.asarray(np.where(np.isnan(values), -np.inf, values)) for values in both)
     return believed_overview(method, *heard)

@@ -18,7 +18,7 @@ from softswitch.flower.local_client import RefusalError, Task, merge_ranges
 from softswitch.flower.messages import Arrays, Values
 from softswitch.flower.policy import Classes, RowClasses, min_class_rows_in_batch
 from softswitch.methods.messages import LocalLoss
-from softswitch.oracles.batch_sizes import Batches, batches_of
+from softswitch.oracles.batch_sizes import Batches, choose_batches
 from softswitch.oracles.federation import BatchSize, ValueBatchSize
 from softswitch.oracles.torch_functions import Function, ModuleFunctions, Optimizer, RunningMeans
 from softswitch.oracles.torch_rows import TorchRows, seeded
@@ -90,7 +90,7 @@ class TorchClient:
         self.held_out_rows = 0 if self._held_out is None else len(self._held_out)
         if self._rows.loader is None:
             weights = sum(weight.numel() for weight in self._functions.trained.values())
-            self._batches = batches_of(batch_size, value_batch_size, replace, self.rows, weights)
+            self._batches = choose_batches(batch_size, value_batch_size, replace, self.rows, weights)
         else:  # its last batch may be a smaller one
             own = self._rows.loader.batch_size
             self._batches = Batches(*2 * (None if own is None else min(own, self.rows),))

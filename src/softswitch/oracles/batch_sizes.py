@@ -1,4 +1,4 @@
-"""How many rows a client takes for itself, where it draws them by itself: for a report, and for a gradient."""
+"""Batch sizes of a client that draws its own rows."""
 
 from __future__ import annotations
 
@@ -8,52 +8,54 @@ import numpy as np
 
 from softswitch.support import checks
 
-if TYPE_CHECKING:  # clients that compute with NumPy need no JAX
+if TYPE_CHECKING:  # clients that compute with NumPy do not need JAX
     from softswitch.oracles.federation import BatchSize, ValueBatchSize
 
-LOCAL_WORK, GRADIENT = 2**26, 3
-"""Rows × parameters of a report that a client chooses for itself, at most; a gradient costs three values."""
-LEAST_PARAMETERS, FEWEST_REPORTED, FEWEST_ROWS = 64, 256, 64
-"""A row of fewer parameters costs as much as one of so many; and so many rows a report and a gradient are never too
-many."""
+MAX_WORK, GRADIENT_COST = 2**26, 3
+"""Rows × parameters of an automatic report batch, and the cost of a gradient relative to a value."""
+MIN_PARAMETERS, MIN_REPORT_ROWS, MIN_GRADIENT_ROWS = 64, 256, 64
+"""Lower limits for the automatic batch sizes; fewer parameters are counted as ``MIN_PARAMETERS``."""
 
 
 class Batches(NamedTuple):
-    """How many rows a client takes for a report, and for a gradient; None: all of its rows, each once."""
+    """Number of rows for a report and for a gradient; None for all rows."""
 
     report: int | None
     update: int | None
 
 
-def batches_of(
+def choose_batches(
     batch_size: BatchSize, value_batch_size: ValueBatchSize, replace: bool | None, rows: int, parameters: int
 ) -> Batches:
-    """What a client's settings come to.
+    """Return the batch sizes of one client.
 
     Args:
-        batch_size: rows for a gradient; "auto": all of them where that is cheap.
-        value_batch_size: rows for a report; "same": as ``batch_size``, or where that is "auto" by its own cost.
-        replace: True: a batch is drawn with replacement, however few rows there are. Otherwise a client that has no
-            more rows than a batch takes each of them once.
-        rows: how many it has.
-        parameters: how many numbers the model is.
+        batch_size: Rows for a gradient; "auto": all rows if that is cheap.
+        value_batch_size: Rows for a report; "same": as ``batch_size``, "auto": all rows if that is cheap.
+        replace: True draws with replacement in any case. Otherwise a client with no more rows than a batch uses each
+            row once.
+        rows: Number of rows of the client.
+        parameters: Number of parameters of the model.
     """
     value_batch_size = batch_size if value_batch_size == "same" else value_batch_size
-    affordable = LOCAL_WORK // max(LEAST_PARAMETERS, parameters)
-    chosen = {
-        "value_batch_size": max(FEWEST_REPORTED, affordable),
-        "batch_size": max(FEWEST_ROWS, affordable // GRADIENT),
+    affordable = MAX_WORK // max(MIN_PARAMETERS, parameters)
+    automatic = {
+        "value_batch_size": max(MIN_REPORT_ROWS, affordable),
+        "batch_size": max(MIN_GRADIENT_ROWS, affordable // GRADIENT_COST),
     }
-    found: list[int | None] = []
-    for name, told in (("value_batch_size", value_batch_size), ("batch_size", batch_size)):
-        size = None if told is None else chosen[name] if told == "auto" else checks.whole_number(name, told, at_least=1)
-        own_choice = told == "auto" or not replace
-        if replace is False and told != "auto" and size is not None and size > rows:
-            raise ValueError(f"{name} = {size} without replacement must be at most {rows}, the rows there are")
-        found.append(None if size is not None and size >= rows and own_choice else size)
-    return Batches(*found)
+    sizes: list[int | None] = []
+    for name, given in (("value_batch_size", value_batch_size), ("batch_size", batch_size)):
+        if given is None or given == "auto":
+            size = None if given is None else automatic[name]
+        else:
+            size = checks.whole_number(name, given, at_least=1)
+            if replace is False and size > rows:
+                raise ValueError(f"{name} = {size} without replacement must be at most the number of rows, {rows}")
+        takes_all = size is not None and size >= rows and (given == "auto" or not replace)
+        sizes.append(None if takes_all else size)
+    return Batches(*sizes)
 
 
-def drawn(generator: np.random.Generator, rows: int, size: int, replace: bool) -> np.ndarray:
-    """The indices of so many rows, drawn with replacement or without."""
+def draw_rows(generator: np.random.Generator, rows: int, size: int, replace: bool) -> np.ndarray:
+    """Draw the indices of ``size`` rows."""
     return generator.integers(rows, size=size) if replace else generator.choice(rows, size=size, replace=False)

@@ -1,4 +1,4 @@
-"""Clients in slices: as many side by side as memory allows, the slices one after another."""
+"""Map a function over clients, as many at a time as memory allows."""
 
 from __future__ import annotations
 
@@ -10,44 +10,42 @@ import jax.numpy as jnp
 from jax import lax
 
 SLICE_BYTES = 256 * 2**20
-"""How much the clients of one slice may hold together: batches, activations' share, local iterates;"""
+"""Memory for the batches, activations and local iterates of the clients that are computed together."""
 SLICE_SHARE = 8
-"""on an accelerator this part of its memory, if that is more."""
-
+"""On an accelerator a slice may use its memory divided by this number, if that is more than ``SLICE_BYTES``."""
 CACHE_BYTES = 8 * 2**20
-"""The same where whole data are gone through on a processor: what its cache holds is not fetched from memory twice."""
+"""Limit for evaluations of all rows on a CPU: data that fits into its cache is not read from memory twice."""
 
 
-def slice_size(clients: int, bytes_a_client: int) -> int:
-    """How many clients fit side by side."""
-    return max(1, min(clients, _slice_bytes() // max(1, bytes_a_client)))
+def slice_size(clients: int, bytes_per_client: int) -> int:
+    """Return how many clients are computed together."""
+    return max(1, min(clients, _slice_bytes() // max(1, bytes_per_client)))
+
+
+def full_data_slice_size(clients: int, bytes_per_client: int) -> int:
+    """Return how many clients are computed together in an evaluation of all rows."""
+    limit = min(SLICE_BYTES, CACHE_BYTES) if jax.default_backend() == "cpu" else _slice_bytes()
+    return max(1, min(clients, limit // max(1, bytes_per_client)))
 
 
 def _slice_bytes() -> int:
-    """How much a slice may hold, by the memory of the device."""
     if jax.default_backend() == "cpu":
         return SLICE_BYTES
-    told = jax.local_devices()[0].memory_stats() or {}
-    return max(SLICE_BYTES, told.get("bytes_limit", 0) // SLICE_SHARE)
-
-
-def slice_of_whole_data(clients: int, bytes_a_client: int) -> int:
-    """How many clients' whole data go side by side."""
-    at_most = min(SLICE_BYTES, CACHE_BYTES) if jax.default_backend() == "cpu" else _slice_bytes()
-    return max(1, min(clients, at_most // max(1, bytes_a_client)))
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return max(SLICE_BYTES, stats.get("bytes_limit", 0) // SLICE_SHARE)
 
 
 def map_slices(function: Callable[[Any], Any], clients: Any, size: int) -> Any:
-    """``function`` of every client, stacked; ``clients`` is a pytree whose arrays have the client axis first."""
+    """Apply ``function`` to every client and stack the results; ``clients`` has the client axis first."""
     if size >= _count(clients):
         return jax.vmap(function)(clients)
     if size == 1:
-        return lax.map(function, clients)  # without a client axis, loops and branches stay each client's own
+        return lax.map(function, clients)  # without a client axis, each client runs only its own loops and branches
     return lax.map(function, clients, batch_size=size)
 
 
 def sum_slices(function: Callable[[Any], Any], clients: Any, size: int) -> Any:
-    """The sum of ``function(slice)`` over slices, where a slice's value is already a sum over its clients."""
+    """Sum ``function(slice)`` over slices of the clients, where each value is already a sum over its slice."""
     count = _count(clients)
     if size >= count:
         return function(clients)

@@ -1,4 +1,4 @@
-"""f_i and g_i of every client on all of its rows."""
+"""Evaluate f_i and g_i of every client on all of its rows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from jaxtyping import Array, Float
 
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import whole
-from softswitch.oracles.base import Evaluation
-from softswitch.oracles.client_batches import map_slices, slice_of_whole_data, slice_size
+from softswitch.oracles.base import STATIC, Evaluation
+from softswitch.oracles.client_batches import full_data_slice_size, map_slices, slice_size
 from softswitch.oracles.losses import Losses
 from softswitch.problem.losses import mean_over
 from softswitch.problem.parameters import Batch, Params, checked_params, float_dtype
@@ -24,21 +24,22 @@ from softswitch.support import checks
 from softswitch.support.row_blocks import by_blocks, bytes_computed
 
 MAX_WIDTHS = 64
-"""With functions that ignore row weights each distinct client size is a program of its own: how many are allowed."""
+"""Maximum number of client sizes for functions that ignore row weights: each size is compiled separately."""
 FEW_ROWS = 1 << 14
-"""Up to so many rows, pads included, all clients go together: a single program is worth more than the work it saves."""
-AtOnce = Callable[[int, int], int]
-"""From how many clients there are, and the bytes of each: how many go side by side."""
+"""Up to this many rows, padding included, all clients share one width: one program is then faster."""
+SliceSize = Callable[[int, int], int]
+"""(number of clients, bytes of each) -> how many are computed together."""
+Evaluator = Callable[[Params], Evaluation]
 
 
 class ClientSummary(NamedTuple):
-    """The worst and the mean client, on all rows of each; those who have no such function are left out.
+    """Worst and mean client. Clients without an objective or a constraint are excluded from its mean.
 
     Attributes:
-        objective: F, max_i f_i.
-        constraint: G, max_i g_i, over all constraints.
-        mean_objective: the mean of f_i over the clients.
-        mean_constraint: the mean of g_i over clients and constraints.
+        objective: F = max_i f_i.
+        constraint: G = max_i g_i over all constraints.
+        mean_objective: Mean of f_i over clients.
+        mean_constraint: Mean of g_i over clients and constraints.
     """
 
     objective: Float[Array, "*rounds"]
@@ -47,17 +48,17 @@ class ClientSummary(NamedTuple):
     mean_constraint: Float[Array, "*rounds"]
 
     @classmethod
-    def nothing(cls) -> ClientSummary:
-        """That of a round that did not look: all NaN."""
+    def missing(cls) -> ClientSummary:
+        """Return the summary of a round without an evaluation: NaN everywhere."""
         return cls(*[jnp.full((), jnp.nan)] * 4)
 
 
-def overview(objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> ClientSummary:
-    """The worst and the mean of the clients' values."""
+def summarize_clients(objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> ClientSummary:
+    """Return the worst and the mean of the clients' values."""
 
     def mean(values: Array) -> Array:
-        having = ~jnp.isneginf(values)
-        return mean_over(jnp.where(having, values, 0), having.astype(values.dtype))
+        defined = ~jnp.isneginf(values)
+        return mean_over(jnp.where(defined, values, 0), defined.astype(values.dtype))
 
     return ClientSummary(objective.max(), constraint.max(), mean(objective), mean(constraint.ravel()))
 
@@ -65,131 +66,116 @@ def overview(objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """A way through all data: clients of similar size together, in slices.
+    """Clients grouped by size, so that batches of all rows need little padding.
 
     Attributes:
-        groups: client indices, one array a width.
-        order: where in the groups' concatenation each client stands.
-        widths: how many rows a batch of each group has; pads weigh 0.
-        row_bytes: bytes of one row, over all columns.
+        groups: Client indices, one array for each width.
+        order: Position of each client in the concatenated groups.
+        widths: Number of rows of a batch in each group; padding has weight 0.
+        row_bytes: Bytes of one row over all columns.
     """
 
     groups: tuple[Array, ...]
     order: Array
-    widths: tuple[int, ...] = field(metadata={"static": True})
-    row_bytes: int = field(metadata={"static": True})
+    widths: tuple[int, ...] = field(metadata=STATIC)
+    row_bytes: int = field(metadata=STATIC)
 
-    def each(
+    def map_clients(
         self,
         function: Callable[[Batch], Any],
         rows: Rows,
         dtype: Any,
-        at_once: AtOnce = slice_of_whole_data,
+        clients_together: SliceSize = full_data_slice_size,
     ) -> Any:
-        """A function of every client's whole data, in the clients' order; ``at_once`` says how many side by side.
+        """Apply a function to the whole data of every client, in the clients' order.
 
-        Where what it makes of them is too much for memory fewer go side by side, and one that is too large for itself
-        goes some of its rows at a time.
+        If the intermediate results do not fit into memory, fewer clients are computed together, and the rows of a
+        large client are computed in blocks.
         """
         parts = []
         for clients, width in zip(self.groups, self.widths, strict=True):
-            many, its_rows = at_once(len(clients), width * self.row_bytes), width
-            if many * width > FEW_ROWS:
+            together, block = clients_together(len(clients), width * self.row_bytes), width
+            if together * width > FEW_ROWS:
                 computed = bytes_computed(function, rows.batch_shapes(width, dtype))
-                many, its_rows = min(many, slice_size(len(clients), computed)), slice_size(width, computed // width)
+                together = min(together, slice_size(len(clients), computed))
+                block = slice_size(width, computed // width)
 
-            def one(client: Array, width: int = width, its_rows: int = its_rows) -> Any:
-                return by_blocks(function, rows.take(*whole(rows, client, width, dtype)), its_rows)
+            def one(client: Array, width: int = width, block: int = block) -> Any:
+                return by_blocks(function, rows.take(*whole(rows, client, width, dtype)), block)
 
-            parts.append(map_slices(one, clients, many))
+            parts.append(map_slices(one, clients, together))
         return jax.tree.map(lambda *leaves: self.in_order(jnp.concatenate(leaves)), *parts)
 
     def in_order(self, values: Array) -> Array:
-        """Values of the clients group by group, in the clients' order."""
+        """Reorder values from the order of the groups to the clients' order."""
         return values[self.order]
 
 
-def values(
-    way: EvaluationPlan, rows: Rows, params: Params, losses: Losses, at_once: AtOnce = slice_size
+def client_values(
+    plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses, clients_together: SliceSize = slice_size
 ) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
-    """f_i and g_i of every client. Within a program use this: a compiled function there costs a copy of the data.
-
-    In a program of many rounds the rows are put side by side once for all of them, where slices are large enough.
-    """
+    """Return f_i and g_i of every client, for use inside a compiled program."""
 
     def both(batch: Batch) -> tuple[Array, Array]:
         return losses.objective(params, batch), losses.constraints(params, batch)
 
-    found: tuple[Array, Array] = way.each(both, rows, float_dtype(params), at_once)
-    return found
+    values: tuple[Array, Array] = plan.map_clients(both, rows, float_dtype(params), clients_together)
+    return values
 
 
-compiled_values = jax.jit(partial(values, at_once=slice_of_whole_data), static_argnames="losses")
-"""The same, compiled once for a data set's shape, whatever is trained on it and how."""
-
-
-def evaluate(problem: Problem, clients: ClientData, params: Params) -> tuple[np.ndarray, np.ndarray]:
-    """f_i and g_i of every client on all of its rows: one entry a client, and clients × constraints.
-
-    For held-out data as well: make a ``ClientData`` of it.
-
-    Args:
-        problem: whose objective and constraint.
-        clients: on whose data; all rows of it.
-        params: parameters, any tree of floating arrays.
-    """
-    checks.expect("problem", problem, Problem)
-    checks.expect("clients", clients, ClientData)
-    params = checked_params("params", params)
-    traced = problem.trace(clients.batch_shapes(int(clients.sizes.max()), float_dtype(params)), params)
-    way = plan_evaluation(clients, traced.ignore_weight)
-    objective, constraint = compiled_values(way, clients.rows, params, Losses.of(problem))
-    return np.asarray(objective), np.asarray(constraint)
+compiled_values = jax.jit(partial(client_values, clients_together=full_data_slice_size), static_argnames="losses")
+"""``client_values`` for use outside of a compiled program."""
 
 
 @partial(jax.jit, static_argnames="losses")
-def pooled_value(way: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Float[Array, " c"]:
-    """A pooled constraint on all clients' data put together, compiled."""
-    statistics = way.each(lambda batch: losses.statistics(params, batch), rows, float_dtype(params))
+def pooled_value(plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Float[Array, " c"]:
+    """Return a pooled constraint on the data of all clients together."""
+    statistics = plan.map_clients(lambda batch: losses.statistics(params, batch), rows, float_dtype(params))
     return losses.pool(jnp.tensordot(rows.sizes.astype(statistics.dtype), statistics, axes=1))
 
 
-def judged(way: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Evaluation:
-    """How good parameters are at every client by all of its rows; a pooled constraint also on all rows put together."""
-    objective, constraint = compiled_values(way, rows, params, losses)
-    pooled = np.asarray(pooled_value(way, rows, params, losses)) if losses.has_pooled_constraint else None
+def evaluate_clients(plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Evaluation:
+    """Evaluate parameters at every client on all of its rows."""
+    objective, constraint = compiled_values(plan, rows, params, losses)
+    pooled = np.asarray(pooled_value(plan, rows, params, losses)) if losses.has_pooled_constraint else None
     return Evaluation(np.asarray(objective), np.asarray(constraint), pooled)
 
 
-Evaluator = Callable[[Params], Evaluation]
-
-
 def make_evaluator(problem: Problem, clients: ClientData) -> Evaluator:
-    """What judges parameters by all rows of the clients."""
-    losses, way = Losses.of(problem), plan_evaluation(clients, ignoring_weights(problem, clients))
-    return lambda params: judged(way, clients.rows, params, losses)
+    """Return a function that evaluates parameters on all rows of the clients."""
+    losses, plan = Losses.of(problem), plan_evaluation(clients, functions_ignoring_weights(problem, clients))
+    return lambda params: evaluate_clients(plan, clients.rows, params, losses)
 
 
-def ignoring_weights(problem: Problem, clients: ClientData) -> tuple[str, ...]:
-    """The functions that do not read the rows' weights."""
-    batch = clients.batch_shapes(int(clients.sizes.max()), float_dtype(problem.start))
-    return problem.trace(batch).ignore_weight
+def evaluate(problem: Problem, clients: ClientData, params: Params) -> tuple[np.ndarray, np.ndarray]:
+    """Return f_i (one entry a client) and g_i (clients × constraints) on all rows of the clients."""
+    checks.expect("problem", problem, Problem)
+    checks.expect("clients", clients, ClientData)
+    params = checked_params("params", params)
+    plan = plan_evaluation(clients, functions_ignoring_weights(problem, clients, params))
+    objective, constraint = compiled_values(plan, clients.rows, params, Losses.of(problem))
+    return np.asarray(objective), np.asarray(constraint)
 
 
-def plan_evaluation(clients: ClientData, weights_ignored_by: tuple[str, ...]) -> EvaluationPlan:
+def functions_ignoring_weights(problem: Problem, clients: ClientData, params: Params | None = None) -> tuple[str, ...]:
+    """Return the names of the problem's functions that do not read the row weights."""
+    params = problem.start if params is None else params
+    return problem.trace(clients.batch_shapes(int(clients.sizes.max()), float_dtype(params)), params).ignore_weight
+
+
+def plan_evaluation(clients: ClientData, ignoring_weights: tuple[str, ...]) -> EvaluationPlan:
     """Group the clients by size.
 
-    Functions that read the row weights are given sizes rounded up to powers of two, pads at weight 0: few programs, at
-    most twice the rows. Functions that ignore them are given exactly their rows.
+    If all functions read the row weights, sizes are rounded up to powers of two and padded with rows of weight 0.
+    Otherwise every batch has exactly the rows of its client.
     """
-    widths = clients.sizes if weights_ignored_by else widths_by_size(clients)
+    widths = clients.sizes if ignoring_weights else padded_widths(clients)
     distinct = np.unique(widths)
     if len(distinct) > MAX_WIDTHS:
-        names = " and ".join(weights_ignored_by)
         raise ValueError(
-            f"{names} must read batch['weight'], because clients have {len(distinct)} different sizes (more than "
-            f"{MAX_WIDTHS}) and are evaluated in padded batches whose pads weigh 0; write means as "
-            "jnp.average(loss, weights=batch['weight'])"
+            f"{' and '.join(ignoring_weights)} must read batch['weight'], because clients have {len(distinct)} "
+            f"different sizes (more than {MAX_WIDTHS}) and are evaluated in padded batches whose padding has weight 0; "
+            "write means as jnp.average(loss, weights=batch['weight'])"
         )
     groups = [np.flatnonzero(widths == width) for width in distinct]
     order = np.argsort(np.concatenate(groups), kind="stable")
@@ -201,14 +187,10 @@ def plan_evaluation(clients: ClientData, weights_ignored_by: tuple[str, ...]) ->
     )
 
 
-def widths_by_size(clients: ClientData) -> np.ndarray:
-    """How many rows each client's batch of all its rows has, pads included."""
+def padded_widths(clients: ClientData) -> np.ndarray:
+    """Return the number of rows of each client's batch of all rows, padding included."""
     sizes = clients.sizes
     if len(np.unique(sizes)) == 1:
         return sizes
-    widths = _next_power_of_two(sizes)
+    widths = 2 ** np.ceil(np.log2(sizes)).astype(int)
     return np.full_like(widths, widths.max()) if len(sizes) * widths.max() <= FEW_ROWS else widths
-
-
-def _next_power_of_two(sizes: np.ndarray) -> np.ndarray:
-    return 2 ** np.ceil(np.log2(sizes)).astype(int)

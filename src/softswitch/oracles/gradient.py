@@ -1,9 +1,10 @@
-"""The paper's clients: batches of rows, and a LocalSolver of E gradient steps."""
+"""Clients of the paper: batches of rows, and a LocalSolver of E gradient steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -16,23 +17,23 @@ from softswitch.data.sampling import Batching, choose_clients, whole, words_to_c
 from softswitch.methods.messages import Decision, LocalLoss, Reports
 from softswitch.oracles.base import STATIC, Evaluation, Oracle
 from softswitch.oracles.client_batches import map_slices, slice_size, sum_slices
-from softswitch.oracles.evaluation import EvaluationPlan, judged, values
+from softswitch.oracles.evaluation import EvaluationPlan, client_values, evaluate_clients
 from softswitch.oracles.losses import Loss, Losses
 from softswitch.problem.parameters import CLIENT_OPTIMUM, WEIGHT, Batch, Params, float_dtype
 from softswitch.support.arrays import some, weighted_sum
 
-FOR_FUNCTIONS = 1
-"""Folded into a round's key for the functions that take one: what they draw is not what rows are drawn by."""
+FUNCTION_STREAM = 1
+"""Folded into a round's key for functions that take a random key."""
 
 
 class RowDraws(NamedTuple):
     """The random choices of one round.
 
     Attributes:
-        clients: I_k, the participants.
-        report_rows: the row indices of each participant's value batch; none where a batch is all of its rows.
-        update_rows: the row indices of each participant's gradient batch at each local step; likewise.
-        keys: each participant's key at each local step, for functions that take one; else None.
+        clients: Indices of the participants I_k.
+        report_rows: Row indices of each participant's value batch; empty if a batch is all rows.
+        update_rows: Row indices of each participant's gradient batch at each local step; empty if it is all rows.
+        keys: Each participant's random key at each local step; None if no function takes one.
     """
 
     clients: Int[Array, " m"]
@@ -41,8 +42,8 @@ class RowDraws(NamedTuple):
     keys: Key[Array, "m e"] | None
 
     @property
-    def update_rows_of_each(self) -> Int[Array, "m e drawn_too"]:
-        """The rows of the gradient batches, with the participants as the first axis."""
+    def client_update_rows(self) -> Int[Array, "m e drawn_too"]:
+        """``update_rows`` with the participants as the first axis."""
         return jnp.swapaxes(self.update_rows, 0, 1)
 
 
@@ -52,19 +53,19 @@ class GradientOracle(Oracle):
     """Clients that hold rows and take gradient steps on them.
 
     Attributes:
-        rows: all clients' rows.
-        evaluation_plan: how to go through all data; None where that is not needed.
-        losses: the problem's objective and constraint.
-        constraints: how many constraints a client has.
-        participants: m, how many clients take part in a round.
-        local_steps: E.
-        report_batching: how the batch for f_i and g_i is drawn.
-        update_batching: how the batches for gradients are drawn.
-        slice_size: how many clients are computed side by side; the rest wait, to bound memory.
-        held_out: rows not trained on, to be evaluated beside, and how to go through them; or None.
-        by_size: compute clients of similar size together.
-        compute_dtype: what reports and gradients are computed in, narrower than the parameters; None: as these are.
-        all_rows: how a client takes all of its rows.
+        rows: Rows of all clients.
+        evaluation_plan: How all rows are evaluated; None if they never are.
+        losses: Objective and constraint.
+        constraints: Number of constraints of a client.
+        participants: Number of clients m in a round.
+        local_steps: Number of local steps E.
+        report_batching: How the batch for f_i and g_i is drawn.
+        update_batching: How the batches for gradients are drawn.
+        slice_size: Number of clients that are computed together.
+        held_out: Held-out rows and how they are evaluated; or None.
+        by_size: Whether clients of similar size are computed together.
+        compute_dtype: Narrower dtype for reports and gradients; None for the dtype of the parameters.
+        all_rows: How a client takes all of its rows.
     """
 
     rows: Rows
@@ -82,51 +83,39 @@ class GradientOracle(Oracle):
     all_rows: Batching | None = field(default=None, metadata=STATIC)
     can_repeat_updates: ClassVar[bool] = True
     can_repeat_reports = True
+    has_pooled_constraint = property(attrgetter("losses.has_pooled_constraint"))
+    has_surrogate = property(attrgetter("losses.has_surrogate"))
+    reports_full_data = property(attrgetter("by_size"))
 
     @property
     def client_count(self) -> int:
-        """n."""
+        """Number of clients n."""
         return int(self.rows.counts.shape[0])
 
     @property
-    def has_pooled_constraint(self) -> bool:  # type: ignore[override]
-        """Whether the constraint is a function of additive statistics."""
-        return self.losses.has_pooled_constraint
-
-    @property
-    def has_surrogate(self) -> bool:  # type: ignore[override]
-        """Whether the constraint has a stand-in to descend on."""
-        return self.losses.has_surrogate
-
-    @property
-    def reports_full_data(self) -> bool:  # type: ignore[override]
-        """Whether reports are of all rows of all clients."""
-        return self.by_size
-
-    @property
     def report_batch_size(self) -> int | None:
-        """How many rows a client draws for its report; None: all of them."""
+        """Number of rows that a client draws for a report; None for all rows."""
         return None if self.report_batching.draws is None else self.report_batching.width
 
     @property
     def total_rows(self) -> int | None:
-        """All rows of all clients."""
+        """Number of rows of all clients."""
         return int(self.rows.sizes.sum())
 
     def draw(self, key: Array) -> RowDraws:
-        """Draw I_k, then its members' rows, all from one stretch of random words: one generator to compile and run."""
+        """Draw I_k and the rows of its members from one block of random words."""
         n, m = self.client_count, self.participants
-        for_clients = words_to_choose(n, m)
-        words = jax.random.bits(key, (for_clients + self._words_for_rows,), jnp.uint32)
-        who, rows = jnp.split(words, (for_clients,))
-        return self.draw_for(choose_clients(who, n, m), (rows, self._keys(key)))
+        client_words = words_to_choose(n, m)
+        words = jax.random.bits(key, (client_words + self._row_words,), jnp.uint32)
+        for_clients, for_rows = jnp.split(words, (client_words,))
+        return self.draw_for(choose_clients(for_clients, n, m), (for_rows, self._keys(key)))
 
     def draw_randomness(self, key: Array) -> tuple[UInt32[Array, " words"], Key[Array, "m e"] | None]:
-        """The random words that rows are drawn by, and the keys of functions that take one."""
-        return jax.random.bits(key, (self._words_for_rows,), jnp.uint32), self._keys(key)
+        """Draw the random words for rows, and the keys for functions that take one."""
+        return jax.random.bits(key, (self._row_words,), jnp.uint32), self._keys(key)
 
     def draw_for(self, clients: Int[Array, " m"], randomness: tuple[Array, Array | None]) -> RowDraws:
-        """The given participants' rows."""
+        """Draw the rows of given participants."""
         words, keys = randomness
         report, update = jnp.split(words, (self.report_batching.words(self.participants, 1),))
         return RowDraws(
@@ -137,22 +126,22 @@ class GradientOracle(Oracle):
         )
 
     @property
-    def _words_for_rows(self) -> int:
+    def _row_words(self) -> int:
         m = self.participants
         return self.report_batching.words(m, 1) + self.update_batching.words(m, self.local_steps)
 
     def _keys(self, key: Array) -> Key[Array, "m e"] | None:
-        if not self.losses.random:
+        if not self.losses.is_random:
             return None
-        return jax.random.split(jax.random.fold_in(key, FOR_FUNCTIONS), (self.participants, self.local_steps))
+        return jax.random.split(jax.random.fold_in(key, FUNCTION_STREAM), (self.participants, self.local_steps))
 
     def pool(self, sums: Float[Array, " s"]) -> Float[Array, " c"]:
-        """The constraint of the clients' data put together."""
+        """Compute a pooled constraint from summed statistics."""
         return self.losses.pool(sums)
 
     def report(self, params: Params, draws: Any) -> tuple[Reports, None]:
-        """f_i(w_k, ξ_i) and g_i(w_k, ξ_i) on a fresh batch of each participant."""
-        objective, constraint, statistics = self.reported(params, draws)
+        """Compute f_i(w_k, ξ_i) and g_i(w_k, ξ_i) on a fresh batch of each participant."""
+        objective, constraint, statistics = self.report_values(params, draws)
         mask = jnp.ones(objective.shape, bool)
         if statistics is None:
             return Reports(objective, constraint, None, mask), None
@@ -160,92 +149,89 @@ class GradientOracle(Oracle):
         pooled = self.losses.pool(jnp.tensordot(sizes, statistics, axes=1))
         return Reports(objective, constraint, pooled, mask, sums=sizes[:, None] * statistics), None
 
-    def reported(self, params: Params, draws: Any) -> tuple[Array, Array, Array | None]:
-        """Every participant's f_i and g_i, and the statistics of a pooled constraint."""
+    def report_values(self, params: Params, draws: Any) -> tuple[Array, Array, Array | None]:
+        """Compute f_i, g_i and the statistics of a pooled constraint of every participant."""
         dtype = float_dtype(params)
         if self.by_size:
             assert self.evaluation_plan is not None
-            objective, constraint = values(self.evaluation_plan, self.rows, params, self.losses)
+            objective, constraint = client_values(self.evaluation_plan, self.rows, params, self.losses)
             return objective.astype(dtype), constraint.astype(dtype), None
-        params = self._narrowed(params)
+        params = self._cast(params)
 
         def one(client: tuple[Array, Array]) -> tuple[Array, Array, Array | None]:
-            batch = self._narrowed_rows(self.batch(self.report_batching, *client, dtype))
+            batch = self._cast_batch(self.batch(self.report_batching, *client, dtype))
             return (
                 self.losses.objective(params, batch).astype(dtype),
                 self.losses.constraints(params, batch).astype(dtype),
                 self.losses.statistics(params, batch),
             )
 
-        found: tuple[Array, Array, Array | None] = self.of_each(one, (draws.clients, draws.report_rows))
-        return found
+        values: tuple[Array, Array, Array | None] = self.map_participants(one, (draws.clients, draws.report_rows))
+        return values
 
-    def of_each(self, function: Callable[[Any], Any], everyone: Any) -> Any:
-        """``function`` of every participant, stacked."""
-        return map_slices(function, everyone, self.slice_size)
+    def map_participants(self, function: Callable[[Any], Any], participants: Any) -> Any:
+        """Apply ``function`` to every participant and stack the results."""
+        return map_slices(function, participants, self.slice_size)
 
-    def summed(self, function: Callable[[Any], Any], weights: Float[Array, " m"], everyone: Any) -> Any:
-        """The sum of ``function((weights, participants))`` over slices of them, in which it is a weighted sum."""
-        return sum_slices(function, (weights, everyone), self.slice_size)
+    def sum_participants(self, function: Callable[[Any], Any], weights: Float[Array, " m"], participants: Any) -> Any:
+        """Sum ``function((weights, participants))``, a weighted sum, over slices of the participants."""
+        return sum_slices(function, (weights, participants), self.slice_size)
 
     def direction(
         self, params: Params, draws: Any, kept: None, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
-        """Σ_i r_i u_i, by one backward pass where E = 1 and by the local solver otherwise.
-
-        A switching rule's branch is chosen here, outside the client axis: inside it both would be computed.
-        """
+        """Compute Σ_i r_i u_i: by one backward pass if E = 1, by the local solver otherwise."""
 
         def minimise(loss: Loss) -> Params:
             if self.by_size and self.update_batching.draws is None:
-                return self.by_sizes(loss, params, decision)
+                return self.fused_by_size(loss, params, decision)
 
-            def in_slice(some: tuple[Any, ...]) -> Params:
-                server_weights, (clients, rows, keys, own) = some
+            def in_slice(part: tuple[Any, ...]) -> Params:
+                server_weights, (clients, rows, keys, own) = part
                 mixed = decision.local_loss.with_own(own)
                 if self.local_steps == 1:
                     first = None if keys is None else keys[:, 0]
                     return self.fused(loss, params, clients, rows[:, 0], first, server_weights, mixed)
                 return self.local_solver(loss, params, clients, rows, keys, server_weights, mixed, step_size)
 
-            everyone = (draws.clients, draws.update_rows_of_each, draws.keys, decision.local_loss.own)
-            total: Params = self.summed(in_slice, decision.weights, everyone)
+            participants = (draws.clients, draws.client_update_rows, draws.keys, decision.local_loss.own)
+            total: Params = self.sum_participants(in_slice, decision.weights, participants)
             return total
 
-        return self._by_branch(minimise, decision, switches)
+        return self._minimise_branch(minimise, decision, switches)
 
-    def _by_branch(self, minimise: Callable[[Loss], Params], decision: Decision, switches: bool) -> Params:
-        """What is minimised in this round. A switching rule's branch is chosen outside the client axis."""
+    def _minimise_branch(self, minimise: Callable[[Loss], Params], decision: Decision, switches: bool) -> Params:
+        """Select the loss outside the client axis: inside it, both branches of a switching method would be computed."""
         if not switches:
-            return minimise(self._narrow(self.losses.mixed_loss))
+            return minimise(self._in_compute_dtype(self.losses.mixed_loss))
         return lax.cond(
             decision.feasible,
-            lambda: minimise(self._narrow(self.losses.objective_loss)),
-            lambda: minimise(self._narrow(self.losses.constraint_loss)),
+            lambda: minimise(self._in_compute_dtype(self.losses.objective_loss)),
+            lambda: minimise(self._in_compute_dtype(self.losses.constraint_loss)),
         )
 
-    def _narrow(self, loss: Loss) -> Loss:
-        """The loss, computed in fewer digits; its gradient has the parameters' own."""
+    def _in_compute_dtype(self, loss: Loss) -> Loss:
+        """Return the loss computed in ``compute_dtype``; its gradient has the dtype of the parameters."""
         if self.compute_dtype is None:
             return loss
 
         def narrow(params: Params, batch: Batch, mix: LocalLoss, key: Any) -> Array:
-            value = loss(self._narrowed(params), self._narrowed_rows(batch), mix, key)
+            value = loss(self._cast(params), self._cast_batch(batch), mix, key)
             return value.astype(float_dtype(params))
 
         return narrow
 
-    def _narrowed(self, tree: Any) -> Any:
+    def _cast(self, tree: Any) -> Any:
         if self.compute_dtype is None:
             return tree
         dtype = jnp.dtype(self.compute_dtype)
         return jax.tree.map(lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, tree)
 
-    def _narrowed_rows(self, batch: Batch) -> Batch:
-        """Rows in fewer digits; but their weights stay as they are, so that means over rows are summed in full."""
+    def _cast_batch(self, batch: Batch) -> Batch:
+        """Convert a batch to ``compute_dtype``, except for its weights, so that means are summed in full precision."""
         if self.compute_dtype is None:
             return batch
-        return self._narrowed(batch) | {name: batch[name] for name in (WEIGHT, CLIENT_OPTIMUM) if name in batch}
+        return self._cast(batch) | {name: batch[name] for name in (WEIGHT, CLIENT_OPTIMUM) if name in batch}
 
     def fused(
         self,
@@ -257,7 +243,7 @@ class GradientOracle(Oracle):
         server_weights: Float[Array, " s"],
         local_loss: LocalLoss,
     ) -> Params:
-        """E = 1: Σ_i r_i ∇h_i(w) = ∇(Σ_i r_i h_i)(w), one backward pass and O(d) memory."""
+        """Compute Σ_i r_i ∇h_i(w) = ∇(Σ_i r_i h_i)(w) for E = 1: one backward pass and O(d) memory."""
 
         def total(params: Params) -> Array:
             def one(client: Array, rows: Array, key: Any, own: Any) -> Array:
@@ -268,25 +254,25 @@ class GradientOracle(Oracle):
 
         return jax.grad(total)(params)
 
-    def by_sizes(self, loss: Loss, params: Params, decision: Decision) -> Params:
-        """E = 1, all clients and all of their rows: those of similar size together, so that few rows are pads."""
+    def fused_by_size(self, loss: Loss, params: Params, decision: Decision) -> Params:
+        """Compute ``fused`` for all clients and all rows, grouped by size so that little padding is computed."""
         assert self.evaluation_plan is not None
         total = jax.tree.map(jnp.zeros_like, params)
         for clients, width in zip(self.evaluation_plan.groups, self.evaluation_plan.widths, strict=True):
 
-            def in_slice(some: tuple[Array, Array, Any], width: int = width) -> Params:
+            def in_slice(part: tuple[Array, Array, Any], width: int = width) -> Params:
                 def weighted(params: Params) -> Array:
                     def one(client: Array, mix: Any) -> Array:
                         batch = self.rows.take(*whole(self.rows, client, width, float_dtype(params)))
                         return loss(params, batch, decision.local_loss.with_own(mix), None)
 
-                    return jnp.dot(some[1], jax.vmap(one)(some[0], some[2]))
+                    return jnp.dot(part[1], jax.vmap(one)(part[0], part[2]))
 
                 return jax.grad(weighted)(params)
 
-            everyone = (clients, decision.weights[clients], some(decision.local_loss.own, clients))
-            at_once = slice_size(len(clients), 4 * width * self.evaluation_plan.row_bytes)
-            total = jax.tree.map(jnp.add, total, sum_slices(in_slice, everyone, at_once))
+            group = (clients, decision.weights[clients], some(decision.local_loss.own, clients))
+            together = slice_size(len(clients), 4 * width * self.evaluation_plan.row_bytes)
+            total = jax.tree.map(jnp.add, total, sum_slices(in_slice, group, together))
         return total
 
     def local_solver(
@@ -300,7 +286,7 @@ class GradientOracle(Oracle):
         local_loss: LocalLoss,
         step_size: Any,
     ) -> Params:
-        """Σ_i r_i u_i over some clients, each by its local steps."""
+        """Compute Σ_i r_i u_i over some clients by their local steps."""
 
         def one(client: Array, rows: Array, keys: Any, own: Any) -> Params:
             return self.local_direction(loss, params, client, rows, keys, local_loss.with_own(own), step_size)
@@ -318,10 +304,9 @@ class GradientOracle(Oracle):
         local_loss: LocalLoss,
         step_size: Any,
     ) -> Params:
-        """The paper's LocalSolver at one client: E steps of size γ from w_k, each on a fresh batch.
+        """Run the paper's LocalSolver at one client: E steps of size γ from w_k, each on a fresh batch.
 
-        u_i = (w_k − w_{k,E})/(γE) is computed as the mean of the E gradients: the same number, without the digits that
-        the difference loses when γ is small.
+        u_i = (w_k − w_{k,E})/(γE) is computed as the mean of the E gradients, which avoids cancellation for small γ.
         """
 
         def step(total: Params, drawn: tuple[Array, Any]) -> tuple[Params, None]:
@@ -342,35 +327,35 @@ class GradientOracle(Oracle):
     def directions(
         self, params: Params, draws: Any, kept: None, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
-        """Every u_i by itself: m gradients side by side, as the first axis of every array."""
+        """Compute every u_i, stacked along the first axis."""
 
         def minimise(loss: Loss) -> Params:
-            def one(its: tuple[Any, Any, Any, Any]) -> Params:
-                client, rows, keys, own = its
+            def one(participant: tuple[Any, Any, Any, Any]) -> Params:
+                client, rows, keys, own = participant
                 mixed = decision.local_loss.with_own(own)
                 return self.local_direction(loss, params, client, rows, keys, mixed, step_size)
 
-            everyone = (draws.clients, draws.update_rows_of_each, draws.keys, decision.local_loss.own)
-            every: Params = self.of_each(one, everyone)
-            return every
+            participants = (draws.clients, draws.client_update_rows, draws.keys, decision.local_loss.own)
+            directions: Params = self.map_participants(one, participants)
+            return directions
 
-        return self._by_branch(minimise, decision, switches)
+        return self._minimise_branch(minimise, decision, switches)
 
     def with_all_rows(self, draws: Any) -> tuple[GradientOracle, Any]:
-        """The same with gradients on all rows of each, and draws that draw none."""
+        """Return the same clients with gradients on all of their rows, and the round's draws for them."""
         assert self.all_rows is not None
-        at_once = slice_size(self.participants, 4 * self.all_rows.width * self.rows.row_bytes)
-        whole = replace(self, update_batching=self.all_rows, slice_size=min(self.slice_size, at_once))
-        return whole, draws._replace(update_rows=draws.update_rows[..., :0])
+        together = slice_size(self.participants, 4 * self.all_rows.width * self.rows.row_bytes)
+        oracle = replace(self, update_batching=self.all_rows, slice_size=min(self.slice_size, together))
+        return oracle, draws._replace(update_rows=draws.update_rows[..., :0])
 
     def count_rows(self, draws: Any) -> Int[Array, ""] | None:
-        """Σ_i of the participants' rows, where a batch is all of them; else None."""
+        """Count the participants' rows if a batch is all of them; else return None."""
         if self.report_batching.draws is not None and self.update_batching.draws is not None:
             return None
         return self.rows.sizes[draws.clients].sum()
 
     def cost(self, row_count: Any) -> tuple[Any, Any]:
-        """m·B_ζ values and m·E·B_g gradients; a batch of all rows counts its rows."""
+        """Return m·B_ζ values and m·E·B_g gradients; a batch of all rows counts its rows."""
         values, gradients = (
             row_count if batching.draws is None else self.participants * batching.width
             for batching in (self.report_batching, self.update_batching)
@@ -378,26 +363,26 @@ class GradientOracle(Oracle):
         return values, self.local_steps * gradients
 
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
-        """f_i and g_i of every client on all of its rows."""
+        """Compute f_i and g_i of every client on all of its rows."""
         assert self.evaluation_plan is not None
-        return values(self.evaluation_plan, self.rows, params, self.losses)
+        return client_values(self.evaluation_plan, self.rows, params, self.losses)
 
     def evaluate_held_out(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]] | None:
-        """The same on rows not trained on, where there are such."""
+        """Compute f_i and g_i on held-out rows; None if there are none."""
         if self.held_out is None:
             return None
-        rows, way = self.held_out
-        return values(way, rows, params, self.losses)
+        rows, plan = self.held_out
+        return client_values(plan, rows, params, self.losses)
 
     def without_evaluation(self) -> GradientOracle:
-        """Without a way through all data: a smaller program, shared by data whose clients differ in size only."""
+        """Drop the evaluation plan: the program is smaller, and shared by data that differ only in client sizes."""
         return replace(self, evaluation_plan=self.evaluation_plan if self.by_size else None, held_out=None)
 
     def evaluate_params(self, params: Params) -> Evaluation:
-        """f_i and g_i on all rows, and a pooled constraint on all rows put together; None for a plain one."""
+        """Evaluate parameters on all rows of every client."""
         assert self.evaluation_plan is not None
-        return judged(self.evaluation_plan, self.rows, params, self.losses)
+        return evaluate_clients(self.evaluation_plan, self.rows, params, self.losses)
 
     def batch(self, batching: Batching, client: Array, drawn: Array, dtype: Any) -> Batch:
-        """One participant's batch."""
+        """Return one participant's batch."""
         return self.rows.take(*batching.batch(self.rows, client, drawn, dtype))

@@ -1,4 +1,4 @@
-"""A problem's functions as its clients use them: what they report, and what they descend on."""
+"""The functions of a problem as clients use them: what they report, and what they minimise."""
 
 from __future__ import annotations
 
@@ -18,102 +18,100 @@ from softswitch.problem.random_keys import call, takes_key
 from softswitch.support.function_equality import Alike
 
 Loss = Callable[[Params, Batch, LocalLoss, Any], Array]
-"""A local loss of one client, with a random key or None; its ``LocalLoss`` holds that client's row of the mix."""
+"""Local loss of one client, with a random key or None; its ``LocalLoss`` holds that client's row of the mix."""
 
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """A problem's objective, constraint and its stand-in. Equal, and compiled once, for functions that are alike."""
+    """Objective, constraint and surrogate of a problem. Equal functions compare equal, and are compiled once."""
 
     objective_function: Callable[..., Any]
     constraint_function: Callable[..., Any]
-    stand_in_function: Callable[..., Any] | None = None
+    surrogate_function: Callable[..., Any] | None = None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Losses) and self._alike == other._alike
+        return isinstance(other, Losses) and self._key == other._key
 
     def __hash__(self) -> int:
-        return hash(self._alike)
+        return hash(self._key)
 
     @cached_property
-    def _alike(self) -> tuple[Alike, ...]:
-        return Alike(self.objective_function), Alike(self.constraint_function), Alike(self.stand_in_function)
+    def _key(self) -> tuple[Alike, ...]:
+        return Alike(self.objective_function), Alike(self.constraint_function), Alike(self.surrogate_function)
 
     @classmethod
     def of(cls, problem: Problem) -> Losses:
-        """Those of a problem."""
+        """Return the functions of a problem."""
         return cls(problem.objective, problem.constraint, problem.constraint_surrogate)
 
     @property
-    def random(self) -> bool:
-        """Whether any of them takes a random key."""
-        every = (self.objective_function, self.constraint_function, self.stand_in_function)
-        return any(_takes_key(function) for function in every if function is not None)
+    def is_random(self) -> bool:
+        """Whether any function takes a random key."""
+        functions = (self.objective_function, self.constraint_function, self.surrogate_function)
+        return any(
+            function.random if isinstance(function, PooledConstraint) else takes_key(function)
+            for function in functions
+            if function is not None
+        )
 
     @property
     def has_pooled_constraint(self) -> bool:
         """Whether the constraint is a function of additive statistics."""
         return isinstance(self.constraint_function, PooledConstraint)
 
+    @property
+    def has_surrogate(self) -> bool:
+        """Whether a differentiable surrogate replaces the constraint in gradients."""
+        return self.surrogate_function is not None
+
     def objective(self, params: Params, batch: Batch, key: Any = None) -> Float[Array, ""]:
-        """f."""
+        """Return f."""
         value: Array = call(self.objective_function, params, batch, key)
         return value
 
     def constraints(self, params: Params, batch: Batch, key: Any = None) -> Float[Array, " c"]:
-        """g as a vector, also where the user's function gives a scalar."""
+        """Return g as a vector."""
         return jnp.atleast_1d(call(self.constraint_function, params, batch, key))
 
-    @property
-    def has_surrogate(self) -> bool:
-        """Whether something else is descended on in place of the constraint, which moves in jumps."""
-        return self.stand_in_function is not None
+    def differentiable_constraints(self, params: Params, batch: Batch, key: Any = None) -> Float[Array, " c"]:
+        """Return the surrogate of g if there is one, else g."""
+        function = self.constraint_function if self.surrogate_function is None else self.surrogate_function
+        return jnp.atleast_1d(call(function, params, batch, key))
 
-    def descended(self, params: Params, batch: Batch, key: Any = None) -> Float[Array, " c"]:
-        """What is descended on where the constraint is to fall: g itself, or its stand-in."""
-        if self.stand_in_function is None:
-            return self.constraints(params, batch, key)
-        return jnp.atleast_1d(call(self.stand_in_function, params, batch, key))
-
-    def both(self, params: Params, batch: Batch) -> Float[Array, " functions"]:
-        """f and then g, side by side."""
+    def values(self, params: Params, batch: Batch) -> Float[Array, " functions"]:
+        """Return f followed by g."""
         return jnp.concatenate([self.objective(params, batch)[None], self.constraints(params, batch)])
 
     def statistics(self, params: Params, batch: Batch) -> Array | None:
-        """The additive statistics of a pooled constraint; None for a plain one."""
+        """Return the additive statistics of a pooled constraint; None for a plain one."""
         if not isinstance(self.constraint_function, PooledConstraint):
             return None
         statistics: Array = call(self.constraint_function.statistics, params, batch, None)
         return statistics
 
     def pool(self, sums: Float[Array, " s"]) -> Float[Array, " c"]:
-        """A pooled constraint of clients' data put together, by the sums of their statistics times their rows."""
+        """Compute a pooled constraint from summed statistics, each times its client's number of rows."""
         assert isinstance(self.constraint_function, PooledConstraint)
         return jnp.atleast_1d(self.constraint_function.value(sums))
 
     def objective_loss(self, params: Params, batch: Batch, mix: LocalLoss, key: Any) -> Array:
-        """f_i: what a switching rule's clients descend on in a feasible round."""
-        del mix
+        """Return f_i, the local loss of a switching method in feasible rounds."""
         return self.objective(params, batch, key)
 
     def constraint_loss(self, params: Params, batch: Batch, mix: LocalLoss, key: Any) -> Array:
-        """<b_i, g_i>: what they descend on otherwise; with a stand-in s_i for the constraint <b_i, s_i>."""
-        return jnp.dot(mix.constraint, self.descended(params, batch, key))
+        """Return <b_i, g_i>, or <b_i, s_i> with a surrogate s_i, the local loss in infeasible rounds."""
+        return jnp.dot(mix.constraint, self.differentiable_constraints(params, batch, key))
 
     def mixed_loss(self, params: Params, batch: Batch, mix: LocalLoss, key: Any) -> Array:
-        """a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε); with a stand-in s_i for the constraint <b_i, s_i> + c·Σ s_i.
+        """Return a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε).
 
-        The last sum is then over the constraints that are above ε by g_i itself.
+        With a surrogate s_i it is a·f_i + <b_i, s_i> + c·Σ s_i, the last sum over the constraints with g_i > ε.
         """
         objective = mix.objective * self.objective(params, batch, key)
-        descended = self.descended(params, batch, key)
+        constraints = self.differentiable_constraints(params, batch, key)
         if self.has_surrogate:
             above = self.constraints(params, batch) > mix.tolerance
-            excess = jnp.where(above, descended, 0).sum()
+            excess = jnp.where(above, constraints, 0).sum()
         else:
-            excess = jnp.maximum(descended - mix.tolerance, 0).sum()
-        return objective + jnp.dot(mix.constraint, descended) + mix.penalty * excess
-
-
-def _takes_key(function: Callable[..., Any]) -> bool:
-    return function.random if isinstance(function, PooledConstraint) else takes_key(function)
+            excess = jnp.maximum(constraints - mix.tolerance, 0).sum()
+        return objective + jnp.dot(mix.constraint, constraints) + mix.penalty * excess

@@ -1,8 +1,8 @@
-"""Whether functions are means over rows, found by trying: only then can a client be looked at in pieces."""
+"""Evaluate f_i and g_i of every client on data that need not fit in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.streamed_data import Outline, StreamedData
 from softswitch.oracles import evaluation
 from softswitch.oracles.base import Evaluation
-from softswitch.oracles.client_batches import slice_of_whole_data
+from softswitch.oracles.client_batches import full_data_slice_size
 from softswitch.oracles.evaluation import EvaluationPlan, compiled_values, plan_evaluation
 from softswitch.oracles.losses import Losses
 from softswitch.oracles.row_feed import PrefetchThread
@@ -22,41 +22,41 @@ from softswitch.problem.parameters import WEIGHT, Batch, Params, checked_params,
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
 
-ROWS, TRIALS, ROUNDING = 2**14, 4, 1e-4
-"""Rows to try with at most, spread over a client's; how often they are parted; what rounding may make of a mean."""
-FARTHER = (0.0, 0.1, 1.0)
-"""How far from the start to try, in standard deviations of random numbers: at the start all rows may be alike."""
+MEAN_TEST_ROWS, MEAN_TEST_SPLITS, MEAN_TEST_TOLERANCE = 2**14, 4, 1e-4
+"""Maximum number of rows, number of random splits and relative tolerance of ``find_means``."""
+MEAN_TEST_DISTANCES = (0.0, 0.1, 1.0)
+"""Standard deviations of the random steps from the start at which ``find_means`` tests."""
+INDEX_ROWS = 1 << 18
+"""Number of row indices that are computed at a time."""
 
 
-def means_over_rows(data: StreamedData, client: int, losses: Losses, start: Params) -> dict[str, bool]:
-    """Whether the objective and the constraint of some rows are the mean of what they are of these rows in two parts.
+def find_means(data: StreamedData, client: int, losses: Losses, start: Params) -> dict[str, bool]:
+    """Test on random splits of a client's rows whether objective and constraint are means over rows.
 
-    A pooled constraint is not tried: its statistics are sums over rows by their meaning.
+    A pooled constraint is not tested: its statistics are means by definition.
     """
     total = int(data.sizes[client])
-    fit = max(3, data.buffer_bytes // 2 // data.row_bytes)
-    rows = np.unique(np.linspace(0, total - 1, min(total, ROWS, fit)).astype(np.int64))
+    capacity = max(3, data.buffer_bytes // 2 // data.row_bytes)
+    rows = np.unique(np.linspace(0, total - 1, min(total, MEAN_TEST_ROWS, capacity)).astype(np.int64))
     store = data.store(len(rows))
     data.read(int(data.offsets[client, 0]) + rows, store, 0)
-    draws, one = np.random.default_rng(0), len(rows) // 3
+    generator, cut = np.random.default_rng(0), len(rows) // 3
     means = {"objective": True, "constraint": True}
-    for farther in FARTHER:
-        params = _moved(start, farther, draws)
-        for _ in range(TRIALS):
-            order = draws.permutation(len(rows))
+    for distance in MEAN_TEST_DISTANCES:
+        params = jax.tree.map(
+            lambda leaf, d=distance: leaf + d * generator.normal(size=leaf.shape).astype(leaf.dtype), start
+        )
+        for _ in range(MEAN_TEST_SPLITS):
+            order = generator.permutation(len(rows))
             parts = [
-                tuple(np.asarray(value, float) for value in _both(params, _batch(store, some, params), losses))
-                for some in (order, order[:one], order[one:])
+                tuple(np.asarray(value, float) for value in _values(params, _batch(store, part, params), losses))
+                for part in (order, order[:cut], order[cut:])
             ]
             for name, whole, first, second in zip(means, *parts, strict=True):
-                put_together = (one * first + (len(rows) - one) * second) / len(rows)
+                mean = (cut * first + (len(rows) - cut) * second) / len(rows)
                 scale = np.maximum(np.abs(first), np.abs(second)) + np.abs(whole)
-                means[name] &= bool((np.abs(whole - put_together) <= ROUNDING * scale + 1e-30).all())
+                means[name] &= bool((np.abs(whole - mean) <= MEAN_TEST_TOLERANCE * scale + 1e-30).all())
     return means | ({"constraint": True} if losses.has_pooled_constraint else {})
-
-
-def _moved(start: Params, farther: float, draws: np.random.Generator) -> Params:
-    return jax.tree.map(lambda leaf: leaf + farther * draws.normal(size=leaf.shape).astype(leaf.dtype), start)
 
 
 def _batch(store: dict[str, np.ndarray], rows: np.ndarray, params: Params) -> Batch:
@@ -65,178 +65,184 @@ def _batch(store: dict[str, np.ndarray], rows: np.ndarray, params: Params) -> Ba
 
 
 @partial(jax.jit, static_argnames="losses")
-def _both(params: Params, batch: Batch, losses: Losses) -> tuple[Any, Any]:
+def _values(params: Params, batch: Batch, losses: Losses) -> tuple[Any, Any]:
     return losses.objective(params, batch), losses.constraints(params, batch)
 
 
-PART_ROWS = 1 << 18
-"""The numbers of so many rows are made at a time."""
-
-
 class RowBlock(NamedTuple):
-    """Some clients whose rows are looked at together, or a piece of one that is too large for that.
+    """Clients that are evaluated together, or a part of the rows of one large client.
 
     Attributes:
-        clients: who.
-        width: how many rows of each the program has room for.
-        piece: which of the one client's rows: the first, and the one after the last; None: all.
+        clients: Indices of the clients.
+        width: Number of rows for each client, padding included.
+        part: First row and end of the part of a single client; None for all rows.
     """
 
     clients: np.ndarray
     width: int
-    piece: tuple[int, int] | None = None
+    part: tuple[int, int] | None = None
 
 
-class BlockValues:
-    """All clients' values, by a way through data that need not fit in memory.
+class BlockEvaluator:
+    """Evaluates all clients in blocks of at most half the buffer each.
 
-    A client that is too large for half of the buffer is looked at in pieces, where its functions are means over rows.
+    A client that is larger than that is evaluated in parts, which requires functions that are means over rows.
 
     Args:
-        data: whose.
-        losses: of which functions.
-        ignoring: the functions that do not read the rows' weights.
-        start: parameters to try with whether functions are means.
+        data: The clients' data.
+        losses: Functions to evaluate.
+        ignoring: Functions that do not read the row weights.
+        start: Parameters near which functions are tested for being means.
+        may_prefetch: Whether the next block may be read while one is evaluated.
     """
 
-    def __init__(self, data: StreamedData, losses: Losses, ignoring: tuple[str, ...], start: Params) -> None:
-        self._data, self._losses, self._ignoring = data, losses, ignoring
-        self._ahead, self._half = PrefetchThread(), data.buffer_bytes // 2
-        self._way = plan_evaluation(Outline(data, data.looked_at[:, None]), ignoring)
-        large = [block for block in self._blocks() if block.piece is not None]
-        if large:
-            self._refuse_what_is_no_mean(int(large[0].clients[0]), start)
+    def __init__(
+        self,
+        data: StreamedData,
+        losses: Losses,
+        ignoring: tuple[str, ...],
+        start: Params,
+        may_prefetch: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._data, self._losses, self._ignoring, self._may_prefetch = data, losses, ignoring, may_prefetch
+        self._thread, self._half = PrefetchThread(), data.buffer_bytes // 2
+        self._plan = plan_evaluation(Outline(data, data.looked_at[:, None]), ignoring)
+        large = next((block for block in self._blocks() if block.part is not None), None)
+        if large is not None:
+            self._check_means(int(large.clients[0]), start)
 
-    def judged(self, params: Params) -> Evaluation:
-        """How good parameters are at every client, and of a pooled constraint on all rows put together."""
-        objective, constraint, statistics = self._values(params)
-        pooled = None
-        if statistics is not None:
-            sizes = jnp.asarray(self._data.sizes.astype(np.float64), statistics.dtype)
-            pooled = np.asarray(_pooled(sizes, jnp.asarray(statistics), self._losses))
-        return Evaluation(objective, constraint, pooled)
+    def evaluate(self, params: Params) -> Evaluation:
+        """Evaluate parameters at every client."""
+        objective, constraint, *statistics = self._evaluate_blocks(params)
+        if not statistics:
+            return Evaluation(objective, constraint)
+        sizes = jnp.asarray(self._data.sizes.astype(np.float64), statistics[0].dtype)
+        return Evaluation(objective, constraint, np.asarray(_pool(sizes, jnp.asarray(statistics[0]), self._losses)))
 
-    def _values(self, params: Params) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        found: list[tuple[RowBlock, tuple[np.ndarray, ...]]] = []
-        for block, rows in self._ahead.each(self._read, self._blocks()):
-            each = _one_width(len(block.clients), block.width, self._data.row_bytes)
-            values: tuple[Any, ...] = compiled_values(each, rows, params, self._losses)
+    def _evaluate_blocks(self, params: Params) -> list[np.ndarray]:
+        """Return f, g and the statistics of a pooled constraint, with clients as the first axis."""
+        results: list[np.ndarray] = []
+        sums: dict[int, list[np.ndarray]] = {}
+        for block, rows in self._read_blocks():
+            plan = _single_width_plan(len(block.clients), block.width, self._data.row_bytes)
+            computed: tuple[Any, ...] = compiled_values(plan, rows, params, self._losses)
             if self._losses.has_pooled_constraint:
-                values = (*values, _statistics(each, rows, params, self._losses))
-            found.append((block, tuple(np.asarray(one) for one in values)))
-        every = [np.zeros((len(self._data), *one.shape[1:]), one.dtype) for one in found[0][1]]
-        in_pieces: dict[int, list[np.ndarray]] = {}
-        for block, of_block in found:
-            if block.piece is None:
-                for whole, own in zip(every, of_block, strict=True):
-                    whole[block.clients] = own
+                computed = (*computed, _statistics(plan, rows, params, self._losses))
+            values = [np.asarray(value) for value in computed]
+            del rows, computed  # before the next block is read
+            results = results or [np.zeros((len(self._data), *value.shape[1:]), value.dtype) for value in values]
+            if block.part is None:
+                for result, value in zip(results, values, strict=True):
+                    result[block.clients] = value
                 continue
             client = int(block.clients[0])
-            share = (block.piece[1] - block.piece[0]) / int(self._data.looked_at[client])
-            sums = in_pieces.setdefault(client, [np.zeros(one.shape[1:]) for one in of_block])
-            for so_far, own in zip(sums, of_block, strict=True):
-                so_far += share * own[0].astype(np.float64)
-        for client, sums in in_pieces.items():
-            for whole, own in zip(every, sums, strict=True):
-                whole[client] = own
+            share = (block.part[1] - block.part[0]) / int(self._data.looked_at[client])
+            totals = sums.setdefault(client, [np.zeros(value.shape[1:]) for value in values])
+            for total, value in zip(totals, values, strict=True):
+                total += share * value[0].astype(np.float64)
+        for client, totals in sums.items():
+            for result, total in zip(results, totals, strict=True):
+                result[client] = total
             if self._losses.has_pooled_constraint:
-                every[1][client] = np.asarray(self._losses.pool(jnp.asarray(every[2][client])))
-        objective, constraint, *rest = every
-        return objective, constraint, rest[0] if rest else None
+                results[1][client] = np.asarray(self._losses.pool(jnp.asarray(results[2][client])))
+        return results
 
     def _blocks(self) -> Iterator[RowBlock]:
-        """Clients of similar size together, as many as fit."""
         row_bytes = self._data.row_bytes
-        for group, width in zip(self._way.groups, self._way.widths, strict=True):
-            clients, a_client = np.asarray(group), width * row_bytes
+        for group, width in zip(self._plan.groups, self._plan.widths, strict=True):
+            clients, client_bytes = np.asarray(group), width * row_bytes
             if int(self._data.looked_at[clients].max()) * row_bytes > self._half:
                 for client in clients:
-                    yield from self._pieces(int(client))
+                    yield from self._parts(int(client))
                 continue
-            at_once = slice_of_whole_data(len(clients), a_client)
-            # Whole slices, where one fits: these are then the slices of data in memory.
-            many = self._half // (at_once * a_client) * at_once or max(1, self._half // a_client)
-            for first in range(0, len(clients), many):
-                yield RowBlock(clients[first : first + many], width)
+            together = full_data_slice_size(len(clients), client_bytes)
+            # Whole slices if one fits: sums are then those of data in memory, bit for bit.
+            count = self._half // (together * client_bytes) * together or max(1, self._half // client_bytes)
+            for first in range(0, len(clients), count):
+                yield RowBlock(clients[first : first + count], width)
 
-    def _pieces(self, client: int) -> Iterator[RowBlock]:
-        """One client's rows, as many at a time as fit."""
+    def _parts(self, client: int) -> Iterator[RowBlock]:
         rows = int(self._data.looked_at[client])
-        many = min(rows, max(1, self._half // self._data.row_bytes))
-        if many == rows:
+        width = min(rows, max(1, self._half // self._data.row_bytes))
+        if width == rows:
             yield RowBlock(np.asarray([client]), rows)
             return
-        for first in range(0, rows, many):
-            end = min(rows, first + many)
-            yield RowBlock(np.asarray([client]), end - first if self._ignoring else many, (first, end))
+        for first in range(0, rows, width):
+            end = min(rows, first + width)
+            yield RowBlock(np.asarray([client]), end - first if self._ignoring else width, (first, end))
+
+    def _read_blocks(self) -> Iterator[tuple[RowBlock, Rows]]:
+        if self._may_prefetch():
+            yield from self._thread.map(self._read, self._blocks())
+        else:
+            for block in self._blocks():
+                yield block, self._read(block)
 
     def _read(self, block: RowBlock) -> Rows:
         sizes = self._data.looked_at[block.clients]
-        if block.piece is not None:
-            sizes = np.asarray([block.piece[1] - block.piece[0]])
+        if block.part is not None:
+            sizes = np.asarray([block.part[1] - block.part[0]])
         store, first = self._data.store(len(block.clients) * block.width), 0
-        for clients, piece in self._parts(block):
-            rows = self._data.rows_looked_at(clients, piece)
+        for clients, part in _split_indices(block, sizes):
+            rows = self._data.rows_looked_at(clients, part)
             self._data.read(rows, store, first)
             first += len(rows)
         columns = {key: jax.device_put(column, may_alias=True) for key, column in store.items()}
         offsets = np.cumsum(sizes) - sizes
-        return Rows(columns, *(jnp.asarray(one.astype(np.int32)[:, None]) for one in (offsets, sizes)))
+        return Rows(columns, *(jnp.asarray(counts.astype(np.int32)[:, None]) for counts in (offsets, sizes)))
 
-    def _parts(self, block: RowBlock) -> Iterator[tuple[np.ndarray, tuple[int, int] | None]]:
-        """A block's rows some at a time: their numbers are not to take more memory than they do."""
-        if len(block.clients) > 1 and block.width <= PART_ROWS:
-            together = PART_ROWS // block.width
-            for first in range(0, len(block.clients), together):
-                yield block.clients[first : first + together], None
-            return
-        for client in block.clients:
-            begin, end = block.piece or (0, int(self._data.looked_at[client]))
-            for first in range(begin, end, PART_ROWS):
-                yield np.asarray([client]), (first, min(end, first + PART_ROWS))
-
-    def _refuse_what_is_no_mean(self, client: int, start: Params) -> None:
-        found = means_over_rows(self._data, client, self._losses, start)
-        wrong = [name for name, is_mean in found.items() if not is_mean]
+    def _check_means(self, client: int, start: Params) -> None:
+        means = find_means(self._data, client, self._losses, start)
+        wrong = [name for name, is_mean in means.items() if not is_mean]
         if wrong:
             raise ValueError(
-                f"client {self._data.names[client]!r} has {int(self._data.looked_at[client]):,} rows to look at, more "
-                f"than fit into half of buffer_bytes = {self._data.buffer_bytes:,}; they can be looked at in pieces "
-                f"only where {' and '.join(wrong)} is a mean over rows, and it is not: raise buffer_bytes, or look at "
+                f"client {self._data.names[client]!r} has {int(self._data.looked_at[client]):,} rows to evaluate, more "
+                f"than fit into half of buffer_bytes = {self._data.buffer_bytes:,}; they can be evaluated in parts "
+                f"only if {' and '.join(wrong)} is a mean over rows, and it is not: raise buffer_bytes, or evaluate "
                 "fewer rows (judge_rows)"
             )
 
 
-def _one_width(clients: int, width: int, row_bytes: int) -> EvaluationPlan:
-    """A way through clients that are all of one width, in their order."""
-    everyone = jnp.arange(clients, dtype=jnp.int32)
-    return EvaluationPlan((everyone,), everyone, (width,), row_bytes)
+def _split_indices(block: RowBlock, sizes: np.ndarray) -> Iterator[tuple[np.ndarray, tuple[int, int] | None]]:
+    """Split a block so that row indices take little memory."""
+    if len(block.clients) > 1 and block.width <= INDEX_ROWS:
+        together = INDEX_ROWS // block.width
+        for first in range(0, len(block.clients), together):
+            yield block.clients[first : first + together], None
+        return
+    for client, size in zip(block.clients, sizes, strict=True):
+        begin, end = block.part or (0, int(size))
+        for first in range(begin, end, INDEX_ROWS):
+            yield np.asarray([client]), (first, min(end, first + INDEX_ROWS))
+
+
+def _single_width_plan(clients: int, width: int, row_bytes: int) -> EvaluationPlan:
+    indices = jnp.arange(clients, dtype=jnp.int32)
+    return EvaluationPlan((indices,), indices, (width,), row_bytes)
 
 
 @partial(jax.jit, static_argnames="losses")
-def _statistics(way: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Any:
-    return way.each(lambda batch: losses.statistics(params, batch), rows, float_dtype(params))
+def _statistics(plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Any:
+    return plan.map_clients(lambda batch: losses.statistics(params, batch), rows, float_dtype(params))
 
 
 @partial(jax.jit, static_argnames="losses")
-def _pooled(sizes: Any, statistics: Any, losses: Losses) -> Any:
+def _pool(sizes: Any, statistics: Any, losses: Losses) -> Any:
     return losses.pool(jnp.tensordot(sizes, statistics, axes=1))
 
 
 def evaluate(problem: Problem, clients: ClientData | StreamedData, params: Params) -> tuple[np.ndarray, np.ndarray]:
-    """f_i and g_i of every client on all of its rows: one entry a client, and clients × constraints.
-
-    For held-out data as well: make a ``ClientData`` of it, or ``StreamedData``.
+    """Return f_i (one entry a client) and g_i (clients × constraints) on all rows of the clients.
 
     Args:
-        problem: whose objective and constraint.
-        clients: on whose data; all rows of it, or of ``StreamedData`` those that it looks at.
-        params: parameters, any tree of floating arrays.
+        problem: Objective and constraint.
+        clients: Training or held-out data. With ``StreamedData(judge_rows=...)`` only these rows are used.
+        params: Parameters, any tree of floating arrays.
     """
     if not isinstance(clients, StreamedData):
         return evaluation.evaluate(problem, clients, params)
     checks.expect("problem", problem, Problem)
     params = checked_params("params", params)
-    traced = problem.trace(Outline(clients).batch_shapes(int(clients.sizes.max()), float_dtype(params)), params)
-    found = BlockValues(clients, Losses.of(problem), traced.ignore_weight, params).judged(params)
-    return found.objective, found.constraint
+    ignoring = evaluation.functions_ignoring_weights(problem, Outline(clients), params)
+    values = BlockEvaluator(clients, Losses.of(problem), ignoring, params).evaluate(params)
+    return values.objective, values.constraint

@@ -1,4 +1,4 @@
-"""One thread that reads ahead: what is needed next is on its way while something else is computed."""
+"""Read the rows that rounds draw from out-of-core data, ahead of the rounds."""
 
 from __future__ import annotations
 
@@ -15,158 +15,164 @@ from softswitch.data.streamed_data import StreamedData
 from softswitch.oracles.gradient import GradientOracle, RowDraws
 
 Job = TypeVar("Job")
-Made = TypeVar("Made")
+Result = TypeVar("Result")
+MAX_ROUNDS = 250
+"""Maximum number of rounds whose rows are read together."""
 
 
 class PrefetchThread:
-    """A thread of its own for reading, with the settings of JAX of whoever asks."""
+    """One thread that reads ahead, with the caller's JAX settings."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="rows")
 
-    def ask(self, function: Callable[..., Made], *arguments: Any) -> Future[Made]:
-        """Call a function in that thread; its result, or what it raised, comes with the future."""
-        wide, device = (getattr(jax.config, name) for name in ("jax_enable_x64", "jax_default_device"))
+    def submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
+        """Call a function in the thread."""
+        x64, device = (getattr(jax.config, name) for name in ("jax_enable_x64", "jax_default_device"))
 
-        def called() -> Made:
-            with jax.enable_x64(wide), jax.default_device(device):  # both belong to a thread
+        def call() -> Result:
+            with jax.enable_x64(x64), jax.default_device(device):  # both are settings of a thread
                 return function(*arguments)
 
-        return self._pool.submit(called)
+        return self._pool.submit(call)
 
-    def each(self, function: Callable[[Job], Made], jobs: Iterable[Job]) -> Iterator[tuple[Job, Made]]:
-        """What a function makes of every job, one after another; the next is under way while one is worked with."""
-        waiting: tuple[Job, Future[Made]] | None = None
+    def map(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
+        """Yield each job with its result, while the next result is computed.
+
+        The caller must delete a result before it asks for the next one: then at most two exist at a time.
+        """
+        pending: tuple[Job, Future[Result]] | None = None
         for job in jobs:
-            coming = job, self.ask(function, job)
-            if waiting is not None:
-                yield waiting[0], waiting[1].result()
-            waiting = coming
-        if waiting is not None:
-            yield waiting[0], waiting[1].result()
+            following = job, self.submit(function, job)
+            if pending is not None:
+                yield pending[0], pending[1].result()
+            pending = following
+        if pending is not None:
+            yield pending[0], pending[1].result()
 
 
-MOST_ROUNDS = 250
-"""A stretch is at most so many rounds."""
-
-
-class Stretch(NamedTuple):
-    """Some rounds' rows, on the device.
+class RoundRows(NamedTuple):
+    """The rows of some rounds, on the device.
 
     Attributes:
-        rows: the store: the rows of the clients that take part with all of theirs, then those that are drawn.
-        draws: the rounds' draws; their rows are places in the store.
+        rows: All rows of the participants that use all of them, then the drawn rows.
+        draws: The draws of the rounds, with row indices into ``rows``.
     """
 
     rows: Rows
     draws: RowDraws
 
 
-class Coming(NamedTuple):
-    """Rows that are on their way.
+class PendingRows(NamedTuple):
+    """Rows that are being read.
 
     Attributes:
-        run: the key of the run they are for, as bytes.
-        first: their first round,
-        rounds: and how many rounds they are for.
-        rows: what will be there.
+        run: Key of the run, as bytes.
+        first: First round.
+        rounds: Number of rounds.
+        rows: The result.
     """
 
     run: bytes
     first: int
     rounds: int
-    rows: Future[Stretch]
+    rows: Future[RoundRows]
 
 
 class RowFeed:
-    """Reads what rounds draw.
+    """Reads the rows that rounds draw.
+
+    The rows of two groups of rounds, one computed and one being read, and a cache of the rows that every round uses
+    take at most ``data.buffer_bytes`` together.
 
     Attributes:
-        rounds: how many rounds' rows fit into one half of the buffer, at most.
-        coming: what is on its way; None: nothing.
+        rounds: Maximum number of rounds whose rows are read together.
+        pending: The rows that are being read; None if there are none.
     """
 
     def __init__(self, data: StreamedData, drawing: GradientOracle) -> None:
-        self._data, self._drawing, self._ahead = data, drawing, PrefetchThread()
-        m = drawing.participants
-        report, update = drawing.report_batching, drawing.update_batching
-        self._reported = 0 if report.draws is None else m * report.width
-        self._updated = 0 if update.draws is None else m * drawing.local_steps * update.width
-        self._of_participants = (
-            int(np.sort(data.sizes)[-m:].sum()) if report.draws is None or update.draws is None else 0
-        )
-        self._total, self._half = int(data.sizes.sum()), data.buffer_bytes // 2
-        self.rounds = next((r for r in range(MOST_ROUNDS, 0, -1) if self._bytes(r) <= self._half), 0)
+        self._data, self._drawing, self._thread = data, drawing, PrefetchThread()
+        m, report, update = drawing.participants, drawing.report_batching, drawing.update_batching
+        self._report_rows = 0 if report.draws is None else m * report.width
+        self._update_rows = 0 if update.draws is None else m * drawing.local_steps * update.width
+        takes_all = report.draws is None or update.draws is None
+        self._participant_rows = int(np.sort(data.sizes)[-m:].sum()) if takes_all else 0
+        self._total = int(data.sizes.sum())
+        half = data.buffer_bytes // 2
+        cached = self._total * data.row_bytes
+        draws_any = bool(self._report_rows or self._update_rows)
+        self._caches = takes_all and draws_any and m == len(data) and self._bytes(1) + cached <= half
+        limit = half - cached if self._caches else half
+        self.rounds = next((r for r in range(MAX_ROUNDS, 0, -1) if self._bytes(r) <= limit), 0)
         if not self.rounds:
-            whole = " (all rows of every participant, as with batch_size=None)" if self._of_participants else ""
+            reason = " (all rows of every participant, as with batch_size=None)" if takes_all else ""
             raise ValueError(
-                f"one round's rows take up to {self._bytes(1):,} bytes{whole}, more than half of buffer_bytes = "
+                f"one round's rows take up to {self._bytes(1):,} bytes{reason}, more than half of buffer_bytes = "
                 f"{data.buffer_bytes:,}; lower batch_size, value_batch_size, local_steps or participation, or raise "
                 "buffer_bytes"
             )
-        self.coming: Coming | None = None
-        self._kept: tuple[np.ndarray, dict[str, np.ndarray]] | None = None
+        self.pending: PendingRows | None = None
+        self._cache: dict[str, np.ndarray] | None = None
         self._on_device: tuple[np.ndarray, Rows] | None = None
 
-    def ask(self, draws: RowDraws, count: int) -> Future[Stretch]:
-        """Begin to read what the first ``count`` of these rounds draw, beside whatever else is done."""
-        return self._ahead.ask(self.read, draws, count)
+    @property
+    def holds_rows(self) -> bool:
+        """Whether rows are in memory or being read."""
+        return not (self.pending is None and self._cache is None and self._on_device is None)
 
-    def read(self, draws: RowDraws, count: int) -> Stretch:
-        """Read what the first ``count`` of these rounds draw; the others' rows are zeros, and nobody looks at them.
+    def submit(self, draws: RowDraws, count: int) -> Future[RoundRows]:
+        """Call ``read`` in the background."""
+        return self._thread.submit(self.read, draws, count)
 
-        Args:
-            draws: of as many rounds as are computed at most, on the first axis of every array.
-            count: how many rounds there are.
-        """
+    def read(self, draws: RowDraws, count: int) -> RoundRows:
+        """Read the rows of the first ``count`` rounds of ``draws``; the rows of further rounds are zeros."""
         rounds = draws.clients.shape[0]
-        everyone = np.unique(np.asarray(draws.clients)[:count]) if self._of_participants else np.zeros(0, int)
+        participants = np.unique(np.asarray(draws.clients)[:count]) if self._participant_rows else np.zeros(0, int)
+        draws_any = self._report_rows or self._update_rows
+        if self._on_device is not None and np.array_equal(self._on_device[0], participants):
+            return RoundRows(self._on_device[1], draws)
+        self._on_device = None
         first = self._whole_rows(rounds)
-        nothing_drawn = not (self._reported or self._updated)
-        if nothing_drawn and self._on_device is not None and np.array_equal(self._on_device[0], everyone):
-            return Stretch(self._on_device[1], draws)
-        store = self._data.store(first + rounds * (self._reported + self._updated))
-        self._fill_whole(everyone, store)
+        store = self._data.store(first + rounds * (self._report_rows + self._update_rows))
+        self._fill_whole(participants, store)
         placed = {}
-        for name, many in (("report_rows", self._reported), ("update_rows", self._updated)):
+        for name, size in (("report_rows", self._report_rows), ("update_rows", self._update_rows)):
             drawn: Any = getattr(draws, name)
-            if many:
+            if size:
                 self._data.read(np.asarray(drawn)[:count].reshape(-1), store, first)
-                placed[name] = jnp.arange(first, first + rounds * many, dtype=jnp.int32).reshape(drawn.shape)
-                first += rounds * many
+                placed[name] = jnp.arange(first, first + rounds * size, dtype=jnp.int32).reshape(drawn.shape)
+                first += rounds * size
         columns = {key: jax.device_put(column, may_alias=True) for key, column in store.items()}
-        rows = Rows(columns, jnp.asarray(self._offsets(everyone)), self._drawing.rows.counts)
-        if nothing_drawn:
-            self._on_device = everyone, rows
-        return Stretch(rows, draws._replace(**placed))
+        rows = Rows(columns, jnp.asarray(self._offsets(participants)), self._drawing.rows.counts)
+        if not draws_any:
+            self._on_device = participants, rows
+        return RoundRows(rows, draws._replace(**placed))
 
     def _whole_rows(self, rounds: int) -> int:
-        """Places for all rows of those who take part in so many rounds."""
-        return min(self._total, rounds * self._of_participants)
+        return min(self._total, rounds * self._participant_rows)
 
     def _bytes(self, rounds: int) -> int:
-        drawn = rounds * (self._reported + self._updated)
+        drawn = rounds * (self._report_rows + self._update_rows)
         return (self._whole_rows(rounds) + drawn) * self._data.row_bytes
 
-    def _offsets(self, everyone: np.ndarray) -> np.ndarray:
-        """Where the rows of those who take part with all of theirs begin in the store."""
+    def _offsets(self, participants: np.ndarray) -> np.ndarray:
         offsets = np.zeros(self._drawing.rows.offsets.shape, np.int32)
-        if len(everyone):
-            sizes = self._data.sizes[everyone]
-            offsets[everyone] = (np.cumsum(sizes) - sizes)[:, None]
+        if len(participants):
+            sizes = self._data.sizes[participants]
+            offsets[participants] = (np.cumsum(sizes) - sizes)[:, None]
         return offsets
 
-    def _fill_whole(self, everyone: np.ndarray, store: dict[str, np.ndarray]) -> None:
-        """All rows of these clients, to the front of the store; those of the stretch before are not read again."""
-        if not len(everyone):
+    def _fill_whole(self, participants: np.ndarray, store: dict[str, np.ndarray]) -> None:
+        """Put all rows of the participants at the beginning of the store."""
+        if not len(participants):
             return
-        many = int(self._data.sizes[everyone].sum())
-        if self._kept is not None and np.array_equal(self._kept[0], everyone):
-            for key, column in self._kept[1].items():
-                store[key][:many] = column
+        sizes = self._data.sizes[participants]
+        total = int(sizes.sum())
+        if self._cache is not None:
+            for key, column in self._cache.items():
+                store[key][:total] = column
             return
-        sizes = self._data.sizes[everyone]
-        within = np.arange(many) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        self._data.read(np.repeat(self._data.offsets[everyone, 0], sizes) + within, store, 0)
-        if len(everyone) == len(self._data) and (self._reported or self._updated):
-            self._kept = everyone, {key: column[:many].copy() for key, column in store.items()}
+        within = np.arange(total) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        self._data.read(np.repeat(self._data.offsets[participants, 0], sizes) + within, store, 0)
+        if self._caches:
+            self._cache = {key: column[:total].copy() for key, column in store.items()}

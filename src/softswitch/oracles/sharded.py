@@ -1,8 +1,7 @@
-"""The paper's clients on many devices: each holds the rows of its own clients, and does their share of every round.
+"""Clients of the paper, sharded over devices.
 
-A round is two exchanges between devices: the participants' numbers are added up, each device having zeros in the places
-of the others'; and directions are, each device having the sum of its own clients'. What the server does, every device
-does alike.
+Each device holds the rows of its clients. In both exchanges of a round, devices add up arrays that are zero for
+clients elsewhere. The server's part of a round is computed on every device.
 """
 
 from __future__ import annotations
@@ -25,221 +24,216 @@ from softswitch.oracles.base import STATIC, Evaluation
 from softswitch.oracles.evaluation import EvaluationPlan
 from softswitch.oracles.gradient import GradientOracle
 from softswitch.oracles.shard import (
+    DeviceDraws,
     DeviceEvaluationPlan,
     DeviceOracle,
-    OwnDraws,
-    RowsWhenAsked,
-    UndrawnRows,
-    can_count,
+    LazyDraws,
+    LazyRows,
+    can_index_words,
     words_at,
 )
 from softswitch.problem.parameters import Params, float_dtype
 
 AXIS = "clients"
-"""The name of the axis of devices."""
-DIVIDED, EVERYWHERE = PartitionSpec(AXIS), PartitionSpec()
+"""Name of the mesh axis."""
+SHARDED, REPLICATED = PartitionSpec(AXIS), PartitionSpec()
 
 
-class _Divided(NamedTuple):
-    """What a device has of a store of rows: the rows of its clients, these by size, and rows for one that stands in."""
+class _Shard(NamedTuple):
+    """Columns and client groups of one device, and offsets and counts of its dummy client."""
 
     columns: dict[str, Array]
     groups: tuple[Array, ...]
-    spare: tuple[Array, Array]
+    dummy: tuple[Array, Array]
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ShardedOracle(GradientOracle):
-    """Clients that are divided over devices. Draws and results are those of a ``GradientOracle``, up to rounding.
+    """Clients sharded over devices. Draws and results are those of a ``GradientOracle``, up to rounding.
 
-    Of ``rows`` the columns are divided; offsets count from the first row of a client's own device.
+    The columns of ``rows`` are sharded; offsets count from the first row of a client's device.
 
     Attributes:
-        owner: the device of each client, by its place.
-        members: each device's clients, padded by n; divided.
-        spare: on each device the place of some rows for a client that stands in: offsets and counts, divided.
-        held_out_spare: the same of rows not trained on; or None.
-        mesh: the devices.
+        owner: Device index of each client.
+        members: Clients of each device, padded with n; sharded.
+        dummy: Offsets and counts of each device's dummy client; sharded.
+        held_out_dummy: The same for held-out rows; or None.
+        mesh: The devices.
     """
 
     owner: Int[Array, " n"] = field(kw_only=True)
     members: Int[Array, " places"] = field(kw_only=True)
-    spare: tuple[Array, Array] = field(kw_only=True)
-    held_out_spare: tuple[Array, Array] | None = field(kw_only=True)
+    dummy: tuple[Array, Array] = field(kw_only=True)
+    held_out_dummy: tuple[Array, Array] | None = field(kw_only=True)
     mesh: Mesh = field(kw_only=True, metadata=STATIC)
 
     is_sharded: ClassVar[bool] = True
 
     @property
     def processes(self) -> int:
-        """How many processes have these devices."""
+        """Number of processes that hold the devices."""
         return len({device.process_index for device in self.mesh.devices.flat})
 
     def draw(self, key: Array) -> Any:
-        """Draw I_k; each device draws its own members' rows when it needs them."""
-        if not can_count(key, self._words_for_clients + self._words_for_rows):
+        """Draw I_k; each device draws the rows of its own clients when it needs them."""
+        if not can_index_words(key, self._client_words + self._row_words):
             return super().draw(key)
-        return self._undrawn(self._choose(key), key, self._words_for_clients)
+        return self._lazy_draws(self._choose(key), key, self._client_words)
 
     def draw_rounds(self, keys: Array) -> Any:
-        """The same for many rounds, of which each device draws I_k for some."""
-        if self._words_for_clients == 0 or not can_count(keys, self._words_for_clients + self._words_for_rows):
+        """Draw several rounds, with the choice of participants distributed over the devices."""
+        if self._client_words == 0 or not can_index_words(keys, self._client_words + self._row_words):
             return super().draw_rounds(keys)
 
-        def some_rounds(keys: Array) -> Array:
+        def on_device(keys: Array) -> Array:
             return lax.all_gather(jax.vmap(self._choose)(keys), AXIS, tiled=True)
 
         rounds, devices = len(keys), self.mesh.size
         padded = keys[jnp.minimum(jnp.arange(-(-rounds // devices) * devices), rounds - 1)]
-        everyone = jax.shard_map(some_rounds, mesh=self.mesh, in_specs=DIVIDED, out_specs=EVERYWHERE, check_vma=False)(
-            padded
-        )[:rounds]
-        return jax.vmap(lambda clients, key: self._undrawn(clients, key, self._words_for_clients))(everyone, keys)
+        choose = jax.shard_map(on_device, mesh=self.mesh, in_specs=SHARDED, out_specs=REPLICATED, check_vma=False)
+        participants = choose(padded)[:rounds]
+        return jax.vmap(lambda clients, key: self._lazy_draws(clients, key, self._client_words))(participants, keys)
 
     @property
-    def _words_for_clients(self) -> int:
+    def _client_words(self) -> int:
         return words_to_choose(self.client_count, self.participants)
 
     def _choose(self, key: Array) -> Int[Array, " m"]:
-        who = words_at(key, jnp.arange(self._words_for_clients, dtype=jnp.uint32))
-        return choose_clients(who, self.client_count, self.participants)
+        words = words_at(key, jnp.arange(self._client_words, dtype=jnp.uint32))
+        return choose_clients(words, self.client_count, self.participants)
 
     def draw_randomness(self, key: Array) -> Any:
-        """What rows are drawn by."""
-        return key if can_count(key, self._words_for_rows) else super().draw_randomness(key)
+        """Return the key for rows, or their random words."""
+        return key if can_index_words(key, self._row_words) else super().draw_randomness(key)
 
     def draw_for(self, clients: Int[Array, " m"], randomness: Any) -> Any:
-        """The given participants', likewise."""
-        return (
-            super().draw_for(clients, randomness)
-            if isinstance(randomness, tuple)
-            else self._undrawn(clients, randomness, 0)
-        )
+        """Draw a round for given participants."""
+        if isinstance(randomness, tuple):
+            return super().draw_for(clients, randomness)
+        return self._lazy_draws(clients, randomness, 0)
 
-    def _undrawn(self, clients: Int[Array, " m"], key: Array, before: int) -> UndrawnRows:
-        return UndrawnRows(clients, key, jnp.uint32(before), self._keys(key))
+    def _lazy_draws(self, clients: Int[Array, " m"], key: Array, offset: int) -> LazyDraws:
+        return LazyDraws(clients, key, jnp.uint32(offset), self._keys(key))
 
-    def reported(self, params: Params, draws: Any) -> tuple[Array, Array, Array | None]:
-        """Every participant's numbers, each from the device that has it."""
+    def report_values(self, params: Params, draws: Any) -> tuple[Array, Array, Array | None]:
+        """Compute f_i, g_i and statistics of every participant."""
 
-        def share(own: DeviceOracle, params: Params, draws: Any) -> Any:
-            return own.reported(params, _own(own, draws))
+        def on_device(oracle: DeviceOracle, params: Params, draws: Any) -> Any:
+            return oracle.report_values(params, _device_draws(oracle, draws))
 
-        found: tuple[Array, Array, Array | None] = self._added_up(share, params, draws)
-        return found
+        values: tuple[Array, Array, Array | None] = self._sum_devices(on_device, params, draws)
+        return values
 
     def direction(
         self, params: Params, draws: Any, kept: None, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
-        """Σ_i r_i u_i: the sum over devices of what each has of it."""
+        """Compute Σ_i r_i u_i as a sum over devices."""
 
-        def share(own: DeviceOracle, params: Params, draws: Any, decision: Decision, step_size: Any) -> Params:
-            return own.direction(params, _own(own, draws), None, decision, switches, step_size)
+        def on_device(oracle: DeviceOracle, params: Params, draws: Any, decision: Decision, step_size: Any) -> Params:
+            return oracle.direction(params, _device_draws(oracle, draws), None, decision, switches, step_size)
 
-        return self._added_up(share, params, draws, decision, step_size)
+        return self._sum_devices(on_device, params, draws, decision, step_size)
 
     def directions(
         self, params: Params, draws: Any, kept: None, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
-        """Every u_i by itself, on every device."""
+        """Compute every u_i, stacked along the first axis, on every device."""
 
-        def share(own: DeviceOracle, params: Params, draws: Any, decision: Decision, step_size: Any) -> Params:
-            return own.directions(params, _own(own, draws), None, decision, switches, step_size)
+        def on_device(oracle: DeviceOracle, params: Params, draws: Any, decision: Decision, step_size: Any) -> Params:
+            return oracle.directions(params, _device_draws(oracle, draws), None, decision, switches, step_size)
 
-        return self._added_up(share, params, draws, decision, step_size)
+        return self._sum_devices(on_device, params, draws, decision, step_size)
 
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
-        """f_i and g_i of every client on all of its rows, each from the device that has it."""
-        found: tuple[Array, Array] = self._added_up(DeviceOracle.evaluate, params)
-        return found
+        """Compute f_i and g_i of every client on all of its rows."""
+        values: tuple[Array, Array] = self._sum_devices(DeviceOracle.evaluate, params)
+        return values
 
     def evaluate_held_out(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]] | None:
-        """The same on rows not trained on, where there are such."""
-        return None if self.held_out is None else self._added_up(DeviceOracle.evaluate_held_out, params)
+        """Compute f_i and g_i on held-out rows; None if there are none."""
+        return None if self.held_out is None else self._sum_devices(DeviceOracle.evaluate_held_out, params)
 
     def evaluate_params(self, params: Params) -> Evaluation:
-        """f_i and g_i on all rows, and a pooled constraint on all rows put together; None for a plain one."""
-        objective, constraint, pooled = _judged(self, params)
+        """Evaluate parameters on all rows of every client."""
+        objective, constraint, pooled = _evaluate(self, params)
         return Evaluation(np.asarray(objective), np.asarray(constraint), None if pooled is None else np.asarray(pooled))
 
     def statistics(self, params: Params) -> Float[Array, "n s"]:
-        """The additive statistics of every client on all of its rows."""
+        """Compute the additive statistics of every client on all of its rows."""
 
-        def share(own: DeviceOracle, params: Params) -> Any:
-            assert own.evaluation_plan is not None
-            return own.evaluation_plan.each(
-                lambda batch: own.losses.statistics(params, batch), own.rows, float_dtype(params)
+        def on_device(oracle: DeviceOracle, params: Params) -> Any:
+            assert oracle.evaluation_plan is not None
+            return oracle.evaluation_plan.map_clients(
+                lambda batch: oracle.losses.statistics(params, batch), oracle.rows, float_dtype(params)
             )
 
-        statistics: Array = self._added_up(share, params)
+        statistics: Array = self._sum_devices(on_device, params)
         return statistics
 
-    def _added_up(self, share: Callable[..., Any], *arguments: Any) -> Any:
-        """``share(own, *arguments)`` on every device, with its own clients; the sum over the devices, on all of them.
-
-        Nothing is exchanged before the end: within, devices may go different ways.
-        """
-        stores = (self.rows, self.evaluation_plan, self.spare), (*(self.held_out or (None, None)), self.held_out_spare)
-        divided = tuple(
-            None if rows is None else _Divided(rows.columns, () if way is None else way.groups, spare)
-            for rows, way, spare in stores
+    def _sum_devices(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Sum ``function(device_oracle, *arguments)`` over the devices. They communicate only at the end."""
+        stores = (self.rows, self.evaluation_plan, self.dummy), (*(self.held_out or (None, None)), self.held_out_dummy)
+        shards = tuple(
+            None if rows is None else _Shard(rows.columns, () if plan is None else plan.groups, dummy)
+            for rows, plan, dummy in stores
         )
-        counted = tuple(None if rows is None else (rows.offsets, rows.counts) for rows, _, _ in stores)
+        offsets_and_counts = tuple(None if rows is None else (rows.offsets, rows.counts) for rows, _, _ in stores)
 
-        def on_device(divided: Any, everywhere: Any, arguments: Any) -> Any:
-            (store, aside), members = divided
-            (counted, counted_aside), owner = everywhere
+        def on_device(sharded: Any, replicated: Any, arguments: Any) -> Any:
+            (shard, held_out_shard), members = sharded
+            (counted, held_out_counted), owner = replicated
             held_out = None
             if self.held_out is not None:
-                held_out = _with_stand_in(aside, counted_aside), _own_way(self.held_out[1], aside)
-            own = DeviceOracle(
+                plan = _device_plan(self.held_out[1], held_out_shard)
+                held_out = _device_rows(held_out_shard, held_out_counted), plan
+            oracle = DeviceOracle(
                 **{entry.name: getattr(self, entry.name) for entry in fields(GradientOracle) if entry.metadata},
-                rows=_with_stand_in(store, counted),
-                evaluation_plan=None if self.evaluation_plan is None else _own_way(self.evaluation_plan, store),
+                rows=_device_rows(shard, counted),
+                evaluation_plan=None if self.evaluation_plan is None else _device_plan(self.evaluation_plan, shard),
                 held_out=held_out,
-                mine=owner == lax.axis_index(AXIS),
+                is_local=owner == lax.axis_index(AXIS),
                 members=members,
             )
-            return lax.psum(share(own, *arguments), AXIS)
+            return lax.psum(function(oracle, *arguments), AXIS)
 
         run = jax.shard_map(
             on_device,
             mesh=self.mesh,
-            in_specs=(DIVIDED, EVERYWHERE, EVERYWHERE),
-            out_specs=EVERYWHERE,
-            check_vma=False,  # a gradient here is of a device's own share, and not to be added up by itself
+            in_specs=(SHARDED, REPLICATED, REPLICATED),
+            out_specs=REPLICATED,
+            check_vma=False,  # a gradient inside is that of one device, and must not be summed over devices
         )
-        return run((divided, self.members), (counted, self.owner), arguments)
+        return run((shards, self.members), (offsets_and_counts, self.owner), arguments)
 
 
-def _own(own: DeviceOracle, draws: Any) -> Any:
-    """A round's draws as a device takes them."""
-    if not isinstance(draws, UndrawnRows):
+def _device_draws(oracle: DeviceOracle, draws: Any) -> Any:
+    if not isinstance(draws, LazyDraws):
         return draws
-    report, update = own.report_batching, own.update_batching
-    for_reports = jnp.uint32(report.words(own.participants, 1))
-    return OwnDraws(
-        draws.clients,
-        RowsWhenAsked(report, own.rows, draws.clients, draws.key, draws.before, None),
-        RowsWhenAsked(update, own.rows, draws.clients, draws.key, draws.before + for_reports, own.local_steps),
-        draws.keys,
+    clients, key, offset, keys = draws
+    report, update = oracle.report_batching, oracle.update_batching
+    update_offset = offset + jnp.uint32(report.words(oracle.participants, 1))
+    return DeviceDraws(
+        clients,
+        LazyRows(report, oracle.rows, clients, key, offset, None),
+        LazyRows(update, oracle.rows, clients, key, update_offset, oracle.local_steps),
+        keys,
     )
 
 
-def _with_stand_in(store: _Divided, counted: tuple[Array, Array]) -> Rows:
-    """A device's rows, with one client more: the one that stands in where there is none."""
-    offsets, counts = (jnp.concatenate([every, more]) for every, more in zip(counted, store.spare, strict=True))
-    return Rows(store.columns, offsets, counts)
+def _device_rows(shard: _Shard, counted: tuple[Array, Array]) -> Rows:
+    """Return a device's rows, with the dummy client after all others."""
+    offsets, counts = (jnp.concatenate([every, more]) for every, more in zip(counted, shard.dummy, strict=True))
+    return Rows(shard.columns, offsets, counts)
 
 
-def _own_way(way: EvaluationPlan, store: _Divided) -> DeviceEvaluationPlan:
-    assert isinstance(way, DeviceEvaluationPlan)
-    return DeviceEvaluationPlan(store.groups, jnp.zeros(0, jnp.int32), way.widths, way.row_bytes, way.client_count)
+def _device_plan(plan: EvaluationPlan, shard: _Shard) -> DeviceEvaluationPlan:
+    assert isinstance(plan, DeviceEvaluationPlan)
+    return DeviceEvaluationPlan(shard.groups, jnp.zeros(0, jnp.int32), plan.widths, plan.row_bytes, plan.client_count)
 
 
 @jax.jit
-def _judged(oracle: ShardedOracle, params: Params) -> tuple[Array, Array, Array | None]:
+def _evaluate(oracle: ShardedOracle, params: Params) -> tuple[Array, Array, Array | None]:
     objective, constraint = oracle.evaluate(params)
     if not oracle.has_pooled_constraint:
         return objective, constraint, None

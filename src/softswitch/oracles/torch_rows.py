@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
-from softswitch.oracles.batch_sizes import drawn
+from softswitch.oracles.batch_sizes import draw_rows
 from softswitch.support.function_equality import function_digest
 
 ROWS_IN_DIGEST = 64
@@ -84,7 +84,7 @@ class TorchRows:
                 yield everything
         generator = np.random.default_rng(seed)
         for i in count():
-            yield self.take(drawn(generator, len(self), size, replace), (*seed, i))
+            yield self.take(draw_rows(generator, len(self), size, replace), (*seed, i))
 
     def digest(self) -> str:
         """A digest of the rows: of all of them where they are tensors, else of some."""

@@ -52,7 +52,7 @@ def told_by_rows(losses: Losses, params: Params, batch: Batch) -> Float[Array, "
     """
 
     def one(row: Batch) -> Array:
-        return losses.both(params, alone(row, float_dtype(params)))
+        return losses.values(params, alone(row, float_dtype(params)))
 
     told: Array = map_slices(one, without_weight(batch), AT_ONCE)
     return told
@@ -81,7 +81,7 @@ def summed_gradients(
 
     def loss(params: Params, row: Batch) -> Array:
         rows = alone(row, float_dtype(params))
-        told = jnp.concatenate([losses.objective(params, rows)[None], losses.descended(params, rows)])
+        told = jnp.concatenate([losses.objective(params, rows)[None], losses.differentiable_constraints(params, rows)])
         return jnp.dot(mix, jnp.where(jnp.isneginf(told), 0, told))
 
     def one(row: Batch) -> Params:

@@ -91,7 +91,7 @@ def _descend(
     def violation(params: Params) -> tuple[jax.Array, jax.Array]:
         here = params if domain is None else domain.project(params)
         batch = rows.take(*whole(rows, client, size, float_dtype(here)))
-        descended = losses.descended(here, batch).max()
+        descended = losses.differentiable_constraints(here, batch).max()
         return descended, losses.constraints(here, batch).max() if losses.has_surrogate else descended
 
     return jax.value_and_grad(violation, has_aux=True)(params)

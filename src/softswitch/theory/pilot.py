@@ -169,9 +169,9 @@ def _scatter(
     """Gradient norms on all rows; deviations of pilot values and gradients from theirs. First axis: client."""
 
     def measure(batch: Any) -> tuple[jax.Array, jax.Array]:
-        gradients = jax.tree.leaves(jax.jacrev(losses.both)(params, batch))
+        gradients = jax.tree.leaves(jax.jacrev(losses.values)(params, batch))
         flat = jnp.concatenate([g.reshape(g.shape[0], -1) for g in gradients], axis=1)
-        return losses.both(params, batch), flat
+        return losses.values(params, batch), flat
 
     dtype = float_dtype(params)
     words = jax.random.bits(key, (how.words(len(clients), pilots),), jnp.uint32)

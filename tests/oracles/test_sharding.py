@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softswitch.oracles.shard import can_count, words_at
-from softswitch.oracles.sharding import deal
+from softswitch.oracles.shard import can_index_words, words_at
+from softswitch.oracles.sharding import place_clients
 
 
 @st.composite
@@ -25,21 +25,21 @@ def sizes_and_devices(draw):
 def test_everyone_has_a_place_and_every_row_is_there_once(drawn):
     stratum_sizes, devices = drawn
     n, sizes = len(stratum_sizes), stratum_sizes.sum(axis=1)
-    dealt = deal(stratum_sizes, devices)
-    held = np.bincount(dealt.owner, minlength=devices)
+    placement = place_clients(stratum_sizes, devices)
+    held = np.bincount(placement.owner, minlength=devices)
     assert held.max() - held.min() <= 1
-    assert sorted(dealt.members[dealt.members < n]) == list(range(n))
+    assert sorted(placement.members[placement.members < n]) == list(range(n))
     first_rows = np.cumsum(sizes) - sizes
     seen = []
     for device in range(devices):
-        rows = dealt.rows_of(device, first_rows, sizes)
-        assert len(rows) <= dealt.room
+        rows = placement.device_rows(device, first_rows, sizes)
+        assert len(rows) <= placement.capacity
         seen.extend(rows)
         within = np.cumsum(stratum_sizes, axis=1) - stratum_sizes
-        for client in np.flatnonzero(dealt.owner == device):
+        for client in np.flatnonzero(placement.owner == device):
             for stratum, size in enumerate(stratum_sizes[client]):
                 begin = first_rows[client] + within[client, stratum]
-                offset = dealt.offsets[client, stratum]
+                offset = placement.offsets[client, stratum]
                 assert rows[offset : offset + size].tolist() == list(range(begin, begin + size))
     assert sorted(seen) == list(range(sizes.sum()))
 
@@ -49,7 +49,7 @@ def test_no_device_has_many_more_rows_than_another(drawn):
     """Dealt in rounds, the largest first: two devices differ by no more than the largest client."""
     stratum_sizes, devices = drawn
     sizes = stratum_sizes.sum(axis=1)
-    rows = np.bincount(deal(stratum_sizes, devices).owner, sizes, devices)
+    rows = np.bincount(place_clients(stratum_sizes, devices).owner, sizes, devices)
     assert rows.max() - rows.min() <= sizes.max()
 
 
@@ -61,6 +61,6 @@ def test_words_made_one_by_one_are_those_of_the_stretch(seed):
 
 
 def test_what_cannot_be_counted_is_known():
-    assert can_count(jax.random.key(0), 1000)
-    assert not can_count(jax.random.key(0), 2**32)
-    assert not can_count(jax.random.key(0, impl="rbg"), 1000)
+    assert can_index_words(jax.random.key(0), 1000)
+    assert not can_index_words(jax.random.key(0), 2**32)
+    assert not can_index_words(jax.random.key(0, impl="rbg"), 1000)
