@@ -19,7 +19,7 @@ from torch.utils.data import TensorDataset
 import softswitch as ss
 import softswitch.flower as fl
 from softswitch.engine.auto_tuning import SMOOTHING
-from softswitch_experiments.leaderboard.known_optimum import TOLERANCE, VARIABLES, optimum_of_quadratics, quadratics
+from softswitch_experiments.leaderboard.tasks import TOLERANCE, VARIABLES, find_quadratics_optimum, make_quadratics
 
 ROUNDS = 300
 RULE = ss.SoftmaxSGM(tolerance=TOLERANCE)
@@ -29,7 +29,7 @@ WITHOUT: dict[str, ss.Memory | None] = {"Flower": None, "PyTorch": ss.Memory(smo
 
 def client_rows(seed: int) -> list[dict[str, np.ndarray]]:
     """Every client's rows, of the leaderboard's quadratics."""
-    _, clients = quadratics(seed)
+    _, clients = make_quadratics(seed)
     ends = np.cumsum(clients.sizes)
     return [
         {name: np.array(column[end - size : end]) for name, column in clients.rows.columns.items()}
@@ -99,7 +99,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     seeds = range(asked.first, asked.first + asked.seeds)
-    best = [optimum_of_quadratics(seed) for seed in seeds]
+    best = [find_quadratics_optimum(seed) for seed in seeds]
     table = Table("way", "memory", "rounds", "F − F*", "± of the mean", "G, largest", "rows, thousands")
     ways: dict[str, Callable[..., ss.Result]] = {"Flower": over_flower, "PyTorch": with_torch}
     for way, run in ways.items():

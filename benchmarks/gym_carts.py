@@ -20,7 +20,7 @@ import softswitch as ss
 from benchmarks.timing import seconds_in_turns
 from softswitch.oracles.gym import make_gym_federation
 from softswitch_experiments.tasks.safe_rl import cartpole
-from softswitch_experiments.tasks.safe_rl.task import TEN
+from softswitch_experiments.tasks.safe_rl.task import TEN_PLANETS
 
 ROUNDS = 3
 RULE = ss.SoftmaxSGM(alpha=0.05, step_size=1.0, tolerance=0.0, threshold=-5.0)
@@ -32,7 +32,7 @@ def runs() -> dict[str, Callable[[], Any]]:
     by_steps = make_gym_federation(
         {
             f"{planet} {i}": partial(gymnasium.make, "softswitch/ConstrainedCartPole-v0", planet=planet)
-            for i, planet in enumerate(TEN)
+            for i, planet in enumerate(TEN_PLANETS)
         },
         30.0,
         horizon=200,

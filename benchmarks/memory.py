@@ -19,7 +19,7 @@ from rich.table import Table
 import softswitch as ss
 from softswitch.support.plotting import BLUE, GREY, VERMILLION, panels, tolerance
 from softswitch.tables.constraints import build_problem
-from softswitch_experiments.leaderboard.contest_tables import encoded
+from softswitch_experiments.leaderboard.tables import encode_features
 from softswitch_experiments.tasks.fair_classification import adult
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
@@ -71,7 +71,7 @@ def _table(kind: str, package: str, name: str, prepare: Callable[[pd.DataFrame],
         table = prepare(data(package, name))
         table = table[table.groupby("client")["y"].transform("size") >= 40]
         features = [column for column in table.columns if column not in ("client", "y", "group")]
-        columns = {"x": encoded(table, features), "y": table["y"].to_numpy(np.int32)}
+        columns = {"x": encode_features(table, features), "y": table["y"].to_numpy(np.int32)}
         if "group" in table:
             columns["group"] = table["group"].to_numpy(np.int32)
         made = build_problem(kind, columns["x"].shape[1])

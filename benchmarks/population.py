@@ -32,7 +32,7 @@ from softswitch.engine.certified import solve_certified
 from softswitch.problem.networks import moved_network
 from softswitch.results.certificate import is_certified
 from softswitch.tables.constraints import GROUPED, BuiltProblem, build_problem
-from softswitch_experiments.leaderboard.contest_tables import encoded
+from softswitch_experiments.leaderboard.tables import encode_features
 
 CONFIDENCE = 0.95
 ROUNDS = 300
@@ -93,7 +93,7 @@ class Sampler:
         frame = frame[frame["client"].astype(str).isin(largest)].reset_index(drop=True)
         kept = [name for name in frame.columns if name not in ("client", "y", "group")]
         self.columns: dict[str, np.ndarray] = {
-            "x": encoded(frame, kept),
+            "x": encode_features(frame, kept),
             "y": frame["y"].to_numpy().astype(np.int32),
         }
         self.alike: tuple[str, ...] = ("y",)

@@ -11,10 +11,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from softswitch_experiments.leaderboard.contestants import METHODS
-from softswitch_experiments.leaderboard.contests import TASKS
-from softswitch_experiments.leaderboard.one_cell import CellRuns, TaskUnits
-from softswitch_experiments.leaderboard.scheme import MAIN
+from softswitch_experiments.leaderboard.cell import Cell, TaskUnits
+from softswitch_experiments.leaderboard.methods import METHODS
+from softswitch_experiments.leaderboard.tasks import MAIN, TASKS
 
 TUNED = {"optimizer": "adam", "step": 1.06, "alpha": 4.08}
 """The best of the plain method's twelve settings, on both tasks."""
@@ -27,9 +26,9 @@ def main(seeds: int) -> None:
     about = [{"strength": strength, "stages": stages} for strength in STRENGTHS for stages in STAGES]
     table = Table("task", "rounds", "ρ", "stages", "merit", "F", "G")
     for task in (task for task in TASKS if "network" in task.name):
-        stage = task.stage(MAIN)
+        setup = task.setup(MAIN)
         for name, settings in (("softmax SGM", [{}]), ("softmax SGM, proximal", about)):
-            cell = CellRuns(task, methods[name], stage, TaskUnits.of(task, stage))
+            cell = Cell(task, methods[name], setup, TaskUnits.measure(task, setup))
             rounds = cell.rounds(1.0, "passes")
             found = cell.run([TUNED | one for one in settings], list(range(seeds)), rounds)
             for one, runs in zip(settings, found, strict=True):

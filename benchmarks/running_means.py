@@ -23,10 +23,9 @@ from rich.table import Table
 import softswitch as ss
 from softswitch.methods import drift_correction as forecasts
 from softswitch.methods import memory as remembering
-from softswitch_experiments.leaderboard.contestants import DEFAULT, METHODS
-from softswitch_experiments.leaderboard.contests import TASKS
-from softswitch_experiments.leaderboard.one_cell import CellRuns, TaskUnits
-from softswitch_experiments.leaderboard.scheme import MAIN
+from softswitch_experiments.leaderboard.cell import Cell, TaskUnits
+from softswitch_experiments.leaderboard.methods import DEFAULT, METHODS
+from softswitch_experiments.leaderboard.tasks import MAIN, TASKS
 
 CORRECTED, MEANS = forecasts.SHARES, (0.5, 0.8, 0.9, 0.95)
 ROUNDS, BATCH, FIRST_SEED, BUDGET = 200, 4, 100, 0.33
@@ -97,15 +96,15 @@ def on_tasks(words: Sequence[str], seeds: int) -> Table:
     entry = next(one for one in METHODS if one.name == DEFAULT)
     table = Table("task", "corrected", "both")
 
-    def score(cell: CellRuns) -> str:
+    def score(cell: Cell) -> str:
         runs = cell.run([{}], list(range(FIRST_SEED, FIRST_SEED + seeds)), cell.rounds(BUDGET, "passes"))[0]
         merits = np.array([run.merit for run in runs])
         return f"{merits.mean():.4f} ± {merits.std() / np.sqrt(len(merits)):.4f}"
 
     for word in words:
         task = next(one for one in TASKS if word in one.name)
-        stage = task.stage(MAIN)
-        cell = CellRuns(task, entry, stage, TaskUnits.of(task, stage))
+        setup = task.setup(MAIN)
+        cell = Cell(task, entry, setup, TaskUnits.measure(task, setup))
         alone = score(cell)
         with kept_too():
             table.add_row(task.name, alone, score(cell))

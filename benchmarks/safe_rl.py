@@ -23,7 +23,7 @@ from softswitch.engine import compiled as engine
 from softswitch.engine.request import RunSettings, request_of
 from softswitch_experiments.tasks.paper_settings import ANSWER, SOFTMAX_SWITCH, steps
 from softswitch_experiments.tasks.safe_rl import cartpole
-from softswitch_experiments.tasks.safe_rl.task import TEN
+from softswitch_experiments.tasks.safe_rl.task import TEN_PLANETS
 
 EPISODES, ROUNDS, REPEATS = 10, 10, 3
 BALANCING_ROUNDS = 80
@@ -32,7 +32,7 @@ RULE = ss.SoftmaxSGM(alpha=0.05, tolerance=0.0, **steps(1.0), **SOFTMAX_SWITCH)
 
 def balancing() -> Any:
     """A policy that keeps the pole up on every planet: trained without a budget."""
-    carts = cartpole(budgets=[1000.0] * len(TEN), fisher_every=5)
+    carts = cartpole(budgets=[1000.0] * len(TEN_PLANETS), fisher_every=5)
     return ss.solve_federation(carts, RULE, rounds=BALANCING_ROUNDS, eval_every=0, **ANSWER).last
 
 
@@ -54,7 +54,7 @@ def sequential(policy: Any) -> tuple[float, float]:
     """Seconds and environment steps of a round, one step after another."""
     network = gymnasium_loop.network()
     gymnasium_loop.load(network, policy)
-    carts = [gymnasium.make("softswitch/ConstrainedCartPole-v0", planet=planet) for planet in TEN]
+    carts = [gymnasium.make("softswitch/ConstrainedCartPole-v0", planet=planet) for planet in TEN_PLANETS]
     began = time.perf_counter()
     steps = gymnasium_loop.round_of_all(network, carts, np.linspace(25, 35, 10), 0.05, EPISODES)
     return time.perf_counter() - began, float(steps)

@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array
 
 from benchmarks.spider_claim.finite_sums import FiniteSum
-from softswitch_experiments.leaderboard.bench_method import Between, OneOf
+from softswitch_experiments.leaderboard.methods import Between, OneOf
 
 Settings = Mapping[str, Any]
 STEP: dict[str, Between | OneOf] = {"step": Between(0.1, 3.0), "batch": OneOf((32, 128, 512))}

@@ -15,7 +15,7 @@ from scipy.stats import qmc
 import softswitch as ss
 from benchmarks.spider_claim.finite_sums import FiniteSum, Look
 from benchmarks.spider_claim.loops import LOOPS, Loop, Settings
-from softswitch_experiments.leaderboard.bench_method import Between, OneOf
+from softswitch_experiments.leaderboard.methods import Between, OneOf
 
 TUNING_SEEDS = (1000, 1001)
 FIRST_LOOK, FURTHER = 0.1, 1.2

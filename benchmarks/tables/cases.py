@@ -9,7 +9,7 @@ import numpy as np
 import softswitch as ss
 from benchmarks.tables.sources import SOURCES, Source, table
 from softswitch.tables.constraints import build_problem
-from softswitch_experiments.leaderboard.contest_tables import columns_of
+from softswitch_experiments.leaderboard.tables import encode_table
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Case:
 
     def columns(self) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """The encoded columns, one row a row, and each row's client."""
-        return columns_of(table(self.table), self.kind)
+        return encode_table(table(self.table), self.kind)
 
     def make(self, hidden: tuple[int, ...] = (), seed: int = 0) -> tuple[ss.Problem, ss.ClientData]:
         """Problem and clients, for logistic regression or a network."""

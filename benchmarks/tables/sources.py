@@ -20,16 +20,16 @@ import numpy as np
 import pandas as pd
 from sklearn.datasets import load_breast_cancer
 
-from softswitch_experiments.leaderboard.contest_tables import (
+from softswitch_experiments.leaderboard.tables import (
     birds,
     churn,
     digits,
+    drop_small_clients,
     exam,
-    from_r,
+    load_r_table,
     loans,
     votes,
     wages,
-    with_rows,
     women,
 )
 from softswitch_experiments.tasks import adult as census
@@ -69,15 +69,15 @@ def adult() -> pd.DataFrame:
     table["native-country"] = table["native-country"].where(
         table.groupby("native-country")["y"].transform("size") >= 100, "other"
     )
-    return with_rows(table.rename(columns={"occupation": "client"}), 100)
+    return drop_small_clients(table.rename(columns={"occupation": "client"}), 100)
 
 
 def attrition() -> pd.DataFrame:
     """Employees of a company, an artificial table by IBM: who left, by the role they had; women are the group."""
-    table = from_r("modeldata", "attrition")
+    table = load_r_table("modeldata", "attrition")
     kept = table[["Age", "DistanceFromHome", "JobLevel", "MonthlyIncome", "NumCompaniesWorked", "TotalWorkingYears"]]
     kept = kept.join(table[["OverTime", "MaritalStatus", "BusinessTravel", "JobSatisfaction", "Gender"]])
-    return with_rows(
+    return drop_small_clients(
         kept.assign(client=table["JobRole"], y=table["Attrition"] == "Yes", group=table["Gender"] == "Female"), 50
     )
 
@@ -86,32 +86,32 @@ def cancer() -> pd.DataFrame:
     """Breast cancer (Wisconsin): malignant or not, by ten means; its clients are blocks of 57 rows as they stand."""
     found = load_breast_cancer(as_frame=True)
     kept = found.data[[name for name in found.data.columns if name.startswith("mean ")]].copy()
-    return with_rows(kept.assign(client=np.arange(len(kept)) // 57, y=found.target == 0), 50)
+    return drop_small_clients(kept.assign(client=np.arange(len(kept)) // 57, y=found.target == 0), 50)
 
 
 def chemistry() -> pd.DataFrame:
     """A-level chemistry: a good grade, by education authority; girls are the group."""
-    table = from_r("mlmRev", "Chem97")
+    table = load_r_table("mlmRev", "Chem97")
     kept = table[["age", "gcsecnt", "gender"]].copy()
-    return with_rows(kept.assign(client=table["lea"], y=table["score"] >= 6, group=table["gender"] == "F"), 40)
+    return drop_small_clients(kept.assign(client=table["lea"], y=table["score"] >= 6, group=table["gender"] == "F"), 40)
 
 
 def crashes() -> pd.DataFrame:
     """Car crashes reported to the police, 1997 to 2002: died, by year and seat."""
-    table = from_r("DAAG", "nassCDS")
+    table = load_r_table("DAAG", "nassCDS")
     kept = table[["dvcat", "airbag", "seatbelt", "sex", "ageOFocc", "yearVeh"]].copy()
     kept = kept.assign(frontal=table["frontal"] == 1, deploy=table["deploy"] == 1)
-    return with_rows(
+    return drop_small_clients(
         kept.assign(client=table["yearacc"].astype(str) + table["occRole"], y=table["dead"] == "dead"), 100
     )
 
 
 def diamonds() -> pd.DataFrame:
     """Diamonds: a price above the median, by colour and clarity."""
-    table = from_r("ggplot2", "diamonds")
+    table = load_r_table("ggplot2", "diamonds")
     kept = table[["carat", "depth", "table", "x", "z", "cut"]].copy()
     owner = table["color"].astype(str) + " " + table["clarity"].astype(str)
-    return with_rows(kept.assign(client=owner, y=table["price"] > table["price"].median()), 100)
+    return drop_small_clients(kept.assign(client=owner, y=table["price"] > table["price"].median()), 100)
 
 
 def flights() -> pd.DataFrame:
@@ -128,56 +128,56 @@ def flights() -> pd.DataFrame:
             "origin": table["origin"],
         }
     )
-    return with_rows(kept.assign(client=table["carrier"], y=table["arr_delay"] > 15), 100)
+    return drop_small_clients(kept.assign(client=table["carrier"], y=table["arr_delay"] > 15), 100)
 
 
 def growth() -> pd.DataFrame:
     """Pupils of 60 schools over six years: mathematics above the mean of all years, by school; girls are the group."""
-    table = from_r("mlmRev", "egsingle")
+    table = load_r_table("mlmRev", "egsingle")
     kept = table[["grade", "year", "retained", "female", "black", "hispanic", "lowinc", "mobility"]].copy()
     above = table["math"] > table["math"].mean()
-    return with_rows(kept.assign(client=table["schoolid"], y=above, group=table["female"] == "Female"), 60)
+    return drop_small_clients(kept.assign(client=table["schoolid"], y=above, group=table["female"] == "Female"), 60)
 
 
 def language() -> pd.DataFrame:
     """Dutch pupils: the language test at the end of the year above the median, by school; girls are the group."""
-    table = from_r("mlmRev", "bdf")
+    table = load_r_table("mlmRev", "bdf")
     kept = table[["IQ.verb", "IQ.perf", "sex", "Minority", "repeatgr", "aritPRET", "langPRET", "ses"]].copy()
     above = table["langPOST"] > table["langPOST"].median()
-    return with_rows(kept.assign(client=table["schoolNR"], y=above, group=table["sex"] == 1), 20)
+    return drop_small_clients(kept.assign(client=table["schoolNR"], y=above, group=table["sex"] == 1), 20)
 
 
 def mortgages() -> pd.DataFrame:
     """Men born between the wars, in the US census of 1970: owns a home, by state of birth; non-whites are the group."""
-    table = from_r("causaldata", "mortgages")
+    table = load_r_table("causaldata", "mortgages")
     kept = table[["qob", "nonwhite", "vet_wwko", "qob_minus_kw"]].assign(older=table["qob_minus_kw"] ** 2)
-    return with_rows(
+    return drop_small_clients(
         kept.assign(client=table["bpl"], y=table["home_ownership"] == 1, group=table["nonwhite"] == 1), 500
     )
 
 
 def resume() -> pd.DataFrame:
     """Made-up applications with names that sound black or white: was there a call back, by type of job."""
-    table = from_r("openintro", "resume")
+    table = load_r_table("openintro", "resume")
     names = ["job_city", "race", "gender", "years_college", "honors", "worked_during_school", "years_experience"]
     names += ["computer_skills", "special_skills", "volunteer", "military", "employment_holes", "has_email_address"]
     kept = table[[*names, "resume_quality", "job_equal_opp_employer", "job_ownership"]].copy()
-    return with_rows(
+    return drop_small_clients(
         kept.assign(client=table["job_type"], y=table["received_callback"] == 1, group=table["race"] == "black"), 100
     )
 
 
 def star() -> pd.DataFrame:
     """Tennessee's STAR: mathematics above the grade's median, by school; those with free lunch are the group."""
-    table = from_r("mlmRev", "star").dropna(subset=["math", "read", "sch", "ses"])
+    table = load_r_table("mlmRev", "star").dropna(subset=["math", "read", "sch", "ses"])
     kept = table[["read", "gr", "cltype", "ses", "sx", "eth", "exp", "yrs"]].copy()
     above = table["math"] > table.groupby("gr")["math"].transform("median")
-    return with_rows(kept.assign(client=table["sch"], y=above, group=table["ses"] == "F"), 40)
+    return drop_small_clients(kept.assign(client=table["sch"], y=above, group=table["ses"] == "F"), 40)
 
 
 def stops() -> pd.DataFrame:
     """Police stops in Minneapolis in 2017: was the person searched, by neighbourhood; black people are the group."""
-    table = from_r("carData", "MplsStops")
+    table = load_r_table("carData", "MplsStops")
     table = table[table["gender"].isin(("Female", "Male")) & table["race"].notna()]
     when = pd.to_datetime(table["date"])
     kept = pd.DataFrame(
@@ -191,7 +191,7 @@ def stops() -> pd.DataFrame:
             "weekend": when.dt.dayofweek >= 5,
         }
     )
-    return with_rows(
+    return drop_small_clients(
         kept.assign(client=table["neighborhood"], y=table["personSearch"] == "YES", group=kept["black"]), 100
     )
 

@@ -14,7 +14,7 @@ from softswitch import evaluate
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 from softswitch_experiments.tasks.safe_rl.advantages import advantages
 from softswitch_experiments.tasks.safe_rl.episodes import Episodes
-from softswitch_experiments.tasks.safe_rl.policy import first_policy, logit
+from softswitch_experiments.tasks.safe_rl.policy import init_policy, logit
 from softswitch_experiments.tasks.safe_rl.trpo import TrustRegion, improve
 
 
@@ -38,7 +38,7 @@ def test_the_loop_reaches_what_solve_reaches():
 def test_the_sequential_trpo_step_is_ours(x64_alone):
     """PyTorch's step on Gymnasium's episodes against ours on the same: an independent check of both."""
     torch.manual_seed(0)
-    policy = first_policy(jax.random.key(0), (32, 32))
+    policy = init_policy(jax.random.key(0), (32, 32))
     player, network = gymnasium_loop.network(), gymnasium_loop.network().double()
     gymnasium_loop.load(player, policy)
     gymnasium_loop.load(network, policy)

@@ -10,7 +10,7 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softswitch_experiments.tasks.safe_rl.cartpole import COSTLY_ANGLE, PLANETS, STRIPS, Physics, cost, step
+from softswitch_experiments.tasks.safe_rl.physics import COSTLY_ANGLE, PLANETS, STRIPS, Physics, cost, step
 
 LONG = 400
 

@@ -22,7 +22,7 @@ def test_demo_shows_the_point(tmp_path):
     for result in average:
         assert float(result.client_constraint.mean()) <= demo.TOLERANCE
         assert len(result.violating) >= 2
-    figure, report = demo.write(found, tmp_path / "new" / "folder")
+    figure, report = demo.write_demo(found, tmp_path / "new" / "folder")
     assert figure.read_bytes().startswith(b"\x89PNG")
     text = report.read_text()
     assert "| Softmax SGM |" in text

@@ -12,20 +12,24 @@ from typer.testing import CliRunner
 
 from softswitch.cli import app
 from softswitch.methods import FedAvg
-from softswitch_experiments.leaderboard import one_cell
-from softswitch_experiments.leaderboard.bench_method import BenchMethod
-from softswitch_experiments.leaderboard.bench_task import BenchTask, of_rows
-from softswitch_experiments.leaderboard.board import Board
-from softswitch_experiments.leaderboard.board_page import write_page
-from softswitch_experiments.leaderboard.contestants import DEFAULT, METHODS
-from softswitch_experiments.leaderboard.contests import TASKS
-from softswitch_experiments.leaderboard.known_optimum import optimum_of_quadratics, quadratics, rosen_suzuki
-from softswitch_experiments.leaderboard.one_cell import CellRuns, Effort, Scored, TaskUnits, played
-from softswitch_experiments.leaderboard.scheme import MAIN, Scheme
-from softswitch_experiments.leaderboard.score_book import ScoreBook
-from softswitch_experiments.leaderboard.standing import Ranking
+from softswitch_experiments.leaderboard import cell as cells
+from softswitch_experiments.leaderboard.board import Board, CellKey, CellStore
+from softswitch_experiments.leaderboard.cell import Cell, Effort, Score, TaskUnits, run_cell
+from softswitch_experiments.leaderboard.methods import DEFAULT, METHODS, BenchMethod
+from softswitch_experiments.leaderboard.page import write_page
+from softswitch_experiments.leaderboard.ranking import Ranking
+from softswitch_experiments.leaderboard.tasks import (
+    MAIN,
+    TASKS,
+    BenchTask,
+    Scheme,
+    find_quadratics_optimum,
+    make_quadratics,
+    make_rosen_suzuki,
+    setup_rows,
+)
 
-TINY = Effort(points=2, thirds=0, seeds=2, share=0.02)
+TINY = Effort(trials=2, rungs=0, seeds=2, budget_share=0.02)
 
 
 def test_there_are_enough_methods_and_tasks_with_names_of_their_own():
@@ -38,15 +42,15 @@ def test_there_are_enough_methods_and_tasks_with_names_of_their_own():
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_every_method_makes_its_rules(method):
     """All points that tuning tries give a rule, the same ones each time, and none twice."""
-    points = method.points(12)
-    assert points == method.points(12)
+    points = method.draw_settings(12)
+    assert points == method.draw_settings(12)
     assert len({json.dumps(point) for point in points}) == len(points) == (12 if method.tuned else 1)
     for point in points:
-        assert method.made(point, 0.1, 100).tolerance == 0.1
+        assert method.make(point, 0.1, 100).tolerance == 0.1
 
 
 def test_rosen_suzuki_has_its_published_optimum():
-    problem, clients = rosen_suzuki()
+    problem, clients = make_rosen_suzuki()
     w = jnp.array([0.0, 1.0, 2.0, -1.0])
     rows = {"i": jnp.arange(4), "weight": jnp.full(4, 0.25)}
     of_each = [float(problem.objective(w, {"i": jnp.array([i]), "weight": jnp.ones(1)})) for i in range(4)]
@@ -57,9 +61,9 @@ def test_rosen_suzuki_has_its_published_optimum():
 
 def test_optimum_of_the_quadratics_is_a_stationary_point():
     """Against a plain switching subgradient loop: nothing feasible on its way is better, and it comes near."""
-    best, free = optimum_of_quadratics(), optimum_of_quadratics(tolerance=1e3)
+    best, free = find_quadratics_optimum(), find_quadratics_optimum(tolerance=1e3)
     assert free < best, "the constraint must bind"
-    _, clients = quadratics()
+    _, clients = make_quadratics()
     x = np.asarray(clients.rows.columns["centre"], float).reshape(12, 40, 10)
     slopes = np.asarray(clients.rows.columns["slope"], float).reshape(12, 40, 10)[:, 0]
     w, seen = np.zeros(10), math.inf
@@ -77,28 +81,28 @@ def test_optimum_of_the_quadratics_is_a_stationary_point():
 def test_halving_gives_the_best_third_three_times_the_budget(monkeypatch):
     asked = []
 
-    class Fake(CellRuns):
+    class Fake(Cell):
         def rounds(self, share, by):
             return round(900 * share)
 
         def run(self, settings, seeds, rounds):
             asked.append((len(settings), rounds))
-            assert seeds == [one_cell.TUNING_SEED]
-            return [[Scored(abs(one["step"] - 1.0), 0, 0, "last", 0, 0, rounds)] for one in settings]
+            assert seeds == [cells.TUNING_SEED]
+            return [[Score(abs(one["step"] - 1.0), 0, 0, "last", 0, 0, rounds)] for one in settings]
 
     method = next(one for one in METHODS if one.name == "softmax SGM")
-    best, tried = one_cell._tuned(Fake(None, method, None, None), Effort())
+    best, tried = Fake(None, method, None, None).tune(Effort())
     assert asked == [(12, 100), (4, 300), (2, 900)]
     assert len(tried) == 18
-    assert abs(best["step"] - 1.0) == min(abs(one["step"] - 1.0) for one in method.points(12))
+    assert abs(best["step"] - 1.0) == min(abs(one["step"] - 1.0) for one in method.draw_settings(12))
 
 
 def test_merit_is_the_objective_and_a_price_for_violation():
     task = BenchTask("t", 0.2, None, 1.0)
-    scale = TaskUnits(2.0, 0.2)
-    assert scale.merit(task, 1.0, 0.2) == 0.5
-    assert scale.merit(task, 1.0, 0.22) == pytest.approx(0.5 + 10 * 0.1)
-    assert scale.merit(task, math.nan, 0.0) == math.inf
+    units = TaskUnits(2.0, 0.2)
+    assert units.merit(task, 1.0, 0.2) == 0.5
+    assert units.merit(task, 1.0, 0.22) == pytest.approx(0.5 + 10 * 0.1)
+    assert units.merit(task, math.nan, 0.0) == math.inf
 
 
 def made_cells():
@@ -109,7 +113,7 @@ def made_cells():
             "method": method,
             "scheme": MAIN.name,
             "settings": {},
-            "scale": {"objective": 1.0, "constraint": 0.5},
+            "units": {"objective": 1.0, "constraint": 0.5},
             "runs": {
                 by: [{"merit": m, "constraint": 0.6 if m == 3.0 else 0.1} for m in own] for by in ("passes", "bytes")
             },
@@ -120,36 +124,36 @@ def made_cells():
 
 
 def test_standing_by_hand():
-    standing = Ranking.of(made_cells(), "passes", {"one": 0.5, "two": 0.5})
-    np.testing.assert_allclose(standing.means, [[0.1, 1.0], [0.6, 0.25]])
-    np.testing.assert_array_equal(standing.best, [0, 1])
-    np.testing.assert_allclose(standing.ranks(), [1.5, 1.5])
-    np.testing.assert_allclose(standing.violations[0, 1], 0.2)
+    ranking = Ranking.from_cells(made_cells(), "passes", {"one": 0.5, "two": 0.5})
+    np.testing.assert_allclose(ranking.means, [[0.1, 1.0], [0.6, 0.25]])
+    np.testing.assert_array_equal(ranking.best, [0, 1])
+    np.testing.assert_allclose(ranking.ranks(), [1.5, 1.5])
+    np.testing.assert_allclose(ranking.violations[0, 1], 0.2)
     gap = np.array([0.5, 0.6, 0.4])
     low, high = stats.ttest_1samp(gap, 0).confidence_interval(0.95)
-    assert standing.behind("b", 0, 0) == pytest.approx((low, high))
-    assert standing.leads("a") == [True, False]
-    np.testing.assert_allclose(standing.profile(np.array([0.2, 0.7])), [[0.5, 0.5], [0.0, 1.0]])
+    assert ranking.difference("b", 0, 0) == pytest.approx((low, high))
+    assert ranking.leads("a") == [True, False]
+    np.testing.assert_allclose(ranking.profile(np.array([0.2, 0.7])), [[0.5, 0.5], [0.0, 1.0]])
     # Nemenyi's critical value of two methods at 5% is 1.960.
-    assert standing.critical_difference() == pytest.approx(1.960 * math.sqrt(2 * 3 / 12), abs=1e-3)
+    assert ranking.critical_difference() == pytest.approx(1.960 * math.sqrt(2 * 3 / 12), abs=1e-3)
 
 
 def test_a_board_is_played_once_and_written_down(tmp_path):
-    task = BenchTask("quadratics", 1e-2, of_rows(quadratics), 600)
+    task = BenchTask("quadratics", 1e-2, setup_rows(make_quadratics), 600)
     method = BenchMethod("averaging", "a test", lambda settings, common: FedAvg(**common))
-    told = []
+    reported = []
     board = Board([method], [task], ())
     for _ in range(2):
-        board.play(ScoreBook(tmp_path, TINY), TINY, 1, lambda place, found: told.append(place))
-    assert len(told) == 1, "the second time it is there"
-    found = ScoreBook(tmp_path, TINY).read("quadratics", "averaging", MAIN.name)
+        board.run(CellStore(tmp_path, TINY), 1, lambda key, cell: reported.append(key))
+    assert len(reported) == 1, "the second time it is there"
+    found = CellStore(tmp_path, TINY).read(CellKey("quadratics", "averaging", MAIN))
     assert {len(runs) for runs in found["runs"].values()} == {2}
     first = found["runs"]["passes"][0]
     # m = 6 clients of 12: 32 rows of values and 2 × 32 of gradients each, of 480 rows in all.
     assert first["passes"] == pytest.approx(first["rounds"] * 6 * 32 * 3 / 480)
-    assert first["passes"] == pytest.approx(600 * TINY.share, rel=0.2)
+    assert first["passes"] == pytest.approx(600 * TINY.budget_share, rel=0.2)
     assert first["bytes"] == first["rounds"] * 6 * 4 * (2 * 10 + 2 + 1)
-    assert ScoreBook(tmp_path, Effort()).read("quadratics", "averaging", MAIN.name) is None
+    assert CellStore(tmp_path, Effort()).read(CellKey("quadratics", "averaging", MAIN)) is None
     page = write_page(tmp_path, [found], [method], [task]).read_text(encoding="utf-8")
     assert "averaging" in page
     assert (tmp_path / "profiles-passes.png").stat().st_size > 1000
@@ -157,9 +161,9 @@ def test_a_board_is_played_once_and_written_down(tmp_path):
 
 def test_budgets_are_equal_in_what_they_count():
     """A second value or gradient: fewer rounds at equal passes; twice the vectors sent: fewer at equal bytes."""
-    task = BenchTask("quadratics", 1e-2, of_rows(quadratics), 600)
-    stage = task.stage(Scheme(1.0, 1))
-    by_name = {method.name: CellRuns(task, method, stage, TaskUnits(1, 1)) for method in METHODS}
+    task = BenchTask("quadratics", 1e-2, setup_rows(make_quadratics), 600)
+    setup = task.setup(Scheme(1.0, 1))
+    by_name = {method.name: Cell(task, method, setup, TaskUnits(1, 1)) for method in METHODS}
     plain, spider, n = by_name["softmax SGM"], by_name["exact penalty, SPIDER"], 12
     passes = 32 * n + 0.1 * 480 + 0.9 * 2 * 32 * n  # reports, an anchor of all rows in ten, two batches else
     assert spider.rounds(1.0, "passes") == round(600 * 480 / passes)
@@ -170,11 +174,11 @@ def test_budgets_are_equal_in_what_they_count():
 
 
 def test_the_default_is_played_with_nothing_tuned():
-    task = BenchTask("quadratics", 1e-2, of_rows(quadratics), 600)
+    task = BenchTask("quadratics", 1e-2, setup_rows(make_quadratics), 600)
     default = next(method for method in METHODS if method.name == DEFAULT)
-    found = played(task, default, MAIN, Effort(seeds=1, share=0.02))
+    found = run_cell(task, default, MAIN, Effort(seeds=1, budget_share=0.02))
     assert found["settings"] == {}
-    assert found["tried"] == []
+    assert found["trials"] == []
     assert found["runs"]["passes"][0]["merit"] < found["start"]
 
 

@@ -15,11 +15,11 @@ from softswitch.cli import app
 from softswitch_experiments.paper import alpha_scale, safe_rl_comparison
 from softswitch_experiments.paper.safe_rl_comparison import Paired
 from softswitch_experiments.paper.safe_rl_study import PRIMARY
-from softswitch_experiments.tasks.safe_rl import cartpole, policy_file, policy_training
+from softswitch_experiments.tasks.safe_rl import cartpole, load_policy, save_policy, train_policy
 from softswitch_experiments.tasks.safe_rl.advantages import advantages
-from softswitch_experiments.tasks.safe_rl.cartpole import PLANETS
-from softswitch_experiments.tasks.safe_rl.episodes import Luck, play
-from softswitch_experiments.tasks.safe_rl.policy import first_policy
+from softswitch_experiments.tasks.safe_rl.episodes import Randomness, play
+from softswitch_experiments.tasks.safe_rl.physics import PLANETS
+from softswitch_experiments.tasks.safe_rl.policy import init_policy
 from softswitch_experiments.tasks.safe_rl.trpo import TrustRegion, improve
 
 SMALL = {
@@ -58,7 +58,7 @@ def local_step(policy, episodes, signal):
 def one_client(federation, draws, i):
     """Client i's episodes, played by hand."""
     physics = PLANETS[federation.names[int(draws.clients[i])].split()[0]]
-    return play(federation.start, Luck(draws.report.starts[i], draws.report.coins[:, i]), physics)
+    return play(federation.start, Randomness(draws.report.starts[i], draws.report.uniforms[:, i]), physics)
 
 
 def test_names_budgets_and_start():
@@ -118,12 +118,12 @@ def test_a_further_local_step_plays_new_episodes(x64_alone):
     draws, reports, kept = asked(carts)
     direction = directed(carts, draws, kept, reports, ss.SoftmaxSGM(alpha=1.0, threshold=1e6, **COMMON))
     policy = carts.start
-    later = Luck(draws.later.starts[0, 0], draws.later.coins[0, :, 0])
+    later = Randomness(draws.later.starts[0, 0], draws.later.uniforms[0, :, 0])
     for episodes in (jax.tree.map(lambda leaf: leaf[0], kept.episodes), None):
         own = play(policy, later, PLANETS["mars"]) if episodes is None else episodes
         policy = local_step(policy, own, own.rewards)
     np.testing.assert_allclose(direction, flat(carts.start) - flat(policy), rtol=1e-6, atol=1e-9)
-    assert not np.array_equal(later.coins, draws.report.coins[:, 0, :4])
+    assert not np.array_equal(later.uniforms, draws.report.uniforms[:, 0, :4])
 
 
 def test_a_rule_without_a_switch_mixes_reward_and_cost(x64_alone):
@@ -193,7 +193,7 @@ def test_sweeps_are_solves():
         ({"planets": ["venus"]}, r"planets must be one of .*, but is 'venus'"),
         ({"planets": []}, "planets must name at least one"),
         ({"budgets": "fair"}, r"budgets must be one of .*, but is 'fair'"),
-        ({"budgets": [1.0]}, r"budgets must be 'even', 'drawn' or 10 numbers, one a client, but is \[1.0\]"),
+        ({"budgets": [1.0]}, r"budgets must be 'even', 'drawn' or 10 numbers, one per client, but is \[1.0\]"),
         ({"horizon": 0}, "horizon must be .* but is 0"),
         ({"discount": 1.5}, "discount must be .* but is 1.5"),
         ({"kl_limit": 0}, "kl_limit must be .* but is 0"),
@@ -211,7 +211,7 @@ def test_settings_of_the_wrong_kind():
         cartpole(planets="earth")
     with pytest.raises(TypeError, match="hidden must be a list, but is 32"):
         cartpole(hidden=32)
-    with pytest.raises(ValueError, match=r"budgets must be .* 10 numbers, one a client, but is 30.0"):
+    with pytest.raises(ValueError, match=r"budgets must be .* 10 numbers, one per client, but is 30.0"):
         cartpole(budgets=30.0)
 
 
@@ -258,9 +258,9 @@ def test_one_alpha_serves_all_or_does_not():
 
 
 def test_a_policy_in_a_file(tmp_path):
-    policy = first_policy(jax.random.key(0), (5, 3))
-    policy_file.save(policy, tmp_path / "deep" / "policy.npz")
-    np.testing.assert_array_equal(flat(policy_file.load(tmp_path / "deep" / "policy.npz")), flat(policy))
+    policy = init_policy(jax.random.key(0), (5, 3))
+    save_policy(policy, tmp_path / "deep" / "policy.npz")
+    np.testing.assert_array_equal(flat(load_policy(tmp_path / "deep" / "policy.npz")), flat(policy))
     (tmp_path / "words.npz").write_text("no policy")
     (tmp_path / "nothing.npz").write_bytes(b"")
     (tmp_path / "cut.npz").write_bytes((tmp_path / "deep" / "policy.npz").read_bytes()[:100])
@@ -269,12 +269,12 @@ def test_a_policy_in_a_file(tmp_path):
     np.save(tmp_path / "array.npy", np.ones(3))
     for bad in ("words.npz", "missing.npz", "nothing.npz", "cut.npz", "empty.npz", "odd.npz", "array.npy"):
         with pytest.raises(ValueError, match=f"{bad} must be a policy written by softswitch"):
-            policy_file.load(tmp_path / bad)
+            load_policy(tmp_path / bad)
 
 
 @pytest.mark.slow
 def test_play_writes_a_moving_picture_of_every_planet(tmp_path):
-    policy_file.save(policy_training.train(3, 0, **SMALL), tmp_path / "policy.npz")
+    save_policy(train_policy(3, 0, **SMALL), tmp_path / "policy.npz")
     done = CliRunner().invoke(app, ["play", "--policy", str(tmp_path / "policy.npz"), "--out", str(tmp_path / "shown")])
     assert done.exit_code == 0, done.output
     for planet in PLANETS:

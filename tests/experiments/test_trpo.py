@@ -9,9 +9,9 @@ from jax.flatten_util import ravel_pytree
 import softswitch as ss
 from softswitch_experiments.tasks.safe_rl import advantages as gae
 from softswitch_experiments.tasks.safe_rl import cartpole, trpo
-from softswitch_experiments.tasks.safe_rl.cartpole import PLANETS
-from softswitch_experiments.tasks.safe_rl.episodes import Luck, luck, play, totals
-from softswitch_experiments.tasks.safe_rl.policy import Jacobian, first_policy, logit
+from softswitch_experiments.tasks.safe_rl.episodes import Randomness, draw_randomness, play, totals
+from softswitch_experiments.tasks.safe_rl.physics import PLANETS
+from softswitch_experiments.tasks.safe_rl.policy import Jacobian, init_policy, logit
 from softswitch_experiments.tasks.safe_rl.trpo import (
     Steps,
     TrustRegion,
@@ -19,7 +19,7 @@ from softswitch_experiments.tasks.safe_rl.trpo import (
     fisher_product,
     improve,
     line_search,
-    normalised,
+    normalize,
     policy_gradient,
     surrogate_and_kl,
 )
@@ -34,15 +34,15 @@ def shaken(policy, size=0.3, seed=1):
 
 
 def played(planet="earth", seed=0, hidden=(8, 8)):
-    policy = shaken(first_policy(jax.random.key(seed), hidden))
-    chance = luck(jax.random.key(seed), 1, HORIZON, EPISODES)
-    return policy, play(policy, Luck(chance.starts[0], chance.coins[:, 0]), PLANETS[planet])
+    policy = shaken(init_policy(jax.random.key(seed), hidden))
+    chance = draw_randomness(jax.random.key(seed), 1, HORIZON, EPISODES)
+    return policy, play(policy, Randomness(chance.starts[0], chance.uniforms[:, 0]), PLANETS[planet])
 
 
 @pytest.fixture
 def batch(x64_alone):
     policy, episodes = played()
-    return policy, episodes, Steps.of(episodes, jax.random.normal(jax.random.key(9), episodes.costs.shape))
+    return policy, episodes, Steps.from_episodes(episodes, jax.random.normal(jax.random.key(9), episodes.costs.shape))
 
 
 def flat(steps):
@@ -63,12 +63,12 @@ def test_episodes_end_and_stay_ended():
 
 
 def test_many_clients_at_once_are_each_by_itself():
-    policy = shaken(first_policy(jax.random.key(0), (8,)))
-    chance = luck(jax.random.key(1), 3, HORIZON, EPISODES)
+    policy = shaken(init_policy(jax.random.key(0), (8,)))
+    chance = draw_randomness(jax.random.key(1), 3, HORIZON, EPISODES)
     physics = jax.tree.map(lambda *own: jnp.array(own), *PLANETS.values())
     together = play(policy, chance, physics)
     for i, own in enumerate(PLANETS.values()):
-        alone = play(policy, Luck(chance.starts[i], chance.coins[:, i]), own)
+        alone = play(policy, Randomness(chance.starts[i], chance.uniforms[:, i]), own)
         np.testing.assert_array_equal(together.alive[:, i], alone.alive)
         np.testing.assert_allclose(together.states[:, i], alone.states, rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(together.costs[:, i], alone.costs)
@@ -76,7 +76,7 @@ def test_many_clients_at_once_are_each_by_itself():
 
 def test_actions_follow_the_policys_odds():
     policy, episodes = played()
-    coins = luck(jax.random.key(0), 1, HORIZON, EPISODES).coins[:, 0]
+    coins = draw_randomness(jax.random.key(0), 1, HORIZON, EPISODES).uniforms[:, 0]
     alive = np.asarray(episodes.alive)
     odds = logit(policy, episodes.states)
     np.testing.assert_array_equal(episodes.actions[alive], (coins < jax.nn.sigmoid(odds))[alive])
@@ -88,7 +88,7 @@ SLOW = [pytest.param(hidden, marks=pytest.mark.slow) for hidden in ((5,), (8, 8)
 
 @pytest.mark.parametrize("hidden", [(), (6, 5, 4), *SLOW])
 def test_the_jacobian_is_autodiffs(x64_alone, hidden):
-    policy = shaken(first_policy(jax.random.key(2), hidden))
+    policy = shaken(init_policy(jax.random.key(2), hidden))
     states = jax.random.normal(jax.random.key(3), (7, 4))
     change, on_logits = shaken(policy, seed=4), jnp.arange(7.0) - 3
     jacobian = Jacobian.at(policy, states.T)
@@ -96,7 +96,7 @@ def test_the_jacobian_is_autodiffs(x64_alone, hidden):
     np.testing.assert_allclose(jacobian.times(change), forward, rtol=1e-10)
     (backward,) = jax.vjp(lambda p: logit(p, states), policy)[1](on_logits)
     np.testing.assert_allclose(
-        ravel_pytree(jacobian.transposed(on_logits))[0], ravel_pytree(backward)[0], rtol=1e-9, atol=1e-12
+        ravel_pytree(jacobian.transposed_times(on_logits))[0], ravel_pytree(backward)[0], rtol=1e-9, atol=1e-12
     )
 
 
@@ -105,7 +105,7 @@ def test_blocks_hold_the_steps_that_were_played(monkeypatch, block, every):
     monkeypatch.setattr(trpo, "BLOCK", block)
     _, episodes = played()
     advantages = jnp.arange(HORIZON * EPISODES, dtype=jnp.float32).reshape(HORIZON, EPISODES)
-    steps = Steps.of(episodes, advantages, every)
+    steps = Steps.from_episodes(episodes, advantages, every)
     alive = np.asarray(episodes.alive)[::every]
     count = alive.sum()
     found = flat(steps)
@@ -118,8 +118,8 @@ def test_blocks_hold_the_steps_that_were_played(monkeypatch, block, every):
     size = min(block, alive.size)
     assert steps.blocks.weight.shape == (-(-alive.size // size), size)
     assert steps.used == -(-count // size)
-    assert steps.total(lambda part, _: part.weight.sum()) == pytest.approx(1)
-    each = steps.each(lambda part: part.logits)
+    assert steps.sum(lambda part, _: part.weight.sum()) == pytest.approx(1)
+    each = steps.map(lambda part: part.logits)
     np.testing.assert_array_equal(np.asarray(each).reshape(-1)[:count], found.logits[:count])
 
 
@@ -159,7 +159,7 @@ def test_the_policy_gradient_is_autodiffs(batch):
 def test_the_fisher_product_is_the_kls_curvature(monkeypatch, batch, every, block):
     monkeypatch.setattr(trpo, "BLOCK", block)
     policy, episodes, _ = batch
-    steps = Steps.of(episodes, episodes.costs, every)
+    steps = Steps.from_episodes(episodes, episodes.costs, every)
     v = shaken(policy, seed=6)
     _, curvature = jax.jvp(jax.grad(lambda p: plainly(p, steps)[1]), (policy,), (v,))
     ours = fisher_product(policy, steps)(v)
@@ -170,9 +170,10 @@ def test_the_fisher_product_is_the_kls_curvature(monkeypatch, batch, every, bloc
 def test_a_subset_of_the_fisher_matrix_points_the_same_way(x64_alone):
     policy, episodes = played(hidden=(16, 16))
     better = gae.advantages(episodes, episodes.rewards, 0.99, 0.97)
-    start, step = ravel_pytree(policy)[0], jax.jit(improve, static_argnames="how")
+    start, step = ravel_pytree(policy)[0], jax.jit(improve, static_argnames="region")
     full, subset = (
-        ravel_pytree(step(policy, episodes, better, how=TrustRegion(fisher_every=every)))[0] - start for every in (1, 2)
+        ravel_pytree(step(policy, episodes, better, region=TrustRegion(fisher_every=every)))[0] - start
+        for every in (1, 2)
     )
     assert full @ subset / jnp.linalg.norm(full) / jnp.linalg.norm(subset) > 0.9
 
@@ -233,7 +234,7 @@ def test_with_a_trace_of_one_advantages_are_returns_above_the_baseline(x64_alone
     _, episodes = played()
     with_trace = gae.advantages(episodes, episodes.rewards, 0.9, 1.0)
     known = gae.features(episodes.states) * episodes.rewards[..., None]
-    above = gae.to_go(episodes.rewards, 0.9) - with_trace  # the baseline, and so linear in the features
+    above = gae.discounted_sums(episodes.rewards, 0.9) - with_trace  # the baseline, and so linear in the features
     alive = np.asarray(episodes.alive)
     weights, *_ = np.linalg.lstsq(np.asarray(known)[alive], np.asarray(above)[alive], rcond=None)
     np.testing.assert_allclose(np.asarray(known)[alive] @ weights, np.asarray(above)[alive], atol=1e-6)
@@ -241,30 +242,30 @@ def test_with_a_trace_of_one_advantages_are_returns_above_the_baseline(x64_alone
 
 def test_normalised():
     weight = jnp.array([0.5, 0.0, 0.5])
-    np.testing.assert_allclose(normalised(jnp.array([1.0, 99.0, 3.0]), weight)[jnp.array([0, 2])], [-1, 1], rtol=1e-5)
+    np.testing.assert_allclose(normalize(jnp.array([1.0, 99.0, 3.0]), weight)[jnp.array([0, 2])], [-1, 1], rtol=1e-5)
 
 
 @pytest.mark.parametrize("planet", ["mars", *(pytest.param(p, marks=pytest.mark.slow) for p in ("earth", "jupiter"))])
 def test_a_step_keeps_the_kl_limit_and_improves_the_surrogate(planet):
-    how = TrustRegion()
-    step = jax.jit(improve, static_argnames="how")
+    region = TrustRegion()
+    step = jax.jit(improve, static_argnames="region")
     judged, curved = jax.jit(surrogate_and_kl), jax.jit(lambda w, s, v: fisher_product(w, s)(v))
     for seed in range(4):
         policy, episodes = played(planet, seed, hidden=(16, 16))
         for signal in (episodes.rewards, -episodes.costs):
             better = gae.advantages(episodes, signal, 0.99, 0.97)
-            steps = Steps.of(episodes, better)
-            after = step(policy, episodes, better, how=how)
+            steps = Steps.from_episodes(episodes, better)
+            after = step(policy, episodes, better, region=region)
             surrogate, kl = judged(after, steps)
-            assert kl <= how.kl_limit * (1 + 1e-3)
+            assert kl <= region.kl_limit * (1 + 1e-3)
             assert surrogate > 0
             # As far as it may go: the quadratic model's whole step, or a longer one would have been refused.
             change = jax.tree.map(jnp.subtract, after, policy)
             flat_change, image = (ravel_pytree(v)[0] for v in (change, curved(policy, steps, change)))
-            model = 0.5 * flat_change @ (image + how.damping * flat_change)
-            longer = jax.tree.map(lambda w, u: w + u / how.shorten, policy, change)
+            model = 0.5 * flat_change @ (image + region.damping * flat_change)
+            longer = jax.tree.map(lambda w, u: w + u / region.shorten, policy, change)
             surrogate, kl = judged(longer, steps)
-            assert model > 0.999 * how.kl_limit or kl > how.kl_limit or surrogate <= 0
+            assert model > 0.999 * region.kl_limit or kl > region.kl_limit or surrogate <= 0
 
 
 def test_where_nothing_is_better_the_policy_stays():

@@ -30,13 +30,11 @@ def bench(
     """
     from dataclasses import replace
 
-    from softswitch_experiments.leaderboard.board import Board, Place
-    from softswitch_experiments.leaderboard.board_page import write_page
-    from softswitch_experiments.leaderboard.contestants import METHODS
-    from softswitch_experiments.leaderboard.contests import TASKS
-    from softswitch_experiments.leaderboard.one_cell import QUICK, Effort
-    from softswitch_experiments.leaderboard.scheme import MAIN, OTHERS
-    from softswitch_experiments.leaderboard.score_book import ScoreBook
+    from softswitch_experiments.leaderboard.board import Board, CellKey, CellStore
+    from softswitch_experiments.leaderboard.cell import QUICK, Effort
+    from softswitch_experiments.leaderboard.methods import METHODS
+    from softswitch_experiments.leaderboard.page import write_page
+    from softswitch_experiments.leaderboard.tasks import MAIN, OTHERS, TASKS
 
     console = Console()
     chosen = [one for one in METHODS if _wanted(one.name, methods)]
@@ -50,28 +48,28 @@ def bench(
             raise typer.BadParameter(f"{name}: nothing has any of the words {asked}; see softswitch bench --list")
     effort = QUICK if quick else Effort()
     effort = effort if seeds is None else replace(effort, seeds=seeds)
-    board, book = Board(chosen, on, () if one_scheme else OTHERS), ScoreBook(out, effort)
-    places = list(board.places())
-    there = sum(book.read(place.task, place.method, place.scheme.name) is not None for place in places)
-    console.print(f"{len(places)} cells, {there} there already; main scheme: {MAIN.name}", highlight=False)
+    board, store = Board(chosen, on, () if one_scheme else OTHERS), CellStore(out, effort)
+    keys = list(board.keys())
+    there = sum(store.read(key) is not None for key in keys)
+    console.print(f"{len(keys)} cells, {there} there already; main scheme: {MAIN.name}", highlight=False)
     done, began = there, time.perf_counter()
 
-    def tell(place: Place, found: dict[str, Any]) -> None:
+    def tell(key: CellKey, cell: dict[str, Any]) -> None:
         nonlocal done
         done += 1
-        left = (time.perf_counter() - began) / (done - there) * (len(places) - done)
-        best = min(run["merit"] for run in found["runs"]["passes"])
+        left = (time.perf_counter() - began) / (done - there) * (len(keys) - done)
+        best = min(run["merit"] for run in cell["runs"]["passes"])
         console.print(
-            f"{done}/{len(places)}  {place.task} · {place.scheme.name} · {place.method}: merit {best:.4f}, "
-            f"{found['seconds']:.0f} s; about {left / 60:.0f} min left",
+            f"{done}/{len(keys)}  {key.task} · {key.scheme.name} · {key.method}: merit {best:.4f}, "
+            f"{cell['seconds']:.0f} s; about {left / 60:.0f} min left",
             highlight=False,
             markup=False,
         )
 
     try:
-        board.play(book, effort, jobs or _processes(), tell)
+        board.run(store, jobs or _processes(), tell)
     finally:
-        cells = [cell for place in places if (cell := book.read(place.task, place.method, place.scheme.name))]
+        cells = [cell for key in keys if (cell := store.read(key))]
         if cells:
             console.print(f"Page: {write_page(out, cells, chosen, on)}")
 

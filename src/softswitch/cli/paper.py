@@ -22,15 +22,14 @@ def demo(
     rounds: Annotated[int, typer.Option(min=10, help="Rounds of training.")] = 1000,
 ) -> None:
     """Show on breast cancer why the worst client needs a method of its own, and what can be said of unseen rows."""
-    from softswitch_experiments.tasks import certified_demo
     from softswitch_experiments.tasks import demo as demonstration
 
     console = Console()
     found = demonstration.run_demo(seeds, rounds)
-    console.print(demonstration.table(found))
-    story = certified_demo.story(rounds)
+    console.print(demonstration.make_table(found))
+    story = demonstration.describe_certification(rounds)
     console.print(story, highlight=False, markup=False)
-    figure, report = demonstration.write(found, out, story)
+    figure, report = demonstration.write_demo(found, out, story)
     console.print(f"{found.seconds:.1f} s. Figure: {figure}  Report: {report}")
 
 

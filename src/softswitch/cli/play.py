@@ -20,17 +20,17 @@ def play(
         from softswitch_experiments.tasks.safe_rl.show import show  # Gymnasium draws, and is an extra
     except ImportError as error:
         raise typer.BadParameter(f"play needs Gymnasium and pygame: pip install 'softswitch[rl]' ({error})") from error
-    from softswitch_experiments.tasks.safe_rl import PLANETS, policy_file, policy_training
+    from softswitch_experiments.tasks.safe_rl import PLANETS, load_policy, save_policy, train_policy
 
     console = Console()
     if policy is None:
         saved = out / "policy.npz"
-        policy_file.save(policy_training.train(rounds, seed), saved)
+        save_policy(train_policy(rounds, seed), saved)
         console.print(f"Policy: {saved}", highlight=False)
     else:
         saved = policy
     try:
-        loaded = policy_file.load(saved)
+        loaded = load_policy(saved)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     for planet in PLANETS:

@@ -1,4 +1,4 @@
-"""Fair classification: the smallest cross-entropy at the worst client, while no client's groups are treated apart.
+"""Fair classification: the worst client's cross-entropy, with a bound on every client's gap between groups.
 
 The paper's experiment: Adult over ten clients, a network 100 → 64 (ReLU) → 1 with 6,529 parameters, sex as the
 protected attribute, demographic parity as the constraint.
@@ -26,13 +26,13 @@ __all__ = ["Adult", "accuracy_and_gap", "adult", "network", "objective", "probab
 
 
 class Adult(NamedTuple):
-    """The Adult data over clients.
+    """The Adult data, split over clients.
 
     Attributes:
-        problem: what to solve.
+        problem: The problem.
         train: UCI's training rows: 100 features ``x``, the label ``y`` (income above 50,000 dollars), and ``group``, 1
             for women.
-        test: UCI's test rows, dealt likewise; a client that has none is not in it.
+        test: UCI's test rows, split in the same way, without clients that have none.
     """
 
     problem: Problem
@@ -51,34 +51,34 @@ def adult(
     strata: str | tuple[str, ...] | None = None,
     sides: str | None = None,
 ) -> Adult:
-    """Adult over clients, with a network to train.
+    """Return the Adult data over clients, with a network to train.
 
     Args:
-        clients: n; rows are dealt IID by label and group.
-        seed: of the split over clients and of the network's weights.
-        by: a categorical column, such as "occupation": its values are the clients, and ``clients`` is not used.
-        min_rows: values of that column with fewer training rows make one client together.
-        hidden: widths of the network's hidden layers; () is logistic regression.
-        constraint: a fairness constraint over ``probability``; by default demographic parity.
-        strata: what to draw batches by, so that none lacks what its client has: "group", or ("group", "y") for
-            constraints that look at labels. By default rows are drawn plainly, as in the paper.
-        sides: "parity" or "opportunity": that gap as two constraints, each a mean over rows, as ``RecordPrivacy`` needs
-            it; ``constraint`` is then left out. The rows have a column ``side`` for it.
+        clients: n. Rows are split IID by label and group.
+        seed: Seed of the split over clients and of the network's weights.
+        by: A categorical column, such as "occupation", whose values are the clients; ``clients`` is then ignored.
+        min_rows: Values of that column with fewer training rows form one client together.
+        hidden: Widths of the network's hidden layers; () is logistic regression.
+        constraint: A fairness constraint over ``probability``. Default: demographic parity.
+        strata: Columns by which batches are stratified: "group", or ("group", "y") for constraints that depend on
+            labels. Default: no strata, as in the paper.
+        sides: "parity" or "opportunity": use that gap as two constraints, each a mean over rows, as ``RecordPrivacy``
+            needs it. The rows then have a column ``side``, and ``constraint`` must be None.
     """
     table = census.columns()
     training = table["split"] == "train"
-    x, y, group = _encoded()
+    x, y, group = _encode()
     if by is None:
         owners = [split_iid(2 * y[part] + group[part], clients, seed=seed) for part in (training, ~training)]
     else:
         checks.one_of("by", by, census.CATEGORICAL)
-        dealt = table[by]
-        kept = split_by_column(dealt[training], min_rows=min_rows)
-        known = np.isin(dealt, np.unique(kept))
-        owners = [kept, np.where(known, dealt, "other")[~training]]
+        values = table[by]
+        kept = split_by_column(values[training], min_rows=min_rows)
+        known = np.isin(values, np.unique(kept))
+        owners = [kept, np.where(known, values, "other")[~training]]
     data = [
         ClientData.from_arrays(
-            {"x": x[part], "y": y[part], "group": group[part], **_side(sides, y[part], group[part], owner)},
+            {"x": x[part], "y": y[part], "group": group[part], **_side_column(sides, y[part], group[part], owner)},
             client=owner,
             strata=strata,
         )
@@ -86,7 +86,9 @@ def adult(
     ]
     if sides is not None:
         if constraint is not None:
-            raise ValueError("constraint must be left out where sides are given: they are the constraint")
+            raise ValueError(
+                f"constraint must be None if sides are given, but sides is {sides!r}: leave out one of them"
+            )
         largest = max(float(jnp.abs(part.rows.columns[SIDE]).max()) for part in data)
         start = network(x.shape[1], hidden, seed=seed)
         return Adult(Problem(objective, gap_sides(probability), start, constraint_range=(-largest, largest)), *data)
@@ -95,8 +97,7 @@ def adult(
     return Adult(Problem(objective, gap, network(x.shape[1], hidden, seed=seed), constraint_range=bounds), *data)
 
 
-def _side(sides: str | None, y: np.ndarray, group: np.ndarray, owner: np.ndarray) -> dict[str, np.ndarray]:
-    """The rows' sides of the gap, where they are asked for."""
+def _side_column(sides: str | None, y: np.ndarray, group: np.ndarray, owner: np.ndarray) -> dict[str, np.ndarray]:
     if sides is None:
         return {}
     checks.one_of("sides", sides, ("parity", "opportunity"))
@@ -104,24 +105,24 @@ def _side(sides: str | None, y: np.ndarray, group: np.ndarray, owner: np.ndarray
 
 
 @lru_cache(maxsize=1)
-def _encoded() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features, labels and group of all rows, encoded once."""
+def _encode() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return features, labels and group of all rows."""
     table = census.columns()
     x, _ = census.features(table, table["split"] == "train")
     return x, census.labels(table), (table["sex"] == "Female").astype(np.int32)
 
 
 def accuracy_and_gap(params: Network, data: ClientData) -> dict[str, Any]:
-    """What a user of the classifier sees on all rows together: decisions at a probability of one half.
+    """Return accuracy, gap of positive decisions and gap of mean probabilities between the groups, on all rows.
 
-    Accuracy, the gap of positive decisions between the groups, and the gap of mean probabilities.
+    A decision is positive if the probability is at least one half.
     """
     rows = {key: np.asarray(column) for key, column in data.rows.columns.items()}
     positive = np.asarray(jax.nn.sigmoid(scores(params, jnp.asarray(rows["x"]))))
-    decided = positive >= 0.5
+    decisions = positive >= 0.5
     protected = rows["group"] == 1
     return {
-        "accuracy": float((decided == rows["y"]).mean()),
-        "decision_gap": float(abs(decided[protected].mean() - decided[~protected].mean())),
+        "accuracy": float((decisions == rows["y"]).mean()),
+        "decision_gap": float(abs(decisions[protected].mean() - decisions[~protected].mean())),
         "probability_gap": float(abs(positive[protected].mean() - positive[~protected].mean())),
     }

@@ -1,4 +1,4 @@
-"""Neyman–Pearson classification: the fewest false alarms, while no client's misses get out of hand.
+"""Neyman–Pearson classification: minimise false alarms, with a bound on every client's misses.
 
 Objective: the mean logistic loss of class 0 (benign) at a client. Constraint: that of class 1 (malignant). The paper's
 logistic loss is φ(w; (x, y)) = −y·wᵀx + log(1 + exp(wᵀx)).
@@ -21,24 +21,24 @@ from softswitch.problem.problem import Problem
 
 
 def class_loss(params: Float[Array, " d"], batch: Batch, label: int) -> Float[Array, ""]:
-    """The mean logistic loss over the client's rows of one class; −∞ where it has none."""
+    """Return the mean logistic loss over the client's rows of one class, or −∞ if it has none."""
     scores = batch["x"] @ params
     loss = logistic_loss(scores, batch["y"])
     return mean_over(loss, batch["weight"] * (batch["y"] == label))
 
 
 def objective(params: Float[Array, " d"], batch: Batch) -> Float[Array, ""]:
-    """f_i: the loss of class 0."""
+    """Return f_i, the loss of class 0."""
     return class_loss(params, batch, 0)
 
 
 def constraint(params: Float[Array, " d"], batch: Batch) -> Float[Array, ""]:
-    """g_i: the loss of class 1; the tolerance is its bound."""
+    """Return g_i, the loss of class 1."""
     return class_loss(params, batch, 1)
 
 
 def neyman_pearson(features: int, domain: Domain | None = None) -> Problem:
-    """The problem for rows of so many features, from a start at zero."""
+    """Return the problem for this number of features, with a start at zero."""
     return Problem(objective, constraint, jnp.zeros(features), domain, convex=True)
 
 
@@ -46,9 +46,9 @@ class BreastCancer(NamedTuple):
     """The paper's data: scikit-learn's breast cancer set, split over clients.
 
     Attributes:
-        problem: what to solve.
+        problem: The problem.
         train: 80% of the rows, standardised, with a constant column.
-        test: the rest; a client that was dealt none of it is not in it.
+        test: The other rows, without clients that have none.
     """
 
     problem: Problem
@@ -64,20 +64,20 @@ def breast_cancer(
     concentration: float | None = None,
     domain: Domain | None = None,
 ) -> BreastCancer:
-    """Breast cancer over ``clients`` clients; class 1 is malignant, the minority.
+    """Return breast cancer over ``clients`` clients; class 1 is malignant, the minority.
 
-    Batches are drawn by class, so that each holds every class its client has.
+    Batches are stratified by class.
 
     Args:
         clients: n.
-        seed: of the split over clients.
-        split_seed: of the split into training and test rows; by default ``seed``.
-        concentration: None deals rows IID, with equal sizes and class mix. A number deals each class in
-            Dirichlet-distributed shares of that concentration: clients of very different sizes and class mix, some
-            without any row of a class, but each with at least 5 rows, training and test together.
-        domain: Θ, if the iterates are to be kept in one.
+        seed: Seed of the split over clients.
+        split_seed: Seed of the split into training and test rows. Default: ``seed``.
+        concentration: Concentration of a Dirichlet split by class, with clients of very different sizes and class mix.
+            Some have no row of a class, but each has at least 5 rows, training and test together. Default: an IID
+            split with equal sizes and class mix.
+        domain: Θ, a set to which the iterates are projected. Default: none.
     """
-    from sklearn.datasets import load_breast_cancer  # most who import this file have rows of their own
+    from sklearn.datasets import load_breast_cancer
     from sklearn.model_selection import train_test_split
     from sklearn.preprocessing import StandardScaler
 
@@ -92,8 +92,8 @@ def breast_cancer(
     if concentration is None:
         owners = [split_iid(labels[part], clients, seed=seed) for part in (train, test)]
     else:
-        dealt = split_dirichlet(labels, clients, concentration=concentration, min_rows=5, seed=seed)
-        owners = [dealt[train], dealt[test]]
+        split = split_dirichlet(labels, clients, concentration=concentration, min_rows=5, seed=seed)
+        owners = [split[train], split[test]]
     scaler = StandardScaler().fit(features[train])
     data = []
     for part, owner in zip((train, test), owners, strict=True):

@@ -1,4 +1,4 @@
-"""The constrained CartPole as a Gymnasium environment, for other people's algorithms: ``softswitch[rl]``."""
+"""The constrained CartPole as a Gymnasium environment; needs ``softswitch[rl]``."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from softswitch.support import checks
-from softswitch_experiments.tasks.safe_rl.cartpole import COSTLY_ANGLE, PLANETS, STRIPS, X_LIMIT
+from softswitch_experiments.tasks.safe_rl.physics import COSTLY_ANGLE, PLANETS, STRIPS, X_LIMIT
 
 STRIP_COLOUR = (250, 210, 205)
 
 
 class ConstrainedCartPole(CartPoleEnv):
-    """Gymnasium's CartPole with a planet's physics, and strips in which one must not stand.
+    """Gymnasium's CartPole with the physics of a planet and prohibited strips.
 
-    ``info["cost"]`` of a step is 1 where the state it leads to lies in a strip or the pole leans by more than six
-    degrees, else 0. Everything else is CartPole-v1's. It ends after 200 steps, by the time limit it is registered with.
+    ``info["cost"]`` of a step is 1 if the next state lies in a strip or the pole leans by more than six degrees,
+    otherwise 0. Everything else is as in CartPole-v1. The registered environment ends after 200 steps.
 
     Args:
         planet: "earth", "mars" or "jupiter".
-        render_mode: "rgb_array" or None; Gymnasium makes "human" of the first.
+        render_mode: "rgb_array" or None. Gymnasium derives "human" from "rgb_array".
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012 (Gymnasium's way)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012 (Gymnasium's convention)
 
     def __init__(self, planet: str = "earth", render_mode: str | None = None) -> None:
         checks.one_of("planet", planet, tuple(PLANETS))
@@ -35,7 +35,7 @@ class ConstrainedCartPole(CartPoleEnv):
         self.polemass_length = self.masspole * self.length
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """A step of CartPole, with its cost in ``info``."""
+        """Take a step; its cost is in ``info``."""
         state, reward, terminated, truncated, info = super().step(action)
         assert self.state is not None
         x, _, angle, _ = self.state
@@ -43,7 +43,7 @@ class ConstrainedCartPole(CartPoleEnv):
         return state, reward, terminated, truncated, info | {"cost": float(costly)}
 
     def render(self) -> np.ndarray | None:
-        """CartPole's picture, its white background coloured where standing is prohibited."""
+        """Return the picture, with prohibited strips coloured."""
         frame = super().render()
         if frame is None:
             return None

@@ -1,4 +1,4 @@
-"""Playing episodes: a policy on one client's cart."""
+"""Episodes of a policy on a client's cart."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from softswitch_experiments.tasks.safe_rl.cartpole import START_WITHIN, Physics, cost, step
+from softswitch_experiments.tasks.safe_rl.physics import START_WITHIN, Physics, cost, step
 from softswitch_experiments.tasks.safe_rl.policy import STATE_SIZE, Policy, logit
 
 
-class Luck(NamedTuple):
-    """All that is random in a set of episodes.
+class Randomness(NamedTuple):
+    """The random numbers of a set of episodes.
 
     Attributes:
-        starts: the first states.
-        coins: uniform numbers that decide the actions: 1 where below the policy's probability.
+        starts: First states.
+        uniforms: Uniform numbers. The action is 1 if the number is below the policy's probability.
     """
 
     starts: Float[Array, "*clients episodes 4"]
-    coins: Float[Array, "horizon *clients episodes"]
+    uniforms: Float[Array, "horizon *clients episodes"]
 
 
-def luck(key: PRNGKeyArray, clients: int, horizon: int, episodes: int) -> Luck:
-    """Draw it for all clients."""
-    for_starts, for_coins = jax.random.split(key)
-    return Luck(
-        jax.random.uniform(for_starts, (clients, episodes, STATE_SIZE), minval=-START_WITHIN, maxval=START_WITHIN),
-        jax.random.uniform(for_coins, (horizon, clients, episodes)),
+def draw_randomness(key: PRNGKeyArray, clients: int, horizon: int, episodes: int) -> Randomness:
+    """Draw the random numbers of all clients."""
+    start_key, action_key = jax.random.split(key)
+    return Randomness(
+        jax.random.uniform(start_key, (clients, episodes, STATE_SIZE), minval=-START_WITHIN, maxval=START_WITHIN),
+        jax.random.uniform(action_key, (horizon, clients, episodes)),
     )
 
 
 class Episodes(NamedTuple):
-    """Episodes side by side, time first. After its end an episode stands still and is not alive.
+    """A batch of episodes, time first. After its end an episode keeps its state and is not alive.
 
     Attributes:
-        states: before each step.
+        states: State before each step.
         actions: 1 pushes to the right.
-        alive: whether the step is played; the reward is 1 for it.
-        costs: of the state that the step leads to; 0 where not alive.
-        logits: of the policy that played.
+        alive: Whether the episode still runs; every such step has a reward of 1.
+        costs: Cost of the next state; 0 after the end.
+        logits: Logits of the policy.
     """
 
     states: Float[Array, "horizon *clients episodes 4"]
@@ -53,39 +53,39 @@ class Episodes(NamedTuple):
 
     @property
     def rewards(self) -> Float[Array, "horizon *clients episodes"]:
-        """1 for every step played."""
+        """1 for every step before the end."""
         return self.alive.astype(self.costs.dtype)
 
 
-def play(policy: Policy, luck: Luck, physics: Physics) -> Episodes:
-    """Play the episodes of one client, or of all at once: a client's physics is that of all its episodes.
+def play(policy: Policy, randomness: Randomness, physics: Physics) -> Episodes:
+    """Play the episodes of one client, or of several clients with one physics each.
 
-    The steps after the last episode has ended are not computed.
+    Nothing is computed after the last episode has ended.
     """
     broad = jax.tree.map(lambda numbers: jnp.asarray(numbers)[..., None], physics)
 
-    def one_step(states: Array, alive: Array, coins: Array) -> tuple[tuple[Array, Array], Episodes]:
+    def one_step(states: Array, alive: Array, uniforms: Array) -> tuple[tuple[Array, Array], Episodes]:
         logits = logit(policy, states)
-        actions = coins < jax.nn.sigmoid(logits)
+        actions = uniforms < jax.nn.sigmoid(logits)
         after, ended = step(states, actions, broad)
         costs = jnp.where(alive, cost(after), 0.0)
-        goes_on = alive & ~ended
-        here = Episodes(states, actions, alive, costs, logits)
-        return (jnp.where(goes_on[..., None], after, states), goes_on), here
+        continues = alive & ~ended
+        played = Episodes(states, actions, alive, costs, logits)
+        return (jnp.where(continues[..., None], after, states), continues), played
 
-    def rest(states: Array, alive: Array, coins: Array) -> tuple[tuple[Array, Array], Episodes]:
-        nothing = jnp.zeros_like(coins)
-        return (states, alive), Episodes(states, jnp.zeros_like(alive), alive, nothing, nothing)
+    def skip(states: Array, alive: Array, uniforms: Array) -> tuple[tuple[Array, Array], Episodes]:
+        zeros = jnp.zeros_like(uniforms)
+        return (states, alive), Episodes(states, jnp.zeros_like(alive), alive, zeros, zeros)
 
-    def next_step(now: tuple[Array, Array], coins: Array) -> tuple[tuple[Array, Array], Episodes]:
-        return lax.cond(now[1].any(), one_step, rest, *now, coins)
+    def next_step(now: tuple[Array, Array], uniforms: Array) -> tuple[tuple[Array, Array], Episodes]:
+        return lax.cond(now[1].any(), one_step, skip, *now, uniforms)
 
-    everyone = jnp.ones(luck.starts.shape[:-1], bool)
-    return lax.scan(next_step, (luck.starts, everyone), luck.coins)[1]
+    alive = jnp.ones(randomness.starts.shape[:-1], bool)
+    return lax.scan(next_step, (randomness.starts, alive), randomness.uniforms)[1]
 
 
 def totals(
     per_step: Float[Array, "horizon *clients episodes"], discount: float = 1.0
 ) -> Float[Array, "*clients episodes"]:
-    """Σ_t γᵗ of what each step gave."""
+    """Return Σ_t γᵗ x_t of every episode."""
     return jnp.tensordot(discount ** jnp.arange(per_step.shape[0]), per_step, axes=1)

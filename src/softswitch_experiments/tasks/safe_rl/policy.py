@@ -1,18 +1,22 @@
-"""The policy: a tanh network from a state to the log-odds of pushing to the right, and its Jacobian, kept for reuse."""
+"""The policy, a tanh network from a state to the log-odds of pushing to the right; its Jacobian; its file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
+
+from softswitch.support.files import read_npz
 
 STATE_SIZE = 4
 LAST_SCALE = 0.01
-"""The last layer begins this small, so that the first policy is close to a fair coin."""
+"""Initial scale of the last layer: small, so that both actions are about equally likely."""
 
 
 class Layer(NamedTuple):
@@ -25,8 +29,8 @@ class Layer(NamedTuple):
 Policy = list[Layer]
 
 
-def first_policy(key: PRNGKeyArray, hidden: Sequence[int]) -> Policy:
-    """Random weights for the given hidden widths."""
+def init_policy(key: PRNGKeyArray, hidden: Sequence[int]) -> Policy:
+    """Return random weights for the given hidden widths."""
     sizes = (STATE_SIZE, *hidden, 1)
     scales = [inputs**-0.5 for inputs in sizes[:-2]] + [LAST_SCALE]
     return [
@@ -36,20 +40,20 @@ def first_policy(key: PRNGKeyArray, hidden: Sequence[int]) -> Policy:
 
 
 def logit(policy: Policy, states: Float[Array, "*batch 4"]) -> Float[Array, "*batch"]:
-    """The log-odds of action 1 against action 0."""
+    """Return the log-odds of action 1 against action 0."""
     return logit_of_columns(policy, jnp.moveaxis(states, -1, 0))
 
 
 def logit_of_columns(policy: Policy, states: Float[Array, "4 *batch"]) -> Float[Array, "*batch"]:
-    """The same where the coordinates come first."""
-    return _inputs(policy, states)[-1][0]
+    """Return the log-odds for states with the coordinates on the first axis."""
+    return _layer_inputs(policy, states)[-1][0]
 
 
-def _inputs(policy: Policy, states: Float[Array, "4 *batch"]) -> list[Float[Array, "width *batch"]]:
-    """What each layer is given, and at the end what the last one gives."""
+def _layer_inputs(policy: Policy, states: Float[Array, "4 *batch"]) -> list[Float[Array, "width *batch"]]:
+    """Return the input of each layer, followed by the output of the last one."""
 
-    def apply(layer: Layer, given: Array) -> Array:
-        return jnp.tensordot(layer.weights, given, axes=(0, 0)) + jnp.expand_dims(layer.bias, range(1, given.ndim))
+    def apply(layer: Layer, x: Array) -> Array:
+        return jnp.tensordot(layer.weights, x, axes=(0, 0)) + jnp.expand_dims(layer.bias, range(1, x.ndim))
 
     inputs = [states]
     for layer in policy[:-1]:
@@ -58,16 +62,15 @@ def _inputs(policy: Policy, states: Float[Array, "4 *batch"]) -> list[Float[Arra
 
 
 class Jacobian(NamedTuple):
-    """J, the derivative of every state's logit by all parameters, by its factors.
+    """J, the derivative of the logit of every state by all parameters, in factored form.
 
-    A network with one output z has ∂z/∂(weights of layer l) = input_l ⊗ slope_l at each state, where slope_l is ∂z by
-    what the layer gives. With both kept, J·v and Jᵀ·u are two thin products a layer, about half of what differentiating
-    the network forwards and backwards again would cost. Steps are the last axis: sums over a layer's width then go
-    along whole vectors, which takes a third off the time.
+    For a network with one output z, ∂z/∂(weights of layer l) = input_l ⊗ slope_l at each state, where slope_l is the
+    derivative of z by the output of the layer. J·v and Jᵀ·u are then two thin products per layer. Steps are the last
+    axis, along which sums over the width of a layer vectorise.
 
     Attributes:
-        inputs: what each layer is given.
-        slopes: ∂z by what each layer gives, before its tanh.
+        inputs: Input of each layer.
+        slopes: Derivative of z by the output of each layer, before its tanh.
     """
 
     inputs: list[Float[Array, "width steps"]]
@@ -75,19 +78,42 @@ class Jacobian(NamedTuple):
 
     @classmethod
     def at(cls, policy: Policy, states: Float[Array, "4 steps"]) -> Jacobian:
-        """The Jacobian at these states."""
-        *inputs, last = _inputs(policy, states)
-        slopes = [jnp.ones_like(last)]
-        for layer, given in zip(reversed(policy), reversed(inputs[1:]), strict=False):
-            slopes.append((layer.weights @ slopes[-1]) * (1 - given**2))
+        """Return the Jacobian at these states."""
+        *inputs, output = _layer_inputs(policy, states)
+        slopes = [jnp.ones_like(output)]
+        for layer, x in zip(reversed(policy), reversed(inputs[1:]), strict=False):
+            slopes.append((layer.weights @ slopes[-1]) * (1 - x**2))
         return cls(inputs, slopes[::-1])
 
     def times(self, change: Policy) -> Float[Array, " steps"]:
-        """J·v: how each logit changes."""
+        """Return J·v, the change of each logit."""
         parts = zip(change, self.inputs, self.slopes, strict=True)
-        return sum(((v.weights.T @ given + v.bias[:, None]) * slope).sum(axis=0) for v, given, slope in parts)  # type: ignore[return-value]
+        return sum(((v.weights.T @ x + v.bias[:, None]) * slope).sum(axis=0) for v, x, slope in parts)  # type: ignore[return-value]
 
-    def transposed(self, on_logits: Float[Array, " steps"]) -> Policy:
-        """Jᵀ·u: the gradient of Σ u·z."""
-        weighted = [slope * on_logits for slope in self.slopes]
-        return [Layer(given @ u.T, u.sum(axis=1)) for given, u in zip(self.inputs, weighted, strict=True)]
+    def transposed_times(self, vector: Float[Array, " steps"]) -> Policy:
+        """Return Jᵀ·u, the gradient of Σ u·z."""
+        weighted = [slope * vector for slope in self.slopes]
+        return [Layer(x @ u.T, u.sum(axis=1)) for x, u in zip(self.inputs, weighted, strict=True)]
+
+
+def save_policy(policy: Policy, file: Path) -> None:
+    """Write the policy to an .npz file."""
+    arrays = {
+        f"{i}.{name}": np.asarray(array) for i, layer in enumerate(policy) for name, array in layer._asdict().items()
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(file, **arrays)  # type: ignore[arg-type]
+
+
+def load_policy(file: Path) -> Policy:
+    """Read a policy from an .npz file."""
+    try:
+        arrays = {name: jnp.asarray(array) for name, array in read_npz(file).items()}
+        policy = [Layer(arrays[f"{i}.weights"], arrays[f"{i}.bias"]) for i in range(len(arrays) // 2)]
+        if jax.eval_shape(logit, policy, jnp.zeros(STATE_SIZE)).shape != ():
+            raise ValueError("it has more than one output")
+        return policy
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise ValueError(
+            f"{file} must be a policy written by softswitch (.npz), but could not be read: {error}"
+        ) from error

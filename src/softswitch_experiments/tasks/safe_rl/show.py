@@ -1,4 +1,4 @@
-"""An episode of a policy as an animated picture."""
+"""Animated pictures of episodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import gymnasium
 import jax
 import numpy as np
-import pygame  # noqa: F401 (Gymnasium draws with it, and asks for it only then)
+import pygame  # noqa: F401 (Gymnasium needs it to render)
 from PIL import Image, ImageDraw
 
 from softswitch_experiments.tasks.safe_rl.policy import Policy, logit
@@ -19,7 +19,7 @@ DISCOUNT = 0.99
 
 
 class Shown(NamedTuple):
-    """What an episode came to, and its picture."""
+    """Outcome of an episode, and its picture."""
 
     planet: str
     steps: int
@@ -29,28 +29,28 @@ class Shown(NamedTuple):
 
 
 def show(policy: Policy, planet: str, seed: int, file: Path) -> Shown:
-    """Play one episode of the policy on a planet in the Gymnasium environment, and write it to ``file``, a GIF."""
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # drawn in memory: no screen is needed
+    """Play one episode of the policy in the Gymnasium environment of a planet, and write it to a GIF file."""
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # render without a screen
     environment = gymnasium.make("softswitch/ConstrainedCartPole-v0", planet=planet, render_mode="rgb_array")
-    coins = np.random.default_rng(seed)
+    generator = np.random.default_rng(seed)
     probability = jax.jit(lambda policy, state: jax.nn.sigmoid(logit(policy, state)))
     state, _ = environment.reset(seed=seed)
     frames, steps, cost, discounted, over = [], 0, 0, 0.0, False
     while not over:
-        frames.append(_frame(environment.render(), f"{planet}   step {steps}   cost {cost}"))
-        action = int(coins.random() < float(probability(policy, state)))
+        frames.append(_make_frame(environment.render(), f"{planet}   step {steps}   cost {cost}"))
+        action = int(generator.random() < float(probability(policy, state)))
         state, _, terminated, truncated, info = environment.step(action)
         discounted += info["cost"] * DISCOUNT**steps
         steps, cost, over = steps + 1, cost + int(info["cost"]), terminated or truncated
-    frames.append(_frame(environment.render(), f"{planet}   step {steps}   cost {cost}"))
+    frames.append(_make_frame(environment.render(), f"{planet}   step {steps}   cost {cost}"))
     environment.close()
     file.parent.mkdir(parents=True, exist_ok=True)
-    shown = frames[::2] + [frames[-1]] * 25  # 25 frames a second, and a second's rest at the end
-    shown[0].save(file, save_all=True, append_images=shown[1:], duration=40, loop=0, optimize=True)
+    shown_frames = frames[::2] + [frames[-1]] * 25  # 25 frames per second, and a pause of one second at the end
+    shown_frames[0].save(file, save_all=True, append_images=shown_frames[1:], duration=40, loop=0, optimize=True)
     return Shown(planet, steps, cost, discounted, file)
 
 
-def _frame(picture: object, words: str) -> Image.Image:
+def _make_frame(picture: object, text: str) -> Image.Image:
     image = Image.fromarray(np.asarray(picture)).resize(SIZE, Image.Resampling.LANCZOS)
-    ImageDraw.Draw(image).text((10, 8), words, fill=(60, 60, 60), font_size=16)
+    ImageDraw.Draw(image).text((10, 8), text, fill=(60, 60, 60), font_size=16)
     return image.quantize(32)

@@ -1,4 +1,4 @@
-"""The paper's safe reinforcement-learning task: ten carts on three planets, one policy."""
+"""The safe reinforcement learning task of the paper: ten carts on three planets, one policy."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from softswitch.engine.solve import solve_federation
+from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.federation import Federation, count_participants
 from softswitch.support import checks
-from softswitch_experiments.tasks.safe_rl.cart_clients import CartPoleOracle
-from softswitch_experiments.tasks.safe_rl.cartpole import PLANETS, Physics
-from softswitch_experiments.tasks.safe_rl.policy import first_policy
+from softswitch_experiments.tasks.paper_settings import ANSWER, SOFTMAX_SWITCH, steps
+from softswitch_experiments.tasks.safe_rl.oracle import CartPoleOracle
+from softswitch_experiments.tasks.safe_rl.physics import PLANETS, Physics
+from softswitch_experiments.tasks.safe_rl.policy import Policy, init_policy
 from softswitch_experiments.tasks.safe_rl.trpo import TrustRegion
 
-TEN = ("earth",) * 4 + ("mars",) * 3 + ("jupiter",) * 3
-LEAST_BUDGET, MOST_BUDGET = 25.0, 35.0
+TEN_PLANETS = ("earth",) * 4 + ("mars",) * 3 + ("jupiter",) * 3
+MIN_BUDGET, MAX_BUDGET = 25.0, 35.0
 
 
 def cartpole(
     *,
     seed: int = 0,
-    planets: Sequence[str] = TEN,
+    planets: Sequence[str] = TEN_PLANETS,
     budgets: str | Sequence[float] = "even",
     participation: float = 1.0,
     horizon: int = 200,
@@ -39,29 +42,29 @@ def cartpole(
     fisher_every: int = 1,
     hidden: Sequence[int] = (32, 32),
 ) -> Federation:
-    """Carts on several planets that share one policy, each with a budget for cost.
+    """Return carts on several planets that share one policy, each with a budget for cost.
 
     Args:
-        seed: of the policy's first weights, and of drawn budgets.
-        planets: each client's, of "earth", "mars" and "jupiter".
-        budgets: d_i: ``"even"`` spaces them evenly from 25 to 35 in the clients' order, ``"drawn"`` draws them between
-            these, or a number a client.
+        seed: Seed of the policy's initial weights and of drawn budgets.
+        planets: Planet of each client: "earth", "mars" or "jupiter".
+        budgets: d_i. ``"even"`` spaces them evenly from 25 to 35 in the order of the clients, ``"drawn"`` draws them
+            from this interval. Otherwise one number per client.
         participation: m/n, the share of clients drawn for each round.
-        horizon: T, the longest an episode lasts.
-        gradient_episodes: a client learns from so many in a local step,
-        estimation_episodes: and estimates f and g from so many besides; the largest of noisy estimates is biased up.
-        evaluation_episodes: so many for each client where a policy is judged.
-        local_steps: E, steps of TRPO a client takes in a round.
+        horizon: T, the maximum length of an episode.
+        gradient_episodes: Episodes per client and local step to learn from.
+        estimation_episodes: Additional episodes to estimate f and g. They reduce the bias of the largest estimate.
+        evaluation_episodes: Episodes per client to evaluate a policy.
+        local_steps: E, the TRPO steps of a client per round.
         discount: γ.
         trace: λ of the advantage estimates.
-        discounted_cost: whether the constraint is on discounted cost, or on plain cost.
-        kl_limit: how far a local step may take the policy, as mean KL divergence.
-        fisher_every: Fisher products take every so-many-th time step: 1 is the reference, 5 is much faster.
-        hidden: the widths of the policy's hidden layers.
+        discounted_cost: Whether the constraint is on the discounted cost. Otherwise it is on the plain cost.
+        kl_limit: Maximum mean KL divergence of a local step.
+        fisher_every: Compute Fisher products from every n-th time step. 1 is the reference, 5 is much faster.
+        hidden: Widths of the policy's hidden layers.
     """
-    for name, given in (("planets", planets), ("hidden", hidden)):
-        if isinstance(given, str) or not isinstance(given, Sequence):
-            raise TypeError(f"{name} must be a list, but is {given!r}")
+    for name, value in (("planets", planets), ("hidden", hidden)):
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise TypeError(f"{name} must be a list, but is {value!r}")
     for planet in planets:
         checks.one_of("planets", planet, tuple(PLANETS))
     n = len(planets)
@@ -69,10 +72,10 @@ def cartpole(
         raise ValueError("planets must name at least one client's planet, but is empty")
     participation = checks.real_number("participation", participation, above=0, at_most=1)
     seed = checks.seed("seed", seed)
-    key = jax.random.fold_in(jax.random.key(seed), 1_000_000_000)  # no round's: a run has the same seed
+    key = jax.random.fold_in(jax.random.key(seed), 1_000_000_000)  # no round uses this number
     oracle = CartPoleOracle(
         physics=Physics(*(jnp.asarray(numbers) for numbers in zip(*(PLANETS[p] for p in planets), strict=True))),
-        budgets=jnp.asarray(_budgets(budgets, n, seed)),
+        budgets=jnp.asarray(_make_budgets(budgets, n, seed)),
         participants=count_participants(participation, n),
         horizon=checks.whole_number("horizon", horizon, at_least=1),
         gradient_episodes=checks.whole_number("gradient_episodes", gradient_episodes, at_least=1),
@@ -89,24 +92,37 @@ def cartpole(
         client_batch_size=1 if jax.default_backend() == "cpu" else n,
     )
     widths = [checks.whole_number("hidden", width, at_least=1) for width in hidden]
-    return Federation(oracle, first_policy(key, widths), _names(planets))
+    return Federation(oracle, init_policy(key, widths), _make_names(planets))
 
 
-def _budgets(wanted: Any, n: int, seed: int) -> np.ndarray:
-    if isinstance(wanted, str):
-        checks.one_of("budgets", wanted, ("even", "drawn"))
-        if wanted == "even":
-            return np.linspace(LEAST_BUDGET, MOST_BUDGET, n)
-        return np.random.default_rng(seed).uniform(LEAST_BUDGET, MOST_BUDGET, n)
-    if np.shape(wanted) != (n,):
-        raise ValueError(f"budgets must be 'even', 'drawn' or {n} numbers, one a client, but is {wanted!r}")
-    return np.array([checks.real_number("budgets", budget) for budget in wanted])
+def _make_budgets(budgets: Any, n: int, seed: int) -> np.ndarray:
+    if isinstance(budgets, str):
+        checks.one_of("budgets", budgets, ("even", "drawn"))
+        if budgets == "even":
+            return np.linspace(MIN_BUDGET, MAX_BUDGET, n)
+        return np.random.default_rng(seed).uniform(MIN_BUDGET, MAX_BUDGET, n)
+    if np.shape(budgets) != (n,):
+        raise ValueError(f"budgets must be 'even', 'drawn' or {n} numbers, one per client, but is {budgets!r}")
+    return np.array([checks.real_number("budgets", budget) for budget in budgets])
 
 
-def _names(planets: Sequence[str]) -> tuple[str, ...]:
-    seen: Counter[str] = Counter()
+def _make_names(planets: Sequence[str]) -> tuple[str, ...]:
+    counts: Counter[str] = Counter()
     names = []
     for planet in planets:
-        seen[planet] += 1
-        names.append(f"{planet} {seen[planet]}")
+        counts[planet] += 1
+        names.append(f"{planet} {counts[planet]}")
     return tuple(names)
+
+
+def train_policy(rounds: int, seed: int, **settings: Any) -> Policy:
+    """Train a policy for all carts with the settings of the paper.
+
+    Returns the iterate with the best worst return among those that passed the switch, or else the answer. The switch
+    uses the softmax mean of noisy reports, and the worst cart may be above its budget.
+    """
+    method = SoftmaxSGM(alpha=0.05, tolerance=0.0, threshold=-5.0, **steps(1.0), **SOFTMAX_SWITCH)
+    carts = cartpole(seed=seed, **{"fisher_every": 5} | settings)
+    result = solve_federation(carts, method, rounds=rounds, seed=seed, eval_every=0, **ANSWER)
+    policy: Policy = result.params if result.best is None else result.best
+    return policy

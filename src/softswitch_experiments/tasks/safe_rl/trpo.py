@@ -1,8 +1,7 @@
-"""Trust-region policy optimisation, one step of it as a client's local step.
+"""A step of trust-region policy optimisation (TRPO), the local step of a client.
 
-Among policies within a mean KL divergence of the present one, take the one that promises most: the natural gradient by
-conjugate gradients on Fisher products, as long as the KL limit allows by the quadratic model, then shortened until the
-true KL keeps the limit and the surrogate has improved.
+Conjugate gradients on Fisher products give the natural gradient. The step is as long as the quadratic model of the KL
+divergence allows, and is then shortened until the true KL is within the limit and the surrogate has improved.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from softswitch_experiments.tasks.safe_rl.policy import Jacobian, Policy, logit_
 
 Vector = Float[Array, " parameters"]
 BLOCK = 500
-"""So many steps are computed at once."""
+"""Number of steps per block."""
 
 
 class TrustRegion(NamedTuple):
-    """The settings of a step.
+    """Settings of a step.
 
     Attributes:
-        kl_limit: the largest mean KL divergence from the old policy to the new.
-        iterations: of conjugate gradients.
-        damping: added to the Fisher matrix's diagonal.
-        fisher_every: Fisher products take every so-many-th time step; 1 is the full Fisher matrix.
-        shorten: a step that is refused is tried again at this share of its length.
-        attempts: so many lengths are tried, then the policy stays.
+        kl_limit: Maximum mean KL divergence from the old policy to the new one.
+        iterations: Iterations of conjugate gradients.
+        damping: Number added to the diagonal of the Fisher matrix.
+        fisher_every: Compute Fisher products from every n-th time step; 1 is the full Fisher matrix.
+        shorten: Factor by which a rejected step is shortened.
+        attempts: Maximum number of lengths to try before the policy stays unchanged.
     """
 
     kl_limit: float = 0.01
@@ -45,7 +44,7 @@ class TrustRegion(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Some steps: ``weight`` is 1/(how many were played in all) for those played, and 0 for the others."""
+    """A block of steps. ``weight`` is 1/(number of steps played) for steps that were played, otherwise 0."""
 
     states: Float[Array, "*blocks 4 steps"]
     actions: Bool[Array, "*blocks steps"]
@@ -55,111 +54,109 @@ class Block(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """All steps of a client's episodes, those played first, in blocks; blocks without any are passed over.
-
-    Most episodes end long before the horizon, and what was not played should cost nothing.
+    """All steps of a client's episodes in blocks, played steps first. Blocks without any played step cost nothing.
 
     Attributes:
-        blocks: the steps.
-        used: so many blocks hold steps that were played.
+        blocks: The steps.
+        used: Number of blocks with played steps.
     """
 
     blocks: Block
     used: Int[Array, ""]
 
     @classmethod
-    def of(cls, episodes: Episodes, advantages: Float[Array, "horizon episodes"], every: int = 1) -> Steps:
-        """All steps, or those of every so-many-th time step; advantages normalised over them."""
+    def from_episodes(cls, episodes: Episodes, advantages: Float[Array, "horizon episodes"], every: int = 1) -> Steps:
+        """Return the steps of every n-th time step, with advantages normalised over them."""
         columns = (episodes.states, episodes.actions, episodes.logits, advantages, episodes.rewards)
-        states, actions, logits, better, alive = (leaf[::every].reshape(-1, *leaf.shape[2:]) for leaf in columns)
+        states, actions, logits, advantages, alive = (leaf[::every].reshape(-1, *leaf.shape[2:]) for leaf in columns)
         played = alive.sum()
         weight = alive / jnp.maximum(played, 1)
-        block = Block(states, actions, logits, normalised(better, weight), weight)
+        block = Block(states, actions, logits, normalize(advantages, weight), weight)
         size = min(BLOCK, len(alive))
         spare = -len(alive) % size
-        # Where each step goes: those played first. Cheaper than to sort.
-        place = jnp.where(alive > 0, jnp.cumsum(alive) - 1, len(alive)).astype(jnp.int32)
-        order = jnp.full(len(alive), jnp.argmin(alive)).at[place].set(jnp.arange(len(alive)), mode="drop")
+        # Position of each step, played steps first. Cheaper than sorting.
+        position = jnp.where(alive > 0, jnp.cumsum(alive) - 1, len(alive)).astype(jnp.int32)
+        order = jnp.full(len(alive), jnp.argmin(alive)).at[position].set(jnp.arange(len(alive)), mode="drop")
 
-        def in_blocks(column: Array) -> Array:
+        def split_blocks(column: Array) -> Array:
             padded = jnp.pad(column[order], [(0, spare), *[(0, 0)] * (column.ndim - 1)])
             return padded.reshape(-1, size, *column.shape[1:])
 
-        blocks = jax.tree.map(in_blocks, block)
+        blocks = jax.tree.map(split_blocks, block)
         blocks = blocks._replace(states=jnp.swapaxes(blocks.states, 1, 2))
         return cls(blocks, jnp.ceil(played / size).astype(jnp.int32))
 
-    def each(self, function: Callable[[Block], Any]) -> Any:
-        """``function`` of every block that is used, stacked; zeros for the others."""
+    def map(self, function: Callable[[Block], Any]) -> Any:
+        """Return ``function`` of every used block, stacked; zeros for unused blocks."""
         blocks = self.blocks.weight.shape[0]
         shapes = jax.eval_shape(function, self.block(0))
         begin = jax.tree.map(lambda leaf: jnp.zeros((blocks, *leaf.shape), leaf.dtype), shapes)
 
-        def put(i: Array, found: Any) -> Any:
-            return jax.tree.map(lambda all_of, one: all_of.at[i].set(one), found, function(self.block(i)))
+        def set_block(i: Array, results: Any) -> Any:
+            return jax.tree.map(lambda stack, one: stack.at[i].set(one), results, function(self.block(i)))
 
-        return lax.fori_loop(0, self.used, put, begin)
+        return lax.fori_loop(0, self.used, set_block, begin)
 
-    def total(self, function: Callable[[Block, Any], Any], beside: Any = None) -> Any:
-        """Σ of ``function`` over the blocks that are used, given each block and its part of ``beside``."""
+    def sum(self, function: Callable[[Block, Any], Any], extra: Any = None) -> Any:
+        """Return the sum of ``function(block, part of extra)`` over the used blocks."""
 
         def one(i: Any) -> Any:
-            return function(self.block(i), jax.tree.map(lambda leaf: leaf[i], beside))
+            return function(self.block(i), jax.tree.map(lambda leaf: leaf[i], extra))
 
         begin = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(lambda: one(0)))
         return lax.fori_loop(0, self.used, lambda i, total: jax.tree.map(jnp.add, total, one(i)), begin)
 
     def block(self, i: Any) -> Block:
-        """The i-th block."""
+        """Return the i-th block."""
         return jax.tree.map(lambda leaf: leaf[i], self.blocks)
 
 
-def normalised(advantages: Float[Array, " steps"], weight: Float[Array, " steps"]) -> Float[Array, " steps"]:
-    """Advantages with mean 0 and deviation 1 over the steps played."""
+def normalize(advantages: Float[Array, " steps"], weight: Float[Array, " steps"]) -> Float[Array, " steps"]:
+    """Return advantages with mean 0 and standard deviation 1 over the played steps."""
     centred = advantages - weight @ advantages
     return centred / (jnp.sqrt(weight @ centred**2) + 1e-6)
 
 
 def surrogate_and_kl(policy: Policy, steps: Steps) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """E[π(a)/π_old(a) · A] and E[KL(π_old ‖ π)] over the steps."""
+    """Return E[π(a)/π_old(a) · A] and E[KL(π_old ‖ π)] over the steps."""
 
     def of(block: Block, _: None) -> tuple[Array, Array]:
         old, new = block.logits, logit_of_columns(policy, block.states)
         side = jnp.where(block.actions, 1.0, -1.0)
         ratio = jnp.exp(jax.nn.log_sigmoid(side * new) - jax.nn.log_sigmoid(side * old))
-        # KL of two coins by their log-odds: p·(z_old − z) plus the difference of log(1 − p).
+        # KL of two Bernoulli distributions by their log-odds: p·(z_old − z) plus the difference of log(1 − p).
         divergence = jax.nn.sigmoid(old) * (old - new) + jax.nn.softplus(new) - jax.nn.softplus(old)
         return block.weight @ (ratio * block.advantages), block.weight @ divergence
 
-    return steps.total(of)
+    return steps.sum(of)
 
 
 def policy_gradient(policy: Policy, steps: Steps) -> Policy:
-    """The surrogate's gradient at the old policy: Jᵀ of weight·A·(a − p)."""
+    """Return the gradient of the surrogate at the old policy: Jᵀ of weight·A·(a − p)."""
 
     def of(block: Block, _: None) -> Policy:
         surprise = block.actions - jax.nn.sigmoid(block.logits)
-        return Jacobian.at(policy, block.states).transposed(block.weight * block.advantages * surprise)
+        return Jacobian.at(policy, block.states).transposed_times(block.weight * block.advantages * surprise)
 
-    return steps.total(of)
+    return steps.sum(of)
 
 
 def fisher_product(policy: Policy, steps: Steps) -> Callable[[Policy], Policy]:
-    """v ↦ F·v with F = E[p(1 − p) ∂z ∂zᵀ], the Fisher matrix and the Hessian of the KL at the old policy."""
-    jacobians = steps.each(lambda block: Jacobian.at(policy, block.states))
+    """Return v ↦ F·v for the Fisher matrix F = E[p(1 − p) ∂z ∂zᵀ], the Hessian of the KL at the old policy."""
+    jacobians = steps.map(lambda block: Jacobian.at(policy, block.states))
 
     def product(v: Policy) -> Policy:
         def of(block: Block, jacobian: Jacobian) -> Policy:
             right = jax.nn.sigmoid(block.logits)
-            return jacobian.transposed(block.weight * right * (1 - right) * jacobian.times(v))
+            return jacobian.transposed_times(block.weight * right * (1 - right) * jacobian.times(v))
 
-        return steps.total(of, jacobians)
+        return steps.sum(of, jacobians)
 
     return product
 
 
 def conjugate_gradient(product: Callable[[Vector], Vector], target: Vector, iterations: int) -> tuple[Vector, Vector]:
-    """x with A·x ≈ target for a positive definite A, and A·x itself, which costs no further product."""
+    """Return x with A·x ≈ target for a positive definite A, and A·x."""
 
     def refine(_: Any, now: tuple[Array, ...]) -> tuple[Array, ...]:
         x, residual, along, squared = now
@@ -175,7 +172,7 @@ def conjugate_gradient(product: Callable[[Vector], Vector], target: Vector, iter
 
 
 def line_search(accepts: Callable[[Vector], Bool[Array, ""]], full: Vector, shorten: float, attempts: int) -> Vector:
-    """The longest of full, shorten·full, shorten²·full, … that is accepted; zero where none is."""
+    """Return the longest of full, shorten·full, shorten²·full, … that is accepted, or zero if none is."""
 
     def refused(now: tuple[Array, Array, Array]) -> Array:
         tried, _, accepted = now
@@ -191,24 +188,24 @@ def line_search(accepts: Callable[[Vector], Bool[Array, ""]], full: Vector, shor
 
 
 def improve(
-    policy: Policy, episodes: Episodes, advantages: Float[Array, "horizon episodes"], how: TrustRegion
+    policy: Policy, episodes: Episodes, advantages: Float[Array, "horizon episodes"], region: TrustRegion
 ) -> Policy:
-    """One step from the policy that played the episodes towards larger advantages."""
-    steps = Steps.of(episodes, advantages)
+    """Take one step from the policy that played the episodes towards larger advantages."""
+    steps = Steps.from_episodes(episodes, advantages)
     gradient, as_policy = ravel_pytree(policy_gradient(policy, steps))
-    for_fisher = steps if how.fisher_every == 1 else Steps.of(episodes, advantages, how.fisher_every)
+    for_fisher = steps if region.fisher_every == 1 else Steps.from_episodes(episodes, advantages, region.fisher_every)
     product = fisher_product(policy, for_fisher)
 
     def damped(v: Vector) -> Vector:
-        return ravel_pytree(product(as_policy(v)))[0] + how.damping * v
+        return ravel_pytree(product(as_policy(v)))[0] + region.damping * v
 
-    natural, image = conjugate_gradient(damped, gradient, how.iterations)
+    natural, image = conjugate_gradient(damped, gradient, region.iterations)
     # ½ xᵀFx is the quadratic model's KL of a step x.
-    full = natural * jnp.sqrt(how.kl_limit / jnp.maximum(0.5 * natural @ image, 1e-10))
+    full = natural * jnp.sqrt(region.kl_limit / jnp.maximum(0.5 * natural @ image, 1e-10))
     here = ravel_pytree(policy)[0]
 
     def accepts(change: Vector) -> Bool[Array, ""]:
         surrogate, kl = surrogate_and_kl(as_policy(here + change), steps)
-        return (surrogate > 0) & (kl <= how.kl_limit)
+        return (surrogate > 0) & (kl <= region.kl_limit)
 
-    return as_policy(here + line_search(accepts, full, how.shorten, how.attempts))
+    return as_policy(here + line_search(accepts, full, region.shorten, region.attempts))

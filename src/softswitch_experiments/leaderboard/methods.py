@@ -1,9 +1,15 @@
-"""The methods of the leaderboard."""
+"""Methods of the leaderboard: how each is built, what is tuned, and what it sends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+import optax
+from scipy.stats import qmc
 
 from softswitch.methods.agnostic import Agnostic
 from softswitch.methods.augmented_lagrangian import AugmentedLagrangian
@@ -22,38 +28,120 @@ from softswitch.methods.prox_al import ProxAL
 from softswitch.methods.proximal import Proximal
 from softswitch.methods.q_fed_avg import QFedAvg
 from softswitch.methods.scaff_pd import ScaffPD
+from softswitch.methods.schedules import FallingStep
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.methods.term import TERM
-from softswitch_experiments.leaderboard.bench_method import BenchMethod, Between, OneOf, Settings
+
+Settings = Mapping[str, Any]
+OPTIMIZERS = {"sgd": optax.sgd, "adam": optax.adam}
+BASE_STEPS = {"sgd": 0.1, "adam": 0.02}
+"""Unit of the tuned step size. The step decays to 0 over the run by a cosine."""
+
+
+@dataclass(frozen=True)
+class Between:
+    """A number between two bounds, uniform in its logarithm."""
+
+    low: float
+    high: float
+
+    def at(self, position: float) -> float:
+        """Return the number at a position in [0, 1)."""
+        return float(self.low * (self.high / self.low) ** position)
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of several values."""
+
+    choices: tuple[Any, ...]
+
+    def at(self, position: float) -> Any:
+        """Return the value at a position in [0, 1)."""
+        return self.choices[int(position * len(self.choices))]
+
+
+STEP: dict[str, Between | OneOf] = {"optimizer": OneOf(tuple(OPTIMIZERS)), "step": Between(0.0625, 16.0)}
+"""Settings that every method tunes: the server's optimizer and its step size in units of ``BASE_STEPS``."""
+
+
+@dataclass(frozen=True)
+class BenchMethod:
+    """A method of the leaderboard.
+
+    Attributes:
+        name: Name in tables and files.
+        source: Reference to the publication.
+        build: Function that returns the method for its settings and the common arguments (tolerance, step size and
+            optimizer).
+        space: Settings that are tuned in addition to the step.
+        tuned: Whether anything is tuned.
+        sends: Vectors of the length of the parameters that a client sends per round.
+        receives: Vectors of that length that a client receives per round.
+        remembers: Whether the server remembers the reports of absent clients.
+        corrects: Whether the server also applies drift correction to noisy reports.
+        simulators: Whether the method works with simulated clients.
+    """
+
+    name: str
+    source: str
+    build: Callable[[Settings, dict[str, Any]], Method]
+    space: Mapping[str, Between | OneOf] = field(default_factory=dict)
+    tuned: bool = True
+    sends: float = 1.0
+    receives: float = 1.0
+    remembers: bool = False
+    corrects: bool = False
+    simulators: bool = True
+
+    def draw_settings(self, count: int) -> list[dict[str, Any]]:
+        """Return settings that cover the space evenly. Methods with equal spaces get equal settings."""
+        if not self.tuned:
+            return [{}]
+        space = {**STEP, **self.space}
+        draws = qmc.Halton(len(space), seed=np.random.default_rng(zlib.crc32(repr(space).encode()))).random(count)
+        return [
+            {name: axis.at(position) for (name, axis), position in zip(space.items(), row, strict=True)}
+            for row in draws
+        ]
+
+    def make(self, settings: Settings, tolerance: float, rounds: int) -> Method:
+        """Return the method with these settings for a run of this many rounds."""
+        common: dict[str, Any] = {"tolerance": tolerance}
+        if self.tuned:
+            optimizer = settings["optimizer"]
+            common["optimizer"] = OPTIMIZERS[optimizer]
+            common["step_size"] = FallingStep(first=BASE_STEPS[optimizer] * settings["step"], rounds=rounds)
+        return self.build(settings, common)
+
 
 DEFAULT = "softswitch, default"
-SHARP = Between(1.0, 3000.0)
-"""α of a softmax, per unit of f and g."""
-LEAN: dict[str, Any] = {"alpha": OneOf((None, 3.0, 30.0, 300.0))}
-"""Published methods minimise the clients' mean; they may also aim at the worst client, by a softmax."""
-PRICE = Between(0.3, 100.0)
-DUAL = Between(1e-3, 10.0)
+ALPHA = Between(1.0, 3000.0)
+"""α of the softmax, per unit of f and g."""
+SOFTMAX: dict[str, Any] = {"alpha": OneOf((None, 3.0, 30.0, 300.0))}
+"""Methods published for the mean over clients may also weight clients by a softmax."""
+PENALTY = Between(0.3, 100.0)
+DUAL_STEP = Between(1e-3, 10.0)
 
 
-def _switching(**more: Callable[[Settings], Any]) -> Callable[[Settings, dict[str, Any]], Method]:
-    """SoftmaxSGM with α as it was tuned, and an extension."""
+def _softmax_sgm(**extensions: Callable[[Settings], Any]) -> Callable[[Settings, dict[str, Any]], Method]:
+    """Return a builder of SoftmaxSGM with the tuned α and the given extensions."""
 
-    def rule(settings: Settings, common: dict[str, Any]) -> Method:
-        extension = {name: make(settings) for name, make in more.items()}
-        return SoftmaxSGM(alpha=settings["alpha"], **extension, **common)
+    def build(settings: Settings, common: dict[str, Any]) -> Method:
+        parts = {name: make(settings) for name, make in extensions.items()}
+        return SoftmaxSGM(alpha=settings["alpha"], **parts, **common)
 
-    return rule
+    return build
 
 
-_optimistic = _switching(direction=lambda settings: Optimistic(carry=settings["carry"]))
-CARRIED: dict[str, Any] = {"alpha": SHARP, "carry": OneOf((0.5, 1.0))}
-"""What an optimistic direction is tuned by."""
+_optimistic = _softmax_sgm(direction=lambda settings: Optimistic(carry=settings["carry"]))
+OPTIMISTIC: dict[str, Any] = {"alpha": ALPHA, "carry": OneOf((0.5, 1.0))}
 
 
 def _proximal(settings: Settings, common: dict[str, Any]) -> Method:
     rounds = max(1, common["step_size"].rounds // settings["stages"])
-    about = Proximal(strength=settings["strength"], rounds=rounds)
-    return SoftmaxSGM(alpha=settings["alpha"], proximal=about, **common)
+    proximal = Proximal(strength=settings["strength"], rounds=rounds)
+    return SoftmaxSGM(alpha=settings["alpha"], proximal=proximal, **common)
 
 
 def _primal_dual(settings: Settings, common: dict[str, Any]) -> Method:
@@ -68,33 +156,33 @@ METHODS: tuple[BenchMethod, ...] = (
         tuned=False,
         corrects=True,
     ),
-    BenchMethod("softmax SGM", "the paper's method", _switching(), {"alpha": SHARP}),
-    BenchMethod("softmax SGM, remembering", "with a server's memory", _switching(), {"alpha": SHARP}, remembers=True),
+    BenchMethod("softmax SGM", "the paper's method", _softmax_sgm(), {"alpha": ALPHA}),
+    BenchMethod("softmax SGM, remembering", "with a server's memory", _softmax_sgm(), {"alpha": ALPHA}, remembers=True),
     BenchMethod(
         "softmax SGM, corrected",
         "with a memory that is corrected",
-        _switching(),
-        {"alpha": SHARP},
+        _softmax_sgm(),
+        {"alpha": ALPHA},
         corrects=True,
     ),
     BenchMethod(
         "softmax SGM, corrected, optimistic",
         "both",
         _optimistic,
-        CARRIED,
+        OPTIMISTIC,
         corrects=True,
     ),
     BenchMethod(
         "softmax SGM, optimistic",
         "arXiv 2505.09146",
         _optimistic,
-        CARRIED,
+        OPTIMISTIC,
     ),
     BenchMethod(
         "softmax SGM, proximal",
         "about a proximal centre, arXiv 1908.02734",
         _proximal,
-        {"alpha": SHARP, "strength": Between(0.01, 10.0), "stages": OneOf((3, 10, 30))},
+        {"alpha": ALPHA, "strength": Between(0.01, 10.0), "stages": OneOf((3, 10, 30))},
     ),
     BenchMethod("hard SGM", "α → ∞", lambda settings, common: HardSGM(**common)),
     BenchMethod("FedSGM", "arXiv 2601.16897", lambda settings, common: AverageSGM(**common)),
@@ -108,9 +196,9 @@ METHODS: tuple[BenchMethod, ...] = (
         "penalty",
         "f + ρ max(0, g − ε), clients averaged",
         lambda settings, common: Penalty(penalty=settings["price"], **common),
-        {"price": PRICE},
+        {"price": PENALTY},
     ),
-    BenchMethod("primal–dual", "one multiplier on the clients' mean", _primal_dual, {"dual": DUAL}),
+    BenchMethod("primal–dual", "one multiplier on the clients' mean", _primal_dual, {"dual": DUAL_STEP}),
     BenchMethod(
         "νPI multipliers",
         "arXiv 2406.04558",
@@ -121,7 +209,7 @@ METHODS: tuple[BenchMethod, ...] = (
             alpha=settings["alpha"],
             **common,
         ),
-        {"dual": DUAL, "proportional": OneOf((0.0, 1.0, 10.0)), **LEAN},
+        {"dual": DUAL_STEP, "proportional": OneOf((0.0, 1.0, 10.0)), **SOFTMAX},
     ),
     BenchMethod(
         "augmented Lagrangian",
@@ -129,7 +217,7 @@ METHODS: tuple[BenchMethod, ...] = (
         lambda settings, common: AugmentedLagrangian(
             penalty=settings["price"], dual_step_size=settings["dual"], alpha=settings["alpha"], **common
         ),
-        {"price": Between(0.1, 30.0), "dual": DUAL, **LEAN},
+        {"price": Between(0.1, 30.0), "dual": DUAL_STEP, **SOFTMAX},
     ),
     BenchMethod(
         "exact penalty, SPIDER",
@@ -137,7 +225,7 @@ METHODS: tuple[BenchMethod, ...] = (
         lambda settings, common: ExactPenalty(
             penalty=settings["price"], alpha=settings["alpha"], direction=Spider(), **common
         ),
-        {"price": PRICE, **LEAN},
+        {"price": PENALTY, **SOFTMAX},
         sends=2.0,
         simulators=False,
     ),
@@ -147,7 +235,7 @@ METHODS: tuple[BenchMethod, ...] = (
         lambda settings, common: HingePenalty(
             penalty=settings["price"], share=settings["share"], alpha=settings["alpha"], **common
         ),
-        {"price": PRICE, "share": OneOf((0.1, 0.3)), **LEAN},
+        {"price": PENALTY, "share": OneOf((0.1, 0.3)), **SOFTMAX},
         simulators=False,
     ),
     BenchMethod(

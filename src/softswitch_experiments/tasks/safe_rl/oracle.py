@@ -1,4 +1,4 @@
-"""Carts as clients: they report return and cost of fresh episodes, and improve the policy by steps of TRPO."""
+"""Carts as clients: they report return and cost of new episodes, and improve the policy by TRPO steps."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from softswitch.methods.messages import Decision, Reports
 from softswitch.oracles.base import STATIC, Oracle
 from softswitch.oracles.client_batches import map_slices
 from softswitch_experiments.tasks.safe_rl.advantages import advantages
-from softswitch_experiments.tasks.safe_rl.cartpole import Physics
-from softswitch_experiments.tasks.safe_rl.episodes import Episodes, Luck, luck, play, totals
+from softswitch_experiments.tasks.safe_rl.episodes import Episodes, Randomness, draw_randomness, play, totals
+from softswitch_experiments.tasks.safe_rl.physics import Physics
 from softswitch_experiments.tasks.safe_rl.policy import Policy
 from softswitch_experiments.tasks.safe_rl.trpo import TrustRegion, improve
 
 EVALUATION_KEY = 0
-"""Evaluations play the same luck every time, so that two policies can be compared."""
+"""All evaluations use the same random numbers, which makes policies comparable."""
 
 
 class EpisodeDraws(NamedTuple):
-    """The random choices of one round.
+    """The random numbers of one round.
 
     Attributes:
         clients: I_k, the participants.
-        report: the luck of each participant's episodes for report and first local step.
-        later: the luck of the episodes of each further local step.
+        report: Randomness of each participant's episodes for its report and first local step.
+        later: Randomness of the episodes of each further local step.
     """
 
     clients: Int[Array, " m"]
-    report: Luck
-    later: Luck
+    report: Randomness
+    later: Randomness
 
 
 class KeptEpisodes(NamedTuple):
-    """What participants keep for their local steps: the episodes to learn from, client first, and their g_i."""
+    """Episodes that participants keep for their first local step, client first, and their g_i."""
 
     episodes: Episodes
     constraint: Float[Array, "m 1"]
@@ -48,28 +48,28 @@ class KeptEpisodes(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class CartPoleOracle(Oracle):
-    """Clients that each have a cart of their own physics, and a budget for cost.
+    """Clients that each have a cart with its own physics and a budget for cost.
 
-    f_i = −E[Σ γᵗ reward], so that the largest f is the worst client's; g_i = E[Σ γᵗ cost] − d_i. A client plays
-    ``gradient_episodes + estimation_episodes`` episodes, reports their means, and learns from the first
-    ``gradient_episodes`` of them; each further local step plays so many anew. u_i = w_k − w_{k,E}: with a step size of
-    1 the server moves to the weighted mean of the clients' policies. The local step size has no meaning here; the KL
-    limit has its place.
+    The objective f_i = −E[Σ γᵗ reward] is largest for the worst client. The constraint is g_i = E[Σ γᵗ cost] − d_i. A
+    client plays ``gradient_episodes + estimation_episodes`` episodes, reports their means, and learns from the first
+    ``gradient_episodes``. Each further local step plays ``gradient_episodes`` new ones. The update is
+    u_i = w_k − w_{k,E}: with a step size of 1 the server moves to the weighted mean of the clients' policies. The KL
+    limit replaces the local step size.
 
     Attributes:
-        physics: of every client.
+        physics: Physics of every client.
         budgets: d_i.
-        participants: m, how many clients take part in a round.
-        horizon: the longest an episode lasts.
-        gradient_episodes: a client learns from so many in a local step,
-        estimation_episodes: and estimates f and g from so many besides.
-        evaluation_episodes: so many for each client where a policy is judged.
+        participants: m, the number of clients in a round.
+        horizon: Maximum length of an episode.
+        gradient_episodes: Episodes per client and local step to learn from.
+        estimation_episodes: Additional episodes to estimate f and g.
+        evaluation_episodes: Episodes per client to evaluate a policy.
         local_steps: E.
         discount: γ.
         trace: λ of the advantage estimates.
-        discounted_cost: whether the constraint discounts; where it does not, the advantages still do.
-        trust_region: how a local step is limited.
-        clients_at_once: how many clients improve their policies side by side.
+        discounted_cost: Whether the constraint is on the discounted cost. Advantages are always discounted.
+        trust_region: Limits of a local step.
+        client_batch_size: Number of clients that improve their policies in parallel.
     """
 
     noise_setting: ClassVar[str] = "estimation_episodes"
@@ -94,35 +94,35 @@ class CartPoleOracle(Oracle):
         return int(self.budgets.shape[0])
 
     def draw(self, key: PRNGKeyArray) -> EpisodeDraws:
-        """Draw I_k and its members' luck."""
+        """Draw I_k and the random numbers of its members."""
         n, m = self.client_count, self.participants
         who = jax.random.split(key, 3)[0]
         words = jax.random.bits(who, (words_to_choose(n, m),), jnp.uint32)
         return self.draw_for(choose_clients(words, n, m), self.draw_randomness(key))
 
-    def draw_randomness(self, key: PRNGKeyArray) -> tuple[Luck, Luck]:
-        """The luck of so many participants, whoever they are."""
+    def draw_randomness(self, key: PRNGKeyArray) -> tuple[Randomness, Randomness]:
+        """Draw the random numbers of the participants, whichever clients they are."""
         m, steps = self.participants, self.local_steps
         _, first, later = jax.random.split(key, 3)
         return (
-            luck(first, m, self.horizon, self.gradient_episodes + self.estimation_episodes),
-            jax.vmap(lambda key: luck(key, m, self.horizon, self.gradient_episodes))(
+            draw_randomness(first, m, self.horizon, self.gradient_episodes + self.estimation_episodes),
+            jax.vmap(lambda key: draw_randomness(key, m, self.horizon, self.gradient_episodes))(
                 jax.random.split(later, steps - 1)
             ),
         )
 
-    def draw_for(self, clients: Int[Array, " m"], chance: tuple[Luck, Luck]) -> EpisodeDraws:
-        """The given participants with their luck."""
+    def draw_for(self, clients: Int[Array, " m"], chance: tuple[Randomness, Randomness]) -> EpisodeDraws:
+        """Return the draws of the given participants."""
         return EpisodeDraws(clients, *chance)
 
     def report(self, params: Policy, draws: EpisodeDraws) -> tuple[Reports, KeptEpisodes]:
-        """Play, and report the means: f_i and g_i to decide by; plain return and cost to look at."""
+        """Play episodes, and report f_i and g_i, with undiscounted return and cost as metrics."""
         episodes = play(params, draws.report, self._physics(draws.clients))
         objective, constraint, metrics = self._measure(episodes, self.budgets[draws.clients])
         mask = jnp.ones(objective.shape, bool)
         first = jax.tree.map(lambda leaf: leaf[:, :, : self.gradient_episodes], episodes)
-        learnt_from = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), first)
-        return Reports(objective, constraint, None, mask, metrics), KeptEpisodes(learnt_from, constraint)
+        gradient_episodes = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), first)
+        return Reports(objective, constraint, None, mask, metrics), KeptEpisodes(gradient_episodes, constraint)
 
     def direction(
         self,
@@ -133,9 +133,9 @@ class CartPoleOracle(Oracle):
         switches: bool,
         step_size: Any,
     ) -> Policy:
-        """Σ_i r_i (w_k − w_{k,E}), where each local step minimises the rule's mix of f_i and g_i.
+        """Return Σ_i r_i (w_k − w_{k,E}); each local step minimises the method's combination of f_i and g_i.
 
-        Only the signal of a step depends on the switch, reward or cost, so there is one computation for both.
+        The switch only selects the signal of a step, reward or cost, and both use the same computation.
         """
         del switches, step_size
         loss = decision.local_loss
@@ -149,31 +149,33 @@ class CartPoleOracle(Oracle):
             better = advantages(episodes, signal, self.discount, self.trace)
             return improve(policy, episodes, better, self.trust_region)
 
-        def one(client: tuple[Episodes, Luck, Physics, tuple[Any, Array]]) -> Policy:
+        def one(client: tuple[Episodes, Randomness, Physics, tuple[Any, Array]]) -> Policy:
             episodes, later, physics, share = client
             first = local_step(params, episodes, share)
 
-            def further(policy: Policy, luck: Luck) -> tuple[Policy, None]:
-                return local_step(policy, play(policy, luck, physics), share), None
+            def further(policy: Policy, randomness: Randomness) -> tuple[Policy, None]:
+                return local_step(policy, play(policy, randomness, physics), share), None
 
             last = lax.scan(further, first, later)[0] if self.local_steps > 1 else first
             return jax.tree.map(jnp.subtract, params, last)
 
-        later = Luck(jnp.moveaxis(draws.later.starts, 1, 0), jnp.moveaxis(draws.later.coins, 2, 0))
+        later = Randomness(jnp.moveaxis(draws.later.starts, 1, 0), jnp.moveaxis(draws.later.uniforms, 2, 0))
         everyone = (kept.episodes, later, self._physics(draws.clients), (on_reward, on_cost))
         directions = map_slices(one, everyone, self.client_batch_size)
         return jax.tree.map(lambda u: jnp.tensordot(decision.weights, u, axes=1), directions)
 
     def cost(self, row_count: None) -> tuple[int, int]:
-        """Steps of the environment, episodes that end early counted in full: those reported on, those learnt from."""
+        """Return the environment steps of reports and of local steps. Episodes that end early count in full."""
         a_round = self.participants * self.horizon
         reported = a_round * (self.gradient_episodes + self.estimation_episodes)
         return reported, a_round * self.gradient_episodes * self.local_steps
 
     def evaluate(self, params: Policy) -> tuple[Float[Array, " n"], Float[Array, "n 1"]]:
-        """f_i and g_i of every client over many episodes, with the same luck each time."""
-        chance = luck(jax.random.key(EVALUATION_KEY), self.client_count, self.horizon, self.evaluation_episodes)
-        return self._measure(play(params, chance, self.physics), self.budgets)[:2]
+        """Return f_i and g_i of every client over many episodes, with the same random numbers each time."""
+        randomness = draw_randomness(
+            jax.random.key(EVALUATION_KEY), self.client_count, self.horizon, self.evaluation_episodes
+        )
+        return self._measure(play(params, randomness, self.physics), self.budgets)[:2]
 
     def _physics(self, clients: Int[Array, " m"]) -> Physics:
         return jax.tree.map(lambda numbers: numbers[clients], self.physics)

@@ -1,6 +1,6 @@
-"""The constrained CartPole as pure functions: Gymnasium's dynamics on three planets, with strips not to stand in.
+"""The constrained CartPole as pure functions: Gymnasium's dynamics on three planets, with prohibited strips.
 
-A state is (x, velocity, angle, angular velocity); functions take any leading axes.
+A state is (x, velocity, angle, angular velocity). Functions accept any leading axes.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from jaxtyping import Array, Bool, Float, Int
 
 FORCE, TIME_STEP, CART_MASS = 10.0, 0.02, 1.0
 X_LIMIT, ANGLE_LIMIT = 2.4, math.radians(12)
-"""Beyond either an episode ends."""
+"""An episode ends beyond either limit."""
 COSTLY_ANGLE = math.radians(6)
 STRIPS = ((-2.4, -2.2), (-1.3, -1.1), (-0.1, 0.1), (1.1, 1.3), (2.2, 2.4))
-"""Standing in one of these, ends included, costs 1 a step, and so does a pole beyond ``COSTLY_ANGLE``."""
+"""A step costs 1 if the cart is in one of these intervals, or if the pole is beyond ``COSTLY_ANGLE``."""
 START_WITHIN = 0.05
-"""Every coordinate of a first state is uniform in ± this."""
+"""Every coordinate of the first state is uniform between plus and minus this."""
 
 
 class Physics(NamedTuple):
-    """What differs from planet to planet."""
+    """Physical constants of a planet and its cart."""
 
     gravity: Float[Array, "*clients"] | float
     pole_mass: Float[Array, "*clients"] | float
@@ -39,7 +39,7 @@ PLANETS = {
 def step(
     state: Float[Array, "*batch 4"], action: Bool[Array, "*batch"] | Int[Array, "*batch"], physics: Physics
 ) -> tuple[Float[Array, "*batch 4"], Bool[Array, "*batch"]]:
-    """The next state, by Euler's method, and whether the episode ended there. Action 1 pushes to the right."""
+    """Return the next state, by Euler's method, and whether the episode ends there. Action 1 pushes to the right."""
     x, velocity, angle, spin = (state[..., i] for i in range(4))
     mass = physics.pole_mass + CART_MASS
     moment = physics.pole_mass * physics.half_length
@@ -62,7 +62,7 @@ def step(
 
 
 def cost(state: Float[Array, "*batch 4"]) -> Float[Array, "*batch"]:
-    """1 in a prohibited strip or with the pole beyond six degrees, else 0."""
+    """Return 1 in a prohibited strip or with the pole beyond six degrees, otherwise 0."""
     x, angle = state[..., 0], state[..., 2]
     low, high = jnp.array(STRIPS).T
     inside = ((x[..., None] >= low) & (x[..., None] <= high)).any(axis=-1)
