@@ -18,6 +18,7 @@ from typing import Any
 import jax
 
 import softswitch as ss
+from benchmarks import flat
 from benchmarks.large_cases import CASES, LOGISTIC, Case
 from benchmarks.many_clients import peak_bytes
 from benchmarks.probe import probe
@@ -32,7 +33,7 @@ def engine(case: Case, clients: ss.ClientData, **more: Any) -> Callable[[int], s
     problem, method = case.problem(), case.method()
 
     def run(rounds: int) -> ss.Result:
-        return ss.solve(
+        return flat.solve(
             problem,
             clients,
             method,

@@ -22,6 +22,7 @@ from flwr.app import Context
 
 import softswitch as ss
 import softswitch.flower as fl
+from benchmarks import flat
 from softswitch.methods.messages import LocalLoss
 from softswitch.testing import ATTACKS, with_attack
 from softswitch_experiments.tasks.fair_classification import adult
@@ -118,12 +119,12 @@ def one(task: Task, attack: str | None, seed: int, robust: int | None) -> Found:
         result = _over_grid(problem, clients, method, names, task, seed)
     elif attack == FLIPPED:
         taken = _flipped(clients, liars)
-        result = ss.solve(problem, taken, method, batch_size=None, participation=task.participation, **options)
+        result = flat.solve(problem, taken, method, batch_size=None, participation=task.participation, **options)
     else:
-        federation = ss.make_federation(problem, clients, batch_size=None, participation=task.participation)
+        federation = flat.federation_of(problem, clients, participation=task.participation)
         if attack is not None:
             federation = with_attack(federation, names, attack)
-        result = ss.solve_federation(federation, method, **options)
+        result = flat.solve_federation(federation, method, **options)
     objective, constraint = (np.asarray(part) for part in ss.evaluate(problem, clients, result.params))
     told = " ".join(finding.evidence for finding in result.diagnostics if finding.code in NAMING)
     named = all(re.search(rf"(?<![\w.]){re.escape(repr(name))}(?![\w.])", told) for name in names)

@@ -16,6 +16,7 @@ import numpy as np
 from scipy import stats
 
 import softswitch as ss
+from softswitch.certification.binomial import rows_to_certify
 from softswitch.certification.intervals import ErrorLevels, gap_interval, mean_interval
 from softswitch.problem.ranges import ZERO_ONE, Range
 
@@ -66,9 +67,7 @@ def rows_before_training() -> None:
     """How many rows without an error certify a bound."""
     print("\n| bound | all 20 clients | each of them, whatever the others come to |\n|---|---|---|")
     for bound in (0.01, 0.02, 0.05, 0.1):
-        print(
-            f"| {bound:.0%} | {ss.rows_to_certify(bound, CLIENTS)} | {ss.rows_to_certify(bound, CLIENTS, each=True)} |"
-        )
+        print(f"| {bound:.0%} | {rows_to_certify(bound, CLIENTS)} | {rows_to_certify(bound, CLIENTS, each=True)} |")
 
 
 def cost(rows: int = 1_000_000, clients: int = 50) -> None:

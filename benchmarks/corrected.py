@@ -18,11 +18,12 @@ from torch.utils.data import TensorDataset
 
 import softswitch as ss
 import softswitch.flower as fl
+from benchmarks import flat
 from softswitch.engine.auto_tuning import SMOOTHING
 from softswitch_experiments.leaderboard.tasks import TOLERANCE, VARIABLES, find_quadratics_optimum, make_quadratics
 
 ROUNDS = 300
-RULE = ss.SoftmaxSGM(tolerance=TOLERANCE)
+RULE = ss.Automatic(tolerance=TOLERANCE)
 WITHOUT: dict[str, ss.Memory | None] = {"Flower": None, "PyTorch": ss.Memory(smoothing=SMOOTHING)}
 """What is chosen where clients can report at one iterate only, and everyone takes part."""
 
@@ -74,7 +75,7 @@ def with_torch(seed: int, batch: int, rounds: int, memory: Any) -> ss.Result:
     def constraint(module: Any, rows: Any) -> Any:
         return (rows[1] @ module["w"]).mean() + 0.5
 
-    return ss.solve_torch(
+    return flat.solve_torch(
         torch.nn.ParameterDict({"w": torch.nn.Parameter(torch.zeros(VARIABLES))}),
         objective,
         constraint,

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import softswitch as ss
+from benchmarks import flat
 from benchmarks.many_clients import FEATURES, bias, least_squares, peak_bytes
 from benchmarks.timing import seconds_in_turns
 from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
@@ -60,7 +61,7 @@ def played(size: Size, rounds: int) -> ss.Result:
     """A run of rounds of this size, all clients in each."""
     problem = ss.Problem(least_squares, bias, jnp.zeros(FEATURES))
     how = RUN | {"local_steps": size.e, "batch_size": size.b, "answer": "last", "eval_every": 0}
-    return ss.solve(problem, data_of(size.m), RULE, rounds=rounds, diagnose_infeasible=False, progress=False, **how)
+    return flat.solve(problem, data_of(size.m), RULE, rounds=rounds, diagnose_infeasible=False, progress=False, **how)
 
 
 def rounds_of(size: Size) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 import softswitch as ss
 import softswitch.flower as fl
+from benchmarks import flat
 from softswitch.flower import messages as wire
 from softswitch_experiments.tasks.neyman_pearson import neyman_pearson
 from softswitch_experiments.tasks.paper_settings import ANSWER, RUN, SOFTMAX_SWITCH, steps
@@ -54,7 +55,7 @@ def over_flower() -> None:
 
     def compiled() -> float:
         began = time.perf_counter()
-        ss.solve(problem, clients, RULE, rounds=1000, batch_size=None, eval_every=0, **RUN)
+        flat.solve(problem, clients, RULE, rounds=1000, batch_size=None, eval_every=0, **RUN)
         return time.perf_counter() - began
 
     compiled()

@@ -12,6 +12,7 @@ from typing import Any
 
 import softswitch as ss
 import softswitch.flower as fl
+from benchmarks import flat
 from softswitch.results.result import Result
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
@@ -30,10 +31,10 @@ def beside_compiled() -> None:
     for clients, rounds in ((4, 100), (20, 300)):
         data = breast_cancer(clients)
         for engine in ("compiled", "grid"):
-            result = ss.solve(
+            result = flat.solve(
                 data.problem,
                 data.train,
-                ss.SoftmaxSGM(tolerance=0.05),
+                ss.Automatic(tolerance=0.05),
                 rounds=rounds,
                 eval_every=0,
                 lower_bound=False,
@@ -46,8 +47,8 @@ def beside_hand() -> None:
     """Print what the network of examples/hospitals reaches by its own settings, and by a tolerance alone."""
     sys.path.insert(0, str(HOSPITALS))
     client, task = (import_module(f"hospitals.{name}") for name in ("client_app", "task"))
-    chosen = ss.SoftmaxSGM(tolerance=0.3)
-    ways: dict[str, tuple[ss.SoftmaxSGM, dict[str, Any]]] = {
+    chosen = ss.Automatic(tolerance=0.3)
+    ways: dict[str, tuple[ss.SoftmaxSGM | ss.Automatic, dict[str, Any]]] = {
         "by hand, 10 local steps": (BY_HAND, {"local_steps": 10, "average_last": 0.5}),
         "chosen, 10 local steps": (chosen, {"local_steps": 10}),
         "chosen, one local step": (chosen, {}),

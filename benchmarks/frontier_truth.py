@@ -19,6 +19,8 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 import softswitch as ss
+from benchmarks import flat
+from softswitch.data.splits import DataSplit
 from softswitch.problem.ranges import ZERO_ONE
 from softswitch.problem.rates import miss_rate
 from softswitch.results.frontier_point import BoundOutcome
@@ -53,13 +55,13 @@ def true_misses(w: np.ndarray) -> float:
     return float(ndtr(-(MEANS @ w[:-1] + w[-1]) / size).max())
 
 
-def drawn(rows: int, seed: int) -> ss.Parts:
+def drawn(rows: int, seed: int) -> DataSplit:
     """So many rows a client, half of them positive."""
     generator = np.random.default_rng(seed)
     client = np.repeat(np.arange(len(MEANS)), rows)
     y = np.tile([0, 1], len(client) // 2)
     x = generator.normal(size=(len(client), 2)) + (2 * y[:, None] - 1) * MEANS[client]
-    return ss.Parts.from_arrays({"x": x.astype(np.float32), "y": y}, client, alike=("y",), strata="y", seed=seed)
+    return DataSplit.from_arrays({"x": x.astype(np.float32), "y": y}, client, alike=("y",), strata="y", seed=seed)
 
 
 def main() -> None:
@@ -82,7 +84,7 @@ def main() -> None:
         claims = wrong = failed = 0
         smallest = []
         for seed in range(asked.draws):
-            found = ss.frontier(
+            found = flat.frontier(
                 problem,
                 drawn(rows, seed),
                 BOUNDS,

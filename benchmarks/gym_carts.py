@@ -17,6 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import gymnasium
 
 import softswitch as ss
+from benchmarks import flat
 from benchmarks.timing import seconds_in_turns
 from softswitch.oracles.gym import make_gym_federation
 from softswitch_experiments.tasks.safe_rl import cartpole
@@ -41,7 +42,7 @@ def runs() -> dict[str, Callable[[], Any]]:
         discounted_cost=True,
     )
     return {
-        name: partial(ss.solve_federation, clients, RULE, rounds=ROUNDS, eval_every=0, progress=False)
+        name: partial(flat.solve_federation, clients, RULE, rounds=ROUNDS, eval_every=0, progress=False)
         for name, clients in (("compiled", compiled), ("Gymnasium", by_steps))
     }
 

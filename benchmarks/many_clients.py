@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 
 FEATURES = 20
@@ -57,7 +58,7 @@ def many_clients(clients: int = 100_000, rounds: int = 100) -> float:
     problem = ss.Problem(least_squares, bias, jnp.zeros(FEATURES))
     method = ss.SoftmaxSGM(alpha=10.0, tolerance=0.5, **steps(0.05), **SOFTMAX_SWITCH)
     how = RUN | {"batch_size": 32, "local_steps": 5, "participation": 0.01}
-    result = ss.solve(problem, data, method, rounds=rounds, **how)
+    result = flat.solve(problem, data, method, rounds=rounds, **how)
     ended = time.perf_counter()
     ratio = peak_bytes() / size
     print(

@@ -20,7 +20,7 @@ import numpy as np
 import softswitch as ss
 from softswitch.engine import compiled
 from softswitch.engine.request import Request, RunSettings, request
-from softswitch.oracles.federation import ClientSettings
+from softswitch.oracles.options import Compute, Sampling
 from softswitch.oracles.sharded import ShardedOracle
 
 DEVICES = (1, 2, 4, 8)
@@ -76,7 +76,7 @@ def asked(model: str, clients: int, devices: int, **how: Any) -> Request:
     data = ss.ClientData.from_arrays(columns, np.repeat(np.arange(n), ROWS))
     problem = ss.Problem(objective, constraint, MODELS[model])
     settings = RunSettings(rounds=ROUNDS, eval_every=0)
-    return request(problem, data, (RULE,), ClientSettings(**how), settings, devices=devices)
+    return request(problem, data, (RULE,), Sampling(**how), settings, compute=Compute(devices=devices))
 
 
 def work(model: str, clients: int, devices: int, **how: Any) -> Work:

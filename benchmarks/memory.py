@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch.support.plotting import BLUE, GREY, VERMILLION, panels, tolerance
 from softswitch.tables.constraints import build_problem
 from softswitch_experiments.leaderboard.tables import encode_features
@@ -118,7 +119,7 @@ def rows_of(task: Task, seeds: int) -> list[dict[str, Any]]:
             **SOFTMAX_SWITCH | {"optimizer": optax.adam},
         )
         options = {"rounds": rounds, "participation": asked / n, "batch_size": None, "answer": "last", "eval_every": 0}
-        found = ss.sweep(problems, clients, [method], seeds=seeds, **RUN | options | {"memory": memory})
+        found = flat.sweep(problems, clients, [method], seeds=seeds, **RUN | options | {"memory": memory})
         return found.results[0]
 
     everyone = run(n, None)

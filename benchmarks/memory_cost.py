@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import softswitch as ss
+from benchmarks import flat
 from benchmarks.many_clients import FEATURES, bias, least_squares
 from benchmarks.timing import seconds_in_turns
 from softswitch.problem import networks
@@ -36,7 +37,7 @@ def cost(clients: int, rounds: int, network: bool = False, repeats: int = 5, pro
         problem = ss.Problem(networks.objective, networks.misses, networks.network(features, (64,)))
     method = ss.SoftmaxSGM(alpha=10.0, tolerance=0.5, **steps(0.05), **SOFTMAX_SWITCH)
     how = RUN | {"local_steps": 5, "participation": 0.01, "batch_size": 32, "eval_every": 0, "answer": "last"}
-    run = partial(ss.solve, problem, data, method, **how)
+    run = partial(flat.solve, problem, data, method, **how)
     # The difference of a long and a short run leaves out what a run costs once, such as judging its answer.
     taken = seconds_in_turns(
         {

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 import softswitch as ss
+from benchmarks import flat
 from benchmarks.memory import LEAST, TASKS, Task
 
 SHARES = (0.1, 0.25)
@@ -39,7 +40,7 @@ def rows_of(task: Task, seeds: int) -> list[tuple[Any, ...]]:
     def run(kind: Any, asked: int, memory: ss.Memory | None) -> tuple[np.ndarray, np.ndarray]:
         schedule = optax.cosine_decay_schedule(task.step, task.rounds)
         method = kind(step_size=schedule, tolerance=task.bound, optimizer=optax.adam)
-        found = ss.sweep(
+        found = flat.sweep(
             problems,
             clients,
             [method],

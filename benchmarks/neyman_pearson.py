@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 import softswitch as ss
+from benchmarks import flat
 from benchmarks.timing import seconds_in_turns
 from benchmarks.torch_loop import Client, Setting, federated, lean
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
@@ -35,7 +36,7 @@ def against_torch(repeats: int = 7) -> None:
         setting = Setting(LOOP_ROUNDS, local_steps, int(20 * participation))
         taken = seconds_in_turns(
             {
-                "solve": partial(ss.solve, task.problem, task.train, RULE, rounds=ROUNDS, **how),
+                "solve": partial(flat.solve, task.problem, task.train, RULE, rounds=ROUNDS, **how),
                 "federated": partial(federated, clients, setting),
                 "lean": partial(lean, clients, setting),
             },

@@ -16,9 +16,9 @@ import numpy as np
 import optax
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch.engine import compiled
 from softswitch.methods.round import start
-from softswitch.oracles.federation import make_federation
 
 OPTIMIZERS = {"SGD": optax.sgd, "Adam": optax.adam}
 CLIENTS, ROWS = 4, 2
@@ -51,7 +51,9 @@ def made(width: int) -> tuple[ss.Problem, ss.ClientData]:
 
 def copies(problem: ss.Problem, clients: ss.ClientData, method: ss.SoftmaxSGM, local_steps: int) -> dict[str, float]:
     """What the compiler counts, in copies of the parameters."""
-    oracle = make_federation(problem, clients, local_steps=local_steps, client_batch_size=1).oracle.without_evaluation()
+    oracle = flat.federation_of(
+        problem, clients, local_steps=local_steps, client_batch_size=1
+    ).oracle.without_evaluation()
     parts = compiled.Pieces(oracle, method, None)
     asked = (parts, compiled.Program(100, False, False), compiled.Span(0, 100, 0, 1), jax.random.key(0))
     state = jax.eval_shape(lambda: start(problem.start, method, 1))
@@ -81,7 +83,9 @@ def main() -> None:
             print(f"{name}, E = {local_steps}: {sum(found.values()):.1f} copies ({told})", flush=True)
     if asked.train:
         method = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.5, optimizer=optax.adam)
-        result = ss.solve(problem, clients, method, rounds=20, eval_every=0, batch_size=None, diagnose_infeasible=False)
+        result = flat.solve(
+            problem, clients, method, rounds=20, eval_every=0, batch_size=None, diagnose_infeasible=False
+        )
         peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
         print(f"trained: {result!r}; peak {peak / problem.start.nbytes:.1f} copies, {peak / 1e9:.2f} GB")
 

@@ -24,6 +24,7 @@ import numpy as np
 from scipy.stats import t as student
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch.oracles.gym import pendulums
 
 METHODS = {"Softmax SGM": 0.2, "Parallel CRPO": 0.0}
@@ -49,10 +50,10 @@ def one(task: Task) -> dict[str, Any]:
     clients = pendulums(budget=task.budget, **settings)
     if task.learn_first:  # for the mean of the clients, without a bound: the same start for every method
         free = ss.AverageSGM(step_size=1.0, tolerance=0.0)
-        begun = ss.solve_federation(pendulums(budget=NO_BOUND, **settings), free, rounds=task.learn_first, **options)
+        begun = flat.solve_federation(pendulums(budget=NO_BOUND, **settings), free, rounds=task.learn_first, **options)
         clients = replace(clients, start=begun.last)
     method = ss.SoftmaxSGM(alpha=METHODS[task.label], step_size=1.0, tolerance=0.0)
-    result = ss.solve_federation(clients, method, rounds=task.rounds, record_clients=True, **options)
+    result = flat.solve_federation(clients, method, rounds=task.rounds, record_clients=True, **options)
     assert result.history.per_client is not None
     told = result.history.per_client.metrics
     return {

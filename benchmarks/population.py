@@ -25,9 +25,10 @@ from rich.table import Table
 from scipy import stats
 
 import softswitch as ss
+from benchmarks import flat
 from benchmarks.tables import sources
 from softswitch.certification.certify import certify
-from softswitch.data.splits import Parts
+from softswitch.data.splits import DataSplit
 from softswitch.engine.certified import solve_certified
 from softswitch.problem.networks import moved_network
 from softswitch.results.certificate import is_certified
@@ -128,15 +129,15 @@ def one(sampler: Sampler, population: Population, seed: int) -> Draw:
     drawn, rest = sampler.draw(seed)
     data, owner = sampler.of(drawn)
     problem, strata = sampler.made.problem, sampler.made.strata
-    method = ss.SoftmaxSGM(tolerance=population.bound)
+    method = ss.Automatic(tolerance=population.bound)
     run: dict[str, Any] = {"rounds": ROUNDS, "eval_every": 0, "lower_bound": False, "progress": False, "seed": seed}
-    parts = Parts.from_arrays(data, owner, alike=sampler.alike, strata=strata, seed=seed)
+    parts = DataSplit.from_arrays(data, owner, alike=sampler.alike, strata=strata, seed=seed)
     found = solve_certified(problem, parts, method, confidence=CONFIDENCE, move=moved_network, **run)
-    both = [np.concatenate([np.asarray(p.rows.columns[n]) for p in parts[:2]]) for n in parts.learn.rows.columns]
+    both = [np.concatenate([np.asarray(p.rows.columns[n]) for p in parts[:2]]) for n in parts.train.rows.columns]
     owners = np.concatenate([np.repeat(p.names, p.sizes) for p in parts[:2]])
-    plain = ss.ClientData.from_arrays(dict(zip(parts.learn.rows.columns, both, strict=True)), owners, strata=strata)
-    before = ss.solve(problem, plain, method, **run)
-    certificate = certify(before, problem, parts.certify, CONFIDENCE)
+    plain = ss.ClientData.from_arrays(dict(zip(parts.train.rows.columns, both, strict=True)), owners, strata=strata)
+    before = flat.solve(problem, plain, method, **run)
+    certificate = certify(before, problem, parts.calibration, CONFIDENCE)
     truth = ss.ClientData.from_arrays(*sampler.of(rest), strata=strata)
     (f, g), (f_before, g_before) = (ss.evaluate(problem, truth, result.params) for result in (found.result, before))
     said_before = is_certified(certificate)

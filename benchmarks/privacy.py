@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch.support.plotting import BLUE, VERMILLION, narrow_panels, tolerance
 from softswitch_experiments.tasks.fair_classification import adult
 from softswitch_experiments.tasks.neyman_pearson import neyman_pearson
@@ -98,12 +99,12 @@ def outcome(task: PrivateTask, budget: float | None, seed: int, clip_value: floa
         clip_value: how long what one row tells is at most; None: as the task has it.
     """
     problem, clients = task.make(seed)
-    method = ss.SoftmaxSGM(tolerance=task.bound)
+    method = ss.Automatic(tolerance=task.bound)
     if budget is None:
-        result = ss.solve(problem, clients, method, seed=seed, lower_bound=False, progress=False)
+        result = flat.solve(problem, clients, method, seed=seed, lower_bound=False, progress=False)
     else:
         privacy = ss.RecordPrivacy(epsilon=budget, clip_value=clip_value or task.clip_value)
-        result = ss.solve(problem, clients, method, seed=seed, privacy=privacy, progress=False)
+        result = flat.solve(problem, clients, method, seed=seed, privacy=privacy, progress=False)
     objective, constraint = ss.evaluate(problem, clients, result.params)
     return Outcome(float(objective.max()), float(constraint.max()), float(result.client_constraint.max()))
 

@@ -7,7 +7,7 @@ replacement, so that their means are known exactly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -18,7 +18,12 @@ import optax
 from scipy import optimize
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch.theory import constraint_bound
+from softswitch.theory.client_gaps import heterogeneity
+from softswitch.theory.plan import Plan
+from softswitch.theory.plan_search import plan
+from softswitch.theory.theorems import Constants
 from softswitch_experiments.tasks.paper_settings import RUN
 
 NOISE = 0.05
@@ -47,7 +52,7 @@ class Tried:
         kept: the share of runs in which both promises held.
     """
 
-    plan: ss.Plan
+    plan: Plan
     gaps: np.ndarray
     violations: np.ndarray
     kept: float
@@ -83,7 +88,7 @@ def smallest_objective(c: np.ndarray, h: np.ndarray) -> float:
 def worst_heterogeneity(c: np.ndarray, h: np.ndarray) -> float:
     """σ over the disc: client values are linear in w, so the largest is on the rim."""
     rim = np.stack([np.cos(a := np.linspace(0, 2 * np.pi, 2000)), np.sin(a)])
-    return max(ss.heterogeneity(column) for values in (c @ rim, h @ rim) for column in values.T)
+    return max(heterogeneity(column) for values in (c @ rim, h @ rim) for column in values.T)
 
 
 def keep_promise(theorem: int, seeds: int = 200, delta: float = 0.1, binding: bool = True) -> Tried:
@@ -99,8 +104,8 @@ def keep_promise(theorem: int, seeds: int = 200, delta: float = 0.1, binding: bo
     lipschitz = max(np.linalg.norm(c, axis=1).max(), np.linalg.norm(h, axis=1).max())
     noise = NOISE / np.sqrt(np.log(2))
     sigma = worst_heterogeneity(c, h) if participation < 1 else 0.0
-    known = ss.Constants(2.0, float(lipschitz), noise, noise, sigma)
-    plan = ss.plan(
+    known = Constants(2.0, float(lipschitz), noise, noise, sigma)
+    planned = plan(
         known,
         clients=clients,
         participation=participation,
@@ -110,14 +115,15 @@ def keep_promise(theorem: int, seeds: int = 200, delta: float = 0.1, binding: bo
         epsilon=0.3 + (0.3 if theorem == 3 else 0.0),
     )
     problem = ss.Problem(objective, constraint, jnp.zeros(2), ss.Ball(1.0))
-    method = ss.SoftmaxSGM.from_plan(plan, criterion="softmax", alpha_scale="raw", optimizer=optax.sgd)
-    how = RUN | plan.solve_options()
-    runs = ss.sweep(problem, data, [method], seeds=seeds, together=True, eval_every=0, **how).results[0]
+    method = ss.SoftmaxSGM.from_plan(planned, criterion="softmax", alpha_scale="raw", optimizer=optax.sgd)
+    how = RUN | planned.solve_options()
+    how["sampling"] = replace(how["sampling"], replace=True, memory=None)
+    runs = flat.sweep(problem, data, [method], seeds=seeds, vectorize=True, eval_every=0, **how).results[0]
     gaps = np.array([run.worst_objective for run in runs]) - smallest_objective(c, h)
     violations = np.array([run.worst_constraint for run in runs])
-    allowed = np.array([constraint_bound(known, plan.setting, run.history.switch_share) for run in runs])
-    kept = (gaps <= plan.bound.epsilon) & (violations <= allowed)
-    return Tried(plan, gaps, violations, float(kept.mean()))
+    allowed = np.array([constraint_bound(known, planned.setting, run.history.switch_share) for run in runs])
+    kept = (gaps <= planned.bound.epsilon) & (violations <= allowed)
+    return Tried(planned, gaps, violations, float(kept.mean()))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from scipy import optimize
 from sklearn.linear_model import LogisticRegression
 
 import softswitch as ss
+from benchmarks import flat
 from benchmarks.rates_by_milp import fewest_false_alarms
 from benchmarks.tables.cases import Case
 from softswitch.problem import rates
@@ -80,7 +81,7 @@ FAIR_CASES = (
 def solved(problem: ss.Problem, clients: ss.ClientData, tolerance: float) -> tuple[ss.Result, float]:
     """The run with nothing set but the tolerance, and its seconds."""
     began = time.perf_counter()
-    result = ss.solve(problem, clients, ss.SoftmaxSGM(tolerance=tolerance), eval_every=0, progress=False)
+    result = flat.solve(problem, clients, ss.Automatic(tolerance=tolerance), eval_every=0, progress=False)
     return result, time.perf_counter() - began
 
 

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch.methods import drift_correction as forecasts
 from softswitch.methods import memory as remembering
 from softswitch_experiments.leaderboard.cell import Cell, TaskUnits
@@ -74,7 +75,7 @@ def on_regression(seeds: int) -> Table:
         method, squares = ss.SoftmaxSGM(alpha=20.0, step_size=step, tolerance=0.05), []
         for seed in range(FIRST_SEED, FIRST_SEED + seeds):
             options: dict[str, Any] = {"rounds": ROUNDS, "batch_size": BATCH, "eval_every": 0, "progress": False}
-            run = ss.solve(problem, clients, method, participation=share, memory=memory, seed=seed, **options)
+            run = flat.solve(problem, clients, method, participation=share, memory=memory, seed=seed, **options)
             assert run.state.memory is not None
             truth, _ = ss.evaluate(problem, clients, run.last)
             squares.append(np.square(np.asarray(run.state.memory.objective) - truth).mean())

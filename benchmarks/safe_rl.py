@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import softswitch as ss
-from benchmarks import gymnasium_loop
+from benchmarks import flat, gymnasium_loop
 from softswitch.engine import compiled as engine
 from softswitch.engine.request import RunSettings, request_of
 from softswitch_experiments.tasks.paper_settings import ANSWER, SOFTMAX_SWITCH, steps
@@ -33,7 +33,7 @@ RULE = ss.SoftmaxSGM(alpha=0.05, tolerance=0.0, **steps(1.0), **SOFTMAX_SWITCH)
 def balancing() -> Any:
     """A policy that keeps the pole up on every planet: trained without a budget."""
     carts = cartpole(budgets=[1000.0] * len(TEN_PLANETS), fisher_every=5)
-    return ss.solve_federation(carts, RULE, rounds=BALANCING_ROUNDS, eval_every=0, **ANSWER).last
+    return flat.solve_federation(carts, RULE, rounds=BALANCING_ROUNDS, eval_every=0, **ANSWER).last
 
 
 def compiled(policy: Any, fisher_every: int) -> tuple[float, float]:

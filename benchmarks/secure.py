@@ -17,6 +17,7 @@ from softswitch import SoftmaxSGM, solve
 from softswitch.flower import secure_client as own_part
 from softswitch.flower.secure_protocol import SHARES, AggregationTerms
 from softswitch.methods.weight_cap import capped
+from softswitch.oracles.options import Output
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 CLIENTS, ROUNDS, SEEDS, TIMED = 20, 1000, 5, 10
@@ -59,7 +60,7 @@ def with_cap(alpha: float, fewest: int | None) -> tuple[float, float]:
     for seed in range(SEEDS):
         data, most = breast_cancer(CLIENTS, seed=seed), 1.0 if fewest is None else 1 / fewest
         method = CappedSGM(alpha=alpha, step_size=0.5, tolerance=0.1, most=most)
-        result = solve(data.problem, data.train, method, rounds=ROUNDS, batch_size=None, average_last=0.5)
+        result = solve(data.problem, data.train, method, rounds=ROUNDS, output=Output(average_last=0.5))
         found.append((result.worst_objective, result.worst_constraint))
     return tuple(np.mean(found, axis=0).tolist())
 

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch.engine import compiled
 
 FEATURES, CLIENTS, BATCH = 50, 100, 64
@@ -114,7 +115,7 @@ def _spent(problem: ss.Problem, data: Any, rounds: int) -> tuple[float, float]:
     marks: list[tuple[int, float, float]] = []
     how: dict[str, Any] = {"batch_size": BATCH, "eval_every": 0, "answer": "last", "progress": False}
     watch = [lambda chunk: marks.append((chunk.round, time.perf_counter(), time.process_time()))]
-    ss.solve(problem, data, RULE, rounds=CHUNK + rounds, callbacks=watch, diagnose_infeasible=False, **how)
+    flat.solve(problem, data, RULE, rounds=CHUNK + rounds, callbacks=watch, diagnose_infeasible=False, **how)
     (first, *before), (last, *after) = marks[0], marks[-1]
     seconds, processor = ((end - begin) / (last - first) for begin, end in zip(before, after, strict=True))
     return seconds, processor
@@ -139,7 +140,7 @@ def generated(rows: int, rounds: int, judge_rows: int | None) -> None:
     problem = ss.Problem(squares, level, jnp.zeros(4))
     before = _peak()
     began = time.perf_counter()
-    found = ss.solve(problem, data, RULE, rounds=rounds, batch_size=BATCH, eval_every=0, progress=False)
+    found = flat.solve(problem, data, RULE, rounds=rounds, batch_size=BATCH, eval_every=0, progress=False)
     judged = "all" if judge_rows is None else f"{judge_rows:,} a client"
     print(
         f"{rows:,} rows by a function, {data.row_bytes * rows / 1e9:.0f} GB: {rounds} rounds of "

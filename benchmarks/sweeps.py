@@ -7,6 +7,7 @@ from functools import partial
 import jax
 
 import softswitch as ss
+from benchmarks import flat
 from benchmarks.timing import seconds_in_turns
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
@@ -25,12 +26,12 @@ def sweep_against_singles(repeats: int = 3) -> None:
     for local_steps, participation in ((1, 1.0), (5, 0.5)):
         sizes = {"rounds": 1000, "batch_size": 32}
         how = RUN | sizes | {"local_steps": local_steps, "participation": participation}
-        sweep = partial(ss.sweep, task.problem, task.train, methods, seeds=5, **how)
+        sweep = partial(flat.sweep, task.problem, task.train, methods, seeds=5, **how)
         taken = seconds_in_turns(
             {
-                "one": partial(ss.solve, task.problem, task.train, softmax(6400.0), **how),
-                "sweep": partial(sweep, together=False),
-                "together": partial(sweep, together=True),
+                "one": partial(flat.solve, task.problem, task.train, softmax(6400.0), **how),
+                "sweep": partial(sweep, vectorize=False),
+                "together": partial(sweep, vectorize=True),
             },
             repeats,
         )

@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import softswitch as ss
+from benchmarks import flat
 from benchmarks.timing import seconds_in_turns
 
 ROUNDS = 100
@@ -61,7 +62,7 @@ def by_jax(case: Case, x: np.ndarray, y: np.ndarray, start: dict[str, np.ndarray
     names = np.repeat(np.arange(case.clients), case.rows)
     data = ss.ClientData.from_arrays({"x": x.reshape(-1, case.features), "y": y.reshape(-1)}, names)
     problem = ss.Problem(of_class(1, 0), of_class(-1, 1), start)
-    return lambda: ss.solve(
+    return lambda: flat.solve(
         problem, data, RULE, rounds=ROUNDS, local_steps=case.local_steps, batch_size=None, eval_every=0
     )
 
@@ -81,7 +82,7 @@ def by_torch(case: Case, x: np.ndarray, y: np.ndarray, start: dict[str, np.ndarr
 
     def run() -> Any:
         module.load_state_dict({name: torch.from_numpy(array) for name, array in start.items()})
-        return ss.solve_torch(
+        return flat.solve_torch(
             module,
             objective,
             constraint,

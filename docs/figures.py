@@ -9,8 +9,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import softswitch as ss
+from benchmarks import flat
+from softswitch.methods.weighting import softmax_mean
 from softswitch.support.plotting import BLUE, GREEN, GREY, VERMILLION, panels
 from softswitch.theory import Setting, bound, limit_cycle
+from softswitch.theory.theorems import Constants
+from softswitch.theory.two_clients import alpha_window
 from softswitch_experiments.tasks.demo import AVERAGE, CHOSEN, TOLERANCE, run_demo
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
@@ -45,7 +49,7 @@ def what_alpha_does() -> None:
     figure, ((hides, settles),) = panels(1, 2, width=5)
     values = np.random.default_rng(0).uniform(0, 1, 20)
     alphas = np.logspace(0, 4, 200)
-    hides.loglog(alphas, [values.max() - ss.softmax_mean(values, a) for a in alphas], color=BLUE, label="20 clients")
+    hides.loglog(alphas, [values.max() - softmax_mean(values, a) for a in alphas], color=BLUE, label="20 clients")
     hides.loglog(alphas, np.log(20) / alphas, color=GREY, linestyle="--", label="bound ln(m)/α")
     hides.axhline(0.1, color=VERMILLION, linestyle=":", label="a tolerance of 0.1")
     hides.set(xlabel="α", ylabel="maximum − softmax mean", title="What the criterion hides", ylim=(1e-6, 5))
@@ -53,7 +57,7 @@ def what_alpha_does() -> None:
 
     products = np.linspace(0.02, 4, 300)
     settles.plot(products, [limit_cycle(p, 1.0) for p in products], color=BLUE, label="|w|/η in the end")
-    window = ss.alpha_window(1.0)
+    window = alpha_window(1.0)
     settles.axvspan(window.adaptive_from, window.smooth_to, color=GREEN, alpha=0.2, label="useful window")
     settles.axvline(window.stable_to, color=VERMILLION, linestyle=":", label="limit cycles begin")
     settles.set(xlabel="αη", ylabel="distance from the optimum, in steps", title="f = ±w: where iterates settle")
@@ -66,7 +70,7 @@ def alpha_on_data() -> None:
     alphas = (0.1, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0, 6400.0)
     methods = {f"{a:g}": ss.SoftmaxSGM(alpha=a, tolerance=0.1, **steps(0.5), **SOFTMAX_SWITCH) for a in alphas}
     task = breast_cancer(20)
-    found = ss.sweep(task.problem, task.train, methods, seeds=5, rounds=1000, batch_size=32, **RUN)
+    found = flat.sweep(task.problem, task.train, methods, seeds=5, rounds=1000, batch_size=32, **RUN)
     figure, ((objective, constraint),) = panels(1, 2, width=5)
     for axes, name, word in (
         (objective, "worst_objective", "worst client's objective F"),
@@ -85,7 +89,7 @@ def alpha_on_data() -> None:
 
 def error_budget() -> None:
     """The three errors of the theory over rounds, batches and participation."""
-    known = ss.Constants(2.0, 1.0, gradient_noise=0.5, value_noise=0.1, heterogeneity=0.1)
+    known = Constants(2.0, 1.0, gradient_noise=0.5, value_noise=0.1, heterogeneity=0.1)
     base = Setting(clients=100, participants=50, rounds=10_000, local_steps=5, value_batch_size=1000)
     figure, axes = panels(1, 3, width=5)
     steps = {

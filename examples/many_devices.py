@@ -77,9 +77,9 @@ def main() -> None:
     result = ss.solve(
         problem,
         clients,
-        ss.SoftmaxSGM(tolerance=0.0),
+        tolerance=0.0,
         rounds=told.rounds,
-        devices="all",
+        compute=ss.Compute(devices="all"),
         checkpoints=None if told.checkpoints is None else ss.Checkpoints(told.checkpoints),
     )
     if jax.process_index() == 0:

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch.engine import compiled as engine
 
 # A least-squares objective, a softplus constraint and a linear one. Data: a, b (objective); c (softplus); h (linear).
@@ -77,5 +78,5 @@ def watched(monkeypatch, problem, clients, method, **options):
     monkeypatch.setattr(engine, "CHUNK_ROUNDS", 1)
     iterates = [np.asarray(problem.start)]
     watch = [lambda chunk: iterates.append(np.asarray(chunk.state.params))]
-    result = ss.solve(problem, clients, method, callbacks=watch, eval_every=0, **options)
+    result = flat.solve(problem, clients, method, callbacks=watch, eval_every=0, **options)
     return np.array(iterates), result

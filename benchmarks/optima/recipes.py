@@ -9,6 +9,7 @@ import numpy as np
 import optax
 
 import softswitch as ss
+from benchmarks import flat
 
 ROUNDS = 20_000
 """Of the recipe "adam"."""
@@ -29,7 +30,7 @@ def recipe(name: str, problem: ss.Problem, clients: ss.ClientData, tolerance: fl
 def automatic(problem: ss.Problem, clients: ss.ClientData, tolerance: float) -> dict[str, np.ndarray]:
     """Everything is chosen by the library."""
     only: dict[str, Any] = {"tolerance": tolerance}
-    return {"answer": np.asarray(ss.solve(problem, clients, ss.SoftmaxSGM(**only)).params)}
+    return {"answer": np.asarray(flat.solve(problem, clients, ss.SoftmaxSGM(**only)).params)}
 
 
 def adam(problem: ss.Problem, clients: ss.ClientData, tolerance: float) -> dict[str, np.ndarray]:
@@ -43,7 +44,7 @@ def adam(problem: ss.Problem, clients: ss.ClientData, tolerance: float) -> dict[
         slack=100.0,
         criterion="max",
     )
-    run = ss.solve(problem, clients, method, rounds=ROUNDS, batch_size=None, average_last=0.5, eval_every=0)
+    run = flat.solve(problem, clients, method, rounds=ROUNDS, batch_size=None, average_last=0.5, eval_every=0)
     return {"last": np.asarray(run.last), "average": np.asarray(run.params)}
 
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import softswitch as ss
+from benchmarks import flat
 from benchmarks.peers.environments import FOLDER, python_of
 from benchmarks.peers.methods.case_file import LEVEL, OFFSET
 from benchmarks.peers.workers import HERE, surroundings
@@ -119,7 +120,7 @@ def ours(method: Method, columns: dict[str, np.ndarray]) -> np.ndarray:
         problem = ss.Problem(objective, constraint, jnp.zeros(PARAMETERS, jnp.float64))
         data = ss.ClientData.from_arrays(rows, client=columns["owner"])
         how: dict[str, Any] = {"batch_size": None, "memory": None, "answer": "last", "eval_every": 0}
-        return np.asarray(ss.solve(problem, data, method, rounds=ROUNDS, progress=False, **how).last)
+        return np.asarray(flat.solve(problem, data, method, rounds=ROUNDS, progress=False, **how).last)
 
 
 def theirs(pair: Pair, columns: dict[str, np.ndarray]) -> np.ndarray:

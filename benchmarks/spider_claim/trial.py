@@ -13,6 +13,7 @@ import numpy as np
 from scipy.stats import qmc
 
 import softswitch as ss
+from benchmarks import flat
 from benchmarks.spider_claim.finite_sums import FiniteSum, Look
 from benchmarks.spider_claim.loops import LOOPS, Loop, Settings
 from softswitch_experiments.leaderboard.methods import Between, OneOf
@@ -173,14 +174,14 @@ def tried(aim: Aim, loop: Loop, effort: Effort) -> Found:
 def by_default(aim: Aim, batch: int | None, effort: Effort) -> Found:
     """``solve`` with nothing but the tolerance and perhaps a batch; answers judged on its way are paid for."""
     problem, clients = aim.task.as_client()
-    method, most = ss.SoftmaxSGM(tolerance=aim.task.bound), effort.rows / aim.task.count
+    method, most = ss.Automatic(tolerance=aim.task.bound), effort.rows / aim.task.count
     a_round = 2.0 if batch is None else 3 * batch / aim.task.count  # reports are compared with those before
     how: dict[str, Any] = {} if batch is None else {"batch_size": batch, "value_batch_size": "same"}
     rounds = round(most / a_round)
     runs = [
         of_history(
             aim,
-            ss.solve(
+            flat.solve(
                 problem,
                 clients,
                 method,

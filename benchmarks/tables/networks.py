@@ -11,6 +11,7 @@ import optax
 from rich.table import Table
 
 import softswitch as ss
+from benchmarks import flat
 from benchmarks.tables.cases import Case
 from benchmarks.tables.ours import ours
 
@@ -36,7 +37,7 @@ def best_of_grid(case: Case, seed: int = 0) -> dict[str, Any]:
         )
         for step, sharpness, optimizer in product(STEPS, SHARPNESS, OPTIMIZERS)
     ]
-    swept = ss.sweep(
+    swept = flat.sweep(
         problem,
         clients,
         methods,

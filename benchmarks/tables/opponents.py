@@ -17,6 +17,7 @@ from scipy import special
 from sklearn.linear_model import LogisticRegression
 
 import softswitch as ss
+from benchmarks import flat
 from benchmarks.tables.cases import Case
 from benchmarks.tables.reference import SAFE, Logistic, smallest_objective
 
@@ -148,7 +149,7 @@ def _falling(step: float) -> Any:
 def _best(judge: Judge, name: str, methods: list[Any]) -> Judged:
     """The smallest F of those within the tolerance; where none is, the smallest G."""
     problem, clients = judge.case.make()
-    swept = ss.sweep(
+    swept = flat.sweep(
         problem, clients, methods, seeds=1, rounds=ROUNDS, batch_size=None, answer="last", eval_every=0, progress=False
     )
     tried = [judge.result(name, runs[0]) for runs in swept.results]

@@ -8,6 +8,7 @@ from typing import Any
 import optax
 
 import softswitch as ss
+from benchmarks import flat
 from benchmarks.tables.cases import Case
 
 LEAST = 4
@@ -36,14 +37,14 @@ def ours(
     share = share_of(participation, len(clients))
     settings: dict[str, Any] = {"tolerance": case.tolerance}
     if recipe == "defaults":
-        return ss.solve(problem, clients, ss.SoftmaxSGM(**settings), participation=share, seed=seed, progress=False)
+        return flat.solve(problem, clients, ss.SoftmaxSGM(**settings), participation=share, seed=seed, progress=False)
     settings |= {
         "alpha": 50 * math.log(len(clients)) / case.tolerance,
         "step_size": optax.cosine_decay_schedule(0.05, 1000),
         "optimizer": optax.adam,
         "threshold": case.tolerance / 1.02,
     }
-    return ss.solve(
+    return flat.solve(
         problem,
         clients,
         ss.SoftmaxSGM(**settings),

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from convex_problems import draw
 from softswitch.certification.lagrangian import Lagrangian, Weights
+from softswitch.certification.optimality import lower_bound, with_lower_bound
 from softswitch.problem.fairness import demographic_parity
 from softswitch.problem.networks import network, probability
 from softswitch.problem.networks import objective as cross_entropy
@@ -33,7 +35,7 @@ def check(seeds):
         w, (best, excess) = drawn.optimum()
         assert excess <= 1e-9, seed
         off = w + 0.01 * np.random.default_rng(seed).normal(size=len(w)) * (0.1 + np.abs(w))
-        bound = ss.lower_bound(drawn.problem, drawn.clients, jnp.asarray(off if seed % 2 else w), drawn.tolerance)
+        bound = lower_bound(drawn.problem, drawn.clients, jnp.asarray(off if seed % 2 else w), drawn.tolerance)
         assert at_or_below(bound, drawn, w), (seed, bound.value, best)
         assert bound.certified, (seed, bound.why)
         short.append((best - bound.value) / max(abs(best), 1e-2))
@@ -53,7 +55,7 @@ def test_single_precision_is_allowed_for():
     for seed in range(40, 48):
         drawn = draw(seed)
         w, (best, _) = drawn.optimum()
-        bound = ss.lower_bound(drawn.problem, drawn.clients, jnp.asarray(w, jnp.float32), drawn.tolerance)
+        bound = lower_bound(drawn.problem, drawn.clients, jnp.asarray(w, jnp.float32), drawn.tolerance)
         assert at_or_below(bound, drawn, w), (seed, bound.value, best)
         assert best - bound.value <= 1e-3 * max(abs(best), 0.1), (seed, bound.value, best)
 
@@ -73,13 +75,13 @@ def test_the_gap_closes_at_the_optimum_of_logistic_problems(x64):
     for seed in range(10):
         problem, clients = logistic(seed, None if seed % 2 else 4.0)
         method = ss.SoftmaxSGM(alpha=300.0, step_size=0.3, tolerance=0.45)
-        result = ss.solve(problem, clients, method, rounds=400, batch_size=None, eval_every=0)
-        rough = ss.with_lower_bound(result, problem, clients).lower_bound
+        result = flat.solve(problem, clients, method, rounds=400, batch_size=None, eval_every=0)
+        rough = with_lower_bound(result, problem, clients).lower_bound
         assert rough.certified
         assert rough.meets
         assert 0 <= rough.relative_gap < 0.5
         optimum = best_of(problem, clients, method.tolerance, np.asarray(result.params))
-        fine = ss.lower_bound(problem, clients, jnp.asarray(optimum), method.tolerance + 1e-9)
+        fine = lower_bound(problem, clients, jnp.asarray(optimum), method.tolerance + 1e-9)
         assert fine.meets
         assert -1e-9 <= fine.relative_gap <= 1e-4, seed
 
@@ -125,24 +127,24 @@ def test_that_there_is_no_bound_is_said():
     falling = ss.Problem(
         lambda w, b: mean(b, w[0] + 0 * w[1]), lambda w, b: mean(b, w[1]) - 1.0, jnp.zeros(2), convex=True
     )
-    bound = ss.lower_bound(falling, ONE, jnp.zeros(2), 0.1)
+    bound = lower_bound(falling, ONE, jnp.zeros(2), 0.1)
     assert bound.value == -math.inf
     assert not bound.certified
     assert str(bound).startswith("no bound: the Lagrangian has no minimum")
     held = dataclasses.replace(falling, domain=ss.Ball(3.0))
-    bound = ss.lower_bound(held, ONE, jnp.zeros(2), 0.1)
+    bound = lower_bound(held, ONE, jnp.zeros(2), 0.1)
     np.testing.assert_allclose(bound.value, -3.0, rtol=1e-5)
     assert bound.value <= -3.0
     assert bound.certified
     assert bound.assumed == ""
-    few = ss.lower_bound(held, ONE, jnp.zeros(2), 0.1, budget_rows=3)
+    few = lower_bound(held, ONE, jnp.zeros(2), 0.1, budget_rows=3)
     assert "the rows allowed are fewer than there are" in str(few)
 
 
 def test_a_budget_is_kept():
     problem, clients = logistic(0)
-    free = ss.lower_bound(problem, clients, jnp.zeros(5), 0.45)
-    tight = ss.lower_bound(problem, clients, jnp.zeros(5), 0.45, budget_rows=3000)
+    free = lower_bound(problem, clients, jnp.zeros(5), 0.45)
+    tight = lower_bound(problem, clients, jnp.zeros(5), 0.45, budget_rows=3000)
     assert tight.rows <= 3000 < free.rows
     assert tight.value <= free.value + 1e-5
 
@@ -154,7 +156,7 @@ def test_what_is_not_known_to_be_convex_is_an_estimate():
         (unsaid, "convexity is not known"),
         (dataclasses.replace(problem, convex=False), "said not to be"),
     ):
-        bound = ss.lower_bound(told, clients, jnp.zeros(5), 0.8)
+        bound = lower_bound(told, clients, jnp.zeros(5), 0.8)
         assert not bound.certified
         assert why in str(bound)
         assert "(estimated: " in str(bound)
@@ -167,7 +169,7 @@ def test_convexity_that_is_refuted_is_no_promise():
         jnp.ones(2),
         convex=True,
     )
-    bound = ss.lower_bound(wavy, ONE, jnp.array([-0.45, 0.0]), 0.1)
+    bound = lower_bound(wavy, ONE, jnp.array([-0.45, 0.0]), 0.1)
     assert not bound.certified
     assert "although it is said to be, the problem is not convex: the objective of client 0 lies above a chord" in str(
         bound
@@ -183,7 +185,7 @@ def test_a_network_is_refuted_or_not_known():
     }
     clients = ss.ClientData.from_arrays(columns, client=np.arange(60) % 3)
     problem = ss.Problem(cross_entropy, demographic_parity(probability), network(3, (4,)), convex=None)
-    bound = ss.lower_bound(problem, clients, problem.start, 0.2, budget_rows=300_000)
+    bound = lower_bound(problem, clients, problem.start, 0.2, budget_rows=300_000)
     assert not bound.certified
 
 
@@ -192,11 +194,11 @@ def test_clients_without_an_objective_or_a_constraint_are_left_out(x64):
     problem = dataclasses.replace(task.problem, domain=ss.Ball(3.0))
     objective, constraint = ss.evaluate(problem, task.train, problem.start)
     assert np.isneginf(objective).any() or np.isneginf(constraint).any()
-    bound = ss.lower_bound(problem, task.train, jnp.zeros(31), 0.3)
+    bound = lower_bound(problem, task.train, jnp.zeros(31), 0.3)
     assert math.isfinite(bound.value)
     assert not bound.weights[np.isneginf(objective)].any()
     assert not bound.multipliers[np.isneginf(constraint)].any()
-    optimum = ss.solve(
+    optimum = flat.solve(
         problem, task.train, ss.SoftmaxSGM(alpha=300.0, step_size=0.2, tolerance=0.3), rounds=300, batch_size=None
     )
     assert bound.value <= optimum.worst_objective
@@ -229,20 +231,20 @@ def test_a_constraint_on_all_data_together(x64):
     best = min(worst(np.array([a, 0.0])) for a in np.linspace(0, tolerance / x[:, 1].mean(), 20001))
     found = optimize.minimize(worst, np.array([0.1, 0.1]), constraints=room, method="SLSQP", options={"ftol": 1e-12})
     assert found.fun >= best - 1e-6
-    bound = ss.lower_bound(problem, clients, jnp.array([0.2, 0.0]), tolerance, pooled=True)
+    bound = lower_bound(problem, clients, jnp.array([0.2, 0.0]), tolerance, pooled=True)
     assert best - 1e-4 <= bound.value <= best + 1e-12
     assert bound.multipliers.shape == (1, 1)
     method = ss.SoftmaxSGM(alpha=50.0, step_size=0.05, tolerance=tolerance, criterion="pooled")
-    result = ss.with_lower_bound(ss.solve(problem, clients, method, rounds=200, batch_size=None), problem, clients)
+    result = with_lower_bound(flat.solve(problem, clients, method, rounds=200, batch_size=None), problem, clients)
     np.testing.assert_allclose(result.lower_bound.value, bound.value, rtol=1e-5)
-    each = ss.lower_bound(problem, clients, jnp.array([0.2, 0.0]), tolerance)
+    each = lower_bound(problem, clients, jnp.array([0.2, 0.0]), tolerance)
     assert each.multipliers.shape == (3, 1)
     assert each.value > bound.value + 1e-3  # every client's own constraint asks for more
 
 
 def test_an_answer_above_the_tolerance_may_lie_below_the_optimum(x64):
     problem, clients = logistic(3)
-    bound = ss.lower_bound(problem, clients, jnp.array([0.0, 0.0, 0.0, 0.0, -2.0]), 0.45)
+    bound = lower_bound(problem, clients, jnp.array([0.0, 0.0, 0.0, 0.0, -2.0]), 0.45)
     assert not bound.meets
     assert bound.gap < 0
     assert "is above the tolerance or outside the domain, and so may lie below the best possible" in str(bound)
@@ -250,7 +252,7 @@ def test_an_answer_above_the_tolerance_may_lie_below_the_optimum(x64):
 
 def test_an_answer_outside_the_domain_is_no_feasible_one(x64):
     problem, clients = logistic(3, radius=0.3)
-    far = ss.lower_bound(problem, clients, jnp.array([2.0, 1.0, 0.0, 0.0, 0.0]), 0.69)
+    far = lower_bound(problem, clients, jnp.array([2.0, 1.0, 0.0, 0.0, 0.0]), 0.69)
     assert far.gap < 0
     assert not far.meets
     assert far.certified

@@ -9,6 +9,8 @@ import pytest
 from scipy import stats
 
 import softswitch as ss
+from benchmarks import flat
+from softswitch.certification.binomial import rows_to_certify
 from softswitch.certification.intervals import ErrorLevels, mean_interval
 from softswitch.data.splits import hold_out
 from softswitch.problem.losses import mean_over
@@ -139,7 +141,7 @@ def test_what_is_not_a_mean_over_rows_is_labelled_approximate():
 
 def test_conditional_losses_rest_on_the_rows_they_concern():
     task = breast_cancer(4)
-    result = ss.solve(task.problem, task.train, ss.SoftmaxSGM(alpha=100.0, step_size=0.5, tolerance=0.1), rounds=300)
+    result = flat.solve(task.problem, task.train, ss.SoftmaxSGM(alpha=100.0, step_size=0.5, tolerance=0.1), rounds=300)
     found = ss.certify(result, task.problem, task.test, 0.9)
     assert found.tolerance == 0.1
     sizes = task.test.stratum_sizes
@@ -224,7 +226,7 @@ def test_a_client_without_held_out_rows_is_in_the_certificate_as_unknown():
     assert "small" not in owner[apart]
     train, held = (ss.ClientData.from_arrays({"x": data["x"][part]}, client=owner[part]) for part in (~apart, apart))
     method = ss.SoftmaxSGM(alpha=1.0, step_size=0.1, tolerance=0.5)
-    result = ss.solve(PROBLEM, train, method, rounds=5)
+    result = flat.solve(PROBLEM, train, method, rounds=5)
     certificate = ss.certify(result, PROBLEM, held, constraint_range=(0, 1), objective_range=(0, 1))
     verdicts = {client.client: client.verdict for client in certificate.clients}
     assert verdicts == {"large": Verdict.MEETS, "larger": Verdict.MEETS, "small": Verdict.UNKNOWN}
@@ -264,7 +266,7 @@ def test_every_client_is_certified_without_a_price_for_their_number():
     assert {client.rows_needed for client in few.clients} == {1}
     with_one = ss.certify(problem.start, problem, sites(59, 20, wrong=30), tolerance=0.05)
     assert [client.verdict for client in with_one.clients[:2]] == [Verdict.VIOLATES, Verdict.UNCLEAR]
-    assert with_one.clients[1].rows_needed == ss.rows_to_certify(0.05, 2, each=True) - 59
+    assert with_one.clients[1].rows_needed == rows_to_certify(0.05, 2, each=True) - 59
     mixed = ss.certify(problem.start, problem, sites([60, 60, 40], 3), tolerance=0.05)
     assert [client.rows_needed for client in mixed.clients] == [0, 0, 19]
     assert " ".join(str(mixed).split()).count("waits for others") == 2

@@ -11,6 +11,7 @@ import softswitch as ss
 from softswitch.certification.binomial import clopper_pearson_upper
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.private import certificate_noise, noisy_interval, noisy_mean_upper
+from softswitch.results.certificate import Verdict
 
 
 @pytest.mark.parametrize("two", [True, False])
@@ -59,7 +60,7 @@ def test_a_certificate_is_made_of_noised_sums_and_says_what_it_cost():
     w, privacy = jnp.array([1.0, 0.0]), ss.RecordPrivacy(epsilon=1, delta=1e-4)
     exact = ss.certify(w, problem, data, tolerance=0.2)
     private, again = (ss.certify(w, problem, data, tolerance=0.2, privacy=privacy) for _ in range(2))
-    assert private.verdict is ss.Verdict.MEETS
+    assert private.verdict is Verdict.MEETS
     assert 0.98 < private.epsilon <= 1
     assert private.delta == 1e-4
     assert "ε = " in str(private)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from softswitch.data.splits import Parts, part_masks, sample_of
+from softswitch.data.splits import DataSplit, part_masks, sample_of
 
 
 def rows(seed=0, many=600):
@@ -15,7 +15,7 @@ def rows(seed=0, many=600):
 
 def test_every_row_is_in_one_part_and_classes_have_their_shares():
     client, data = rows()
-    parts = Parts.from_arrays(data, client, alike=("y",), choosing=0.2, held_out=0.3, strata="y", seed=1)
+    parts = DataSplit.from_arrays(data, client, alike=("y",), choosing=0.2, held_out=0.3, strata="y", seed=1)
     seen = np.concatenate([np.asarray(part.rows.columns["row"]) for part in parts])
     np.testing.assert_array_equal(np.sort(seen), np.arange(len(client)))
     for name in "abc":
@@ -23,7 +23,7 @@ def test_every_row_is_in_one_part_and_classes_have_their_shares():
             size = ((client == name) & (data["y"] == label)).sum()
             held = np.floor(0.3 * size)
             for part, expected in zip(
-                (parts.certify, parts.choose), (held, np.floor(0.2 / 0.7 * (size - held))), strict=True
+                (parts.calibration, parts.validation), (held, np.floor(0.2 / 0.7 * (size - held))), strict=True
             ):
                 i = part.names.index(name)
                 assert part.stratum_sizes[i, label] == expected
@@ -47,12 +47,12 @@ def test_shares_that_leave_nothing_are_refused(shares, named):
 
 def test_a_part_without_rows_is_named():
     with pytest.raises(ValueError, match="part 'choose'"):
-        Parts.from_arrays({"x": np.zeros(4)}, ["a", "a", "b", "b"], choosing=0.1, held_out=0.5)
+        DataSplit.from_arrays({"x": np.zeros(4)}, ["a", "a", "b", "b"], choosing=0.1, held_out=0.5)
 
 
 def test_a_sample_has_at_most_so_many_rows_of_each_client_and_keeps_their_names():
     client, data = rows()
-    whole = Parts.from_arrays(data, client, strata="y").learn
+    whole = DataSplit.from_arrays(data, client, strata="y").learn
     assert sample_of(whole, 10_000) is whole
     sample = sample_of(whole, 50)
     assert sample.names == whole.names

@@ -16,7 +16,8 @@ from softswitch.data.sampling import (
     subset,
     words_to_choose,
 )
-from softswitch.oracles.federation import ClientSettings, make_gradient_oracle
+from softswitch.oracles.federation import make_gradient_oracle
+from softswitch.oracles.options import Sampling
 
 
 def bits(seed, shape):
@@ -141,7 +142,7 @@ def test_every_batch_has_every_stratum_its_client_has():
 def test_a_round_draws_the_same_whatever_the_chunk():
     clients = data()
     problem = ss.Problem(lambda w, b: w * b["x"].mean(), lambda w, b: -1.0 + 0 * w, 0.0)
-    how = ClientSettings(local_steps=3, participation=0.6, batch_size=2, value_batch_size=4)
+    how = Sampling(local_steps=3, participation=0.6, batch_size=2, value_batch_size=4)
     oracle = make_gradient_oracle(problem, clients, how)
     key = jax.random.key(0)
     together = jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k)))(jnp.arange(9))
@@ -240,7 +241,7 @@ def test_functions_that_ignore_weights_draw_with_replacement():
     """Rows at weight 0 would count for them: they are given as many rows as a batch has, each at the same weight."""
     clients, _, _, _ = many_sizes(False)
     ignoring = ss.Problem(lambda w, b: w * b["x"].mean(), lambda w, b: w * b["x"].mean(), 0.0)
-    how = ClientSettings(batch_size=5)
+    how = Sampling(batch_size=5)
     assert make_gradient_oracle(ignoring, clients, how).update_batching == batching(5, True, clients.stratum_sizes)
     heeding = ss.Problem(
         lambda w, b: w * jnp.average(b["x"], weights=b["weight"]),
@@ -265,7 +266,7 @@ def test_a_round_of_large_batches_by_hand(stratified):
         return jnp.average(w * batch["x"], weights=batch["weight"]) - 1
 
     problem = ss.Problem(square, level, jnp.float32(0.5))
-    oracle = make_gradient_oracle(problem, clients, ClientSettings(batch_size=8, local_steps=2))
+    oracle = make_gradient_oracle(problem, clients, Sampling(batch_size=8, local_steps=2))
     assert oracle.update_batching.draws is not None, "the third client draws"
     method = ss.SoftmaxSGM(alpha=2.0, step_size=0.1, tolerance=0.1)
 

@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import softswitch as ss
+from benchmarks import flat
 from problems import client_data, least_squares, regression, two_constraints
 from softswitch.engine import compiled
 from softswitch.engine.request import RunSettings, request
-from softswitch.oracles.federation import ClientSettings
+from softswitch.oracles.options import Sampling
 
 SETTINGS = {"alpha": 20.0, "step_size": 0.1, "tolerance": 0.05}
 RULE = ss.SoftmaxSGM(**SETTINGS)
@@ -61,8 +62,8 @@ def apart(one, many):
 
 def compared(problem, clients, method, **options):
     options = {"progress": False, "rounds": 20, "eval_every": 7} | options
-    one = ss.solve(problem, clients, method, **options)
-    return one, ss.solve(problem, clients, method, devices="all", **options)
+    one = flat.solve(problem, clients, method, **options)
+    return one, flat.solve(problem, clients, method, devices="all", **options)
 
 
 def few_and_local_steps():
@@ -104,12 +105,12 @@ def chosen_and_resumed_on_others(folder):
     compiled.CHUNK_ROUNDS = 10
     problem, clients = made()
     options = {"progress": False, "rounds": 120, "lower_bound": False}
-    whole = ss.solve(problem, clients, ss.SoftmaxSGM(tolerance=0.05), **options)
+    whole = flat.solve(problem, clients, ss.Automatic(tolerance=0.05), **options)
     for devices, until in (("all", 30), (jax.devices()[2:5], 60), (None, 120)):
-        part = ss.solve(
+        part = flat.solve(
             problem,
             clients,
-            ss.SoftmaxSGM(tolerance=0.05),
+            ss.Automatic(tolerance=0.05),
             devices=devices,
             checkpoints=ss.Checkpoints(folder, every=0),
             callbacks=[lambda chunk, until=until: chunk.round >= until],
@@ -128,7 +129,7 @@ def work():
         columns["b"] = generator.normal(size=n * 30)
         clients = ss.ClientData.from_arrays(columns, np.repeat(np.arange(n), 30))
         problem = ss.Problem(least_squares, two_constraints, jnp.zeros(20))
-        how, settings = ClientSettings(batch_size=16), RunSettings(rounds=5, eval_every=0)
+        how, settings = Sampling(batch_size=16), RunSettings(rounds=5, eval_every=0)
         asked = request(problem, clients, (RULE,), how, settings, devices=devices)
         arguments = (asked.parts(RULE), asked.program(5), asked.span(0), jax.random.key(0), asked.first_state(RULE))
         program = compiled.run_chunk.lower(*arguments).compile()
@@ -149,7 +150,7 @@ def refusals():
     bad = {"more than clients": 8, "twice": [jax.devices()[0]] * 2, "too many": 9, "none": [], "word": "most"}
     for name, devices in bad.items():
         try:
-            ss.solve(problem, clients, RULE, rounds=2, devices=devices, progress=False)
+            flat.solve(problem, clients, RULE, rounds=2, devices=devices, progress=False)
         except (TypeError, ValueError) as error:
             said[name] = str(error)
     return said

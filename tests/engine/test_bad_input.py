@@ -6,6 +6,8 @@ import optax
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
+from softswitch.data.splits import split_dirichlet, split_iid
 from softswitch.engine import compiled as engine
 
 X = np.ones((6, 2))
@@ -104,11 +106,11 @@ def test_columns_that_would_change_silently():
 
 def test_splits():
     with refused(ValueError, "clients must be a whole number >= 1, but is 0"):
-        ss.split_iid([0, 1], 0)
+        split_iid([0, 1], 0)
     with refused(ValueError, "at least clients = 5 rows"):
-        ss.split_iid([0, 1], 5)
+        split_iid([0, 1], 5)
     with refused(ValueError, "concentration must be a finite number and > 0, but is -1"):
-        ss.split_dirichlet([0, 1], 2, concentration=-1)
+        split_dirichlet([0, 1], 2, concentration=-1)
 
 
 # --- problem ---
@@ -140,26 +142,29 @@ def test_functions_that_are_none():
 def test_objective_that_returns_a_vector():
     problem = ss.Problem(lambda w, b: b["x"] @ w, scalar, jnp.zeros(2))
     with refused(ValueError, r"objective must return one number \(a scalar\) .* an array of shape \(3,\)"):
-        ss.solve(problem, CLIENTS, RULE, batch_size=3)
+        flat.solve(problem, CLIENTS, RULE, batch_size=3)
 
 
 def test_other_bad_outputs():
     with refused(ValueError, r"constraint must return a scalar, or a vector .* of shape \(1, 1\)"):
-        ss.solve(ss.Problem(scalar, lambda w, b: scalar(w, b)[None, None], jnp.zeros(2)), CLIENTS, RULE)
+        flat.solve(ss.Problem(scalar, lambda w, b: scalar(w, b)[None, None], jnp.zeros(2)), CLIENTS, RULE)
     with refused(ValueError, "objective must return one number .*, but returns 2 arrays"):
-        ss.solve(ss.Problem(lambda w, b: (scalar(w, b), scalar(w, b)), scalar, jnp.zeros(2)), CLIENTS, RULE)
+        flat.solve(ss.Problem(lambda w, b: (scalar(w, b), scalar(w, b)), scalar, jnp.zeros(2)), CLIENTS, RULE)
     with refused(ValueError, "objective must return floating values, but returns bool"):
-        ss.solve(ss.Problem(lambda w, b: scalar(w, b) > 0, scalar, jnp.zeros(2)), CLIENTS, RULE)
+        flat.solve(ss.Problem(lambda w, b: scalar(w, b) > 0, scalar, jnp.zeros(2)), CLIENTS, RULE)
 
 
 def test_an_error_inside_a_function_says_where():
     with pytest.raises(KeyError) as caught:
-        ss.solve(ss.Problem(lambda w, b: b["label"].sum() * w, scalar, jnp.zeros(2)), CLIENTS, RULE, replace=True)
+        flat.solve(ss.Problem(lambda w, b: b["label"].sum() * w, scalar, jnp.zeros(2)), CLIENTS, RULE, replace=True)
     where = "raised while objective(params, batch) was traced with a batch of {x: (32, 2) float32"
     assert any(where in note for note in caught.value.__notes__)
-    for method in (RULE, ss.AverageSGM(tolerance=0.1)):  # all rows of the clients, where a batch would be more
+    for method in (
+        RULE,
+        ss.Automatic(tolerance=0.1, method=ss.AverageSGM),
+    ):  # all rows of the clients, where a batch would be more
         with pytest.raises(KeyError) as caught:
-            ss.solve(ss.Problem(lambda w, b: b["label"].sum() * w, scalar, jnp.zeros(2)), CLIENTS, method)
+            flat.solve(ss.Problem(lambda w, b: b["label"].sum() * w, scalar, jnp.zeros(2)), CLIENTS, method)
         assert any("with a batch of {x: (4, 2) float32" in note for note in caught.value.__notes__)
 
 
@@ -235,44 +240,44 @@ def test_domains():
 )
 def test_solve_settings(changes, message):
     with refused(ValueError, message):
-        ss.solve(PROBLEM, CLIENTS, RULE, **changes)
+        flat.solve(PROBLEM, CLIENTS, RULE, **changes)
 
 
 def test_more_bad_arguments():
     with refused(TypeError, "callbacks must be a list of functions of a Chunk"):
-        ss.solve(PROBLEM, CLIENTS, RULE, callbacks=print)
+        flat.solve(PROBLEM, CLIENTS, RULE, callbacks=print)
     with refused(ValueError, r"seed must be a whole number below 2\*\*32"):
-        ss.solve(PROBLEM, CLIENTS, RULE, seed=2**40)
+        flat.solve(PROBLEM, CLIENTS, RULE, seed=2**40)
     with refused(TypeError, "params must be a floating array, but has dtype int32"):
         ss.evaluate(PROBLEM, CLIENTS, 3)
     with refused(ValueError, "start must lie in the domain Ball"):
         ss.Problem(scalar, scalar, jnp.ones(2) * 9, ss.Ball(1.0))
     pooled = ss.PooledConstraint(lambda w, b: {"a": scalar(w, b)}, lambda s: s["a"])
     with refused(ValueError, r"statistics must return one vector, but returns an array of shape \(\)"):
-        ss.solve(ss.Problem(scalar, pooled, jnp.zeros(2)), CLIENTS, RULE)
+        flat.solve(ss.Problem(scalar, pooled, jnp.zeros(2)), CLIENTS, RULE)
 
 
 def test_arguments_in_the_wrong_place():
     with refused(TypeError, "method must be a Rule, but is 'softmax'"):
-        ss.solve(PROBLEM, CLIENTS, "softmax")
+        flat.solve(PROBLEM, CLIENTS, "softmax")
     with refused(TypeError, "clients must be a ClientData, but is"):
-        ss.solve(PROBLEM, {"x": X}, RULE)
+        flat.solve(PROBLEM, {"x": X}, RULE)
     with refused(TypeError, "problem must be a Problem, but is"):
-        ss.solve(CLIENTS, PROBLEM, RULE)
+        flat.solve(CLIENTS, PROBLEM, RULE)
 
 
 def test_pooled_criterion_without_statistics():
     with refused(ValueError, "criterion='pooled' needs a constraint that is a function of additive statistics"):
-        ss.solve(PROBLEM, CLIENTS, ss.AverageSGM(step_size=0.1, tolerance=0.1, criterion="pooled"))
+        flat.solve(PROBLEM, CLIENTS, ss.AverageSGM(step_size=0.1, tolerance=0.1, criterion="pooled"))
 
 
 def test_functions_that_ignore_weights_where_they_matter():
     with refused(
         ValueError, "objective and constraint must read batch\\['weight'\\], because clients have different sizes"
     ):
-        ss.solve(PROBLEM, CLIENTS, RULE, batch_size=None)
+        flat.solve(PROBLEM, CLIENTS, RULE, batch_size=None)
     stratified = ss.ClientData.from_arrays({"x": X}, client=OWNER, strata=[0, 1, 0, 1, 1, 1])
     with refused(ValueError, "objective and constraint must read batch\\['weight'\\], because strata are drawn"):
-        ss.solve(PROBLEM, stratified, RULE, batch_size=4)
+        flat.solve(PROBLEM, stratified, RULE, batch_size=4)
     with refused(ValueError, "batch_size must be at least the number of strata \\(2\\), but is 1"):
-        ss.solve(PROBLEM, stratified, RULE, batch_size=1)
+        flat.solve(PROBLEM, stratified, RULE, batch_size=1)

@@ -9,7 +9,7 @@ import pytest
 
 import softswitch as ss
 from softswitch.certification.selection import CandidateForecast
-from softswitch.data.splits import Parts
+from softswitch.data.splits import DataSplit
 from softswitch.engine import certified
 from softswitch.engine.candidates import Candidate, HowTrained, ways
 from softswitch.engine.certified import prepare, solve_certified
@@ -17,11 +17,11 @@ from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import make_evaluator
 from softswitch.problem.networks import moved_network
 from softswitch.results.certificate import Verdict
-from softswitch.results.diagnostic import DiagnosticCode
+from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.tables.constraints import build_problem
 
 PROBLEM = build_problem("miss-rate", 2).problem
-RULE = ss.SoftmaxSGM(tolerance=0.1)
+RULE = ss.Automatic(tolerance=0.1)
 RUN = {"rounds": 150, "progress": False, "eval_every": 0, "lower_bound": False}
 
 
@@ -35,7 +35,7 @@ def table(rows=900, seed=0):
 
 def parts(rows=900, seed=0):
     data, site = table(rows, seed)
-    return Parts.from_arrays(data, site, alike=("y",), choosing=0.2, held_out=0.3, strata="y")
+    return DataSplit.from_arrays(data, site, alike=("y",), choosing=0.2, held_out=0.3, strata="y")
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +63,12 @@ def test_limits_of_a_model_that_was_picked_are_the_bound_itself(found):
 def test_whether_it_was_still_improving_is_told_of_the_models_own_run(found):
     """All else that looks wrong is told of the first run."""
     of_first, of_both = (
-        ss.Diagnostic("noise", "seen", "change"),
-        ss.Diagnostic(DiagnosticCode.STILL_IMPROVING, "first", "run longer"),
+        Diagnostic("noise", "seen", "change"),
+        Diagnostic(DiagnosticCode.STILL_IMPROVING, "first", "run longer"),
     )
-    own = ss.Diagnostic(DiagnosticCode.STILL_IMPROVING, "own", "run longer")
+    own = Diagnostic(DiagnosticCode.STILL_IMPROVING, "own", "run longer")
     first = replace(found.result, diagnostics=(of_first, of_both))
-    for mine, told in (((), (of_first,)), ((own, ss.Diagnostic("else", "seen", "change")), (of_first, own))):
+    for mine, told in (((), (of_first,)), ((own, Diagnostic("else", "seen", "change")), (of_first, own))):
         model = replace(found.model, result=replace(found.model.result, diagnostics=mine))
         ready = certified.Prepared(
             first, (model,), model, 1, found.certifiability, make_evaluator(PROBLEM, parts().learn)
@@ -80,7 +80,7 @@ def test_whether_it_was_still_improving_is_told_of_the_models_own_run(found):
 def test_who_is_set_aside_is_told_of_the_model_chosen(found, above):
     """The first run's answer may have another client above the tolerance, or none."""
     first = replace(
-        found.result, diagnostics=(ss.Diagnostic(DiagnosticCode.TRIMMED_VIOLATION, "of another model", "change"),)
+        found.result, diagnostics=(Diagnostic(DiagnosticCode.TRIMMED_VIOLATION, "of another model", "change"),)
     )
     method = replace(found.model.result.method, robust=1)
     model = replace(found.model, result=replace(found.model.result, method=method, diagnostics=()))
@@ -162,8 +162,10 @@ def test_a_lost_margin_is_found_again():
     y = (draws.random(rows) < 0.5).astype(np.int32)
     x = (draws.normal(size=(rows, features)) + np.outer(2 * y - 1, np.eye(features)[0])).astype(np.float32)
     problem = build_problem("miss-rate", features).problem
-    own = Parts.from_arrays({"x": x, "y": y}, np.arange(rows) % 2, alike=("y",), choosing=0.2, held_out=0.4, strata="y")
-    told = prepare(problem, own, ss.SoftmaxSGM(tolerance=0.15), move=moved_network, **RUN)
+    own = DataSplit.from_arrays(
+        {"x": x, "y": y}, np.arange(rows) % 2, alike=("y",), choosing=0.2, held_out=0.4, strata="y"
+    )
+    told = prepare(problem, own, ss.Automatic(tolerance=0.15), move=moved_network, **RUN)
     _, first = ss.evaluate(problem, own.certify, told.first.params)
     _, chosen = ss.evaluate(problem, own.certify, told.best.params)
     assert first.max() > 0.15, "on the rows that it learnt from it is within"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from compilations import COMPILATIONS
 from problems import LEVEL, NumpyTwin, client_data, least_squares, mean, regression, softplus_level, two_constraints
 from softswitch.engine import compiled, solve
@@ -18,7 +19,7 @@ from softswitch.engine.restarts import Cycles
 from softswitch.methods import Reports
 from softswitch.methods.schedules import FallingStep
 
-BARE = ss.SoftmaxSGM(tolerance=0.1)
+BARE = ss.Automatic(tolerance=0.1)
 PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
 DATA = regression()
 
@@ -29,7 +30,7 @@ def clients():
 
 
 def chosen(clients, method=BARE, problem=PROBLEM, **options):
-    return ss.solve(problem, clients, method, **{"rounds": 100, "eval_every": 0, "lower_bound": False} | options)
+    return flat.solve(problem, clients, method, **{"rounds": 100, "eval_every": 0, "lower_bound": False} | options)
 
 
 def check_cycles(result):
@@ -100,7 +101,7 @@ def test_another_number_compiles_nothing(clients):
     chosen(clients, rounds=100)
     before = COMPILATIONS.count
     assert before > 0, "the counter must count"
-    chosen(clients, ss.SoftmaxSGM(tolerance=0.2), rounds=230, seed=3, average_last=0.3)
+    chosen(clients, ss.Automatic(tolerance=0.2), rounds=230, seed=3, average_last=0.3)
     assert COMPILATIONS.count == before
 
 
@@ -108,9 +109,9 @@ def test_seconds_end_a_run_of_the_papers_kind(clients):
     """After the first chunk of rounds that ends so late; as many rounds by number give the same bits."""
     method = ss.SoftmaxSGM(tolerance=0.1, step_size=0.1)
     options = {"batch_size": 8, "eval_every": 0, "seed": 2}
-    late = ss.solve(PROBLEM, clients, method, seconds=1e-6, **options)
+    late = flat.solve(PROBLEM, clients, method, seconds=1e-6, **options)
     assert len(late.history) == compiled.CHUNK_ROUNDS < 1000
-    same_bits(late, ss.solve(PROBLEM, clients, method, rounds=len(late.history), **options))
+    same_bits(late, flat.solve(PROBLEM, clients, method, rounds=len(late.history), **options))
     assert late.status.code is not ss.StatusCode.STOPPED
 
 
@@ -229,7 +230,7 @@ def pooled_problem():
 
 
 def test_a_pooled_criterion(clients):
-    method = ss.SoftmaxSGM(tolerance=0.1, criterion="pooled")
+    method = ss.Automatic(tolerance=0.1, criterion="pooled")
     result = chosen(clients, method, pooled_problem())
     assert result.status.code is ss.StatusCode.FEASIBLE
     check_cycles(result)
@@ -281,10 +282,10 @@ def test_local_steps_with_a_step_of_their_own(clients):
 @pytest.mark.parametrize(
     "method",
     [
-        ss.HardSGM(tolerance=0.1),
-        ss.AverageSGM(tolerance=0.1),
-        ss.Penalty(tolerance=0.1, penalty=5.0),
-        ss.PrimalDual(tolerance=0.1, multiplier=1.0, dual_step_size=0.1),
+        ss.Automatic(tolerance=0.1, method=ss.HardSGM),
+        ss.Automatic(tolerance=0.1, method=ss.AverageSGM),
+        ss.Automatic(tolerance=0.1, penalty=5.0, method=ss.Penalty),
+        ss.Automatic(tolerance=0.1, multiplier=1.0, dual_step_size=0.1, method=ss.PrimalDual),
     ],
     ids=lambda method: type(method).__name__,
 )
@@ -311,7 +312,7 @@ def test_a_rule_for_the_mean_is_judged_by_the_mean():
 
 def test_a_multiplier_goes_on_from_cycle_to_cycle(clients):
     """It moves by η_d(mean g − ε) in every round, whatever cycle that is in."""
-    method = ss.PrimalDual(tolerance=0.1, multiplier=1.0, dual_step_size=0.01)
+    method = ss.Automatic(tolerance=0.1, multiplier=1.0, dual_step_size=0.01, method=ss.PrimalDual)
     result = chosen(clients, method, batch_size=None, record_clients=True)
     assert len(result.restarts) > 1
     reported = result.history.per_client.constraint[:, :, 0].mean(axis=1)
@@ -323,7 +324,7 @@ def test_a_multiplier_goes_on_from_cycle_to_cycle(clients):
 
 def test_an_answer_within_the_tolerance_is_feasible_whatever_the_switch_saw(clients):
     """The threshold is below all that g can be, so that no round passes; the answer still meets the tolerance."""
-    never = ss.SoftmaxSGM(tolerance=0.1, threshold=-10.0)
+    never = ss.Automatic(tolerance=0.1, threshold=-10.0)
     result = chosen(clients, never)
     assert not result.history.feasible.any()
     assert result.worst_constraint <= 0.1
@@ -382,14 +383,14 @@ def test_clients_that_are_no_rows():
     """Springs to (1, 1) and (−1, 1), and walls that hold w back."""
     oracle = Springs(jnp.array([[1.0, 1.0], [-1.0, 1.0]]), jnp.array([[0.0, 1.0], [1.0, 0.0]]))
     federation = ss.Federation(oracle, jnp.array([2.0, -1.0]), ("right", "left"))
-    result = ss.solve_federation(federation, ss.SoftmaxSGM(tolerance=0.25), eval_every=0)
+    result = flat.solve_federation(federation, ss.Automatic(tolerance=0.25), eval_every=0)
     # F = (1 + |w₀|)² + (1 − w₁)², w₀ <= 0.25, w₁ <= 0.25: at best w = (0, 0.25).
     np.testing.assert_allclose(result.params, [0, 0.25], atol=0.01)
     assert result.status.code is ss.StatusCode.FEASIBLE
     check_cycles(result)
-    mixed = ss.sweep_federation(
+    mixed = flat.sweep_federation(
         federation,
-        {"chosen": ss.SoftmaxSGM(tolerance=0.25), "given": ss.SoftmaxSGM(tolerance=0.25, alpha=9.0, step_size=0.05)},
+        {"chosen": ss.Automatic(tolerance=0.25), "given": ss.SoftmaxSGM(tolerance=0.25, alpha=9.0, step_size=0.05)},
         seeds=1,
         eval_every=0,
     )
@@ -408,7 +409,7 @@ def test_a_warm_start_goes_on_from_the_answer(clients):
     cold = chosen(clients, rounds=100, warm_start=first, keep=())
     assert cold.worst_objective <= first.worst_objective
     assert not np.array_equal(cold.params, warm.params), "the moments of the run before count"
-    paper = ss.solve(
+    paper = flat.solve(
         PROBLEM, clients, ss.SoftmaxSGM(tolerance=0.1, step_size=0.1), rounds=50, batch_size=None, eval_every=0
     )
     with pytest.raises(ValueError, match="leave 'optimizer' out of keep"):
@@ -464,18 +465,18 @@ def test_a_sweep_of_rules_with_and_without_step_sizes(clients):
         "paper": ss.SoftmaxSGM(tolerance=0.1, step_size=0.1),
         "chosen": BARE,
         "hard": ss.HardSGM(tolerance=0.1, step_size=0.05),
-        "chosen too": ss.SoftmaxSGM(tolerance=0.2),
+        "chosen too": ss.Automatic(tolerance=0.2),
     }
     options = {"rounds": 60, "eval_every": 0}
-    found = ss.sweep(PROBLEM, clients, methods, seeds=2, **options)
+    found = flat.sweep(PROBLEM, clients, methods, seeds=2, **options)
     assert found.labels == tuple(methods)
     for label, method in methods.items():
         for seed in range(2):
-            alone = ss.solve(PROBLEM, clients, method, seed=seed, lower_bound=False, **options)
+            alone = flat.solve(PROBLEM, clients, method, seed=seed, lower_bound=False, **options)
             same_bits(found[label][seed], alone)
             assert bool(alone.restarts) == (method.step_size is None)
-    with pytest.raises(ValueError, match="together must be False or None"):
-        ss.sweep(PROBLEM, clients, methods, seeds=1, together=True, **options)
+    with pytest.raises(ValueError, match="vectorize must be False or None"):
+        flat.sweep(PROBLEM, clients, methods, seeds=1, vectorize=True, **options)
 
 
 def test_a_sweep_over_data_sets_fills_in_what_each_of_them_asks_for(clients):
@@ -483,6 +484,6 @@ def test_a_sweep_over_data_sets_fills_in_what_each_of_them_asks_for(clients):
     other = client_data(*regression(clients=3))
     method = ss.SoftmaxSGM(tolerance=0.1, step_size=0.1)
     options = {"rounds": 30, "batch_size": None, "eval_every": 0}
-    found = ss.sweep(PROBLEM, [clients, other], {"paper": method}, seeds=2, **options)["paper"]
+    found = flat.sweep(PROBLEM, [clients, other], {"paper": method}, seeds=2, **options)["paper"]
     for seed, data in enumerate((clients, other)):
-        same_bits(found[seed], ss.solve(PROBLEM, data, method, seed=seed, **options))
+        same_bits(found[seed], flat.solve(PROBLEM, data, method, seed=seed, **options))

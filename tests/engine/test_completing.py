@@ -9,6 +9,7 @@ import optax
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.engine import auto_tuning as choice
 from softswitch.engine import defaults as completing
@@ -16,7 +17,7 @@ from softswitch.engine import solve
 from softswitch.methods.schedules import FallingStep, NormalizedAdam
 
 PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
-BARE = ss.SoftmaxSGM(tolerance=0.1)
+BARE = ss.Automatic(tolerance=0.1)
 EXPLICIT = {
     "rounds": 17,
     "seconds": 3.0,
@@ -53,7 +54,7 @@ def asked(clients, method=BARE, problem=PROBLEM, **options):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(solve, "run", look)
         with pytest.raises(SeenError) as seen:
-            ss.solve(problem, clients, method, **options)
+            flat.solve(problem, clients, method, **options)
     return seen.value.args
 
 
@@ -146,7 +147,13 @@ def test_the_settings_of_a_rule_are_obeyed_one_by_one():
     assert made.template(dataclasses.replace(BARE, slack=1.0)).switch_at == pytest.approx(0.05)
 
 
-@pytest.mark.parametrize("method", [ss.HardSGM(tolerance=0.1), ss.AverageSGM(tolerance=0.1, criterion="softmax")])
+@pytest.mark.parametrize(
+    "method",
+    [
+        ss.Automatic(tolerance=0.1, method=ss.HardSGM),
+        ss.Automatic(tolerance=0.1, criterion="softmax", method=ss.AverageSGM),
+    ],
+)
 def test_other_rules_keep_their_own_criterion(method):
     made = choice.first_choice(jnp.zeros(4), 100, may_end=False, exact=True)
     template = made.template(method)
@@ -156,9 +163,9 @@ def test_other_rules_keep_their_own_criterion(method):
 
 def test_a_setting_of_a_softmax_alone_needs_its_alpha(clients):
     with pytest.raises(ValueError, match="constraint_alpha goes with an alpha"):
-        ss.solve(PROBLEM, clients, ss.SoftmaxSGM(tolerance=0.1, constraint_alpha=3.0))
+        flat.solve(PROBLEM, clients, ss.Automatic(tolerance=0.1, constraint_alpha=3.0))
     with pytest.raises(ValueError, match="alpha_scale='spread' goes with an alpha"):
-        ss.solve(PROBLEM, clients, ss.SoftmaxSGM(tolerance=0.1, alpha_scale="spread"))
+        flat.solve(PROBLEM, clients, ss.Automatic(tolerance=0.1, alpha_scale="spread"))
 
 
 def test_what_is_chosen_for_small_data(clients):
@@ -193,7 +200,7 @@ def test_what_is_chosen_where_there_is_work_for_few_rows_only(monkeypatch):
     assert told["batch_size"] == 64
     assert told["memory"] == ss.Memory(corrected=True)
     assert not request.choice.exact
-    assert asked(large, method=ss.SoftmaxSGM(tolerance=0.1, robust=1))[0].settings.memory == ss.Memory(
+    assert asked(large, method=ss.Automatic(tolerance=0.1, robust=1))[0].settings.memory == ss.Memory(
         smoothing=choice.SMOOTHING
     ), "who may lie is not asked to correct what is believed of it"
 
@@ -230,7 +237,7 @@ def test_with_a_step_size_the_rest_is_as_in_the_paper(clients):
 def test_with_a_step_size_equal_bits_to_naming_all_of_the_papers_settings(clients, local_steps):
     """γ = η/E too."""
     options = {"local_steps": local_steps, "eval_every": 0, "seed": 3}
-    left_out = ss.solve(PROBLEM, clients, ss.SoftmaxSGM(tolerance=0.1, step_size=0.1), **options)
+    left_out = flat.solve(PROBLEM, clients, ss.SoftmaxSGM(tolerance=0.1, step_size=0.1), **options)
     named = ss.SoftmaxSGM(
         tolerance=0.1,
         step_size=0.1,
@@ -240,7 +247,7 @@ def test_with_a_step_size_equal_bits_to_naming_all_of_the_papers_settings(client
         criterion="softmax",
         optimizer=optax.sgd,
     )
-    all_named = ss.solve(
+    all_named = flat.solve(
         PROBLEM,
         clients,
         named,
@@ -292,4 +299,4 @@ def test_rules_with_and_without_a_step_size_share_nothing(clients):
 )
 def test_what_cannot_be_is_refused_in_words_without_a_step_size(clients, given, words):
     with pytest.raises((ValueError, TypeError), match=words):
-        ss.solve(PROBLEM, clients, BARE, **given)
+        flat.solve(PROBLEM, clients, BARE, **given)

@@ -6,6 +6,7 @@ import pytest
 from test_methods import drawn
 
 import softswitch as ss
+from benchmarks import flat
 from problems import NumpyTwin, client_data, least_squares, regression, softplus_level, watched
 from reference_methods import Round, lean
 from softswitch import methods as methods
@@ -76,8 +77,8 @@ def test_what_leaves_out_nothing_changes_no_bit(way):
     clients = client_data(*regression())
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(D))
     how = {"rounds": 40, "seed": 2, "eval_every": 0, "answer": "last", **HOW}
-    plain = ss.solve(problem, clients, ss.SoftmaxSGM(**SETTINGS), **how)
-    same = ss.solve(problem, clients, ss.SoftmaxSGM(at_clients=way, **SETTINGS), **how)
+    plain = flat.solve(problem, clients, ss.SoftmaxSGM(**SETTINGS), **how)
+    same = flat.solve(problem, clients, ss.SoftmaxSGM(at_clients=way, **SETTINGS), **how)
     np.testing.assert_array_equal(same.last, plain.last)
     np.testing.assert_array_equal(same.history.criterion, plain.history.criterion)
     assert plain.history.bytes_up is None
@@ -98,10 +99,10 @@ def test_what_does_not_go_with_it_is_refused():
     both = Compression(up=TopK(0.5), down=TopK(0.5))
     inside = ss.Problem(least_squares, softplus_level, jnp.zeros(D), ss.Ball(1.0))
     with pytest.raises(ValueError, match="domain must be None"):
-        ss.solve(inside, clients, ss.SoftmaxSGM(at_clients=both, **SETTINGS), rounds=2)
+        flat.solve(inside, clients, ss.SoftmaxSGM(at_clients=both, **SETTINGS), rounds=2)
     method = ss.SoftmaxSGM(at_clients=Compression(up=methods.Quantised(4)), **SETTINGS)
-    found = ss.solve(inside, clients, method, rounds=5, batch_size=None)
+    found = flat.solve(inside, clients, method, rounds=5, batch_size=None)
     assert np.linalg.norm(found.last) <= 1.0 + 1e-6
     plain = ss.Problem(least_squares, softplus_level, jnp.zeros(D))
     with pytest.raises(ValueError, match="robust=1"):
-        ss.solve(plain, clients, ss.SoftmaxSGM(robust=1, at_clients=both, **SETTINGS), rounds=2)
+        flat.solve(plain, clients, ss.SoftmaxSGM(robust=1, at_clients=both, **SETTINGS), rounds=2)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer, class_loss
 
 
@@ -64,7 +65,7 @@ def test_minimax_quadratic_program(x64, E, K):
     L = L / rows
     eta, gamma, eps, alpha = settings_of_theorem(2 * radius, L, K, E, n)
     method = ss.SoftmaxSGM(alpha=alpha, step_size=eta, local_step_size=gamma, tolerance=eps, slack=1)
-    result = ss.solve(problem, clients, method, rounds=K, local_steps=E, batch_size=None, eval_every=0)
+    result = flat.solve(problem, clients, method, rounds=K, local_steps=E, batch_size=None, eval_every=0)
 
     w = cp.Variable(d)
     objectives = [0.5 * cp.sum_squares(A[i] @ w - B[i]) / rows for i in range(n)]
@@ -98,7 +99,7 @@ def test_neyman_pearson_in_a_ball(optimised):
     eta, gamma, eps, alpha = settings_of_theorem(2.0, L, K, 1, 20)
     method = ss.SoftmaxSGM(alpha=alpha, step_size=eta, local_step_size=gamma, tolerance=eps, slack=1)
     problem = ss.Problem(task.problem.objective, misses, task.problem.start, task.problem.domain)
-    result = ss.solve(problem, task.train, method, rounds=K, batch_size=None, eval_every=0)
+    result = flat.solve(problem, task.train, method, rounds=K, batch_size=None, eval_every=0)
 
     w = cp.Variable(31)
 
@@ -126,7 +127,7 @@ def test_incompatible_clients_are_reported():
     clients = ss.ClientData.from_arrays({"sign": np.array([-1.0, 1.0])}, client=["east", "west"])
     problem = ss.Problem(lambda w, b: w**2 + 0 * b["sign"][0], outside, jnp.float32(3.0))
     method = ss.SoftmaxSGM(alpha=50.0, step_size=0.01, tolerance=0.1)
-    result = ss.solve(problem, clients, method, rounds=2000, batch_size=None)
+    result = flat.solve(problem, clients, method, rounds=2000, batch_size=None)
     assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
     assert result.status.criterion == pytest.approx(1.0, abs=0.02)
     assert result.status.client in ("east", "west")
@@ -139,7 +140,7 @@ def test_incompatible_clients_are_reported():
 def test_a_client_that_is_infeasible_alone_is_named():
     clients = ss.ClientData.from_arrays({"shift": np.array([-5.0, 0.5, -5.0])}, client=["Earth", "Mars", "Jupiter"])
     problem = ss.Problem(lambda w, b: w, lambda w, b: w**2 + b["shift"][0], jnp.float32(1.0))
-    result = ss.solve(problem, clients, ss.HardSGM(step_size=0.05, tolerance=0.1), rounds=500, batch_size=None)
+    result = flat.solve(problem, clients, ss.HardSGM(step_size=0.05, tolerance=0.1), rounds=500, batch_size=None)
     assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
     assert result.status.client == "Mars"
     assert result.status.criterion == pytest.approx(0.5, abs=1e-3)

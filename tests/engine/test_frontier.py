@@ -10,12 +10,17 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
+from softswitch.certification.certifiability import certifiability
 from softswitch.certification.certify import certify
 from softswitch.certification.selection import CandidateForecast
+from softswitch.data.splits import DataSplit
 from softswitch.engine import frontier as engine
 from softswitch.engine.candidates import Candidate, HowTrained
 from softswitch.problem.ranges import ZERO_ONE
 from softswitch.problem.rates import miss_rate
+from softswitch.results.certificate import Verdict
+from softswitch.results.frontier import Frontier
 from softswitch.results.frontier_point import BoundOutcome, FrontierPoint, SmallestConstraint
 
 BOUNDS = (0.05, 0.4, 0.2)
@@ -50,7 +55,7 @@ def three_parts(rows=900, clients=2, seed=0):
     generator = np.random.default_rng(seed)
     y = generator.integers(0, 2, rows)
     x = generator.normal(size=(rows, 2)) + 1.1 * (2 * y[:, None] - 1) * np.array([1.0, 0.3])
-    return ss.Parts.from_arrays(
+    return DataSplit.from_arrays(
         {"x": x.astype(np.float32), "y": y}, np.arange(rows) % clients, alike=("y",), strata="y"
     )
 
@@ -65,7 +70,7 @@ def found(parts):
     share = {
         "decided positive": lambda w, data: float((np.asarray(data.rows.columns["x"]) @ w[:-1] + w[-1] > 0).mean())
     }
-    return ss.frontier(PROBLEM, parts, BOUNDS, move=moved, measures=share, rounds=ROUNDS, progress=False)
+    return flat.frontier(PROBLEM, parts, BOUNDS, move=moved, measures=share, rounds=ROUNDS, progress=False)
 
 
 def test_from_the_loosest_on_a_tighter_bound_costs_more(found, parts):
@@ -77,7 +82,7 @@ def test_from_the_loosest_on_a_tighter_bound_costs_more(found, parts):
         assert point.constraint <= point.bound
         assert point.objective <= point.chosen_objective + 1e-6
         # What is told of the model is what it does.
-        objective, constraint = ss.evaluate(PROBLEM, parts.choose, point.result.params)
+        objective, constraint = ss.evaluate(PROBLEM, parts.validation, point.result.params)
         assert (point.other_objective, point.other_constraint) == pytest.approx((objective.max(), constraint.max()))
         assert 0 < point.measures["decided positive"] < 1
         assert point.constant == pytest.approx(math.log(2), rel=1e-2)  # all decided positive, by a hair
@@ -89,12 +94,12 @@ def test_those_certified_are_and_the_first_look_is_theirs(found, parts):
     outcomes = [point.outcome for point in found.points]
     assert outcomes[0] is BoundOutcome.CERTIFIED
     assert outcomes[-1] is BoundOutcome.TOO_FEW  # 59 positives a client would be needed, without a miss
-    assert ss.certifiability(PROBLEM, parts.certify, 0.05).uncertifiable
+    assert certifiability(PROBLEM, parts.calibration, 0.05).uncertifiable
     for point in found.points:
         if point.outcome is BoundOutcome.CERTIFIED:
-            seen = certify(point.result, PROBLEM, parts.certify, 0.95, tolerance=point.bound)
-            assert seen.verdict is ss.Verdict.MEETS
-            assert point.certificate.verdict is ss.Verdict.MEETS
+            seen = certify(point.result, PROBLEM, parts.calibration, 0.95, tolerance=point.bound)
+            assert seen.verdict is Verdict.MEETS
+            assert point.certificate.verdict is Verdict.MEETS
     assert found.smallest_certified == min(point.bound for point in found.certified)
 
 
@@ -128,9 +133,9 @@ def test_claims_from_the_likeliest_on():
 def test_nothing_behind_the_first_that_does_not_pass(found, parts, monkeypatch):
     """Whatever the rows would say of it: it is not even asked."""
     own = found.points[0].result
-    good = certify(own, PROBLEM, parts.certify, 0.95, tolerance=0.4)
-    assert good.verdict is ss.Verdict.MEETS
-    bad = replace(good, clients=(replace(good.clients[0], verdict=ss.Verdict.UNCLEAR), *good.clients[1:]))
+    good = certify(own, PROBLEM, parts.calibration, 0.95, tolerance=0.4)
+    assert good.verdict is Verdict.MEETS
+    bad = replace(good, clients=(replace(good.clients[0], verdict=Verdict.UNCLEAR), *good.clients[1:]))
     loose = trained(0.4, [(0.6, 0.95), (0.3, 0.7)], best=0, result=own)
     tight = trained(0.2, [(0.5, 0.9), (0.2, 0.8)], best=0, result=own)
     tightest = trained(0.1, [(0.7, 0.75)], best=0, result=own)
@@ -138,7 +143,7 @@ def test_nothing_behind_the_first_that_does_not_pass(found, parts, monkeypatch):
 
     def fake(result, problem, held_out, confidence, *, tolerance, kinds):
         asked.append((tolerance, round(float(result.params[0]), 2), confidence))
-        assert held_out is parts.certify
+        assert held_out is parts.calibration
         return bad if tolerance == failing else good
 
     monkeypatch.setattr(engine, "certify", fake)
@@ -169,11 +174,11 @@ def test_outcomes_follow_from_the_tests(found, parts, monkeypatch):
 
     def fake(result, problem, held_out, confidence, *, tolerance, kinds):
         seen = certify(result, problem, held_out, confidence, tolerance=tolerance)
-        verdict = ss.Verdict.MEETS if tolerance == 0.4 else ss.Verdict.UNCLEAR
+        verdict = Verdict.MEETS if tolerance == 0.4 else Verdict.UNCLEAR
         return replace(seen, clients=tuple(replace(one, verdict=verdict) for one in seen.clients))
 
     monkeypatch.setattr(engine, "certify", fake)
-    again = ss.frontier(PROBLEM, parts, [0.4, 0.2, 0.19], move=moved, rounds=ROUNDS, progress=False)
+    again = flat.frontier(PROBLEM, parts, [0.4, 0.2, 0.19], move=moved, rounds=ROUNDS, progress=False)
     bounds = [bound for bound, passed in again.tested if not passed]
     assert len(bounds) == 1
     assert again.tested[-1][1] is False
@@ -195,12 +200,12 @@ def test_stopping_ends_with_the_bounds_that_are_trained(parts):
     options = {"move": moved, "rounds": ROUNDS, "progress": False, "callbacks": [stop]}
     most = 0
     with pytest.raises(ValueError, match="no bound has a model"):
-        ss.frontier(PROBLEM, parts, [0.4, 0.2], **options)
+        flat.frontier(PROBLEM, parts, [0.4, 0.2], **options)
     # In a later run, among those for the second bound: the first bound's model is there, and tested.
     most, rounds_seen[:] = 10**9, []
-    ss.frontier(PROBLEM, parts, [0.4], **options)
+    flat.frontier(PROBLEM, parts, [0.4], **options)
     most, rounds_seen[:] = len(rounds_seen), []
-    (only,) = ss.frontier(PROBLEM, parts, [0.4, 0.2], **options).points
+    (only,) = flat.frontier(PROBLEM, parts, [0.4, 0.2], **options).points
     assert (only.bound, only.outcome) == (0.4, BoundOutcome.CERTIFIED)
 
 
@@ -209,7 +214,7 @@ def test_the_smallest_constraint_and_whether_a_constant_has_it(found, parts):
     assert found.smallest.by_a_constant
     # Where no constants can be had, a run looks for it that does nothing but lower the constraint.
     unknown = replace(PROBLEM, constraint_range=None)
-    alone = ss.frontier(unknown, parts, [0.4], rounds=ROUNDS, progress=False)
+    alone = flat.frontier(unknown, parts, [0.4], rounds=ROUNDS, progress=False)
     assert alone.smallest.constraint < 0.5 * alone.points[0].constraint
     assert alone.smallest.objective > alone.points[0].objective
     assert not alone.smallest.by_a_constant
@@ -220,7 +225,7 @@ def test_the_smallest_constraint_and_whether_a_constant_has_it(found, parts):
 
 def test_written_down_and_read_again(found):
     told = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    again = ss.Frontier.from_dict(told)
+    again = Frontier.from_dict(told)
     assert again.to_dict() == found.to_dict()
     header, *lines = found.to_csv().splitlines()
     assert header.startswith("bound,objective,constraint,")
@@ -246,7 +251,7 @@ def test_in_a_users_words():
         point(0.001, 0.9, BoundOutcome.NOT_REACHED, constraint=0.01),
     )
     tested = ((0.2, True), (0.1, True), (0.05, False))
-    frontier = ss.Frontier(points, least, 0.95, 4, shares=True, claims=9, tested=tested)
+    frontier = Frontier(points, least, 0.95, 4, shares=True, claims=9, tested=tested)
     assert frontier.words == [
         "Halving the bound from 20% to 10% costs the worst client 0.1: on the rows learnt from its objective F is "
         "0.1000 with the one and 0.2000 with the other. On rows not trained on: accuracy 0.95 and 0.9.",
@@ -280,13 +285,13 @@ def test_in_a_users_words():
 )
 def test_bounds_that_are_none(bounds, said, parts):
     with pytest.raises(ValueError, match=said):
-        ss.frontier(PROBLEM, parts, bounds)
+        flat.frontier(PROBLEM, parts, bounds)
 
 
 def test_other_bad_input(parts):
     with pytest.raises(TypeError, match="parts must be a Parts"):
-        ss.frontier(PROBLEM, parts.learn, [0.1])
+        flat.frontier(PROBLEM, parts.train, [0.1])
     with pytest.raises(ValueError, match="confidence must be"):
-        ss.frontier(PROBLEM, parts, [0.1], confidence=1.0)
+        flat.frontier(PROBLEM, parts, [0.1], confidence=1.0)
     with pytest.raises(TypeError, match=r"measures\['accuracy'\] must be a function"):
-        ss.frontier(PROBLEM, parts, [0.1], measures={"accuracy": 0.9})
+        flat.frontier(PROBLEM, parts, [0.1], measures={"accuracy": 0.9})

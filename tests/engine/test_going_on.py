@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 
-RULE = ss.SoftmaxSGM(tolerance=0.05)
+RULE = ss.Automatic(tolerance=0.05)
 RUNS = {
     "all rows": {"rounds": 1500},  # the later cycles take more than one chunk of 250 rounds
     "batches and few clients": {"rounds": 900, "batch_size": 4, "value_batch_size": 8, "participation": 0.5},
@@ -26,7 +27,7 @@ RUNS = {
 def solve(folder=None, method=RULE, **options):
     keeps = None if folder is None else ss.Checkpoints(folder, every=0)
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
-    return ss.solve(problem, client_data(*regression()), method, **{"seed": 3, "checkpoints": keeps} | options)
+    return flat.solve(problem, client_data(*regression()), method, **{"seed": 3, "checkpoints": keeps} | options)
 
 
 def ends(**options):
@@ -119,7 +120,7 @@ def test_what_took_its_time_is_not_run_again(tmp_path):
 def test_another_tolerance_is_refused(tmp_path):
     solve(tmp_path, rounds=100)
     with pytest.raises(ValueError, match="is of another request: its rule is"):
-        solve(tmp_path, method=ss.SoftmaxSGM(tolerance=0.06), rounds=100)
+        solve(tmp_path, method=ss.Automatic(tolerance=0.06), rounds=100)
 
 
 CHILD = """

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import reference
 import softswitch as ss
 import softswitch.flower as fl
+from benchmarks import flat
 from flower_clients import FaultyGrid, quadratics, simulated, zeros
 from problems import NumpyTwin, client_data, least_squares, regression, softplus_level, two_constraints, watched
 from softswitch import theory
@@ -22,7 +23,8 @@ from softswitch.methods import Reports
 from softswitch.methods.client_selection import ask, order_of_pass, rounds_a_pass, stand_for, turn
 from softswitch.methods.memory import Places, decide, hear, nothing_remembered
 from softswitch.methods.round import surviving_weights
-from softswitch.oracles.federation import ClientSettings, make_gradient_oracle
+from softswitch.oracles.federation import make_gradient_oracle
+from softswitch.oracles.options import Sampling
 from softswitch_experiments.tasks.fair_classification import adult
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
@@ -190,7 +192,7 @@ def test_nobody_waits_longer_than_is_said(n, m, share):
 def test_with_everyone_asked_and_last_values_it_is_the_plain_method(method, options):
     clients = client_data(*regression())
     options = {"rounds": 60, "batch_size": 8, "eval_every": 0} | options
-    plain, kept = (ss.solve(PROBLEM, clients, method, memory=memory, **options) for memory in (None, ss.Memory()))
+    plain, kept = (flat.solve(PROBLEM, clients, method, memory=memory, **options) for memory in (None, ss.Memory()))
     np.testing.assert_array_equal(plain.history.feasible, kept.history.feasible)
     np.testing.assert_allclose(plain.last, kept.last, rtol=1e-5, atol=1e-6)  # XLA rounds two programs as it likes
     np.testing.assert_allclose(plain.params, kept.params, rtol=1e-5, atol=1e-6)
@@ -242,7 +244,7 @@ def test_every_iterate_is_that_of_a_plain_numpy_loop(x64, monkeypatch, constrain
     options = {"participation": 4 / 9, "local_steps": local_steps, "batch_size": 8, "replace": True}
     rounds, n = 120, 9
     iterates, result = watched(monkeypatch, problem, clients, RULE, rounds=rounds, seed=3, memory=memory, **options)
-    oracle = make_gradient_oracle(problem, clients, ClientSettings(**options))
+    oracle = make_gradient_oracle(problem, clients, Sampling(**options))
     key, places = jax.random.key(3), memory.places(4)
     assert places == Places(2, 1, 1)
     whose = turns(key, rounds, n, places)
@@ -278,8 +280,8 @@ def test_flowers_grid_takes_the_compiled_course(method, share):
     data = breast_cancer(12)
     options = {"rounds": 40, "participation": share, "batch_size": None, "eval_every": 0, "seed": 5}
     options |= {"memory": ss.Memory(smoothing=0.3), "local_steps": 2}
-    compiled = ss.solve(data.problem, data.train, method, record_clients=True, **options)
-    grid = ss.solve(data.problem, data.train, method, engine="grid", **options)
+    compiled = flat.solve(data.problem, data.train, method, record_clients=True, **options)
+    grid = flat.solve(data.problem, data.train, method, engine="grid", **options)
     np.testing.assert_array_equal(compiled.history.per_client.clients, grid.history.per_client.clients)
     np.testing.assert_array_equal(compiled.history.feasible, grid.history.feasible)
     np.testing.assert_allclose(compiled.last, grid.last, atol=1e-6)
@@ -291,7 +293,7 @@ def test_flowers_grid_takes_the_compiled_course(method, share):
 def test_rounds_before_everyone_was_heard_are_marked_and_not_averaged():
     clients = client_data(*regression(clients=9))
     loose = ss.SoftmaxSGM(alpha=20.0, step_size=0.01, tolerance=9.0)
-    result = ss.solve(PROBLEM, clients, loose, rounds=30, participation=2 / 9, memory=ss.Memory(), eval_every=0)
+    result = flat.solve(PROBLEM, clients, loose, rounds=30, participation=2 / 9, memory=ss.Memory(), eval_every=0)
     unheard = result.history.unheard
     assert unheard[0] == 7
     assert (np.diff(unheard) <= 0).all()
@@ -310,8 +312,8 @@ def test_three_of_twenty_clients_are_enough():
     ratios = []
     for seed, concentration in ((0, None), (1, 0.5)):
         task = breast_cancer(20, seed=seed, concentration=concentration)
-        everyone = ss.solve(task.problem, task.train, method, **options)
-        three = ss.solve(
+        everyone = flat.solve(task.problem, task.train, method, **options)
+        three = flat.solve(
             task.problem, task.train, method, participation=3 / 20, memory=ss.Memory(), seed=seed, **options
         )
         assert three.violating == ()
@@ -323,9 +325,9 @@ def test_a_pooled_constraint_is_remembered_by_its_sums():
     task = adult(6, hidden=(), by=None)
     method = ss.SoftmaxSGM(alpha=1.0, criterion="pooled", step_size=0.01, tolerance=0.05, optimizer=optax.adam)
     options = {"rounds": 20, "batch_size": 64, "eval_every": 0}
-    kept = ss.solve(task.problem, task.train, method, memory=ss.Memory(), participation=0.5, **options)
+    kept = flat.solve(task.problem, task.train, method, memory=ss.Memory(), participation=0.5, **options)
     assert kept.state.memory.sums.shape == (6, 4)
-    plain, same = (ss.solve(task.problem, task.train, method, memory=m, **options) for m in (None, ss.Memory()))
+    plain, same = (flat.solve(task.problem, task.train, method, memory=m, **options) for m in (None, ss.Memory()))
     np.testing.assert_allclose(plain.history.criterion, same.history.criterion, rtol=1e-5)
 
 
@@ -356,8 +358,8 @@ def test_over_flower_a_pooled_constraint_is_remembered_as_in_the_compiled_engine
     problem, clients = pooled_task()
     options = {"rounds": 40, "participation": 0.5, "batch_size": None, "eval_every": 0, "seed": 2}
     options |= {"memory": ss.Memory(smoothing=beta), "local_steps": 2}
-    compiled = ss.solve(problem, clients, POOLED, record_clients=True, **options)
-    grid = ss.solve(problem, clients, POOLED, engine="grid", **options)
+    compiled = flat.solve(problem, clients, POOLED, record_clients=True, **options)
+    grid = flat.solve(problem, clients, POOLED, engine="grid", **options)
     assert 0.1 < compiled.history.switch_share < 0.9
     np.testing.assert_array_equal(compiled.history.per_client.clients, grid.history.per_client.clients)
     np.testing.assert_array_equal(compiled.history.feasible, grid.history.feasible)
@@ -472,16 +474,16 @@ def test_over_flower_sums_that_cannot_be_put_together_void_the_round():
 def test_checkpoints_keep_it(tmp_path):
     clients = client_data(*regression(clients=9))
     options = {"participation": 0.4, "memory": ss.Memory(smoothing=0.5), "batch_size": 8, "eval_every": 0}
-    whole = ss.solve(PROBLEM, clients, RULE, rounds=600, **options)
-    ss.solve(PROBLEM, clients, RULE, rounds=300, checkpoints=ss.Checkpoints(tmp_path), **options)
-    on = ss.solve(PROBLEM, clients, RULE, rounds=600, checkpoints=ss.Checkpoints(tmp_path), **options)
+    whole = flat.solve(PROBLEM, clients, RULE, rounds=600, **options)
+    flat.solve(PROBLEM, clients, RULE, rounds=300, checkpoints=ss.Checkpoints(tmp_path), **options)
+    on = flat.solve(PROBLEM, clients, RULE, rounds=600, checkpoints=ss.Checkpoints(tmp_path), **options)
     np.testing.assert_array_equal(on.params, whole.params)
     np.testing.assert_array_equal(on.state.memory.objective, whole.state.memory.objective)
     np.testing.assert_array_equal(on.history.oldest, whole.history.oldest)
     for other in (ss.Memory(smoothing=0.6), None):
         changed = {**options, "memory": other}
         with pytest.raises(ValueError, match="its memory is"):
-            ss.solve(PROBLEM, clients, RULE, rounds=600, checkpoints=ss.Checkpoints(tmp_path), **changed)
+            flat.solve(PROBLEM, clients, RULE, rounds=600, checkpoints=ss.Checkpoints(tmp_path), **changed)
 
 
 @pytest.mark.parametrize(
@@ -490,7 +492,7 @@ def test_checkpoints_keep_it(tmp_path):
         (lambda: ss.Memory(smoothing=1.0), "smoothing must be a number >= 0 and < 1, but is 1.0"),
         (lambda: ss.Memory(worst_share=1.5), "worst_share must be a finite number and >= 0 and <= 1, but is 1.5"),
         (
-            lambda: ss.solve(PROBLEM, client_data(*regression()), RULE, memory=True),
+            lambda: flat.solve(PROBLEM, client_data(*regression()), RULE, memory=True),
             "memory must be a Memory, but is True",
         ),
     ],
@@ -515,7 +517,7 @@ def test_feasible_rounds_keep_what_staleness_promises():
     method = ss.SoftmaxSGM(alpha=alpha, step_size=eta, tolerance=0.05)
     memory = ss.Memory()
     options = {"rounds": rounds, "participation": m / n, "batch_size": None, "eval_every": 1, "memory": memory}
-    result = ss.solve(problem, clients, method, **options)
+    result = flat.solve(problem, clients, method, **options)
     counts = result.history.feasible & (result.history.unheard == 0)
     assert counts.sum() > 20
     most = method.switch_at + theory.staleness(1.0, eta, memory.longest_wait(n, m)) + np.log(n) / alpha
@@ -528,7 +530,7 @@ def test_folder_and_report_know_it(tmp_path):
     from softswitch.results.report import write_report
 
     clients = client_data(*regression(clients=9))
-    result = ss.solve(PROBLEM, clients, RULE, rounds=40, participation=0.4, memory=ss.Memory())
+    result = flat.solve(PROBLEM, clients, RULE, rounds=40, participation=0.4, memory=ss.Memory())
     write_result(tmp_path, result)
     table = open_run(tmp_path).clients
     assert sum(table["times_heard"]) == 40 * round(0.4 * 9)

@@ -8,10 +8,12 @@ import pytest
 import reference
 import reference_methods as loops
 import softswitch as ss
+from benchmarks import flat
 from problems import NumpyTwin, client_data, least_squares, regression, two_constraints, watched
 from softswitch import methods as methods
 from softswitch.methods import client_state as at_clients
-from softswitch.oracles.federation import ClientSettings, make_gradient_oracle
+from softswitch.oracles.federation import make_gradient_oracle
+from softswitch.oracles.options import Sampling
 
 ROUNDS, ETA, EPS = 80, 0.1, 0.05
 LAM = EPS / (1 + 1 / 10)
@@ -81,7 +83,7 @@ METHODS = {
 
 def drawn(problem, clients, seed, rounds, **options):
     """The engine's own random choices, handed to the loops."""
-    oracle = make_gradient_oracle(problem, clients, ClientSettings(replace=True, **options))
+    oracle = make_gradient_oracle(problem, clients, Sampling(replace=True, **options))
     key = jax.random.key(seed)
     found = jax.jit(jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k))))(jnp.arange(rounds))
     arrays = (np.asarray(part) for part in found[:3])
@@ -130,8 +132,8 @@ def test_an_extension_that_is_off_changes_no_bit(name):
     clients = client_data(*regression())
     problem = ss.Problem(least_squares, two_constraints, jnp.zeros(D))
     how = {"rounds": 60, "batch_size": 8, "seed": 2, "eval_every": 0, "answer": "last"}
-    plain = ss.solve(problem, clients, PLAIN, **how)
-    extended = ss.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, **COMMON, **NOTHING[name]), **how)
+    plain = flat.solve(problem, clients, PLAIN, **how)
+    extended = flat.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, **COMMON, **NOTHING[name]), **how)
     np.testing.assert_array_equal(extended.last, plain.last)
     np.testing.assert_array_equal(extended.history.criterion, plain.history.criterion)
 
@@ -209,12 +211,12 @@ def test_what_does_not_go_together_is_refused(monkeypatch):
     common = COMMON | {"alpha": 1.0}
     both = ss.SoftmaxSGM(direction=methods.Spider(), at_clients=methods.ControlVariates(), **common)
     with pytest.raises(ValueError, match="do not go together"):
-        ss.solve(problem, clients, both, rounds=2)
+        flat.solve(problem, clients, both, rounds=2)
     with pytest.raises(ValueError, match="memory must be None"):
-        ss.solve(problem, clients, methods.HingePenalty(penalty=1.0, **COMMON), rounds=2, memory=ss.Memory())
+        flat.solve(problem, clients, methods.HingePenalty(penalty=1.0, **COMMON), rounds=2, memory=ss.Memory())
     monkeypatch.setattr(at_clients, "MOST_BYTES", 100)
     with pytest.raises(ValueError, match="GiB for 6 clients"):
-        ss.solve(problem, clients, ss.SoftmaxSGM(at_clients=methods.ControlVariates(), **common), rounds=2)
+        flat.solve(problem, clients, ss.SoftmaxSGM(at_clients=methods.ControlVariates(), **common), rounds=2)
     with pytest.raises(TypeError, match="direction"):
         ss.SoftmaxSGM(direction="spider", **common)
 

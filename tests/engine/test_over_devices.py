@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from problems import client_data, least_squares, regression, two_constraints
 
 HERE = Path(__file__).parent
@@ -132,12 +133,12 @@ def test_one_device_by_name(x64):
     start = jax.device_put(jnp.zeros(4), jax.devices()[0])  # bound to a device
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.05)
     options = {"rounds": 20, "participation": 0.5, "batch_size": 4, "progress": False}
-    one = ss.solve(problem, clients, method, **options)
-    named = ss.solve(ss.Problem(least_squares, two_constraints, start), clients, method, devices=1, **options)
+    one = flat.solve(problem, clients, method, **options)
+    named = flat.solve(ss.Problem(least_squares, two_constraints, start), clients, method, devices=1, **options)
     np.testing.assert_allclose(named.params, one.params, rtol=1e-12, atol=1e-14)
     np.testing.assert_array_equal(named.history.feasible, one.history.feasible)
     on = [
-        ss.solve(problem, clients, method, devices=d, warm_start=begun, **options)
+        flat.solve(problem, clients, method, devices=d, warm_start=begun, **options)
         for d, begun in ((None, one), (1, named))
     ]
     np.testing.assert_allclose(on[1].params, on[0].params, rtol=1e-12, atol=1e-14)
@@ -150,7 +151,7 @@ def test_other_generators_draw_alike(x64_alone):
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.05)
     options = {"rounds": 20, "participation": 0.5, "batch_size": 4, "progress": False}
     with jax.default_prng_impl("rbg"):
-        one, named = (ss.solve(problem, clients, method, devices=devices, **options) for devices in (None, 1))
+        one, named = (flat.solve(problem, clients, method, devices=devices, **options) for devices in (None, 1))
     np.testing.assert_allclose(named.params, one.params, rtol=1e-12, atol=1e-14)
 
 
@@ -159,4 +160,4 @@ def test_over_flower_there_are_no_devices():
     problem, clients = ss.Problem(least_squares, two_constraints, jnp.zeros(4)), client_data(data, owner)
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.05)
     with pytest.raises(ValueError, match="devices must be None with engine='grid'"):
-        ss.solve(problem, clients, method, rounds=2, engine="grid", devices=1)
+        flat.solve(problem, clients, method, rounds=2, engine="grid", devices=1)

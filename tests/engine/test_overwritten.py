@@ -7,6 +7,7 @@ import optax
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch.engine import compiled
 from softswitch.methods.round import start
 from softswitch.oracles.federation import make_federation
@@ -48,7 +49,7 @@ def test_a_round_needs_few_copies_of_the_parameters(optimizer, at_most):
 def test_whoever_watches_may_keep_what_is_shown(monkeypatch):
     monkeypatch.setattr(compiled, "CHUNK_ROUNDS", 5)
     seen = []
-    result = ss.solve(PROBLEM, CLIENTS, RULE, rounds=15, callbacks=[lambda chunk: seen.append(chunk.state)])
+    result = flat.solve(PROBLEM, CLIENTS, RULE, rounds=15, callbacks=[lambda chunk: seen.append(chunk.state)])
     sizes = [float(jnp.abs(state.params).sum()) for state in seen]
     assert len(set(sizes)) == 3
     np.testing.assert_array_equal(seen[-1].params, result.last)
@@ -56,9 +57,9 @@ def test_whoever_watches_may_keep_what_is_shown(monkeypatch):
 
 
 def test_a_run_that_goes_on_leaves_the_one_before_as_it_was():
-    first = ss.solve(PROBLEM, CLIENTS, RULE, rounds=5)
+    first = flat.solve(PROBLEM, CLIENTS, RULE, rounds=5)
     before = np.array(first.last)
-    second = ss.solve(PROBLEM, CLIENTS, RULE, rounds=5, warm_start=first)
+    second = flat.solve(PROBLEM, CLIENTS, RULE, rounds=5, warm_start=first)
     np.testing.assert_array_equal(first.state.params, before)
     np.testing.assert_array_equal(first.last, before)
     assert (np.asarray(second.last) != before).any()
@@ -74,7 +75,7 @@ def test_clients_may_compute_in_fewer_digits():
 
     problem = ss.Problem(narrow_loss, level, PROBLEM.start)
     options = {"rounds": 40, "batch_size": None, "eval_every": 0}
-    full, narrow = (ss.solve(problem, CLIENTS, RULE, compute_dtype=dtype, **options) for dtype in (None, "bfloat16"))
+    full, narrow = (flat.solve(problem, CLIENTS, RULE, compute_dtype=dtype, **options) for dtype in (None, "bfloat16"))
     assert ("bfloat16", "bfloat16", "float32") in seen
     assert narrow.params.dtype == np.float32
     assert narrow.client_objective.dtype == np.float32
@@ -83,4 +84,4 @@ def test_clients_may_compute_in_fewer_digits():
     judged = ss.evaluate(problem, CLIENTS, narrow.params)[0]
     np.testing.assert_array_equal(judged, narrow.client_objective)
     with pytest.raises(ValueError, match=r"compute_dtype must be one of .*bfloat16.*, but is 'int8'"):
-        ss.solve(problem, CLIENTS, RULE, compute_dtype="int8")
+        flat.solve(problem, CLIENTS, RULE, compute_dtype="int8")

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch.certification.row_means import count_applicable_rows
+from softswitch.data.splits import DataSplit
 from softswitch.engine.private import planned, private_oracle
 from softswitch.engine.request import RunSettings
 from softswitch.oracles import evaluation
-from softswitch.oracles.federation import ClientSettings, make_gradient_oracle
+from softswitch.oracles.federation import make_gradient_oracle
+from softswitch.oracles.options import Sampling
 from softswitch.privacy import oracle as private_oracle_module
 from softswitch.privacy.accountant import epsilon_of
 from softswitch.privacy.oracle import PrivateOracle
@@ -23,7 +26,7 @@ from softswitch.results.folder import open_run, write_result
 from softswitch.results.report.page import write_report
 from softswitch_experiments.tasks.neyman_pearson import class_loss, neyman_pearson
 
-RULE = ss.SoftmaxSGM(tolerance=0.4)
+RULE = ss.Automatic(tolerance=0.4)
 PRIVACY = ss.RecordPrivacy(epsilon=4, delta=1e-4)
 
 
@@ -40,11 +43,11 @@ PROBLEM, CLIENTS = neyman_pearson(4), rows()
 
 @pytest.fixture(scope="module")
 def result():
-    return ss.solve(PROBLEM, CLIENTS, RULE, privacy=PRIVACY, rounds=30, progress=False)
+    return flat.solve(PROBLEM, CLIENTS, RULE, privacy=PRIVACY, rounds=30, progress=False)
 
 
 def made(privacy, rounds=10, local_steps=1, participation=1.0, seed=0, data=CLIENTS):
-    how = ClientSettings(local_steps=local_steps, participation=participation)
+    how = Sampling(local_steps=local_steps, participation=participation)
     plan = planned(privacy, data.sizes, RunSettings(rounds=rounds), local_steps)
     return private_oracle(PROBLEM, data, plan, how, count_applicable_rows(PROBLEM, data), seed)
 
@@ -62,7 +65,7 @@ def decision(oracle, feasible):
 def test_without_noise_and_clipping_it_is_the_plain_oracle(local_steps):
     privacy = ss.RecordPrivacy(noise=1e-9, clip_value=100, clip_gradient=100)
     oracle = made(privacy, local_steps=local_steps)
-    plain = make_gradient_oracle(PROBLEM, CLIENTS, ClientSettings(batch_size=None, local_steps=local_steps))
+    plain = make_gradient_oracle(PROBLEM, CLIENTS, Sampling(batch_size=None, local_steps=local_steps))
     w, key = jnp.array([0.5, -0.2, 0.1, 0.3]), jax.random.key(0)
     (own, kept), (theirs, _) = oracle.report(w, oracle.draw(key)), plain.report(w, plain.draw(key))
     np.testing.assert_allclose(own.objective, theirs.objective, rtol=1e-5)
@@ -135,7 +138,7 @@ def test_nothing_else_looks_at_rows(monkeypatch):
     monkeypatch.setattr(
         "softswitch.engine.private.count_applicable_rows", lambda problem, clients: np.full((3, 2), 100)
     )
-    found = ss.solve(PROBLEM, CLIENTS, impossible, privacy=PRIVACY, rounds=5, progress=False)
+    found = flat.solve(PROBLEM, CLIENTS, impossible, privacy=PRIVACY, rounds=5, progress=False)
     assert found.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
     assert (judged, looked) == ([1], [])
     assert found.lower_bound is None
@@ -155,7 +158,7 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_bits_and_spends_nothing_
     def run(*callbacks, **changes):
         options = {"privacy": PRIVACY, "rounds": 30, "progress": False, **changes}
         kept = ss.Checkpoints(tmp_path / "kept", every=0)
-        return ss.solve(PROBLEM, CLIENTS, RULE, checkpoints=kept, callbacks=callbacks, **options)
+        return flat.solve(PROBLEM, CLIENTS, RULE, checkpoints=kept, callbacks=callbacks, **options)
 
     stopped = run(lambda chunk: chunk.round == 10)
     assert stopped.status.code is ss.StatusCode.STOPPED
@@ -183,8 +186,8 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_bits_and_spends_nothing_
 
 def test_a_sweep_tells_what_all_of_its_runs_cost_together(result):
     """Four runs of 30 rounds tell what one of 120 rounds with the same noise does; each is the run of ``solve``."""
-    methods = {"chosen": RULE, "average": ss.AverageSGM(tolerance=0.4)}
-    swept = ss.sweep(PROBLEM, CLIENTS, methods, privacy=PRIVACY, rounds=30, seeds=2, progress=False)
+    methods = {"chosen": RULE, "average": ss.Automatic(tolerance=0.4, method=ss.AverageSGM)}
+    swept = flat.sweep(PROBLEM, CLIENTS, methods, privacy=PRIVACY, rounds=30, seeds=2, progress=False)
     np.testing.assert_array_equal(swept["chosen"][0].params, result.params)
     noise = result.privacy.noise
     assert all(one.privacy.noise == noise for _, own in swept for one in own)
@@ -195,15 +198,15 @@ def test_a_sweep_tells_what_all_of_its_runs_cost_together(result):
     assert swept.table["epsilon"] == pytest.approx([result.privacy.worst_epsilon] * 4)
     assert (swept.table["epsilon_of_all"] == swept.privacy.epsilon).all()
     assert "all 4 runs look at the same rows" in str(swept)
-    with pytest.raises(ValueError, match="together must be left out with privacy"):
-        ss.sweep(PROBLEM, CLIENTS, methods, privacy=PRIVACY, together=True)
+    with pytest.raises(ValueError, match="vectorize must be left out with privacy"):
+        flat.sweep(PROBLEM, CLIENTS, methods, privacy=PRIVACY, vectorize=True)
     with pytest.raises(ValueError, match="batch_size must be left out with privacy"):
-        ss.sweep(PROBLEM, CLIENTS, methods, privacy=PRIVACY, batch_size=8)
+        flat.sweep(PROBLEM, CLIENTS, methods, privacy=PRIVACY, batch_size=8)
 
 
 def test_the_budget_ends_a_run_whose_noise_is_given():
     privacy = ss.RecordPrivacy(epsilon=4, noise=6.0, delta=1e-4)
-    found = ss.solve(PROBLEM, CLIENTS, RULE, privacy=privacy, rounds=400, progress=False)
+    found = flat.solve(PROBLEM, CLIENTS, RULE, privacy=privacy, rounds=400, progress=False)
     rounds = len(found.history)
     assert 1 < rounds < 400
     assert found.privacy.worst_epsilon <= 4
@@ -211,12 +214,12 @@ def test_the_budget_ends_a_run_whose_noise_is_given():
     assert epsilon_of(more, found.privacy.noise, Drawing("poisson", 1.0), 1e-4) > 4
     assert f"spent after {rounds} of 400 rounds" in found.status.message
     with pytest.raises(ValueError, match="does not allow a single round"):
-        ss.solve(PROBLEM, CLIENTS, RULE, privacy=dataclasses.replace(privacy, noise=0.01), rounds=10, progress=False)
+        flat.solve(PROBLEM, CLIENTS, RULE, privacy=dataclasses.replace(privacy, noise=0.01), rounds=10, progress=False)
 
 
 def test_clients_that_are_asked_less_often_spend_less():
     """By who took part; and nothing is gained from chance having chosen them."""
-    found = ss.solve(PROBLEM, CLIENTS, RULE, privacy=PRIVACY, rounds=12, participation=0.4, progress=False)
+    found = flat.solve(PROBLEM, CLIENTS, RULE, privacy=PRIVACY, rounds=12, participation=0.4, progress=False)
     asked = np.bincount(found.history.per_client.clients.ravel(), minlength=3)
     assert asked.sum() == 12
     assert [own.reports for own in found.privacy.releases] == asked.tolist()
@@ -230,10 +233,10 @@ def test_sizes_that_are_no_public_matter_are_told_with_noise_and_counted():
     plan = planned(privacy, CLIENTS.sizes, RunSettings(rounds=10), 1)
     truth = count_applicable_rows(PROBLEM, CLIENTS)
     told = np.stack(
-        [private_oracle(PROBLEM, CLIENTS, plan, ClientSettings(), truth, seed).counts - truth for seed in range(40)]
+        [private_oracle(PROBLEM, CLIENTS, plan, Sampling(), truth, seed).counts - truth for seed in range(40)]
     )
     np.testing.assert_allclose(told.std(), plan.levels.sizes * np.sqrt(2), rtol=0.15)
-    found = ss.solve(PROBLEM, CLIENTS, RULE, privacy=privacy, rounds=10, progress=False)
+    found = flat.solve(PROBLEM, CLIENTS, RULE, privacy=privacy, rounds=10, progress=False)
     assert found.privacy.releases[0] == (10, 10, 1, 1)
     assert found.privacy.worst_epsilon <= 4
     assert "told with noise" in str(found.privacy)
@@ -241,7 +244,7 @@ def test_sizes_that_are_no_public_matter_are_told_with_noise_and_counted():
 
 def test_the_seed_decides_and_other_seeds_have_other_noise(result):
     again, other = (
-        ss.solve(PROBLEM, CLIENTS, RULE, privacy=PRIVACY, rounds=30, seed=seed, progress=False) for seed in (0, 1)
+        flat.solve(PROBLEM, CLIENTS, RULE, privacy=PRIVACY, rounds=30, seed=seed, progress=False) for seed in (0, 1)
     )
     np.testing.assert_array_equal(again.params, result.params)
     assert (np.asarray(other.params) != np.asarray(result.params)).all()
@@ -265,14 +268,14 @@ def test_the_seed_decides_and_other_seeds_have_other_noise(result):
 )
 def test_whatever_would_look_at_rows_uncounted_is_refused(settings, said):
     with pytest.raises(ValueError, match=said):
-        ss.solve(PROBLEM, CLIENTS, RULE, privacy=PRIVACY, **settings)
+        flat.solve(PROBLEM, CLIENTS, RULE, privacy=PRIVACY, **settings)
 
 
 def test_rows_that_are_not_in_memory_are_refused_with_the_way_out():
     streamed = ss.StreamedData.from_arrays({"x": np.ones((100, 4)), "y": np.arange(100) % 2}, np.repeat([0, 1], 50))
     for run in (
-        lambda: ss.solve(PROBLEM, streamed, RULE, privacy=PRIVACY),
-        lambda: ss.sweep(PROBLEM, streamed, [RULE], privacy=PRIVACY),
+        lambda: flat.solve(PROBLEM, streamed, RULE, privacy=PRIVACY),
+        lambda: flat.sweep(PROBLEM, streamed, [RULE], privacy=PRIVACY),
     ):
         with pytest.raises(ValueError, match=r"but are StreamedData: .* PrivateClient"):
             run()
@@ -297,10 +300,10 @@ def test_functions_that_are_no_means_over_rows_are_refused_with_the_way_out():
     data = ss.ClientData.from_arrays(columns, client=owner)
     gap = ss.Problem(lambda w, b: class_loss(w, b, 0), demographic_parity(predict), jnp.zeros(4))
     with pytest.raises(ValueError, match="gap_sides and side_of_rows"):
-        ss.solve(gap, data, RULE, privacy=PRIVACY)
+        flat.solve(gap, data, RULE, privacy=PRIVACY)
     squared = ss.Problem(lambda w, b: ((b["x"] @ w) @ b["weight"]) ** 2, lambda w, b: class_loss(w, b, 1), jnp.zeros(4))
     with pytest.raises(ValueError, match="the objective is no mean over rows"):
-        ss.solve(squared, data, RULE, privacy=PRIVACY)
+        flat.solve(squared, data, RULE, privacy=PRIVACY)
 
 
 def test_two_sides_are_the_gap():
@@ -320,7 +323,7 @@ def test_a_clip_below_what_rows_may_tell_is_a_finding():
     wide = dataclasses.replace(PROBLEM, constraint_range=(0.0, 7.0))
     for clip, found in ((3.0, True), (7.0, False)):
         privacy = dataclasses.replace(PRIVACY, clip_value=clip)
-        result = ss.solve(wide, CLIENTS, RULE, privacy=privacy, rounds=30, progress=False)
+        result = flat.solve(wide, CLIENTS, RULE, privacy=privacy, rounds=30, progress=False)
         assert any(one.code == "clipped-rows" for one in result.diagnostics) is found
 
 
@@ -343,13 +346,13 @@ def test_what_was_spent_is_saved_and_shown(result, tmp_path):
     [
         ss.Penalty(tolerance=0.4, step_size=0.3, penalty=5.0),
         ss.PrimalDual(tolerance=0.4, step_size=0.3, multiplier=1.0, dual_step_size=0.1),
-        ss.AverageSGM(tolerance=0.4, soft=5.0),
-        ss.SoftmaxSGM(tolerance=0.4, robust=1),
+        ss.Automatic(tolerance=0.4, soft=5.0, method=ss.AverageSGM),
+        ss.Automatic(tolerance=0.4, robust=1),
     ],
 )
 def test_rules_of_every_kind_learn_privately(method):
     start = ss.evaluate(PROBLEM, CLIENTS, PROBLEM.start)
-    found = ss.solve(PROBLEM, CLIENTS, method, privacy=PRIVACY, rounds=30, progress=False)
+    found = flat.solve(PROBLEM, CLIENTS, method, privacy=PRIVACY, rounds=30, progress=False)
     objective, constraint = ss.evaluate(PROBLEM, CLIENTS, found.params)
     assert constraint.max() < 0.9 * start[1].max()
     assert objective.max() < start[0].max() + 0.1
@@ -357,20 +360,20 @@ def test_rules_of_every_kind_learn_privately(method):
 
 
 def test_models_are_not_chosen_by_rows_uncounted():
-    parts = ss.Parts(CLIENTS, CLIENTS, CLIENTS)
+    parts = DataSplit(CLIENTS, CLIENTS, CLIENTS)
     with pytest.raises(ValueError, match="privacy must be left out where models are chosen"):
-        ss.solve_certified(PROBLEM, parts, RULE, privacy=PRIVACY)
+        flat.solve_certified(PROBLEM, parts, RULE, privacy=PRIVACY)
 
 
 def test_every_private_run_says_what_is_not_known_of_it():
     """No comparison with a constant; and no advice to run longer without what that costs."""
-    result = ss.solve(PROBLEM, CLIENTS, ss.SoftmaxSGM(tolerance=0.01), privacy=PRIVACY, rounds=30, progress=False)
+    result = flat.solve(PROBLEM, CLIENTS, ss.Automatic(tolerance=0.01), privacy=PRIVACY, rounds=30, progress=False)
     told = {one.code: one for one in result.diagnostics}
     assert "constant prediction" in told["unknown-benefit"].evidence
     assert told["never-feasible"].advice.endswith("at full ε again")
     assert "noise-exceeds-bound" not in told
     ranged = dataclasses.replace(PROBLEM, constraint_range=(0.0, 3.0))
     noisy = dataclasses.replace(PRIVACY, epsilon=0.05)
-    result = ss.solve(ranged, CLIENTS, ss.SoftmaxSGM(tolerance=0.01), privacy=noisy, rounds=30, progress=False)
+    result = flat.solve(ranged, CLIENTS, ss.Automatic(tolerance=0.01), privacy=noisy, rounds=30, progress=False)
     assert result.method.switch_at < 0
     assert "noise-exceeds-bound" in {one.code for one in result.diagnostics}

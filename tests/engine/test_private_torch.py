@@ -7,12 +7,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import softswitch as ss
 import softswitch.flower as fl
+from benchmarks import flat
 from softswitch.engine.private import planned
 from softswitch.engine.private_torch import private_torch_oracle
 from softswitch.engine.request import RunSettings
 from softswitch.methods.messages import Decision, LocalLoss
-from softswitch.oracles.federation import ClientSettings
 from softswitch.oracles.host import HostDraws
+from softswitch.oracles.options import Sampling
 from softswitch.oracles.torch_functions import ModuleFunctions
 from softswitch.oracles.torch_rows import TorchRows
 from softswitch_experiments.tasks.neyman_pearson import neyman_pearson
@@ -55,7 +56,7 @@ def class_loss(label):
 def solve(privacy, module=None, clients=None, **options):
     options = {"rounds": 4, "progress": False, "memory": None, "average_last": 1.0, **options}
     module, clients = module or Linear(), clients or data_sets()
-    return ss.solve_torch(module, class_loss(0), class_loss(1), clients, RULE, privacy=privacy, **options)
+    return flat.solve_torch(module, class_loss(0), class_loss(1), clients, RULE, privacy=privacy, **options)
 
 
 @pytest.mark.parametrize("clips", [(100.0, 100.0), (0.5, 0.3)])
@@ -65,7 +66,7 @@ def test_without_noise_it_is_the_compiled_engine(clips):
     found = solve(privacy, module, local_steps=2)
     rows = ss.ClientData.from_list([columns(i) for i in range(3)])
     options = {"rounds": 4, "local_steps": 2, "memory": None, "average_last": 1.0, "progress": False}
-    other = ss.solve(neyman_pearson(3), rows, RULE, privacy=privacy, **options)
+    other = flat.solve(neyman_pearson(3), rows, RULE, privacy=privacy, **options)
     np.testing.assert_allclose(found.params["w"], other.params, rtol=2e-4, atol=1e-6)
     np.testing.assert_allclose(found.client_constraint, other.client_constraint, rtol=1e-4)
     np.testing.assert_array_equal(module.w.detach(), found.params["w"])
@@ -80,7 +81,7 @@ def test_what_is_told_has_the_noise_that_is_counted(settings):
     rows = [TorchRows("clients", own, "cpu") for own in data_sets().values()]
     plan = planned(privacy, [25] * 3, RunSettings(rounds=1), 1)
     functions = ModuleFunctions(Linear(), class_loss(0), class_loss(1))
-    oracle = private_torch_oracle(functions, rows, plan, ClientSettings(), 0)
+    oracle = private_torch_oracle(functions, rows, plan, Sampling(), 0)
     params, turns = {"w": np.zeros(3, np.float32)}, [HostDraws(np.arange(3), seed) for seed in range(60)]
     told = [oracle.report(params, turn) for turn in turns]
     reports = np.array([kept[:, 0] for _, kept in told])
@@ -150,7 +151,7 @@ def test_functions_that_are_no_means_are_refused():
         return class_loss(0)(module, batch) ** 2
 
     with pytest.raises(ValueError, match="means over rows"):
-        ss.solve_torch(Linear(), squared, class_loss(1), data_sets(), RULE, privacy=ss.RecordPrivacy(epsilon=3))
+        flat.solve_torch(Linear(), squared, class_loss(1), data_sets(), RULE, privacy=ss.RecordPrivacy(epsilon=3))
 
 
 class Scaled(torch.nn.Module):

@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 import reference_methods as loops
 import softswitch as ss
+from benchmarks import flat
 from problems import LEVEL, OFFSET, NumpyTwin, client_data, least_squares, regression, two_constraints
 from softswitch import methods as methods
 from softswitch.engine import compiled as engine
@@ -44,7 +45,7 @@ def looped(case):
 
 def test_centre_and_measures_are_those_of_a_plain_loop(case, looped):
     _, clients, problem = case
-    result = ss.solve(problem, clients, RULE, rounds=70, batch_size=8, replace=True, seed=3, memory=None)
+    result = flat.solve(problem, clients, RULE, rounds=70, batch_size=8, replace=True, seed=3, memory=None)
     np.testing.assert_allclose(result.history.stages, looped.measures, rtol=1e-9)
     assert np.flatnonzero(~np.isnan(result.history.stationarity)).tolist() == [19, 39, 59]
     np.testing.assert_allclose(result.params, looped.centre, rtol=1e-9)
@@ -56,15 +57,15 @@ def test_centre_and_measures_are_those_of_a_plain_loop(case, looped):
 def test_it_comes_back_from_a_folder_and_from_a_checkpoint(case, tmp_path):
     _, clients, problem = case
     how = {"batch_size": 8, "seed": 3}
-    whole = ss.solve(problem, clients, RULE, rounds=70, **how)
+    whole = flat.solve(problem, clients, RULE, rounds=70, **how)
     whole.save(tmp_path / "run")
     again = ss.Result.load(tmp_path / "run")
     assert again.method == RULE
     np.testing.assert_array_equal(again.history.stages, whole.history.stages)
     np.testing.assert_array_equal(again.state.stages.centre, whole.state.stages.centre)
     kept = ss.Checkpoints(tmp_path / "kept", every=0)
-    ss.solve(problem, clients, RULE, rounds=30, checkpoints=kept, **how)
-    longer = ss.solve(problem, clients, RULE, rounds=70, checkpoints=kept, **how)
+    flat.solve(problem, clients, RULE, rounds=30, checkpoints=kept, **how)
+    longer = flat.solve(problem, clients, RULE, rounds=70, checkpoints=kept, **how)
     np.testing.assert_array_equal(longer.params, whole.params)
     np.testing.assert_array_equal(longer.history.stages, whole.history.stages)
     assert rule_described(describe_rule(RULE)) == RULE
@@ -72,8 +73,8 @@ def test_it_comes_back_from_a_folder_and_from_a_checkpoint(case, tmp_path):
 
 def test_a_warm_start_is_the_first_centre(case):
     _, clients, problem = case
-    first = ss.solve(problem, clients, RULE, rounds=25, batch_size=None)
-    second = ss.solve(problem, clients, RULE, rounds=20, batch_size=None, warm_start=first)
+    first = flat.solve(problem, clients, RULE, rounds=25, batch_size=None)
+    second = flat.solve(problem, clients, RULE, rounds=20, batch_size=None, warm_start=first)
     mean = second.params
     assert second.stationarity == pytest.approx(2.0 * np.linalg.norm(mean - first.last))
 
@@ -82,8 +83,8 @@ def test_a_warm_start_is_the_first_centre(case):
 def test_over_flower_it_is_the_same_run(case, memory):
     _, clients, problem = case
     how = {"rounds": 45, "batch_size": None, "participation": 0.5, "seed": 1, "memory": memory}
-    here = ss.solve(problem, clients, RULE, **how)
-    there = ss.solve(problem, clients, RULE, engine="grid", **how)
+    here = flat.solve(problem, clients, RULE, **how)
+    there = flat.solve(problem, clients, RULE, engine="grid", **how)
     np.testing.assert_array_equal(there.history.feasible, here.history.feasible)
     np.testing.assert_allclose(there.history.stages, here.history.stages, rtol=1e-8)
     np.testing.assert_allclose(there.params, here.params, rtol=1e-8)
@@ -93,7 +94,7 @@ def test_over_flower_it_is_the_same_run(case, memory):
 def test_devices_streams_and_modules_have_the_same_stages(case):
     data, clients, problem = case
     how = {"rounds": 45, "batch_size": None, "seed": 1, "eval_every": 0}
-    here = ss.solve(problem, clients, RULE, **how)
+    here = flat.solve(problem, clients, RULE, **how)
     owner = np.repeat(np.arange(N), clients.sizes)
     columns = {name: torch.tensor(column) for name, column in data.items()}
     sets = {i: TensorDataset(*(column[owner == i] for column in columns.values())) for i in range(N)}
@@ -108,9 +109,9 @@ def test_devices_streams_and_modules_have_the_same_stages(case):
         return torch.stack([level, module(batch[3]).mean() - OFFSET])
 
     others = [
-        ss.solve(problem, clients, RULE, devices=1, **how),
-        ss.solve(problem, ss.StreamedData.from_arrays(data, owner), RULE, **how),
-        ss.solve_torch(module, squares, bounded, sets, RULE, **how),
+        flat.solve(problem, clients, RULE, devices=1, **how),
+        flat.solve(problem, ss.StreamedData.from_arrays(data, owner), RULE, **how),
+        flat.solve_torch(module, squares, bounded, sets, RULE, **how),
     ]
     for other in others:
         np.testing.assert_allclose(other.history.stages, here.history.stages, rtol=1e-8)
@@ -121,7 +122,9 @@ def test_rows_kept_private_may_be_about_a_centre(case):
     """The pull is made of what is told already: it costs nothing more."""
     _, clients, problem = case
     how = {"rounds": 20, "privacy": ss.RecordPrivacy(epsilon=5.0), "progress": False}
-    plain, about = (ss.solve(problem, clients, method, **how) for method in (ss.SoftmaxSGM(alpha=20.0, **COMMON), RULE))
+    plain, about = (
+        flat.solve(problem, clients, method, **how) for method in (ss.SoftmaxSGM(alpha=20.0, **COMMON), RULE)
+    )
     assert about.privacy.epsilon == plain.privacy.epsilon
     assert len(about.history.stages) == 1
 
@@ -131,17 +134,17 @@ def test_a_stage_without_a_feasible_round(x64, monkeypatch):
     clients = ss.ClientData.from_arrays({"x": np.zeros(2)}, client=[0, 1])
     problem = ss.Problem(lambda w, b: w + 0 * b["x"].sum(), lambda w, b: 1.0 + 0 * w, jnp.float64(3.0))
     method = ss.SoftmaxSGM(alpha=1.0, step_size=0.1, tolerance=0.1, proximal=methods.Proximal(strength=1.0, rounds=5))
-    result = ss.solve(problem, clients, method, rounds=10, batch_size=None)
+    result = flat.solve(problem, clients, method, rounds=10, batch_size=None)
     assert result.history.stages.tolist() == [np.inf, np.inf]
     assert "∞ (no feasible round) in the last of 2 stages" in result.explain()
     assert float(result.state.stages.centre) == 3.0
     assert result.status.code == "no-feasible-round"
     stop = [lambda chunk: True]
     monkeypatch.setattr(engine, "CHUNK_ROUNDS", 4)
-    short = ss.solve(problem, clients, method, rounds=10, batch_size=None, callbacks=stop)
+    short = flat.solve(problem, clients, method, rounds=10, batch_size=None, callbacks=stop)
     assert np.isnan(short.stationarity), "it was stopped after four rounds"
     with pytest.raises(ValueError, match="rounds must be at least the 5 of a stage"):
-        ss.solve(problem, clients, method, rounds=4)
+        flat.solve(problem, clients, method, rounds=4)
 
 
 def test_polyak_steps_know_of_the_pull(x64):
@@ -164,7 +167,7 @@ def test_polyak_steps_know_of_the_pull(x64):
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match="needs a step_size"):
-        ss.SoftmaxSGM(tolerance=0.1, proximal=ABOUT)
+        ss.Automatic(tolerance=0.1, proximal=ABOUT)
     with pytest.raises(TypeError, match="proximal"):
         ss.SoftmaxSGM(alpha=1.0, proximal=2.0, **COMMON)
 
@@ -231,7 +234,7 @@ def test_on_a_weakly_convex_problem_the_measure_is_the_solvers_and_falls(x64, ph
     )
     centres = [np.asarray(problem.start)]
     watch = [lambda chunk: centres.append(np.asarray(chunk.state.stages.centre))]
-    run = ss.solve(problem, clients, method, rounds=40 * many, batch_size=None, eval_every=0, callbacks=watch)
+    run = flat.solve(problem, clients, method, rounds=40 * many, batch_size=None, eval_every=0, callbacks=watch)
     assert len(centres) == 41
     by_solver = [rho * np.linalg.norm(solved(c, 0.005, phases, rho, c)[0] - c) for c in centres[:-1:3]]
     np.testing.assert_allclose(run.history.stages[::3], by_solver, rtol=0.05, atol=0.02)

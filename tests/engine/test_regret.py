@@ -8,7 +8,10 @@ import torch
 from torch.utils.data import TensorDataset
 
 import softswitch as ss
+from benchmarks import flat
+from softswitch.certification.client_optimum import client_optimum
 from softswitch.data.sampling import whole
+from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import add_baselines
 from softswitch.methods import QFedAvg
 from softswitch.oracles.regret import CLIENT_OPTIMUM, to_regret_task
@@ -60,7 +63,7 @@ def optimum(rows, less, tolerance):
 
 
 def test_client_optimum_is_least_squares(case, least):
-    np.testing.assert_allclose(ss.client_optimum(*case), least, rtol=1e-9)
+    np.testing.assert_allclose(client_optimum(*case), least, rtol=1e-9)
 
 
 def test_client_optimum_within_a_domain_and_of_functions_that_read_no_weights(x64):
@@ -69,9 +72,9 @@ def test_client_optimum_within_a_domain_and_of_functions_that_read_no_weights(x6
     problem = ss.Problem(
         lambda w, b: ((w - b["x"]) ** 2).sum(axis=1).mean(), lambda w, b: w[0] - 9.0, jnp.array([0.5, 0.1]), ss.Ball(1)
     )
-    np.testing.assert_allclose(ss.client_optimum(problem, near), [16.0, 0.0], atol=1e-6)
-    regret = ss.solve(problem, near, RULE, rounds=3, batch_size=None, regret=True)
-    plain = ss.solve(problem, near, RULE, rounds=3, batch_size=None)
+    np.testing.assert_allclose(client_optimum(problem, near), [16.0, 0.0], atol=1e-6)
+    regret = flat.solve(problem, near, RULE, rounds=3, batch_size=None, regret=True)
+    plain = flat.solve(problem, near, RULE, rounds=3, batch_size=None)
     np.testing.assert_allclose(regret.history.objective[0], plain.history.objective[0] - 16.0, rtol=1e-6)
 
 
@@ -83,7 +86,7 @@ def test_client_optimum_within_a_domain_is_a_solvers(domain):
     y = ((x @ generator.normal(size=5)) * [[0.1], [0.3], [1.0], [3.0], [0.01], [10.0]]).astype(np.float32)
     y += generator.normal(size=y.shape).astype(np.float32)
     clients = ss.ClientData.from_list([{"x": a, "y": b} for a, b in zip(x, y, strict=True)])
-    found = ss.client_optimum(ss.Problem(squares, level, jnp.zeros(5), domain), clients)
+    found = client_optimum(ss.Problem(squares, level, jnp.zeros(5), domain), clients)
     for own, a, b in zip(found, x, y, strict=True):
         w = cp.Variable(5)
         within = [] if domain is None else [cp.norm(w) <= domain.radius] if isinstance(domain, ss.Ball) else []
@@ -95,7 +98,7 @@ def test_client_optimum_within_a_domain_is_a_solvers(domain):
 def test_client_optimum_where_only_the_domain_keeps_it_from_falling(x64):
     falls = ss.Problem(lambda w, b: jnp.average(b["x"] @ w, weights=b["weight"]), level, jnp.zeros(2), ss.Ball(2.0))
     clients = ss.ClientData.from_list([{"x": np.array([[3.0, 4.0]])}])
-    np.testing.assert_allclose(ss.client_optimum(falls, clients), [-10.0], rtol=1e-6)
+    np.testing.assert_allclose(client_optimum(falls, clients), [-10.0], rtol=1e-6)
 
     class Half:
         def project(self, params):
@@ -105,13 +108,13 @@ def test_client_optimum_where_only_the_domain_keeps_it_from_falling(x64):
             return 1.0
 
     with pytest.raises(ValueError, match="no Ball or Box, but Half"):
-        ss.client_optimum(ss.Problem(squares, level, jnp.zeros(2), Half()), clients)
+        client_optimum(ss.Problem(squares, level, jnp.zeros(2), Half()), clients)
 
 
 def test_the_answer_is_the_minimax_regret_optimum(case, rows, least):
     """Without regret the noisy client rules; with it the others are given up no longer."""
     problem, clients = case
-    plain, regret = (ss.solve(problem, clients, ss.SoftmaxSGM(tolerance=0.05), regret=how) for how in (None, True))
+    plain, regret = (flat.solve(problem, clients, ss.Automatic(tolerance=0.05), regret=how) for how in (None, True))
     for found, less in ((plain, 0 * least), (regret, least)):
         w, best = optimum(rows, less, 0.05)
         assert found.worst_objective == pytest.approx(best, rel=2e-3)
@@ -133,18 +136,18 @@ def test_numbers_that_are_given_shift_reports_and_nothing_else(case):
     """One client's constant is taken off its f: by hand, in reports, in the judging and in what is held out."""
     problem, clients = case
     how = {"rounds": 20, "batch_size": 8, "seed": 1, "held_out": clients, "eval_every": 5, "record_clients": True}
-    plain = ss.solve(problem, clients, RULE, **how)
-    same = ss.solve(problem, clients, RULE, regret=[0.7] * N, **how)
+    plain = flat.solve(problem, clients, RULE, **how)
+    same = flat.solve(problem, clients, RULE, regret=[0.7] * N, **how)
     np.testing.assert_allclose(same.params, plain.params, rtol=1e-9, err_msg="a shift of all changes no weight")
     for one, other in ((same.history.full, plain.history.full), (same.history.held_out, plain.history.held_out)):
         np.testing.assert_allclose(one.objective, other.objective - 0.7, rtol=1e-9)
     less = np.array([0.1, 0.0, -0.2, 5.0])
-    named = ss.solve(problem, clients, RULE, regret=dict(zip("abcd", less, strict=True)), **how)
+    named = flat.solve(problem, clients, RULE, regret=dict(zip("abcd", less, strict=True)), **how)
     first = named.history.per_client
     expected = plain.history.per_client.objective[0] - less[first.clients[0]]
     np.testing.assert_allclose(first.objective[0], expected, rtol=1e-9)
     assert not np.allclose(named.params, plain.params)
-    off = ss.solve(problem, clients, RULE, regret=False, **how)
+    off = flat.solve(problem, clients, RULE, regret=False, **how)
     np.testing.assert_array_equal(off.params, plain.params)
     assert off.client_optimum is None
 
@@ -158,7 +161,7 @@ def test_a_batch_without_a_stratum_has_the_clients_own_number(x64):
     )
     how = {"rounds": 1, "batch_size": 4, "regret": [10.0, 20.0, 30.0], "record_clients": True}
     for replace in (True, None):
-        told = ss.solve(problem, clients, RULE, replace=replace, **how).history.per_client
+        told = flat.solve(problem, clients, RULE, replace=replace, **how).history.per_client
         np.testing.assert_allclose(told.objective[0][np.argsort(told.clients[0])], [-9.0, -19.0, -29.0])
 
 
@@ -179,7 +182,7 @@ def test_a_client_whose_rows_are_looked_at_in_blocks(case):
 )
 def test_other_ways_to_run(case, least, options):
     problem, clients = case
-    found = ss.solve(problem, clients, RULE, rounds=60, regret=least, seed=2, **options)
+    found = flat.solve(problem, clients, RULE, rounds=60, regret=least, seed=2, **options)
     judged, _ = ss.evaluate(problem, clients, found.params)
     np.testing.assert_allclose(found.client_loss, judged, rtol=1e-9)
 
@@ -187,11 +190,11 @@ def test_other_ways_to_run(case, least, options):
 def test_over_flower_and_in_sweeps_it_is_the_same_run(case, least):
     problem, clients = case
     how = {"rounds": 25, "batch_size": None}
-    here = ss.solve(problem, clients, RULE, regret=True, **how)
-    there = ss.solve(problem, clients, RULE, regret=True, engine="grid", **how)
+    here = flat.solve(problem, clients, RULE, regret=True, **how)
+    there = flat.solve(problem, clients, RULE, regret=True, engine="grid", **how)
     np.testing.assert_allclose(there.client_objective, here.client_objective, rtol=1e-8)
     np.testing.assert_allclose(there.client_loss, here.client_loss, rtol=1e-8)
-    swept = ss.sweep(problem, clients, [RULE], seeds=1, regret=True, **how)
+    swept = flat.sweep(problem, clients, [RULE], seeds=1, regret=True, **how)
     (result,) = next(iter(swept))[1]
     np.testing.assert_array_equal(result.params, here.params)
     np.testing.assert_allclose(result.client_optimum, least, rtol=1e-9)
@@ -200,22 +203,22 @@ def test_over_flower_and_in_sweeps_it_is_the_same_run(case, least):
 def test_it_comes_back_from_a_folder_and_a_checkpoint(case, tmp_path):
     problem, clients = case
     how = {"batch_size": 8, "regret": True}
-    whole = ss.solve(problem, clients, RULE, rounds=40, **how)
+    whole = flat.solve(problem, clients, RULE, rounds=40, **how)
     whole.save(tmp_path / "run")
     np.testing.assert_array_equal(ss.Result.load(tmp_path / "run").client_loss, whole.client_loss)
     kept = ss.Checkpoints(tmp_path / "kept", every=0)
-    ss.solve(problem, clients, RULE, rounds=20, checkpoints=kept, **how)
+    flat.solve(problem, clients, RULE, rounds=20, checkpoints=kept, **how)
     np.testing.assert_array_equal(
-        ss.solve(problem, clients, RULE, rounds=40, checkpoints=kept, **how).params, whole.params
+        flat.solve(problem, clients, RULE, rounds=40, checkpoints=kept, **how).params, whole.params
     )
     with pytest.raises(ValueError, match="differs"):
-        ss.solve(problem, clients, RULE, rounds=40, checkpoints=kept, batch_size=8, regret=[0.0, 0.0, 0.0, 1.0])
+        flat.solve(problem, clients, RULE, rounds=40, checkpoints=kept, batch_size=8, regret=[0.0, 0.0, 0.0, 1.0])
 
 
 def test_certified_models_are_chosen_by_regrets(case, least):
     problem, clients = case
-    found = ss.solve_certified(
-        problem, ss.Parts(clients, clients, clients), RULE, rounds=200, batch_size=None, regret=True
+    found = flat.solve_certified(
+        problem, DataSplit(clients, clients, clients), RULE, rounds=200, batch_size=None, regret=True
     )
     np.testing.assert_allclose(found.result.client_optimum, least, rtol=1e-9)
     judged, _ = ss.evaluate(problem, clients, found.result.params)
@@ -232,8 +235,8 @@ def test_with_a_module_of_torch(x64, case, rows, least):
         lambda module, b: module(b[0]).mean() + module.weight.sum() - 1.0,
     )
     how = {"rounds": 25, "batch_size": None, "regret": True}
-    there = ss.solve_torch(module, *functions, sets, RULE, **how)
-    here = ss.solve(problem, clients, RULE, **how)
+    there = flat.solve_torch(module, *functions, sets, RULE, **how)
+    here = flat.solve(problem, clients, RULE, **how)
     np.testing.assert_allclose(there.client_optimum, least, rtol=1e-9)
     np.testing.assert_allclose(there.params["weight"][0], here.params, rtol=1e-8)
     np.testing.assert_allclose(there.client_loss, here.client_loss, rtol=1e-8)
@@ -246,10 +249,10 @@ def test_clients_without_an_objective_keep_none(x64):
         lambda w, b: w - 9.0,
         jnp.float64(0),
     )
-    np.testing.assert_allclose(ss.client_optimum(problem, clients), [2.0, -np.inf])
-    found = ss.solve(problem, clients, RULE, rounds=5, batch_size=None, regret=True)
+    np.testing.assert_allclose(client_optimum(problem, clients), [2.0, -np.inf])
+    found = flat.solve(problem, clients, RULE, rounds=5, batch_size=None, regret=True)
     assert found.client_objective[1] == found.client_loss[1] == -np.inf
-    again = ss.solve(problem, clients, RULE, rounds=5, batch_size=None, regret=ss.client_optimum(problem, clients))
+    again = flat.solve(problem, clients, RULE, rounds=5, batch_size=None, regret=client_optimum(problem, clients))
     np.testing.assert_array_equal(again.client_loss, found.client_loss)
     assert found.client_loss[0] == pytest.approx(2.0 + found.client_objective[0])
 
@@ -263,8 +266,8 @@ def test_an_objective_with_a_key_is_still_given_one(case):
         return squares(w, b)
 
     with_key = ss.Problem(noisy, level, problem.start)
-    found = ss.solve(with_key, clients, RULE, rounds=5, batch_size=None, regret=[1.0] * N)
-    plain = ss.solve(problem, clients, RULE, rounds=5, batch_size=None)
+    found = flat.solve(with_key, clients, RULE, rounds=5, batch_size=None, regret=[1.0] * N)
+    plain = flat.solve(problem, clients, RULE, rounds=5, batch_size=None)
     np.testing.assert_allclose(found.client_loss, plain.client_loss, rtol=1e-9)
     assert any(asked)
     task = to_regret_task(problem, clients, np.ones(N))
@@ -283,35 +286,35 @@ def test_an_objective_with_a_key_is_still_given_one(case):
 )
 def test_bad_numbers_are_refused(case, regret, said):
     with pytest.raises(ValueError, match=said):
-        ss.solve(*case, RULE, rounds=1, regret=regret)
+        flat.solve(*case, RULE, rounds=1, regret=regret)
 
 
 def test_where_it_cannot_be_it_is_refused(case):
     problem, clients = case
     with pytest.raises(ValueError, match="with privacy"):
-        ss.solve(problem, clients, RULE, rounds=1, regret=True, privacy=ss.RecordPrivacy(epsilon=3.0))
+        flat.solve(problem, clients, RULE, rounds=1, regret=True, privacy=ss.RecordPrivacy(epsilon=3.0))
     falls = ss.Problem(lambda w, b: squares(w, b) * 0 + w[0], level, problem.start)
     with pytest.raises(ValueError, match="with a smallest value"):
-        ss.client_optimum(falls, clients)
+        client_optimum(falls, clients)
     taken = ss.ClientData.from_arrays(
         {CLIENT_OPTIMUM: np.zeros(2), "x": np.zeros((2, 2)), "y": np.zeros(2)}, client=[0, 1]
     )
     with pytest.raises(ValueError, match="rename it"):
-        ss.solve(problem, taken, RULE, rounds=1, regret=[0.0, 0.0])
+        flat.solve(problem, taken, RULE, rounds=1, regret=[0.0, 0.0])
 
 
 def test_held_out_clients_of_which_no_best_is_known_are_refused(case):
     problem, clients = case
     others = ss.ClientData.from_list([{"x": np.ones((3, 2)), "y": np.ones(3)}])
     with pytest.raises(ValueError, match="held_out must have only clients that are trained on"):
-        ss.solve(problem, clients, RULE, rounds=2, held_out=others, regret=True)
+        flat.solve(problem, clients, RULE, rounds=2, held_out=others, regret=True)
     with pytest.raises(ValueError, match="regret must be left out where bounds are compared"):
-        ss.frontier(problem, ss.Parts(clients, clients, clients), [0.1, 0.2], regret=np.zeros(N))
+        flat.frontier(problem, DataSplit(clients, clients, clients), [0.1, 0.2], regret=np.zeros(N))
 
 
 def test_regrets_of_batches_below_zero_have_no_power(case):
     """f of a batch is often below f*: a negative number to the power of 1.5 would be no number."""
     method = QFedAvg(power=1.5, step_size=0.05, tolerance=0.05)
-    found = ss.solve(*case, method, rounds=20, batch_size=4, regret=True, record_clients=True)
+    found = flat.solve(*case, method, rounds=20, batch_size=4, regret=True, record_clients=True)
     assert (found.history.per_client.objective < 0).any()
     assert found.status.code != "diverged"

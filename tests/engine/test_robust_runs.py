@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.methods import robust
+from softswitch.oracles.federation import make_federation
 from softswitch.testing import ATTACKS, with_attack
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
@@ -27,7 +29,7 @@ RUINED = {
 @pytest.fixture(scope="module")
 def federation():
     data = breast_cancer(10, seed=1)
-    return ss.make_federation(data.problem, data.train, batch_size=None)
+    return make_federation(data.problem, data.train, batch_size=None)
 
 
 def solved(federation, attack, liars, **changes):
@@ -35,7 +37,7 @@ def solved(federation, attack, liars, **changes):
     if attack == "hide-constraint":  # the smallest report matters where α is measured by the spread
         settings |= {"alpha": 5.0, "alpha_scale": "spread"}
     hostile = with_attack(federation, [federation.names[LIAR]], attack)
-    result = ss.solve_federation(hostile, ss.SoftmaxSGM(**settings, robust=liars), rounds=ROUNDS)
+    result = flat.solve_federation(hostile, ss.SoftmaxSGM(**settings, robust=liars), rounds=ROUNDS)
     return result, hostile.oracle.evaluate_honest(result.params)
 
 
@@ -74,7 +76,7 @@ def test_the_liar_is_named(federation, attack):
 def test_the_honest_are_not_suspected(batch_size):
     data = breast_cancer(10, seed=1)
     method = ss.SoftmaxSGM(**OF_ALL, robust=1)
-    result = ss.solve(data.problem, data.train, method, rounds=ROUNDS, batch_size=batch_size)
+    result = flat.solve(data.problem, data.train, method, rounds=ROUNDS, batch_size=batch_size)
     known = result.state.consistency
     if batch_size is None:  # convex, and reports of all rows: nobody can report to be better off where it is hurt
         assert np.asarray(known.denied).sum() == 0
@@ -101,7 +103,7 @@ def test_both_engines_take_the_same_course(x64, local_steps, participation):
     clients = client_data(*regression(clients=8))
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05, robust=2)
     how = {"rounds": 30, "batch_size": None, "local_steps": local_steps, "participation": participation}
-    here, there = (ss.solve(problem, clients, method, engine=engine, **how) for engine in ("compiled", "grid"))
+    here, there = (flat.solve(problem, clients, method, engine=engine, **how) for engine in ("compiled", "grid"))
     np.testing.assert_array_equal(here.history.feasible, there.history.feasible)
     np.testing.assert_allclose(here.params, there.params, rtol=1e-9, atol=1e-12)
     known = (jax.tree.leaves(result.state.consistency) for result in (here, there))
@@ -120,7 +122,7 @@ def test_a_round_is_what_numpy_makes_of_it(x64):
     )
     clients = ss.ClientData.from_list([{"x": centre[None]} for centre in centres])
     method = ss.SoftmaxSGM(alpha=3.0, step_size=0.1, tolerance=0.1, robust=1)
-    result = ss.solve(problem, clients, method, rounds=25, batch_size=None, answer="last")
+    result = flat.solve(problem, clients, method, rounds=25, batch_size=None, answer="last")
 
     w, switched = np.zeros(3), []
     for _ in range(25):
@@ -145,19 +147,19 @@ def test_a_round_is_what_numpy_makes_of_it(x64):
 
 def test_few_a_round_with_a_liar_who_claims_to_be_the_worst():
     data = breast_cancer(10, seed=1)
-    few = ss.make_federation(data.problem, data.train, batch_size=None, participation=0.5)
+    few = make_federation(data.problem, data.train, batch_size=None, participation=0.5)
     hostile = with_attack(few, [few.names[LIAR]], "adaptive-inner-product")
     method = ss.SoftmaxSGM(**OF_ALL, robust=1)
-    result = ss.solve_federation(hostile, method, rounds=ROUNDS, record_clients=True)
+    result = flat.solve_federation(hostile, method, rounds=ROUNDS, record_clients=True)
     assert result.state.memory is not None  # chosen by itself, where few take part and some may lie
     asked = (result.history.per_client.clients == LIAR).sum(axis=1)
     in_turn = ROUNDS * 2 / 10  # two of the five places go by turns
     assert asked.sum() <= ROUNDS / 2 + in_turn + 5  # by need in every other round at most
-    trusting = ss.solve_federation(
+    trusting = flat.solve_federation(
         hostile, ss.SoftmaxSGM(**OF_ALL), rounds=ROUNDS, memory=ss.Memory(), record_clients=True
     )
     assert (trusting.history.per_client.clients == LIAR).sum() > 0.95 * ROUNDS  # where all are trusted
-    bound = ss.solve_federation(
+    bound = flat.solve_federation(
         hostile, ss.SoftmaxSGM(**OF_ALL), rounds=ROUNDS, memory=ss.Memory(rest=3), record_clients=True
     )
     assert (bound.history.per_client.clients == LIAR).sum() <= ROUNDS / 4 + in_turn + 5
@@ -165,8 +167,8 @@ def test_few_a_round_with_a_liar_who_claims_to_be_the_worst():
 
 def test_two_liars_of_seven_and_cycles_that_choose():
     data = breast_cancer(9, seed=2)
-    hostile = with_attack(ss.make_federation(data.problem, data.train, batch_size=None), [1, 5], "inflate-objective")
-    result = ss.solve_federation(hostile, ss.SoftmaxSGM(tolerance=0.1, robust=2), rounds=300)
+    hostile = with_attack(make_federation(data.problem, data.train, batch_size=None), [1, 5], "inflate-objective")
+    result = flat.solve_federation(hostile, ss.Automatic(tolerance=0.1, robust=2), rounds=300)
     honest = hostile.oracle.evaluate_honest(result.params)
     assert len(result.restarts) > 1
     assert honest.objective.max() < 0.7
@@ -177,17 +179,17 @@ def test_two_liars_of_seven_and_cycles_that_choose():
 def test_resumed_in_the_middle_with_the_same_bits(tmp_path):
     data = breast_cancer(6, seed=0)
     method = ss.SoftmaxSGM(**OF_ALL, robust=1)
-    whole = ss.solve(data.problem, data.train, method, rounds=60, batch_size=None)
+    whole = flat.solve(data.problem, data.train, method, rounds=60, batch_size=None)
     kept = ss.Checkpoints(tmp_path / "kept")
-    ss.solve(data.problem, data.train, method, rounds=30, batch_size=None, checkpoints=kept)
-    resumed = ss.solve(data.problem, data.train, method, rounds=60, batch_size=None, checkpoints=kept)
+    flat.solve(data.problem, data.train, method, rounds=30, batch_size=None, checkpoints=kept)
+    resumed = flat.solve(data.problem, data.train, method, rounds=60, batch_size=None, checkpoints=kept)
     np.testing.assert_array_equal(whole.last, resumed.last)
     np.testing.assert_array_equal(whole.state.consistency.hurt, resumed.state.consistency.hurt)
 
 
 def test_bad_input_is_refused_by_its_name(federation):
     with pytest.raises(ValueError, match="robust=5 needs at least 2·5 \\+ 1 = 11 clients in every round, but 10"):
-        ss.solve_federation(federation, ss.SoftmaxSGM(**OF_ALL, robust=5), rounds=3)
+        flat.solve_federation(federation, ss.SoftmaxSGM(**OF_ALL, robust=5), rounds=3)
     with pytest.raises(ValueError, match="attack must be"):
         with_attack(federation, [3], "unkind")
     with pytest.raises(ValueError, match=r"byzantine must be .*nobody"):

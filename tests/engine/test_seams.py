@@ -12,6 +12,7 @@ import optax
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from problems import client_data, least_squares, mean, regression, softplus_level
 from softswitch.problem.domains import Domain
 from softswitch.problem.random_keys import takes_key
@@ -26,7 +27,7 @@ def clients():
 
 
 def solve(clients, method=RULE, problem=PROBLEM, **options):
-    return ss.solve(problem, clients, method, **{"rounds": 60, "batch_size": 8, "eval_every": 0} | options)
+    return flat.solve(problem, clients, method, **{"rounds": 60, "batch_size": 8, "eval_every": 0} | options)
 
 
 class Halfspace:
@@ -107,13 +108,13 @@ def test_every_client_round_and_local_step_has_a_key_of_its_own():
     four = ss.ClientData.from_arrays({"x": np.zeros(4)}, client=np.arange(4))
     problem = ss.Problem(number, lambda w, batch: -1.0 + 0 * w, jnp.float32(0.0))
     method = ss.AverageSGM(step_size=1.0, tolerance=0.1)
-    result = ss.solve(
+    result = flat.solve(
         problem, four, method, rounds=300, local_steps=3, batch_size=None, callbacks=[lambda c: seen.append(c)]
     )
     # 300 rounds of 4 clients and 3 steps: the sum of means of 12 uniform numbers, 300·(1/2 ± √(1/12)/√12 /√300).
     assert float(result.last) == pytest.approx(-150, abs=4 * 300 * np.sqrt(1 / 12 / 12 / 300))
-    alone = ss.solve(problem, four, method, rounds=1, local_steps=3, batch_size=None)
-    single = ss.solve(problem, four, method, rounds=1, local_steps=1, batch_size=None)
+    alone = flat.solve(problem, four, method, rounds=1, local_steps=3, batch_size=None)
+    single = flat.solve(problem, four, method, rounds=1, local_steps=1, batch_size=None)
     assert 0.2 < -float(alone.last) < 0.8
     assert float(alone.last) != float(single.last)
 
@@ -169,8 +170,8 @@ def test_a_key_over_flower_too():
     pytest.importorskip("flwr")
     few = client_data(*regression(clients=3))
     noisy = ss.Problem(dropout, softplus_level, jnp.zeros(4))
-    found = ss.solve(noisy, few, RULE, rounds=4, batch_size=None, engine="grid")
-    plain = ss.solve(PROBLEM, few, RULE, rounds=4, batch_size=None, engine="grid")
+    found = flat.solve(noisy, few, RULE, rounds=4, batch_size=None, engine="grid")
+    plain = flat.solve(PROBLEM, few, RULE, rounds=4, batch_size=None, engine="grid")
     assert not np.allclose(found.last, plain.last)
 
 
@@ -228,11 +229,11 @@ def test_optimisers_that_want_a_value_work(clients):
     two = ss.ClientData.from_arrays({"sign": np.array([1.0, -1.0])}, client=["up", "down"])
     problem = ss.Problem(lambda w, b: w**2, lambda w, b: 3 * w - 1 + 0 * b["sign"][0], jnp.float32(7.0))
     method = ss.SoftmaxSGM(alpha=1.0, step_size=1.0, tolerance=0.5, threshold=0.5, optimizer=polyak)
-    result = ss.solve(problem, two, method, rounds=1, batch_size=None)
+    result = flat.solve(problem, two, method, rounds=1, batch_size=None)
     # g − λ = 3·7 − 1 − 0.5 = 19.5 and u = 3: one step of 19.5/9 along 3 lands at g = λ, w = 0.5; but at most 1·3.
     assert float(result.last) == pytest.approx(7.0 - min(19.5 / 9, 1.0) * 3)
     near = ss.Problem(problem.objective, problem.constraint, jnp.float32(1.0))
-    assert float(ss.solve(near, two, method, rounds=1, batch_size=None).last) == pytest.approx(0.5)
+    assert float(flat.solve(near, two, method, rounds=1, batch_size=None).last) == pytest.approx(0.5)
 
     def patient(step_size):
         return optax.chain(optax.sgd(step_size), optax.contrib.reduce_on_plateau(patience=2))
@@ -340,7 +341,7 @@ def test_a_domain_of_ones_own_over_flower_sees_the_parameters_as_they_are():
         Nested(),
     )
     options = {"rounds": 12, "batch_size": None, "eval_every": 0}
-    one, other = (ss.solve(problem, few, RULE, engine=engine, **options) for engine in ("compiled", "grid"))
+    one, other = (flat.solve(problem, few, RULE, engine=engine, **options) for engine in ("compiled", "grid"))
     np.testing.assert_allclose(one.last["inner"][0], other.last["inner"][0], atol=1e-6)
     assert float(one.last["inner"][0].max()) == 0.5
     assert other.status.client in few.names
@@ -354,7 +355,7 @@ def test_a_rule_with_an_array_among_its_settings(clients, tmp_path):
     methods = [Weighted(alpha=20.0, step_size=0.1, tolerance=0.1, prices=jnp.arange(3.0) + i) for i in range(2)]
     assert "prices" in str(methods[0])
     solve(clients, method=methods[0], checkpoints=ss.Checkpoints(tmp_path))
-    assert len(ss.sweep(PROBLEM, clients, methods, seeds=1, rounds=10, eval_every=0).labels) == 2
+    assert len(flat.sweep(PROBLEM, clients, methods, seeds=1, rounds=10, eval_every=0).labels) == 2
 
 
 def test_an_optimiser_that_is_none_is_refused(clients):
@@ -363,9 +364,9 @@ def test_an_optimiser_that_is_none_is_refused(clients):
 
 
 def test_a_sweep_has_an_answer(clients):
-    found = ss.sweep(PROBLEM, clients, [RULE], seeds=2, rounds=60, answer="last", eval_every=0)
+    found = flat.sweep(PROBLEM, clients, [RULE], seeds=2, rounds=60, answer="last", eval_every=0)
     for result in found.results[0]:
         np.testing.assert_array_equal(result.params, result.last)
         assert result.selected.startswith("last iterate")
     with pytest.raises(ValueError, match="answer must be one of"):
-        ss.sweep(PROBLEM, clients, [RULE], answer="first")
+        flat.sweep(PROBLEM, clients, [RULE], answer="first")

@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from compilations import COMPILATIONS
 from problems import client_data, least_squares, mean, regression, softplus_level, two_constraints
 from softswitch.engine import compiled as engine
 from softswitch.engine.request import RunSettings, request
 from softswitch.methods import LocalLoss
 from softswitch.oracles import client_batches as slices
-from softswitch.oracles.federation import ClientSettings, make_gradient_oracle
+from softswitch.oracles.federation import make_gradient_oracle
 from softswitch.oracles.losses import Losses
+from softswitch.oracles.options import Sampling
 
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05)
 PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
@@ -27,7 +29,7 @@ def clients():
 
 
 def solve(clients, method=RULE, problem=PROBLEM, **options):
-    return ss.solve(problem, clients, method, **{"rounds": 120, "batch_size": 8} | options)
+    return flat.solve(problem, clients, method, **{"rounds": 120, "batch_size": 8} | options)
 
 
 def same_params(one, other):
@@ -37,7 +39,7 @@ def same_params(one, other):
 
 def test_rounds_beyond_the_last_are_not_in_the_program(clients):
     """A chunk is a loop of as many rounds as are left: no branch passes the state through for the others."""
-    asked = request(PROBLEM, clients, (RULE,), ClientSettings(batch_size=8), RunSettings(rounds=3, eval_every=0))
+    asked = request(PROBLEM, clients, (RULE,), Sampling(batch_size=8), RunSettings(rounds=3, eval_every=0))
     parts, program, state = asked.parts(RULE), asked.program(250), asked.first_state(RULE)
     arguments = (parts, asked.span(0), jax.random.key(0), state)
     traced = jax.make_jaxpr(lambda parts, *rest: engine.chunk(parts, program, *rest))(*arguments)
@@ -88,7 +90,7 @@ def test_slices_of_clients_do_not_matter(clients, local_steps, at_once):
 
 def test_slices_follow_from_memory(monkeypatch, clients):
     monkeypatch.setattr(slices, "SLICE_BYTES", 3000)
-    how = ClientSettings(local_steps=2, batch_size=8)
+    how = Sampling(local_steps=2, batch_size=8)
     # A row has 13 floats; 4 batches of 8 rows and 3 iterates of 4 floats: 1,712 bytes a client.
     assert make_gradient_oracle(PROBLEM, clients, how).slice_size == 1
     monkeypatch.setattr(slices, "SLICE_BYTES", 8000)
@@ -100,7 +102,7 @@ def test_slices_follow_from_memory(monkeypatch, clients):
 def test_one_backward_pass_equals_the_local_solver_at_one_step(x64, problem, loss):
     """E = 1: ∇(Σ r_i h_i) against Σ r_i u_i, for every kind of local loss."""
     clients = client_data(*regression())
-    oracle = make_gradient_oracle(problem, clients, ClientSettings(batch_size=8))
+    oracle = make_gradient_oracle(problem, clients, Sampling(batch_size=8))
     draws = oracle.draw(jax.random.key(0))
     generator = np.random.default_rng(0)
     weights = jnp.asarray(generator.dirichlet(np.ones(6)))
@@ -176,8 +178,8 @@ def test_average_of_the_last_half_forgets_a_far_start():
     problem = ss.Problem(lambda w, b: b["sign"][0] * w, lambda w, b: 0 * w - 1, jnp.float32(100.0))
     method = ss.SoftmaxSGM(alpha=1.0, step_size=0.5, tolerance=0.1)
     options = {"rounds": 600, "batch_size": None}
-    assert abs(float(ss.solve(problem, two, method, **options).params)) > 10
-    assert abs(float(ss.solve(problem, two, method, average_last=0.5, **options).params)) < 1e-3
+    assert abs(float(flat.solve(problem, two, method, **options).params)) > 10
+    assert abs(float(flat.solve(problem, two, method, average_last=0.5, **options).params)) < 1e-3
 
 
 def test_an_average_window_without_feasible_rounds_falls_back():
@@ -185,7 +187,7 @@ def test_an_average_window_without_feasible_rounds_falls_back():
     one = ss.ClientData.from_arrays({"x": np.zeros(2)}, client=[0, 0])
     problem = ss.Problem(lambda w, b: w, lambda w, b: jnp.where(w > -1, -1.0, 1.0) + 0 * w, jnp.float32(0.0))
     method = ss.AverageSGM(step_size=0.25, tolerance=0.1)
-    result = ss.solve(problem, one, method, rounds=20, average_last=0.5, batch_size=None)
+    result = flat.solve(problem, one, method, rounds=20, average_last=0.5, batch_size=None)
     assert result.history.feasible_rounds == 4
     assert result.selected.startswith("best feasible iterate by its reports, from round 3")
     assert float(result.params) == -0.75
@@ -198,7 +200,7 @@ def test_divergence_is_caught_with_its_round_and_client():
         return jnp.where(b["blows"][0] > 0, w**4, 0.1 * w)
 
     problem = ss.Problem(cubic, lambda w, b: 0 * w - 1, jnp.float32(2.0))
-    result = ss.solve(problem, clients, ss.HardSGM(step_size=1.0, tolerance=0.1), rounds=500, batch_size=None)
+    result = flat.solve(problem, clients, ss.HardSGM(step_size=1.0, tolerance=0.1), rounds=500, batch_size=None)
     assert result.status.code is ss.StatusCode.DIVERGED
     assert len(result.history) == result.status.round + 1 < 50
     assert np.isfinite(float(result.last))
@@ -209,7 +211,7 @@ def test_divergence_is_caught_with_its_round_and_client():
 def test_nan_at_the_start_is_reported_with_its_client():
     clients = ss.ClientData.from_arrays({"x": np.array([1.0, -1.0])}, client=["fine", "broken"])
     problem = ss.Problem(lambda w, b: jnp.log(b["x"][0]) + w, lambda w, b: 0 * w - 1, jnp.float32(0.0))
-    result = ss.solve(problem, clients, ss.HardSGM(step_size=1.0, tolerance=0.1), rounds=50, batch_size=None)
+    result = flat.solve(problem, clients, ss.HardSGM(step_size=1.0, tolerance=0.1), rounds=50, batch_size=None)
     assert result.status.code is ss.StatusCode.DIVERGED
     assert (result.status.round, result.status.client) == (0, "broken")
     assert "at the start" in result.status.message
@@ -268,7 +270,7 @@ def test_pooled_criterion_is_the_constraint_of_the_data_put_together():
         lambda w, b: mean((b["x"] - w) ** 2, b), ss.PooledConstraint(statistics, gap), jnp.float32(1.5)
     )
     method = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.1, criterion="pooled")
-    result = ss.solve(problem, many, method, rounds=1, batch_size=None)
+    result = flat.solve(problem, many, method, rounds=1, batch_size=None)
     together = ss.evaluate(problem, one, problem.start)[1]
     apart = ss.evaluate(problem, many, problem.start)[1]
     assert result.history.criterion[0] == pytest.approx(together.item(), rel=1e-5)
@@ -294,7 +296,7 @@ def test_a_constraint_that_is_nan_is_never_called_feasible():
     problem = ss.Problem(lambda w, b: w**2, lambda w, b: b["x"][0] / b["x"][0] - 2 + 0 * w, jnp.float32(1.0))
     method = ss.AverageSGM(step_size=0.1, tolerance=0.1)
     for seed in range(20):
-        result = ss.solve(problem, twenty, method, rounds=1, participation=0.05, batch_size=1, seed=seed)
+        result = flat.solve(problem, twenty, method, rounds=1, participation=0.05, batch_size=1, seed=seed)
         if result.status.code is not ss.StatusCode.DIVERGED:
             break
     assert result.status.code is ss.StatusCode.VIOLATED
@@ -316,7 +318,7 @@ def test_large_rounds_draw_as_they_go_and_draw_the_same(monkeypatch, clients, pa
 def test_a_round_that_fails_is_not_feasible():
     one = ss.ClientData.from_arrays({"x": np.ones(2)}, client=[0, 0])
     problem = ss.Problem(lambda w, b: jnp.log(-b["x"][0]) + w, lambda w, b: 0 * w - 1, jnp.float32(0.0))
-    result = ss.solve(problem, one, ss.AverageSGM(step_size=0.1, tolerance=0.1), rounds=10, batch_size=1)
+    result = flat.solve(problem, one, ss.AverageSGM(step_size=0.1, tolerance=0.1), rounds=10, batch_size=1)
     assert result.history.feasible_rounds == 0
     assert result.best is None
 
@@ -356,7 +358,7 @@ def test_functions_that_compute_in_half_precision_do_not_narrow_the_rest(dtype):
     )
     objective, _ = ss.evaluate(problem, many, problem.start)
     np.testing.assert_allclose(objective, [0, 150.5], rtol=1e-6)
-    result = ss.solve(problem, many, ss.AverageSGM(step_size=0.1, tolerance=0.1), rounds=1000, batch_size=None)
+    result = flat.solve(problem, many, ss.AverageSGM(step_size=0.1, tolerance=0.1), rounds=1000, batch_size=None)
     assert result.params["a"].dtype == jnp.float32
     np.testing.assert_allclose(result.params["a"], 100, rtol=2e-7)
 
@@ -384,7 +386,7 @@ def test_whole_data_makes_no_index_of_everyone_times_the_largest():
     sizes = np.r_[np.ones(1000, int), 10**6]
     huge = ss.ClientData.from_arrays({"x": np.zeros(sizes.sum(), np.float32)}, client=np.repeat(np.arange(1001), sizes))
     problem = ss.Problem(lambda w, b: mean(b["x"], b) + w, lambda w, b: mean(b["x"], b) - 1 + 0 * w, jnp.float32(0.0))
-    oracle = make_gradient_oracle(problem, huge, ClientSettings(batch_size=None))
+    oracle = make_gradient_oracle(problem, huge, Sampling(batch_size=None))
     draws = jax.eval_shape(oracle.draw, jax.random.key(0))
     assert sum(leaf.size for leaf in jax.tree.leaves(draws)) == 1001
     assert oracle.slice_size < 50
@@ -395,7 +397,7 @@ def test_status_compares_the_answer_with_the_tolerance(height, code):
     """g = ±height: the mean is 0 and every round feasible; the worse client decides the status."""
     two = ss.ClientData.from_arrays({"sign": np.array([1.0, -1.0])}, client=["up", "down"])
     problem = ss.Problem(lambda w, b: w**2, lambda w, b: height * b["sign"][0] + 0 * w, jnp.float32(1.0))
-    result = ss.solve(problem, two, ss.AverageSGM(step_size=0.1, tolerance=0.1), rounds=10, batch_size=None)
+    result = flat.solve(problem, two, ss.AverageSGM(step_size=0.1, tolerance=0.1), rounds=10, batch_size=None)
     assert result.status.code is code
     assert result.violating == (("up",) if code is ss.StatusCode.VIOLATED else ())
     assert result.status.client == "up"

@@ -8,13 +8,17 @@ import pytest
 import reference
 import softswitch as ss
 import softswitch.flower as fl
+from benchmarks import flat
 from problems import NumpyTwin, client_data, least_squares, mean, regression, watched
+from softswitch.certification.optimality import lower_bound
 from softswitch.engine.auto_tuning import FARTHER
 from softswitch.engine.restart_decisions import next_threshold
 from softswitch.engine.restarts import Cycles
 from softswitch.methods.messages import LocalLoss
-from softswitch.oracles.federation import ClientSettings, make_gradient_oracle
+from softswitch.oracles.federation import make_gradient_oracle
+from softswitch.oracles.options import Sampling
 from softswitch.results.infeasibility import minimise_constraint
+from softswitch.theory.pilot import estimate_constants
 
 ROUNDS, ETA, TOLERANCE = 60, 0.2, 0.7
 LAM = TOLERANCE / (1 + 1 / 10)
@@ -69,7 +73,7 @@ def test_the_same_course_as_a_numpy_loop(name, x64, monkeypatch):
     data, owner = regression()
     clients = client_data(data, owner)
     how = {"batch_size": 8, "local_steps": local_steps, "replace": True}
-    oracle = make_gradient_oracle(problem, clients, ClientSettings(**how))
+    oracle = make_gradient_oracle(problem, clients, Sampling(**how))
     key = jax.random.key(3)
     drawn = jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k)))(jnp.arange(ROUNDS))
     draws = [reference.Draws(*(np.asarray(x) for x in one)) for one in zip(*drawn[:3], strict=True)]
@@ -83,7 +87,8 @@ def test_the_same_course_as_a_numpy_loop(name, x64, monkeypatch):
 def test_the_grid_takes_the_same_course(clients):
     method = ss.SoftmaxSGM(alpha=20.0, **COMMON)
     own, theirs = (
-        ss.solve(PROBLEM, clients, method, rounds=12, batch_size=None, engine=engine) for engine in ("compiled", "grid")
+        flat.solve(PROBLEM, clients, method, rounds=12, batch_size=None, engine=engine)
+        for engine in ("compiled", "grid")
     )
     np.testing.assert_allclose(theirs.last, own.last, atol=1e-6)
     np.testing.assert_allclose(theirs.client_constraint, own.client_constraint, atol=1e-7)
@@ -153,7 +158,7 @@ def test_clients_of_other_kinds_follow_their_stand_in(make, name, shape):
 def test_a_stand_in_of_another_number_of_constraints(clients):
     problem = ss.Problem(least_squares, rates, jnp.zeros(4), constraint_surrogate=lambda w, b: smooth(w, b)[0])
     with pytest.raises(ValueError, match=r"constraint_surrogate must return as many values .* 1 where .* returns 2"):
-        ss.solve(problem, clients, ss.SoftmaxSGM(tolerance=0.5))
+        flat.solve(problem, clients, ss.Automatic(tolerance=0.5))
     with pytest.raises(ValueError, match="as many values"):
         numpy_client(constraint_surrogate=lambda params, batch: (0.0, {"w": np.zeros(4)}))
     with pytest.raises(ValueError, match="as many values"):
@@ -165,15 +170,15 @@ def test_a_stand_in_of_another_number_of_constraints(clients):
 
 
 def test_there_is_no_bound_and_it_says_why(clients):
-    found = ss.lower_bound(PROBLEM, clients, PROBLEM.start, TOLERANCE)
+    found = lower_bound(PROBLEM, clients, PROBLEM.start, TOLERANCE)
     assert found.value == -np.inf
     assert "moves in jumps" in str(found)
     with pytest.raises(ValueError, match="constants cannot be measured"):
-        ss.estimate_constants(PROBLEM, clients, domain=ss.Ball(1.0))
+        estimate_constants(PROBLEM, clients, domain=ss.Ball(1.0))
 
 
 def test_a_run_that_chooses_for_itself(clients):
-    result = ss.solve(PROBLEM, clients, ss.SoftmaxSGM(tolerance=0.5), rounds=300)
+    result = flat.solve(PROBLEM, clients, ss.Automatic(tolerance=0.5), rounds=300)
     assert result.gap is None
     assert result.status.ok
     rate = ss.evaluate(PROBLEM, clients, result.params)[1].max()
@@ -196,10 +201,10 @@ def test_who_blocks_is_looked_at_by_its_true_rate(clients):
 
 def test_another_stand_in_is_another_run(clients, tmp_path):
     method, options = ss.SoftmaxSGM(alpha=20.0, **COMMON), {"rounds": 4, "batch_size": 8}
-    ss.solve(PROBLEM, clients, method, checkpoints=ss.Checkpoints(tmp_path), **options)
+    flat.solve(PROBLEM, clients, method, checkpoints=ss.Checkpoints(tmp_path), **options)
     other = ss.Problem(least_squares, rates, jnp.zeros(4), constraint_surrogate=lambda w, b: 2 * smooth(w, b))
     with pytest.raises(ValueError, match="is of another request"):
-        ss.solve(other, clients, method, checkpoints=ss.Checkpoints(tmp_path), **options)
+        flat.solve(other, clients, method, checkpoints=ss.Checkpoints(tmp_path), **options)
 
 
 def test_the_threshold_of_jumps_is_the_tolerance_itself():
@@ -217,10 +222,10 @@ RULES = {
 def test_a_sweep_is_solve_bit_for_bit(clients):
     """One by one, and where the settings choose themselves; side by side up to rounding, decisions included."""
     for together in (False, True):
-        table = ss.sweep(PROBLEM, clients, RULES, seeds=[3, 8], together=together, **SEEDED)
+        table = flat.sweep(PROBLEM, clients, RULES, seeds=[3, 8], together=together, **SEEDED)
         for label, results in table:
             for seed, result in zip((3, 8), results, strict=True):
-                alone = ss.solve(PROBLEM, clients, RULES[label], seed=seed, **SEEDED)
+                alone = flat.solve(PROBLEM, clients, RULES[label], seed=seed, **SEEDED)
                 assert 0 < alone.history.feasible_rounds < 40
                 if not together:
                     np.testing.assert_array_equal(result.params, alone.params)
@@ -230,9 +235,9 @@ def test_a_sweep_is_solve_bit_for_bit(clients):
 
 
 def test_a_sweep_of_runs_that_choose_for_themselves(clients):
-    methods = {str(tolerance): ss.SoftmaxSGM(tolerance=tolerance) for tolerance in (0.5, 0.7)}
-    for label, (result,) in ss.sweep(PROBLEM, clients, methods, seeds=[4], rounds=90):
-        alone = ss.solve(PROBLEM, clients, methods[label], seed=4, rounds=90)
+    methods = {str(tolerance): ss.Automatic(tolerance=tolerance) for tolerance in (0.5, 0.7)}
+    for label, (result,) in flat.sweep(PROBLEM, clients, methods, seeds=[4], rounds=90):
+        alone = flat.solve(PROBLEM, clients, methods[label], seed=4, rounds=90)
         np.testing.assert_array_equal(result.params, alone.params)
         assert [str(cycle) for cycle in result.restarts] == [str(cycle) for cycle in alone.restarts]
 
@@ -240,10 +245,10 @@ def test_a_sweep_of_runs_that_choose_for_themselves(clients):
 def test_a_server_that_remembers_switches_by_the_true_rate(clients):
     """With everyone and all rows memory changes nothing; with a third the switch sees every client's last rate."""
     method, rounds = ss.SoftmaxSGM(alpha=20.0, criterion="max", **COMMON), {"rounds": 40, "batch_size": None}
-    own, same = (ss.solve(PROBLEM, clients, method, memory=memory, **rounds) for memory in (None, ss.Memory()))
+    own, same = (flat.solve(PROBLEM, clients, method, memory=memory, **rounds) for memory in (None, ss.Memory()))
     np.testing.assert_allclose(same.last, own.last, atol=1e-6)
     np.testing.assert_array_equal(same.history.feasible, own.history.feasible)
-    few = ss.solve(PROBLEM, clients, method, memory=ss.Memory(), participation=0.34, record_clients=True, **rounds)
+    few = flat.solve(PROBLEM, clients, method, memory=ss.Memory(), participation=0.34, record_clients=True, **rounds)
     heard = np.full((len(clients), 2), -np.inf)
     told = few.history.per_client
     for k, (who, rate) in enumerate(zip(told.clients, told.constraint, strict=True)):
@@ -254,9 +259,9 @@ def test_a_server_that_remembers_switches_by_the_true_rate(clients):
 
 def test_a_warm_start_goes_on_as_if_there_had_been_no_break(clients):
     method = ss.SoftmaxSGM(alpha=20.0, **COMMON)
-    whole = ss.solve(PROBLEM, clients, method, rounds=24, batch_size=None)
-    half = ss.solve(PROBLEM, clients, method, rounds=12, batch_size=None)
-    rest = ss.solve(PROBLEM, clients, method, rounds=12, batch_size=None, warm_start=half)
+    whole = flat.solve(PROBLEM, clients, method, rounds=24, batch_size=None)
+    half = flat.solve(PROBLEM, clients, method, rounds=12, batch_size=None)
+    rest = flat.solve(PROBLEM, clients, method, rounds=12, batch_size=None, warm_start=half)
     np.testing.assert_array_equal(rest.last, whole.last)
     np.testing.assert_array_equal(rest.history.feasible, whole.history.feasible[12:])
     assert 0 < rest.history.feasible_rounds < 12
@@ -264,9 +269,9 @@ def test_a_warm_start_goes_on_as_if_there_had_been_no_break(clients):
 
 def test_a_warm_start_of_a_run_that_chooses_for_itself_stays_where_it_was(clients):
     """Its second cycle does not begin at the start again: that would be another run."""
-    method = ss.SoftmaxSGM(tolerance=0.5)
-    first = ss.solve(PROBLEM, clients, method, rounds=300)
-    later = ss.solve(PROBLEM, clients, method, rounds=90, warm_start=first)
+    method = ss.Automatic(tolerance=0.5)
+    first = flat.solve(PROBLEM, clients, method, rounds=300)
+    later = flat.solve(PROBLEM, clients, method, rounds=90, warm_start=first)
     assert later.status.ok
     assert later.worst_objective <= first.worst_objective
     steps = [cycle.step_size for cycle in later.restarts[:2]]
@@ -282,7 +287,7 @@ def test_the_second_cycle_begins_at_the_start_and_the_better_goes_on(clients, mo
         return plain(self, origin, done)
 
     monkeypatch.setattr(Cycles, "_cold", watching)
-    result = ss.solve(PROBLEM, clients, ss.SoftmaxSGM(tolerance=0.5), rounds=300)
+    result = flat.solve(PROBLEM, clients, ss.Automatic(tolerance=0.5), rounds=300)
     assert begun[:2] == ["the start", "the start"]
     assert begun[2] == result.restarts[1].answer
     steps = [cycle.step_size for cycle in result.restarts[:3]]
@@ -291,5 +296,5 @@ def test_the_second_cycle_begins_at_the_start_and_the_better_goes_on(clients, mo
         assert steps[2] == pytest.approx(steps[0])
     begun.clear()
     smooth_one = ss.Problem(least_squares, smooth, jnp.zeros(4))
-    ss.solve(smooth_one, clients, ss.SoftmaxSGM(tolerance=0.5), rounds=300, lower_bound=False)
+    flat.solve(smooth_one, clients, ss.Automatic(tolerance=0.5), rounds=300, lower_bound=False)
     assert begun[1] != "the start"

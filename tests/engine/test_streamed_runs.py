@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from problems import least_squares, mean, regression, two_constraints
+from softswitch.certification.optimality import with_lower_bound
 from softswitch.engine import compiled
 from softswitch.engine import out_of_core as streamed_rounds
 from softswitch.oracles import out_of_core_evaluation as block_values
-from softswitch.oracles.federation import ClientSettings, make_gradient_oracle
+from softswitch.oracles.federation import make_federation, make_gradient_oracle
+from softswitch.oracles.options import Sampling
 from softswitch.oracles.out_of_core import OutOfCoreOracle
-from softswitch.oracles.row_feed import RowFeed
+from softswitch.theory.pilot import estimate_constants
 
 RULE = ss.SoftmaxSGM(alpha=20, step_size=0.05, tolerance=0.2)
 SMALL = 60_000
@@ -67,7 +70,7 @@ HOW = {
 def test_results_are_those_of_rows_in_memory(how):
     in_memory, streamed = both(strata="kind" if "local_steps" in how else None)
     asked = {"rounds": 25, "eval_every": 7} | how
-    found, wanted = (ss.solve(problem(), clients, RULE, **asked) for clients in (streamed, in_memory))
+    found, wanted = (flat.solve(problem(), clients, RULE, **asked) for clients in (streamed, in_memory))
     same(found, wanted)
     if "record_clients" in how:
         told, uses_regret = found.history.per_client, wanted.history.per_client
@@ -79,12 +82,12 @@ def test_results_are_those_of_rows_in_memory(how):
 def test_results_are_the_same_bit_for_bit_as_users_compile():
     in_memory, streamed = both(strata="kind", clients=12)
     asked = HOW["few take part"] | {"rounds": 60}
-    same(ss.solve(problem(), streamed, RULE, **asked), ss.solve(problem(), in_memory, RULE, **asked))
+    same(flat.solve(problem(), streamed, RULE, **asked), flat.solve(problem(), in_memory, RULE, **asked))
 
 
 def test_draws_are_those_of_rows_in_memory():
     in_memory, streamed = both(strata="kind")
-    how = ClientSettings(batch_size=9, participation=0.5, local_steps=2)
+    how = Sampling(batch_size=9, participation=0.5, local_steps=2)
     mine, theirs = OutOfCoreOracle(problem(), streamed, how), make_gradient_oracle(problem(), in_memory, how)
     for k in range(3):
         key = jax.random.fold_in(jax.random.key(5), k)
@@ -118,28 +121,28 @@ def test_pooled_constraint_and_held_out_rows(monkeypatch):
     pooled = problem(constraint=ss.PooledConstraint(statistics, lambda sums: sums[0] / sums[1] - 0.3))
     method = ss.SoftmaxSGM(alpha=20, step_size=0.05, tolerance=0.2, criterion="pooled")
     asked = {"rounds": 12, "batch_size": 8, "eval_every": 5}
-    mine = ss.solve(pooled, streamed, method, held_out=held_out_streamed, **asked)
-    theirs = ss.solve(pooled, in_memory, method, held_out=held_out, **asked)
+    mine = flat.solve(pooled, streamed, method, held_out=held_out_streamed, **asked)
+    theirs = flat.solve(pooled, in_memory, method, held_out=held_out, **asked)
     same(mine, theirs)
     assert len(mine.history.held_out.objective) == 3
     np.testing.assert_array_equal(mine.pooled_constraint, theirs.pooled_constraint)
-    same(ss.solve(pooled, streamed, method, held_out=held_out, **asked), theirs)
+    same(flat.solve(pooled, streamed, method, held_out=held_out, **asked), theirs)
     for one, other in zip(
         ss.evaluate(pooled, streamed, mine.params), ss.evaluate(pooled, in_memory, mine.params), strict=True
     ):
         np.testing.assert_array_equal(one, other)
     with pytest.raises(ValueError, match="held_out must have the clients' columns"):
-        ss.solve(pooled, streamed, method, held_out=ss.ClientData.from_list([{"a": np.zeros(3)}]), **asked)
+        flat.solve(pooled, streamed, method, held_out=ss.ClientData.from_list([{"a": np.zeros(3)}]), **asked)
 
 
 @pytest.mark.as_users_compile
 def test_a_run_that_chooses_for_itself():
     in_memory, streamed = both()
     asked = {"rounds": 50, "batch_size": 8, "participation": 0.5}
-    method = ss.SoftmaxSGM(tolerance=0.2)
+    method = ss.Automatic(tolerance=0.2)
     same(
-        ss.solve(problem(), streamed, method, **asked),
-        ss.solve(problem(), in_memory, method, lower_bound=False, **asked),
+        flat.solve(problem(), streamed, method, **asked),
+        flat.solve(problem(), in_memory, method, lower_bound=False, **asked),
     )
 
 
@@ -147,31 +150,31 @@ def test_a_run_goes_on_from_its_checkpoint_and_other_data_are_told_apart(tmp_pat
     in_memory, streamed = both()
     asked = {"batch_size": 8, "eval_every": 7}
     kept = ss.Checkpoints(tmp_path)
-    ss.solve(problem(), streamed, RULE, rounds=10, checkpoints=kept, **asked)
-    found = ss.solve(problem(), streamed, RULE, rounds=25, checkpoints=kept, **asked)
-    same(found, ss.solve(problem(), in_memory, RULE, rounds=25, **asked))
+    flat.solve(problem(), streamed, RULE, rounds=10, checkpoints=kept, **asked)
+    found = flat.solve(problem(), streamed, RULE, rounds=25, checkpoints=kept, **asked)
+    same(found, flat.solve(problem(), in_memory, RULE, rounds=25, **asked))
     with pytest.raises(ValueError, match="clients"):
-        ss.solve(problem(), both(seed=4)[1], RULE, rounds=25, checkpoints=kept, **asked)
+        flat.solve(problem(), both(seed=4)[1], RULE, rounds=25, checkpoints=kept, **asked)
 
 
 def test_a_sweep_runs_one_by_one():
     in_memory, streamed = both()
     methods = {"robust": ss.SoftmaxSGM(alpha=20, step_size=0.05, tolerance=0.2, robust=1)}
     asked = {"seeds": 2, "rounds": 12, "batch_size": 8}
-    mine, theirs = ss.sweep(problem(), streamed, methods, **asked), ss.sweep(problem(), in_memory, methods, **asked)
+    mine, theirs = flat.sweep(problem(), streamed, methods, **asked), flat.sweep(problem(), in_memory, methods, **asked)
     for label in methods:
         for one, other in zip(mine[label], theirs[label], strict=True):
             same(one, other)
     with pytest.raises(ValueError, match="together"):
-        ss.sweep(problem(), streamed, methods, together=True, **asked)
+        flat.sweep(problem(), streamed, methods, vectorize=True, **asked)
 
 
 def test_a_client_that_blocks_is_looked_at_by_itself():
     in_memory, streamed = both()
     never = problem(constraint=lambda w, batch: mean((batch["h"] @ w - 1) ** 2, batch) + 1)
     asked = {"rounds": 30, "batch_size": 8}
-    mine = ss.solve(never, streamed, RULE, **asked)
-    same(mine, ss.solve(never, in_memory, RULE, **asked))
+    mine = flat.solve(never, streamed, RULE, **asked)
+    same(mine, flat.solve(never, in_memory, RULE, **asked))
     assert "by itself" in str(mine.diagnostics[0]) or "alone" in str(mine.diagnostics[0])
 
 
@@ -191,7 +194,7 @@ def test_the_next_rows_are_asked_for_before_a_result_is_waited_for(monkeypatch):
     monkeypatch.setattr(compiled, "CHUNK_ROUNDS", 8)  # of two stretches: also over the edge of a chunk
     monkeypatch.setattr(streamed_rounds._Reader, "ask", note)
     monkeypatch.setattr(streamed_rounds, "_waited", look)
-    ss.solve(problem(), streamed, RULE, rounds=23, batch_size=8, eval_every=5)
+    flat.solve(problem(), streamed, RULE, rounds=23, batch_size=8, eval_every=5)
     stretches = sorted(set(asked))
     assert [first for first, _ in stretches] == [0, *np.cumsum([count for _, count in stretches])[:-1]]
     assert {0, 5, 10, 15, 20} <= {first for first, _ in stretches}  # rounds that look at all rows begin a stretch
@@ -203,7 +206,7 @@ def test_nothing_is_read_twice_for_the_rounds_of_a_run():
     _, streamed = both()
     taken, take = [], streamed._reader.source.take
     streamed._reader.source.take = lambda rows: taken.append(len(rows)) or take(rows)
-    ss.solve(problem(), streamed, RULE, rounds=300, batch_size=8, eval_every=0)  # more than one chunk
+    flat.solve(problem(), streamed, RULE, rounds=300, batch_size=8, eval_every=0)  # more than one chunk
     judged = 2 * int(streamed.sizes.sum())  # the start and the answer
     assert sum(taken) == 300 * len(streamed) * 16 + judged
 
@@ -240,10 +243,10 @@ def test_a_thousand_million_rows():
     sizes[0] = 1  # and one with a single row
     streamed = ss.StreamedData.from_function(rows, sizes, judge_rows=50, buffer_bytes=2**20)
     big = ss.Problem(squares, slope, jnp.zeros(2))
-    ss.solve(big, streamed, RULE, rounds=1, batch_size=32, eval_every=4)  # to compile takes memory of its own
+    flat.solve(big, streamed, RULE, rounds=1, batch_size=32, eval_every=4)  # to compile takes memory of its own
     tracemalloc.start()
     try:
-        found = ss.solve(big, streamed, RULE, rounds=12, batch_size=32, eval_every=4)
+        found = flat.solve(big, streamed, RULE, rounds=12, batch_size=32, eval_every=4)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -252,7 +255,7 @@ def test_a_thousand_million_rows():
     assert max(seen["last"]) >= (99, 9_990_000)
     assert max(row for _, row in seen["last"]) < 10_000_000
     # What a round reports is what its rows say: the first round's, drawn again and computed by NumPy at w = 0.
-    oracle = OutOfCoreOracle(big, streamed, ClientSettings(batch_size=32))
+    oracle = OutOfCoreOracle(big, streamed, Sampling(batch_size=32))
     drawn = np.asarray(oracle.draw(jax.random.fold_in(jax.random.key(0), 0)).report_rows).astype(np.int64)
     owner = np.searchsorted(np.cumsum(sizes), drawn, side="right")
     np.testing.assert_array_equal(owner, np.arange(100)[:, None] + np.zeros((1, 32), int))
@@ -271,7 +274,7 @@ def test_large_clients_are_judged_in_pieces_where_functions_are_means(monkeypatc
         (least_squares, ss.PooledConstraint(statistics, lambda sums: sums[0] / sums[1] - 0.3)),
     ):
         stated = problem(objective, constraint)
-        how = ClientSettings(batch_size=4, replace=True, participation=0.3)
+        how = Sampling(batch_size=4, replace=True, participation=0.3)
         pieces = OutOfCoreOracle(stated, in_pieces(streamed, 16), how).evaluate_params(w)
         whole = make_gradient_oracle(stated, in_memory, how).evaluate_params(w)
         for mine, theirs in zip(pieces, whole, strict=True):
@@ -290,7 +293,7 @@ def test_large_clients_are_judged_in_pieces_where_functions_are_means(monkeypatc
 def test_large_clients_with_other_functions_are_refused_beforehand(constraint):
     _, streamed = both()
     with pytest.raises(ValueError, match=r"client 0 has \d+ rows .*constraint is a mean over rows, and it is not"):
-        ss.solve(
+        flat.solve(
             problem(constraint=constraint),
             in_pieces(streamed, 16),
             RULE,
@@ -319,18 +322,18 @@ def test_large_clients_with_other_functions_are_refused_beforehand(constraint):
 def test_what_cannot_be_done_is_refused_beforehand(asked, words):
     _, streamed = both(buffer_bytes=20_000)
     with pytest.raises(ValueError, match=words):
-        ss.solve(problem(), streamed, RULE, rounds=5, **asked)
+        flat.solve(problem(), streamed, RULE, rounds=5, **asked)
 
 
 def test_functions_that_need_rows_in_memory_say_so():
     _, streamed = both()
-    found = ss.solve(problem(), streamed, RULE, rounds=2, batch_size=8, eval_every=0)
+    found = flat.solve(problem(), streamed, RULE, rounds=2, batch_size=8, eval_every=0)
     for function in (
-        lambda: ss.with_lower_bound(found, problem(), streamed),
-        lambda: ss.make_federation(problem(), streamed),
+        lambda: with_lower_bound(found, problem(), streamed),
+        lambda: make_federation(problem(), streamed),
         lambda: ss.certify(found, problem(), streamed),
         lambda: ss.add_baselines(found, problem(), streamed),
-        lambda: ss.estimate_constants(problem(), streamed),
+        lambda: estimate_constants(problem(), streamed),
     ):
         with pytest.raises(TypeError, match="must be a ClientData, but is StreamedData"):
             function()
@@ -344,7 +347,7 @@ def test_an_error_in_the_reading_thread_ends_the_run_with_its_client():
 
     streamed = ss.StreamedData.from_function(rows, [50, 50, 100], names=["a", "b", "c"])
     with pytest.raises(RuntimeError, match=r"client 'a'.*OSError: the disk is gone"):
-        ss.solve(ss.Problem(squares, slope, jnp.zeros(2)), streamed, RULE, rounds=5, batch_size=8, eval_every=0)
+        flat.solve(ss.Problem(squares, slope, jnp.zeros(2)), streamed, RULE, rounds=5, batch_size=8, eval_every=0)
 
     def holes(clients, rows):
         made = hashed(clients, rows)
@@ -353,12 +356,12 @@ def test_an_error_in_the_reading_thread_ends_the_run_with_its_client():
 
     streamed = ss.StreamedData.from_function(holes, [50, 50, 100], names=["a", "b", "c"])
     with pytest.raises(ValueError, match=r"data\['y'\] must be finite.*client 'c'"):
-        ss.solve(ss.Problem(squares, slope, jnp.zeros(2)), streamed, RULE, rounds=5, batch_size=8, eval_every=0)
+        flat.solve(ss.Problem(squares, slope, jnp.zeros(2)), streamed, RULE, rounds=5, batch_size=8, eval_every=0)
 
 
 def test_nothing_is_chosen_that_does_not_fit_the_buffer():
     _, streamed = both(buffer_bytes=20_000, sizes=(60, 90))
-    result = ss.solve(problem(), streamed, ss.SoftmaxSGM(tolerance=0.2), rounds=20)
+    result = flat.solve(problem(), streamed, ss.Automatic(tolerance=0.2), rounds=20)
     assert len(result.history) == 20, "batches were chosen that fit"
 
 

@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import softswitch as ss
+from benchmarks import flat
 
 torch.set_num_threads(1)  # small problems: threads would wait for each other, and longest on a busy machine
 NAMES = ("centre", "east", "north", "south", "west")
@@ -104,9 +105,9 @@ def test_pytorch_takes_the_compiled_engines_course(x64, name):
     x, y = rows()
     options = {"rounds": 200, "batch_size": None, "value_batch_size": None, "eval_every": 50} | options
     problem = ss.Problem(jax_objective, jax_constraint, START)
-    wanted = ss.solve(problem, for_jax(x, y), method, record_clients=True, **options)
+    wanted = flat.solve(problem, for_jax(x, y), method, record_clients=True, **options)
     module = line()
-    found = ss.solve_torch(module, objective, constraint, for_torch(x, y), method, record_clients=True, **options)
+    found = flat.solve_torch(module, objective, constraint, for_torch(x, y), method, record_clients=True, **options)
     if method.switches:
         assert 0 < wanted.history.feasible.sum() < 200  # both kinds of rounds
     assert np.array_equal(found.history.feasible, wanted.history.feasible)
@@ -143,9 +144,9 @@ def test_a_pooled_constraint_takes_the_same_course(x64, memory):
     method = ss.SoftmaxSGM(alpha=10, step_size=0.2, tolerance=0.1, criterion="pooled")
     options = {"rounds": 60, "batch_size": None, "participation": 0.6, "memory": memory}
     problem = ss.Problem(jax_objective, ss.PooledConstraint(statistics, gap), START)
-    wanted = ss.solve(problem, for_jax(x, y), method, **options)
+    wanted = flat.solve(problem, for_jax(x, y), method, **options)
     pooled = ss.PooledConstraint(torch_statistics, gap)
-    found = ss.solve_torch(line(), objective, pooled, for_torch(x, y), method, **options)
+    found = flat.solve_torch(line(), objective, pooled, for_torch(x, y), method, **options)
     assert np.array_equal(found.history.feasible, wanted.history.feasible)
     np.testing.assert_allclose(found.history.criterion, wanted.history.criterion, atol=1e-9)
     np.testing.assert_allclose(found.last["weight"], wanted.last["weight"], atol=1e-9)
@@ -154,13 +155,13 @@ def test_a_pooled_constraint_takes_the_same_course(x64, memory):
 
 def test_a_run_that_chooses_for_itself_finds_the_same_answer():
     x, y = rows(np.float32)
-    found = ss.solve_torch(
-        line(torch.float32), objective, misses, for_torch(x, y), ss.SoftmaxSGM(tolerance=0.5), rounds=400
+    found = flat.solve_torch(
+        line(torch.float32), objective, misses, for_torch(x, y), ss.Automatic(tolerance=0.5), rounds=400
     )
-    wanted = ss.solve(
+    wanted = flat.solve(
         ss.Problem(jax_objective, jax_misses, {"weight": START["weight"].astype(np.float32)}),
         for_jax(x, y),
-        ss.SoftmaxSGM(tolerance=0.5),
+        ss.Automatic(tolerance=0.5),
         lower_bound=True,
     )
     assert found.restarts
@@ -219,7 +220,7 @@ def test_a_network_with_batch_normalisation_and_dropout_trains():
     before = module.state_dict()["layers.1.running_mean"].clone()
     torch.manual_seed(11)
     own_generator = torch.get_rng_state()
-    result = ss.solve_torch(module, objective, misses, data, **IMAGES)
+    result = flat.solve_torch(module, objective, misses, data, **IMAGES)
     assert torch.equal(torch.get_rng_state(), own_generator)  # the user's own generator is left alone
     assert result.status.code == "feasible"
     assert result.worst_constraint <= 0.4
@@ -228,7 +229,7 @@ def test_a_network_with_batch_normalisation_and_dropout_trains():
     with torch.no_grad():  # what the module now holds is what was judged
         told = [float(objective(module, data[name].tensors)) for name in result.names]
     np.testing.assert_allclose(told, result.client_objective, rtol=1e-5)
-    again = ss.solve_torch(net(), objective, misses, images(), **IMAGES)
+    again = flat.solve_torch(net(), objective, misses, images(), **IMAGES)
     np.testing.assert_array_equal(again.params["layers.0.weight"], result.params["layers.0.weight"])
 
 
@@ -250,7 +251,7 @@ def test_small_batches_are_remembered_with_the_servers_steps():
 
     def error(memory):
         module = line(torch.float32)
-        result = ss.solve_torch(module, loss, level, for_torch(x, y), falling, memory=memory, **options)
+        result = flat.solve_torch(module, loss, level, for_torch(x, y), falling, memory=memory, **options)
         with torch.no_grad():
             module.weight.copy_(torch.from_numpy(np.array(result.last["weight"])))
             truth = [float(loss(module, own.tensors)) for own in for_torch(x, y).values()]
@@ -260,39 +261,39 @@ def test_small_batches_are_remembered_with_the_servers_steps():
     assert corrected < 0.6 * mean
     assert twice.history.value_evaluations[-1] == 2 * once.history.value_evaluations[-1]
     few = {"batch_size": 4, "value_batch_size": 4}
-    chosen = ss.SoftmaxSGM(tolerance=0.05)
+    chosen = ss.Automatic(tolerance=0.05)
     loaders = {name: DataLoader(own, batch_size=4, shuffle=True) for name, own in for_torch(x, y).items()}
     for clients, more in ((for_torch(x, y), few), (loaders, {})):
-        result = ss.solve_torch(line(torch.float32), loss, level, clients, chosen, rounds=2, **more)
+        result = flat.solve_torch(line(torch.float32), loss, level, clients, chosen, rounds=2, **more)
         assert result.state.memory.forecasts is not None
-        federation = ss.torch_federation(line(torch.float32), loss, level, clients, **more)
+        federation = flat.torch_federation(line(torch.float32), loss, level, clients, **more)
         draws = federation.oracle.draw(jax.random.key(1))
         first, again = (federation.oracle.report(federation.start, draws)[0].objective for _ in range(2))
         np.testing.assert_array_equal(first, again)
     with pytest.raises(ValueError, match=r"memory must not be corrected .* running means"):
-        ss.solve_torch(net(), objective, misses, images(), **IMAGES | {"memory": ss.Memory(corrected=True)})
-    robust = ss.SoftmaxSGM(tolerance=0.05, robust=1)
-    liars = ss.solve_torch(line(torch.float32), loss, level, for_torch(x, y), robust, rounds=2, **few)
+        flat.solve_torch(net(), objective, misses, images(), **IMAGES | {"memory": ss.Memory(corrected=True)})
+    robust = ss.Automatic(tolerance=0.05, robust=1)
+    liars = flat.solve_torch(line(torch.float32), loss, level, for_torch(x, y), robust, rounds=2, **few)
     assert liars.state.memory.forecasts is None
 
 
 def test_running_means_go_on_with_a_checkpoint(tmp_path):
-    whole = ss.solve_torch(net(), objective, misses, images(), **IMAGES)
+    whole = flat.solve_torch(net(), objective, misses, images(), **IMAGES)
     ends_at = {"callbacks": [lambda chunk: chunk.round >= 20], "checkpoints": ss.Checkpoints(tmp_path, every=0)}
-    part = ss.solve_torch(net(), objective, misses, images(), **IMAGES, **ends_at)
+    part = flat.solve_torch(net(), objective, misses, images(), **IMAGES, **ends_at)
     assert part.status.code == "stopped"
-    on = ss.solve_torch(net(), objective, misses, images(), **IMAGES, checkpoints=ss.Checkpoints(tmp_path))
+    on = flat.solve_torch(net(), objective, misses, images(), **IMAGES, checkpoints=ss.Checkpoints(tmp_path))
     for name, weight in whole.params.items():
         np.testing.assert_array_equal(on.params[name], weight)
     np.testing.assert_array_equal(on.history.constraint, whole.history.constraint)
     with pytest.raises(ValueError, match="the clients' data differs"):
-        ss.solve_torch(net(), objective, misses, images(seed=1), **IMAGES, checkpoints=ss.Checkpoints(tmp_path))
+        flat.solve_torch(net(), objective, misses, images(seed=1), **IMAGES, checkpoints=ss.Checkpoints(tmp_path))
 
     def other(module, batch):
         return misses(module, batch) + 0.01
 
     with pytest.raises(ValueError, match=r"what is computed .* differs"):
-        ss.solve_torch(net(), objective, other, images(), **IMAGES, checkpoints=ss.Checkpoints(tmp_path))
+        flat.solve_torch(net(), objective, other, images(), **IMAGES, checkpoints=ss.Checkpoints(tmp_path))
 
 
 def test_kill_minus_nine_and_going_on_give_the_same_bits(tmp_path):
@@ -328,7 +329,7 @@ def test_kill_minus_nine_and_going_on_give_the_same_bits(tmp_path):
     assert run("killed", "dies", "none.npy") == -signal.SIGKILL
     assert list((tmp_path / "killed").glob("*.safetensors"))
     assert run("killed", "lives", "on.npy") == 0
-    whole = ss.solve_torch(net(), objective, misses, images(), **IMAGES)
+    whole = flat.solve_torch(net(), objective, misses, images(), **IMAGES)
     wanted = np.concatenate([np.ravel(w) for w in whole.params.values()])
     np.testing.assert_array_equal(np.load(tmp_path / "on.npy"), wanted)
 
@@ -349,16 +350,16 @@ class Words(Dataset):
 def test_data_sets_and_loaders_of_any_kind():
     x, y = rows(np.float32)
     method = ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45)
-    plain = ss.solve_torch(line(torch.float32), objective, misses, for_torch(x, y), method, rounds=5, batch_size=None)
+    plain = flat.solve_torch(line(torch.float32), objective, misses, for_torch(x, y), method, rounds=5, batch_size=None)
     words = {name: Words(a, b) for name, a, b in zip(NAMES, x, y, strict=True)}
-    found = ss.solve_torch(line(torch.float32), objective, misses, words, method, rounds=5, batch_size=None)
+    found = flat.solve_torch(line(torch.float32), objective, misses, words, method, rounds=5, batch_size=None)
     np.testing.assert_allclose(found.last["weight"], plain.last["weight"], atol=1e-6)
     whole = {name: DataLoader(data, batch_size=len(data)) for name, data in for_torch(x, y).items()}
-    found = ss.solve_torch(line(torch.float32), objective, misses, whole, method, rounds=5)
+    found = flat.solve_torch(line(torch.float32), objective, misses, whole, method, rounds=5)
     np.testing.assert_allclose(found.last["weight"], plain.last["weight"], atol=1e-6)
     shuffled = {name: DataLoader(data, batch_size=8, shuffle=True) for name, data in words.items()}
     drawn = [
-        ss.solve_torch(line(torch.float32), objective, misses, shuffled, method, rounds=5, seed=seed).last["weight"]
+        flat.solve_torch(line(torch.float32), objective, misses, shuffled, method, rounds=5, seed=seed).last["weight"]
         for seed in (0, 0, 1)
     ]
     np.testing.assert_array_equal(drawn[0], drawn[1])
@@ -369,8 +370,8 @@ def test_local_optimisers_and_held_out_rows_and_sweeps():
     x, y = rows(np.float32)
     data, method = for_torch(x, y), ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45)
     options = {"rounds": 12, "local_steps": 3, "batch_size": None}
-    plain = ss.solve_torch(line(torch.float32), objective, misses, data, method, **options)
-    by_sgd = ss.solve_torch(
+    plain = flat.solve_torch(line(torch.float32), objective, misses, data, method, **options)
+    by_sgd = flat.solve_torch(
         line(torch.float32),
         objective,
         misses,
@@ -383,28 +384,28 @@ def test_local_optimisers_and_held_out_rows_and_sweeps():
     )
     np.testing.assert_allclose(by_sgd.last["weight"], plain.last["weight"], atol=1e-5)
     np.testing.assert_allclose(by_sgd.history.held_out.objective, by_sgd.history.full.objective, rtol=1e-6)
-    by_adam = ss.solve_torch(
+    by_adam = flat.solve_torch(
         line(torch.float32), objective, misses, data, method, optimizer=torch.optim.Adam, **options
     )
     assert np.abs(by_adam.last["weight"] - plain.last["weight"]).max() > 1e-2
-    federation = ss.torch_federation(line(torch.float32), objective, misses, data, local_steps=3, batch_size=None)
-    swept = ss.sweep_federation(federation, {"one": method}, seeds=2, rounds=12)
+    federation = flat.torch_federation(line(torch.float32), objective, misses, data, local_steps=3, batch_size=None)
+    swept = flat.sweep_federation(federation, {"one": method}, seeds=2, rounds=12)
     np.testing.assert_array_equal(swept["one"][0].last["weight"], plain.last["weight"])
 
 
 def test_what_a_user_left_in_module_and_generators_is_left_out():
     x, y = rows(np.float32)
     method, data = ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45), for_torch(x, y)
-    fresh = ss.solve_torch(line(torch.float32), objective, misses, data, method, rounds=3, batch_size=None)
+    fresh = flat.solve_torch(line(torch.float32), objective, misses, data, method, rounds=3, batch_size=None)
     used = line(torch.float32)
     objective(used, data["west"].tensors).backward()
-    found = ss.solve_torch(used, objective, misses, data, method, rounds=3, batch_size=None)
+    found = flat.solve_torch(used, objective, misses, data, method, rounds=3, batch_size=None)
     np.testing.assert_array_equal(found.last["weight"], fresh.last["weight"])
     own = torch.Generator().manual_seed(5)
     loaders = {name: DataLoader(one, batch_size=8, shuffle=True, generator=own) for name, one in data.items()}
     modules = [line(torch.float32) for _ in range(2)]
     states = torch.get_rng_state(), own.get_state()
-    drawn = [ss.solve_torch(one, objective, misses, loaders, method, rounds=3).last["weight"] for one in modules]
+    drawn = [flat.solve_torch(one, objective, misses, loaders, method, rounds=3).last["weight"] for one in modules]
     np.testing.assert_array_equal(*drawn)
     assert torch.equal(torch.get_rng_state(), states[0])
     assert torch.equal(own.get_state(), states[1])
@@ -426,8 +427,8 @@ def test_batches_of_any_kind():
         for name, a, b in zip(NAMES, [one.tolist() for one in x], [one.tolist() for one in y], strict=True)
     }
     method = ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45)
-    found = ss.solve_torch(line(torch.float32), objective, misses, named, method, rounds=3)
-    plain = ss.solve_torch(line(torch.float32), objective, misses, for_torch(x, y), method, rounds=3, batch_size=None)
+    found = flat.solve_torch(line(torch.float32), objective, misses, named, method, rounds=3)
+    plain = flat.solve_torch(line(torch.float32), objective, misses, for_torch(x, y), method, rounds=3, batch_size=None)
     np.testing.assert_allclose(found.last["weight"], plain.last["weight"], atol=1e-5)
 
 
@@ -446,7 +447,7 @@ def test_layers_of_the_constraint_alone_and_an_interrupted_search_for_means():
 
     x, y = rows(np.float32)
     module, data = Two(), for_torch(x, y)
-    ss.solve_torch(module, objective, g, data, ss.SoftmaxSGM(alpha=5, step_size=0.1, tolerance=0.1), rounds=4)
+    flat.solve_torch(module, objective, g, data, ss.SoftmaxSGM(alpha=5, step_size=0.1, tolerance=0.1), rounds=4)
     wanted = np.mean([one.mean(axis=0) for one in x], axis=0)
     np.testing.assert_allclose(module.norm.running_mean.numpy(), wanted, atol=1e-5)
 
@@ -456,7 +457,7 @@ def test_layers_of_the_constraint_alone_and_an_interrupted_search_for_means():
         return g(module, batch)
 
     with pytest.raises(KeyboardInterrupt):
-        ss.solve_torch(module, objective, interrupted, data, ss.SoftmaxSGM(tolerance=0.1), rounds=4)
+        flat.solve_torch(module, objective, interrupted, data, ss.Automatic(tolerance=0.1), rounds=4)
     assert module.norm.momentum == 0.3
 
 
@@ -468,7 +469,7 @@ def test_checkpoints_know_the_optimiser_and_frozen_weights(tmp_path):
         module = torch.nn.Sequential(line(torch.float32), torch.nn.Linear(1, 1, bias=False))
         torch.nn.init.constant_(module[1].weight.requires_grad_(False), frozen)
         options = {"rounds": 3, "local_steps": 2, "batch_size": None, "checkpoints": ss.Checkpoints(tmp_path)}
-        return ss.solve_torch(module, objective, misses, data, method, optimizer=optimizer, **options)
+        return flat.solve_torch(module, objective, misses, data, method, optimizer=optimizer, **options)
 
     first = run()
     np.testing.assert_array_equal(run().last["0.weight"], first.last["0.weight"])
@@ -485,12 +486,12 @@ def rate(module, batch):
 def test_rates_by_a_stand_in_and_their_certificate(x64, tmp_path):
     x, y = rows()
     module, data = line(), for_torch(x, y)
-    result = ss.solve_torch(
-        module, objective, rate, data, ss.SoftmaxSGM(tolerance=0.2), constraint_surrogate=misses, rounds=300
+    result = flat.solve_torch(
+        module, objective, rate, data, ss.Automatic(tolerance=0.2), constraint_surrogate=misses, rounds=300
     )
     assert result.worst_constraint <= 0.2
     fresh = rows(seed=1)
-    found = ss.certify_torch(result, module, objective, rate, for_torch(*fresh), constraint_range={0, 1})
+    found = flat.certify_torch(result, module, objective, rate, for_torch(*fresh), constraint_range={0, 1})
 
     def jax_rate(params, batch):
         missed = (batch["x"] @ params["weight"][0] <= 0).astype(batch["x"].dtype)
@@ -508,16 +509,18 @@ def test_rates_by_a_stand_in_and_their_certificate(x64, tmp_path):
     with pytest.raises(ValueError, match="rows must have one number for each of 5 clients"):
         ss.report(result, tmp_path / "other.html", rows=[1])
     some = {name: own for name, own in for_torch(*fresh).items() if name != "west"}
-    assert ss.certify_torch(result, module, objective, rate, some).clients[-1].verdict == "unknown"
+    assert flat.certify_torch(result, module, objective, rate, some).clients[-1].verdict == "unknown"
 
 
 def test_bad_input_is_named_before_any_work():
     x, y = rows(np.float32)
-    data, method = for_torch(x, y), ss.SoftmaxSGM(tolerance=0.45)
+    data, method = for_torch(x, y), ss.Automatic(tolerance=0.45)
 
     def refuses(match, error=ValueError, module=None, clients=data, g=misses, **options):
         with pytest.raises(error, match=match):
-            ss.solve_torch(line(torch.float32) if module is None else module, objective, g, clients, method, **options)
+            flat.solve_torch(
+                line(torch.float32) if module is None else module, objective, g, clients, method, **options
+            )
 
     refuses("module must be a torch.nn.Module", TypeError, module="no module")
     refuses("clients must be a mapping from names to data sets", clients={})
@@ -537,10 +540,10 @@ def test_bad_input_is_named_before_any_work():
     refuses("optimizer must be", TypeError, optimizer="adam")
     refuses("held_out must have names of clients", held_out={"nowhere": data["north"]})
     with pytest.raises(TypeError, match="method must be"):
-        ss.solve_torch(line(torch.float32), objective, misses, data, "no rule")
-    federation = ss.torch_federation(line(torch.float32), objective, misses, data)
-    with pytest.raises(ValueError, match="together must be"):
-        ss.sweep_federation(federation, {"one": method}, seeds=1, rounds=2, together=True)
+        flat.solve_torch(line(torch.float32), objective, misses, data, "no rule")
+    federation = flat.torch_federation(line(torch.float32), objective, misses, data)
+    with pytest.raises(ValueError, match="vectorize must be"):
+        flat.sweep_federation(federation, {"one": method}, seeds=1, rounds=2, vectorize=True)
 
 
 def test_a_module_that_diverges_says_so():
@@ -549,7 +552,7 @@ def test_a_module_that_diverges_says_so():
     def wild(module, batch):
         return (module(batch[0]) ** 4).sum() * 1e20
 
-    result = ss.solve_torch(
+    result = flat.solve_torch(
         torch.nn.Linear(FEATURES, 1),
         wild,
         misses,

@@ -10,8 +10,10 @@ import pytest
 
 import reference
 import softswitch as ss
+from benchmarks import flat
 from problems import NumpyTwin, client_data, least_squares, regression, softplus_level, two_constraints, watched
-from softswitch.oracles.federation import ClientSettings, make_gradient_oracle
+from softswitch.oracles.federation import make_gradient_oracle
+from softswitch.oracles.options import Sampling
 
 ROUNDS = 150
 ETA = 0.2
@@ -21,7 +23,7 @@ LAM = TOLERANCE / (1 + 1 / 10)
 
 def draws_of(problem, clients, seed, rounds=ROUNDS, **options):
     """The engine's own random choices, handed to the reference."""
-    oracle = make_gradient_oracle(problem, clients, ClientSettings(**{"batch_size": 8, "replace": True} | options))
+    oracle = make_gradient_oracle(problem, clients, Sampling(**{"batch_size": 8, "replace": True} | options))
     key = jax.random.key(seed)
     drawn = jax.jit(jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k))))(jnp.arange(rounds))
     return [
@@ -174,7 +176,7 @@ def test_step_size_schedule_equals_steps_by_hand(x64):
     problem = ss.Problem(lambda w, b: w + 0 * b["x"].sum(), lambda w, b: 0 * w - 1, jnp.float64(5.0))
     schedule = optax.linear_schedule(1.0, 0.0, 10)
     method = ss.SoftmaxSGM(alpha=1.0, step_size=schedule, tolerance=0.1)
-    result = ss.solve(problem, clients, method, rounds=10, batch_size=2)
+    result = flat.solve(problem, clients, method, rounds=10, batch_size=2)
     # optax computes schedules in float32
     assert float(result.last) == pytest.approx(5.0 - sum(1 - k / 10 for k in range(10)), abs=1e-6)
 
@@ -186,7 +188,7 @@ def test_server_adam_follows_optax(x64):
     clients = ss.ClientData.from_arrays(data, client=np.zeros(20, int))
     problem = ss.Problem(least_squares, lambda w, b: -1.0 + 0 * w[0], jnp.zeros(3, dtype=jnp.float64))
     method = ss.AverageSGM(step_size=0.05, tolerance=0.1, optimizer=optax.adam)
-    result = ss.solve(problem, clients, method, rounds=50, batch_size=None)
+    result = flat.solve(problem, clients, method, rounds=50, batch_size=None)
 
     w, optimizer = np.zeros(3), optax.adam(0.05)
     state = optimizer.init(w)

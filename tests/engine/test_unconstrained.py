@@ -8,6 +8,7 @@ import pytest
 from scipy import optimize
 
 import softswitch as ss
+from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.engine import baselines as unconstrained
 from softswitch.engine.compiled import run_chunk
@@ -26,12 +27,12 @@ def named(result):
 
 @pytest.mark.parametrize(
     ("method", "rounds"),
-    [(ss.SoftmaxSGM(tolerance=0.0), 4000), (ss.SoftmaxSGM(alpha=50.0, step_size=0.02, tolerance=0.1), 4000)],
+    [(ss.Automatic(tolerance=0.0), 4000), (ss.SoftmaxSGM(alpha=50.0, step_size=0.02, tolerance=0.1), 4000)],
 )
 def test_without_the_constraint(method, rounds):
     """f = (w − c)² for c = 1, 1, −1 and w ≥ 2: F = 9 at 2; 1 at 0 for the worst, 8/9 at 1/3 for the mean client."""
     problem = ss.Problem(lambda w, b: (w - b["c"][0]) ** 2, lambda w, b: 2 - w + 0 * b["c"][0], jnp.float32(3.0))
-    result = ss.solve(problem, three(), method, rounds=rounds, batch_size=None)
+    result = flat.solve(problem, three(), method, rounds=rounds, batch_size=None)
     told = ss.add_baselines(result, problem, three())
     assert [one.name for one in told.baselines] == [START, UNCONSTRAINED_WORST, UNCONSTRAINED_MEAN]
     worst, mean = named(told)[UNCONSTRAINED_WORST], named(told)[UNCONSTRAINED_MEAN]
@@ -58,7 +59,7 @@ def test_without_the_constraint(method, rounds):
 def test_it_takes_at_most_a_quarter_of_the_work(options, sizes, monkeypatch):
     clients = client_data(*regression(sizes=sizes))
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
-    result = ss.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, step_size=0.05, tolerance=0.2), **options)
+    result = flat.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, step_size=0.05, tolerance=0.2), **options)
     work, plain = [], unconstrained.run
 
     def counting(*given, **settings):
@@ -79,7 +80,7 @@ def test_a_run_that_chose_for_itself_compiles_nothing_more_for_them():
     clients = client_data(*regression(sizes=(400, 900)))
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
     kept = {"held_out": clients, "record_clients": True}
-    result = ss.solve(problem, clients, ss.SoftmaxSGM(tolerance=0.2), rounds=300, **kept)
+    result = flat.solve(problem, clients, ss.Automatic(tolerance=0.2), rounds=300, **kept)
     before = run_chunk._cache_size()
     told = ss.add_baselines(result, problem, clients, held_out=clients)
     assert run_chunk._cache_size() == before
@@ -95,7 +96,7 @@ def test_too_short_a_run_is_not_looked_at():
     clients = client_data(*regression())
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.05, tolerance=0.2)
-    result = ss.solve(problem, clients, method, rounds=10, batch_size=2)
+    result = flat.solve(problem, clients, method, rounds=10, batch_size=2)
     assert ss.add_baselines(result, problem, clients).baselines == result.baselines
 
 
@@ -117,7 +118,7 @@ def labelled(rates, count=200):
 
 def constant(kind, clients, tolerance):
     problem = build_problem(kind, 3, (4,)).problem
-    result = ss.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, step_size=0.01, tolerance=tolerance), rounds=5)
+    result = flat.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, step_size=0.01, tolerance=tolerance), rounds=5)
     told = ss.add_baselines(
         result, problem, clients, constants=lambda odds: constant_network(problem.start, odds), unconstrained=False
     )
@@ -151,7 +152,7 @@ def test_decisions_are_compared_by_the_rate_that_the_bound_is_paid_with():
     made = build_problem("miss-rate", 3)
     method = ss.SoftmaxSGM(alpha=20.0, step_size=1e-9, tolerance=0.05)
     start = [{"w": jnp.array([[1.0], [0.0], [0.0]]), "b": jnp.zeros(1)}]
-    result = ss.solve(replace(made.problem, start=start), data, method, rounds=1)
+    result = flat.solve(replace(made.problem, start=start), data, method, rounds=1)
     told = [
         ss.add_baselines(
             result,

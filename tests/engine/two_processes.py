@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import softswitch as ss
+from benchmarks import flat
 from problems import client_data, least_squares, regression, two_constraints
 from softswitch.engine import compiled
 
@@ -21,7 +22,7 @@ def run(clients, devices, **options):
     problem = ss.Problem(least_squares, two_constraints, jnp.zeros(4))
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.05)
     options = {"rounds": 24, "participation": 0.6, "batch_size": 4, "eval_every": 6} | options
-    return ss.solve(problem, clients, method, devices=devices, held_out=clients, progress=False, **options)
+    return flat.solve(problem, clients, method, devices=devices, held_out=clients, progress=False, **options)
 
 
 def refused(clients, devices, **options):

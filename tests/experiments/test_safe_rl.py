@@ -11,6 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import softswitch as ss
+from benchmarks import flat as calls
 from softswitch.cli import app
 from softswitch_experiments.paper import alpha_scale, safe_rl_comparison
 from softswitch_experiments.paper.safe_rl_comparison import Paired
@@ -140,7 +141,7 @@ def test_a_rule_without_a_switch_mixes_reward_and_cost(x64_alone):
 def test_parallel_crpo_is_softmax_sgm_at_zero_bit_for_bit():
     carts = cartpole(budgets=[8.0, 9.0, 10.0], **SMALL)
     average, zero = (
-        ss.solve_federation(carts, rule, rounds=12, seed=5, eval_every=0, record_clients=True)
+        calls.solve_federation(carts, rule, rounds=12, seed=5, eval_every=0, record_clients=True)
         for rule in (ss.AverageSGM(threshold=1.0, **COMMON), ss.SoftmaxSGM(alpha=0.0, threshold=1.0, **COMMON))
     )
     np.testing.assert_array_equal(flat(average.last), flat(zero.last))
@@ -154,7 +155,7 @@ def test_parallel_crpo_is_softmax_sgm_at_zero_bit_for_bit():
 def test_some_clients_in_a_round_and_evaluation_in_between():
     carts = cartpole(participation=0.67, **SMALL)
     rule = ss.SoftmaxSGM(alpha=0.1, **COMMON)
-    result = ss.solve_federation(carts, rule, rounds=6, seed=1, eval_every=3, record_clients=True)
+    result = calls.solve_federation(carts, rule, rounds=6, seed=1, eval_every=3, record_clients=True)
     who = result.history.per_client.clients
     assert who.shape == (6, 2)
     assert set(who.ravel()) == {0, 1, 2}
@@ -170,21 +171,21 @@ def test_some_clients_in_a_round_and_evaluation_in_between():
 def test_sweeps_are_solves():
     carts = [cartpole(seed=seed, budgets="drawn", **SMALL) for seed in (1, 2)]
     rule = ss.SoftmaxSGM(alpha=0.1, **COMMON)
-    swept = ss.sweep_federation(carts, {"a": rule}, seeds=[1, 2], rounds=6, eval_every=0, record_clients=True)["a"]
-    alone = ss.solve_federation(carts[1], rule, rounds=6, seed=2, eval_every=0, record_clients=True)
+    swept = calls.sweep_federation(carts, {"a": rule}, seeds=[1, 2], rounds=6, eval_every=0, record_clients=True)["a"]
+    alone = calls.solve_federation(carts[1], rule, rounds=6, seed=2, eval_every=0, record_clients=True)
     np.testing.assert_array_equal(flat(swept[1].last), flat(alone.last))
     np.testing.assert_array_equal(
         swept[1].history.per_client.metrics["return"], alone.history.per_client.metrics["return"]
     )
     assert (flat(swept[0].last) != flat(swept[1].last)).any()
-    together = ss.sweep_federation(
-        carts, {"a": rule}, seeds=[1, 2], rounds=6, eval_every=0, record_clients=True, together=True
+    together = calls.sweep_federation(
+        carts, {"a": rule}, seeds=[1, 2], rounds=6, eval_every=0, record_clients=True, vectorize=True
     )["a"]
     np.testing.assert_allclose(
         together[1].history.per_client.metrics["return"][0], alone.history.per_client.metrics["return"][0], rtol=1e-5
     )
     with pytest.raises(ValueError, match="federation must be one for all seeds or a list of 3, but is a list of 2"):
-        ss.sweep_federation(carts, [rule], seeds=3)
+        calls.sweep_federation(carts, [rule], seeds=3)
 
 
 @pytest.mark.parametrize(
@@ -223,11 +224,11 @@ def test_a_federation_of_nonsense():
         with pytest.raises(ValueError, match=f"names must have one label for each of 3 clients, but has {len(names)}"):
             ss.Federation(carts.oracle, carts.start, names)
     with pytest.raises(ValueError, match="criterion='pooled' needs a constraint that is a function of additive"):
-        ss.solve_federation(carts, ss.AverageSGM(criterion="pooled", **COMMON))
+        calls.solve_federation(carts, ss.AverageSGM(criterion="pooled", **COMMON))
     with pytest.raises(TypeError, match="start must be a floating array, but has dtype int32"):
         ss.Federation(carts.oracle, jnp.int32(1), carts.names)
     with pytest.raises(TypeError, match="federation must be a Federation"):
-        ss.solve_federation(carts.oracle, ss.AverageSGM(**COMMON))
+        calls.solve_federation(carts.oracle, ss.AverageSGM(**COMMON))
 
 
 def test_the_sign_flip_test_is_exact():

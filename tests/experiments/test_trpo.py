@@ -7,6 +7,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import softswitch as ss
+from benchmarks import flat as calls
 from softswitch_experiments.tasks.safe_rl import advantages as gae
 from softswitch_experiments.tasks.safe_rl import cartpole, trpo
 from softswitch_experiments.tasks.safe_rl.episodes import Randomness, draw_randomness, play, totals
@@ -278,6 +279,6 @@ def test_it_solves_plain_cartpole():
     """One Earth cart with a budget that cannot be spent: at least 190 of 200 steps."""
     earth = cartpole(planets=["earth"], budgets=[1000.0], seed=0)
     rule = ss.SoftmaxSGM(alpha=1.0, step_size=1.0, tolerance=0.0)
-    result = ss.solve_federation(earth, rule, rounds=80, seed=0, eval_every=0, record_clients=True)
+    result = calls.solve_federation(earth, rule, rounds=80, seed=0, eval_every=0, record_clients=True)
     assert result.history.switch_share == 1.0
     assert result.history.per_client.metrics["return"][-10:].mean() >= 190

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import softswitch as ss
 import softswitch.flower as fl
+from benchmarks import flat
 from flower_clients import FEATURES, quadratics, simulated, zeros
 from softswitch.certification.intervals import ErrorLevels, mean_interval
 from softswitch.flower import messages as wire
@@ -67,9 +68,9 @@ def same_course(data, engine, local_steps, share):
         "eval_every": 10,
         "seed": 5,
     }
-    compiled = ss.solve(data.problem, data.train, RULE, record_clients=True, **request)
+    compiled = flat.solve(data.problem, data.train, RULE, record_clients=True, **request)
     assert 0.1 < compiled.history.switch_share < 0.9
-    same(compiled, ss.solve(data.problem, data.train, RULE, engine=engine, **request), 1e-6)
+    same(compiled, flat.solve(data.problem, data.train, RULE, engine=engine, **request), 1e-6)
 
 
 @pytest.mark.parametrize(("local_steps", "share"), COURSES)
@@ -101,8 +102,8 @@ def test_flowers_ray_simulation_takes_the_compiled_course(local_steps, share):
 )
 def test_any_rule_runs_over_flower(cancer, method):
     request = {"rounds": 12, "local_steps": 2, "batch_size": None, "eval_every": 6}
-    compiled = ss.solve(cancer.problem, cancer.train, method, record_clients=True, **request)
-    same(compiled, ss.solve(cancer.problem, cancer.train, method, engine="grid", **request), 2e-6)
+    compiled = flat.solve(cancer.problem, cancer.train, method, record_clients=True, **request)
+    same(compiled, flat.solve(cancer.problem, cancer.train, method, engine="grid", **request), 2e-6)
 
 
 def test_several_constraints_and_a_pooled_one_over_flower():
@@ -118,7 +119,9 @@ def test_several_constraints_and_a_pooled_one_over_flower():
     problem = ss.Problem(objective, two, {"a": jnp.ones(2)}, ss.Ball(3.0))
     method = ss.SoftmaxSGM(alpha=5.0, step_size=0.1, tolerance=0.1)
     request = {"rounds": 15, "batch_size": None, "eval_every": 5}
-    a, b = (ss.solve(problem, clients, method, record_clients=True, engine=e, **request) for e in ("compiled", "grid"))
+    a, b = (
+        flat.solve(problem, clients, method, record_clients=True, engine=e, **request) for e in ("compiled", "grid")
+    )
     np.testing.assert_allclose(b.last["a"], a.last["a"], atol=1e-6)
     assert not a.history.feasible.all()
 
@@ -128,7 +131,9 @@ def test_several_constraints_and_a_pooled_one_over_flower():
     pooled = ss.PooledConstraint(statistics, lambda sums: sums[0] / sums[1])
     problem = ss.Problem(objective, pooled, {"a": jnp.ones(2)})
     method = ss.SoftmaxSGM(alpha=5.0, step_size=0.1, tolerance=0.05, criterion="pooled")
-    a, b = (ss.solve(problem, clients, method, record_clients=True, engine=e, **request) for e in ("compiled", "grid"))
+    a, b = (
+        flat.solve(problem, clients, method, record_clients=True, engine=e, **request) for e in ("compiled", "grid")
+    )
     np.testing.assert_allclose(b.history.criterion, a.history.criterion, atol=1e-6)
     np.testing.assert_allclose(b.last["a"], a.last["a"], atol=1e-6)
     np.testing.assert_allclose(b.pooled_constraint, a.pooled_constraint, atol=1e-6)
@@ -166,7 +171,7 @@ def torch_clients(data, **options):
 @pytest.mark.parametrize("local_steps", [1, 5])
 def test_pytorch_clients_take_jax_clients_course(cancer, local_steps):
     request = {"rounds": 50, "local_steps": local_steps, "batch_size": None, "eval_every": 0}
-    ours = ss.solve(cancer.problem, cancer.train, RULE, record_clients=True, **request)
+    ours = flat.solve(cancer.problem, cancer.train, RULE, record_clients=True, **request)
     strategy = fl.SwitchingStrategy(RULE, local_steps=local_steps)
     features = cancer.problem.start.shape[0]
     start = wire.to_record({"weight": np.zeros((1, features), np.float32)})
@@ -248,7 +253,9 @@ def test_numbers_without_a_shape_and_other_batch_sizes_over_flower():
     problem = ss.Problem(objective, lambda params, batch: params["b"] - 5, {"b": jnp.zeros(())})
     method = ss.SoftmaxSGM(alpha=0.1, step_size=0.1, tolerance=0.1)
     request = {"rounds": 5, "batch_size": 4, "value_batch_size": 2, "local_steps": 3}
-    a, b = (ss.solve(problem, clients, method, record_clients=True, engine=e, **request) for e in ("compiled", "grid"))
+    a, b = (
+        flat.solve(problem, clients, method, record_clients=True, engine=e, **request) for e in ("compiled", "grid")
+    )
     assert b.params["b"].shape == ()
     np.testing.assert_array_equal(b.history.value_evaluations, a.history.value_evaluations)
     np.testing.assert_array_equal(b.history.gradient_evaluations, a.history.gradient_evaluations)
@@ -518,9 +525,9 @@ def test_other_bad_input_is_refused(cancer):
     with pytest.raises(ValueError, match="needs pooled"):
         fl.SwitchingStrategy(ss.AverageSGM(step_size=1.0, tolerance=0.1, criterion="pooled"))
     with pytest.raises(ValueError, match="engine must be one of"):
-        ss.solve(cancer.problem, cancer.train, RULE, engine="flower")
+        flat.solve(cancer.problem, cancer.train, RULE, engine="flower")
     with pytest.raises(ValueError, match="held_out"):
-        ss.solve(cancer.problem, cancer.train, RULE, engine="grid", held_out=cancer.test)
+        flat.solve(cancer.problem, cancer.train, RULE, engine="grid", held_out=cancer.test)
     grid.connected.clear()
     with pytest.raises(TimeoutError, match=r"no client was connected within 0\.1 s"):
         fl.SwitchingStrategy(RULE, wait=0.1).start(grid, zeros(), 2)
@@ -537,11 +544,11 @@ def test_a_result_over_flower_is_saved_and_gone_on_from_like_any_other(tmp_path)
     problem = ss.Problem(moved(few.problem.objective), moved(few.problem.constraint), start)
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.05, tolerance=0.2, optimizer=optax.adam)
     options = {"rounds": 6, "batch_size": None, "eval_every": 0}
-    grid = ss.solve(problem, few.train, method, engine="grid", **options)
+    grid = flat.solve(problem, few.train, method, engine="grid", **options)
     grid.save(tmp_path)
     back = ss.Result.load(tmp_path)
-    compiled = ss.solve(problem, few.train, method, **options)
-    on = [ss.solve(problem, few.train, method, warm_start=one, **options).last for one in (grid, back, compiled)]
+    compiled = flat.solve(problem, few.train, method, **options)
+    on = [flat.solve(problem, few.train, method, warm_start=one, **options).last for one in (grid, back, compiled)]
     for last in on:
         np.testing.assert_allclose(last["layers"][0], on[-1]["layers"][0], atol=1e-5)
         np.testing.assert_allclose(last["shift"][0], on[-1]["shift"][0], atol=1e-5)
@@ -552,11 +559,11 @@ def test_columns_may_have_any_name():
     two = ss.ClientData.from_arrays({"file": np.ones(2), "allow_pickle": np.zeros(2)}, client=["a", "b"])
     problem = ss.Problem(lambda w, b: (w - b["file"][0]) ** 2, lambda w, b: b["allow_pickle"][0] - 1 + 0 * w, 0.0)
     options = {"rounds": 2, "batch_size": None}
-    found, grid = (ss.solve(problem, two, RULE, engine=engine, **options) for engine in ("compiled", "grid"))
+    found, grid = (flat.solve(problem, two, RULE, engine=engine, **options) for engine in ("compiled", "grid"))
     np.testing.assert_allclose(grid.params, found.params, rtol=1e-6)
 
 
 def test_logs_of_flower_are_as_loud_as_before(cancer):
     level = logging.getLogger("flwr").level
-    ss.solve(cancer.problem, cancer.train, RULE, engine="grid", rounds=1)
+    flat.solve(cancer.problem, cancer.train, RULE, engine="grid", rounds=1)
     assert logging.getLogger("flwr").level == level

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import softswitch as ss
 import softswitch.flower as fl
+from benchmarks import flat
 from flower_clients import FEATURES, FaultyGrid, centre, quadratic, quadratics, simulated, zeros
 from softswitch.flower import messages as wire
 from softswitch.methods import LocalLoss
@@ -20,7 +21,7 @@ from softswitch.results.folder import find_runs
 from softswitch.results.history import ClientOutcome
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
-RULE = ss.SoftmaxSGM(tolerance=0.1)
+RULE = ss.Automatic(tolerance=0.1)
 MANY = 4
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -33,9 +34,9 @@ def run(grid, rounds=100, method=RULE, **settings):
 
 def test_the_grid_chooses_as_the_compiled_engine_does():
     data = breast_cancer(20)
-    method = ss.SoftmaxSGM(tolerance=0.05)
+    method = ss.Automatic(tolerance=0.05)
     both = [
-        ss.solve(data.problem, data.train, method, rounds=200, engine=engine, lower_bound=False, eval_every=0)
+        flat.solve(data.problem, data.train, method, rounds=200, engine=engine, lower_bound=False, eval_every=0)
         for engine in ("compiled", "grid")
     ]
     for result in both:
@@ -105,14 +106,14 @@ def test_a_direction_of_any_length_makes_local_paths_as_long_as_the_step():
 
 
 def test_what_is_told_is_not_chosen():
-    told = ss.SoftmaxSGM(tolerance=0.1, alpha=7.0, local_step_size=0.03, threshold=0.08)
+    told = ss.Automatic(tolerance=0.1, alpha=7.0, local_step_size=0.03, threshold=0.08)
     result = run(fl.InProcessGrid(quadratics(MANY), MANY), 30, told, local_steps=2, answer="last")
     assert (result.method.alpha, result.method.local_step_size, result.method.switch_at) == (7.0, 0.03, 0.08)
     assert result.method.alpha_scale == "raw"
     assert result.selected.startswith("last iterate") or result.selected == "the start"
     assert result.state.memory is None
     with pytest.raises(ValueError, match="constraint_alpha goes with an alpha"):
-        fl.SwitchingStrategy(ss.SoftmaxSGM(tolerance=0.1, constraint_alpha=1.0))
+        fl.SwitchingStrategy(ss.Automatic(tolerance=0.1, constraint_alpha=1.0))
 
 
 def test_with_a_step_size_all_else_is_as_in_the_paper():

@@ -8,6 +8,7 @@ from torch.utils.data import TensorDataset
 
 import softswitch as ss
 import softswitch.flower as fl
+from benchmarks import flat
 from flower_clients import FEATURES, FaultyGrid, quadratic, quadratics, simulated, zeros
 from softswitch.flower import codec as codes
 from softswitch.flower import messages as wire
@@ -69,8 +70,8 @@ def whole(content):
 def test_the_grid_takes_the_course_of_the_simulation(way, share):
     data, method = breast_cancer(4), ss.SoftmaxSGM(alpha=20.0, step_size=0.5, tolerance=0.2, at_clients=way)
     request = {"rounds": 25, "participation": share, "batch_size": None, "eval_every": 0, "seed": 5}
-    simulated = ss.solve(data.problem, data.train, method, **request)
-    real = ss.solve(data.problem, data.train, method, engine="grid", **request)
+    simulated = flat.solve(data.problem, data.train, method, **request)
+    real = flat.solve(data.problem, data.train, method, engine="grid", **request)
     assert 0.1 < simulated.history.switch_share < 0.9
     np.testing.assert_allclose(real.last, simulated.last, atol=2e-6)
     np.testing.assert_array_equal(real.history.feasible, simulated.history.feasible)
@@ -85,8 +86,8 @@ def test_a_void_round_changes_no_parameters_and_sends_no_directions():
     way = Compression(up=TopK(0.34), down=TopK(0.1, 8))
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.5, tolerance=0.2, at_clients=way)
     request = {"rounds": 40, "participation": 0.34, "batch_size": None, "eval_every": 0, "seed": 5, "memory": None}
-    simulated = ss.solve(data.problem, data.train, method, **request)
-    real = ss.solve(data.problem, data.train, method, engine="grid", **request)
+    simulated = flat.solve(data.problem, data.train, method, **request)
+    real = flat.solve(data.problem, data.train, method, engine="grid", **request)
     void, clients = real.history.void, real.history.per_client.clients
     everyone_met = next(k for k in range(40) if len(np.unique(clients[:k])) == 6)
     assert void[everyone_met:].sum() >= 5
@@ -334,7 +335,7 @@ def test_pytorch_clients_take_the_course_of_numpy_clients():
 
 def test_a_run_that_chooses_its_steps_begins_every_cycle_with_nothing_owed():
     grid = WatchedGrid(quadratics(MANY), MANY)
-    method = ss.SoftmaxSGM(tolerance=0.1, at_clients=BOTH)
+    method = ss.Automatic(tolerance=0.1, at_clients=BOTH)
     strategy = fl.SwitchingStrategy(method, wait=0.0)
     strategy.start(grid, zeros(), 300)
     result = strategy.result

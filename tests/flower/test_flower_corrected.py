@@ -9,6 +9,7 @@ from torch.utils.data import TensorDataset
 
 import softswitch as ss
 import softswitch.flower as fl
+from benchmarks import flat
 from flower_clients import FEATURES, FaultyGrid, quadratic, quadratics, simulated, zeros
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.flower import messages as wire
@@ -42,14 +43,14 @@ def test_half_of_the_clients_take_the_compiled_engines_course(x64):
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.05)
     options = {"rounds": 40, "participation": 0.5, "batch_size": None, "eval_every": 0, "seed": 3}
     compiled, grid = (
-        ss.solve(problem, clients, method, memory=CORRECTED, record_clients=True, engine=engine, **options)
+        flat.solve(problem, clients, method, memory=CORRECTED, record_clients=True, engine=engine, **options)
         for engine in ("compiled", "grid")
     )
     assert 0 < compiled.history.switch_share < 1
     np.testing.assert_array_equal(grid.history.per_client.clients, compiled.history.per_client.clients)
     np.testing.assert_array_equal(grid.history.value_evaluations, compiled.history.value_evaluations)
     same(compiled, grid, 1e-14)
-    plain = ss.solve(problem, clients, method, memory=ss.Memory(), **options)
+    plain = flat.solve(problem, clients, method, memory=ss.Memory(), **options)
     assert np.abs(plain.last - compiled.last).max() > 1e-3, "otherwise nothing is compared"
 
 
@@ -61,8 +62,8 @@ def test_compressed_changes_lead_by_the_iterate_before(x64, share):
     way = Compression(up=TopK(0.5), down=TopK(0.5, 8))
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.05, at_clients=way)
     options = {"rounds": 25, "participation": share, "batch_size": None, "eval_every": 0, "memory": CORRECTED}
-    compiled = ss.solve(problem, clients, method, **options)
-    grid = ss.solve(problem, clients, method, engine="grid", **options)
+    compiled = flat.solve(problem, clients, method, **options)
+    grid = flat.solve(problem, clients, method, engine="grid", **options)
     same(compiled, grid, 1e-12)
     if share == 1:
         np.testing.assert_array_equal(grid.history.bytes_down[1:], compiled.history.bytes_down[1:])
@@ -300,7 +301,7 @@ def test_a_run_that_chooses_for_itself_corrects_where_reports_are_of_some_rows(t
     """As the compiled engine does; but not where clients may lie. A resumed run remembers as it began to."""
     app = quadratics(MANY, **{"batch_size": 2, **changes})
 
-    def run(rounds, method=ss.SoftmaxSGM(tolerance=0.1), **more):  # noqa: B008 (frozen)
+    def run(rounds, method=ss.Automatic(tolerance=0.1), **more):  # noqa: B008 (frozen)
         strategy = fl.SwitchingStrategy(method, **QUICK, **more)
         strategy.start(fl.InProcessGrid(app, MANY), zeros(), rounds)
         return strategy.result
@@ -309,6 +310,6 @@ def test_a_run_that_chooses_for_itself_corrects_where_reports_are_of_some_rows(t
     assert (result.state.memory is not None) == corrected
     if corrected:
         assert result.state.memory.forecasts is not None
-        assert run(2, ss.SoftmaxSGM(tolerance=0.1, robust=1)).state.memory is None
+        assert run(2, ss.Automatic(tolerance=0.1, robust=1)).state.memory is None
         app = quadratics(MANY, batch_size=None)
         assert run(70, checkpoints=ss.Checkpoints(tmp_path, every=0)).state.memory.forecasts is not None

@@ -213,7 +213,7 @@ def test_without_keys_a_ghost_is_replaced_once_it_stays_silent(caplog):
 def test_a_run_goes_on_without_an_excluded_client(tmp_path, chosen, participation):
     grid = FaultyGrid(quadratics(4), 4)
     settings = {"checkpoints": ss.Checkpoints(tmp_path / "kept", every=0), "participation": participation}
-    method = ss.SoftmaxSGM(tolerance=0.1) if chosen else ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1)
+    method = ss.Automatic(tolerance=0.1) if chosen else ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1)
     stop = [lambda chunk: chunk.round == 5]
     first = start(grid, 12, method, callbacks=stop, **settings).result
     assert len(first.history) == 5

@@ -116,7 +116,7 @@ def test_too_few_reports_for_a_robust_round_make_it_void(quiet):
 
 
 def test_fewer_names_than_a_robust_round_needs_are_refused(quiet):
-    method = ss.SoftmaxSGM(tolerance=0.05)
+    method = ss.Automatic(tolerance=0.05)
     strategy = fl.SwitchingStrategy(method, robust=2, names=["site 0", "site 1", "site 2", "site 3"])
     grid = fl.InProcessGrid(simulated(lambda context: quadratic(0)), 4)
     with pytest.raises(ValueError, match="robust=2 needs at least 5 clients in every round, but 4 may take part"):

@@ -8,6 +8,7 @@ from torch.utils.data import TensorDataset
 
 import softswitch as ss
 import softswitch.flower as fl
+from benchmarks import flat
 from flower_clients import quadratic, simulated, zeros
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -48,7 +49,7 @@ def test_a_run_of_them_is_that_of_solve_with_regret():
         lambda w, b: w.sum() - 0.2,
         jnp.zeros(3),
     )
-    here = ss.solve(problem, clients, method, rounds=12, batch_size=None, regret=[least_of(one) for one in plain])
+    here = flat.solve(problem, clients, method, rounds=12, batch_size=None, regret=[least_of(one) for one in plain])
     np.testing.assert_allclose(strategy.result.params["w"], here.params, rtol=1e-4)
     np.testing.assert_allclose(strategy.result.client_objective, here.client_objective, atol=1e-5)
 

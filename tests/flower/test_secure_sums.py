@@ -10,6 +10,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 import softswitch as ss
 import softswitch.flower as fl
+from benchmarks import flat
 from benchmarks.secure import CappedSGM
 from benchmarks.secure import app_of as app_of_data
 from flower_clients import FEATURES, FaultyGrid, quadratic, simulated, zeros
@@ -653,7 +654,7 @@ def test_what_does_not_go_together_is_refused():
 
 def test_it_goes_with_memory_and_settings_that_choose_themselves():
     grid = Overhearing(app_of(), SITES)
-    strategy = run(grid, 5, ss.SoftmaxSGM(tolerance=0.1), participation=0.7, seed=1)
+    strategy = run(grid, 5, ss.Automatic(tolerance=0.1), participation=0.7, seed=1)
     assert strategy.result.state.memory is not None
     assert (outcomes(strategy) == ClientOutcome.COUNTED).all()
 
@@ -668,8 +669,8 @@ def test_a_masked_run_is_the_compiled_engines_with_a_cap():
     data = breast_cancer(6)
     settings = {"alpha": 50.0, "step_size": 0.5, "tolerance": 0.1}
     options = {"rounds": 4, "batch_size": None}
-    ours = ss.solve(data.problem, data.train, CappedSGM(most=1 / 3, **settings), **options)
-    uncapped = ss.solve(data.problem, data.train, CappedSGM(most=1.0, **settings), **options)
+    ours = flat.solve(data.problem, data.train, CappedSGM(most=1 / 3, **settings), **options)
+    uncapped = flat.solve(data.problem, data.train, CappedSGM(most=1.0, **settings), **options)
     strategy = fl.SwitchingStrategy(
         ss.SoftmaxSGM(**settings), clip_norm=LIMIT, secure=fl.SecureAggregation(min_clients=3)
     )

@@ -9,6 +9,7 @@ import optax
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from compilations import COMPILATIONS
 from softswitch.methods import Reports
 from softswitch.methods.schedules import FallingStep, NormalizedAdam
@@ -188,7 +189,7 @@ def test_another_number_of_theirs_compiles_nothing():
     two = ss.ClientData.from_arrays({"sign": np.array([1.0, -1.0])}, client=["up", "down"])
     problem = ss.Problem(lambda w, b: (w - b["sign"][0]) ** 2, lambda w, b: w - 0.5, jnp.float32(0.3))
     options = {"rounds": 6, "batch_size": None, "eval_every": 0}
-    first = ss.solve(problem, two, CHOSEN, **options)
+    first = flat.solve(problem, two, CHOSEN, **options)
     before = COMPILATIONS.count
     assert before > 0, "the counter must count"
     others = dataclasses.replace(
@@ -199,26 +200,28 @@ def test_another_number_of_theirs_compiles_nothing():
         alpha=0.7,
         threshold=0.05,
     )
-    second = ss.solve(problem, two, others, **options)
+    second = flat.solve(problem, two, others, **options)
     assert COMPILATIONS.count == before
     assert float(first.last) != float(second.last), "the numbers are not compiled in"
 
 
 def test_they_come_back_from_their_description():
     assert rule_described(describe_rule(CHOSEN)) == CHOSEN
-    bare = ss.SoftmaxSGM(tolerance=0.1)
+    bare = ss.SoftmaxSGM(tolerance=0.1, step_size=None, alpha=None)
     assert rule_described(describe_rule(bare)) == bare
     for method in (
         ss.HardSGM(tolerance=0.2, step_size=FallingStep(first=1.0, rounds=2)),
-        ss.AverageSGM(tolerance=0.2, optimizer=NormalizedAdam(momentum=0.99)),
-        ss.PrimalDual(tolerance=0.2, multiplier=1.0, dual_step_size=0.1),
-        ss.Penalty(tolerance=0.2, penalty=3.0, optimizer=optax.adam),
+        ss.AverageSGM(tolerance=0.2, optimizer=NormalizedAdam(momentum=0.99), step_size=None),
+        ss.PrimalDual(tolerance=0.2, multiplier=1.0, dual_step_size=0.1, step_size=None),
+        ss.Penalty(tolerance=0.2, penalty=3.0, optimizer=optax.adam, step_size=None),
     ):
         assert rule_described(describe_rule(method)) == method
 
 
 def test_a_rule_without_a_step_size_says_so_where_one_is_needed():
     with pytest.raises(ValueError, match="step_size must be given where it is not chosen during a run"):
-        ss.SoftmaxSGM(tolerance=0.1).step_size_at(3)
+        ss.SoftmaxSGM(tolerance=0.1, step_size=None, alpha=None).step_size_at(3)
     with pytest.raises(ValueError, match="alpha must be given where it is not chosen during a run"):
-        ss.SoftmaxSGM(tolerance=0.1).decide((), Reports(np.zeros(2), np.zeros((2, 1)), None, np.ones(2, bool)))
+        ss.SoftmaxSGM(tolerance=0.1, step_size=None, alpha=None).decide(
+            (), Reports(np.zeros(2), np.zeros((2, 1)), None, np.ones(2, bool))
+        )

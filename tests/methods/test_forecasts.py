@@ -6,9 +6,11 @@ import optax
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.methods.drift_correction import OF_LATE, SHARES, corrected, known, nothing_foreseen
-from softswitch.oracles.federation import ClientSettings, make_gradient_oracle
+from softswitch.oracles.federation import make_gradient_oracle
+from softswitch.oracles.options import Sampling
 
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05)
 PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
@@ -70,7 +72,7 @@ def test_the_share_that_foresees_best_is_believed():
 
 
 def run(memory, method=RULE, **more):
-    return ss.solve(
+    return flat.solve(
         PROBLEM, CLIENTS, method, **{"rounds": 60, "batch_size": None, "memory": memory, "progress": False, **more}
     )
 
@@ -86,7 +88,7 @@ def test_reports_without_noise_are_left_as_they_are():
 
 def test_noisy_reports_are_foreseen_better_than_by_running_means():
     """How far what is remembered is from the truth at the last iterate, over five seeds, where steps fall."""
-    judge = make_gradient_oracle(PROBLEM, CLIENTS, ClientSettings()).evaluate_params
+    judge = make_gradient_oracle(PROBLEM, CLIENTS, Sampling()).judge
     falling = ss.SoftmaxSGM(alpha=20.0, step_size=optax.cosine_decay_schedule(0.2, 200), tolerance=0.05)
 
     def error(memory):

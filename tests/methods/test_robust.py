@@ -153,15 +153,17 @@ def test_however_far_a_liar_points_the_step_stays_near_the_honest(honest, lie):
 
 def test_robust_is_a_whole_number_and_not_for_sums():
     with pytest.raises(ValueError, match="robust must be a whole number >= 0, but is -1"):
-        ss.SoftmaxSGM(tolerance=0.1, robust=-1)
+        ss.SoftmaxSGM(tolerance=0.1, robust=-1, step_size=None, alpha=None)
     with pytest.raises(ValueError, match="robust=1 needs a criterion of the clients' own numbers"):
-        ss.SoftmaxSGM(tolerance=0.1, criterion="pooled", robust=1)
-    assert ss.SoftmaxSGM(tolerance=0.1, robust=0) == ss.SoftmaxSGM(tolerance=0.1)
-    assert "robust=2" in str(ss.SoftmaxSGM(tolerance=0.1, robust=2))
+        ss.SoftmaxSGM(tolerance=0.1, criterion="pooled", robust=1, step_size=None, alpha=None)
+    assert ss.SoftmaxSGM(tolerance=0.1, robust=0, step_size=None, alpha=None) == ss.SoftmaxSGM(
+        tolerance=0.1, step_size=None, alpha=None
+    )
+    assert "robust=2" in str(ss.SoftmaxSGM(tolerance=0.1, robust=2, step_size=None, alpha=None))
 
 
 def test_too_few_or_too_large_are_refused_before_any_work():
-    method = ss.SoftmaxSGM(tolerance=0.1, robust=2)
+    method = ss.SoftmaxSGM(tolerance=0.1, robust=2, step_size=None, alpha=None)
     robust.check_robust(method, 5, jnp.zeros(3))
     with pytest.raises(
         ValueError, match="robust=2 needs at least 2·2 \\+ 1 = 5 clients in every round, but 4 take part"

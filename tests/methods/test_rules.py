@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch.methods import Method, Reports
 from softswitch.methods.base import switch
+from softswitch.methods.weighting import softmax_weights
 
 COMMON = {"step_size": 0.1, "tolerance": 0.11}  # λ = 0.1
 
@@ -233,8 +235,8 @@ def test_a_rule_of_ones_own_is_a_plain_dataclass():
         def decide(self, state, reports):
             alpha = self.sharpness if self.careful else 0.0
             assert self.kind == "gentle"
-            weights = ss.softmax_weights(reports.objective, alpha, reports.has_objective)
-            pairs = ss.softmax_weights(reports.constraint, alpha, reports.has_constraint)
+            weights = softmax_weights(reports.objective, alpha, reports.has_objective)
+            pairs = softmax_weights(reports.constraint, alpha, reports.has_constraint)
             return switch(self, reports, self.measure(reports), weights, pairs), state
 
     leaves, structure = jax.tree.flatten(Mine(sharpness=2.0, careful=True, **COMMON))
@@ -245,11 +247,11 @@ def test_a_rule_of_ones_own_is_a_plain_dataclass():
     two = ss.ClientData.from_arrays({"sign": np.array([1.0, -1.0])}, client=["up", "down"])
     problem = ss.Problem(lambda w, b: (w - b["sign"][0]) ** 2, lambda w, b: -1.0 + 0 * w, jnp.float32(0.3))
     options = {"rounds": 60, "batch_size": None, "eval_every": 0}
-    own = ss.solve(problem, two, Mine(sharpness=4.0, careful=True, **COMMON), **options)
-    known = ss.solve(problem, two, ss.SoftmaxSGM(alpha=4.0, criterion="mean", **COMMON), **options)
+    own = flat.solve(problem, two, Mine(sharpness=4.0, careful=True, **COMMON), **options)
+    known = flat.solve(problem, two, ss.SoftmaxSGM(alpha=4.0, criterion="mean", **COMMON), **options)
     np.testing.assert_array_equal(own.params, known.params)
-    careless = ss.solve(problem, two, Mine(sharpness=4.0, **COMMON), **options)
-    average = ss.solve(problem, two, ss.AverageSGM(**COMMON), **options)  # another program, so equal to rounding
+    careless = flat.solve(problem, two, Mine(sharpness=4.0, **COMMON), **options)
+    average = flat.solve(problem, two, ss.AverageSGM(**COMMON), **options)  # another program, so equal to rounding
     np.testing.assert_allclose(careless.params, average.params, rtol=1e-6)
 
 

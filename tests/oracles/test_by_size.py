@@ -10,7 +10,8 @@ from problems import least_squares, mean, softplus_level, two_constraints
 from softswitch.engine.loop import run
 from softswitch.engine.request import RunSettings, request
 from softswitch.oracles import evaluation
-from softswitch.oracles.federation import ClientSettings, make_gradient_oracle
+from softswitch.oracles.federation import make_gradient_oracle
+from softswitch.oracles.options import Sampling
 
 SIZES = (3, 70, 2, 4)
 PROBLEM = ss.Problem(least_squares, two_constraints, jnp.zeros(4))
@@ -38,7 +39,7 @@ def unequal(monkeypatch, stratified):
 
 
 def oracles(clients, problem=PROBLEM, **options):
-    return [make_gradient_oracle(problem, clients, ClientSettings(by_size=by, **options)) for by in (True, False)]
+    return [make_gradient_oracle(problem, clients, Sampling(by_size=by, **options)) for by in (True, False)]
 
 
 def test_reports_and_directions_are_the_same(clients):
@@ -74,7 +75,7 @@ def test_runs_are_the_same(monkeypatch):
     settings = RunSettings(rounds=40, eval_every=0, record_clients=True)
     found = []
     for by_size in (True, False):
-        how = ClientSettings(by_size=by_size, batch_size=None)
+        how = Sampling(by_size=by_size, batch_size=None)
         asked = request(PROBLEM, clients, (method,), how, settings)
         found.append(run(asked, method, 0, ()))
     one, other = found

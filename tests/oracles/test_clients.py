@@ -6,6 +6,7 @@ import pytest
 
 import softswitch as ss
 from softswitch.data import client_data
+from softswitch.data.splits import split_by_column, split_dirichlet, split_iid
 
 
 def ragged():
@@ -83,17 +84,17 @@ def test_text_says_what_is_inside():
 
 def test_iid_split_is_even_in_size_and_class():
     labels = np.random.default_rng(0).random(455) < 0.37
-    client = ss.split_iid(labels, 20, seed=1)
+    client = split_iid(labels, 20, seed=1)
     assert set(np.bincount(client)) == {22, 23}
     assert np.ptp(np.bincount(client[labels])) <= 1
-    assert (client != ss.split_iid(labels, 20, seed=2)).any()
-    np.testing.assert_array_equal(client, ss.split_iid(labels, 20, seed=1))
+    assert (client != split_iid(labels, 20, seed=2)).any()
+    np.testing.assert_array_equal(client, split_iid(labels, 20, seed=1))
 
 
 def test_dirichlet_split_is_skewed_and_respects_the_minimum():
     labels = np.repeat([0, 1], 500)
-    skewed = ss.split_dirichlet(labels, 10, concentration=0.3, min_rows=5, seed=0)
-    even = ss.split_dirichlet(labels, 10, concentration=1e4, seed=0)
+    skewed = split_dirichlet(labels, 10, concentration=0.3, min_rows=5, seed=0)
+    even = split_dirichlet(labels, 10, concentration=1e4, seed=0)
     assert np.bincount(skewed, minlength=10).min() >= 5
 
     def spread(client):
@@ -102,13 +103,13 @@ def test_dirichlet_split_is_skewed_and_respects_the_minimum():
     assert spread(skewed) > 0.5
     assert spread(even) < 0.1
     with pytest.raises(ValueError, match="min_rows = 200"):
-        ss.split_dirichlet(labels, 10, min_rows=200)
+        split_dirichlet(labels, 10, min_rows=200)
 
 
 def test_split_by_column_gathers_rare_values():
     column = np.array(["nurse"] * 5 + ["clerk"] * 4 + ["pilot", "diver"])
-    np.testing.assert_array_equal(ss.split_by_column(column), column)
-    assert np.unique(ss.split_by_column(column, min_rows=3)).tolist() == ["clerk", "nurse", "other"]
+    np.testing.assert_array_equal(split_by_column(column), column)
+    assert np.unique(split_by_column(column, min_rows=3)).tolist() == ["clerk", "nurse", "other"]
 
 
 def test_strata_by_combinations_of_columns():

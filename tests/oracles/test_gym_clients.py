@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch.oracles.gym import Categorical, Gaussian, NumpyNetwork, make_gym_federation, pendulums
 from softswitch.oracles.gym.episodes import play, side_by_side
 from softswitch.oracles.gym.torch_network import TorchNetwork
@@ -192,13 +193,13 @@ def test_clients_with_a_known_answer(network):
         discount=1.0,
     )
     method = ss.SoftmaxSGM(alpha=5.0, step_size=1.0, tolerance=0.0)
-    result = ss.solve_federation(clients, method, rounds=40, record_clients=True, eval_every=0, answer="last")
+    result = flat.solve_federation(clients, method, rounds=40, record_clients=True, eval_every=0, answer="last")
     told = result.history.per_client
     assert told.metrics["cost"].shape == (40, 2)
     assert np.abs(result.client_constraint).max() < 0.25  # at the budget, neither far above nor far below
     assert result.worst_objective < 0.6 * told.objective[0].max()
     assert result.names[int(np.argmax(result.client_objective))] == "far"
-    again = ss.solve_federation(clients, method, rounds=3, record_clients=True, eval_every=0)
+    again = flat.solve_federation(clients, method, rounds=3, record_clients=True, eval_every=0)
     np.testing.assert_array_equal(again.history.per_client.objective, told.objective[:3])
 
 
@@ -208,13 +209,13 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path):
         return make_gym_federation(made, budget, horizon=2, gradient_episodes=5, evaluation_episodes=5)
 
     method = ss.SoftmaxSGM(alpha=5.0, step_size=1.0, tolerance=0.0)
-    whole = ss.solve_federation(clients(), method, rounds=20)
+    whole = flat.solve_federation(clients(), method, rounds=20)
     stops = {"callbacks": [lambda chunk: True], "checkpoints": ss.Checkpoints(tmp_path, every=0)}
-    ss.solve_federation(clients(), method, rounds=20, **stops)
-    on = ss.solve_federation(clients(), method, rounds=20, checkpoints=ss.Checkpoints(tmp_path))
+    flat.solve_federation(clients(), method, rounds=20, **stops)
+    on = flat.solve_federation(clients(), method, rounds=20, checkpoints=ss.Checkpoints(tmp_path))
     np.testing.assert_array_equal(on.last["weights 0"], whole.last["weights 0"])
     with pytest.raises(ValueError, match="the clients' data differs"):
-        ss.solve_federation(clients(2.0), method, rounds=20, checkpoints=ss.Checkpoints(tmp_path))
+        flat.solve_federation(clients(2.0), method, rounds=20, checkpoints=ss.Checkpoints(tmp_path))
 
 
 def test_frozen_weights_stay_and_nothing_draws_by_itself():
@@ -224,7 +225,7 @@ def test_frozen_weights_stay_and_nothing_draws_by_itself():
     made = {"a": partial(Target, 0.8)}
     clients = make_gym_federation(made, 1.0, network=module, horizon=2, gradient_episodes=8, estimation_episodes=0)
     method = ss.SoftmaxSGM(alpha=5.0, step_size=1.0, tolerance=0.0)
-    runs = [ss.solve_federation(clients, method, rounds=4, eval_every=0) for _ in range(2)]
+    runs = [flat.solve_federation(clients, method, rounds=4, eval_every=0) for _ in range(2)]
     np.testing.assert_array_equal(runs[0].last["2.weight"], runs[1].last["2.weight"])
     assert np.abs(runs[0].last["2.weight"] - clients.start["2.weight"]).max() > 0
     assert "0.weight" not in runs[0].last
@@ -242,7 +243,7 @@ def test_environments_are_closed():
         {"a": Closing}, 1.0, horizon=2, gradient_episodes=3, estimation_episodes=0, evaluation_episodes=2
     )
     first = len(closed)
-    ss.solve_federation(clients, ss.SoftmaxSGM(alpha=5.0, step_size=1.0, tolerance=0.0), rounds=2, eval_every=0)
+    flat.solve_federation(clients, ss.SoftmaxSGM(alpha=5.0, step_size=1.0, tolerance=0.0), rounds=2, eval_every=0)
     assert len(closed) > first  # those it was judged by
     judged = len(closed)
     del clients
@@ -253,7 +254,7 @@ def test_environments_are_closed():
 def test_pendulums_play_their_cost():
     clients = pendulums(gravities=(5.0, 9.0), gradient_episodes=3, estimation_episodes=0, horizon=30)
     assert clients.names == ("gravity 5", "gravity 9")
-    result = ss.solve_federation(
+    result = flat.solve_federation(
         clients, ss.SoftmaxSGM(alpha=0.1, step_size=1.0, tolerance=0.0), rounds=2, record_clients=True, eval_every=0
     )
     told = result.history.per_client.metrics

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch.methods import Reports
+from softswitch.oracles.host import HostOracle
 
 
-class Quadratics(ss.HostOracle):
+class Quadratics(HostOracle):
     """f_i = (w − c_i)², g_i = w − limit, in plain Python."""
 
     participants = 3
@@ -51,22 +53,22 @@ def federation(**options):
 
 def test_a_run_finds_the_answer():
     """The worst client is the third; its best, 3, is beyond the limit, so the answer is the limit."""
-    result = ss.solve_federation(federation(), RULE, rounds=200, answer="last")
+    result = flat.solve_federation(federation(), RULE, rounds=200, answer="last")
     assert float(result.params["w"]) == pytest.approx(1.0, abs=0.06)
     assert result.status.code == "feasible" or result.worst_constraint < 0.06
-    middle = ss.solve_federation(federation(limit=5.0), RULE, rounds=200, answer="last")
+    middle = flat.solve_federation(federation(limit=5.0), RULE, rounds=200, answer="last")
     assert float(middle.params["w"]) == pytest.approx(2.0, abs=0.1)  # between the first and the third
 
 
 def test_a_run_chooses_for_itself():
-    result = ss.solve_federation(federation(), ss.SoftmaxSGM(tolerance=0.01), rounds=200)
+    result = flat.solve_federation(federation(), ss.Automatic(tolerance=0.01), rounds=200)
     assert result.restarts
     assert result.worst_constraint <= 0.01
     assert result.worst_objective == pytest.approx(4.0, rel=0.02)
 
 
 def test_randomness_is_the_rounds_own_and_noise_is_told():
-    noisy = [ss.solve_federation(federation(noise=0.3), RULE, rounds=40, seed=s).history.objective for s in (1, 1, 2)]
+    noisy = [flat.solve_federation(federation(noise=0.3), RULE, rounds=40, seed=s).history.objective for s in (1, 1, 2)]
     np.testing.assert_array_equal(noisy[0], noisy[1])
     assert np.abs(noisy[0] - noisy[2]).max() > 0.1
 
@@ -80,7 +82,7 @@ def test_a_report_that_is_not_finite_ends_the_run():
             return reports, kept
 
     made = ss.Federation(Broken([1.0, 2.0, 3.0]), START, ("a", "b", "c"))
-    result = ss.solve_federation(made, RULE, rounds=100)
+    result = flat.solve_federation(made, RULE, rounds=100)
     assert result.status.code == "diverged"
     assert np.isfinite(result.last["w"])
     assert len(result.history) < 100
@@ -88,7 +90,7 @@ def test_a_report_that_is_not_finite_ends_the_run():
 
 def test_what_is_missing_is_said():
     class Half(Quadratics):
-        digest = ss.HostOracle.digest
+        digest = HostOracle.digest
 
     with pytest.raises(TypeError, match="digest"):
         Half([1.0])

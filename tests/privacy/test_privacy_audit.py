@@ -13,7 +13,7 @@ import softswitch as ss
 from softswitch.engine.private import planned, private_oracle
 from softswitch.engine.request import RunSettings
 from softswitch.methods.messages import Decision, LocalLoss
-from softswitch.oracles.federation import ClientSettings
+from softswitch.oracles.options import Sampling
 from softswitch.privacy.accountant import epsilon_of
 from softswitch.privacy.oracle import NoiseDeviations, _judged
 from softswitch.privacy.releases import Releases
@@ -47,7 +47,7 @@ def found_in(canary, settings, rounds, weaken):
     privacy = ss.RecordPrivacy(delta=DELTA, **settings)
     problem, data = ss.Problem(class_mean(0), class_mean(1), jnp.zeros(3)), rows_with(canary)
     plan = planned(privacy, data.sizes, RunSettings(rounds=rounds), 1)
-    oracle = private_oracle(problem, data, plan, ClientSettings(), np.array([[1, OTHERS]]), 0)
+    oracle = private_oracle(problem, data, plan, Sampling(), np.array([[1, OTHERS]]), 0)
     oracle = replace(oracle, noise=NoiseDeviations(*(deviation / weaken for deviation in oracle.noise)))
     decision = Decision(
         jnp.float32(0), jnp.bool_(True), jnp.ones(1), LocalLoss(jnp.float32(1), jnp.zeros((1, 1)), 0.0, 0.0)

@@ -7,6 +7,7 @@ import pytest
 from scipy.optimize import linprog, minimize
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch.problem.regression import Unit, bounded, loss, mean_error, uncovered
 from softswitch.tables.constraints import Loss, build_problem
 from softswitch.tables.labels import NumberLabel
@@ -90,7 +91,7 @@ def solved(sites, kind, bound, name=None):
     problem = build_problem(kind, 2, label=NumberLabel(), loss=Loss(name), bound=bound).problem
     assert problem.convex is (None if kind == "coverage" else True)
     clients = ss.ClientData.from_arrays({"x": x, "y": y}, owner)
-    return ss.solve(problem, clients, ss.SoftmaxSGM(tolerance=bound), rounds=3000)
+    return flat.solve(problem, clients, ss.Automatic(tolerance=bound), rounds=3000)
 
 
 def test_a_bounded_mean_error_reaches_the_optimum(sites):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch.problem import fairness
 from softswitch_experiments.tasks.fair_classification import network, objective, probability
 
@@ -137,12 +138,12 @@ def test_every_constraint_and_every_criterion_trains(criterion, constraint):
     clients = ss.ClientData.from_arrays(data, client=owner, strata="group")
     problem = ss.Problem(objective, constraint, network(3, (4,)))
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.3, tolerance=0.15, criterion=criterion)
-    result = ss.solve(problem, clients, method, rounds=300)
+    result = flat.solve(problem, clients, method, rounds=300)
     assert result.status.code is not ss.StatusCode.DIVERGED, result.status
     absent = np.isneginf(result.client_constraint)
     assert absent[0].any()
     assert not absent[1:].any()
-    free = ss.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, step_size=0.3, tolerance=10.0), rounds=300)
+    free = flat.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, step_size=0.3, tolerance=10.0), rounds=300)
     if criterion == "pooled":  # which looks at the data put together, not at the worst client
         together = {key: jnp.asarray(column) for key, column in data.items()} | {"weight": jnp.full(240, 1 / 240)}
         assert (
@@ -197,15 +198,15 @@ def test_with_the_pooled_criterion_the_status_is_about_the_data_put_together():
     clients = ss.ClientData.from_arrays({"group": group}, client=owner)
     problem = ss.Problem(nearness, fairness.demographic_parity(apart), jnp.float32(0.3))
     method = ss.SoftmaxSGM(alpha=1.0, step_size=0.05, tolerance=0.1, criterion="pooled")
-    met = ss.solve(problem, clients, method, rounds=400, batch_size=None, average_last=0.5)
+    met = flat.solve(problem, clients, method, rounds=400, batch_size=None, average_last=0.5)
     assert met.status.ok
     assert "all data put together" in met.status.message
     np.testing.assert_allclose(met.pooled_constraint, abs(float(met.params)), atol=1e-6)
-    early = ss.solve(problem, clients, method, rounds=400, batch_size=None)
+    early = flat.solve(problem, clients, method, rounds=400, batch_size=None)
     assert not any("mean hides" in finding.code for finding in early.diagnostics)
     far = ss.SoftmaxSGM(alpha=1.0, step_size=0.05, tolerance=0.1, threshold=0.35, criterion="pooled")
-    missed = ss.solve(problem, clients, far, rounds=100, batch_size=None)
+    missed = flat.solve(problem, clients, far, rounds=100, batch_size=None)
     assert missed.status.code is ss.StatusCode.VIOLATED
     plain = ss.Problem(nearness, lambda w, batch: (batch["weight"] * w).sum(), jnp.float32(0.0))
     method = ss.SoftmaxSGM(alpha=1.0, step_size=0.05, tolerance=0.1)
-    assert ss.solve(plain, clients, method, rounds=20).pooled_constraint is None
+    assert flat.solve(plain, clients, method, rounds=20).pooled_constraint is None

@@ -7,6 +7,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch.problem.multiclass import class_cross_entropy, class_error_rate, class_miss_rates, decided_class
 from softswitch.problem.networks import outputs
 from softswitch.tables.constraints import build_problem
@@ -55,7 +56,7 @@ def test_every_class_keeps_its_rate_at_every_client():
     owner = generator.integers(2, size=600)
     clients = ss.ClientData.from_arrays({"x": x, "y": label}, owner, strata="y")
     problem = build_problem("class-miss-rate", 2, label=THREE).problem
-    result = ss.solve(problem, clients, ss.SoftmaxSGM(tolerance=0.5), rounds=1000)
+    result = flat.solve(problem, clients, ss.Automatic(tolerance=0.5), rounds=1000)
 
     def worst(decided):
         of_class = [(owner == client) & (label == one) for client in range(2) for one in range(3)]

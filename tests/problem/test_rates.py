@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch.problem import rates
 from softswitch.problem.losses import share_over
 from softswitch.tables.constraints import build_problem
@@ -180,7 +181,7 @@ def test_training_keeps_the_bound(branches, kind):
     columns, owner = branches
     made = build_problem(kind, 2)
     clients = ss.ClientData.from_arrays(columns, owner, strata=made.strata)
-    result = ss.solve(made.problem, clients, ss.SoftmaxSGM(tolerance=0.05), rounds=400, batch_size=None)
+    result = flat.solve(made.problem, clients, ss.Automatic(tolerance=0.05), rounds=400, batch_size=None)
     assert result.status.ok
     assert result.worst_constraint <= 0.05
     true = [rates[kind] for rates in by_hand(columns, owner, result.params)]
@@ -194,7 +195,7 @@ def test_pooled_decisions(branches):
     problem = build_problem("decision-parity", 2).problem
     clients = ss.ClientData.from_arrays(columns, owner, strata="group")
     method = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.05, criterion="pooled")
-    result = ss.solve(problem, clients, method, rounds=3, batch_size=None)
+    result = flat.solve(problem, clients, method, rounds=3, batch_size=None)
     score = columns["x"] @ np.asarray(result.params[0]["w"])[:, 0] + float(result.params[0]["b"][0])
     decided, group = score > 0, columns["group"] == 1
     assert float(result.pooled_constraint[0]) == pytest.approx(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.results.baseline import CONSTANT, START, Baseline, compare_with_trivial, side_by_side
 from softswitch.results.folder import open_run, write_result
@@ -20,7 +21,7 @@ def two():
 def run(objective, constraint, start, **options):
     problem = ss.Problem(objective, constraint, jnp.float32(start))
     method = ss.SoftmaxSGM(alpha=50.0, step_size=0.01, tolerance=0.1)
-    return ss.solve(problem, two(), method, **{"rounds": 100, "batch_size": None} | options)
+    return flat.solve(problem, two(), method, **{"rounds": 100, "batch_size": None} | options)
 
 
 def codes(result):
@@ -31,7 +32,7 @@ def test_the_start_is_judged_on_all_data():
     clients, start = client_data(*regression()), jnp.full(4, 0.3)
     problem = ss.Problem(least_squares, softplus_level, start)
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.01, tolerance=0.1)
-    result = ss.solve(problem, clients, method, rounds=30, batch_size=4)
+    result = flat.solve(problem, clients, method, rounds=30, batch_size=4)
     (told,) = result.baselines
     objective, constraint = ss.evaluate(problem, clients, start)
     assert told.name == START
@@ -40,7 +41,7 @@ def test_the_start_is_judged_on_all_data():
     assert told.constraint == pytest.approx(constraint.max())
     assert told.violating == (constraint[:, 0] > 0.1).sum() == 6
     assert not told.feasible
-    on = ss.solve(problem, clients, method, rounds=30, batch_size=4, warm_start=result)
+    on = flat.solve(problem, clients, method, rounds=30, batch_size=4, warm_start=result)
     assert on.baselines[0].objective == pytest.approx(ss.evaluate(problem, clients, result.last)[0].max())
 
 

@@ -16,6 +16,7 @@ import optax
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.support.files import write_atomically
 
@@ -34,7 +35,7 @@ def clients():
 def solve(folder=None, method=RULE, every=0.0, **options):
     options = {"rounds": ROUNDS, "seed": 3, "record_clients": True, "eval_every": 100} | options
     keeps = None if folder is None else ss.Checkpoints(folder, every=every)
-    return ss.solve(problem(), clients(), method, checkpoints=keeps, **options)
+    return flat.solve(problem(), clients(), method, checkpoints=keeps, **options)
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +163,7 @@ def test_other_data_is_refused(tmp_path):
     data, owner = regression()
     data["a"] = data["a"] * 1.01
     with pytest.raises(ValueError, match="the clients' data differs from what is asked for; use another folder"):
-        ss.solve(
+        flat.solve(
             problem(),
             client_data(data, owner),
             RULE,
@@ -183,9 +184,9 @@ def test_another_function_of_the_same_name_is_refused(tmp_path):
         settings = {"rounds": 20, "checkpoints": ss.Checkpoints(tmp_path)}
         if refused:
             with pytest.raises(ValueError, match=r"what is computed .* differs from what is asked for"):
-                ss.solve(asked, clients(), RULE, **settings)
+                flat.solve(asked, clients(), RULE, **settings)
         else:
-            ss.solve(asked, clients(), RULE, **settings)
+            flat.solve(asked, clients(), RULE, **settings)
 
 
 SLOW, SLOWER = optax.cosine_decay_schedule(0.01, 900), optax.cosine_decay_schedule(0.01, 901)
@@ -210,10 +211,10 @@ SLOW, SLOWER = optax.cosine_decay_schedule(0.01, 900), optax.cosine_decay_schedu
 def test_a_rule_that_reads_the_same_and_computes_otherwise_is_refused(tmp_path, method):
     """Names and reprs are the same; schedules, bodies of lambdas and what they close over are not."""
     settings = {"rounds": 20, "local_steps": 2}
-    ss.solve(problem(), clients(), method(0), checkpoints=ss.Checkpoints(tmp_path), **settings)
-    ss.solve(problem(), clients(), method(0), checkpoints=ss.Checkpoints(tmp_path), **settings)
+    flat.solve(problem(), clients(), method(0), checkpoints=ss.Checkpoints(tmp_path), **settings)
+    flat.solve(problem(), clients(), method(0), checkpoints=ss.Checkpoints(tmp_path), **settings)
     with pytest.raises(ValueError, match=r"what is computed .* differs"):
-        ss.solve(problem(), clients(), method(1), checkpoints=ss.Checkpoints(tmp_path), **settings)
+        flat.solve(problem(), clients(), method(1), checkpoints=ss.Checkpoints(tmp_path), **settings)
 
 
 def test_a_function_that_closes_over_another_array_is_refused(tmp_path):
@@ -221,10 +222,10 @@ def test_a_function_that_closes_over_another_array_is_refused(tmp_path):
         return ss.Problem(lambda w, b: least_squares(w - target, b), softplus_level, jnp.zeros(4))
 
     first, second = jnp.arange(4.0), jnp.arange(4.0) + 1
-    ss.solve(asked(first), clients(), RULE, rounds=20, checkpoints=ss.Checkpoints(tmp_path))
-    ss.solve(asked(jnp.arange(4.0)), clients(), RULE, rounds=20, checkpoints=ss.Checkpoints(tmp_path))
+    flat.solve(asked(first), clients(), RULE, rounds=20, checkpoints=ss.Checkpoints(tmp_path))
+    flat.solve(asked(jnp.arange(4.0)), clients(), RULE, rounds=20, checkpoints=ss.Checkpoints(tmp_path))
     with pytest.raises(ValueError, match="or arrays that they close over"):
-        ss.solve(asked(second), clients(), RULE, rounds=20, checkpoints=ss.Checkpoints(tmp_path))
+        flat.solve(asked(second), clients(), RULE, rounds=20, checkpoints=ss.Checkpoints(tmp_path))
 
 
 @jax.tree_util.register_dataclass
@@ -251,19 +252,19 @@ def test_numbers_that_no_text_shows_are_told_apart(tmp_path):
     def bounded(low):
         return ss.Problem(least_squares, softplus_level, jnp.zeros(4), AtLeast(jnp.full(4, low)))
 
-    ss.solve(bounded(-1.0), clients(), RULE, rounds=20, checkpoints=ss.Checkpoints(tmp_path / "domain"))
+    flat.solve(bounded(-1.0), clients(), RULE, rounds=20, checkpoints=ss.Checkpoints(tmp_path / "domain"))
     with pytest.raises(ValueError, match="a number of the rule, the domain or the memory differs"):
-        ss.solve(bounded(-0.5), clients(), RULE, rounds=20, checkpoints=ss.Checkpoints(tmp_path / "domain"))
+        flat.solve(bounded(-0.5), clients(), RULE, rounds=20, checkpoints=ss.Checkpoints(tmp_path / "domain"))
     for alpha, refused in ((1.0, False), (50.0, True)):
         method = Mute(alpha=alpha, step_size=0.1, tolerance=0.1)
         with pytest.raises(ValueError, match="a number of the rule") if refused else nullcontext():
-            ss.solve(problem(), clients(), method, rounds=20, checkpoints=ss.Checkpoints(tmp_path / "method"))
+            flat.solve(problem(), clients(), method, rounds=20, checkpoints=ss.Checkpoints(tmp_path / "method"))
 
 
 def test_over_flowers_grid_other_functions_and_data_are_refused_too(tmp_path):
     def run(asked, data):
         keeps = ss.Checkpoints(tmp_path, every=0)
-        return ss.solve(asked, data, RULE, rounds=3, batch_size=None, engine="grid", checkpoints=keeps)
+        return flat.solve(asked, data, RULE, rounds=3, batch_size=None, engine="grid", checkpoints=keeps)
 
     run(problem(), clients())
     run(problem(), clients())
@@ -281,10 +282,10 @@ def test_an_optimiser_with_a_random_key_is_kept_too(tmp_path):
 
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.01, optimizer=noisy, tolerance=0.1)
     options = {"rounds": 300, "seed": 3}
-    whole = ss.solve(problem(), clients(), method, **options)
+    whole = flat.solve(problem(), clients(), method, **options)
     stops = [after(1, interrupt)]
-    ss.solve(problem(), clients(), method, callbacks=stops, checkpoints=ss.Checkpoints(tmp_path, every=0), **options)
-    on = ss.solve(problem(), clients(), method, checkpoints=ss.Checkpoints(tmp_path, every=0), **options)
+    flat.solve(problem(), clients(), method, callbacks=stops, checkpoints=ss.Checkpoints(tmp_path, every=0), **options)
+    on = flat.solve(problem(), clients(), method, checkpoints=ss.Checkpoints(tmp_path, every=0), **options)
     np.testing.assert_array_equal(on.last, whole.last)
 
 
@@ -328,7 +329,7 @@ def test_they_are_saved_as_often_as_asked(tmp_path):
     with pytest.raises(ValueError, match="every must be a finite number and >= 0, but is -1"):
         ss.Checkpoints(tmp_path, every=-1)
     with pytest.raises(TypeError, match="checkpoints must be a Checkpoints, but is 'here'"):
-        ss.solve(problem(), clients(), RULE, checkpoints="here")
+        flat.solve(problem(), clients(), RULE, checkpoints="here")
 
 
 CHILD = """

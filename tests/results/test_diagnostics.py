@@ -9,6 +9,7 @@ import optax
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.oracles.losses import Losses
 from softswitch.results import infeasibility as blocker
@@ -26,7 +27,7 @@ def two(data=(1.0, -1.0)):
 
 def run(objective, constraint, start, method, clients=None, **options):
     problem = ss.Problem(objective, constraint, jnp.float32(start))
-    return ss.solve(problem, clients or two(), method, **{"rounds": 400, "batch_size": None} | options)
+    return flat.solve(problem, clients or two(), method, **{"rounds": 400, "batch_size": None} | options)
 
 
 def signed(w, b):
@@ -78,7 +79,7 @@ def test_reports_that_never_show_a_constraint_that_is_met():
     problem = ss.Problem(
         lambda w, b: w**2 + 0 * b["x"][0], lambda w, b: jnp.average(b["x"], weights=b["weight"]) + 0 * w, jnp.float32(1)
     )
-    result = ss.solve(problem, many, sgm(alpha=1e4, tolerance=0.5), rounds=40, batch_size=4)
+    result = flat.solve(problem, many, sgm(alpha=1e4, tolerance=0.5), rounds=40, batch_size=4)
     assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
     assert result.violating == ()
     assert "all 79 clients are within the tolerance 0.5 on their data" in result.status.message
@@ -225,15 +226,15 @@ def test_batch_too_small_for_the_threshold():
         lambda w, b: jnp.average(b["z"], weights=b["weight"]) + w,
         jnp.float32(0.5),
     )
-    small = ss.solve(problem, clients, sgm(), rounds=400, batch_size=2)
+    small = flat.solve(problem, clients, sgm(), rounds=400, batch_size=2)
     assert "noisy-switch" in codes(small)
-    large = ss.solve(problem, clients, sgm(), rounds=400, batch_size=2, value_batch_size=None)
+    large = flat.solve(problem, clients, sgm(), rounds=400, batch_size=2, value_batch_size=None)
     assert codes(large) == []
 
 
 HEALTHY = {
     "Neyman–Pearson": lambda: _healthy_np(),
-    "regression": lambda: ss.solve(
+    "regression": lambda: flat.solve(
         ss.Problem(least_squares, softplus_level, jnp.zeros(4)),
         client_data(*regression(sizes=(40, 80))),
         sgm(alpha=100.0, step_size=0.05, tolerance=0.2),
@@ -245,7 +246,7 @@ HEALTHY = {
 
 def _healthy_np(**options):
     task = breast_cancer(20)
-    return ss.solve(task.problem, task.train, sgm(alpha=100.0, step_size=0.5), **options)
+    return flat.solve(task.problem, task.train, sgm(alpha=100.0, step_size=0.5), **options)
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -257,5 +258,5 @@ def test_healthy_runs_are_left_alone(name):
 
 def test_sweeps_are_diagnosed_too():
     problem = ss.Problem(lambda w, b: w**2, lambda w, b: 1 + b["sign"][0] * w, jnp.float32(0.5))
-    (result,) = ss.sweep(problem, two(), {"one": sgm()}, seeds=1, rounds=100, batch_size=None)["one"]
+    (result,) = flat.sweep(problem, two(), {"one": sgm()}, seeds=1, rounds=100, batch_size=None)["one"]
     assert codes(result) == ["never-feasible"]

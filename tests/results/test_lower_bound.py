@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
+from softswitch.certification.optimality import with_lower_bound
 from softswitch.results.folder import write_result
+from softswitch.results.lower_bound import LowerBound
 from softswitch.results.report import write_report
 
 
 def bound(**changed):
-    plain = ss.LowerBound(
+    plain = LowerBound(
         value=0.2,
         objective=0.203,
         tolerance=0.1,
@@ -47,7 +50,7 @@ def test_in_words():
 @pytest.mark.parametrize("kept", [bound(), bound(value=-math.inf, certified=False, why="it falls")])
 def test_as_plain_words_and_back(kept):
     told = json.loads(json.dumps(kept.to_dict(), allow_nan=False))
-    back = ss.LowerBound.from_dict(told)
+    back = LowerBound.from_dict(told)
     for field in dataclasses.fields(kept):
         np.testing.assert_array_equal(getattr(back, field.name), getattr(kept, field.name))
 
@@ -55,11 +58,11 @@ def test_as_plain_words_and_back(kept):
 def test_a_result_keeps_it(tmp_path):
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4), convex=True)
     clients = client_data(*regression())
-    plain = ss.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, step_size=0.02, tolerance=0.1), rounds=300)
+    plain = flat.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, step_size=0.02, tolerance=0.1), rounds=300)
     assert plain.lower_bound is None
     assert plain.gap is None
     assert "How good" not in plain.explain()
-    result = ss.with_lower_bound(plain, problem, clients)
+    result = with_lower_bound(plain, problem, clients)
     assert result.lower_bound.certified
     assert result.gap == result.worst_objective - result.lower_bound.value
     assert f"How good it is: {result.lower_bound}." in result.explain()

@@ -10,7 +10,9 @@ import optax
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
+from softswitch.results.certificate import Verdict
 
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.01, tolerance=0.1, optimizer=optax.adam)
 TREE = {"first": [jnp.zeros(2), jnp.zeros(2)], "none": None, "pair": (jnp.float32(0.0), jnp.zeros((1, 1)))}
@@ -27,7 +29,7 @@ def constraint(params, batch):
 @pytest.fixture(scope="module")
 def result():
     problem = ss.Problem(objective, constraint, TREE)
-    return ss.solve(problem, client_data(*regression()), RULE, rounds=80, record_clients=True)
+    return flat.solve(problem, client_data(*regression()), RULE, rounds=80, record_clients=True)
 
 
 def test_everything_comes_back(result, tmp_path):
@@ -50,14 +52,14 @@ def test_everything_comes_back(result, tmp_path):
     np.testing.assert_array_equal(result.client_constraint, back.client_constraint)
     assert (back.explain(), back.violating) == (result.explain(), result.violating)
     problem, clients = ss.Problem(objective, constraint, TREE), client_data(*regression())
-    on = [ss.solve(problem, clients, RULE, rounds=20, warm_start=start).last for start in (result, back)]
+    on = [flat.solve(problem, clients, RULE, rounds=20, warm_start=start).last for start in (result, back)]
     np.testing.assert_array_equal(*(jax.tree.leaves(last)[0] for last in on))
 
 
 def test_a_rule_with_functions_of_ones_own_is_handed_in(tmp_path):
     falling = ss.SoftmaxSGM(alpha=20.0, step_size=optax.cosine_decay_schedule(0.1, 30), tolerance=0.1)
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
-    result = ss.solve(problem, client_data(*regression()), falling, rounds=30)
+    result = flat.solve(problem, client_data(*regression()), falling, rounds=30)
     result.save(tmp_path)
     with pytest.raises(ValueError, match="has functions of its own for step_size, which no file can hold; hand it in"):
         ss.Result.load(tmp_path)
@@ -74,13 +76,13 @@ def test_labels_of_any_kind_come_back_as_text_or_numbers(tmp_path):
     labels = [("north", 1), np.int64(7), "west"]
     parts = [{key: column[owner == i] for key, column in data.items()} for i in range(3)]
     clients = ss.ClientData.from_list(parts, names=labels)
-    result = ss.solve(problem, clients, RULE, rounds=10)
+    result = flat.solve(problem, clients, RULE, rounds=10)
     result.save(tmp_path)
     back = ss.Result.load(tmp_path)
     assert back.names == ("('north', 1)", 7, "west")
     verdicts = [client.verdict for client in ss.certify(back, problem, clients).clients]
     assert len(verdicts) == 3
-    assert ss.Verdict.UNKNOWN not in verdicts
+    assert Verdict.UNKNOWN not in verdicts
 
 
 def test_a_folder_is_written_once_and_read_with_care(result, tmp_path):
@@ -98,7 +100,7 @@ def test_a_folder_is_written_once_and_read_with_care(result, tmp_path):
 def test_a_diverged_run_is_saved_too(tmp_path):
     problem = ss.Problem(lambda w, b: jnp.log(w) * b["x"].mean(), lambda w, b: -1.0 + 0 * w, jnp.float32(1.0))
     one = ss.ClientData.from_arrays({"x": np.ones(3)}, client=[0, 0, 0])
-    result = ss.solve(problem, one, ss.HardSGM(step_size=2.0, tolerance=0.1), rounds=30)
+    result = flat.solve(problem, one, ss.HardSGM(step_size=2.0, tolerance=0.1), rounds=30)
     assert result.status.code is ss.StatusCode.DIVERGED
     result.save(tmp_path)
     assert str(ss.Result.load(tmp_path).status) == str(result.status)
@@ -108,8 +110,8 @@ def test_a_diverged_run_is_saved_too(tmp_path):
 def test_what_a_run_chose_comes_back(tmp_path, options):
     """The cycles, and a rule whose steps fall and whose optimiser has settings of its own."""
     problem, clients = ss.Problem(least_squares, softplus_level, jnp.zeros(4)), client_data(*regression())
-    bare = ss.SoftmaxSGM(tolerance=0.1)
-    chosen = ss.solve(problem, clients, bare, rounds=100, eval_every=0, lower_bound=False, **options)
+    bare = ss.Automatic(tolerance=0.1)
+    chosen = flat.solve(problem, clients, bare, rounds=100, eval_every=0, lower_bound=False, **options)
     assert len(chosen.restarts) > 1
     chosen.save(tmp_path)
     back = ss.Result.load(tmp_path)
@@ -127,7 +129,7 @@ def test_what_a_run_chose_comes_back(tmp_path, options):
     with pytest.raises(ValueError, match="method must have"):
         ss.Result.load(tmp_path, method=dataclasses.replace(chosen.method, alpha=0.7))
     on = [
-        ss.solve(problem, clients, bare, rounds=30, eval_every=0, lower_bound=False, warm_start=start, **options).last
+        flat.solve(problem, clients, bare, rounds=30, eval_every=0, lower_bound=False, warm_start=start, **options).last
         for start in (chosen, back)
     ]
     np.testing.assert_array_equal(*on)

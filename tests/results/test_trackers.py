@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import softswitch as ss
+from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.results.callbacks import Chunk
 from softswitch.trackers import CSVTracker, MLflowTracker, PrometheusTracker, TensorBoardTracker
@@ -22,7 +23,7 @@ ROUNDS = 600
 def solve(*callbacks):
     data = client_data(*regression())
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
-    return ss.solve(problem, data, RULE, rounds=ROUNDS, eval_every=100, held_out=data, callbacks=callbacks)
+    return flat.solve(problem, data, RULE, rounds=ROUNDS, eval_every=100, held_out=data, callbacks=callbacks)
 
 
 def test_csv(tmp_path):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import ClientSummary
@@ -77,7 +78,7 @@ def two():
 def run(objective, constraint, start, step_size, **options):
     problem = ss.Problem(objective, constraint, jnp.float32(start))
     method = ss.SoftmaxSGM(alpha=50.0, step_size=step_size, tolerance=0.1)
-    return ss.solve(problem, two(), method, **{"rounds": 400, "batch_size": None} | options)
+    return flat.solve(problem, two(), method, **{"rounds": 400, "batch_size": None} | options)
 
 
 def never(w, b):
@@ -111,7 +112,7 @@ def test_few_rounds_to_average():
 def test_a_run_that_was_still_improving_gains_by_going_on():
     task, method = breast_cancer(20), ss.SoftmaxSGM(alpha=100.0, step_size=0.5, tolerance=0.1)
     short, long = (
-        ss.solve(task.problem, task.train, method, local_steps=5, participation=0.5, rounds=rounds)
+        flat.solve(task.problem, task.train, method, local_steps=5, participation=0.5, rounds=rounds)
         for rounds in (1000, 2000)
     )
     assert codes(short) == ["still-improving"]
@@ -168,7 +169,7 @@ def test_cycles_that_were_not_finite():
 def test_chosen_settings_are_told_and_kept(tmp_path):
     clients = client_data(*regression(sizes=(40, 80)))
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
-    result = ss.solve(problem, clients, ss.SoftmaxSGM(tolerance=0.2), rounds=1500)
+    result = flat.solve(problem, clients, ss.Automatic(tolerance=0.2), rounds=1500)
     assert codes(result) == [], result.explain()
     assert result.auto_settings["rounds"] == "1,500"
     assert result.auto_settings["rows for a gradient"] == "all of a client's"
@@ -179,16 +180,16 @@ def test_chosen_settings_are_told_and_kept(tmp_path):
     assert "was hardly improving" in told or "was no longer improving" in told
     result.save(tmp_path / "it")
     assert ss.Result.load(tmp_path / "it").auto_settings == result.auto_settings
-    drawn = ss.solve(problem, clients, ss.SoftmaxSGM(tolerance=0.2), rounds=200, batch_size=16, value_batch_size=8)
+    drawn = flat.solve(problem, clients, ss.Automatic(tolerance=0.2), rounds=200, batch_size=16, value_batch_size=8)
     assert drawn.auto_settings["rows for a gradient"] == "16 of each client's"
     assert drawn.auto_settings["rows for a report"] == "8 of each client's"
     by_hand = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.2)
-    assert ss.solve(problem, clients, by_hand, rounds=20).auto_settings == {}
+    assert flat.solve(problem, clients, by_hand, rounds=20).auto_settings == {}
 
 
 def test_few_chosen_rounds_are_still_improving():
     task = breast_cancer(20)
-    result = ss.solve(task.problem, task.train, ss.SoftmaxSGM(tolerance=0.1), rounds=300)
+    result = flat.solve(task.problem, task.train, ss.Automatic(tolerance=0.1), rounds=300)
     assert codes(result) == ["still-improving"]
 
 
@@ -203,12 +204,12 @@ def test_the_batch_that_ends_the_noise():
         jnp.float32(0.5),
     )
     method = ss.SoftmaxSGM(alpha=50.0, step_size=0.01, tolerance=0.1)
-    small = ss.solve(problem, clients, method, rounds=400, batch_size=2)
+    small = flat.solve(problem, clients, method, rounds=400, batch_size=2)
     found = next(one for one in small.diagnostics if one.code == "noisy-switch")
     rows = int(re.search(r"value_batch_size from 2 to about ([\d,]+)", found.advice)[1].replace(",", ""))
     assert 500 < rows < 10_000
     enough, few = (
-        ss.solve(problem, clients, method, rounds=400, batch_size=2, value_batch_size=size)
+        flat.solve(problem, clients, method, rounds=400, batch_size=2, value_batch_size=size)
         for size in (rows, rows // 40)
     )
     assert "noisy-switch" not in codes(enough)

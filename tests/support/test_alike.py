@@ -10,6 +10,7 @@ import optax
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch.engine import compiled
 from softswitch.support.function_equality import Alike
 
@@ -127,7 +128,7 @@ def test_nothing_is_compiled_anew_for_schedules_and_partials_made_anew():
     def run(scale):
         problem = ss.Problem(partial(loss, scale=scale), below, 0.0)
         method = ss.SoftmaxSGM(alpha=1.0, tolerance=0.1, step_size=optax.cosine_decay_schedule(0.1, 20))
-        return ss.solve(problem, clients, method, rounds=5, eval_every=0)
+        return flat.solve(problem, clients, method, rounds=5, eval_every=0)
 
     run(1.0)
     programs = compiled.run_chunk._cache_size()

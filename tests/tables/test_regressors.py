@@ -12,6 +12,8 @@ from sklearn.metrics import mean_absolute_error
 from sklearn.model_selection import GridSearchCV
 
 import softswitch as ss
+from softswitch.results.certificate import Verdict
+from softswitch.tables.estimator import worst_client_scorer
 
 RUN = {"rounds": 400}
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -52,7 +54,7 @@ def test_coverage_is_a_promise(patients):
     model.fit(X, y, clients=clinic)
     assert not model.certificate_.approximate
     assert np.mean(y > model.predict(X)) < 0.2
-    assert model.answered_ is (model.certificate_.verdict is ss.Verdict.MEETS)
+    assert model.answered_ is (model.certificate_.verdict is Verdict.MEETS)
 
 
 def test_a_known_range_makes_a_promise_of_an_error(patients):
@@ -60,7 +62,7 @@ def test_a_known_range_makes_a_promise_of_an_error(patients):
     model = ss.BoundedRegressor("absolute-error", 100.0, label_range=(0, 400), held_out=0.5, **RUN)
     model.fit(X, y, clients=clinic)
     assert not model.certificate_.approximate
-    assert model.certificate_.verdict is ss.Verdict.MEETS
+    assert model.certificate_.verdict is Verdict.MEETS
     wild = model.predict(100 * X)
     assert (wild.min(), wild.max()) == (0, 400)
 
@@ -123,9 +125,9 @@ def test_straight_to_a_report(tmp_path, fitted):
 def test_the_worst_client_decides_a_search(patients):
     X, y, clinic = patients
     with sklearn.config_context(enable_metadata_routing=True):
-        scorer = ss.worst_client_scorer("neg_mean_absolute_error")
+        scorer = worst_client_scorer("neg_mean_absolute_error")
         with pytest.raises(ValueError, match="metric must compare labels with predictions, but 'roc_auc'"):
-            ss.worst_client_scorer("roc_auc")
+            worst_client_scorer("roc_auc")
         model = ss.BoundedRegressor("mean-error", step_size=0.5, rounds=30).set_fit_request(clients=True)
         search = GridSearchCV(model, {"bound": [5.0, 50.0]}, scoring=scorer, cv=2)
         search.fit(X, y, clients=clinic)
@@ -134,7 +136,7 @@ def test_the_worst_client_decides_a_search(patients):
     assert scorer._score_func(y, predicted, clients=clinic) == pytest.approx(-expected)
     assert len(search.cv_results_["mean_test_score"]) == 2
     with pytest.raises(ValueError, match="enable_metadata_routing=True"):
-        ss.worst_client_scorer()
+        worst_client_scorer()
 
 
 def test_several_classes(patients):

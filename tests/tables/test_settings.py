@@ -7,7 +7,6 @@ import pytest
 
 from softswitch.methods.hard_sgm import HardSGM
 from softswitch.methods.memory import Memory
-from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.tables.preparation import build_memory, build_method
 from softswitch.tables.settings import (
     METHODS,
@@ -81,8 +80,8 @@ def test_what_can_be_chosen_stands_in_the_file_and_can_be_set_there():
 
 def test_what_is_left_to_be_chosen_is_left_out_of_the_rule():
     methods = {name: build_method(parse_config({"data": DATA, "method": {"name": name}})) for name in METHODS}
-    assert methods["softmax"] == SoftmaxSGM(tolerance=0.1)
-    assert methods["hard"] == HardSGM(tolerance=0.1)
+    assert methods["softmax"] == ss.Automatic(tolerance=0.1)
+    assert methods["hard"] == ss.Automatic(tolerance=0.1, method=HardSGM)
     for method in methods.values():
         for name in ("step_size", "criterion", "optimizer", "slack", "threshold", "local_step_size"):
             assert getattr(method, name) is None

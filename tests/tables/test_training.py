@@ -17,6 +17,7 @@ from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch.cli import app
 from softswitch.results.folder import find_runs, open_run
 from softswitch.results.report.page import write_report
@@ -171,10 +172,10 @@ def test_the_model_is_what_solve_finds(trained, home):
     """The same by hand: table, encoding, split and rule make no difference that is not in the settings."""
     run, _ = trained
     ready = training.prepare_table(training.read_config(home / "cases.toml"), home)
-    result = ss.solve(
+    result = flat.solve(
         ready.problem,
         ready.train,
-        ss.SoftmaxSGM(tolerance=0.2),
+        ss.Automatic(tolerance=0.2),
         rounds=600,
         held_out=ready.held_out,
         record_clients=True,
@@ -223,7 +224,7 @@ def test_with_a_step_size_what_is_left_out_is_as_in_the_paper(home, tmp_path, to
     ready = training.prepare_table(training.read_config(tmp_path / "old.toml"), home)
     method = ss.SoftmaxSGM(tolerance=0.2, step_size=0.5, alpha=10 * np.log(4) / 0.2)
     rounds = told["run"].get("rounds", 1000)
-    expected = ss.solve(ready.problem, ready.train, method, rounds=rounds, batch_size=32, answer="average")
+    expected = flat.solve(ready.problem, ready.train, method, rounds=rounds, batch_size=32, answer="average")
     assert trained.result.restarts == ()
     np.testing.assert_array_equal(trained.result.params[0]["w"], expected.params[0]["w"])
 
@@ -244,10 +245,10 @@ def test_every_line_reaches_the_run(home, tmp_path):
     told = settings(home, method=method | {"alpha": 7}, run=run | {"local_steps": 2, "answer": "last"})
     result = training.train(write(tmp_path / "t.toml", told)).result
     ready = training.prepare_table(parse_config(told), home)
-    method = ss.SoftmaxSGM(
+    method = ss.Automatic(
         tolerance=0.2, alpha=7.0, threshold=0.1, local_step_size=0.01, criterion="softmax", optimizer=optax.adam
     )
-    expected = ss.solve(
+    expected = flat.solve(
         ready.problem,
         ready.train,
         method,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-import softswitch as ss
 from softswitch import theory
+from softswitch.theory.client_gaps import heterogeneity
 
 # The largest of n standard normals, on average: Harter's tables of order statistics.
 NORMAL = {2: 0.56419, 3: 0.84628, 5: 1.16296, 10: 1.53875, 20: 1.86748, 100: 2.50759}
@@ -78,8 +78,8 @@ def test_bounded_noise_is_dominated_by_one_gap_for_every_number_of_clients():
             dominating = stats.beta(3, 2).sf(t / 0.7)
             assert np.mean(gaps >= t) <= dominating + 4 * math.sqrt(dominating * (1 - dominating) / len(gaps))
     many = 0.7 * generator.beta(2, 3, size=20_000)
-    assert ss.heterogeneity(many, "beta", (3, 2)) == pytest.approx(0.7, rel=0.05)
-    assert ss.heterogeneity(many) > 0.8, "a uniform gap needs more"
+    assert heterogeneity(many, "beta", (3, 2)) == pytest.approx(0.7, rel=0.05)
+    assert heterogeneity(many) > 0.8, "a uniform gap needs more"
 
 
 def test_geometric_noise_has_no_limit():

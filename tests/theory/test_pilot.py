@@ -6,8 +6,10 @@ import pytest
 from scipy import integrate
 
 import softswitch as ss
+from benchmarks import flat
 from benchmarks.promise import NOISE, constraint, linear_clients, objective, worst_heterogeneity
-from softswitch.theory.pilot import subgaussian_norm
+from softswitch.theory.pilot import estimate_constants, subgaussian_norm
+from softswitch.theory.plan_search import plan
 
 
 def test_subgaussian_norm_of_known_distributions():
@@ -24,7 +26,7 @@ def test_subgaussian_norm_of_known_distributions():
 def test_constants_of_a_known_problem():
     c, h, clients = linear_clients(6, 0.1)
     problem = ss.Problem(objective, constraint, jnp.zeros(2))
-    found = ss.estimate_constants(problem, clients, ss.Ball(1.0), pilots=256)
+    found = estimate_constants(problem, clients, ss.Ball(1.0), pilots=256)
     assert found.diameter == 2.0
     assert found.lipschitz == pytest.approx(
         max(np.linalg.norm(c, axis=1).max(), np.linalg.norm(h, axis=1).max()), rel=1e-4
@@ -39,10 +41,10 @@ def test_constants_of_a_known_problem():
 def test_estimates_feed_a_plan_that_solves():
     _, _, clients = linear_clients(6, 0.1)
     problem = ss.Problem(objective, constraint, jnp.zeros(2), ss.Box(-0.7, 0.7))
-    known = ss.estimate_constants(problem, clients)
+    known = estimate_constants(problem, clients)
     assert known.diameter == pytest.approx(1.4 * np.sqrt(2))
-    plan = ss.plan(known, clients=6, epsilon=0.5)
-    result = ss.solve(problem, clients, ss.SoftmaxSGM.from_plan(plan), **plan.solve_options())
+    planned = plan(known, clients=6, epsilon=0.5)
+    result = flat.solve(problem, clients, ss.SoftmaxSGM.from_plan(planned), **planned.solve_options())
     assert result.status.ok
 
 
@@ -50,4 +52,4 @@ def test_an_unbounded_domain_is_refused():
     _, _, clients = linear_clients(6, 0.1)
     problem = ss.Problem(objective, constraint, jnp.zeros(2))
     with pytest.raises(ValueError, match="domain must be a Ball or a Box: the theorems need a bounded Θ; but is None"):
-        ss.estimate_constants(problem, clients)
+        estimate_constants(problem, clients)

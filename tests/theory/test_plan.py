@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch.theory import Constants, Setting, bound, constraint_bound
+from softswitch.theory.plan_search import plan
 
 CONSTANTS = Constants(2.0, 1.0, gradient_noise=0.5, value_noise=0.2, heterogeneity=0.05)
 
@@ -33,7 +35,7 @@ def test_plan_is_the_inverse_of_the_bound(known, factor, clients, participation,
     floor = bound(known, Setting(clients, participants, 1)).sampling if participants < clients else 0.0
     wish = floor + factor
     asked = {"clients": clients, "participation": participation, "local_steps": local_steps, "switch_share": 0.5}
-    planned = ss.plan(known, epsilon=wish, **asked)
+    planned = plan(known, epsilon=wish, **asked)
     assert planned.met
     setting = planned.setting
     assert bound(known, setting).epsilon <= wish
@@ -46,7 +48,7 @@ def test_plan_is_the_inverse_of_the_bound(known, factor, clients, participation,
 
 
 def test_a_plan_is_cheaper_than_its_neighbours():
-    planned = ss.plan(CONSTANTS, clients=20, epsilon=0.3)
+    planned = plan(CONSTANTS, clients=20, epsilon=0.3)
     for factor in (0.7, 0.9, 1.1, 1.5):
         rounds = round(planned.setting.rounds * factor)
         sizes = range(1, 20_000)
@@ -60,19 +62,19 @@ def test_a_plan_is_cheaper_than_its_neighbours():
 
 
 def test_a_budget_is_kept_and_used_well():
-    planned = ss.plan(CONSTANTS, clients=20, samples=10**7)
+    planned = plan(CONSTANTS, clients=20, samples=10**7)
     assert 0.95 * 10**7 < planned.samples <= 10**7
     for rounds in (planned.setting.rounds // 2, planned.setting.rounds * 2):
         size = 10**7 // (20 * rounds) - 32
         other = bound(CONSTANTS, replace(planned.setting, rounds=rounds, value_batch_size=size))
         assert planned.bound.epsilon <= other.epsilon
-    capped = ss.plan(CONSTANTS, clients=20, samples=10**7, rounds=100)
+    capped = plan(CONSTANTS, clients=20, samples=10**7, rounds=100)
     assert capped.setting.rounds <= 100
 
 
 def test_a_wish_below_the_sampling_error_is_refused_with_a_way_out():
     known = replace(CONSTANTS, heterogeneity=0.3)
-    planned = ss.plan(known, clients=20, participation=0.5, epsilon=0.3, switch_share=0.5)
+    planned = plan(known, clients=20, participation=0.5, epsilon=0.3, switch_share=0.5)
     assert not planned.met
     floor = bound(known, Setting(20, 10, 1)).sampling
     assert planned.smallest_epsilon == pytest.approx(floor, rel=1e-5)
@@ -80,45 +82,45 @@ def test_a_wish_below_the_sampling_error_is_refused_with_a_way_out():
     assert f"{floor:.4g}" in planned.advice
     assert "draw at least 15 clients a round" in planned.advice
     assert bound(known, Setting(20, 15, 1)).sampling < 0.3 < bound(known, Setting(20, 14, 1)).sampling
-    assert ss.plan(known, clients=20, participation=15 / 20, epsilon=0.3, switch_share=0.5).met
+    assert plan(known, clients=20, participation=15 / 20, epsilon=0.3, switch_share=0.5).met
 
 
 def test_a_wish_is_met_for_the_constraint_too_where_few_rounds_are_feasible():
     """κ = 0.05 adds 4σ ln(10)/(|ln(1−r)|n) to what is promised of G: 0.199 here."""
     known = replace(CONSTANTS, heterogeneity=0.3)
     beyond = 4 * 0.3 * np.log(10) / (np.log(2) * 20)
-    bold = ss.plan(known, clients=20, participation=0.5, epsilon=1.0, switch_share=0.5)
-    careful = ss.plan(known, clients=20, participation=0.5, epsilon=1.0)
+    bold = plan(known, clients=20, participation=0.5, epsilon=1.0, switch_share=0.5)
+    careful = plan(known, clients=20, participation=0.5, epsilon=1.0)
     assert bold.met
     assert careful.met
     assert constraint_bound(known, bold.setting, 0.05) == pytest.approx(bold.bound.epsilon + beyond)
     assert constraint_bound(known, bold.setting, 0.05) > 1.0 >= careful.constraint_bound
     assert careful.constraint_bound == pytest.approx(careful.bound.epsilon + beyond)
     assert "The constraint is promised to be at most 1 where κ >= 0.05." in careful.advice
-    too_low = ss.plan(known, clients=20, participation=0.5, epsilon=0.6)
+    too_low = plan(known, clients=20, participation=0.5, epsilon=0.6)
     assert not too_low.met
     assert too_low.smallest_epsilon == pytest.approx(bound(known, Setting(20, 10, 1)).sampling + beyond, rel=1e-5)
-    assert ss.plan(known, clients=20, participation=0.5, epsilon=0.6, switch_share=0.5).met
-    assert ss.plan(CONSTANTS, clients=20, epsilon=0.5) == ss.plan(CONSTANTS, clients=20, epsilon=0.5, switch_share=0.05)
+    assert plan(known, clients=20, participation=0.5, epsilon=0.6, switch_share=0.5).met
+    assert plan(CONSTANTS, clients=20, epsilon=0.5) == plan(CONSTANTS, clients=20, epsilon=0.5, switch_share=0.05)
 
 
 def test_a_server_that_remembers_is_not_bound_by_the_sampling_error():
     """n = 20, m = 5: two places by g, one by f, two by turns; T = 2·10 − 1 = 19."""
     known = Constants(2.0, 1.0, heterogeneity=0.5)
-    plain = ss.plan(known, clients=20, participation=0.25, epsilon=0.5)
+    plain = plan(known, clients=20, participation=0.25, epsilon=0.5)
     assert not plain.met
-    kept = ss.plan(known, clients=20, participation=0.25, epsilon=0.5, memory=ss.Memory())
+    kept = plan(known, clients=20, participation=0.25, epsilon=0.5, memory=ss.Memory())
     assert kept.met
     assert kept.setting.longest_wait == 19
     assert kept.bound.sampling == pytest.approx(6 * 19 * kept.bound.step_size)
     assert kept.constraint_bound == kept.bound.epsilon <= 0.5
     assert "error of staleness" in str(kept)
-    few = ss.plan(known, clients=20, participation=0.25, epsilon=0.5, memory=ss.Memory(), rounds=100)
+    few = plan(known, clients=20, participation=0.25, epsilon=0.5, memory=ss.Memory(), rounds=100)
     assert "cannot be met in 100 rounds" in few.advice
     with pytest.raises(ValueError, match="smoothing=0"):
-        ss.plan(known, clients=20, participation=0.25, epsilon=0.5, memory=ss.Memory(smoothing=0.5))
+        plan(known, clients=20, participation=0.25, epsilon=0.5, memory=ss.Memory(smoothing=0.5))
     with pytest.raises(ValueError, match="ask at least 3"):
-        ss.plan(known, clients=20, participation=0.1, epsilon=0.5, memory=ss.Memory())
+        plan(known, clients=20, participation=0.1, epsilon=0.5, memory=ss.Memory())
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -129,7 +131,7 @@ def test_what_is_planned_with_memory_is_kept(seed):
     normals, goals = (rows / np.linalg.norm(rows, axis=1)[:, None] for rows in (normals, goals))
     offsets = generator.uniform(0, 0.3, 8)
     memory = ss.Memory()
-    planned = ss.plan(Constants(2.0, 1.0), clients=8, participation=3 / 8, epsilon=0.6, memory=memory)
+    planned = plan(Constants(2.0, 1.0), clients=8, participation=3 / 8, epsilon=0.6, memory=memory)
     assert planned.met
     w = cvxpy.Variable(2)
     constraints = [normals @ w <= offsets, cvxpy.norm(w) <= 1]
@@ -139,13 +141,13 @@ def test_what_is_planned_with_memory_is_kept(seed):
         lambda w, d: d["c"][0] @ w, lambda w, d: d["a"][0] @ w - d["b"][0], jnp.array([0.6, -0.6]), ss.Ball(1.0)
     )
     options = {**planned.solve_options(), "batch_size": None, "value_batch_size": None, "eval_every": 0}
-    result = ss.solve(problem, clients, ss.SoftmaxSGM.from_plan(planned), memory=memory, seed=seed, **options)
+    result = flat.solve(problem, clients, ss.SoftmaxSGM.from_plan(planned), memory=memory, seed=seed, **options)
     assert result.worst_objective - optimum <= planned.bound.epsilon
     assert result.worst_constraint <= planned.bound.epsilon
 
 
 def test_too_few_rounds_are_said_so():
-    planned = ss.plan(CONSTANTS, clients=20, epsilon=0.3, rounds=100)
+    planned = plan(CONSTANTS, clients=20, epsilon=0.3, rounds=100)
     assert not planned.met
     assert "in 100 rounds" in planned.advice
     assert planned.smallest_epsilon == pytest.approx(
@@ -157,25 +159,25 @@ def test_too_few_rounds_are_said_so():
 
 def test_two_obstacles_are_both_named():
     known = replace(CONSTANTS, heterogeneity=0.3)
-    planned = ss.plan(known, clients=20, participation=0.5, epsilon=0.3, rounds=100, switch_share=0.5)
+    planned = plan(known, clients=20, participation=0.5, epsilon=0.3, rounds=100, switch_share=0.5)
     assert "draw at least 15 clients a round, and allow more than 100 rounds" in planned.advice
 
 
 @pytest.mark.parametrize("wish", [1e-9, 1e-7])
 def test_a_wish_beyond_all_means(wish):
-    planned = ss.plan(replace(CONSTANTS, value_noise=0.5), clients=20, epsilon=wish)
+    planned = plan(replace(CONSTANTS, value_noise=0.5), clients=20, epsilon=wish)
     assert not planned.met
     assert "cannot be met in any number of rounds and rows that could be run" in planned.advice
 
 
 def test_odd_corners():
     quiet = Constants(2.0, 1.0)
-    assert ss.plan(quiet, clients=1, epsilon=0.1).bound.alpha == 0
-    assert ss.plan(quiet, clients=5, epsilon=0.1).setting.value_batch_size == 1
-    assert ss.plan(quiet, clients=5, samples=10**6, rounds=100).setting.value_batch_size == 1
-    assert ss.plan(CONSTANTS, clients=5, samples=165).setting.rounds == 1
-    assert ss.plan(CONSTANTS, clients=50, participation=0.001, epsilon=9.0).setting.participants == 1
-    assert ss.plan(CONSTANTS, clients=5, epsilon=1e6).setting.rounds == 1
+    assert plan(quiet, clients=1, epsilon=0.1).bound.alpha == 0
+    assert plan(quiet, clients=5, epsilon=0.1).setting.value_batch_size == 1
+    assert plan(quiet, clients=5, samples=10**6, rounds=100).setting.value_batch_size == 1
+    assert plan(CONSTANTS, clients=5, samples=165).setting.rounds == 1
+    assert plan(CONSTANTS, clients=50, participation=0.001, epsilon=9.0).setting.participants == 1
+    assert plan(CONSTANTS, clients=5, epsilon=1e6).setting.rounds == 1
 
 
 @pytest.mark.parametrize(
@@ -189,14 +191,14 @@ def test_odd_corners():
 )
 def test_the_dominant_error_and_its_remedy(known, participation, dominant, remedy):
     budget = 10**4 if dominant == "estimation" else 10**8
-    planned = ss.plan(known, clients=20, participation=participation, samples=budget, rounds=10_000)
+    planned = plan(known, clients=20, participation=participation, samples=budget, rounds=10_000)
     assert planned.bound.dominant == dominant
     assert f"The error of {dominant} dominates" in planned.advice
     assert f"lowered most cheaply by {remedy}" in planned.advice
 
 
 def test_forms():
-    planned = ss.plan(CONSTANTS, clients=20, participation=0.5, local_steps=5, epsilon=1.0)
+    planned = plan(CONSTANTS, clients=20, participation=0.5, local_steps=5, epsilon=1.0)
     assert json.loads(json.dumps(planned.to_dict()))["bound"]["epsilon"] <= 1.0
     assert "Plan by Theorem 3" in str(planned)
     method = ss.SoftmaxSGM.from_plan(planned)
@@ -207,19 +209,19 @@ def test_forms():
 
 def test_bad_wishes():
     with pytest.raises(ValueError, match="give either epsilon or samples"):
-        ss.plan(CONSTANTS, clients=5)
+        plan(CONSTANTS, clients=5)
     with pytest.raises(ValueError, match="give either epsilon or samples"):
-        ss.plan(CONSTANTS, clients=5, epsilon=1, samples=10)
+        plan(CONSTANTS, clients=5, epsilon=1, samples=10)
     with pytest.raises(ValueError, match="samples must be at least 165, one round of m = 5"):
-        ss.plan(CONSTANTS, clients=5, samples=10)
+        plan(CONSTANTS, clients=5, samples=10)
     with pytest.raises(ValueError, match="epsilon must be a finite number and > 0, but is 0"):
-        ss.plan(CONSTANTS, clients=5, epsilon=0)
+        plan(CONSTANTS, clients=5, epsilon=0)
 
 
 def test_slaters_condition_replaces_the_assumption_on_the_share_of_feasible_rounds():
     """DL = 2, ν = 0.2: κ >= 0.2/(2.2 + ε); the promise on G has ln(1/2 + (2 + ε)/0.4) in it."""
     known = replace(CONSTANTS, heterogeneity=0.3)
-    planned = ss.plan(known, clients=20, participation=0.5, epsilon=1.0, slater=0.2)
+    planned = plan(known, clients=20, participation=0.5, epsilon=1.0, slater=0.2)
     assert planned.met
     epsilon, unit = planned.bound.epsilon, 0.3 / (np.log(2) * 20)
     assert planned.switch_share == pytest.approx(0.2 / (2.2 + epsilon))
@@ -227,17 +229,17 @@ def test_slaters_condition_replaces_the_assumption_on_the_share_of_feasible_roun
     assert 0.999 < planned.constraint_bound <= 1.0, "all of the wish is used"
     assert "which Slater's condition assures" in planned.advice
     assert json.loads(json.dumps(planned.to_dict()))["slater"] == 0.2
-    closer = ss.plan(known, clients=20, participation=0.5, epsilon=1.0, slater=2.0)
+    closer = plan(known, clients=20, participation=0.5, epsilon=1.0, slater=2.0)
     assert closer.samples < planned.samples
-    assert ss.plan(known, clients=20, participation=0.5, epsilon=1.0, slater=1e-9, switch_share=0.05).met
-    assert not ss.plan(known, clients=20, participation=0.5, epsilon=1.0, slater=1e-9).met
+    assert plan(known, clients=20, participation=0.5, epsilon=1.0, slater=1e-9, switch_share=0.05).met
+    assert not plan(known, clients=20, participation=0.5, epsilon=1.0, slater=1e-9).met
     with pytest.raises(ValueError, match="slater must be a finite number and > 0, but is 0"):
-        ss.plan(known, clients=20, epsilon=1.0, slater=0)
+        plan(known, clients=20, epsilon=1.0, slater=0)
 
 
 def test_what_is_promised_whatever_the_share_of_feasible_rounds():
     known = replace(CONSTANTS, heterogeneity=0.3)
-    planned = ss.plan(known, clients=20, participation=0.5, epsilon=1.0)
+    planned = plan(known, clients=20, participation=0.5, epsilon=1.0)
     sure = planned.bound.epsilon + 4 * 0.3 * np.log(planned.setting.rounds / 2) / (np.log(2) * 20)
     assert f"Whatever κ is, and it is 1/K at least, {sure:.4g}." in planned.advice
 
@@ -245,7 +247,7 @@ def test_what_is_promised_whatever_the_share_of_feasible_rounds():
 @pytest.mark.parametrize(("gap", "shape"), [("half-normal", ()), ("exponential", ()), ("beta", (1.0, 1.0))])
 def test_a_plan_with_another_gap_meets_its_wish_and_no_less_would(gap, shape):
     known = replace(CONSTANTS, heterogeneity=0.02, gap=gap, gap_shape=shape)
-    planned = ss.plan(known, clients=200, participation=0.1, epsilon=0.3)
+    planned = plan(known, clients=200, participation=0.1, epsilon=0.3)
     assert planned.met
     assert planned.constraint_bound == planned.bound.epsilon == bound(known, planned.setting).epsilon <= 0.3
     fewer = replace(planned.setting, rounds=planned.setting.rounds * 49 // 50)
@@ -260,45 +262,45 @@ def test_a_plan_that_only_a_stretch_of_rounds_meets():
     errors = {k: bound(known, Setting(10**5, 1000, k)).epsilon for k in (50, 500, 5000, 50_000, 500_000)}
     least = min(errors, key=errors.get)
     assert least == 5000
-    planned = ss.plan(known, clients=10**5, participation=0.01, epsilon=1.0001 * errors[5000])
+    planned = plan(known, clients=10**5, participation=0.01, epsilon=1.0001 * errors[5000])
     assert planned.met
     assert 4000 < planned.setting.rounds <= 5000
     assert planned.smallest_epsilon <= errors[5000] * 1.0001
-    refused = ss.plan(known, clients=10**5, participation=0.01, epsilon=0.97 * planned.smallest_epsilon)
+    refused = plan(known, clients=10**5, participation=0.01, epsilon=0.97 * planned.smallest_epsilon)
     assert not refused.met
 
 
 def test_another_gap_is_refused_with_a_way_out():
     known = Constants(2.0, 1.0, heterogeneity=0.3, gap="half-normal")
-    refused = ss.plan(known, clients=20, participation=0.5, epsilon=0.2)
+    refused = plan(known, clients=20, participation=0.5, epsilon=0.2)
     assert not refused.met
     # 2σQ(1 − r) at most: 0.6·0.6745 = 0.4047 at r = 0.5.
     assert refused.smallest_epsilon == pytest.approx(0.6 * 0.6744898, rel=1e-5)
     enough = int(refused.advice.split("draw at least ")[1].split()[0])
-    assert ss.plan(known, clients=20, participation=enough / 20, epsilon=0.2).met
-    assert not ss.plan(known, clients=20, participation=(enough - 1) / 20, epsilon=0.2).met
+    assert plan(known, clients=20, participation=enough / 20, epsilon=0.2).met
+    assert not plan(known, clients=20, participation=(enough - 1) / 20, epsilon=0.2).met
 
 
 def test_the_general_bound_is_told_where_it_promises_more_of_a_uniform_gap():
     """σ(1 − r) is the most that 10 of 20 clients can miss, so 2σ(1 − r) = 0.3; Theorem 3 has 0.5593 at κ >= ½."""
     known = Constants(2.0, 1.0, heterogeneity=0.3)
-    refused = ss.plan(known, clients=20, participation=0.5, epsilon=0.4)
+    refused = plan(known, clients=20, participation=0.5, epsilon=0.4)
     assert "The paper's general bound (gap: beta, of 1 and 1) gets to ε = 0.3 here" in refused.advice
     general = replace(known, gap="beta", gap_shape=(1, 1))
-    assert ss.plan(general, clients=20, participation=0.5, epsilon=0.4).met
-    assert "general bound" not in ss.plan(known, clients=10**5, participation=0.5, epsilon=0.1).advice
+    assert plan(general, clients=20, participation=0.5, epsilon=0.4).met
+    assert "general bound" not in plan(known, clients=10**5, participation=0.5, epsilon=0.1).advice
 
 
 def test_settings_that_break_the_rules_of_thumb_are_warned_of():
     """σ_g/L = 0.5: one row is enough. σ_g = 20: 400 rows a round. E² > K."""
-    assert ss.plan(CONSTANTS, clients=20, epsilon=0.5).warnings == ()
+    assert plan(CONSTANTS, clients=20, epsilon=0.5).warnings == ()
     noisy = replace(CONSTANTS, gradient_noise=20.0)
-    (noise,) = ss.plan(noisy, clients=20, epsilon=0.5).warnings
+    (noise,) = plan(noisy, clients=20, epsilon=0.5).warnings
     assert "B_g·E = 32 rows" in noise
     assert "(σ_g/L)² = 400" in noise
     assert "σ̄² = 12.5" in noise
-    assert ss.plan(noisy, clients=20, epsilon=0.5, batch_size=400).warnings == ()
-    planned = ss.plan(CONSTANTS, clients=20, epsilon=5.0, local_steps=50)
+    assert plan(noisy, clients=20, epsilon=0.5, batch_size=400).warnings == ()
+    planned = plan(CONSTANTS, clients=20, epsilon=5.0, local_steps=50)
     (drift,) = planned.warnings
     rounds = planned.setting.rounds
     assert rounds < 2500
@@ -310,10 +312,10 @@ def test_settings_that_break_the_rules_of_thumb_are_warned_of():
 
 def test_local_steps_and_gradient_rows_are_chosen():
     noisy = replace(CONSTANTS, gradient_noise=20.0)
-    fixed = ss.plan(noisy, clients=20, epsilon=0.5)
-    both = ss.plan(noisy, clients=20, epsilon=0.5, local_steps=None, batch_size=None)
-    rows = ss.plan(noisy, clients=20, epsilon=0.5, local_steps=4, batch_size=None)
-    steps = ss.plan(noisy, clients=20, epsilon=0.5, local_steps=None)
+    fixed = plan(noisy, clients=20, epsilon=0.5)
+    both = plan(noisy, clients=20, epsilon=0.5, local_steps=None, batch_size=None)
+    rows = plan(noisy, clients=20, epsilon=0.5, local_steps=4, batch_size=None)
+    steps = plan(noisy, clients=20, epsilon=0.5, local_steps=None)
     assert both.setting.local_steps == 1
     assert both.setting.batch_size % 400 == 0
     assert rows.setting.local_steps == 4
@@ -327,9 +329,9 @@ def test_local_steps_and_gradient_rows_are_chosen():
     assert both.samples < min(rows.samples, fixed.samples)
     # Cheaper than the same with half or twice as many rows a gradient.
     for size in (both.setting.batch_size // 2, both.setting.batch_size * 2):
-        assert ss.plan(noisy, clients=20, epsilon=0.5, batch_size=size).samples >= both.samples
-    budget = ss.plan(noisy, clients=20, samples=10**7, local_steps=None, batch_size=None)
+        assert plan(noisy, clients=20, epsilon=0.5, batch_size=size).samples >= both.samples
+    budget = plan(noisy, clients=20, samples=10**7, local_steps=None, batch_size=None)
     assert budget.samples <= 10**7
-    assert budget.bound.epsilon < ss.plan(noisy, clients=20, samples=10**7).bound.epsilon
+    assert budget.bound.epsilon < plan(noisy, clients=20, samples=10**7).bound.epsilon
     with pytest.raises(ValueError, match="samples must be at least"):
-        ss.plan(noisy, clients=20, samples=100, local_steps=None, batch_size=None)
+        plan(noisy, clients=20, samples=100, local_steps=None, batch_size=None)

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import special, stats
 
-import softswitch as ss
 from softswitch import theory
 from softswitch.theory import Constants, Setting
+from softswitch.theory.client_gaps import heterogeneity
+from softswitch.theory.two_clients import alpha_window
 
 CONSTANTS = Constants(diameter=4.0, lipschitz=2.0, gradient_noise=8.0, value_noise=0.5, heterogeneity=0.3)
 SETTING = Setting(
@@ -154,7 +155,7 @@ VALUES = hnp.arrays(np.float64, st.integers(1, 9), elements=st.integers(-6, 6).m
 @given(VALUES)
 def test_heterogeneity_is_the_smallest_sigma_of_its_definition(x):
     """Brute force: the fraction jumps at the gaps themselves, so those are the t to look at."""
-    sigma = ss.heterogeneity(x)
+    sigma = heterogeneity(x)
     gaps = np.unique(x.max() - x)
     gaps = gaps[gaps > 0]
     if len(gaps) == 0:
@@ -166,10 +167,10 @@ def test_heterogeneity_is_the_smallest_sigma_of_its_definition(x):
 
 
 def test_heterogeneity_of_two_clients():
-    assert ss.heterogeneity([0, 1]) == 2
-    assert ss.heterogeneity([5.0]) == 0
+    assert heterogeneity([0, 1]) == 2
+    assert heterogeneity([5.0]) == 0
     with pytest.raises(ValueError, match="values must be finite"):
-        ss.heterogeneity([1.0, np.nan])
+        heterogeneity([1.0, np.nan])
 
 
 @pytest.mark.parametrize("n", [5, 20, 60])
@@ -188,7 +189,7 @@ def test_tail_bound_with_a_uniform_gap():
     generator = np.random.default_rng(0)
     for _ in range(20):
         x = generator.exponential(size=12)
-        sigma = ss.heterogeneity(x)
+        sigma = heterogeneity(x)
         for m in (2, 5, 11):
             for t in np.concatenate([x.max() - x, generator.uniform(0, sigma, 5)]):
                 near = int((x.max() - x < t).sum())
@@ -208,7 +209,7 @@ def test_the_constraints_bound_is_the_larger_of_statement_and_proof():
 
 
 def test_alpha_window_and_limit_cycle():
-    window = ss.alpha_window(0.1)
+    window = alpha_window(0.1)
     assert (window.adaptive_from, window.smooth_to, window.stable_to) == pytest.approx((3.4657359, 10, 20))
     assert theory.limit_cycle(alpha=20, step_size=0.1) == 0
     for excess in np.logspace(-15, 0, 60):
@@ -344,7 +345,7 @@ def test_the_general_sampling_error_in_simulation(gap, shape):
     setting = Setting(30, 6, 20, delta=0.2)
     for _ in range(3):
         values = generator.gamma(1.0, size=30)
-        promised = theory.sampling_error(ss.heterogeneity(values, gap, shape), setting, gap, shape)
+        promised = theory.sampling_error(heterogeneity(values, gap, shape), setting, gap, shape)
         drawn = generator.permuted(np.broadcast_to(values, (300 * 20, 30)), axis=1)[:, :6]
         means = (values.max() - drawn.max(axis=1)).reshape(300, 20).mean(axis=1)
         assert np.mean(means > promised) <= 0.2
@@ -356,7 +357,7 @@ def test_heterogeneity_by_other_gaps_is_the_smallest_scale_of_its_definition(gap
     generator = np.random.default_rng(1)
     for _ in range(20):
         x = np.round(generator.exponential(size=7), 1)  # with ties
-        sigma = ss.heterogeneity(x, gap, shape)
+        sigma = heterogeneity(x, gap, shape)
         family = theory.GAPS[gap](*shape)
         gaps = np.unique(x.max() - x)[1:]
         assert all(exceeds(x, t) <= family.sf(t / sigma) + 1e-9 for t in gaps)

@@ -80,16 +80,14 @@ class Softswitch:
             self.data,
             self.method,
             rounds=rounds,
-            local_steps=work.steps,
-            participation=1.0 if whole else work.participants / work.clients,
-            batch_size=None if whole else work.batch,
             seed=seed,
-            answer="last",
-            eval_every=0,
-            callbacks=[looked],
-            diagnose_infeasible=False,
-            lower_bound=False,
-            progress=False,
+            sampling=ss.Sampling(
+                local_steps=work.steps,
+                participation=1.0 if whole else work.participants / work.clients,
+                batch_size=None if whole else work.batch,
+            ),
+            output=ss.Output(iterate="last", lower_bound=False, diagnose_infeasible=False),
+            logging=ss.Logging(eval_every=0, callbacks=[looked], progress=False),
         )
         last = jax.tree.map(np.asarray, result.last)
         return last, clock.seconds if self.all_of_it else in_rounds

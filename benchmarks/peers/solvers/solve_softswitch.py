@@ -27,8 +27,8 @@ def method(case_file: CaseFile, trace: Trace) -> None:
         made = build_problem(case.kind, columns["x"].shape[1], ())
         data = ss.ClientData.from_arrays(columns, client, strata=made.strata)
         callbacks = [lambda news: trace.note(lambda: vector(news.state.params))]
-        method = ss.SoftmaxSGM(tolerance=case.tolerance)
-        result = ss.solve(made.problem, data, method, callbacks=callbacks, progress=False)
+        logging = ss.Logging(callbacks=callbacks, progress=False)
+        result = ss.solve(made.problem, data, tolerance=case.tolerance, logging=logging)
         trace.note(lambda result=result: vector(result.params))
 
 

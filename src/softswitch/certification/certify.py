@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from softswitch.certification.intervals import ErrorLevels
@@ -28,7 +29,7 @@ from softswitch.support import checks
 def certify(
     result: Result | Params,
     problem: Problem,
-    held_out: ClientData,
+    held_out: Any,
     confidence: float = 0.95,
     *,
     tolerance: float | None = None,
@@ -51,7 +52,8 @@ def certify(
     Args:
         result: what ``solve`` returned, or parameters.
         problem: the objective and constraint.
-        held_out: rows that played no part in training; the clients may be others than those trained on.
+        held_out: ``ClientData`` with rows that played no part in training; the clients may be others than those trained
+            on. For a PyTorch module a data set for each trained client, or ``TorchData``.
         confidence: the probability with which each kind of statement is true of all clients.
         tolerance: what g_i may be at most; by default the result's rule's.
         objective_range: (low, high), between which the objective on a single row lies, or {low, high}, of which it is
@@ -63,6 +65,14 @@ def certify(
             its budget is spent on that. Ranges of constraints must be known, and all functions be means over rows; an
             objective without a range is left out.
     """
+    if problem.is_torch:
+        if privacy is not None:
+            raise ValueError("privacy must be None for PyTorch modules: certify each client with PrivateClient")
+        given = {"objective_range": objective_range, "constraint_range": constraint_range}
+        certificate: Certificate = import_module("softswitch.certification.torch").certify_torch(
+            result, problem, held_out, confidence, tolerance=tolerance, **given
+        )
+        return certificate
     checks.expect("held_out", held_out, ClientData)
     params = result.params if isinstance(result, Result) else result
     if tolerance is None:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from importlib import import_module
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from numpy.typing import ArrayLike
 
 from softswitch.certification.lbfgs import Look, find_minimum, minimum_in_ball
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import whole
+from softswitch.data.splits import DataSplit
+from softswitch.data.streamed_data import StreamedData
 from softswitch.oracles.evaluation import functions_ignoring_weights, padded_widths
 from softswitch.oracles.losses import Losses
-from softswitch.oracles.regret import Regret, RegretTask, parse_client_optimum, to_regret_task
+from softswitch.oracles.regret import RegretTask, check_optimum, to_regret_task
 from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
@@ -40,7 +47,7 @@ def client_optimum(problem: Problem, clients: ClientData) -> np.ndarray:
     losses = Losses.of(problem)
     if not isinstance(problem.domain, Ball | Box | None):
         raise ValueError(
-            f"regret must be numbers where the domain is no Ball or Box, but {type(problem.domain).__name__}: f_i* is "
+            f"optimum must be given if the domain is no Ball or Box, but {type(problem.domain).__name__}: f_i* is "
             "looked for within those only"
         )
     exactly = "objective" in functions_ignoring_weights(problem, clients)
@@ -64,16 +71,36 @@ def client_optimum(problem: Problem, clients: ClientData) -> np.ndarray:
     return found
 
 
-def make_regret_task(problem: Problem, clients: ClientData, regret: Regret) -> RegretTask:
-    """The problem of regrets that is asked for: f_i* as they are given, or found.
+def with_regret(problem: Problem, clients: Any, optimum: ArrayLike | Mapping[Any, float] | None = None) -> RegretTask:
+    """Return the problem of regrets f_i − f_i*, and its clients, for ``solve``, ``sweep`` and ``solve_certified``.
+
+    With regrets, one client whose data are noise does not dominate the others. Objectives of the result are regrets,
+    and ``result.client_loss`` has f_i.
 
     Args:
-        problem: its objective is f.
-        clients: whose rows.
-        regret: True, or the numbers.
+        problem: Its objective is f.
+        clients: ``ClientData``, a ``DataSplit`` (f_i* is found on its training rows) or ``TorchData``.
+        optimum: f_i*, in the order of the clients or by name. Default: computed by ``client_optimum``.
     """
-    told = parse_client_optimum(regret, clients.names)
-    return to_regret_task(problem, clients, client_optimum(problem, clients) if told is None else told)
+    checks.expect("problem", problem, Problem)
+    if isinstance(clients, StreamedData):
+        raise ValueError(
+            "clients must be in memory for regrets, but are StreamedData: give the rows a column with f_i*, and "
+            "subtract it in the objective"
+        )
+    names = clients.train.names if isinstance(clients, DataSplit) else clients.names
+    given = None if optimum is None else check_optimum(optimum, names)
+    if problem.is_torch:
+        if given is None:
+            given = import_module("softswitch.certification.torch").torch_client_optima(problem, clients)
+        given = np.where(np.isneginf(given), 0.0, given)
+        return RegretTask(problem, replace(clients, client_optimum=given), given)
+    if isinstance(clients, DataSplit):
+        task = with_regret(problem, clients.train, optimum)
+        others = (task.transform(part) for part in (clients.validation, clients.calibration))
+        return RegretTask(task.problem, DataSplit(task.clients, *others), task.client_optimum)
+    checks.expect("clients", clients, ClientData)
+    return to_regret_task(problem, clients, client_optimum(problem, clients) if given is None else given)
 
 
 @partial(jax.jit, static_argnames=("losses", "width"))

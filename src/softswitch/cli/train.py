@@ -117,7 +117,7 @@ def _tree(config: Config, ready: PreparedTable, method: Method) -> Tree:
     if ready.parts is not None:
         from softswitch.certification.certifiability import certifiability
 
-        could = certifiability(ready.problem, ready.parts.certify, config.task.bound, config.run.confidence)
+        could = certifiability(ready.problem, ready.parts.calibration, config.task.bound, config.run.confidence)
         tree.add("[bold]what can be certified").add(escape(str(could)))
     return tree
 

@@ -76,6 +76,7 @@ class ClientData:
         strata: the strata's labels; one stratum where none were asked for.
         sizes: how many rows each client has, on the host.
         stratum_sizes: how many of each stratum; clients × strata, on the host.
+        client_optimum: f_i* of each client in a problem of regrets; set by ``with_regret``.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class ClientData:
         self.strata: tuple[Any, ...] = tuple(groups.tolist())
         self.stratum_sizes: np.ndarray = counts.reshape(n, s)
         self.sizes: np.ndarray = self.stratum_sizes.sum(axis=1)
+        self.client_optimum: np.ndarray | None = None
         self.rows = Rows(
             {key: self._stored(key, column, order) for key, column in columns.items()},
             jnp.asarray((ends - counts).reshape(n, s).astype(np.int32)),

@@ -114,18 +114,18 @@ def hold_out(client: Any, *columns: Any, share: float, seed: int = 0) -> np.ndar
     return apart
 
 
-class Parts(NamedTuple):
+class DataSplit(NamedTuple):
     """Three parts of every client's rows.
 
     Attributes:
-        learn: what models are trained on.
-        choose: what one of them is chosen by.
-        certify: what is looked at once, at the end, to say what holds on rows that nobody has seen.
+        train: what models are trained on.
+        validation: what one of them is chosen by.
+        calibration: what is looked at once, at the end, to say what holds on rows that nobody has seen.
     """
 
-    learn: ClientData
-    choose: ClientData
-    certify: ClientData
+    train: ClientData
+    validation: ClientData
+    calibration: ClientData
 
     @classmethod
     def from_arrays(
@@ -138,8 +138,8 @@ class Parts(NamedTuple):
         held_out: float = 0.25,
         strata: ArrayLike | None = None,
         seed: int = 0,
-    ) -> Parts:
-        """Parts of arrays with one row a sample, and a column that says whose row it is.
+    ) -> DataSplit:
+        """DataSplit of arrays with one row a sample, and a column that says whose row it is.
 
         Args:
             data: the columns.

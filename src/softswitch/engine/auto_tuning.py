@@ -16,7 +16,7 @@ from softswitch.methods.memory import Memory
 from softswitch.methods.schedules import FallingStep, NormalizedAdam
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.evaluation import padded_widths
-from softswitch.oracles.federation import ClientSettings, count_participants
+from softswitch.oracles.options import Compute, Sampling
 from softswitch.problem.problem import Problem
 
 WORK = 2**35
@@ -138,30 +138,32 @@ class Choice:
 def choose(
     problem: Problem,
     clients: ClientData | StreamedData,
-    how: ClientSettings,
+    sampling: Sampling,
+    compute: Compute,
     rounds: int | None,
     memory: Any,
     *,
     again: bool = True,
-) -> tuple[Choice, ClientSettings, Memory | None]:
+) -> tuple[Choice, Sampling, Compute, Memory | None]:
     """Choose what is left out, by the sizes of model and data and the start alone.
 
     Args:
         problem: the problem.
         clients: its clients.
-        how: how clients take part, as far as it is told.
+        sampling: which clients take part, and which rows they use.
+        compute: how they compute.
         rounds: how many there are to be; None: that is chosen.
         memory: how the server remembers; "auto": that is chosen.
         again: whether clients may be asked to report at two iterates on the same rows.
     """
     parameters = _costing(size_of(problem.start))
-    m, largest = count_participants(how.participation, len(clients)), int(clients.sizes.max())
+    m, largest = sampling.participants(len(clients)), int(clients.sizes.max())
     fewest = FEWEST_ROUNDS if size_of(problem.start) <= NETWORK else FEWEST_FOR_NETWORKS
     a_round = WORK / parameters / (fewest if rounds is None else min(max(rounds, fewest), MOST_ROUNDS))
-    steps = how.local_steps
-    for_report: Any = how.value_batch_size
-    for_update: Any = how.batch_size
-    grouped = steps == 1 and m == len(clients) and how.client_batch_size is None
+    steps = sampling.local_steps
+    for_report: Any = sampling.value_batch_size
+    for_update: Any = sampling.batch_size
+    grouped = steps == 1 and m == len(clients) and compute.client_batch_size is None
     most_rows = MOST_ROWS
     if isinstance(clients, StreamedData):
         grouped, all_rows, fit = False, m * largest, clients.buffer_bytes // 2 // clients.row_bytes
@@ -180,7 +182,8 @@ def choose(
         for_report = for_update
     elif for_report == "auto":
         for_report = _all_or(a_round / 2 / (m * DRAWN), FEWEST_ROWS[1], most_rows[1], largest)
-    taken = replace(how, batch_size=for_update, value_batch_size=for_report, by_size=grouped and for_report is None)
+    sampling = replace(sampling, batch_size=for_update, value_batch_size=for_report)
+    compute = replace(compute, group_by_size=grouped and for_report is None)
     value_rows, update_rows = (
         all_rows if size is None else DRAWN * m * min(size, largest) for size in (for_report, for_update)
     )
@@ -197,7 +200,7 @@ def choose(
     value_rows *= memory.values_a_report if isinstance(memory, Memory) else 1
     look = None if exact else float(clients.sizes.sum()) / (value_rows + 3 * steps * update_rows)
     made = first_choice(problem.start, most, may_end=rounds is None, exact=exact, jumps=jumps, noisy=noisy, look=look)
-    return made, taken, memory
+    return made, sampling, compute, memory
 
 
 def first_choice(

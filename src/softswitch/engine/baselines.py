@@ -11,16 +11,16 @@ import numpy as np
 
 from softswitch.data.client_data import ClientData
 from softswitch.engine.auto_tuning import MOMENTUM, Choice, choose, memory_for
-from softswitch.engine.defaults import completed
+from softswitch.engine.defaults import resolve_options
 from softswitch.engine.loop import run
 from softswitch.engine.request import RunSettings, request
+from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.methods.schedules import FallingStep
-from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import Evaluator, functions_ignoring_weights, make_evaluator, padded_widths
-from softswitch.oracles.federation import BatchSize, ClientSettings
+from softswitch.oracles.options import BatchSize, Compute, Sampling
 from softswitch.oracles.regret import to_regret_task
 from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
@@ -81,7 +81,8 @@ def add_baselines(
     checks.expect("clients", clients, ClientData)
     if result.client_optimum is not None:
         task = to_regret_task(problem, clients, result.client_optimum)
-        problem, clients, held_out = task.problem, task.clients, task.add_optimum(held_out)
+        problem, clients = task.problem, task.clients
+        held_out = None if held_out is None else task.transform(held_out)
     judge = make_evaluator(problem, clients)
     more: list[Baseline] = []
     costs: list[float] | None = None
@@ -150,10 +151,10 @@ def _budget(result: Result, problem: Problem, clients: ClientData) -> _Budget | 
 
 def _rows_a_round(problem: Problem, clients: ClientData) -> float:
     """What a round costs where everything is chosen: rows, those for a gradient counted three times."""
-    how = choose(problem, clients, ClientSettings(batch_size="auto", value_batch_size="auto"), None, None)[1]
+    sampling = choose(problem, clients, Sampling.automatic(), Compute(), None, None)[1]
     for_report, for_update = (
         float(len(clients) * rows) if isinstance(rows, int) else float(clients.sizes.sum())
-        for rows in (how.value_batch_size, how.batch_size)
+        for rows in (sampling.value_batch_size, sampling.batch_size)
     )
     return for_report + 3 * for_update
 
@@ -171,22 +172,23 @@ class _Unconstrained:
     ) -> None:
         self._result, self._problem, self._clients = result, problem, clients
         self._held_out = held_out if budget.rows == "auto" else None
-        how = ClientSettings(batch_size=budget.rows, value_batch_size=budget.rows, participation=budget.participation)
-        told = {
-            "rounds": budget.rounds,
-            "seconds": None,
-            "average_last": None,
-            "answer": "auto",
-            "eval_every": None if budget.rows == "auto" else 0,
-            "record_clients": budget.rows == "auto" and result.history.per_client is not None,
-            "memory": "auto" if budget.rows == "auto" else _memory(budget),
-        }
-        self._rule = SoftmaxSGM(tolerance=NO_BOUND)
-        _, self._how, self._settings, self._choice = completed(problem, clients, (self._rule,), how, told)
+        sampling = Sampling(batch_size=budget.rows, value_batch_size=budget.rows, participation=budget.participation)
+        settings = RunSettings(
+            rounds=budget.rounds,
+            average_last=None,
+            answer="auto",
+            eval_every=None if budget.rows == "auto" else 0,
+            record_clients=budget.rows == "auto" and result.history.per_client is not None,
+            memory="auto" if budget.rows == "auto" else _memory(budget),
+        )
+        self._template = Automatic(NO_BOUND).template
+        _, self._sampling, self._compute, self._settings, self._choice = resolve_options(
+            problem, clients, (self._template,), sampling, Compute(), settings
+        )
 
     def for_the_worst(self) -> Params:
         """Smallest F, never larger than the answer's."""
-        return self._run(self._result.params, self._rule, self._settings, self._choice).params
+        return self._run(self._result.params, self._template, self._settings, self._choice).params
 
     def for_the_mean(self) -> Params:
         """Smallest mean of all clients: some runs one after the other, each from the best so far, with smaller steps.
@@ -196,7 +198,7 @@ class _Unconstrained:
         rounds = max(1, self._settings.rounds // len(STEPS))
         settings = replace(self._settings, rounds=rounds, answer="last")
         best, least = self._result.params, self._result.as_baseline.mean_objective
-        alike = replace(self._rule, alpha=FOR_ALL_ALIKE, alpha_scale="change")
+        alike = Automatic(NO_BOUND, alpha=FOR_ALL_ALIKE, alpha_scale="change").template
         assert self._choice is not None
         for part in STEPS:
             step = FallingStep(first=part * self._choice.first_step, rounds=rounds)
@@ -209,8 +211,10 @@ class _Unconstrained:
 
     def _run(self, start: Params, method: Method, settings: RunSettings, choice: Choice | None) -> Result:
         problem = replace(self._problem, start=start)
-        asked = request(problem, self._clients, (method,), self._how, settings, held_out=self._held_out, choice=choice)
-        return run(asked, method, self._result.seed, ())
+        options: dict[str, Any] = {"compute": self._compute, "held_out": self._held_out, "choice": choice}
+        return run(
+            request(problem, self._clients, (method,), self._sampling, settings, **options), method, self._result.seed
+        )
 
 
 def _memory(budget: _Budget) -> Memory | None:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from softswitch.certification.certifiability import Certifiability, certifiability
 from softswitch.certification.certify import certify, resolve_ranges
-from softswitch.certification.client_optimum import make_regret_task
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.multiple_testing import fixed_sequence_test
 from softswitch.certification.row_values import Kind, RowValues
-from softswitch.data.client_data import ClientData
-from softswitch.data.splits import Parts, sample_of
+from softswitch.data.splits import DataSplit, sample_of
 from softswitch.engine.candidates import Candidate, Chooser, HowTrained, Move, problem_of, rule_of, ways
-from softswitch.engine.solve import refuse_regret, solve
+from softswitch.engine.defaults import resolve_sampling
+from softswitch.engine.request import RunSettings
+from softswitch.engine.solve import solve_rows
+from softswitch.methods.automatic import Automatic, resolve_method
 from softswitch.methods.base import Method
 from softswitch.oracles.evaluation import Evaluator, make_evaluator
-from softswitch.oracles.regret import Regret, uses_regret
+from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.problem.parameters import float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.results.byzantine import diagnose_model
@@ -80,61 +81,62 @@ class Certified:
 
 def solve_certified(
     problem: Problem,
-    parts: Parts,
-    method: Method,
+    split: DataSplit,
+    method: Method | Automatic | None = None,
     *,
+    tolerance: float | None = None,
     confidence: float = 0.95,
     move: Move | None = None,
     rounds: int | None = None,
     seconds: float | None = None,
+    seed: int = 0,
+    sampling: Sampling | None = None,
+    output: Output = Output(),  # noqa: B008 (frozen)
+    compute: Compute = Compute(),  # noqa: B008
+    logging: Logging = Logging(),  # noqa: B008
     checkpoints: Path | None = None,
-    regret: Regret = None,
-    **options: Any,
 ) -> Certified:
-    """Train a model for rows that nobody has seen, and say whether every client's constraint holds on them.
+    """Train a model, and certify that every client's constraint holds on new data.
 
-    Models are trained on the first part of the rows and judged by the second: iterates, decision thresholds, sizes of
-    parameters, margins below the tolerance. Those that look certifiable are tested on the third part one after the
-    other, from the safest on, until one does not pass: the last that passed is the answer. If none does, there is no
-    answer at this confidence.
+    Models are trained on the training split and compared on the validation split: iterates, decision thresholds, sizes
+    of parameters, margins below the tolerance. Those that look certifiable are tested on the calibration split one
+    after another, from the safest on, until one fails: the last that passed is the answer. If none passes, the model
+    is not certified.
 
-    The chance that an answer is given whose constraint is above the tolerance at any client is at most 1 − confidence
-    (a test of hypotheses in a fixed order: the first wrong one would have to be passed).
+    The probability that a certified model violates the tolerance at any client is at most 1 − confidence (a
+    fixed-sequence test: the first false hypothesis would have to pass).
 
     Args:
-        problem: objective, constraint, start; with ``constraint_range`` for a promise instead of an approximation.
-        parts: every client's rows, in three parts.
-        method: such as ``SoftmaxSGM(tolerance=0.05)``: the tolerance is what is certified.
-        confidence: with which.
-        move: ``(params, scale, offset) -> params`` whose scores are scaled and moved, where a model has such:
-            decision thresholds are then chosen too.
-        rounds: of the first run, as for ``solve``; others have a quarter of them.
-        seconds: for all runs together.
-        checkpoints: a folder to keep the runs' standings in, and to go on from; several are made beside it.
-        regret: train and choose by regrets f_i − f_i*, as for ``solve``; f_i* is found on the rows to learn from.
-        options: more for ``solve``.
+        problem: Objective, constraint and start; with ``constraint_range`` the certificate is exact, else approximate.
+        split: Every client's rows in three splits.
+        method: Method with its settings; its tolerance is what is certified. Or give a ``tolerance``.
+        tolerance: ε of automatic runs.
+        confidence: Confidence of the certificate.
+        move: ``(params, scale, offset) -> params`` that scales and shifts the scores of a model: decision thresholds
+            are then selected too.
+        rounds: Maximum number of rounds of the first run, as for ``solve``; later runs have a quarter of them.
+        seconds: Time limit of all runs together.
+        seed: Seed of all random choices.
+        sampling: As for ``solve``.
+        output: As for ``solve``.
+        compute: As for ``solve``.
+        logging: As for ``solve``.
+        checkpoints: Folder in which the runs are saved and from which they resume; later runs use folders next to it.
     """
-    if uses_regret(regret):
-        checks.expect("parts", parts, Parts)
-        refuse_regret(parts.learn)
-        task = make_regret_task(problem, parts.learn, regret)
-        others = [cast(ClientData, task.add_optimum(part)) for part in (parts.choose, parts.certify)]
-        how: dict[str, Any] = {"confidence": confidence, "move": move, "rounds": rounds, "seconds": seconds}
-        options["held_out"] = task.add_optimum(options.get("held_out"))
-        found = solve_certified(
-            task.problem, Parts(task.clients, *others), method, checkpoints=checkpoints, **how, **options
-        )
-        return replace(found, result=replace(found.result, client_optimum=task.client_optimum))
     ready = prepare(
         problem,
-        parts,
-        method,
+        split,
+        resolve_method(method, tolerance),
         confidence=confidence,
         move=move,
         rounds=rounds,
         seconds=seconds,
+        seed=seed,
+        sampling=sampling,
+        output=output,
+        compute=compute,
+        logging=logging,
         checkpoints=checkpoints,
-        **options,
     )
     if not ready.path:
         return Certified(ready.first, None, (), ready.looked_at, ready.certifiability)
@@ -142,7 +144,7 @@ def solve_certified(
 
     def passes(candidate: Candidate) -> bool:
         model = replace(ready.first, params=candidate.params)
-        told = certify(model, problem, parts.certify, confidence, tolerance=method.tolerance, kinds=ready.kinds)
+        told = certify(model, problem, split.calibration, confidence, tolerance=ready.tolerance, kinds=ready.kinds)
         seen.append(told)
         return is_certified(seen[-1])
 
@@ -168,6 +170,7 @@ class Prepared:
         certifiability: what the rows to certify could show at best.
         learnt_from: judges by all rows that were learnt from.
         kinds: what objective and constraints are.
+        tolerance: what is certified.
     """
 
     first: Result
@@ -177,6 +180,7 @@ class Prepared:
     certifiability: Certifiability
     learnt_from: Evaluator
     kinds: tuple[Kind, ...] = ()
+    tolerance: float = 0.0
 
     def result_of(self, model: Candidate) -> Result:
         """The result of the model's run with the model as its answer, judged by the tolerance asked for.
@@ -200,66 +204,67 @@ class Prepared:
 
 def prepare(
     problem: Problem,
-    parts: Parts,
+    split: DataSplit,
     method: Method,
     *,
     confidence: float = 0.95,
     move: Move | None = None,
     rounds: int | None = None,
     seconds: float | None = None,
+    seed: int = 0,
+    sampling: Sampling | None = None,
+    output: Output = Output(),  # noqa: B008 (frozen)
+    compute: Compute = Compute(),  # noqa: B008
+    logging: Logging = Logging(),  # noqa: B008
     checkpoints: Path | None = None,
-    **options: Any,
 ) -> Prepared:
-    """Train models on the rows to learn from, and compare them by those to choose by; as ``solve_certified``."""
-    checks.expect("parts", parts, Parts)
-    if uses_regret(options.get("regret")):
-        raise ValueError("regret must be left out where bounds are compared: it goes with solve and solve_certified")
-    if options.get("privacy") is not None:
-        raise ValueError(
-            "privacy must be left out where models are chosen by rows: that is not counted. Train with "
-            "solve(…, privacy=…), and certify(…, privacy=…) by other rows"
-        )
-    said = certifiability(problem, parts.certify, method.tolerance, confidence)
-    judge = make_evaluator(problem, parts.learn)
+    """Train models on the training split, and compare them on the validation split; as ``solve_certified``."""
+    checks.expect("split", split, DataSplit)
+    said = certifiability(problem, split.calibration, method.tolerance, confidence)
+    judge = make_evaluator(problem, split.train)
+    sampling, seed = resolve_sampling(sampling, method), checks.seed("seed", seed)
 
-    def run(way: HowTrained, of: Problem, own_rounds: int | None, own_seconds: float | None, **more: Any) -> Result:
-        told = options | more
+    def run(
+        way: HowTrained, of: Problem, own_rounds: int | None, own_seconds: float | None, output: Output = output
+    ) -> Result:
+        folder = None
         if checkpoints is not None:
             first_way = way == HowTrained()
-            beside = checkpoints if first_way else checkpoints.with_name(f"{checkpoints.name}-{way.name}")
-            told["checkpoints"] = Checkpoints(beside)
-        return solve(of, parts.learn, rule_of(way, method), rounds=own_rounds, seconds=own_seconds, **told)
+            folder = Checkpoints(checkpoints if first_way else checkpoints.with_name(f"{checkpoints.name}-{way.name}"))
+        settings = RunSettings.from_options(own_rounds, own_seconds, sampling, output, logging)
+        options: dict[str, Any] = {"output": output, "compute": compute, "logging": logging, "checkpoints": folder}
+        return solve_rows(of, split.train, rule_of(way, method), settings, seed, sampling, **options)
 
     first = run(HowTrained(), problem, rounds, seconds)
     if first.status.code in ENDED:
-        return Prepared(first, (), None, 0, said, judge)
-    chooser = _chooser(problem, parts, method.tolerance, confidence, move)
-    kinds = RowValues(problem, parts.choose, first.params).kinds
+        return Prepared(first, (), None, 0, said, judge, tolerance=method.tolerance)
+    chooser = _chooser(problem, split, method.tolerance, confidence, move)
+    kinds = RowValues(problem, split.validation, first.params).kinds
     found = list(chooser.of(first, HowTrained(), kinds))
     shorter = max(min(FEWEST_ROUNDS, len(first.history)), len(first.history) // SHORTER)
     left = None if seconds is None else seconds - first.seconds
-    for way in ways(first, problem, found, int(parts.learn.sizes.sum())):
+    for way in ways(first, problem, found, int(split.train.sizes.sum())):
         if left is not None and left <= 0:
             break
-        other = run(way, problem_of(way, problem, first), shorter, left, lower_bound=False)
+        other = run(way, problem_of(way, problem, first), shorter, left, replace(output, lower_bound=False))
         left = None if left is None else left - other.seconds
         if other.status.code is StatusCode.STOPPED:
-            return Prepared(first, (), None, len(found), said, judge)
+            return Prepared(first, (), None, len(found), said, judge, tolerance=method.tolerance)
         if other.status.code is not StatusCode.DIVERGED:
             found += chooser.of(other, way, kinds)
     path, best = _in_order(found, _trivial(chooser, first, kinds))
     keeping = [one for one in path if judge(one.params).constraint.max() <= method.tolerance] or path
-    return Prepared(first, tuple(keeping), best, len(found), said, judge, kinds)
+    return Prepared(first, tuple(keeping), best, len(found), said, judge, kinds, method.tolerance)
 
 
-def _chooser(problem: Problem, parts: Parts, tolerance: float, confidence: float, move: Move | None) -> Chooser:
+def _chooser(problem: Problem, split: DataSplit, tolerance: float, confidence: float, move: Move | None) -> Chooser:
     error = 1 - confidence
-    levels = ErrorLevels(error / len(parts.certify), error, tolerance)
-    shapes = parts.certify.batch_shapes(1, float_dtype(problem.start))
+    levels = ErrorLevels(error / len(split.calibration), error, tolerance)
+    shapes = split.calibration.batch_shapes(1, float_dtype(problem.start))
     ranges = resolve_ranges(problem, None, None, problem.trace(shapes).constraints)
-    kept = {str(name): int(size) for name, size in zip(parts.certify.names, parts.certify.sizes, strict=True)}
+    kept = {str(name): int(size) for name, size in zip(split.calibration.names, split.calibration.sizes, strict=True)}
     return Chooser(
-        problem, sample_of(parts.learn, SAMPLE), sample_of(parts.choose, SAMPLE), kept, levels, tuple(ranges), move
+        problem, sample_of(split.train, SAMPLE), sample_of(split.validation, SAMPLE), kept, levels, tuple(ranges), move
     )
 
 

@@ -13,16 +13,18 @@ import numpy as np
 from softswitch.certification.certify import certify, resolve_ranges
 from softswitch.certification.multiple_testing import fixed_sequence_test
 from softswitch.data.client_data import ClientData
-from softswitch.data.splits import Parts
+from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import best_constant
 from softswitch.engine.candidates import Candidate, Move, at_tolerance
 from softswitch.engine.certified import Prepared, prepare
-from softswitch.engine.defaults import default_alpha
-from softswitch.engine.solve import solve
+from softswitch.engine.defaults import resolve_sampling
+from softswitch.engine.request import RunSettings
+from softswitch.engine.solve import solve_rows
+from softswitch.methods.automatic import Automatic, resolve_method
 from softswitch.methods.base import Method
-from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import Evaluator, make_evaluator
+from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import ends
@@ -38,16 +40,20 @@ Measure = Callable[[Params, ClientData], float]
 
 def frontier(
     problem: Problem,
-    parts: Parts,
+    split: DataSplit,
     bounds: Sequence[float],
-    method: Method | None = None,
+    method: Method | Automatic | None = None,
     *,
     confidence: float = 0.95,
     move: Move | None = None,
     measures: Mapping[str, Measure] | None = None,
-    rounds: int | None = None,
     watch: Callable[[FrontierPoint], None] | None = None,
-    **options: Any,
+    rounds: int | None = None,
+    seed: int = 0,
+    sampling: Sampling | None = None,
+    output: Output = Output(),  # noqa: B008 (frozen)
+    compute: Compute = Compute(),  # noqa: B008
+    logging: Logging = Logging(),  # noqa: B008
 ) -> Frontier:
     """What the constraint costs: train models for each of several bounds, and certify them in a fixed order.
 
@@ -69,27 +75,34 @@ def frontier(
 
     Args:
         problem: objective, constraint, start; with ``constraint_range`` for a promise instead of an approximation.
-        parts: every client's rows, in three parts: ``Parts.from_arrays``.
+        split: every client's rows in three splits: ``DataSplit.from_arrays``.
         bounds: what the constraint may be at most; in any order.
-        method: the method; its tolerance is each bound in turn. By default ``SoftmaxSGM`` with nothing set.
+        method: The method; its tolerance is each bound in turn. Default: ``Automatic``.
         confidence: of all certificates together.
         move: as for ``solve_certified``. Constant predictions are put beside the models too then.
         measures: by name what else to measure of every model, on the rows to choose by.
-        rounds: as for ``solve``, for every run.
         watch: called with each bound's point as soon as its model is trained; none is tested then.
-        options: more for ``solve``.
+        rounds: As for ``solve``, for every run.
+        seed: Seed of all random choices.
+        sampling: As for ``solve``.
+        output: As for ``solve``.
+        compute: As for ``solve``.
+        logging: As for ``solve``.
     """
     checks.expect("problem", problem, Problem)
-    checks.expect("parts", parts, Parts)
+    checks.expect("split", split, DataSplit)
     ordered = checked_bounds("bounds", bounds)
     checks.probability("confidence", confidence)
-    rule_at = partial(_rule_at, method)
+    rule_at = partial(_rule_at, None if method is None else resolve_method(method))
+    options: dict[str, Any] = {"output": output, "compute": compute, "logging": logging}
     methods = [rule_at(bound) for bound in ordered]
-    look = _Look(problem, parts, move, measures or {})
+    look = _Look(problem, split, move, measures or {})
     trained: list[_Trained] = []
     for own in methods:
         warm = replace(problem, start=trained[-1].ready.first.params) if trained else problem
-        ready = prepare(warm, parts, own, confidence=confidence, move=move, rounds=rounds, **options)
+        ready = prepare(
+            warm, split, own, confidence=confidence, move=move, rounds=rounds, seed=seed, sampling=sampling, **options
+        )
         if ready.best is None:
             if ready.first.status.code is StatusCode.DIVERGED:
                 continue
@@ -100,11 +113,15 @@ def frontier(
             watch(look.point(trained[-1], own))
     if not trained:
         raise ValueError("no bound has a model: training diverged or was stopped before there was one")
-    smallest = look.smallest(rule_at(0.0), trained[-1].ready.first.params, ordered[-1], rounds, options)
+    smallest_method = rule_at(0.0)
+    batches = resolve_sampling(sampling, smallest_method)
+    options["output"] = replace(output, diagnose_infeasible=False)
+    settings = RunSettings.from_options(rounds, None, batches, options["output"], logging)
+    smallest = look.smallest(smallest_method, trained[-1].ready.first.params, settings, seed, batches, options)
     points = [look.point(one, rule_at(one.bound)) for one in trained]
     testable = [one for one, point in zip(trained, points, strict=True) if point.outcome is BoundOutcome.LATER]
     claims = _claims(testable)
-    tested = _tested(claims, problem, parts, confidence)
+    tested = _tested(claims, problem, split, confidence)
     points = [
         look.point(_settled(one, tested), rule_at(one.bound), tested) if one in testable else point
         for one, point in zip(trained, points, strict=True)
@@ -113,7 +130,7 @@ def frontier(
         points=tuple(points),
         smallest=smallest,
         confidence=confidence,
-        clients=len(parts.learn),
+        clients=len(split.train),
         shares=all(of_row is not None and ends(of_row) == (0.0, 1.0) for of_row in look.ranges),
         approximate=any(of_row is None for of_row in look.ranges),
         certifiability=str(trained[-1].ready.certifiability),
@@ -133,11 +150,8 @@ def checked_bounds(name: str, bounds: Any) -> list[float]:
 
 
 def _rule_at(method: Method | None, bound: float) -> Any:
-    """The rule for a bound."""
-    if method is None:
-        return SoftmaxSGM(tolerance=bound)
-    checks.expect("method", method, Method)
-    return at_tolerance(method, bound)
+    """Return the method for a bound."""
+    return Automatic(bound).template if method is None else at_tolerance(method, bound)
 
 
 class _Trained(NamedTuple):
@@ -170,7 +184,7 @@ def _claims(trained: Sequence[_Trained]) -> list[tuple[_Trained, Candidate]]:
 
 
 def _tested(
-    claims: Sequence[tuple[_Trained, Candidate]], problem: Problem, parts: Parts, confidence: float
+    claims: Sequence[tuple[_Trained, Candidate]], problem: Problem, split: DataSplit, confidence: float
 ) -> list[_Tested]:
     """The only look at the rows that certify: every claim that was tested; all but perhaps the last have passed."""
     found: list[_Tested] = []
@@ -178,7 +192,7 @@ def _tested(
     def passes(claim: tuple[_Trained, Candidate]) -> bool:
         one, model = claim
         of_model = replace(one.ready.first, params=model.params)
-        seen = certify(of_model, problem, parts.certify, confidence, tolerance=one.bound, kinds=one.ready.kinds)
+        seen = certify(of_model, problem, split.calibration, confidence, tolerance=one.bound, kinds=one.ready.kinds)
         found.append(_Tested(one.bound, model, seen.after_tests(1 + len(found))))
         return found[-1].passed
 
@@ -198,12 +212,15 @@ def _settled(one: _Trained, tested: Sequence[_Tested]) -> _Trained:
 class _Look:
     """What is told of a model, but for its test."""
 
-    def __init__(self, problem: Problem, parts: Parts, move: Move | None, measures: Mapping[str, Measure]) -> None:
+    def __init__(self, problem: Problem, split: DataSplit, move: Move | None, measures: Mapping[str, Measure]) -> None:
         for name, measure in measures.items():
             checks.function(f"measures[{name!r}]", measure, "(params, clients) -> number")
-        self._problem, self._parts, self._move, self._measures = problem, parts, move, measures
-        self._on_learnt, self._on_others = make_evaluator(problem, parts.learn), make_evaluator(problem, parts.choose)
-        many = problem.trace(parts.certify.batch_shapes(1, float_dtype(problem.start))).constraints
+        self._problem, self._split, self._move, self._measures = problem, split, move, measures
+        self._on_learnt, self._on_others = (
+            make_evaluator(problem, split.train),
+            make_evaluator(problem, split.validation),
+        )
+        many = problem.trace(split.calibration.batch_shapes(1, float_dtype(problem.start))).constraints
         self.ranges = resolve_ranges(problem, None, None, many)[1:]
         self._found: list[tuple[float, float]] = []
 
@@ -233,7 +250,7 @@ class _Look:
             other_objective=float(others.objective.max()),
             other_constraint=float(others.constraint.max()),
             constant=float(constant.objective.max()) if constant is not None and keeps else math.nan,
-            measures={name: float(measure(params, self._parts.choose)) for name, measure in self._measures.items()},
+            measures={name: float(measure(params, self._split.validation)) for name, measure in self._measures.items()},
             model=str(one.model),
             result=one.ready.result_of(one.model),
         )
@@ -250,7 +267,7 @@ class _Look:
 
     def _foregone(self, one: _Trained, constraint: float) -> BoundOutcome:
         """What can be said before any test: that none would be of use, or none so far."""
-        absent = set(map(str, self._parts.learn.names)) - set(map(str, self._parts.certify.names))
+        absent = set(map(str, self._split.train.names)) - set(map(str, self._split.calibration.names))
         if not constraint <= one.bound:
             return BoundOutcome.NOT_REACHED
         return BoundOutcome.TOO_FEW if one.ready.certifiability.uncertifiable or absent else BoundOutcome.LATER
@@ -264,7 +281,13 @@ class _Look:
         return best_constant(judge, lambda odds: move(self._problem.start, 0.0, odds), method)[1]
 
     def smallest(
-        self, method: Any, start: Params, tightest: float, rounds: int | None, options: Mapping[str, Any]
+        self,
+        method: Method,
+        start: Params,
+        settings: RunSettings,
+        seed: int,
+        sampling: Sampling,
+        options: Mapping[str, Any],
     ) -> SmallestConstraint:
         """The smallest constraint that any model reaches: those at hand, constants, and a run for a bound of 0.
 
@@ -276,10 +299,8 @@ class _Look:
             seen.append(_pair(constant))
         floor = max((0.0 if of_row is None else max(0.0, ends(of_row)[0]) for of_row in self.ranges), default=0.0)
         if not any(constraint <= floor for constraint, _ in seen):
-            if method.step_size is not None and getattr(method, "alpha", 0.0) is None:
-                method = replace(method, alpha=default_alpha(len(self._parts.learn), tightest))
-            told = {"diagnose_infeasible": False} | dict(options)
-            found = solve(replace(self._problem, start=start), self._parts.learn, method, rounds=rounds, **told)
+            warm = replace(self._problem, start=start)
+            found = solve_rows(warm, self._split.train, method, settings, seed, sampling, **options)
             self.at(found.params)
             seen.append(self._found[-1])
         constraint, objective = min((one for one in seen if math.isfinite(one[0])), default=(math.nan, math.nan))

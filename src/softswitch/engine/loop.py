@@ -16,9 +16,10 @@ from softswitch.engine.request import Request
 from softswitch.engine.restarts import Cycles
 from softswitch.methods.base import Method
 from softswitch.methods.round import State, healthy
+from softswitch.oracles.options import Logging
 from softswitch.privacy.noisy_reports import NoisyOracle
 from softswitch.results.answer import RunEnd
-from softswitch.results.callbacks import Callback, Chunk, ProgressBar, SwitchShare, run_callbacks
+from softswitch.results.callbacks import Callback, Chunk, ProgressBar, SwitchShare, check_callbacks, run_callbacks
 from softswitch.results.checkpoints import Checkpoints, Snapshot
 from softswitch.results.conclusion import conclude
 from softswitch.results.history import History
@@ -32,15 +33,20 @@ def run(
     request: Request,
     method: Method,
     seed: int,
-    callbacks: Sequence[Callback],
+    logging: Logging = Logging(),  # noqa: B008 (frozen)
     checkpoints: Checkpoints | None = None,
 ) -> Result:
-    """Run a request by a rule, from its start or from where its checkpoints stand."""
-    with _held(request, checkpoints):
-        return _run(request, method, seed, callbacks, checkpoints)
+    """Run a request with a method, from its start or from its latest checkpoint."""
+    callbacks = check_callbacks(logging.callbacks)
+    first = request.oracle.processes == 1 or processes.is_first()
+    with (
+        _locked(request, checkpoints),
+        ProgressBar(request.rounds, logging.progress if first else False) as bar,
+    ):
+        return _run(request, method, seed, (bar, *callbacks), checkpoints)
 
 
-def _held(request: Request, checkpoints: Checkpoints | None) -> AbstractContextManager[None]:
+def _locked(request: Request, checkpoints: Checkpoints | None) -> AbstractContextManager[None]:
     """Within, no other run has the checkpoints' folder; of several processes the first takes it."""
     if checkpoints is None:
         return nullcontext()

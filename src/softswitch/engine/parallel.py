@@ -17,6 +17,7 @@ from softswitch.engine import compiled
 from softswitch.engine.loop import finish, run
 from softswitch.engine.request import Request
 from softswitch.methods.base import Method
+from softswitch.oracles.options import Logging
 from softswitch.results.callbacks import Chunk, ProgressBar
 from softswitch.results.result import Result
 from softswitch.support.processes import threads
@@ -71,7 +72,7 @@ def _one_by_one(shares: Sequence[Share], methods: Sequence[Method], bar: Progres
             for enter, value in settings:
                 contexts.enter_context(enter(value))
             share, seed = runs[s]
-            return run(share.request, methods[r], seed, (watch,))
+            return run(share.request, methods[r], seed, Logging(callbacks=(watch,), progress=False))
 
     settings = [(enter, getattr(jax.config, name)) for enter, name in THREAD_SETTINGS]
     compiles = all(share.request.oracle.is_compiled for share in shares)

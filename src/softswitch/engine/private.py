@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from jaxtyping import Array
 from softswitch.certification.row_means import count_applicable_rows
 from softswitch.data.client_data import ClientData
 from softswitch.engine.auto_tuning import SMOOTHING
-from softswitch.engine.defaults import as_in_paper
+from softswitch.engine.defaults import default_alpha
 from softswitch.engine.loop import run
 from softswitch.engine.request import Request, RunSettings, request_of
 from softswitch.methods.base import Method
@@ -23,11 +23,12 @@ from softswitch.methods.memory import Memory
 from softswitch.methods.schedules import FallingStep
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.client_batches import slice_size
-from softswitch.oracles.federation import ClientSettings, Federation, count_participants
+from softswitch.oracles.federation import Federation
 from softswitch.oracles.losses import Losses
+from softswitch.oracles.options import Logging, Sampling
 from softswitch.privacy.account import PrivacyAccount
 from softswitch.privacy.accountant import epsilon_of, levels_for, rounds_within
-from softswitch.privacy.checks import batches_given, refuse_looks
+from softswitch.privacy.checks import given_batches, refuse_options
 from softswitch.privacy.draws import capacity_for
 from softswitch.privacy.noisy_reports import NoiseDeviations, NoisyOracle
 from softswitch.privacy.oracle import PrivateOracle, with_secret
@@ -35,7 +36,6 @@ from softswitch.privacy.releases import TOO_FEW, Drawing, NoiseLevels, Releases,
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import each_range, ends
-from softswitch.results.callbacks import Callback, ProgressBar
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.results.history import ClientHistory
@@ -51,21 +51,16 @@ It need not be more: the largest of noisy numbers is above the largest without n
 careful already."""
 
 
-def private_settings(told: Mapping[str, Any]) -> RunSettings:
-    """The settings of a run with nothing left out.
-
-    Args:
-        told: as far as they are told.
-    """
-    answer = "average" if told["answer"] == "auto" else told["answer"]
-    memory = Memory(smoothing=SMOOTHING) if isinstance(told["memory"], str) else told["memory"]
+def private_settings(settings: RunSettings) -> RunSettings:
+    """Return the settings of a private run with the defaults filled in."""
+    memory = settings.memory
     return RunSettings(
-        rounds=ROUNDS if told["rounds"] is None else told["rounds"],
-        average_last=0.5 if told["average_last"] is None else told["average_last"],
-        answer=answer,
+        rounds=ROUNDS if settings.rounds is None else settings.rounds,
+        average_last=0.5 if settings.average_last is None else settings.average_last,
+        answer="average" if settings.answer == "auto" else settings.answer,
         eval_every=0,
         record_clients=True,
-        memory=memory,
+        memory=Memory(smoothing=SMOOTHING) if isinstance(memory, str) else memory,
     )
 
 
@@ -93,7 +88,9 @@ def private_rule(method: Method, oracle: NoisyOracle, settings: RunSettings) -> 
         chosen["step_size"] = FallingStep(first=first, rounds=settings.rounds)
         if isinstance(method, SoftmaxSGM) and method.criterion is None:
             chosen["criterion"] = "max"
-    return as_in_paper(replace(method, **chosen), oracle.client_count)
+    if isinstance(method, SoftmaxSGM) and method.alpha is None:
+        chosen["alpha"] = default_alpha(oracle.client_count, method.tolerance)
+    return replace(method, **chosen)
 
 
 WORTH = Diagnostic(
@@ -225,11 +222,10 @@ def solve_privately(
     clients: ClientData,
     method: Method,
     privacy: RecordPrivacy,
-    how: ClientSettings,
-    told: Mapping[str, Any],
+    sampling: Sampling,
+    settings: RunSettings,
     seed: int,
-    callbacks: Sequence[Callback],
-    progress: bool | None,
+    logging: Logging,
     checkpoints: Checkpoints | None = None,
     secret: Sequence[int] = (),
 ) -> tuple[Result, PrivatePlan]:
@@ -240,55 +236,45 @@ def solve_privately(
         clients: whose rows.
         method: the method.
         privacy: how rows are kept private.
-        how: how clients take part, as far as it is told.
-        told: the settings of the run, as far as they are told.
+        sampling: which clients take part.
+        settings: of the run.
         seed: of all random choices.
-        callbacks: called after every chunk of rounds.
-        progress: whether to show a progress bar.
+        logging: callbacks and progress bar.
         checkpoints: where the run is kept. The same noise comes of the same seed, so that rounds that are played again
             after a kill tell nothing more; an answer is judged at the end only.
         secret: words of 32 bits that rows and noise are drawn by beside the seed, for models that leave the house.
     """
-    federation, plan = _settled(problem, clients, privacy, how, told, seed, secret)
-    charged = run_planned(federation, method, plan, seed, callbacks, progress, checkpoints)
+    federation, plan = _settled(problem, clients, privacy, sampling, settings, seed, secret)
+    charged = run_planned(federation, method, plan, seed, logging, checkpoints)
     return by_ranges(problem, privacy, charged), plan
 
 
-def refuse_private(
+def check_private_run(
     problem: Problem,
     clients: ClientData,
     method: Method,
     privacy: RecordPrivacy,
-    how: ClientSettings,
-    told: Mapping[str, Any],
+    sampling: Sampling,
+    settings: RunSettings,
 ) -> None:
-    """Raise for whatever ``solve`` would refuse with privacy; the arguments are those of ``solve_privately``.
-
-    Args:
-        problem: what to solve.
-        clients: whose rows.
-        method: the method.
-        privacy: how rows are kept private.
-        how: how clients take part.
-        told: the settings of the run.
-    """
-    refuse_looks({"seconds": told.get("seconds"), **batches_given(how)})
-    _asked(*_settled(problem, clients, privacy, how, told, 0), method)
+    """Raise for whatever ``solve_privately`` would refuse; nothing is computed."""
+    refuse_options({"seconds": settings.seconds, **given_batches(sampling)})
+    _asked(*_settled(problem, clients, privacy, sampling, settings, 0), method)
 
 
 def _settled(
     problem: Problem,
     clients: ClientData,
     privacy: RecordPrivacy,
-    how: ClientSettings,
-    told: Mapping[str, Any],
+    sampling: Sampling,
+    settings: RunSettings,
     seed: int,
     secret: Sequence[int] = (),
 ) -> tuple[Federation, PrivatePlan]:
     """The clients of a private run, and what is settled before it."""
     counts = count_applicable_rows(problem, clients)
-    plan = planned(privacy, clients.sizes, private_settings(told), how.local_steps)
-    oracle = private_oracle(problem, clients, plan, how, counts, seed, secret)
+    plan = planned(privacy, clients.sizes, private_settings(settings), sampling.local_steps)
+    oracle = private_oracle(problem, clients, plan, sampling, counts, seed, secret)
     return Federation(oracle, problem.start, clients.names, problem.domain), plan
 
 
@@ -305,8 +291,7 @@ def run_planned(
     method: Method,
     plan: PrivatePlan,
     seed: int,
-    callbacks: Sequence[Callback],
-    progress: bool | None,
+    logging: Logging,
     checkpoints: Checkpoints | None,
 ) -> Result:
     """Run what is settled, and charge it.
@@ -316,15 +301,13 @@ def run_planned(
         method: the method, as it was given.
         plan: what is settled.
         seed: of all random choices.
-        callbacks: called after every chunk of rounds.
-        progress: whether to show a progress bar.
+        logging: callbacks and progress bar.
         checkpoints: where the run is kept; None: nowhere.
     """
     oracle = federation.oracle
     assert isinstance(oracle, NoisyOracle)
     asked, method = _asked(federation, plan, method)
-    with ProgressBar(asked.rounds, progress) as bar:
-        result = run(asked, method, seed, (bar, *callbacks), checkpoints)
+    result = run(asked, method, seed, logging, checkpoints)
     return with_findings(_charged(result, oracle, plan))
 
 
@@ -364,7 +347,7 @@ def private_oracle(
     problem: Problem,
     clients: ClientData,
     plan: PrivatePlan,
-    how: ClientSettings,
+    sampling: Sampling,
     counts: np.ndarray,
     seed: int,
     secret: Sequence[int] = (),
@@ -375,7 +358,7 @@ def private_oracle(
         problem: what to solve.
         clients: whose rows.
         plan: what is settled.
-        how: how they take part.
+        sampling: which clients take part.
         counts: how many rows f and each g concern at each client.
         seed: of all random choices.
         secret: words that rows and noise are drawn by beside it.
@@ -384,7 +367,7 @@ def private_oracle(
     words = jnp.asarray(secret, jnp.uint32)
     key = with_secret(jax.random.key(seed), words)
     counts = told_sizes(plan, counts, key)
-    width, participants = int(clients.sizes.max()), count_participants(how.participation, len(clients))
+    width, participants = int(clients.sizes.max()), sampling.participants(len(clients))
     taken = np.array([rows_taken(privacy.rate, int(rows)) for rows in clients.sizes])
     fixed, everything = privacy.sampling == "fixed", privacy.rate == 1
     capacity = width if everything else int(taken.max()) if fixed else capacity_for(privacy.rate, width)
@@ -408,12 +391,12 @@ def private_oracle(
         losses=Losses.of(problem),
         constraints=counts.shape[1] - 1,
         participants=participants,
-        local_steps=how.local_steps,
+        local_steps=sampling.local_steps,
         sampling="all" if everything else privacy.sampling,
         rate=privacy.rate,
         width=width,
         capacity=capacity,
-        slice_size=how.client_batch_size or slice_size(participants, a_client),
+        slice_size=slice_size(participants, a_client),
     )
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from softswitch.engine.private import PrivatePlan, dearest, solve_privately
+from softswitch.engine.request import RunSettings
 from softswitch.methods.base import Method
-from softswitch.oracles.federation import ClientSettings
+from softswitch.oracles.options import Logging, Sampling
 from softswitch.privacy.accountant import epsilon_of
 from softswitch.privacy.checks import check_private
 from softswitch.privacy.releases import Drawing, NoiseLevels, Releases
@@ -45,8 +46,8 @@ def sweep_privately(
     each: Sequence[tuple[Any, Any, Any, tuple[int, ...]]],
     methods: Mapping[str, Method],
     privacy: RecordPrivacy,
-    how: ClientSettings,
-    told: Mapping[str, Any],
+    sampling: Sampling,
+    settings: RunSettings,
     progress: bool | None,
 ) -> tuple[dict[str, tuple[Result, ...]], TotalPrivacy]:
     """Every rule with every seed, one after the other, each as ``solve`` would run it; and what all of it costs.
@@ -55,8 +56,8 @@ def sweep_privately(
         each: problem, clients, held-out rows (none) and seeds that go together.
         methods: by their labels.
         privacy: how rows are kept private, in each run.
-        how: how clients take part, as far as it is told.
-        told: the settings of each run, as far as they are told.
+        sampling: which clients take part.
+        settings: of each run.
         progress: whether to show a progress bar.
     """
     for _, clients, _, _ in each:
@@ -68,7 +69,11 @@ def sweep_privately(
         for label, method in methods.items():
             own = []
             for problem, clients, seed in runs:
-                own.append(solve_privately(problem, clients, method, privacy, how, told, seed, (), False))
+                own.append(
+                    solve_privately(
+                        problem, clients, method, privacy, sampling, settings, seed, Logging(progress=False)
+                    )
+                )
                 bar.update(len(spent) + len(own), f"{len(methods)} rules × {len(runs)} seeds")
             found[label], spent = tuple(result for result, _ in own), spent + own
     return found, _together(spent, privacy.delta)

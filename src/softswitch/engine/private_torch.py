@@ -10,8 +10,10 @@ import numpy as np
 
 from softswitch.certification.row_means import count_rows_from_values
 from softswitch.engine.private import FOR_JUDGING, PrivatePlan, planned, private_settings, run_planned, told_sizes
+from softswitch.engine.request import RunSettings
 from softswitch.methods.base import Method
-from softswitch.oracles.federation import ClientSettings, Federation, count_participants
+from softswitch.oracles.federation import Federation
+from softswitch.oracles.options import Logging, Sampling
 from softswitch.oracles.torch_functions import ModuleFunctions, parameters
 from softswitch.oracles.torch_rows import TorchRows
 from softswitch.privacy.clipping import PLAIN_STEPS
@@ -21,7 +23,6 @@ from softswitch.privacy.settings import RecordPrivacy
 from softswitch.privacy.torch_oracle import PrivateTorchOracle, buffers_kept, mixes_rows, row_values
 from softswitch.problem.domains import Domain
 from softswitch.problem.pooled import PooledConstraint
-from softswitch.results.callbacks import Callback
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.result import Result
 from softswitch.support import checks
@@ -32,12 +33,11 @@ def solve_torch_privately(
     clients: Mapping[Any, TorchRows],
     method: Method,
     privacy: RecordPrivacy,
-    how: ClientSettings,
-    told: Mapping[str, Any],
+    sampling: Sampling,
+    settings: RunSettings,
     domain: Domain | None,
     seed: int,
-    callbacks: Sequence[Callback],
-    progress: bool | None,
+    logging: Logging,
     checkpoints: Checkpoints | None,
 ) -> Result:
     """Solve with a module and clients whose rows stay private; the module holds the answer afterwards.
@@ -47,26 +47,25 @@ def solve_torch_privately(
         clients: their rows, by name.
         method: the method.
         privacy: how rows are kept private.
-        how: how clients take part, as far as it is told.
-        told: the settings of the run, as far as they are told.
+        sampling: which clients take part.
+        settings: of the run.
         domain: what the parameters must lie in; or None.
         seed: of all random choices.
-        callbacks: called after every chunk of rounds.
-        progress: whether to show a progress bar.
+        logging: callbacks and progress bar.
         checkpoints: where the run is kept; None: nowhere.
     """
     rows = tuple(clients.values())
     _check(functions, rows, privacy)
-    plan = planned(privacy, [len(own) for own in rows], private_settings(told), how.local_steps)
-    oracle = private_torch_oracle(functions, rows, plan, how, seed)
+    plan = planned(privacy, [len(own) for own in rows], private_settings(settings), sampling.local_steps)
+    oracle = private_torch_oracle(functions, rows, plan, sampling, seed)
     federation = Federation(oracle, parameters(functions.module), tuple(clients), domain)
-    result = run_planned(federation, method, plan, seed, callbacks, progress, checkpoints)
+    result = run_planned(federation, method, plan, seed, logging, checkpoints)
     oracle.load_answer(result.params)
     return result
 
 
 def private_torch_oracle(
-    functions: ModuleFunctions, rows: Sequence[TorchRows], plan: PrivatePlan, how: ClientSettings, seed: int
+    functions: ModuleFunctions, rows: Sequence[TorchRows], plan: PrivatePlan, sampling: Sampling, seed: int
 ) -> PrivateTorchOracle:
     """The clients of a private run.
 
@@ -74,7 +73,7 @@ def private_torch_oracle(
         functions: the module's.
         rows: the clients'.
         plan: what is settled.
-        how: how they take part.
+        sampling: which clients take part.
         seed: of all random choices.
     """
     privacy, start = plan.privacy, parameters(functions.module)
@@ -84,8 +83,8 @@ def private_torch_oracle(
     return PrivateTorchOracle(
         functions,
         rows,
-        participants=count_participants(how.participation, len(rows)),
-        local_steps=how.local_steps,
+        participants=sampling.participants(len(rows)),
+        local_steps=sampling.local_steps,
         counts=counts,
         taken=taken if fixed else None,
         shares=taken / [len(own) for own in rows] if fixed else np.full(len(rows), privacy.rate),

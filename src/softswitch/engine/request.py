@@ -26,10 +26,11 @@ from softswitch.methods.proximal import Stages, check_stages
 from softswitch.methods.robust import check_robust
 from softswitch.methods.round import State, check_optimizer, first_to_average
 from softswitch.oracles.base import Oracle
-from softswitch.oracles.federation import ClientSettings, Federation, make_gradient_oracle
+from softswitch.oracles.federation import Federation, make_gradient_oracle
 from softswitch.oracles.gradient import GradientOracle
+from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.oracles.out_of_core import OutOfCoreOracle
-from softswitch.oracles.sharding import Devices, shard_oracle
+from softswitch.oracles.sharding import shard_oracle
 from softswitch.problem.choices import ANSWERS
 from softswitch.problem.domains import Domain, as_argument, check_domain
 from softswitch.problem.parameters import Params
@@ -45,28 +46,33 @@ KEPT = ("optimizer", "average")
 
 @dataclass(frozen=True, eq=False)
 class WarmStart:
-    """A run begins where another ended: at its last iterate.
+    """Continue from the last iterate of an earlier run.
 
     Attributes:
-        state: what the server kept at the end of the run before.
-        keep: what goes on from there: "optimizer", its state (moments, say) and the rule's memory; "average", the sum
-            of feasible iterates, which the new ones join.
+        result: The result of the earlier run.
+        keep_state: What is kept besides the iterate: "optimizer", the state of the server optimizer and of the method;
+            "average", the sum of the feasible iterates so far, which the new ones join. Round numbers start at 0.
     """
 
-    state: State
-    keep: tuple[str, ...]
+    result: Result
+    keep_state: Collection[str] = KEPT
+
+    def __post_init__(self) -> None:
+        checks.expect("warm_start", self.result, Result)
+        if isinstance(self.keep_state, str) or not isinstance(self.keep_state, Collection):
+            raise TypeError(f"keep_state must be a tuple of words, such as ('optimizer',), but is {self.keep_state!r}")
+        for word in self.keep_state:
+            checks.one_of("keep_state", word, KEPT)
 
     @classmethod
-    def after(cls, result: Result | None, keep: Collection[str]) -> WarmStart | None:
-        """The warm start after a result; None for none."""
-        if isinstance(keep, str) or not isinstance(keep, Collection):
-            raise TypeError(f"keep must be a collection of words, such as ('optimizer',), but is {keep!r}")
-        for word in keep:
-            checks.one_of("keep", word, KEPT)
-        if result is None:
-            return None
-        checks.expect("warm_start", result, Result)
-        return cls(result.state, tuple(keep))
+    def of(cls, given: Result | WarmStart | None) -> WarmStart | None:
+        """Return the warm start that a user gave as a result, a ``WarmStart`` or None."""
+        return given if given is None or isinstance(given, WarmStart) else cls(given)
+
+    @property
+    def state(self) -> State:
+        """The server state at the end of the earlier run."""
+        return self.result.state
 
     def check(self, fresh: State, domain: Domain | None) -> None:
         """Raise where what is kept does not fit a run with such a state, or lies outside its domain."""
@@ -75,23 +81,23 @@ class WarmStart:
                 "warm_start must hold parameters of the problem's structure, shapes and dtypes "
                 f"{structure_and_shapes(fresh.params)[1]}, but holds {structure_and_shapes(self.state.params)[1]}"
             )
-        if "optimizer" in self.keep:
+        if "optimizer" in self.keep_state:
             wanted, given = (structure_and_shapes((state.optimizer, state.method)) for state in (fresh, self.state))
             if wanted != given:
                 raise ValueError(
                     "warm_start must come from a run with the same kind of rule and optimizer for its state to be "
-                    "kept, but does not; leave 'optimizer' out of keep"
+                    "kept, but does not; leave 'optimizer' out of keep_state"
                 )
         check_domain(domain, self.state.params)
 
     def into(self, fresh: State) -> State:
         """The state to begin with."""
         state = fresh._replace(params=self.state.params)
-        if "optimizer" in self.keep:
+        if "optimizer" in self.keep_state:
             state = state._replace(optimizer=self.state.optimizer, method=self.state.method)
         if state.stages is not None:  # a stage begins there, with an average of its own
             return state._replace(stages=Stages.begun(self.state.params))
-        if "average" in self.keep:
+        if "average" in self.keep_state:
             state = state._replace(average=self.state.average)
         return state
 
@@ -104,33 +110,50 @@ CHOSEN_FOR = "chosen_for"
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """How long a run is, what it looks at and what its answer is. The settings are those of ``solve``.
+    """The settings of one run. Those that ``solve`` was not given (None, "auto") are filled in before the run.
 
     Attributes:
-        rounds: K, at most.
-        average_last: average over the feasible rounds of this last share of the rounds only.
-        answer: which iterate is the answer.
-        seconds: end after the first chunk of rounds that ends so late; None: never for that.
-        eval_every: rounds from one evaluation on all data to the next; 0: never; None: up to 20 times in a run.
-        record_clients: keep what every participant reported in every round.
-        memory: how the server remembers its clients' reports; None: not at all.
+        rounds: Maximum number of rounds K.
+        average_last: Average over the feasible rounds of this last fraction of the rounds only.
+        answer: Which iterate is the answer.
+        eval_every: Number of rounds between evaluations on all data; 0 for none.
+        record_clients: Keep what every participant reported in every round.
+        memory: How the server remembers reports; None for no memory.
+        seconds: Stop at the first checkpoint after this many seconds.
     """
 
-    rounds: int = 1000
-    average_last: float = 1.0
+    rounds: Any = 1000
+    average_last: Any = 1.0
     answer: str = "average"
     eval_every: int | None = None
     record_clients: bool = False
-    memory: Memory | None = None
+    memory: Any = None
     seconds: float | None = None
 
+    @classmethod
+    def from_options(
+        cls, rounds: int | None, seconds: float | None, sampling: Sampling, output: Output, logging: Logging
+    ) -> RunSettings:
+        """Collect the settings of a run from the option groups."""
+        return cls(
+            rounds=rounds,
+            average_last=output.average_last,
+            answer=output.iterate,
+            eval_every=logging.eval_every,
+            record_clients=logging.record_clients,
+            memory=sampling.memory,
+            seconds=seconds,
+        )
+
     def __post_init__(self) -> None:
-        checks.whole_number("rounds", self.rounds, at_least=1)
-        checks.real_number("average_last", self.average_last, above=0, at_most=1)
+        if self.rounds is not None:
+            checks.whole_number("rounds", self.rounds, at_least=1)
+        if self.average_last is not None:
+            checks.real_number("average_last", self.average_last, above=0, at_most=1)
         checks.one_of("answer", self.answer, ANSWERS)
         if self.eval_every is not None:
             checks.whole_number("eval_every", self.eval_every, at_least=0)
-        if self.memory is not None:
+        if self.memory is not None and not isinstance(self.memory, str):
             checks.expect("memory", self.memory, Memory)
         if self.seconds is not None:
             checks.real_number("seconds", self.seconds, above=0)
@@ -259,24 +282,25 @@ def request(
     problem: Problem,
     clients: ClientData | StreamedData,
     methods: Sequence[Method],
-    how: ClientSettings,
+    sampling: Sampling,
     settings: RunSettings,
     *,
+    compute: Compute | None = None,
     held_out: ClientData | StreamedData | None = None,
     warm_start: WarmStart | None = None,
     choice: Choice | None = None,
-    devices: Devices = None,
 ) -> Request:
     """Check everything that can be checked before any work, where clients hold rows."""
+    compute = compute or Compute()
     oracle: GradientOracle | OutOfCoreOracle
     divided, on_one_device = None, None
     if isinstance(clients, StreamedData):
-        oracle = OutOfCoreOracle(problem, clients, how, held_out)
+        oracle = OutOfCoreOracle(problem, clients, sampling, compute, held_out)
     else:
         in_memory = cast(ClientData | None, held_out)
-        oracle = make_gradient_oracle(problem, clients, how, in_memory)
-        if devices is not None:
-            divided = shard_oracle(oracle, clients, in_memory, devices, how.client_batch_size)
+        oracle = make_gradient_oracle(problem, clients, sampling, compute, in_memory)
+        if compute.devices is not None and compute.engine == "compiled":
+            divided = shard_oracle(oracle, clients, in_memory, compute.devices, compute.client_batch_size)
             on_one_device = oracle
     every = settings.eval_every
     if every is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from dataclasses import replace as changed
+from importlib import import_module
 from itertools import groupby
 from typing import Any
 
@@ -12,24 +13,24 @@ import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
-from softswitch.certification.client_optimum import make_regret_task
-from softswitch.data.client_data import ClientData
-from softswitch.data.streamed_data import StreamedData
-from softswitch.engine.defaults import completed, completed_for
+from softswitch.engine.defaults import resolve_for_federation, resolve_options, resolve_sampling
 from softswitch.engine.parallel import Share, run_all
 from softswitch.engine.private_sweep import TotalPrivacy, sweep_privately
-from softswitch.engine.request import request, request_of
-from softswitch.engine.solve import refuse_regret
+from softswitch.engine.request import RunSettings, request, request_of
+from softswitch.engine.solve import TORCH_ENGINE
+from softswitch.methods.automatic import Automatic, resolve_method
 from softswitch.methods.base import Method, differs
-from softswitch.methods.memory import Memory
-from softswitch.oracles.federation import BatchSize, ClientSettings, Federation, ValueBatchSize
-from softswitch.oracles.regret import Regret, uses_regret
-from softswitch.privacy.checks import batches_given, refuse_looks
+from softswitch.oracles.federation import Federation
+from softswitch.oracles.options import Compute, Logging, Output, Sampling, changed_options
+from softswitch.oracles.regret import client_optimum_of
+from softswitch.privacy.checks import refuse_options, refuse_uncounted
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
 from softswitch.support import checks
 from softswitch.support.text import as_text, mean_and_spread
+
+AnyMethod = Method | Automatic
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,198 +118,127 @@ def _epsilon(result: Result) -> float:
 
 
 def sweep(
-    problem: Problem | Sequence[Problem],
-    clients: ClientData | StreamedData | Sequence[ClientData | StreamedData],
-    methods: Sequence[Method] | Mapping[str, Method],
+    problem: Problem | Federation | Sequence[Any],
+    clients: Any = None,
+    methods: Sequence[AnyMethod] | Mapping[str, AnyMethod] = (),
     *,
     seeds: int | Sequence[int] = 5,
     rounds: int | None = None,
-    local_steps: int = 1,
-    participation: float = 1.0,
-    batch_size: BatchSize = "auto",
-    value_batch_size: ValueBatchSize = "auto",
-    replace: bool | None = None,
-    average_last: float | None = None,
-    answer: str = "auto",
-    eval_every: int | None = None,
-    held_out: ClientData | StreamedData | Sequence[ClientData | StreamedData] | None = None,
-    record_clients: bool = False,
-    memory: Memory | str | None = "auto",
-    client_batch_size: int | None = None,
-    compute_dtype: str | None = None,
-    together: bool | None = None,
-    progress: bool | None = None,
+    sampling: Sampling | None = None,
+    output: Output = Output(),  # noqa: B008 (frozen)
+    compute: Compute = Compute(),  # noqa: B008
+    logging: Logging = Logging(),  # noqa: B008
+    vectorize: bool | None = None,
     privacy: RecordPrivacy | None = None,
-    regret: Regret = None,
 ) -> Sweep:
-    """Run every rule with every seed.
+    """Run every method with every seed.
 
-    Rules of one kind that differ in numbers only (α, step sizes, tolerance) share one compiled program. All rules share
-    a seed's draws, so that their results can be compared pair by pair. The other arguments are those of ``solve``.
+    Methods of one class that differ only in numbers (α, step sizes, tolerance) share a compiled program. All methods
+    share the random draws of a seed, so that their results can be compared pair by pair.
 
     Args:
-        problem: objective, constraint, start, perhaps a domain; or a list with one a seed, where seeds differ in their
-            start.
-        clients: whose data; or a list with one ``ClientData`` a seed, where seeds differ in their split as well.
-        methods: a list of rules, or a dict from a label to a rule.
-        seeds: how many (0, 1, 2, …), or which.
-        rounds: K; left out, as in ``solve``.
-        local_steps: E.
-        participation: m/n.
-        batch_size: B_g.
-        value_batch_size: B_ζ.
-        replace: draw rows with replacement.
-        average_last: the last share of the rounds to average over.
-        answer: which iterate is each result's ``params``: "average", "last" or "best".
-        eval_every: rounds from one evaluation on all data to the next.
-        held_out: rows not trained on, for ``history.held_out``; or a list with one ``ClientData`` a seed.
-        record_clients: keep what every participant reported in every round.
-        memory: let the server remember every client's reports.
-        client_batch_size: how many clients of a run are computed side by side.
-        compute_dtype: what clients compute in, as in ``solve``.
-        together: compute all runs of one kind side by side as one program, which fills an accelerator; or one after
-            another on every core, each exactly as ``solve`` would. By default the first on an accelerator, the second
-            on a CPU: there it is faster, since side by side both branches of the switch are computed.
-        progress: show a progress bar; by default on a terminal only.
-        privacy: keep every single row private in each run, as in ``solve``. All runs look at the same rows: what they
-            cost together is in ``Sweep.privacy``, and it is what whoever chooses among them has spent.
-        regret: minimise the largest regret f_i − f_i*, as in ``solve``.
+        problem: Objective, constraint, start and domain, or a ``Federation``; or a list with one for each seed.
+        clients: The clients' data as in ``solve``; or a list with one for each seed.
+        methods: A list of methods, or a dict from labels to methods. ``Automatic`` counts as a method.
+        seeds: Number of seeds (0, 1, 2, ...), or the seeds.
+        rounds: Maximum number of rounds K, as in ``solve``.
+        sampling: Which clients take part in a round, and which rows they use, as in ``solve``.
+        output: Which iterate each result has. Lower bounds are computed by ``solve`` only.
+        compute: How clients compute; sweeps use the compiled engine on one device.
+        logging: What is recorded and shown. ``held_out`` may be a list with one entry for each seed; callbacks are
+            not called.
+        vectorize: Compute all runs of one class side by side as one program, which fills an accelerator; or one after
+            another on every core, each exactly as ``solve`` would. Default: the first on an accelerator, the second on
+            a CPU, where it is faster.
+        privacy: Record-level differential privacy in each run. All runs read the same rows: ``Sweep.privacy`` has what
+            they cost together.
     """
     labelled, numbers = _labelled(methods), _numbered(seeds)
-    how = ClientSettings(
-        local_steps=local_steps,
-        participation=participation,
-        batch_size=batch_size,
-        value_batch_size=value_batch_size,
-        replace=replace,
-        client_batch_size=client_batch_size,
-        compute_dtype=compute_dtype,
-    )
-    told = {
-        "rounds": rounds,
-        "average_last": average_last,
-        "answer": answer,
-        "eval_every": eval_every,
-        "record_clients": record_clients,
-        "memory": memory,
-    }
-
-    data = (problem, clients, held_out)
-    each: list[tuple[Any, Any, Any, tuple[int, ...]]] = [(*data, numbers)]
+    if changed_options(compute, "dtype", "client_batch_size"):
+        raise ValueError(f"compute must have the compiled engine on one device in a sweep, but is {compute}")
+    data = (problem, clients, logging.held_out)
+    runs: list[tuple[Any, Any, Any, tuple[int, ...]]] = [(*data, numbers)]
     if any(isinstance(given, Sequence) for given in data):
-        own = map(_a_seed, ("problem", "clients", "held_out"), data, [numbers] * 3)
-        each = [(*one, (seed,)) for *one, seed in zip(*own, numbers, strict=True)]
+        per_seed = map(_one_per_seed, ("problem", "clients", "held_out"), data, [numbers] * 3)
+        runs = [(*one, (seed,)) for *one, seed in zip(*per_seed, numbers, strict=True)]
 
     if privacy is not None:
-        refuse_looks(
-            {
-                "held_out": held_out,
-                "compute_dtype": compute_dtype,
-                "eval_every": eval_every or None,
-                "together": together or None,
-                "regret": regret,
-                **batches_given(how),
-            }
-        )
-        found, total = sweep_privately(each, labelled, privacy, how, told, progress)
-        return Sweep(tuple(labelled), numbers, tuple(found.values()), total)
-    best: dict[int, np.ndarray] = {}
-    if uses_regret(regret):
-        each, plain = [], each
-        for one, rows, beside, own_seeds in plain:
-            refuse_regret(rows)
-            task = make_regret_task(one, rows, regret)
-            each.append((task.problem, task.clients, task.add_optimum(beside), own_seeds))
-            best |= dict.fromkeys(own_seeds, task.client_optimum)
+        refuse_options({"vectorize": vectorize})
+        private_sampling = resolve_sampling(sampling, next(iter(labelled.values())))
+        settings = RunSettings.from_options(rounds, None, private_sampling, output, logging)
+        for one, _, _, _ in runs:
+            refuse_uncounted(one, settings, private_sampling, output, compute, logging)
+        results, total = sweep_privately(runs, labelled, privacy, private_sampling, settings, logging.progress)
+        return Sweep(tuple(labelled), numbers, tuple(results.values()), total)
 
     def shares(methods: tuple[Method, ...]) -> list[tuple[Share, tuple[Method, ...]]]:
-        made = []
-        for problem, clients, held_out, seeds in each:
-            filled, part, settings, choice = completed(problem, clients, methods, how, told)
-            asked = request(problem, clients, filled, part, settings, held_out=held_out, choice=choice)
-            made.append((Share(asked, seeds), filled))
-        return made
+        return [
+            _share(one, rows, held_out, methods, own_seeds, rounds, sampling, output, compute, logging)
+            for one, rows, held_out, own_seeds in runs
+        ]
 
-    swept = _swept(labelled, numbers, shares, together, progress)
-    if not best:
+    swept = _swept(labelled, numbers, shares, vectorize, logging.progress)
+    optima = {
+        seed: optimum
+        for one, rows, _, own_seeds in runs
+        if isinstance(one, Problem) and (optimum := client_optimum_of(one, rows)) is not None
+        for seed in own_seeds
+    }
+    if not optima:
         return swept
-    every = (tuple(changed(one, client_optimum=best[one.seed]) for one in results) for results in swept.results)
+    every = (tuple(changed(one, client_optimum=optima[one.seed]) for one in row) for row in swept.results)
     return changed(swept, results=tuple(every))
 
 
-def sweep_federation(
-    federation: Federation | Sequence[Federation],
-    methods: Sequence[Method] | Mapping[str, Method],
-    *,
-    seeds: int | Sequence[int] = 5,
-    rounds: int | None = None,
-    average_last: float | None = None,
-    answer: str = "auto",
-    eval_every: int | None = None,
-    record_clients: bool = False,
-    memory: Memory | str | None = "auto",
-    together: bool | None = None,
-    progress: bool | None = None,
-) -> Sweep:
-    """As ``sweep``, where the clients are given as an oracle: one federation for all seeds, or a list with one a seed.
-
-    The other arguments are those of ``sweep``.
-
-    Args:
-        federation: an oracle with the parameters to start from; or one for each seed.
-        methods: the methods to compare, in a list or by names of your own.
-        seeds: how many, from 0 on, or which.
-        rounds: K of every run.
-        average_last: average over the feasible rounds of this last share of the rounds only, in (0, 1].
-        answer: which iterate is the answer: "average", "last", "best", or "auto".
-        eval_every: rounds from one evaluation at all clients to the next; 0: never.
-        record_clients: keep what every participant reported in every round.
-        memory: whether the server remembers its clients' reports, as for ``solve``.
-        together: compute all runs of one kind side by side as one program; by default on accelerators only.
-        progress: show a progress bar; by default on a terminal only.
-    """
-    labelled, numbers = _labelled(methods), _numbered(seeds)
-    told = {
-        "rounds": rounds,
-        "average_last": average_last,
-        "answer": answer,
-        "eval_every": eval_every,
-        "record_clients": record_clients,
-        "memory": memory,
-    }
-    each: list[tuple[Any, tuple[int, ...]]] = [(federation, numbers)]
-    if isinstance(federation, Sequence):
-        each = [(one, (s,)) for one, s in zip(_a_seed("federation", federation, numbers), numbers, strict=True)]
-
-    def shares(methods: tuple[Method, ...]) -> list[tuple[Share, tuple[Method, ...]]]:
-        made = []
-        for one, seeds in each:
-            filled, _, settings, choice = completed_for(one, methods, told)
-            made.append((Share(request_of(one, filled, settings, choice=choice), seeds), filled))
-        return made
-
-    return _swept(labelled, numbers, shares, together, progress)
+def _share(
+    problem: Any,
+    clients: Any,
+    held_out: Any,
+    methods: tuple[Method, ...],
+    seeds: tuple[int, ...],
+    rounds: int | None,
+    sampling: Sampling | None,
+    output: Output,
+    compute: Compute,
+    logging: Logging,
+) -> tuple[Share, tuple[Method, ...]]:
+    """Return the runs of these methods and seeds on one data set, and the methods with their settings filled in."""
+    if isinstance(problem, Problem) and problem.is_torch:
+        torch_engine = import_module(TORCH_ENGINE)
+        resolved = resolve_sampling(sampling, methods[0])
+        problem = torch_engine.torch_federation(problem, clients, resolved, held_out)
+    if isinstance(problem, Federation):
+        settings = RunSettings.from_options(rounds, None, sampling or Sampling(), output, logging)
+        filled, _, _, settings, choice = resolve_for_federation(problem, methods, settings)
+        return Share(request_of(problem, filled, settings, choice=choice), seeds), filled
+    sampling = resolve_sampling(sampling, methods[0])
+    settings = RunSettings.from_options(rounds, None, sampling, output, logging)
+    filled, sampling, compute, settings, choice = resolve_options(
+        problem, clients, methods, sampling, compute, settings
+    )
+    asked = request(problem, clients, filled, sampling, settings, compute=compute, held_out=held_out, choice=choice)
+    return Share(asked, seeds), filled
 
 
 def _swept(
     labelled: dict[str, Method],
     seeds: tuple[int, ...],
     shares: Callable[[tuple[Method, ...]], list[tuple[Share, tuple[Method, ...]]]],
-    together: bool | None,
+    vectorize: bool | None,
     progress: bool | None,
 ) -> Sweep:
     """Run the rules that have a step size, and apart from them those that have none."""
     results: dict[str, tuple[Result, ...]] = {}
-    for chooses in (False, True):
-        labels = [label for label, method in labelled.items() if (method.step_size is None) == chooses]
+    for automatic in (False, True):
+        labels = [label for label, method in labelled.items() if (method.step_size is None) == automatic]
         if not labels:
             continue
-        if chooses and together:
-            raise ValueError("together must be False or None where a rule has no step_size: it is chosen run by run")
+        if automatic and vectorize:
+            raise ValueError("vectorize must be False or None for Automatic: each run chooses its own settings")
         made = shares(tuple(labelled[label] for label in labels))
         # What is filled in may differ from data set to data set: those of the same rules run together.
         for methods, group in groupby(made, key=lambda one: one[1]):
-            found = run_all([share for share, _ in group], methods, False if chooses else together, progress)
+            found = run_all([share for share, _ in group], methods, False if automatic else vectorize, progress)
             for label, own in zip(labels, found, strict=True):
                 results[label] = results.get(label, ()) + own
     return Sweep(tuple(labelled), seeds, tuple(results[label] for label in labelled))
@@ -318,8 +248,11 @@ def _labelled(methods: Any) -> dict[str, Method]:
     """The rules by their labels, checked."""
     if isinstance(methods, Method) or not isinstance(methods, Mapping | Sequence):
         raise TypeError(f"methods must be a list of rules or a dict from labels to rules, but is {methods!r}")
-    for method in methods.values() if isinstance(methods, Mapping) else methods:
-        checks.expect("method", method, Method)
+    methods = (
+        {label: resolve_method(method) for label, method in methods.items()}
+        if isinstance(methods, Mapping)
+        else [resolve_method(method) for method in methods]
+    )
     labelled = (
         dict(methods) if isinstance(methods, Mapping) else {_label(method, methods): method for method in methods}
     )
@@ -338,7 +271,7 @@ def _numbered(seeds: Any) -> tuple[int, ...]:
     return numbers
 
 
-def _a_seed(name: str, given: Any, seeds: Sequence[int]) -> Sequence[Any]:
+def _one_per_seed(name: str, given: Any, seeds: Sequence[int]) -> Sequence[Any]:
     """One a seed, where one is given for all or a list."""
     if not isinstance(given, Sequence):
         return [given] * len(seeds)

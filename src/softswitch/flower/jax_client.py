@@ -24,9 +24,10 @@ from softswitch.flower.messages import Arrays, Values
 from softswitch.flower.policy import Classes, RowClasses, min_class_rows_in_batch, part_of
 from softswitch.methods.messages import Decision, LocalLoss
 from softswitch.oracles.batch_sizes import choose_batches
-from softswitch.oracles.federation import BatchSize, ClientSettings, ValueBatchSize, make_gradient_oracle
+from softswitch.oracles.federation import make_gradient_oracle
 from softswitch.oracles.gradient import GradientOracle
 from softswitch.oracles.losses import Losses
+from softswitch.oracles.options import BatchSize, Compute, Sampling, ValueBatchSize
 from softswitch.privacy.jax_clipping import summed_gradients, told_by_rows
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params, float_dtype
@@ -212,8 +213,9 @@ class JaxClient:
 
     def _oracle(self, local_steps: int) -> GradientOracle:
         if local_steps not in self._oracles:
-            how = ClientSettings(local_steps=local_steps, client_batch_size=1, **self._batches)
-            self._oracles[local_steps] = make_gradient_oracle(self._problem, self._data, how)
+            sampling = Sampling(local_steps=local_steps, **self._batches)
+            one_by_one = Compute(client_batch_size=1)
+            self._oracles[local_steps] = make_gradient_oracle(self._problem, self._data, sampling, one_by_one)
         return self._oracles[local_steps]
 
     def _tree(self, params: Arrays) -> Params:

@@ -22,7 +22,7 @@ from softswitch.support import checks
 
 if TYPE_CHECKING:  # a process for every message: JAX and SciPy are imported only where they are needed
     from softswitch.certification.intervals import ErrorLevels
-    from softswitch.oracles.federation import BatchSize, ValueBatchSize
+    from softswitch.oracles.options import BatchSize, ValueBatchSize
 
 Function = Callable[[Arrays, Arrays], tuple[Any, Mapping[str, Any]]]
 

@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 
 from softswitch.engine.auto_tuning import SMOOTHING, first_choice
-from softswitch.engine.defaults import as_in_paper, chooses
+from softswitch.engine.defaults import is_automatic
 from softswitch.engine.restart_decisions import with_numbers
 from softswitch.flower import messages as wire
 from softswitch.flower.compression import ClientParams
@@ -85,7 +85,7 @@ class Course:
     ) -> None:
         params = _first_params(initial_arrays)
         check_domain(settings.domain, params)
-        chosen = chooses([method])
+        chosen = is_automatic([method])
         check_over_network(method)
         check_stages(method.proximal, rounds)
         check_compression(method.at_clients, settings.domain, method.robust)
@@ -114,11 +114,7 @@ class Course:
         corrected = isinstance(settings.memory, Memory) and settings.memory.corrected
         self.before = PreviousParams() if corrected else None
         jumps = self.roster.has_surrogate
-        template = (
-            self._template(method, params, rounds, jumps=jumps)
-            if chosen
-            else as_in_paper(method, len(self.roster.names))
-        )
+        template = self._template(method, params, rounds, jumps=jumps) if chosen else method
         self.run = RunState(template, params, constraints, statistics, rounds, settings)
         self.cycles = RemoteCycles(method, rounds, self.run, self.clients, settings, exact) if chosen else None
         self.reader = Reader(

@@ -20,6 +20,7 @@ from softswitch.flower.arrays import flatten_params, initial_arrays
 from softswitch.flower.membership import confusable_key, find_keys, normalize_name
 from softswitch.flower.settings import StrategySettings, with_changes
 from softswitch.flower.strategy import SwitchingStrategy
+from softswitch.methods.automatic import Automatic, as_method, resolve_method
 from softswitch.methods.base import Method
 from softswitch.problem.parameters import Params
 from softswitch.problem.ranges import Range, checked_range, checked_ranges
@@ -47,7 +48,7 @@ logger = logging.getLogger("softswitch.flower")
 
 
 def server_app(
-    method: Method | Callable[[Mapping[str, Any]], Method],
+    method: Method | Automatic | Callable[[Mapping[str, Any]], Method | Automatic],
     start: Params | Callable[[Mapping[str, Any]], Params],
     *,
     rounds: int = 100,
@@ -95,14 +96,14 @@ def server_app(
     chosen = with_changes(chosen, {name: bounds for name, bounds in given.items() if bounds is not None})
     if chosen.checkpoints is not None:
         raise ValueError("checkpoints are kept in the run's folder; use SwitchingStrategy to keep them elsewhere")
-    if isinstance(method, Method):
+    if isinstance(method, Method | Automatic):
         SwitchingStrategy(method, chosen)  # refuses what is wrong now, not on the server
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config: dict[str, Any] = dict(context.run_config)
-        active = method if isinstance(method, Method) else method(config)
+        active = resolve_method(method if isinstance(method, Method | Automatic) else method(config))
         first = start(config) if callable(start) else start
         asked = {
             "rounds": int(config.get("rounds", rounds)),
@@ -115,7 +116,7 @@ def server_app(
         if own.exclude:
             about = about | {"excluded": list(own.exclude)}
         strategy = SwitchingStrategy(
-            active,
+            as_method(active),
             own,
             seed=asked["seed"],
             checkpoints=Checkpoints(folder / CHECKPOINTS, every=0),

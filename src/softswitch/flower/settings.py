@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from softswitch.engine.defaults import SECOND_HALF
+from softswitch.engine.defaults import AUTOMATIC_AVERAGE
 from softswitch.flower.membership import AllowedClient, check_distinct_names, confusable_key, parse_allow_list
 from softswitch.flower.secure_protocol import SecureAggregation
 from softswitch.methods.memory import Memory
@@ -202,7 +202,7 @@ class StrategySettings:
             chosen: whether the run goes in cycles that choose their own steps.
         """
         if self.average_last is None:
-            return SECOND_HALF if chosen else 1.0
+            return AUTOMATIC_AVERAGE if chosen else 1.0
         return self.average_last
 
 

@@ -34,14 +34,15 @@ from softswitch.flower.jax_client import JaxClient
 from softswitch.flower.membership import normalize_name
 from softswitch.flower.policy import ClientPolicy
 from softswitch.flower.strategy import SwitchingStrategy
+from softswitch.methods.automatic import as_method
 from softswitch.methods.base import Method
 from softswitch.methods.round import start as first_state
-from softswitch.oracles.federation import ClientSettings
+from softswitch.oracles.options import Logging, Sampling
 from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.problem.problem import Problem
-from softswitch.results.callbacks import Callback
+from softswitch.results.callbacks import Callback, ProgressBar, check_callbacks
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.result import Result
 
@@ -158,10 +159,10 @@ def solve_over_flower(
     clients: ClientData,
     method: Method,
     engine: str,
-    how: ClientSettings,
+    sampling: Sampling,
     settings: RunSettings,
     seed: int,
-    callbacks: Sequence[Callback],
+    logging: Logging,
     checkpoints: Checkpoints | None,
     identity: Mapping[str, str],
 ) -> Result:
@@ -172,19 +173,38 @@ def solve_over_flower(
         clients: each becomes a ``JaxClient`` with its own rows.
         method: the method.
         engine: "grid" or "ray".
-        how: clients take part.
+        sampling: which clients take part, and which rows they use.
         settings: of the run.
         seed: of all random choices.
-        callbacks: as for ``solve``.
-        checkpoints: likewise.
+        logging: as for ``solve``.
+        checkpoints: as for ``solve``.
         identity: what a run of the compiled engine depends on, as text.
     """
+    with ProgressBar(settings.rounds, logging.progress) as bar:
+        callbacks: list[Any] = [bar, *check_callbacks(logging.callbacks)]
+        return _solve_over_flower(
+            problem, clients, method, engine, sampling, settings, seed, callbacks, checkpoints, identity
+        )
+
+
+def _solve_over_flower(
+    problem: Problem,
+    clients: ClientData,
+    method: Method,
+    engine: str,
+    sampling: Sampling,
+    settings: RunSettings,
+    seed: int,
+    callbacks: Sequence[Callback],
+    checkpoints: Checkpoints | None,
+    identity: Mapping[str, str],
+) -> Result:
     labels = [normalize_name(str(name)) for name in clients.names]
     pooled = problem.constraint.value if isinstance(problem.constraint, PooledConstraint) else None
     strategy = SwitchingStrategy(
-        method,
-        local_steps=how.local_steps,
-        participation=how.participation,
+        as_method(method),
+        local_steps=sampling.local_steps,
+        participation=sampling.participation,
         seed=seed,
         average_last=settings.average_last,
         answer=settings.answer,
@@ -203,7 +223,7 @@ def solve_over_flower(
         for i, rows in enumerate(_apart(clients)):
             # Each worker reads the rows of its own clients only.
             save_file(rows, Path(folder) / f"{i}.safetensors")
-        factory = partial(_stored_client, folder, problem, labels, dict(how.batches))
+        factory = partial(_stored_client, folder, problem, labels, sampling.batches)
         app = client_app(factory, ClientPolicy.for_simulations())
         if engine == "grid":
             strategy.start(InProcessGrid(app, len(clients)), first, settings.rounds)

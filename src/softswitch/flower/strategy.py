@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result as FlowerResult
 from flwr.serverapp.strategy import Strategy
 
-from softswitch.engine.defaults import chooses
+from softswitch.engine.defaults import is_automatic
 from softswitch.engine.server_round import believed_overview
 from softswitch.flower import messages as wire
 from softswitch.flower.client import MASKED, TERMS, encode_decision
@@ -29,6 +29,7 @@ from softswitch.flower.run import Course
 from softswitch.flower.secure_server import Summed
 from softswitch.flower.settings import StrategySettings, with_changes
 from softswitch.methods import robust
+from softswitch.methods.automatic import Automatic, resolve_method
 from softswitch.methods.base import Method
 from softswitch.methods.messages import Decision, Reports
 from softswitch.oracles.base import Evaluation
@@ -96,8 +97,9 @@ class SwitchingStrategy(Strategy):
             run with another one are refused. A server does not see the clients' functions and rows.
     """
 
-    def __init__(self, method: Method, settings: StrategySettings | None = None, **changes: Any) -> None:
-        chooses([method])  # refuses what is wrong with it
+    def __init__(self, method: Method | Automatic, settings: StrategySettings | None = None, **changes: Any) -> None:
+        method = resolve_method(method)
+        is_automatic([method])  # refuses what is wrong with it
         self.settings = with_changes(settings, changes)
         if self.settings.robust is not None:
             method = replace(method, robust=self.settings.robust)

@@ -13,13 +13,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from softswitch.certification.intervals import ErrorLevels
-from softswitch.engine.torch import module_intervals
+from softswitch.certification.torch import module_intervals
 from softswitch.flower.local_client import RefusalError, Task, merge_ranges
 from softswitch.flower.messages import Arrays, Values
 from softswitch.flower.policy import Classes, RowClasses, min_class_rows_in_batch
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.batch_sizes import Batches, choose_batches
-from softswitch.oracles.federation import BatchSize, ValueBatchSize
+from softswitch.oracles.options import BatchSize, ValueBatchSize
 from softswitch.oracles.torch_functions import Function, ModuleFunctions, Optimizer, RunningMeans
 from softswitch.oracles.torch_rows import TorchRows, seeded
 from softswitch.privacy.torch_oracle import buffers_kept, clipped_gradients, mixes_rows, row_values

@@ -48,8 +48,7 @@ class Method(ABC):
 
     Attributes:
         tolerance: ε: the constraint is met where G(w) <= ε. In units of g.
-        step_size: η, the server's step: a number, or an optax schedule of the round. Leave it out, and it is chosen
-            during the run, together with all else that is left out. Give it, and the rest is as in the paper.
+        step_size: η, the step of the server: a number, or an optax schedule of the round. None only in ``Automatic``.
         threshold: λ, the switch's threshold on the criterion. Default: λ = ε/(1 + 1/A), a little below ε.
         slack: A >= 1 of that formula; 10 by default, as in the paper's experiments. Its theorems have 1.
         local_step_size: γ, the step of the clients: a number or a schedule of the round. Default: η/E, as the theorems
@@ -75,7 +74,7 @@ class Method(ABC):
     """
 
     tolerance: float
-    step_size: float | Schedule | None = None
+    step_size: float | Schedule | None
     threshold: float | None = None
     slack: float | None = None
     local_step_size: float | Schedule | None = None

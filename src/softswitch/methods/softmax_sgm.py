@@ -88,7 +88,7 @@ class SoftmaxSGM(Method):
             without jumping between clients, and sharper as they fall. The theorems speak of the first.
     """
 
-    alpha: float | None = None
+    alpha: float | None
     constraint_alpha: float | None = None
     alpha_scale: str = "raw"
     own_criterion: ClassVar[str] = "softmax"

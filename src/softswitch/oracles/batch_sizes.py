@@ -9,7 +9,7 @@ import numpy as np
 from softswitch.support import checks
 
 if TYPE_CHECKING:  # clients that compute with NumPy do not need JAX
-    from softswitch.oracles.federation import BatchSize, ValueBatchSize
+    from softswitch.oracles.options import BatchSize, ValueBatchSize
 
 MAX_WORK, GRADIENT_COST = 2**26, 3
 """Rows × parameters of an automatic report batch, and the cost of a gradient relative to a value."""

@@ -17,9 +17,10 @@ from softswitch.data.streamed_data import Outline, StreamedData
 from softswitch.methods.messages import Decision, Reports
 from softswitch.oracles.base import Evaluation, Oracle
 from softswitch.oracles.evaluation import Evaluator, functions_ignoring_weights, make_evaluator
-from softswitch.oracles.federation import ClientSettings, make_gradient_oracle
+from softswitch.oracles.federation import make_gradient_oracle
 from softswitch.oracles.gradient import GradientOracle, RowDraws
 from softswitch.oracles.losses import Losses
+from softswitch.oracles.options import Compute, Sampling
 from softswitch.oracles.out_of_core_evaluation import BlockEvaluator
 from softswitch.oracles.row_feed import RoundRows, RowFeed
 from softswitch.problem.parameters import Params
@@ -42,9 +43,16 @@ class OutOfCoreOracle(Oracle):
     report_batching = property(attrgetter("drawing.report_batching"))
     update_batching = property(attrgetter("drawing.update_batching"))
 
-    def __init__(self, problem: Problem, data: StreamedData, settings: ClientSettings, held_out: Any = None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        data: StreamedData,
+        sampling: Sampling,
+        compute: Compute | None = None,
+        held_out: Any = None,
+    ) -> None:
         outline = Outline(data)
-        self.drawing: GradientOracle = make_gradient_oracle(problem, outline, settings).without_evaluation()
+        self.drawing: GradientOracle = make_gradient_oracle(problem, outline, sampling, compute).without_evaluation()
         self.feed = RowFeed(data, self.drawing)
         self._data = data
         self.participants, self.constraints = self.drawing.participants, self.drawing.constraints

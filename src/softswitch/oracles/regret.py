@@ -13,21 +13,12 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike
 
 from softswitch.data.client_data import ClientData
 from softswitch.problem.parameters import CLIENT_OPTIMUM, Batch, Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.problem.random_keys import takes_key
 from softswitch.support import checks
-
-Regret = bool | ArrayLike | Mapping[Any, float] | None
-"""True to compute f_i*; or the values of f_i*, in the clients' order or by name; None or False for no regrets."""
-
-
-def uses_regret(regret: Regret) -> bool:
-    """Return whether regrets replace objectives."""
-    return regret is not None and regret is not False
 
 
 @dataclass(frozen=True)
@@ -50,6 +41,11 @@ class RandomRegretObjective(RegretObjective):
         return self.objective(params, batch, key=key) - batch[CLIENT_OPTIMUM][0]
 
 
+def client_optimum_of(problem: Problem, clients: Any) -> np.ndarray | None:
+    """Return f_i* of a problem of regrets, in the order of the clients; None for any other problem."""
+    return clients.client_optimum if isinstance(problem.objective, RegretObjective) else None
+
+
 class RegretTask(NamedTuple):
     """A problem whose objective is the regret.
 
@@ -60,13 +56,11 @@ class RegretTask(NamedTuple):
     """
 
     problem: Problem
-    clients: ClientData
+    clients: Any
     client_optimum: np.ndarray
 
-    def add_optimum(self, data: ClientData | None) -> ClientData | None:
+    def transform(self, data: ClientData) -> ClientData:
         """Return other rows of the same clients with f_i* in a column."""
-        if data is None:
-            return None
         checks.expect("held_out", data, ClientData)
         optima = dict(zip(self.clients.names, self.client_optimum, strict=True))
         unknown = next((name for name in data.names if name not in optima), None)
@@ -102,31 +96,30 @@ def with_client_optimum(clients: ClientData, client_optimum: np.ndarray, problem
     dtype = np.dtype(float_dtype(problem.start))
     column = np.repeat(np.where(np.isneginf(client_optimum), 0.0, client_optimum), clients.sizes).astype(dtype)
     extended = copy(clients)
+    extended.client_optimum = client_optimum
     extended.rows = clients.rows._replace(columns={**clients.rows.columns, CLIENT_OPTIMUM: jnp.asarray(column)})
     return extended
 
 
-def parse_client_optimum(regret: Regret, names: tuple[Any, ...]) -> np.ndarray | None:
-    """Return the given f_i* in the clients' order; None if they have to be computed.
+def check_optimum(optimum: Any, names: tuple[Any, ...]) -> np.ndarray:
+    """Return the given f_i* in the clients' order, or raise.
 
     −∞ is accepted for a client without an objective.
     """
-    if regret is True:
-        return None
-    expected = f"regret must be True, or one number for each of {len(names)} clients (their order, or a dict by name)"
-    if isinstance(regret, Mapping):
-        missing = [name for name in names if name not in regret]
+    expected = f"optimum must be one number for each of {len(names)} clients (their order, or a dict by name)"
+    if isinstance(optimum, Mapping):
+        missing = [name for name in names if name not in optimum]
         if missing:
             raise ValueError(f"{expected}, but has none for {missing[0]!r}")
-        unknown = [name for name in regret if name not in names]
+        unknown = [name for name in optimum if name not in names]
         if unknown:
             raise ValueError(f"{expected}, but has one for {unknown[0]!r}, which is not a client")
-        regret = [regret[name] for name in names]
+        optimum = [optimum[name] for name in names]
     try:
-        numbers = np.asarray(regret, float)
+        numbers = np.asarray(optimum, float)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{expected}, but is {regret!r}") from error
+        raise ValueError(f"{expected}, but is {optimum!r}") from error
     valid = np.isfinite(numbers) | np.isneginf(numbers)
-    if isinstance(regret, bool | str) or numbers.shape != (len(names),) or not valid.all():
-        raise ValueError(f"{expected}, but is {regret!r}")
+    if isinstance(optimum, bool | str) or numbers.shape != (len(names),) or not valid.all():
+        raise ValueError(f"{expected}, but is {optimum!r}")
     return numbers

@@ -6,46 +6,69 @@ from collections.abc import Mapping
 from typing import Any
 
 from softswitch.data.client_data import ClientData
-from softswitch.oracles.federation import ClientSettings
+from softswitch.oracles.options import Compute, Logging, Output, Sampling
+from softswitch.oracles.regret import RegretObjective
 from softswitch.privacy.settings import RecordPrivacy
+from softswitch.problem.problem import Problem
 from softswitch.support import checks
 
 
-def batches_given(how: ClientSettings) -> dict[str, Any]:
-    """What is set of how rows are drawn, for ``refuse_looks``.
+def refuse_uncounted(
+    problem: Problem,
+    settings: Any,
+    sampling: Sampling,
+    output: Output,
+    compute: Compute,
+    logging: Logging,
+    warm_start: Any = None,
+) -> None:
+    """Raise for options under which a run would read rows without counting it, or that privacy decides."""
+    refuse_options(
+        {
+            "held_out": logging.held_out,
+            "warm_start": warm_start,
+            "lower_bound": output.lower_bound,
+            "regret": isinstance(problem.objective, RegretObjective),
+            "devices": compute.devices,
+            "dtype": compute.dtype,
+            "client_batch_size": compute.client_batch_size,
+            "seconds": settings.seconds,
+            "eval_every": logging.eval_every,
+            **given_batches(sampling),
+        }
+    )
 
-    Args:
-        how: how clients take part, as far as it is told.
-    """
+
+def given_batches(sampling: Sampling) -> dict[str, Any]:
+    """Return the batch options that are set, for ``refuse_options``."""
+    size, value_size = sampling.batch_size, sampling.value_batch_size
     return {
-        name: size if name == "replace" else None if size == "auto" else f"{size}" for name, size in how.batches.items()
+        "batch_size": None if size in (None, "auto") else size,
+        "value_batch_size": None if value_size in ("same", "auto") else value_size,
+        "replace": sampling.replace,
     }
 
 
-def refuse_looks(given: Mapping[str, Any]) -> None:
-    """Raise for settings under which a run would look at rows without counting it, or that privacy decides.
-
-    Args:
-        given: what is set, by the name of the setting; what is None or False is not.
-    """
-    why = {
+def refuse_options(given: Mapping[str, Any]) -> None:
+    """Raise for each option that is set (neither None nor False) although privacy forbids it."""
+    reasons = {
         "held_out": "held-out rows are evaluated during the run; certify them afterwards, with privacy",
-        "warm_start": "what an earlier run knew of the same rows is not counted in this one",
+        "warm_start": "what an earlier run learned from the same rows is not counted in this one",
         "lower_bound": "it is computed on all rows",
-        "regret": "f_i* tells of rows, and is not counted",
-        "devices": "private clients are computed on one device, and noise is drawn for all of them there; leave it "
-        "out, or let each client compute by itself: PrivateClient(…) of softswitch.flower",
-        "together": "private runs are run one after the other",
-        "compute_dtype": "noise is drawn in the parameters' own digits",
-        "seconds": "the noise is found for a number of rounds",
-        "batch_size": "the privacy's rate says which share of the rows is drawn",
-        "value_batch_size": "the privacy's rate says which share of the rows is drawn",
-        "replace": "the privacy's sampling says how rows are drawn",
-        "eval_every": "reports are what clients tell of their rows; evaluate(…) shows the truth, which is not private",
+        "regret": "f_i* depends on rows, and is not counted",
+        "devices": "private clients are computed on one device; use PrivateClient of softswitch.flower for several",
+        "vectorize": "private runs are executed one after another",
+        "dtype": "noise is drawn in the precision of the parameters",
+        "client_batch_size": "it is chosen by the memory that private clients need",
+        "seconds": "the noise is calibrated for a number of rounds",
+        "batch_size": "the rate of the privacy settings says which fraction of the rows is drawn",
+        "value_batch_size": "the rate of the privacy settings says which fraction of the rows is drawn",
+        "replace": "the sampling of the privacy settings says how rows are drawn",
+        "eval_every": "evaluations read all rows; evaluate(...) shows the exact values, which are not private",
     }
     for name, value in given.items():
-        if value is not None and value is not False:
-            raise ValueError(f"{name} must be left out with privacy: {why[name]}; it is {value!r}")
+        if value is not None and value is not False and value != 0:
+            raise ValueError(f"{name} must keep its default with privacy, but is {value!r}: {reasons[name]}")
 
 
 def check_private(clients: Any, privacy: Any, engine: str) -> None:

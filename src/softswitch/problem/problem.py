@@ -27,7 +27,7 @@ class Problem:
         constraint: ``(params, batch) -> scalar or vector``, g on a batch; satisfied where <= 0 (within the rule's
             tolerance). A vector holds several constraints. Or a ``PooledConstraint``.
         start: w_0, a pytree of floating arrays: a vector, nested dicts and lists, the parameters of a Flax or Equinox
-            model.
+            model. Or a PyTorch module: the functions are then ``(module, batch) -> ...``, and clients ``TorchData``.
         domain: Θ to project onto after every server step: ``Ball``, ``Box``, anything with a ``project``, or None.
         convex: True where f, g and Θ are convex, which makes a promise of the bound on the best possible; False where
             they are not; None where that is not said. Nothing else depends on it.
@@ -77,8 +77,14 @@ class Problem:
                     "convex must be left out where there is a constraint_surrogate: the constraint moves in jumps, and "
                     "there is no bound on the best possible to promise"
                 )
-        object.__setattr__(self, "start", checked_start("start", self.start))
-        check_domain(self.domain, self.start)
+        if not self.is_torch:
+            object.__setattr__(self, "start", checked_start("start", self.start))
+            check_domain(self.domain, self.start)
+
+    @property
+    def is_torch(self) -> bool:
+        """Whether the start is a PyTorch module, and the functions take that module in place of parameters."""
+        return hasattr(self.start, "named_parameters")
 
     def trace(self, batch: Batch, params: Params | None = None) -> Traced:
         """Learn the functions' shapes on a batch of this shape, without computing; raise where they are wrong.

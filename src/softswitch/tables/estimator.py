@@ -21,11 +21,13 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, chec
 
 from softswitch.certification.certify import certify
 from softswitch.data.client_data import ClientData
-from softswitch.data.splits import Parts, part_masks
+from softswitch.data.splits import DataSplit, part_masks
 from softswitch.engine.baselines import add_baselines
 from softswitch.engine.certified import solve_certified
 from softswitch.engine.solve import solve
+from softswitch.methods.automatic import as_method
 from softswitch.methods.softmax_sgm import SoftmaxSGM
+from softswitch.oracles.options import Logging, Sampling
 from softswitch.problem.networks import Network, moved_network, outputs
 from softswitch.problem.parameters import WEIGHT, Batch, Params
 from softswitch.problem.problem import Problem
@@ -130,12 +132,24 @@ class FederatedEstimator(BaseEstimator):
             chosen = {name: column[part] for name, column in columns.items()}
             return ClientData.from_arrays(chosen, owner[part], strata=made.strata)
 
-        train, method = of(learn), SoftmaxSGM(alpha=self.alpha, step_size=self.step_size, tolerance=bound)
-        names = ("rounds", "seconds", "local_steps", "participation", "batch_size")
-        options = {name: getattr(self, name) for name in names} | {"eval_every": 0, "seed": seed}
+        train = of(learn)
+        method = as_method(SoftmaxSGM(alpha=self.alpha, step_size=self.step_size, tolerance=bound))
+        automatic = self.step_size is None
+        options: dict[str, Any] = {
+            "rounds": self.rounds,
+            "seconds": self.seconds,
+            "seed": seed,
+            "sampling": Sampling(
+                local_steps=self.local_steps,
+                participation=self.participation,
+                batch_size=None if self.batch_size == "auto" and not automatic else self.batch_size,
+                value_batch_size="auto" if automatic else "same",
+            ),
+            "logging": Logging(eval_every=0),
+        }
         self.certificate_, self.answered_ = None, None
         if choose.any() and certify_by.any():
-            parts = Parts(train, of(choose), of(certify_by))
+            parts = DataSplit(train, of(choose), of(certify_by))
             found = solve_certified(problem, parts, method, confidence=self.confidence, move=label.move, **options)
             result, self.certificate_, self.answered_ = found.result, found.certificate, found.answered
         else:

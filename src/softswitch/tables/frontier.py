@@ -18,9 +18,11 @@ import numpy as np
 from softswitch.certification.certifiability import Certifiability, certifiability
 from softswitch.certification.certify import resolve_ranges
 from softswitch.data.client_data import ClientData
-from softswitch.data.splits import Parts
+from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import add_baselines
 from softswitch.engine.frontier import Measure, checked_bounds, frontier
+from softswitch.methods.automatic import as_method
+from softswitch.oracles.options import Logging
 from softswitch.problem.networks import Network, outputs
 from softswitch.problem.parameters import float_dtype
 from softswitch.problem.ranges import ends
@@ -43,8 +45,8 @@ from softswitch.tables.labels import Label, NumberLabel
 from softswitch.tables.metrics import client_metrics
 from softswitch.tables.model import write_encoding
 from softswitch.tables.preparation import CERTIFIED, PreparedTable, build_method, prepare_table
-from softswitch.tables.settings import Config, read_config, write_config
-from softswitch.tables.training import count_earlier_certificates, describe_task, run_options, sampling_options
+from softswitch.tables.settings import Config, given, read_config, write_config
+from softswitch.tables.training import count_earlier_certificates, describe_task, output_options, sampling_options
 
 RUNGS = (4.0, 2.0, 1.5, 1.0, 0.75, 0.5, 0.25)
 """Bounds to try where none are given, in units of that of the settings;"""
@@ -114,31 +116,31 @@ def train_frontier(
             "not counted"
         )
     ready = prepare_table(config, base)
-    parts = ready.parts
-    assert parts is not None
-    checked = _bounds(bounds, config, ready, parts)
+    split = ready.parts
+    assert split is not None
+    checked = _bounds(bounds, config, ready, split)
     host = None if run is None else _host(run, config, ready)
     if before is not None:
-        told = certifiability(ready.problem, parts.certify, checked[-1], config.run.confidence)
-        learn, choose, keep = (int(part.sizes.sum()) for part in parts)
+        told = certifiability(ready.problem, split.calibration, checked[-1], config.run.confidence)
+        learn, choose, keep = (int(part.sizes.sum()) for part in split)
         before(FrontierPlan(config, tuple(checked), told, (learn, choose, keep)))
     folder = new_folder(base / config.run.folder, f"{path.stem}-frontier") if host is None else host.folder
     started = datetime.now(UTC).isoformat(timespec="seconds")
     try:
         found = frontier(
             ready.problem,
-            parts,
+            split,
             checked,
-            build_method(config),
+            as_method(build_method(config)),
             confidence=config.run.confidence,
             move=None if config.task.kind == "custom" else ready.label.move,
             measures=_measures(ready.label),
             watch=watch,
-            **sampling_options(config),
-            **run_options(config),
-            held_out=parts.choose,
+            rounds=given(config.run.rounds),
             seed=config.run.seed,
-            progress=progress,
+            sampling=sampling_options(config),
+            output=output_options(config),
+            logging=Logging(progress=progress, held_out=split.validation, record_clients=True),
         )
     except BaseException:
         if host is None:
@@ -206,9 +208,9 @@ def _certified(config: Config) -> Config:
     return replace(config, run=replace(config.run, aim=CERTIFIED))
 
 
-def _bounds(asked: Sequence[float], config: Config, ready: PreparedTable, parts: Parts) -> list[float]:
+def _bounds(asked: Sequence[float], config: Config, ready: PreparedTable, split: DataSplit) -> list[float]:
     """From the loosest on: those asked for, or some about that of the settings."""
-    shapes = parts.learn.batch_shapes(1, float_dtype(ready.problem.start))
+    shapes = split.train.batch_shapes(1, float_dtype(ready.problem.start))
     ranges = resolve_ranges(ready.problem, None, None, ready.problem.trace(shapes).constraints)[1:]
     most = max(math.inf if of_row is None else ends(of_row)[1] for of_row in ranges)
     if asked:
@@ -222,7 +224,7 @@ def _bounds(asked: Sequence[float], config: Config, ready: PreparedTable, parts:
     if not config.task.bound > 0:
         raise ValueError("task.bound is 0, and there are no bounds about it; name them: --bound 0.2 --bound 0.1")
     found = [float(f"{rung * config.task.bound:.6g}") for rung in RUNGS]
-    could = certifiability(ready.problem, parts.certify, config.task.bound, config.run.confidence).smallest_bound
+    could = certifiability(ready.problem, split.calibration, config.task.bound, config.run.confidence).smallest_bound
     if max(found) < could < most:
         found = [*(float(f"{rung * could:.2g}") for rung in BEYOND), *found]
     return checked_bounds("--bound", [bound for bound in found if bound < most] or [config.task.bound])

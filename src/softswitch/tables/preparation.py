@@ -16,7 +16,7 @@ import pandas as pd
 
 from softswitch import methods as methods
 from softswitch.data.client_data import ClientData
-from softswitch.data.splits import Parts, part_masks
+from softswitch.data.splits import DataSplit, part_masks
 from softswitch.engine.auto_tuning import SHARPNESS
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
@@ -100,11 +100,11 @@ class PreparedTable:
     left_out: int = 0
 
     @property
-    def parts(self) -> Parts | None:
+    def parts(self) -> DataSplit | None:
         """The three parts, where a certified model is the aim."""
         if self.validation is None or self.held_out is None:
             return None
-        return Parts(self.train, self.validation, self.held_out)
+        return DataSplit(self.train, self.validation, self.held_out)
 
 
 def prepare_table(config: Config, folder: Path) -> PreparedTable:

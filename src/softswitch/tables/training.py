@@ -14,17 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from softswitch.certification.certify import certify
+from softswitch.certification.client_optimum import with_regret
 from softswitch.data.client_data import ClientData
 from softswitch.engine.baselines import add_baselines
 from softswitch.engine.certified import Certified, solve_certified
-from softswitch.engine.defaults import completed
-from softswitch.engine.private import refuse_private, solve_privately
-from softswitch.engine.request import request
+from softswitch.engine.defaults import resolve_options, resolve_sampling
+from softswitch.engine.private import check_private_run, solve_privately
+from softswitch.engine.request import RunSettings, request
 from softswitch.engine.solve import solve
+from softswitch.methods.automatic import as_method
 from softswitch.methods.base import Method
-from softswitch.oracles.federation import ClientSettings
+from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.privacy.settings import RecordPrivacy
-from softswitch.results.callbacks import Callback, check_callbacks
+from softswitch.results.callbacks import Callback
 from softswitch.results.certificate import Certificate, ending, is_certified
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.descriptions import bounded_in_words
@@ -58,7 +60,7 @@ from softswitch.tables.private import (
     noise_key,
     training_privacy,
 )
-from softswitch.tables.settings import ALL, Config, given, read_config, write_config
+from softswitch.tables.settings import ALL, AUTO, Config, given, read_config, write_config
 
 KEPT = ("started", "settings", "base", "data", "command")
 """What a resumed run keeps of what it is about."""
@@ -193,47 +195,56 @@ def _longer(config: Config, rounds: int | None, seconds: float | None) -> Config
     return replace(config, run=run)
 
 
-def sampling_options(config: Config) -> dict[str, Any]:
-    """What the settings say to ``solve`` of how clients take part."""
-    run = config.run
-    every = {ALL: None, 0: None}
-    return {
-        "local_steps": run.local_steps,
-        "participation": run.participation,
-        "batch_size": every.get(run.batch_size, run.batch_size),
-        "value_batch_size": every.get(run.value_batch_size, run.value_batch_size),
-    }
+def sampling_options(config: Config) -> Sampling:
+    """Return the sampling that the settings ask for."""
+    run, automatic = config.run, given(config.method.step_size) is None
+    batch_sizes: dict[Any, Any] = {ALL: None, 0: None} | ({} if automatic else {AUTO: None})
+    value_batch_sizes: dict[Any, Any] = {ALL: None, 0: None} | ({} if automatic else {AUTO: "same"})
+    return Sampling(
+        local_steps=run.local_steps,
+        participation=run.participation,
+        batch_size=batch_sizes.get(run.batch_size, run.batch_size),
+        value_batch_size=value_batch_sizes.get(run.value_batch_size, run.value_batch_size),
+        memory=build_memory(config.method),
+    )
 
 
-def run_options(config: Config) -> dict[str, Any]:
-    """What they say of the run's length, its answer and the server's memory."""
-    run = config.run
-    return {
-        "rounds": given(run.rounds),
-        "seconds": run.seconds,
-        "average_last": given(run.average_last),
-        "answer": run.answer,
-        "memory": build_memory(config.method),
-        "record_clients": True,
-    }
+def output_options(config: Config) -> Output:
+    """Return the iterate that the settings ask for."""
+    return Output(iterate=config.run.answer, average_last=given(config.run.average_last))
+
+
+def run_settings(config: Config) -> RunSettings:
+    """Return the settings of a run."""
+    logging = Logging(record_clients=True)
+    sampling, output = sampling_options(config), output_options(config)
+    return RunSettings.from_options(given(config.run.rounds), config.run.seconds, sampling, output, logging)
 
 
 def _check(config: Config, ready: PreparedTable, method: Method) -> None:
     """Refuse what ``solve`` would refuse, before a folder is made."""
     privacy = training_privacy(config)
     if privacy is not None:
-        how = ClientSettings(**sampling_options(config))
-        refuse_private(ready.problem, ready.train, method, privacy, how, run_options(config))
+        sampling = sampling_options(config)
+        check_private_run(ready.problem, ready.train, method, privacy, sampling, run_settings(config))
         if ready.held_out is not None and ready.problem.constraint_range is None:
             raise ValueError(
                 f"data.held_out must be 0 with privacy where task.kind is {config.task.kind!r}: what a row tells of "
                 "its constraint has no known range, without which there is no private certificate; miss-rate has one"
             )
         return
-    told = run_options(config) | {"eval_every": None}
-    filled = completed(ready.problem, ready.train, (method,), ClientSettings(**sampling_options(config)), told)
-    how, settings, choice = filled.how, filled.settings, filled.choice
-    request(ready.problem, ready.train, filled.methods, how, settings, held_out=_beside(ready), choice=choice)
+    sampling = resolve_sampling(sampling_options(config), method)
+    resolved = resolve_options(ready.problem, ready.train, (method,), sampling, Compute(), run_settings(config))
+    request(
+        ready.problem,
+        ready.train,
+        resolved.methods,
+        resolved.sampling,
+        resolved.settings,
+        compute=resolved.compute,
+        held_out=_beside(ready),
+        choice=resolved.choice,
+    )
 
 
 def _run(
@@ -248,23 +259,27 @@ def _run(
     privacy = training_privacy(config)
     if privacy is not None:
         return _run_privately(folder, config, ready, method, about, callbacks, progress, privacy)
-    options = {
-        **sampling_options(config),
-        **run_options(config),
-        "held_out": _beside(ready),
+    problem, train, split, held_out = ready.problem, ready.train, ready.parts, _beside(ready)
+    if config.task.regret:
+        task = with_regret(problem, train if split is None else split)
+        problem, held_out = task.problem, None if held_out is None else task.transform(held_out)
+        train, split = (task.clients, None) if split is None else (train, task.clients)
+    options: dict[str, Any] = {
+        "rounds": given(config.run.rounds),
+        "seconds": config.run.seconds,
         "seed": config.run.seed,
-        "callbacks": callbacks,
-        "progress": progress,
-        "regret": config.task.regret or None,
+        "sampling": sampling_options(config),
+        "output": output_options(config),
+        "logging": Logging(callbacks=callbacks, progress=progress, held_out=held_out, record_clients=True),
     }
     found: Certified | None = None
-    if ready.parts is None:
-        result = solve(ready.problem, ready.train, method, checkpoints=Checkpoints(folder / CHECKPOINTS), **options)
+    if split is None:
+        result = solve(problem, train, as_method(method), checkpoints=Checkpoints(folder / CHECKPOINTS), **options)
     else:
         found = solve_certified(
-            ready.problem,
-            ready.parts,
-            method,
+            problem,
+            split,
+            as_method(method),
             confidence=config.run.confidence,
             move=None if config.task.kind == "custom" else ready.label.move,
             checkpoints=folder / CHECKPOINTS,
@@ -309,11 +324,10 @@ def _run_privately(
         ready.train,
         method,
         privacy,
-        ClientSettings(**sampling_options(config)),
-        run_options(config),
+        sampling_options(config),
+        run_settings(config),
         config.run.seed,
-        check_callbacks(callbacks),
-        progress,
+        Logging(callbacks=callbacks, progress=progress),
         Checkpoints(kept),
         noise_key(kept),
     )

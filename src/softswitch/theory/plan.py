@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from softswitch.oracles.options import Sampling
 from softswitch.support.text import as_text
 from softswitch.theory.theorems import Bound, Constants, Setting, constraint_bound
 
@@ -79,14 +80,14 @@ class Plan:
         return self.value_samples + self.gradient_samples
 
     def solve_options(self) -> dict[str, Any]:
-        """The arguments for ``solve`` beside the rule: ``solve(problem, clients, rule, **plan.solve_options())``."""
-        return {
-            "rounds": self.setting.rounds,
-            "local_steps": self.setting.local_steps,
-            "participation": self.setting.participants / self.setting.clients,
-            "batch_size": self.setting.batch_size,
-            "value_batch_size": self.setting.value_batch_size,
-        }
+        """Return rounds and sampling: ``solve(problem, clients, method, **plan.solve_options())``."""
+        sampling = Sampling(
+            local_steps=self.setting.local_steps,
+            participation=self.setting.participants / self.setting.clients,
+            batch_size=self.setting.batch_size,
+            value_batch_size=self.setting.value_batch_size,
+        )
+        return {"rounds": self.setting.rounds, "sampling": sampling}
 
     def method_settings(self) -> dict[str, Any]:
         """The settings of the rule: ``SoftmaxSGM.from_plan(plan)``."""

@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from softswitch.engine.defaults import chosen_for
-from softswitch.engine.sweep import sweep_federation
+from softswitch.engine.defaults import choose_for_federation
+from softswitch.engine.sweep import sweep
+from softswitch.methods.automatic import Automatic, resolve_method
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
+from softswitch.oracles.options import Logging, Output, Sampling
 from softswitch.results.result import Result
 from softswitch_experiments.leaderboard.methods import BenchMethod, Settings
 from softswitch_experiments.leaderboard.tasks import BenchTask, Scheme, Setup
@@ -131,7 +133,7 @@ class Cell(NamedTuple):
         values, gradients = (float(rows) for rows in oracle.cost(held))
         round_cost, evaluation_cost = values + gradients, float(self.setup.rows)
         if budget_kind == "passes":
-            method = self.method.make(self.method.draw_settings(1)[0], self.task.tolerance, 1)
+            method = resolve_method(self.method.make(self.method.draw_settings(1)[0], self.task.tolerance, 1))
             values *= 2 if method.compares else 1 if self.memory is None else self.memory.values_a_report
             if method.direction is not None:
                 gradients = method.direction.rows(gradients, held * oracle.local_steps)
@@ -143,25 +145,27 @@ class Cell(NamedTuple):
         if self.method.tuned:
             return rounds
         for _ in range(ROUND_ITERATIONS):
-            evaluations = chosen_for(self.setup.federation, rounds, self.memory).looks
+            evaluations = choose_for_federation(self.setup.federation, rounds, self.memory).looks
             rounds = max(10, round((budget - evaluations * evaluation_cost) / round_cost))
         return rounds
 
     def run(self, settings: list[Settings], seeds: list[int], rounds: int) -> list[list[Score]]:
         """Run all settings with all seeds."""
-        methods: dict[str, Method] = {
+        methods: dict[str, Method | Automatic] = {
             str(i): self.method.make(one, self.task.tolerance, rounds) for i, one in enumerate(settings)
         }
-        swept = sweep_federation(
+        swept = sweep(
             self.setup.federation,
+            None,
             methods,
             seeds=seeds,
             rounds=rounds,
-            answer="auto" if not self.method.tuned else "average",
-            average_last=None if not self.method.tuned else 0.5,
-            eval_every=0,
-            memory=self.memory,
-            progress=False,
+            sampling=Sampling(memory=self.memory),
+            output=Output(
+                iterate="auto" if not self.method.tuned else "average",
+                average_last=None if not self.method.tuned else 0.5,
+            ),
+            logging=Logging(eval_every=0, progress=False),
         )
         return [[self._score(result) for result in results] for results in swept.results]
 

@@ -13,6 +13,7 @@ from scipy.stats import qmc
 
 from softswitch.methods.agnostic import Agnostic
 from softswitch.methods.augmented_lagrangian import AugmentedLagrangian
+from softswitch.methods.automatic import Automatic
 from softswitch.methods.average_sgm import AverageSGM
 from softswitch.methods.base import Method
 from softswitch.methods.client_state import Consensus
@@ -85,7 +86,7 @@ class BenchMethod:
 
     name: str
     source: str
-    build: Callable[[Settings, dict[str, Any]], Method]
+    build: Callable[[Settings, dict[str, Any]], Method | Automatic]
     space: Mapping[str, Between | OneOf] = field(default_factory=dict)
     tuned: bool = True
     sends: float = 1.0
@@ -105,7 +106,7 @@ class BenchMethod:
             for row in draws
         ]
 
-    def make(self, settings: Settings, tolerance: float, rounds: int) -> Method:
+    def make(self, settings: Settings, tolerance: float, rounds: int) -> Method | Automatic:
         """Return the method with these settings for a run of this many rounds."""
         common: dict[str, Any] = {"tolerance": tolerance}
         if self.tuned:
@@ -152,7 +153,7 @@ METHODS: tuple[BenchMethod, ...] = (
     BenchMethod(
         DEFAULT,
         "this library: SoftmaxSGM with nothing set but the tolerance",
-        lambda settings, common: SoftmaxSGM(**common),
+        lambda settings, common: Automatic(**common),
         tuned=False,
         corrects=True,
     ),

@@ -12,6 +12,7 @@ from scipy import optimize
 
 from softswitch.data.client_data import ClientData
 from softswitch.oracles.federation import Federation, make_federation
+from softswitch.oracles.options import Sampling
 from softswitch.problem.fairness import demographic_parity, equal_opportunity
 from softswitch.problem.networks import probability
 from softswitch.problem.problem import Problem
@@ -86,9 +87,7 @@ def setup_rows(make: Callable[[], tuple[Problem, ClientData]]) -> Callable[[Sche
         federation = make_federation(
             problem,
             clients,
-            local_steps=scheme.local_steps,
-            participation=scheme.participation,
-            batch_size=BATCH_SIZE,
+            Sampling(local_steps=scheme.local_steps, participation=scheme.participation, batch_size=BATCH_SIZE),
         )
         return Setup(federation, int(np.sum(clients.sizes)))
 

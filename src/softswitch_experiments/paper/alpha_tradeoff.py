@@ -10,6 +10,7 @@ import numpy as np
 from softswitch.data.client_data import ClientData
 from softswitch.engine.solve import solve
 from softswitch.methods.softmax_sgm import SoftmaxSGM
+from softswitch.oracles.options import group_options
 from softswitch.problem.parameters import Batch, Params
 from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
@@ -38,7 +39,8 @@ def play(product: float, rounds: int = ROUNDS) -> Result:
     clients = ClientData.from_arrays({"sign": [1.0, -1.0]}, client=[1, 2])
     problem = Problem(signed, always_met, jnp.array(START))
     rule = SoftmaxSGM(alpha=product / STEP, tolerance=0.1, **steps(STEP), **SOFTMAX_SWITCH)
-    return solve(problem, clients, rule, rounds=rounds, batch_size=None, eval_every=0, record_clients=True, **RUN)
+    options = group_options(rounds=rounds, batch_size=None, eval_every=0, record_clients=True, **RUN)
+    return solve(problem, clients, rule, **options)
 
 
 def iterates(result: Result) -> np.ndarray:

@@ -20,6 +20,7 @@ from scipy import optimize
 from softswitch.data.client_data import ClientData
 from softswitch.engine.sweep import sweep
 from softswitch.methods.softmax_sgm import SoftmaxSGM
+from softswitch.oracles.options import group_options
 from softswitch.problem.domains import Ball
 from softswitch.problem.parameters import Batch
 from softswitch.problem.problem import Problem
@@ -109,7 +110,7 @@ def run(scale: Scale) -> Outcome:
         """A row a seed."""
         settings = {"rounds": rounds, "batch_size": None, "eval_every": 0, "progress": scale.progress}
         rules = [_rule(rounds, threshold)]
-        results = sweep(PROBLEM, own, rules, seeds=scale.seeds, **RUN | settings | options).results[0]
+        results = sweep(PROBLEM, own, rules, seeds=scale.seeds, **group_options(**RUN | settings | options)).results[0]
         scale.add_runs(
             " ".join(f"{name}={value}" for name, value in {"K": rounds, "λ": threshold, **options}.items()), results
         )

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.engine.sweep import sweep_federation
+from softswitch.engine.sweep import sweep
 from softswitch.methods.average_sgm import AverageSGM
 from softswitch.methods.base import Method
 from softswitch.methods.softmax_sgm import SoftmaxSGM
+from softswitch.oracles.options import group_options
 from softswitch.results.result import Result
 from softswitch_experiments.paper.experiment import Row, Scale
 from softswitch_experiments.tasks.paper_settings import ANSWER, MEAN_SWITCH, SOFTMAX_SWITCH, steps
@@ -59,18 +60,16 @@ def runs(setting: CartSetting, alpha: float, scale: Scale, alpha_scale: str = "r
     missing = [seed for seed, key in keys.items() if key not in _made]
     if missing:
         smaller: dict[str, Any] = scale.pick({}, QUICK)
-        found = sweep_federation(
+        found = sweep(
             [
                 cartpole(seed=seed, budgets=setting.budgets, fisher_every=setting.fisher_every, **smaller)
                 for seed in missing
             ],
+            None,
             {"": setting.rule(alpha, alpha_scale)},
             seeds=missing,
             rounds=scale.pick(ROUNDS, QUICK_ROUNDS),
-            eval_every=0,
-            record_clients=True,
-            progress=scale.progress,
-            **ANSWER,
+            **group_options(eval_every=0, record_clients=True, progress=scale.progress, **ANSWER),
         )
         _made.update({keys[result.seed]: result for result in found[""]})
     results = tuple(_made[key] for key in keys.values())

@@ -12,6 +12,7 @@ from softswitch.data.client_data import ClientData
 from softswitch.engine.sweep import sweep
 from softswitch.methods.base import Method
 from softswitch.oracles.evaluation import evaluate
+from softswitch.oracles.options import group_options
 from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
@@ -149,7 +150,7 @@ class Study:
             [task.train for task in own],
             rules,
             seeds=range(first, first + scale.seeds),
-            **settings | options,
+            **group_options(**settings | options),
         )
         for label, results in found if keep else ():
             scale.add_runs(" ".join([label, way.name, *map(str, (variant or {}).values())]), results)

@@ -12,12 +12,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from softswitch.data.splits import Parts
+from softswitch.data.splits import DataSplit
 from softswitch.engine.certified import Certified, solve_certified
 from softswitch.engine.solve import solve
+from softswitch.methods.automatic import Automatic
 from softswitch.methods.average_sgm import AverageSGM
 from softswitch.methods.base import Method
 from softswitch.methods.softmax_sgm import SoftmaxSGM
+from softswitch.oracles.options import group_options
 from softswitch.problem.networks import false_alarms, moved_network, network, row_scores
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import ZERO_ONE
@@ -31,8 +33,8 @@ from softswitch_experiments.tasks.paper_settings import MEAN_SWITCH, RUN, SOFTMA
 CLIENTS = 20
 TOLERANCE = 0.1
 CHOSEN, PAPER, AVERAGE = "Softmax SGM", "Softmax SGM as in the paper", "Average SGM as in the paper"
-METHODS: dict[str, Method] = {
-    CHOSEN: SoftmaxSGM(tolerance=TOLERANCE),
+METHODS: dict[str, Method | Automatic] = {
+    CHOSEN: Automatic(TOLERANCE),
     PAPER: SoftmaxSGM(alpha=6400.0, tolerance=TOLERANCE, **steps(0.5), **SOFTMAX_SWITCH),
     AVERAGE: AverageSGM(tolerance=TOLERANCE, **steps(0.5), **MEAN_SWITCH),
 }
@@ -92,7 +94,8 @@ def run_demo(seeds: int = 5, rounds: int = 1000) -> Demo:
         task = breast_cancer(CLIENTS, seed=seed)
         for name, method in METHODS.items():
             options = {} if name == CHOSEN else {"batch_size": 32, **RUN}
-            result = solve(task.problem, task.train, method, rounds=rounds, eval_every=10, seed=seed, **options)
+            grouped = group_options(rounds=rounds, eval_every=10, seed=seed, **options)
+            result = solve(task.problem, task.train, method, **grouped)
             results[name].append(result)
     return Demo(results, time.perf_counter() - start)
 
@@ -183,7 +186,7 @@ def _render_report(demo: Demo, picture: str, certification: str) -> str:
     return "\n".join(lines)
 
 
-def split_hospitals(seed: int = 0) -> Parts:
+def split_hospitals(seed: int = 0) -> DataSplit:
     """Return breast cancer over three hospitals: 50% training, 20% validation and 30% calibration rows."""
     from sklearn.datasets import load_breast_cancer
 
@@ -191,17 +194,17 @@ def split_hospitals(seed: int = 0) -> Parts:
     standardized = ((features - features.mean(axis=0)) / features.std(axis=0)).astype(np.float32)
     owner = np.random.default_rng(seed).choice(HOSPITALS, len(benign))
     data = {"x": standardized, "y": (1 - benign).astype(np.int32)}
-    return Parts.from_arrays(data, owner, alike=("y",), choosing=0.2, held_out=0.3, strata="y", seed=seed)
+    return DataSplit.from_arrays(data, owner, alike=("y",), choosing=0.2, held_out=0.3, strata="y", seed=seed)
 
 
-def solve_hospitals(bound: float, parts: Parts, rounds: int = 1000) -> Certified:
+def solve_hospitals(bound: float, parts: DataSplit, rounds: int = 1000) -> Certified:
     """Train a model with a bound on the miss rate, and certify it if possible."""
     rate = miss_rate(row_scores)
     start = jax.tree.map(jnp.zeros_like, network(30, ()))
     problem = Problem(
         false_alarms, rate.constraint, start, constraint_surrogate=rate.stand_in, constraint_range=ZERO_ONE
     )
-    return solve_certified(problem, parts, SoftmaxSGM(tolerance=bound), move=moved_network, rounds=rounds)
+    return solve_certified(problem, parts, tolerance=bound, move=moved_network, rounds=rounds)
 
 
 def describe_certification(rounds: int = 1000) -> str:
@@ -209,7 +212,7 @@ def describe_certification(rounds: int = 1000) -> str:
     parts = split_hospitals()
     lines = [
         "Three hospitals, breast cancer: 50% of the cases for training, 20% to select a model, and "
-        f"{int(parts.certify.sizes.sum())} cases that are used once, for certification.",
+        f"{int(parts.calibration.sizes.sum())} cases that are used once, for certification.",
     ]
     for bound in BOUNDS:
         certified = solve_hospitals(bound, parts, rounds)

@@ -9,11 +9,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from softswitch.oracles.federation import Federation, count_participants
+from softswitch.oracles.federation import Federation
 from softswitch.oracles.gym.actions import Gaussian, distribution_for
 from softswitch.oracles.gym.episodes import CostFunction, Environment, side_by_side
 from softswitch.oracles.gym.networks import NumpyNetwork, PolicyNetwork
 from softswitch.oracles.gym.oracle import GymOracle
+from softswitch.oracles.options import count_participants
 from softswitch.support import checks
 
 

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softswitch.engine.solve import solve_federation
+from softswitch.engine.solve import solve
 from softswitch.methods.softmax_sgm import SoftmaxSGM
-from softswitch.oracles.federation import Federation, count_participants
+from softswitch.oracles.federation import Federation
+from softswitch.oracles.options import count_participants, group_options
 from softswitch.support import checks
 from softswitch_experiments.tasks.paper_settings import ANSWER, SOFTMAX_SWITCH, steps
 from softswitch_experiments.tasks.safe_rl.oracle import CartPoleOracle
@@ -123,6 +124,6 @@ def train_policy(rounds: int, seed: int, **settings: Any) -> Policy:
     """
     method = SoftmaxSGM(alpha=0.05, tolerance=0.0, threshold=-5.0, **steps(1.0), **SOFTMAX_SWITCH)
     carts = cartpole(seed=seed, **{"fisher_every": 5} | settings)
-    result = solve_federation(carts, method, rounds=rounds, seed=seed, eval_every=0, **ANSWER)
+    result = solve(carts, None, method, rounds=rounds, seed=seed, **group_options(eval_every=0, **ANSWER))
     policy: Policy = result.params if result.best is None else result.best
     return policy

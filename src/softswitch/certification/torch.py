@@ -1,0 +1,140 @@
+"""Certificates and client optima of PyTorch modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from softswitch.certification.intervals import ErrorLevels, intervals_from_function, perturb_params
+from softswitch.certification.lbfgs import find_minimum
+from softswitch.certification.multiple_testing import build_certificate
+from softswitch.oracles.torch_data import TorchData
+from softswitch.oracles.torch_functions import ModuleFunctions, parameters
+from softswitch.oracles.torch_rows import TorchRows
+from softswitch.problem.problem import Problem
+from softswitch.problem.ranges import Range, function_ranges
+from softswitch.results.certificate import Certificate, Interval
+from softswitch.results.result import Result
+from softswitch.support import checks
+
+
+def certify_torch(
+    result: Result,
+    problem: Problem,
+    held_out: Mapping[Any, Dataset],
+    confidence: float,
+    *,
+    tolerance: float | None = None,
+    objective_range: Range | None = None,
+    constraint_range: Range | Sequence[Range] | None = None,
+) -> Certificate:
+    """Certify a PyTorch module on held-out data; see ``certify``."""
+    checks.expect("result", result, Result)
+    datasets: Mapping[Any, Dataset] = getattr(held_out, "datasets", held_out)
+    if not datasets:
+        raise ValueError(f"held_out must have at least one data set by client, but is {held_out!r}")
+    unknown = [name for name in datasets if name not in result.names]
+    if unknown:
+        raise ValueError(f"held_out must have names of trained clients, but has {unknown}; evaluate those separately")
+    functions = ModuleFunctions(problem.start, problem.objective, problem.constraint)
+    device = next(iter(functions.trained.values())).device
+    rows = {name: TorchRows(f"held_out[{name!r}]", one, device) for name, one in datasets.items()}
+    functions.load(result.params)
+    ranges = function_ranges(
+        problem.objective_range if objective_range is None else objective_range,
+        problem.constraint_range if constraint_range is None else constraint_range,
+        functions.constraints(next(iter(rows.values())).take(np.arange(1))),
+    )
+    error = 1 - checks.probability("confidence", confidence)
+    bound = result.method.tolerance if tolerance is None else checks.real_number("tolerance", tolerance)
+    levels = ErrorLevels(error / len(rows), error, float(bound))
+    intervals: list[tuple[Any, Sequence[Interval] | None]] = [
+        (name, module_intervals(functions, result.params, one, levels, ranges)) for name, one in rows.items()
+    ]
+    functions.load(result.params)
+    intervals += [(name, None) for name in result.names if name not in rows]
+    return build_certificate(intervals, confidence, levels, ranges)
+
+
+def module_intervals(
+    functions: ModuleFunctions,
+    params: Mapping[str, Any],
+    rows: TorchRows,
+    levels: ErrorLevels,
+    ranges: Sequence[Range | None],
+) -> list[Interval]:
+    """One client's intervals of f and then g, from rows held out; the module is left with other parameters.
+
+    Args:
+        functions: the module's.
+        params: the parameters to judge.
+        rows: the rows held out.
+        levels: the error probabilities, and the tolerance.
+        ranges: of each function on a single row.
+    """
+
+    def value(indices: np.ndarray) -> np.ndarray:
+        return functions.values(rows.take(indices))
+
+    def elsewhere(attempt: int) -> Callable[[np.ndarray], np.ndarray]:
+        functions.load(perturb_params(params, attempt))
+        return value
+
+    functions.load(params)
+    return intervals_from_function(value, len(rows), levels, ranges, elsewhere)
+
+
+def torch_client_optima(problem: Problem, clients: TorchData) -> np.ndarray:
+    """Return f_i* of each client, found in ``eval`` mode from the parameters of the module."""
+    if problem.domain is not None:
+        raise ValueError("optimum must be numbers for a problem with a domain: f_i* is searched for without one")
+    functions, named = functions_and_rows(problem, clients)
+    start = parameters(functions.module)
+    ends = np.cumsum([weight.size for weight in start.values()])
+
+    def smallest_objective(rows: TorchRows) -> float:
+        everything = rows.everything()
+
+        def evaluate(point: np.ndarray) -> tuple[float, np.ndarray]:
+            parts = zip(start.items(), np.split(point, ends[:-1]), strict=True)
+            functions.load({name: part.reshape(weight.shape) for (name, weight), part in parts})
+            value, slopes = functions.objective_slope(everything)
+            return value, np.concatenate([slopes[name].ravel() for name in start]).astype(float)
+
+        return find_minimum(evaluate, np.concatenate([weight.ravel() for weight in start.values()]).astype(float))
+
+    optima = np.array([smallest_objective(rows) for rows in named.values()])
+    functions.load(start)
+    if np.isnan(optima).any():
+        name = list(named)[int(np.argmax(np.isnan(optima)))]
+        raise ValueError(f"optimum must be numbers: the objective of client {name!r} has no smallest value")
+    return optima
+
+
+def functions_and_rows(problem: Problem, clients: TorchData) -> tuple[ModuleFunctions, dict[Any, TorchRows]]:
+    """Return the functions of the module, and each client's rows on the device of the module."""
+    module: Any = problem.start
+    functions = ModuleFunctions(
+        module, problem.objective, problem.constraint, problem.constraint_surrogate, clients.optimizer
+    )
+    _check_precision(functions)
+    if clients.device is not None:
+        module.to(clients.device)
+    device = next(iter(functions.trained.values())).device
+    return functions, {name: TorchRows(f"clients[{name!r}]", rows, device) for name, rows in clients.datasets.items()}
+
+
+def _check_precision(functions: ModuleFunctions) -> None:
+    kinds = {weight.dtype for weight in functions.trained.values()}
+    if not kinds <= {torch.float32, torch.float64}:
+        raise TypeError(f"module must have parameters of float32 or float64, but has {sorted(map(str, kinds))}")
+    if torch.float64 in kinds and jax.dtypes.canonicalize_dtype(np.float64) != np.float64:
+        raise ValueError(
+            "module has parameters of float64, which the server would round to float32: call "
+            "jax.config.update('jax_enable_x64', True) first, or module.float()"
+        )

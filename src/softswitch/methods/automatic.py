@@ -1,0 +1,82 @@
+"""Automatic settings: a method whose step size, sharpness and threshold are chosen during the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from softswitch.methods.base import Method
+from softswitch.methods.softmax_sgm import SoftmaxSGM
+
+
+class Automatic:
+    """A method whose settings are chosen during the run, except those that are given.
+
+    ``solve(problem, clients, tolerance=0.1)`` is short for ``solve(problem, clients, Automatic(tolerance=0.1))``. The
+    run proceeds in restarts with a normalised Adam step at the server, and adapts the step size, the sharpness of the
+    softmax and the threshold of the switch. The theorems do not cover it; ``result.method`` is the method that ran.
+
+    Args:
+        tolerance: ε: the constraint is met if G(w) <= ε.
+        method: Class of the method.
+        settings: Settings of the method with values of their own, such as ``robust=2``.
+    """
+
+    def __init__(self, tolerance: float, method: type[Method] = SoftmaxSGM, **settings: Any) -> None:
+        if not (isinstance(method, type) and issubclass(method, Method)):
+            raise TypeError(f"method must be a subclass of Method, such as SoftmaxSGM, but is {method!r}")
+        if settings.get("step_size") is not None:
+            raise ValueError(
+                f"step_size must not be given to Automatic, but is {settings['step_size']!r}: "
+                f"use {method.__name__}(...) for a method with given settings"
+            )
+        open_settings = {"step_size"} | ({"alpha"} if issubclass(method, SoftmaxSGM) else set())
+        given: dict[str, Any] = {**dict.fromkeys(open_settings), **settings, "tolerance": tolerance}
+        self.template: Method = method(**given)
+
+    @property
+    def tolerance(self) -> float:
+        """ε of the method."""
+        return self.template.tolerance
+
+    def __repr__(self) -> str:
+        return f"Automatic({self.template})"
+
+
+def as_method(method: Method) -> Method | Automatic:
+    """Return a method with given settings as it is, and one without a step size as ``Automatic``."""
+    if method.step_size is not None:
+        return method
+    automatic = object.__new__(Automatic)
+    automatic.template = method
+    return automatic
+
+
+def resolve_method(method: Any, tolerance: float | None = None) -> Method:
+    """Return the method of a run; its step size is None if it is chosen during the run.
+
+    Args:
+        method: A method with given settings, or ``Automatic``.
+        tolerance: ε of an automatic run, in place of a method.
+    """
+    if (method is None) == (tolerance is None):
+        raise ValueError(
+            f"give either a method or a tolerance, but method is {method!r} and tolerance is {tolerance!r}; "
+            "a method has its tolerance, and tolerance alone has all settings chosen"
+        )
+    if tolerance is not None:
+        return Automatic(tolerance).template
+    if isinstance(method, Automatic):
+        return method.template
+    if not isinstance(method, Method):
+        raise TypeError(f"method must be a Method, such as SoftmaxSGM(...), or Automatic(...), but is {method!r}")
+    missing = [name for name in ("step_size", "alpha") if getattr(method, name, 0.0) is None and _is_open(method, name)]
+    if missing:
+        raise ValueError(
+            f"{missing[0]} must be a number, but is None in {method}; use solve(..., tolerance=...) or "
+            "softswitch.methods.Automatic to have it chosen"
+        )
+    return method
+
+
+def _is_open(method: Method, name: str) -> bool:
+    return name == "step_size" or isinstance(method, SoftmaxSGM)

@@ -1,0 +1,202 @@
+"""Options that users group and share: Sampling, Compute, Logging and Output.
+
+``solve``, ``sweep``, ``solve_certified`` and ``frontier`` take the same four objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from softswitch.methods.memory import Memory
+from softswitch.problem.choices import ANSWERS, ENGINES
+from softswitch.support import checks
+
+BatchSize = int | None | Literal["auto"]
+ValueBatchSize = int | None | Literal["same", "auto"]
+NARROW_DTYPES = ("bfloat16", "float16")
+
+
+def count_participants(participation: float, clients: int) -> int:
+    """Return m, the number of clients in a round: a fraction of all, and at least one."""
+    return max(1, round(participation * clients))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """Which clients take part in a round, and which rows they use.
+
+    ``Sampling()`` means all clients, one local step, all rows. ``Sampling.automatic()`` leaves batch sizes and client
+    memory to an automatic run.
+
+    Attributes:
+        participation: Fraction m/n of the clients that is drawn for each round, in (0, 1].
+        local_steps: Number of gradient steps E that a client takes in a round.
+        batch_size: Number of rows B_g that a client draws for a gradient. None: all of its rows. "auto": chosen by an
+            automatic run.
+        value_batch_size: Number of rows B_ζ that a client draws for its report. "same": as ``batch_size``.
+        replace: Draw rows with replacement. Default: with replacement, but a client that has at most ``batch_size``
+            rows uses each of them once.
+        memory: How the server remembers earlier reports (``Memory()``), or None for no memory. "auto": no memory for
+            a method with given settings, unless it is robust and only some clients take part.
+    """
+
+    participation: float = 1.0
+    local_steps: int = 1
+    batch_size: BatchSize = None
+    value_batch_size: ValueBatchSize = "same"
+    replace: bool | None = None
+    memory: Memory | str | None = "auto"
+
+    def __post_init__(self) -> None:
+        checks.whole_number("local_steps", self.local_steps, at_least=1)
+        checks.real_number("participation", self.participation, above=0, at_most=1)
+        for name, words in (("batch_size", ("auto",)), ("value_batch_size", ("same", "auto"))):
+            value = getattr(self, name)
+            if value is not None and value not in words:
+                checks.whole_number(name, value, at_least=1)
+        if self.memory is not None and self.memory != "auto":
+            checks.expect("memory", self.memory, Memory)
+
+    @classmethod
+    def automatic(cls, **given: Any) -> Sampling:
+        """Return a sampling whose batch sizes are chosen by an automatic run.
+
+        Args:
+            given: Attributes with values of their own, such as ``participation=0.3``.
+        """
+        return cls(**{"batch_size": "auto", "value_batch_size": "auto"} | given)
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether a batch size is left to an automatic run."""
+        return "auto" in (self.batch_size, self.value_batch_size)
+
+    @property
+    def batches(self) -> dict[str, Any]:
+        """The options of the batches alone."""
+        return {name: getattr(self, name) for name in ("batch_size", "value_batch_size", "replace")}
+
+    def participants(self, clients: int) -> int:
+        """Return m, the number of clients in a round: at least one.
+
+        Args:
+            clients: Number of clients n.
+        """
+        return count_participants(self.participation, clients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compute:
+    """Where and how clients compute.
+
+    Attributes:
+        engine: "compiled" runs many rounds as one program. "grid" and "ray" exchange Flower messages with every
+            client, in this process or in Flower's Ray simulation: slower, to try out what a deployment does.
+        devices: Devices to shard the clients over: "all", a number, or some of ``jax.devices()``. Each holds the rows
+            of its clients only. Default: the default device.
+        dtype: Type that clients compute in, "bfloat16" or "float16". Default: the type of the parameters. Parameters,
+            row weights, the server step and evaluations keep full precision.
+        client_batch_size: Number of clients that are computed side by side. Default: as many as fit in 256 MiB, or in
+            an eighth of an accelerator's memory.
+        group_by_size: Compute clients of similar size together if all clients use all rows. It saves work if sizes
+            differ, and rounds differently. Automatic runs choose it.
+    """
+
+    engine: str = "compiled"
+    devices: Any = None
+    dtype: str | None = None
+    client_batch_size: int | None = None
+    group_by_size: bool = False
+
+    def __post_init__(self) -> None:
+        checks.one_of("engine", self.engine, ENGINES)
+        if self.client_batch_size is not None:
+            checks.whole_number("client_batch_size", self.client_batch_size, at_least=1)
+        if self.dtype is not None:
+            checks.one_of("dtype", self.dtype, NARROW_DTYPES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logging:
+    """What is recorded and shown during a run.
+
+    Attributes:
+        callbacks: Functions that are called with a ``Chunk`` after every chunk of rounds. One that returns a true value
+            stops the run.
+        progress: Show a progress bar. Default: only on a terminal.
+        eval_every: Number of rounds between evaluations of F and G on all rows of all clients; 0 for none. Default: up
+            to 20 evaluations, and never so many that they cost more than the training.
+        held_out: Rows that are not trained on, evaluated in the same rounds into ``history.held_out``.
+        record_clients: Keep what every participant reported in every round.
+    """
+
+    callbacks: Sequence[Any] = ()
+    progress: bool | None = None
+    eval_every: int | None = None
+    held_out: Any = None
+    record_clients: bool = False
+
+    def __post_init__(self) -> None:
+        if self.eval_every is not None:
+            checks.whole_number("eval_every", self.eval_every, at_least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Which iterate a run returns, and what is computed about it afterwards.
+
+    Attributes:
+        iterate: "average" of the feasible iterates, as published; "last"; or "best", the feasible iterate with the
+            smallest reported worst objective. "auto": the average for a method with given settings; an automatic run
+            returns the best of the three on all training rows.
+        average_last: Average only over the feasible rounds of this last fraction of the rounds, in (0, 1]. Default: 1
+            as published; automatic runs use 0.5 of each restart.
+        lower_bound: Compute a lower bound on the best possible objective, for ``result.gap``. Default: in automatic
+            runs with at most 500 parameters, a smooth constraint and rows in memory on one device.
+        diagnose_infeasible: If no round was feasible, find out whether the client that blocks could meet its
+            constraint alone.
+    """
+
+    iterate: str = "auto"
+    average_last: float | None = None
+    lower_bound: bool | None = None
+    diagnose_infeasible: bool = True
+
+    def __post_init__(self) -> None:
+        checks.one_of("iterate", self.iterate, ANSWERS)
+        if self.average_last is not None:
+            checks.real_number("average_last", self.average_last, above=0, at_most=1)
+
+
+def changed_options(given: Any, *allowed: str) -> list[str]:
+    """Return the names of the options in a group that differ from their defaults, except the allowed ones."""
+    return [
+        field.name
+        for field in fields(given)
+        if field.name not in allowed and getattr(given, field.name) is not field.default
+    ]
+
+
+GROUPS: dict[str, tuple[type[Any], dict[str, str]]] = {
+    "sampling": (Sampling, {field.name: field.name for field in fields(Sampling)}),
+    "output": (Output, {field.name: field.name for field in fields(Output)} | {"answer": "iterate"}),
+    "compute": (Compute, {field.name: field.name for field in fields(Compute)} | {"compute_dtype": "dtype"}),
+    "logging": (Logging, {field.name: field.name for field in fields(Logging)}),
+}
+
+
+def group_options(*, automatic: bool = False, **options: Any) -> dict[str, Any]:
+    """Return options that are given one by one, as in a settings file, in the groups that ``solve`` takes.
+
+    Args:
+        automatic: Whether batch sizes that are not given are left to an automatic run.
+        options: Options of all groups by name; any other argument of ``solve`` is passed on.
+    """
+    grouped: dict[str, Any] = {}
+    for group, (kind, names) in GROUPS.items():
+        given = {names[name]: options.pop(name) for name in list(options) if name in names}
+        if given:
+            grouped[group] = kind.automatic(**given) if kind is Sampling and automatic else kind(**given)
+    return grouped | options
