@@ -1,5 +1,6 @@
 """Runs on rows outside of memory: the draws and the numbers of rows in memory, bit for bit, read ahead of rounds."""
 
+import time
 import tracemalloc
 import weakref
 
@@ -393,6 +394,7 @@ def test_a_mean_over_few_of_the_rows_is_not_taken_for_a_mean_over_all():
 )
 def test_rows_in_memory_never_exceed_the_buffer(monkeypatch, how):
     _, streamed = both(buffer_bytes=30_000)
+    limit = streamed.buffer_bytes + 64 * 20  # each array is aligned to 64 bytes
     stores, caches, peak = [], [], []
     make_store, read = streamed.store, RowFeed.read
 
@@ -403,6 +405,11 @@ def test_rows_in_memory_never_exceed_the_buffer(monkeypatch, how):
     def store(rows):
         made = make_store(rows)
         stores.extend(weakref.ref(column.base if column.base is not None else column) for column in made.values())
+        for _ in range(100):  # JAX's own threads release memory a moment after a result is there
+            if live_bytes() <= limit:
+                break
+            time.sleep(0.01)
+            jax.device_put(np.zeros(()))
         peak.append(live_bytes())
         return made
 
@@ -415,4 +422,4 @@ def test_rows_in_memory_never_exceed_the_buffer(monkeypatch, how):
     monkeypatch.setattr(RowFeed, "read", noting_read)
     ss.solve(problem(), streamed, RULE, rounds=40, eval_every=3, **how)
     assert len(peak) > 5
-    assert max(peak) <= streamed.buffer_bytes + 64 * 20  # each array is aligned to 64 bytes
+    assert max(peak) <= limit

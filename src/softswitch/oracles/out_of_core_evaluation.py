@@ -17,7 +17,7 @@ from softswitch.oracles.base import Evaluation
 from softswitch.oracles.client_batches import full_data_slice_size
 from softswitch.oracles.evaluation import EvaluationPlan, compiled_values, plan_evaluation
 from softswitch.oracles.losses import Losses
-from softswitch.oracles.row_feed import PrefetchThread
+from softswitch.oracles.row_feed import PrefetchThread, make_store
 from softswitch.problem.parameters import WEIGHT, Batch, Params, checked_params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
@@ -182,7 +182,7 @@ class BlockEvaluator:
         sizes = self._data.looked_at[block.clients]
         if block.part is not None:
             sizes = np.asarray([block.part[1] - block.part[0]])
-        store, first = self._data.store(len(block.clients) * block.width), 0
+        store, first = make_store(self._data, len(block.clients) * block.width), 0
         for clients, part in _split_indices(block, sizes):
             rows = self._data.rows_looked_at(clients, part)
             self._data.read(rows, store, first)

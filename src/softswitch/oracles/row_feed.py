@@ -51,6 +51,12 @@ class PrefetchThread:
             yield pending[0], pending[1].result()
 
 
+def make_store(data: StreamedData, rows: int) -> dict[str, np.ndarray]:
+    """Allocate columns for this number of rows, after the memory of deleted arrays is released."""
+    jax.device_put(np.zeros(()))  # JAX releases host memory of deleted arrays at the next transfer
+    return data.store(rows)
+
+
 class RoundRows(NamedTuple):
     """The rows of some rounds, on the device.
 
@@ -133,7 +139,7 @@ class RowFeed:
             return RoundRows(self._on_device[1], draws)
         self._on_device = None
         first = self._whole_rows(rounds)
-        store = self._data.store(first + rounds * (self._report_rows + self._update_rows))
+        store = make_store(self._data, first + rounds * (self._report_rows + self._update_rows))
         self._fill_whole(participants, store)
         placed = {}
         for name, size in (("report_rows", self._report_rows), ("update_rows", self._update_rows)):
