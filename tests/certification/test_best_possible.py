@@ -90,7 +90,7 @@ def best_of(problem, clients, tolerance, start):
     """By SLSQP on min t subject to f_i <= t and g_i <= ε."""
     from scipy import optimize
 
-    look = Lagrangian(problem, clients, jnp.asarray(start), tolerance, pooled=False, allowed=1 << 60)
+    look = Lagrangian(problem, clients, jnp.asarray(start), tolerance, pooled=False, row_budget=1 << 60)
     every = Weights(np.ones(len(clients), bool), np.ones(look.shape, bool))
     n = len(clients)
 
@@ -138,7 +138,7 @@ def test_that_there_is_no_bound_is_said():
     assert bound.certified
     assert bound.assumed == ""
     few = lower_bound(held, ONE, jnp.zeros(2), 0.1, budget_rows=3)
-    assert "the rows allowed are fewer than there are" in str(few)
+    assert "budget_rows is smaller than the number of rows" in str(few)
 
 
 def test_a_budget_is_kept():
@@ -154,7 +154,7 @@ def test_what_is_not_known_to_be_convex_is_an_estimate():
     unsaid = dataclasses.replace(problem, convex=None)
     for told, why in (
         (unsaid, "convexity is not known"),
-        (dataclasses.replace(problem, convex=False), "said not to be"),
+        (dataclasses.replace(problem, convex=False), "declared not convex"),
     ):
         bound = lower_bound(told, clients, jnp.zeros(5), 0.8)
         assert not bound.certified
@@ -171,9 +171,7 @@ def test_convexity_that_is_refuted_is_no_promise():
     )
     bound = lower_bound(wavy, ONE, jnp.array([-0.45, 0.0]), 0.1)
     assert not bound.certified
-    assert "although it is said to be, the problem is not convex: the objective of client 0 lies above a chord" in str(
-        bound
-    )
+    assert "declared convex, but is not convex: the objective of client 0 lies above a chord" in str(bound)
 
 
 def test_a_network_is_refuted_or_not_known():
@@ -278,9 +276,14 @@ def test_slices_change_nothing(x64, monkeypatch):
 
     def looked():
         jax.clear_caches()
-        look = Lagrangian(problem, clients, jnp.zeros(5), 0.1, pooled=False, allowed=1 << 40)
+        look = Lagrangian(problem, clients, jnp.zeros(5), 0.1, pooled=False, row_budget=1 << 40)
         chosen = Weights(weights.objective > 0, weights.constraint > 0)
-        return (*look.weighted(point, weights), look.hessian(point, weights), look.gradients(point, chosen), look.rows)
+        return (
+            *look.weighted_sum(point, weights),
+            look.hessian(point, weights),
+            look.gradients(point, chosen),
+            look.rows,
+        )
 
     whole = looked()
     monkeypatch.setattr(module, "FEW_ROWS", 0)

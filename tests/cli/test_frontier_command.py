@@ -65,8 +65,8 @@ def test_what_it_prints_and_writes(made):
     # Before training, what these rows can certify at the tightest bound.
     before, after = printed.split("trained for 0.4:")
     assert "miss-rate at most 0.4, 0.2, 0.02." in before
-    assert "To certify 0.02 at all 2 clients" in before
-    assert "have too few, whatever the model is" in before
+    assert "Certifying 0.02 at all 2 clients" in before
+    assert "Too few rows for any model at" in before
     for words in (*found.words, "40%", "too few rows", str(folder)):
         assert words in after
     assert {file.name for file in folder.iterdir() if file.is_file()} == {

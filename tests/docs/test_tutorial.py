@@ -42,7 +42,7 @@ def test_the_tutorial(tmp_path):
     for piece in quoted("tutorial.md"):
         assert piece in plain(printed)
     assert printed.count("feasible: ") >= 2
-    assert "takes 59 rows that count at each" in printed
+    assert "needs 59 applicable rows per client" in printed
     assert "Constraint <= 0.05 with confidence 0.95" in printed
     first, second = find_runs(tmp_path / "runs")
     assert (first.about["tolerance"], second.about["tolerance"]) == (0.05, 0.3)

@@ -302,7 +302,7 @@ def test_functions_that_are_no_means_over_rows_are_refused_with_the_way_out():
     with pytest.raises(ValueError, match="gap_sides and side_of_rows"):
         flat.solve(gap, data, RULE, privacy=PRIVACY)
     squared = ss.Problem(lambda w, b: ((b["x"] @ w) @ b["weight"]) ** 2, lambda w, b: class_loss(w, b, 1), jnp.zeros(4))
-    with pytest.raises(ValueError, match="the objective is no mean over rows"):
+    with pytest.raises(ValueError, match="the objective is not a mean over rows"):
         flat.solve(squared, data, RULE, privacy=PRIVACY)
 
 

@@ -107,7 +107,7 @@ def test_client_optimum_where_only_the_domain_keeps_it_from_falling(x64):
         def diameter(self, params):
             return 1.0
 
-    with pytest.raises(ValueError, match="no Ball or Box, but Half"):
+    with pytest.raises(ValueError, match="domain is Half"):
         client_optimum(ss.Problem(squares, level, jnp.zeros(2), Half()), clients)
 
 
@@ -294,7 +294,7 @@ def test_where_it_cannot_be_it_is_refused(case):
     with pytest.raises(ValueError, match="with privacy"):
         flat.solve(problem, clients, RULE, rounds=1, regret=True, privacy=ss.RecordPrivacy(epsilon=3.0))
     falls = ss.Problem(lambda w, b: squares(w, b) * 0 + w[0], level, problem.start)
-    with pytest.raises(ValueError, match="with a smallest value"):
+    with pytest.raises(ValueError, match="with a minimum"):
         client_optimum(falls, clients)
     taken = ss.ClientData.from_arrays(
         {CLIENT_OPTIMUM: np.zeros(2), "x": np.zeros((2, 2)), "y": np.zeros(2)}, client=[0, 1]

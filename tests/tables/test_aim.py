@@ -62,7 +62,7 @@ def refused(home, certified):
 
 def test_a_certified_model_predicts(certified, home):
     run, printed = certified
-    assert "That can be done." in printed
+    assert "There are enough rows." in printed
     assert "Certified: on rows that nobody has seen the constraint is at most 0.2 at each of 4 clients" in printed
     assert run.about["aim"]["answered"]
     assert run.certificate["verdict"] == "meets"
@@ -74,8 +74,8 @@ def test_a_certified_model_predicts(certified, home):
 
 def test_what_cannot_be_certified_is_said_before_and_after_and_is_no_answer(refused):
     run, printed = refused
-    assert "takes 299 rows that count at each" in printed
-    assert "have too few, whatever the model is: east" in printed
+    assert "needs 299 applicable rows per client" in printed
+    assert "Too few rows for any model at" in printed
     assert "No answer at this confidence (0.95)" in printed
     assert "The same rows have certified 1 other model beside this run." in printed
     assert run.about["aim"] | {"answered": False, "earlier_certificates": 1} == run.about["aim"]

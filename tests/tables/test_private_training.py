@@ -139,7 +139,7 @@ def test_a_label_that_is_a_number_is_scaled_by_its_range(home):
         (
             'kind = "miss-rate"',
             'kind = "demographic-parity"\nsensitive = "sex"\nprotected = "F"',
-            "cannot be told privately",
+            "cannot be reported privately",
         ),
     ],
 )

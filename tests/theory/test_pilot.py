@@ -51,5 +51,5 @@ def test_estimates_feed_a_plan_that_solves():
 def test_an_unbounded_domain_is_refused():
     _, _, clients = linear_clients(6, 0.1)
     problem = ss.Problem(objective, constraint, jnp.zeros(2))
-    with pytest.raises(ValueError, match="domain must be a Ball or a Box: the theorems need a bounded Θ; but is None"):
+    with pytest.raises(ValueError, match=r"domain must be a Ball or a Box.*None"):
         estimate_constants(problem, clients)

@@ -1,9 +1,8 @@
-"""What rows can certify at best, before anything is trained: by how many there are, whatever a model does on them."""
+"""The smallest constraint bounds that a calibration split can certify, from its size alone."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,23 +16,23 @@ from softswitch.problem.parameters import float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range, ends
 from softswitch.support import checks
+from softswitch.support.bisection import smallest_integer
 from softswitch.support.text import few_of
 
-MOST_ROWS = 1 << 40
+MAX_ROWS = 1 << 40
 
 
 @dataclass(frozen=True)
 class Certifiability:
-    """What the rows that are kept for the certificate could show at best: of a model without a single error on them.
+    """What a calibration split can certify for a model without errors on it.
 
     Attributes:
-        tolerance: what is to be certified.
-        confidence: with which.
-        clients: all of their labels.
-        rows: how many rows each has that count, the fewest of its constraints'.
-        bounds: the smallest bound that each could be shown to keep; ∞ without rows, NaN where no range is known and
-            nothing can be said.
-        needed: how many rows that count each client must have; None where no range is known.
+        tolerance: Bound to certify.
+        confidence: Confidence of the certificate.
+        clients: Names of all clients.
+        rows: Number of applicable rows of each client; with several constraints the smallest number.
+        bounds: Smallest bound that each client's rows can certify. It is ∞ without rows, and NaN without a known range.
+        rows_needed: Number of applicable rows that each client needs; None without a known range.
     """
 
     tolerance: float
@@ -41,115 +40,100 @@ class Certifiability:
     clients: tuple[Any, ...]
     rows: tuple[int, ...]
     bounds: tuple[float, ...]
-    needed: int | None
+    rows_needed: int | None
 
     @property
     def uncertifiable(self) -> tuple[Any, ...]:
-        """The clients that no model could be certified for, those with the fewest rows first."""
+        """The clients for which no model can be certified, those with the fewest rows first."""
         order = sorted(range(len(self.clients)), key=lambda i: self.rows[i])
         return tuple(self.clients[i] for i in order if self.bounds[i] > self.tolerance)
 
     @property
     def smallest_bound(self) -> float:
-        """The smallest bound that all clients' rows could certify; NaN where that cannot be said."""
-        return max(self.bounds, key=lambda bound: math.inf if math.isnan(bound) else bound)
+        """The smallest bound that can be certified at all clients; NaN without a known range."""
+        return max(self.bounds, key=_nan_as_infinity)
 
     def __str__(self) -> str:
-        """In words."""
-        if self.needed is None:
-            return "No range of the constraint is known: the certificate will be approximate."
-        many, fewest, most = len(self.clients), min(self.rows), max(self.rows)
-        there = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
-        takes = (
-            f"To certify {self.tolerance:g} at {'all ' if many > 1 else ''}{many} client{'s' * (many > 1)} with "
-            f"{self.confidence:.0%} confidence takes {self.needed:,} rows that count at each, with no error on any of "
-            f"them; kept for it are {there}."
+        if self.rows_needed is None:
+            return "The certificate will be approximate: the constraint has no known range (constraint_range)."
+        clients, fewest, most = len(self.clients), min(self.rows), max(self.rows)
+        available = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+        needed = (
+            f"Certifying {self.tolerance:g} at {f'all {clients} clients' if clients > 1 else '1 client'} with "
+            f"{self.confidence:.0%} confidence needs {self.rows_needed:,} applicable rows per client, all without "
+            f"error. Available: {available}."
         )
-        small = self.uncertifiable
-        if not small:
-            return f"{takes} That can be done."
+        if not self.uncertifiable:
+            return f"{needed} There are enough rows."
         counts = dict(zip(self.clients, self.rows, strict=True))
-        named = few_of([f"{name} ({counts[name]:,})" for name in small])
-        could = f"{self.smallest_bound:.3g}" if self.smallest_bound < math.inf else "none"
+        names = few_of([f"{name} ({counts[name]:,})" for name in self.uncertifiable])
+        bound = f"{self.smallest_bound:.3g}" if self.smallest_bound < math.inf else "none"
         return (
-            f"{takes} {len(small)} of {many} clients have too few, whatever the model is: {named}. The smallest bound "
-            f"that all of these rows could certify: {could}."
+            f"{needed} Too few rows for any model at {len(self.uncertifiable)} of {clients} clients: {names}. "
+            f"Smallest bound that these rows can certify: {bound}."
         )
 
 
-def certifiability(problem: Problem, kept: ClientData, tolerance: float, confidence: float = 0.95) -> Certifiability:
-    """What rows could certify at best, by their number alone.
+def certifiability(
+    problem: Problem, calibration: ClientData, tolerance: float, confidence: float = 0.95
+) -> Certifiability:
+    """Return what a calibration split can certify at best, before any training.
 
     Args:
-        problem: objective and constraint, with the range of a row's values.
-        kept: the rows that are to certify. What is read of them is which rows a function concerns (those of a class or
-            group), and nothing that a model says of them.
-        tolerance: what is to be certified.
-        confidence: with which.
+        problem: Objective and constraint, with the range of a row's values.
+        calibration: Rows reserved for the certificate. Only the applicability of each function to a row is used.
+        tolerance: Bound to certify.
+        confidence: Confidence of the certificate.
     """
     error = 1 - checks.probability("confidence", confidence)
-    levels = ErrorLevels(error / len(kept), error, checks.real_number("tolerance", tolerance))
-    many = problem.trace(kept.batch_shapes(1, float_dtype(problem.start))).constraints
-    ranges = resolve_ranges(problem, None, None, many)[1:]
-    values = RowValues(problem, kept, problem.start)
+    levels = ErrorLevels(error / len(calibration), error, checks.real_number("tolerance", tolerance))
+    constraints = problem.trace(calibration.batch_shapes(1, float_dtype(problem.start))).constraints
+    ranges = resolve_ranges(problem, None, None, constraints)[1:]
+    values = RowValues(problem, calibration, problem.start)
     counts, bounds = [], []
-    for client in range(len(kept)):
-        told = [_at_best(values, client, j, levels, of_row) for j, of_row in enumerate(ranges, 1)]
-        counts.append(min(rows for rows, _ in told))
-        bounds.append(max((bound for _, bound in told), key=lambda bound: math.inf if math.isnan(bound) else bound))
-    needed = [_rows_needed(j in values.gaps, levels, of_row) for j, of_row in enumerate(ranges, 1)]
-    wanted = [rows for rows in needed if rows is not None]
+    for client in range(len(calibration)):
+        best = [_smallest_bound(values, client, j, levels, row_range) for j, row_range in enumerate(ranges, 1)]
+        counts.append(min(rows for rows, _ in best))
+        bounds.append(max((bound for _, bound in best), key=_nan_as_infinity))
+    needed = [_rows_needed(j in values.gaps, levels, row_range) for j, row_range in enumerate(ranges, 1)]
+    known = [rows for rows in needed if rows is not None]
+    rows_needed = max(known) if len(known) == len(needed) else None
     return Certifiability(
-        levels.tolerance,
-        confidence,
-        tuple(kept.names),
-        tuple(counts),
-        tuple(bounds),
-        max(wanted) if len(wanted) == len(needed) else None,
+        levels.tolerance, confidence, tuple(calibration.names), tuple(counts), tuple(bounds), rows_needed
     )
 
 
-def _at_best(
-    values: RowValues, client: int, function: int, levels: ErrorLevels, bounds: Range | None
+def _nan_as_infinity(bound: float) -> float:
+    return math.inf if math.isnan(bound) else bound
+
+
+def _smallest_bound(
+    values: RowValues, client: int, function: int, levels: ErrorLevels, row_range: Range | None
 ) -> tuple[int, float]:
-    """How many rows count, and the smallest bound that they could show."""
+    """Return the number of applicable rows and the smallest bound that they can certify."""
     if function in values.gaps:
-        first, second = (len(own) for own in values.gaps[function][client])
-        if not first or not second:
-            return 0, math.inf
-        return first + second, math.nan if bounds is None else _faultless_gap(first, second, levels, bounds)
-    rows = len(values.rows(client, function))
-    if not rows:
+        sizes = [len(group) for group in values.gaps[function][client]]
+    else:
+        sizes = [len(values.rows(client, function))]
+    if not all(sizes):
         return 0, math.inf
-    return rows, math.nan if bounds is None else _faultless_mean(rows, levels, bounds)
+    return sum(sizes), math.nan if row_range is None else _bound_without_errors(sizes, levels, row_range)
 
 
-def _faultless_mean(rows: int, levels: ErrorLevels, bounds: Range) -> float:
-    return mean_interval(np.full(rows, ends(bounds)[0]), levels, bounds).marginal_upper
+def _bound_without_errors(sizes: list[int], levels: ErrorLevels, row_range: Range) -> float:
+    """Return the bound certified by rows that all have the smallest value: one group for a mean, two for a gap."""
+    groups = [np.full(size, ends(row_range)[0]) for size in sizes]
+    if len(groups) == 1:
+        return mean_interval(groups[0], levels, row_range).marginal_upper
+    return gap_interval(groups[0], groups[1], levels, row_range).marginal_upper
 
 
-def _faultless_gap(first: int, second: int, levels: ErrorLevels, bounds: Range) -> float:
-    low = ends(bounds)[0]
-    return gap_interval(np.full(first, low), np.full(second, low), levels, bounds).marginal_upper
-
-
-def _rows_needed(is_gap: bool, levels: ErrorLevels, bounds: Range | None) -> int | None:
-    """The fewest rows, of both groups together for a gap, with which a faultless model could be certified."""
-    if bounds is None or not levels.tolerance > (0 if is_gap else ends(bounds)[0]):
+def _rows_needed(is_gap: bool, levels: ErrorLevels, row_range: Range | None) -> int | None:
+    """Return the fewest rows, for a gap of both groups together, that certify a model without errors."""
+    if row_range is None or not levels.tolerance > (0 if is_gap else ends(row_range)[0]):
         return None
-    if is_gap:
-        half = _fewest(lambda rows: _faultless_gap(rows, rows, levels, bounds) <= levels.tolerance)
-        return None if half is None else 2 * half
-    return _fewest(lambda rows: _faultless_mean(rows, levels, bounds) <= levels.tolerance)
-
-
-def _fewest(enough: Callable[[int], bool]) -> int | None:
-    low, high = 0, 1
-    while not enough(high):
-        low, high = high, 2 * high
-        if high > MOST_ROWS:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    groups = 2 if is_gap else 1
+    size = smallest_integer(
+        lambda rows: _bound_without_errors([rows] * groups, levels, row_range) <= levels.tolerance, limit=MAX_ROWS
+    )
+    return None if size is None else groups * size

@@ -1,7 +1,7 @@
-"""certify(): which clients meet their constraints, and with what certainty, from rows not trained on.
+"""certify(): which clients meet their constraints on new data, with what confidence.
 
-What functions are on rows is in ``row_values.py``, how a limit is made of them in ``intervals.py``, and what is said
-of all clients together in ``step_up.py``.
+``row_values.py`` evaluates the functions on single rows, ``intervals.py`` computes confidence limits, and
+``multiple_testing.py`` combines the clients.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.multiple_testing import build_certificate
-from softswitch.certification.private import CertificateNoise, certificate_noise, private_intervals
+from softswitch.certification.private import certificate_noise, private_intervals
 from softswitch.certification.row_means import count_applicable_rows
 from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.client_data import ClientData
@@ -38,32 +38,32 @@ def certify(
     kinds: Sequence[Kind] | None = None,
     privacy: RecordPrivacy | None = None,
 ) -> Certificate:
-    """Bound every client's objective and constraint from held-out rows, and say which clients meet the tolerance.
+    """Bound every client's objective and constraint on new data, and decide which clients meet the tolerance.
 
-    What is promised of all clients together stands at ``Certificate``. Limits are promises where a row's values have a
-    known range, here or in the problem: exact binomial ones where a row has one of two values, else by betting; of a
-    gap between groups (``PooledConstraint(…, gaps=True)``) from both groups' means.
+    ``Certificate`` describes what holds for all clients simultaneously. Limits are exact if a row's values have a
+    known range, given here or in the problem: binomial limits for two values, limits by betting otherwise. For a gap
+    between groups (``PooledConstraint(…, gaps=True)``) they combine both groups' means. Other limits are approximate.
 
-    A function counts as a mean over rows if the mean of its values on single rows is its value on all of them, and on a
-    random half of them, at every client whose rows differ. A row on which it is −∞ or NaN (a loss of another class,
-    say) belongs to no mean and is left out. Of a client without any row that a function concerns nothing is known, and
-    so of a client of the result that has no held-out rows at all: it is in the certificate as "unknown".
+    A function counts as a mean over rows if the mean of its values on single rows equals its value on all rows and on
+    a random half of them, at every client whose values differ. A row on which it is −∞ or NaN (a loss of another
+    class, for example) is excluded. A client without applicable rows has the verdict "unknown", and so has a client of
+    the result without held-out rows.
 
     Args:
-        result: what ``solve`` returned, or parameters.
-        problem: the objective and constraint.
-        held_out: ``ClientData`` with rows that played no part in training; the clients may be others than those trained
-            on. For a PyTorch module a data set for each trained client, or ``TorchData``.
-        confidence: the probability with which each kind of statement is true of all clients.
-        tolerance: what g_i may be at most; by default the result's rule's.
-        objective_range: (low, high), between which the objective on a single row lies, or {low, high}, of which it is
-            one; by default the problem's.
-        constraint_range: likewise of the constraint; one for all constraints, or one each. Of a gap between groups it
-            is the range of the values whose means are compared.
-        kinds: what objective and constraints are, mean, gap or other, where that was found out before, on other rows.
-        privacy: keep the held-out rows private: of each client only one sum with noise is used of each function, and
-            its budget is spent on that. Ranges of constraints must be known, and all functions be means over rows; an
-            objective without a range is left out.
+        result: Result of ``solve``, or parameters.
+        problem: Objective and constraint.
+        held_out: ``ClientData`` with rows that were not used for training. The clients may differ from the training's.
+            For a PyTorch module a data set for each trained client, or ``TorchData``.
+        confidence: Probability with which each kind of statement holds for all clients.
+        tolerance: Upper bound on g_i. Default: the tolerance of the result's method.
+        objective_range: Range of the objective on a single row: (low, high), or {low, high} if it takes only these two
+            values. Default: the problem's.
+        constraint_range: Range of the constraint on a single row; one for all constraints, or one each. For a gap
+            between groups it is the range of the values whose means are compared. Default: the problem's.
+        kinds: Kind of the objective and each constraint: mean, gap or other. Default: determined from the rows.
+        privacy: Budget of the held-out rows. The certificate uses one noisy sum per client and function. The ranges of
+            the constraints must be known, and all functions must be means over rows. An objective without a range is
+            omitted.
     """
     if problem.is_torch:
         if privacy is not None:
@@ -77,45 +77,34 @@ def certify(
     params = result.params if isinstance(result, Result) else result
     if tolerance is None:
         if not isinstance(result, Result):
-            raise ValueError("tolerance must be given where result is not a Result")
+            raise ValueError("tolerance must be given if result is not a Result")
         tolerance = result.method.tolerance
     error = 1 - checks.probability("confidence", confidence)
     levels = ErrorLevels(error / len(held_out.names), error, checks.real_number("tolerance", tolerance))
     params = checked_params("params", params)
     constraints = problem.trace(held_out.batch_shapes(1, float_dtype(params)), params).constraints
     ranges = resolve_ranges(problem, objective_range, constraint_range, constraints)
-    cost = None if privacy is None else certificate_noise(privacy)
-    intervals = (
-        compute_intervals(params, problem, held_out, levels, ranges, kinds)
-        if cost is None
-        else private_intervals_of(params, problem, held_out, levels, ranges, cost)
-    )
-    found: list[tuple[Any, Sequence[Interval] | None]] = list(zip(held_out.names, intervals, strict=True))
+    noise = None if privacy is None else certificate_noise(privacy)
+    if noise is None:
+        intervals = compute_intervals(params, problem, held_out, levels, ranges, kinds)
+    else:
+        count_applicable_rows(problem, held_out)
+        values, at_start = (RowValues(problem, held_out, at).by_client for at in (params, problem.start))
+        intervals = [
+            private_intervals(*pair, noise.multiplier, levels, ranges) for pair in zip(values, at_start, strict=True)
+        ]
+    clients: list[tuple[Any, Sequence[Interval] | None]] = list(zip(held_out.names, intervals, strict=True))
     known = set(map(str, held_out.names))  # a number in one table may be text in another
     trained_on = result.names if isinstance(result, Result) else ()
-    found += [(name, None) for name in trained_on if str(name) not in known]
-    made = build_certificate(found, confidence, levels, ranges)
-    return made if cost is None else replace(made, epsilon=cost.epsilon, delta=cost.delta)
-
-
-def private_intervals_of(
-    params: Params,
-    problem: Problem,
-    held_out: ClientData,
-    levels: ErrorLevels,
-    ranges: Sequence[Range | None],
-    cost: CertificateNoise,
-) -> list[list[Interval]]:
-    """Every client's intervals of f and then g, of which only sums with noise are told."""
-    count_applicable_rows(problem, held_out)
-    both = (RowValues(problem, held_out, at).by_client for at in (params, problem.start))
-    return [private_intervals(own, start, cost.multiplier, levels, ranges) for own, start in zip(*both, strict=True)]
+    clients += [(name, None) for name in trained_on if str(name) not in known]
+    certificate = build_certificate(clients, confidence, levels, ranges)
+    return certificate if noise is None else replace(certificate, epsilon=noise.epsilon, delta=noise.delta)
 
 
 def resolve_ranges(
     problem: Problem, objective_range: Any, constraint_range: Any, constraints: int
 ) -> list[Range | None]:
-    """The ranges of f and then g: those given, else the problem's own."""
+    """Return the ranges of f and then g: those given, with the problem's as defaults."""
     objective = problem.objective_range if objective_range is None else objective_range
     constraint = problem.constraint_range if constraint_range is None else constraint_range
     return function_ranges(objective, constraint, constraints)
@@ -129,7 +118,7 @@ def compute_intervals(
     ranges: Sequence[Range | None],
     kinds: Sequence[Kind] | None = None,
 ) -> list[list[Interval]]:
-    """Every client's intervals of f and then g, at the levels given."""
+    """Return every client's intervals of f and then g."""
     rows = RowValues(problem, held_out, params, kinds=kinds)
     return [
         [rows.interval(client, j, levels, bounds) for j, bounds in enumerate(ranges)] for client in range(len(held_out))

@@ -1,7 +1,7 @@
-"""The Lagrangian Σ p_i f_i + Σ μ_ic (g_ic − ε) on all of the clients' rows, and what it costs to look at it.
+"""The Lagrangian Σ p_i f_i + Σ μ_ic (g_ic − ε) on all of the clients' rows.
 
-Data go through in slices, and what a slice computes is computed again for its gradient: memory stays that of one slice.
-Clients of weight 0 are passed over where there are many rows.
+Rows are processed in slices with rematerialisation, so memory stays that of one slice. With many rows, clients of
+weight 0 are skipped.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from softswitch.problem.domains import Ball
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 
-BLOCK = 16
-"""So many clients in one call, where not all of them are wanted."""
-SMALL = 16
-"""Clients with at most this part of the largest one's rows are padded to that, the others to the largest."""
-MERGED = 0.1
-"""but not where there are only so few of them for each of the others: then all are padded to the largest."""
-DIRECTIONS = 8
-"""So many columns of a Hessian side by side."""
+BLOCK_CLIENTS = 16
+"""Number of clients per call if block clients are skipped."""
+SMALL_FRACTION = 16
+"""Clients with at most 1/16 of the largest client's rows are padded to that width, the rest to the largest."""
+MIN_SMALL_RATIO = 0.1
+"""Smallest ratio of small to large clients at which two widths are used."""
+HESSIAN_COLUMNS = 8
+"""Number of Hessian columns computed simultaneously."""
 
 
 class Weights(NamedTuple):
-    """Of the functions in a Lagrangian.
+    """Weights of the functions in a Lagrangian.
 
     Attributes:
-        objective: p, one a client.
-        constraint: μ; clients × constraints, or 1 × constraints for a constraint on all data together.
-        ball: that of (‖w‖² − radius²)/2, where the domain is a ball.
+        objective: p, one entry per client.
+        constraint: μ; clients × constraints, or 1 × constraints for a pooled constraint.
+        ball: Multiplier of (‖w‖² − radius²)/2 if the domain is a ball.
     """
 
     objective: np.ndarray
@@ -48,26 +48,20 @@ class Weights(NamedTuple):
     ball: float = 0.0
 
 
-class Looked(NamedTuple):
-    """A weighted sum at a point.
-
-    Attributes:
-        value: the sum.
-        gradient: its gradient.
-        size: the sum of what it consists of, without signs: what its rounding is a share of.
-    """
+class WeightedSum(NamedTuple):
+    """A weighted sum of functions at a point; ``size`` is the sum of the terms' absolute values."""
 
     value: float
     gradient: np.ndarray
     size: float
 
 
-class NoRowsLeft(Exception):  # noqa: N818
-    """As many rows as were allowed have been looked at."""
+class RowBudgetExceeded(Exception):  # noqa: N818
+    """The evaluation would exceed the row budget."""
 
 
 class _Part(NamedTuple):
-    """Some clients of one width with their weights; those that are there to fill up weigh 0."""
+    """Clients of one width with their weights; clients that fill up the block have weight 0."""
 
     clients: Any
     objective: Any
@@ -76,8 +70,8 @@ class _Part(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class _Some:
-    """Some clients, width by width; the multipliers of a pooled constraint; widths, and how many clients at once."""
+class _Block:
+    """Clients by width, the multipliers of a pooled constraint, and each part's width and clients per slice."""
 
     parts: tuple[_Part, ...]
     pooled: Any
@@ -85,20 +79,20 @@ class _Some:
 
 
 class Lagrangian:
-    """Objectives, constraints and weighted sums of them, as functions of a flat vector of float64.
+    """Objectives, constraints and their weighted sums, as functions of a flat float64 vector.
 
     Attributes:
         tolerance: ε.
-        size: d, the number of parameters.
-        shape: that of the constraints: clients × constraints, or 1 × constraints for one on all data together.
-        radius: of the ball, where the domain is one; else None.
-        eps: the rounding of the numbers it is computed in.
-        allowed: how many rows may be looked at.
-        rows: how many have been.
+        size: Number of parameters d.
+        shape: Shape of the constraints: clients × constraints, or 1 × constraints for a pooled constraint.
+        radius: Radius of the domain if it is a ball; otherwise None.
+        eps: Machine epsilon of the computation.
+        row_budget: Maximum number of rows to evaluate.
+        rows: Number of rows evaluated so far.
     """
 
     def __init__(
-        self, problem: Problem, clients: ClientData, params: Params, tolerance: float, *, pooled: bool, allowed: int
+        self, problem: Problem, clients: ClientData, params: Params, tolerance: float, *, pooled: bool, row_budget: int
     ) -> None:
         flat, self._rebuild = ravel_pytree(params)
         dtype = float_dtype(params)
@@ -112,14 +106,14 @@ class Lagrangian:
         if not traced.ignore_weight:
             self._groups = _few_widths(clients.sizes)
         self._few = sum(len(group) * width for group, width in self._groups) <= FEW_ROWS
-        self.tolerance, self.allowed, self.rows = tolerance, allowed, 0
+        self.tolerance, self.row_budget, self.rows = tolerance, row_budget, 0
         self.size = int(flat.size)
         self.eps = float(jnp.finfo(dtype).eps)
         self.radius = problem.domain.radius if isinstance(problem.domain, Ball) else None
         self.shape = (1 if pooled else len(clients), traced.constraints)
 
     def values(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """f_i, and g_ic − ε; a pooled constraint's is one line."""
+        """Return f_i and g_ic − ε; a pooled constraint has one row."""
         self._spend(int(self._clients.sizes.sum()))
         params = self._params(point)
         objective, constraint = compiled_values(self._way, self._clients.rows, params, self._losses)
@@ -127,85 +121,85 @@ class Lagrangian:
             constraint = pooled_value(self._way, self._clients.rows, params, self._losses)[None]
         return np.asarray(objective, float), np.asarray(constraint, float) - self.tolerance
 
-    def weighted(self, point: np.ndarray, weights: Weights) -> Looked:
-        """The weighted sum and its gradient; clients are summed in float64."""
+    def weighted_sum(self, point: np.ndarray, weights: Weights) -> WeightedSum:
+        """Return the weighted sum and its gradient; clients are summed in float64."""
         params, rows = self._params(point), self._clients.rows
-        slope, terms = weights.ball * point, []
-        for some in self._some(weights):
-            gradient, (objectives, constraints) = _gradient(params, some, rows, self._losses)
-            slope = slope + np.asarray(ravel_pytree(gradient)[0], float)
-            terms += [_products(part.objective, f) for part, f in zip(some.parts, objectives, strict=True)]
-            if some.pooled is not None:
+        total_gradient, terms = weights.ball * point, []
+        for block in self._blocks(weights):
+            gradient, (objectives, constraints) = _gradient(params, block, rows, self._losses)
+            total_gradient = total_gradient + np.asarray(ravel_pytree(gradient)[0], float)
+            terms += [_products(part.objective, f) for part, f in zip(block.parts, objectives, strict=True)]
+            if block.pooled is not None:
                 terms.append(_products(weights.constraint[0], constraints))
             else:
-                terms += [_products(part.constraint, g) for part, g in zip(some.parts, constraints, strict=True)]
-        terms += [-self.tolerance * weights.constraint.ravel(), np.array([weights.ball * self.outside(point)])]
-        every = np.concatenate(terms)
-        return Looked(float(every.sum()), slope, float(np.abs(every).sum()))
+                terms += [_products(part.constraint, g) for part, g in zip(block.parts, constraints, strict=True)]
+        terms += [-self.tolerance * weights.constraint.ravel(), np.array([weights.ball * self.ball_excess(point)])]
+        summands = np.concatenate(terms)
+        return WeightedSum(float(summands.sum()), total_gradient, float(np.abs(summands).sum()))
 
-    def outside(self, point: np.ndarray) -> float:
-        """(‖w‖² − radius²)/2: not above 0 in the ball; without a ball 0."""
+    def ball_excess(self, point: np.ndarray) -> float:
+        """Return (‖w‖² − radius²)/2, at most 0 in the ball; 0 without a ball."""
         return 0.0 if self.radius is None else (float(point @ point) - self.radius**2) / 2
 
     def hessian(self, point: np.ndarray, weights: Weights) -> np.ndarray:
-        """All second derivatives of the weighted sum."""
+        """Return the Hessian of the weighted sum."""
         params, rows = self._params(point), self._clients.rows
         matrix = weights.ball * np.eye(self.size)
-        for some in self._some(weights, times=self.size):
-            matrix += np.asarray(_hessian(params, some, rows, self._losses), float)
+        for block in self._blocks(weights, times=self.size):
+            matrix += np.asarray(_hessian(params, block, rows, self._losses), float)
         return (matrix + matrix.T) / 2
 
     def gradients(self, point: np.ndarray, chosen: Weights) -> np.ndarray:
-        """The gradients of single functions, one line each: the objectives that are chosen (true), then constraints."""
-        wanted = chosen.objective if self._pooled else chosen.objective | chosen.constraint.any(axis=1)
+        """Return the gradients of the chosen objectives, then of the chosen constraints, one row each."""
+        clients = chosen.objective if self._pooled else chosen.objective | chosen.constraint.any(axis=1)
         params, rows = self._params(point), self._clients.rows
-        who, found = [], []
-        for some in self._some(Weights(wanted.astype(float), np.zeros(self.shape)), alone=True):
-            who += [part.clients for part in some.parts]
-            found += [np.asarray(lines, float) for lines in _jacobians(params, some, rows, self._losses)]
-        place, lines = np.zeros(len(wanted), int), np.concatenate(found)
-        place[np.concatenate(who)] = np.arange(len(lines))
+        order, jacobians = [], []
+        for block in self._blocks(Weights(clients.astype(float), np.zeros(self.shape)), by_client=True):
+            order += [part.clients for part in block.parts]
+            jacobians += [np.asarray(lines, float) for lines in _jacobians(params, block, rows, self._losses)]
+        place, lines = np.zeros(len(clients), int), np.concatenate(jacobians)
+        place[np.concatenate(order)] = np.arange(len(lines))
         objectives = lines[place[chosen.objective], 0]
         if not self._pooled:
             client, which = np.nonzero(chosen.constraint)
             return np.concatenate([objectives, lines[place[client], 1 + which]])
-        every = np.eye(self.shape[1])[np.flatnonzero(chosen.constraint[0])]
-        pooled = [self.weighted(point, Weights(np.zeros(len(wanted)), unit[None])).gradient for unit in every]
+        units = np.eye(self.shape[1])[np.flatnonzero(chosen.constraint[0])]
+        pooled = [self.weighted_sum(point, Weights(np.zeros(len(clients)), unit[None])).gradient for unit in units]
         return np.concatenate([objectives, np.reshape(pooled, (-1, self.size))])
 
-    def rounded(self, point: np.ndarray) -> np.ndarray:
-        """The point as it is looked at, in the parameters' own precision."""
+    def round_point(self, point: np.ndarray) -> np.ndarray:
+        """Return the point rounded to the precision of the parameters."""
         return np.asarray(jnp.asarray(point, self._flat_dtype), float)
 
     @property
     def rounding(self) -> float:
-        """How far a mean over a client's rows may be off, as a share of it: an allowance, not a proof."""
+        """The relative rounding error allowed for a mean over a client's rows."""
         return self.eps * (4 + float(np.sqrt(self._clients.sizes.max())) / 4)
 
     def _params(self, point: np.ndarray) -> Params:
         return self._rebuild(jnp.asarray(point, self._flat_dtype))
 
     def _spend(self, rows: int) -> None:
-        if self.rows + rows > self.allowed:
-            raise NoRowsLeft
+        if self.rows + rows > self.row_budget:
+            raise RowBudgetExceeded
         self.rows += rows
 
-    def _some(self, weights: Weights, times: int = 1, *, alone: bool = False) -> list[_Some]:
-        """The clients that weigh anything, in blocks of one width and so many clients each: a program a width.
+    def _blocks(self, weights: Weights, times: int = 1, *, by_client: bool = False) -> list[_Block]:
+        """Return the clients of positive weight in blocks of one width, so that each width is one program.
 
-        All of them together, where there are few rows, and where a constraint is one on all data together.
+        With few rows, or with a pooled constraint, all clients form one block.
         """
-        pooled = self._pooled and not alone
+        pooled = self._pooled and not by_client
         constraint = np.zeros((len(weights.objective), self.shape[1])) if self._pooled else weights.constraint
-        wanted = (weights.objective > 0) | (constraint > 0).any(axis=1)
+        positive = (weights.objective > 0) | (constraint > 0).any(axis=1)
         if pooled or self._few:
-            wanted = np.ones_like(wanted)
-        self._spend(times * int(self._clients.sizes[wanted].sum()))
+            positive = np.ones_like(positive)
+        self._spend(times * int(self._clients.sizes[positive].sum()))
 
-        def part(own: np.ndarray, places: int) -> _Part:
-            every = np.r_[own, np.full(places - len(own), own[0])].astype(np.int32)
-            alive = np.arange(places) < len(own)
-            return _Part(every, alive * weights.objective[every], alive[:, None] * constraint[every])
+        def part(clients: np.ndarray, places: int) -> _Part:
+            padded = np.r_[clients, np.full(places - len(clients), clients[0])].astype(np.int32)
+            is_real = np.arange(places) < len(clients)
+            return _Part(padded, is_real * weights.objective[padded], is_real[:, None] * constraint[padded])
 
         def slices(places: int, width: int) -> tuple[int, int]:
             return width, full_data_slice_size(places, width * self._way.row_bytes)
@@ -213,44 +207,44 @@ class Lagrangian:
         if pooled or self._few:
             parts = tuple(part(group, len(group)) for group, _ in self._groups)
             sizes = tuple(slices(len(group), width) for group, width in self._groups)
-            return [_Some(parts, weights.constraint[0] if pooled else None, sizes)]
+            return [_Block(parts, weights.constraint[0] if pooled else None, sizes)]
         blocks = []
         for group, width in self._groups:
-            own, places = group[wanted[group]], min(BLOCK, len(group))
+            clients, places = group[positive[group]], min(BLOCK_CLIENTS, len(group))
             blocks += [
-                _Some((part(own[i : i + places], places),), None, (slices(places, width),))
-                for i in range(0, len(own), places)
+                _Block((part(clients[i : i + places], places),), None, (slices(places, width),))
+                for i in range(0, len(clients), places)
             ]
         return blocks
 
 
 def _few_widths(sizes: np.ndarray) -> list[tuple[np.ndarray, int]]:
-    """Clients by one of two widths, for fewer programs to compile; those of weight 0 are passed over anyway."""
+    """Group clients into at most two widths, to compile few programs."""
     largest = int(sizes.max())
-    small = sizes <= largest // SMALL
-    if small.sum() <= MERGED * (~small).sum():
+    small = sizes <= largest // SMALL_FRACTION
+    if small.sum() <= MIN_SMALL_RATIO * (~small).sum():
         small = np.zeros_like(small)
-    groups = [(np.flatnonzero(small), largest // SMALL), (np.flatnonzero(~small), largest)]
+    groups = [(np.flatnonzero(small), largest // SMALL_FRACTION), (np.flatnonzero(~small), largest)]
     return [(group, width) for group, width in groups if len(group)]
 
 
 def _products(weights: Any, values: Any) -> np.ndarray:
-    """weights·values in float64, one by one; what weighs nothing is left out, −∞ among it."""
+    """Return the products in float64, without those of weight 0, whose values may be −∞."""
     weights, values = np.asarray(weights, float), np.asarray(values, float)
     return weights[weights > 0] * values[weights > 0]
 
 
-def _total(params: Params, some: _Some, rows: Rows, losses: Losses) -> tuple[jax.Array, Any]:
-    """The weighted sum without the tolerance; and the clients' values beside."""
+def _total(params: Params, block: _Block, rows: Rows, losses: Losses) -> tuple[jax.Array, Any]:
+    """Return the weighted sum without the tolerance, and the clients' values."""
     dtype = float_dtype(params)
     total = jnp.zeros((), dtype)
     objectives, constraints, sums = [], [], []
-    for part, (width, size) in zip(some.parts, some.slices, strict=True):
+    for part, (width, size) in zip(block.parts, block.slices, strict=True):
 
         @jax.checkpoint
         def one(params: Params, client: jax.Array, width: int = width) -> tuple[jax.Array, jax.Array]:
             batch = rows.take(*whole(rows, client, width, dtype))
-            if some.pooled is None:
+            if block.pooled is None:
                 return losses.objective(params, batch), losses.constraints(params, batch)
             statistics = losses.statistics(params, batch)
             assert statistics is not None
@@ -259,15 +253,15 @@ def _total(params: Params, some: _Some, rows: Rows, losses: Losses) -> tuple[jax
         objective, constraint = map_slices(partial(one, params), jnp.asarray(part.clients), size)
         total += _masked(part.objective, objective)
         objectives.append(objective)
-        if some.pooled is None:
+        if block.pooled is None:
             total += _masked(part.constraint, constraint)
             constraints.append(constraint)
         else:
             sums.append(constraint.sum(axis=0))
-    if some.pooled is None:
+    if block.pooled is None:
         return total, (objectives, constraints)
     pooled = losses.pool(sum(sums[1:], sums[0]))
-    return total + _masked(some.pooled, pooled), (objectives, pooled)
+    return total + _masked(block.pooled, pooled), (objectives, pooled)
 
 
 def _masked(weights: Any, values: jax.Array) -> jax.Array:
@@ -276,36 +270,36 @@ def _masked(weights: Any, values: jax.Array) -> jax.Array:
 
 
 @partial(jax.jit, static_argnames="losses")
-def _gradient(params: Params, some: _Some, rows: Rows, losses: Losses) -> tuple[Params, Any]:
-    return jax.grad(_total, has_aux=True)(params, some, rows, losses)
+def _gradient(params: Params, block: _Block, rows: Rows, losses: Losses) -> tuple[Params, Any]:
+    return jax.grad(_total, has_aux=True)(params, block, rows, losses)
 
 
 @partial(jax.jit, static_argnames="losses")
-def _hessian(params: Params, some: _Some, rows: Rows, losses: Losses) -> jax.Array:
+def _hessian(params: Params, block: _Block, rows: Rows, losses: Losses) -> jax.Array:
     flat, rebuild = ravel_pytree(params)
 
     def gradient(point: jax.Array) -> jax.Array:
-        return ravel_pytree(jax.grad(_total, has_aux=True)(rebuild(point), some, rows, losses)[0])[0]
+        return ravel_pytree(jax.grad(_total, has_aux=True)(rebuild(point), block, rows, losses)[0])[0]
 
     def column(unit: jax.Array) -> jax.Array:
         return jax.jvp(gradient, (flat,), (unit,))[1]
 
-    # Slices of one size: a smaller one at the end would be compiled by itself.
-    slices = -(-flat.size // DIRECTIONS)
+    # Slices of equal size compile once.
+    slices = -(-flat.size // HESSIAN_COLUMNS)
     at_once = -(-flat.size // slices)
     return map_slices(column, jnp.eye(slices * at_once, flat.size, dtype=flat.dtype), at_once)[: flat.size]
 
 
 @partial(jax.jit, static_argnames="losses")
-def _jacobians(params: Params, some: _Some, rows: Rows, losses: Losses) -> list[jax.Array]:
-    """Every client's gradients: of f, then of each g."""
+def _jacobians(params: Params, block: _Block, rows: Rows, losses: Losses) -> list[jax.Array]:
+    """Return every client's gradients of f, then of each g."""
     flat, rebuild = ravel_pytree(params)
-    found = []
-    for part, (width, size) in zip(some.parts, some.slices, strict=True):
+    jacobians = []
+    for part, (width, size) in zip(block.parts, block.slices, strict=True):
 
         def one(client: jax.Array, width: int = width) -> jax.Array:
             batch = rows.take(*whole(rows, client, width, float_dtype(params)))
             return jax.jacrev(lambda point: losses.values(rebuild(point), batch))(flat)
 
-        found.append(map_slices(one, jnp.asarray(part.clients), size))
-    return found
+        jacobians.append(map_slices(one, jnp.asarray(part.clients), size))
+    return jacobians

@@ -1,97 +1,96 @@
-"""The smallest value of one function, by L-BFGS; without JAX, for clients that have none."""
+"""Minimisation by L-BFGS, without JAX."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import optimize
 
-MOST_LOOKS = 500
-"""A search looks at most so often."""
-FAR = 1e6
-"""A function that falls by so many times what its value was has no minimum."""
-STEEPEST, FLATTEST = 1e12, 1e-12
-"""Between these multipliers of a ball is looked for, in units of the slope at the start."""
+MAX_EVALUATIONS = 500
+"""Maximum number of evaluations per search in ``find_minimum``."""
+UNBOUNDED_FACTOR = 1e6
+"""A function has no minimum if its value falls by this multiple of its initial size."""
+LOG_MULTIPLIERS = (-12.0, 12.0)
+"""Decimal logarithms of the smallest and largest multiplier of a ball, relative to the initial gradient."""
 
-Look = Callable[[np.ndarray], tuple[float, np.ndarray]]
-"""Value and gradient at a point."""
+ValueAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
 
-class _Found(NamedTuple):
+def lbfgs(
+    function: ValueAndGradient,
+    start: np.ndarray,
+    box: tuple[float, float] | None,
+    *,
+    iterations: int,
+    evaluations: int,
+    ftol: float,
+    gtol: float,
+) -> Any:
+    """Run SciPy's L-BFGS-B on a function that returns value and gradient; all entries stay within ``box``."""
+    options = {"maxiter": iterations, "maxfun": evaluations, "maxcor": 20, "ftol": ftol, "gtol": gtol}
+    bounds = None if box is None else [box] * len(start)
+    return optimize.minimize(function, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+
+
+def find_minimum(function: ValueAndGradient, start: np.ndarray, box: tuple[float, float] | None = None) -> float:
+    """Return the smallest value found; −∞ if the value at the start is −∞, NaN if the function is unbounded."""
+    return _search(function, start, box).value
+
+
+def minimum_in_ball(function: ValueAndGradient, start: np.ndarray, radius: float) -> float:
+    """Return the smallest value of a convex function in ‖w‖ <= radius; −∞ and NaN as in ``find_minimum``.
+
+    If the unconstrained minimum lies outside the ball, the constrained one minimises h(w) + (μ/2)‖w‖² for the μ at
+    which that minimum has norm ``radius``. The value is taken at a point scaled to that norm.
+    """
+    free = _search(function, start)
+    if free.value == -np.inf or (np.isfinite(free.value) and float(np.linalg.norm(free.point)) <= radius):
+        return free.value
+    unit = float(np.linalg.norm(function(start)[1])) / radius or 1.0
+    nearby = start
+
+    def minimise_penalised(log_multiplier: float) -> np.ndarray:
+        multiplier = unit * 10.0**log_multiplier
+
+        def penalised(point: np.ndarray) -> tuple[float, np.ndarray]:
+            value, gradient = function(point)
+            return value + multiplier / 2 * float(point @ point), gradient + multiplier * point
+
+        return _search(penalised, nearby).point
+
+    def excess_norm(log_multiplier: float) -> float:
+        nonlocal nearby
+        nearby = minimise_penalised(log_multiplier)
+        return float(np.linalg.norm(nearby)) - radius
+
+    low, high = LOG_MULTIPLIERS
+    if excess_norm(low) <= 0:  # the unconstrained minimum, up to rounding
+        return function(nearby)[0]
+    point = minimise_penalised(float(optimize.brentq(excess_norm, low, high, xtol=1e-5)))
+    return function(point * (radius / float(np.linalg.norm(point))))[0]
+
+
+class _Best(NamedTuple):
     value: float
     point: np.ndarray
 
 
-def find_minimum(look: Look, start: np.ndarray, box: tuple[float, float] | None = None) -> float:
-    """The smallest value found by L-BFGS; −∞ where there is none at the start, NaN where it falls without end.
+def _search(function: ValueAndGradient, start: np.ndarray, box: tuple[float, float] | None = None) -> _Best:
+    best, is_finite = _Best(np.inf, start), True
 
-    Args:
-        look: value and gradient at a point.
-        start: where to begin.
-        box: within which all entries stay; None: anywhere.
-    """
-    return _searched(look, start, box).value
-
-
-def minimum_in_ball(look: Look, start: np.ndarray, radius: float) -> float:
-    """The smallest value within ‖w‖ <= r, of a convex function; −∞ and NaN as for ``lowest``.
-
-    Where the smallest value of all lies outside, it is on the sphere, and minimises h(w) + (μ/2)‖w‖² for the μ at which
-    that minimum has length r: the longer it is, the smaller μ. What is told is the value at length r, so that an error
-    in μ counts squared.
-
-    Args:
-        look: value and gradient at a point.
-        start: where to begin.
-        radius: r > 0.
-    """
-    free = _searched(look, start)
-    if free.value == -np.inf or (np.isfinite(free.value) and float(np.linalg.norm(free.point)) <= radius):
-        return free.value
-    unit = float(np.linalg.norm(look(start)[1])) / radius or 1.0
-    near = start
-
-    def pulled(power: float) -> _Found:
-        weight = unit * 10.0**power
-
-        def with_pull(point: np.ndarray) -> tuple[float, np.ndarray]:
-            value, slope = look(point)
-            return value + weight / 2 * float(point @ point), slope + weight * point
-
-        return _searched(with_pull, near)
-
-    def too_long(power: float) -> float:
-        nonlocal near
-        near = pulled(power).point
-        return float(np.linalg.norm(near)) - radius
-
-    low, high = np.log10(FLATTEST), np.log10(STEEPEST)
-    if too_long(low) <= 0:  # no pull to speak of: the minimum of all, but for rounding
-        return look(near)[0]
-    power = float(optimize.brentq(too_long, low, high, xtol=1e-5))
-    point = pulled(power).point
-    return look(point * (radius / float(np.linalg.norm(point))))[0]
-
-
-def _searched(look: Look, start: np.ndarray, box: tuple[float, float] | None = None) -> _Found:
-    values: list[float] = []
-    best = _Found(np.inf, start)
-
-    def watched(point: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal best
-        value, slope = look(point)
-        values.append(value)
+    def tracked(point: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal best, is_finite
+        value, gradient = function(point)
+        is_finite = is_finite and bool(np.isfinite(value))
         if value < best.value:
-            best = _Found(value, point.copy())
-        return value, slope
+            best = _Best(value, point.copy())
+        return value, gradient
 
-    first = look(start)[0]
+    first = function(start)[0]
     if first == -np.inf:
-        return _Found(-np.inf, start)
-    options = {"maxfun": MOST_LOOKS, "maxiter": MOST_LOOKS, "maxcor": 20, "ftol": 1e-13, "gtol": 1e-9}
-    bounds = None if box is None else [box] * len(start)
-    optimize.minimize(watched, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    falls_on = best.value < first - FAR * (1 + abs(first))
-    return best._replace(value=float("nan")) if falls_on or not np.isfinite(values).all() else best
+        return _Best(-np.inf, start)
+    lbfgs(tracked, start, box, iterations=MAX_EVALUATIONS, evaluations=MAX_EVALUATIONS, ftol=1e-13, gtol=1e-9)
+    unbounded = best.value < first - UNBOUNDED_FACTOR * (1 + abs(first))
+    return best._replace(value=float("nan")) if unbounded or not is_finite else best

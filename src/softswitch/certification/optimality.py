@@ -1,11 +1,11 @@
-"""How good an answer is: a lower bound on the best possible by Lagrange duality.
+"""A lower bound on the optimal objective by Lagrange duality.
 
-For weights p >= 0 with Σp = 1 and multipliers μ >= 0 every w within the tolerance ε has
+For weights p >= 0 with Σp = 1 and multipliers μ >= 0, every w within the tolerance ε has
 
-    F(w) >= Σ_i p_i f_i(w) + Σ_ic μ_ic (g_ic(w) − ε) >= the smallest value of that sum over all parameters.
+    F(w) >= Σ_i p_i f_i(w) + Σ_ic μ_ic (g_ic(w) − ε) >= min over all parameters of that sum.
 
-So that smallest value is a bound on F*. Where f and g are convex a search finds it, and ``shortfall.py`` says how far
-below what was found it may lie. ``multipliers.py`` finds weights for which the bound is near F*.
+The minimum is therefore a lower bound on F*. For convex f and g, ``minimise.py`` finds it. ``duality.py`` bounds the
+error of the minimisation, and searches for weights whose bound is close to F*.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from softswitch.certification.duality import (
     Floor,
     PointValues,
     Proposal,
-    bends_down,
-    checked_floor,
-    first_weights,
-    floor,
+    bound_minimum,
+    bound_minimum_checked,
+    has_negative_curvature,
+    initial_weights,
     next_weights,
 )
-from softswitch.certification.lagrangian import Lagrangian, NoRowsLeft, Weights
-from softswitch.certification.minimise import Minimum, smallest
+from softswitch.certification.lagrangian import Lagrangian, RowBudgetExceeded, Weights
+from softswitch.certification.minimise import Minimum, minimise_lagrangian
 from softswitch.data.client_data import ClientData
 from softswitch.oracles.regret import to_regret_task
 from softswitch.problem.domains import Ball, Box, Domain
@@ -39,73 +39,27 @@ from softswitch.results.lower_bound import LowerBound
 from softswitch.results.result import Result
 from softswitch.support import checks
 
-SEGMENTS = 6
-"""Random segments through the answer, beside those to the start and to the Lagrangian's minimum."""
+RANDOM_SEGMENTS = 6
+"""Number of random segments through the solution on which convexity is tested."""
+ACTIVE_SHARES = (1e-2, 1e-1, math.inf)
+"""A function is nearly active if it lies less than this share below the largest."""
+MAX_LINEARISED_STEPS = 30
+"""Maximum number of steps on the linearised problem."""
+MAX_DUAL_STEPS = 40
+"""Maximum number of steps on the dual."""
+DEFAULT_PASSES, MIN_ROW_BUDGET = 300, 20_000_000
+"""Default row budget: this many passes over all rows, or the minimum if that is larger."""
+RESERVED_SHARE = 0.2
+"""Share of the row budget that is reserved for the final checks."""
+POOR_GAP = 1e-3
+"""Relative gap above which the search continues from the best weights found."""
+TARGET_GAP = 1e-7
+"""Default relative gap at which the search stops."""
+MINIMUM_ACCURACY = 1e-2
+"""Accuracy of minima, as a share of the target gap."""
 
 
-def refutation(
-    lagrangian: Lagrangian, answer: np.ndarray, others: Sequence[np.ndarray], names: Sequence[object], seed: int = 0
-) -> str | None:
-    """A client and a function that are not convex between two points, in words; None where none was found.
-
-    Args:
-        lagrangian: the functions.
-        answer: the point about which it is looked.
-        others: ends of segments from the answer.
-        names: the clients' labels.
-        seed: of the random segments.
-    """
-    generator = np.random.default_rng(seed)
-    away = [other - answer for other in others if np.linalg.norm(other - answer) > 0]
-    size = max((float(np.linalg.norm(step)) for step in away), default=1.0)
-    ends = [(answer, answer + step) for step in away]
-    for i in range(SEGMENTS):
-        direction = generator.normal(size=lagrangian.size)
-        step = size * (0.1, 1.0)[i % 2] * direction / np.linalg.norm(direction)
-        ends.append((answer - step, answer + step))
-    try:
-        for one, other in ends:
-            at_ends = [lagrangian.values(point) for point in (one, other)]
-            between = lagrangian.values(lagrangian.rounded((one + other) / 2))
-            for name, middle, first, last in zip(("objective", "constraint"), between, *at_ends, strict=True):
-                bound = (first + last) / 2
-                with np.errstate(invalid="ignore"):
-                    above = middle - bound > _slack(lagrangian, middle, first, last)
-                above &= np.isfinite(first) & np.isfinite(last)
-                if above.any():
-                    place = np.argwhere(above)[0]
-                    whose = "all clients together" if len(middle) != len(names) else f"client {names[place[0]]!r}"
-                    return f"the {name} of {whose} lies above a chord"
-    except NoRowsLeft:
-        pass
-    return None
-
-
-def _slack(lagrangian: Lagrangian, *values: np.ndarray) -> np.ndarray:
-    """What rounding may do: of the values, and of points that are rounded before they are looked at."""
-    largest = np.maximum.reduce([np.abs(value) for value in values]) + abs(lagrangian.tolerance)
-    return 64 * lagrangian.rounding * largest
-
-
-SHARES = (1e-2, 1e-1, math.inf)
-"""What is nearly active at the answer: less than this share below the largest."""
-APPROACHES = 30
-"""Steps on the linearised problem,"""
-ASCENTS = 40
-"""and on the dual, at most."""
-PASSES, FEWEST_ROWS = 300, 20_000_000
-"""By default all data are gone through so often at most, and that many rows at least are allowed."""
-KEPT = 0.2
-"""This share of the rows is kept for the checks at the end."""
-POOR = 1e-3
-"""One that is a larger share is tried to be made smaller from other weights too."""
-ENOUGH = 1e-7
-"""A gap that is a smaller share of F than this is not made smaller,"""
-NEAR_MINIMUM = 1e-2
-"""and minima are found to this part of such a gap."""
-
-
-@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what runs away is seen by its values
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # divergence is detected from the values
 def lower_bound(
     problem: Problem,
     clients: ClientData,
@@ -114,80 +68,80 @@ def lower_bound(
     *,
     pooled: bool = False,
     budget_rows: int | None = None,
-    enough: float = ENOUGH,
+    enough: float = TARGET_GAP,
 ) -> LowerBound:
-    """Bound from below what any parameters within the tolerance can reach, on all training data.
+    """Return a lower bound on the objective of any parameters within the tolerance, on all training data.
 
-    It is a promise where the problem is said to be convex (``Problem(…, convex=True)``) and nothing speaks against it;
-    else an estimate. Without a ball or a box as the domain it also takes for granted what ``assumed`` says. Where the
-    constraint has a stand-in there is no bound, and ``why`` says so.
+    The bound is certified if the problem is declared convex (``Problem(…, convex=True)``) and no check refutes it.
+    Otherwise it is an estimate. Without a ball or a box as the domain, the bound also relies on the assumptions in
+    ``LowerBound.assumed``. There is no bound for a constraint with a surrogate; ``LowerBound.why`` states the reason.
 
     Args:
-        problem: objective, constraint, perhaps a domain.
-        clients: the rows trained on.
-        params: the answer.
-        tolerance: ε; F* is meant at it.
-        pooled: whether the constraint is one on all clients' data together, as with ``criterion="pooled"``.
-        budget_rows: how many rows may be looked at; a Hessian counts as d looks. By default 300 times all rows, or 20
-            million if that is more.
-        enough: a gap that is a smaller share of F than this is not made smaller.
+        problem: Objective, constraint and optional domain.
+        clients: Training rows.
+        params: The solution.
+        tolerance: ε, the tolerance at which F* is defined.
+        pooled: Whether the constraint is evaluated on all clients' data together, as with ``criterion="pooled"``.
+        budget_rows: Maximum number of rows to evaluate; a Hessian counts as d evaluations. Default: 300 times all rows,
+            at least 20 million.
+        enough: Relative gap at which the search stops.
     """
     checks.expect("problem", problem, Problem)
     checks.expect("clients", clients, ClientData)
     params = checked_params("params", params)
     limit = checks.real_number("tolerance", tolerance)
-    allowed = max(FEWEST_ROWS, PASSES * int(clients.sizes.sum())) if budget_rows is None else budget_rows
-    allowed = checks.whole_number("budget_rows", allowed, at_least=1)
-    lagrangian = Lagrangian(problem, clients, params, limit, pooled=pooled, allowed=int((1 - KEPT) * allowed))
-    answer = np.asarray(ravel_pytree(params)[0], float)
-    start = np.asarray(ravel_pytree(problem.start)[0], float)
+    default = max(MIN_ROW_BUDGET, DEFAULT_PASSES * int(clients.sizes.sum()))
+    budget = checks.whole_number("budget_rows", default if budget_rows is None else budget_rows, at_least=1)
+    search_budget = int((1 - RESERVED_SHARE) * budget)
+    lagrangian = Lagrangian(problem, clients, params, limit, pooled=pooled, row_budget=search_budget)
+    solution, start = (np.asarray(ravel_pytree(tree)[0], float) for tree in (params, problem.start))
     try:
-        values = PointValues(*lagrangian.values(answer))
-    except NoRowsLeft:
-        return _nothing(lagrangian, clients, math.nan, True, "the rows allowed are fewer than there are")
-    meets = not values.excess > 0 and _lies_in(problem.domain, params)
+        values = PointValues(*lagrangian.values(solution))
+    except RowBudgetExceeded:
+        return _no_bound(lagrangian, clients, math.nan, True, "budget_rows is smaller than the number of rows")
+    meets = not values.excess > 0 and _is_in_domain(problem.domain, params)
     if not math.isfinite(values.worst) or np.isnan(values.constraint).any():
-        return _nothing(lagrangian, clients, values.worst, meets, "the answer's values are not finite")
+        return _no_bound(lagrangian, clients, values.worst, meets, "the values at the solution are not finite")
     if problem.constraint_surrogate is not None:
-        why = "the constraint moves in jumps (it has a stand-in), and the smallest Lagrangian cannot be searched for"
-        return _nothing(lagrangian, clients, values.worst, meets, why)
-    search = _Ascent(lagrangian, problem, answer, start, values, meets=meets, enough=enough)
+        why = "the constraint is not continuous (it has a surrogate), so the Lagrangian cannot be minimised"
+        return _no_bound(lagrangian, clients, values.worst, meets, why)
+    search = _DualSearch(lagrangian, problem, solution, start, values, meets=meets, enough=enough)
     search.run()
-    lagrangian.allowed = allowed
-    found = search.best
-    if found is None:
-        return _nothing(lagrangian, clients, values.worst, meets, "no weights for the clients could be found")
-    if not math.isfinite(found.floor.value):
-        why = "the Lagrangian has no minimum for any weights that were tried; a domain (Ball, Box) would give it one"
-        return _nothing(lagrangian, clients, values.worst, meets, why)
-    last = checked_floor(lagrangian, found.minimum, found.weights, problem.domain, found.noise, search.reach(found))
-    value = last.value - found.rounding
-    against = refutation(lagrangian, answer, (start, found.minimum.point), clients.names)
-    if against is None and bends_down(lagrangian, found.minimum):
-        against = "the Lagrangian bends down where it should be smallest"
+    lagrangian.row_budget = budget
+    best = search.best
+    if best is None:
+        return _no_bound(lagrangian, clients, values.worst, meets, "no weights for the clients were found")
+    if not math.isfinite(best.floor.value):
+        why = "the Lagrangian has no minimum for any of the weights tried; add a domain (Ball, Box)"
+        return _no_bound(lagrangian, clients, values.worst, meets, why)
+    floor = bound_minimum_checked(
+        lagrangian, best.minimum, best.weights, problem.domain, best.noise, search.radius(best)
+    )
+    value = floor.value - best.rounding
+    refutation = refute_convexity(lagrangian, solution, (start, best.minimum.point), clients.names)
+    if refutation is None and has_negative_curvature(lagrangian, best.minimum):
+        refutation = "the Lagrangian has negative curvature at its minimum"
     if meets and value > values.worst + max(1e-9, 100 * lagrangian.rounding) * search.scale:
-        against = against or "the answer lies below the bound"
-        return _nothing(lagrangian, clients, values.worst, meets, f"the problem is not convex: {against}")
+        refutation = refutation or "the solution lies below the bound"
+        return _no_bound(lagrangian, clients, values.worst, meets, f"the problem is not convex: {refutation}")
     value = min(value, values.worst) if meets else value
-    if against is not None:
-        said = "although it is said to be, the problem is not convex" if problem.convex else "the problem is not convex"
-        certified, why = False, f"{said}: {against}"
+    if refutation is not None:
+        why = f"the problem is {'declared convex, but is ' if problem.convex else ''}not convex: {refutation}"
     elif problem.convex:
-        certified, why = True, "the problem is convex"
+        why = "the problem is convex"
     else:
-        said = "convexity is not known" if problem.convex is None else "the problem is said not to be convex"
-        certified, why = False, said
+        why = "convexity is not known" if problem.convex is None else "the problem is declared not convex"
     return LowerBound(
         value=value,
         objective=values.worst,
         tolerance=limit,
         meets=meets,
-        certified=certified,
+        certified=refutation is None and bool(problem.convex),
         why=why,
-        assumed=last.assumed,
-        weights=found.weights.objective,
-        multipliers=found.weights.constraint,
-        subtracted=found.minimum.value - value,
+        assumed=floor.assumed,
+        weights=best.weights.objective,
+        multipliers=best.weights.constraint,
+        subtracted=best.minimum.value - value,
         rows=lagrangian.rows,
     )
 
@@ -198,32 +152,71 @@ def with_lower_bound(
     clients: ClientData,
     *,
     budget_rows: int | None = None,
-    enough: float = ENOUGH,
+    enough: float = TARGET_GAP,
 ) -> Result:
-    """The result with a lower bound on the best possible at its rule's tolerance; see ``lower_bound``.
+    """Return the result with a lower bound on the optimum at its method's tolerance; see ``lower_bound``.
 
-    Where the run minimised regrets, it is a bound on the largest regret.
+    If the run minimised regrets, the bound is on the largest regret.
 
     Args:
-        result: of ``solve``.
-        problem: what was solved,
-        clients: and on whose rows.
-        budget_rows: how many rows may be looked at.
-        enough: a gap that is a smaller share of F than this is not made smaller.
+        result: Result of ``solve``.
+        problem: The problem that was solved.
+        clients: Training rows.
+        budget_rows: Maximum number of rows to evaluate.
+        enough: Relative gap at which the search stops.
     """
     if result.client_optimum is not None:
         problem, clients, _ = to_regret_task(problem, clients, result.client_optimum)
     pooled = result.method.switches_on == "pooled"
     tolerance = float(result.method.tolerance)
-    found = lower_bound(
+    bound = lower_bound(
         problem, clients, result.params, tolerance, pooled=pooled, budget_rows=budget_rows, enough=enough
     )
-    return replace(result, lower_bound=found)
+    return replace(result, lower_bound=bound)
+
+
+def refute_convexity(
+    lagrangian: Lagrangian, solution: np.ndarray, ends: Sequence[np.ndarray], names: Sequence[object], seed: int = 0
+) -> str | None:
+    """Return a description of a function that lies above a chord; None if none was found.
+
+    Args:
+        lagrangian: The functions.
+        solution: Point through which the segments pass.
+        ends: Ends of segments from the solution.
+        names: Names of the clients.
+        seed: Seed of the random segments.
+    """
+    generator = np.random.default_rng(seed)
+    steps = [end - solution for end in ends if np.linalg.norm(end - solution) > 0]
+    length = max((float(np.linalg.norm(step)) for step in steps), default=1.0)
+    segments = [(solution, solution + step) for step in steps]
+    for i in range(RANDOM_SEGMENTS):
+        direction = generator.normal(size=lagrangian.size)
+        step = length * (0.1, 1.0)[i % 2] * direction / np.linalg.norm(direction)
+        segments.append((solution - step, solution + step))
+    try:
+        for start, stop in segments:
+            at_ends = [lagrangian.values(point) for point in (start, stop)]
+            between = lagrangian.values(lagrangian.round_point((start + stop) / 2))
+            for name, middle, first, last in zip(("objective", "constraint"), between, *at_ends, strict=True):
+                largest = np.maximum.reduce([np.abs(value) for value in (middle, first, last)])
+                slack = 64 * lagrangian.rounding * (largest + abs(lagrangian.tolerance))
+                with np.errstate(invalid="ignore"):
+                    above = middle - (first + last) / 2 > slack
+                above &= np.isfinite(first) & np.isfinite(last)
+                if above.any():
+                    client = names[np.argwhere(above)[0][0]] if len(middle) == len(names) else None
+                    owner = "all clients together" if len(middle) != len(names) else f"client {client!r}"
+                    return f"the {name} of {owner} lies above a chord"
+    except RowBudgetExceeded:
+        pass
+    return None
 
 
 @dataclass(frozen=True, eq=False)
-class _Tried:
-    """Weights, where their Lagrangian is smallest, and what it is not below."""
+class _Trial:
+    """Weights, the minimum of their Lagrangian, and a lower bound on it."""
 
     weights: Weights
     minimum: Minimum
@@ -232,14 +225,14 @@ class _Tried:
     rounding: float = 0.0
 
 
-class _Ascent:
-    """The search for weights whose bound is large; ``best`` are the best so far."""
+class _DualSearch:
+    """Search for weights with a large lower bound; ``best`` is the best trial so far."""
 
     def __init__(
         self,
         lagrangian: Lagrangian,
         problem: Problem,
-        answer: np.ndarray,
+        solution: np.ndarray,
         start: np.ndarray,
         values: PointValues,
         *,
@@ -247,146 +240,150 @@ class _Ascent:
         enough: float,
     ) -> None:
         self.enough = enough
-        self.lagrangian, self.domain, self.answer, self.values = lagrangian, problem.domain, answer, values
+        self.lagrangian, self.domain, self.solution, self.values = lagrangian, problem.domain, solution, values
         finite = values.objective[np.isfinite(values.objective)]
         self.scale = max(abs(values.worst), float(finite.std())) or 1.0
         known = np.abs(values.constraint[np.isfinite(values.constraint)])
-        self.scales = (
-            self.scale,
-            max(abs(lagrangian.tolerance), float(known.min(initial=np.inf)) if known.size else 0.0),
-        )
-        self.length = 10 * max(1.0, float(np.linalg.norm(answer)), float(np.linalg.norm(answer - start)))
-        self.reached = values.worst if meets else math.inf
-        self.best: _Tried | None = None
+        self.scales = self.scale, max(abs(lagrangian.tolerance), float(known.min()) if known.size else 0.0)
+        self.length = 10 * max(1.0, float(np.linalg.norm(solution)), float(np.linalg.norm(solution - start)))
+        self.upper = values.worst if meets else math.inf
+        self.best: _Trial | None = None
 
-    def reach(self, tried: _Tried) -> float:
-        """R: ten times as far as the answer is from the origin, the start and the minimum, and 10 at least."""
-        return max(self.length, 10 * float(np.linalg.norm(tried.minimum.point - self.answer)))
+    def radius(self, trial: _Trial) -> float:
+        """Return R: at least 10, and ten times the solution's distance from the origin, the start and the minimum."""
+        return max(self.length, 10 * float(np.linalg.norm(trial.minimum.point - self.solution)))
 
     def run(self) -> None:
-        """First weights from the gradients at the answer, the next by steps on the dual."""
+        """Try weights from the gradients at the solution, then take steps on the dual."""
         try:
-            seen: list[Weights] = []
-            for share in SHARES:
-                made = first_weights(self.lagrangian, self.answer, self.values, share, self.scales)
-                if made is None or any(_alike(made.weights, other) for other in seen):
+            tried: list[Weights] = []
+            for share in ACTIVE_SHARES:
+                proposal = initial_weights(self.lagrangian, self.solution, self.values, share, self.scales)
+                if proposal is None or any(_are_close(proposal.weights, weights) for weights in tried):
                     continue
-                seen.append(made.weights)
-                self._consider(self._try(made))
-                if self._done(self.enough):
+                tried.append(proposal.weights)
+                self._keep_better(self._try(proposal))
+                if self._has_converged(self.enough):
                     return
-            near = self._approach()
-            self._climb(near)
-            if self.best is not near and not self._done(max(POOR, self.enough)):
-                self._climb(self.best)
-        except NoRowsLeft:
+            trial = self._solve_linearised()
+            self._ascend(trial)
+            if self.best is not trial and not self._has_converged(max(POOR_GAP, self.enough)):
+                self._ascend(self.best)
+        except RowBudgetExceeded:
             return
 
-    def _approach(self) -> _Tried | None:
-        """Weights from where steps on the linearised problem lead, from the answer: good where that is far from best.
+    def _solve_linearised(self) -> _Trial | None:
+        """Take steps on the linearised problem from the solution, and try the weights at their end.
 
-        The Lagrangian's minimum for weights from a poor answer may lie very far away, and tells nothing there.
+        If the solution is far from the optimum, the Lagrangian's minimum for its weights may be too far away to help.
         """
-        lagrangian, point, values = self.lagrangian, self.answer, self.values
-        objective, constraint = (np.isfinite(known).astype(float) for known in values)
+        lagrangian, point, values = self.lagrangian, self.solution, self.values
+        objective, constraint = (np.isfinite(value).astype(float) for value in values)
         weights = Weights(objective / objective.sum(), constraint / max(1.0, constraint.sum()))
-        made, dear = None, 0.0
-        for _ in range(APPROACHES):
-            here = smallest(lagrangian, weights, self.domain, point, self.scale, self.length, steps=0)
-            made = next_weights(lagrangian, here, values, weights, 1e-6)
-            if made is None:
+        proposal, penalty = None, 0.0
+        for _ in range(MAX_LINEARISED_STEPS):
+            minimum = minimise_lagrangian(lagrangian, weights, self.domain, point, self.scale, self.length, steps=0)
+            proposal = next_weights(lagrangian, minimum, values, weights, 1e-6)
+            if proposal is None:
                 return None
-            weights, step = made.weights, made.point - point
-            dear = max(dear, 2 * float(weights.constraint.sum()), 2 * weights.ball)
+            weights, step = proposal.weights, proposal.point - point
+            penalty = max(penalty, 2 * float(weights.constraint.sum()), 2 * weights.ball)
             step = step * min(1.0, self.length / max(float(np.linalg.norm(step)), 1e-300))
-            before = self._merit(point, values, dear)
-            for part in (1.0, 0.25, 0.05):
-                there = _inside(point + part * step, self.domain)
-                reached = PointValues(*lagrangian.values(there))
-                if self._merit(there, reached, dear) < before:
+            merit = self._merit(point, values, penalty)
+            for share in (1.0, 0.25, 0.05):
+                new_point = _clip(point + share * step, self.domain)
+                new_values = PointValues(*lagrangian.values(new_point))
+                if self._merit(new_point, new_values, penalty) < merit:
                     break
             else:
                 break
-            moved = float(np.linalg.norm(there - point))
-            point, values = there, reached
-            if moved <= 1e-6 * self.length:
+            distance = float(np.linalg.norm(new_point - point))
+            point, values = new_point, new_values
+            if distance <= 1e-6 * self.length:
                 break
-        if made is None:
+        if proposal is None:
             return None
-        tried = self._try(made._replace(point=point))
-        self._consider(tried)
-        return tried
+        trial = self._try(proposal._replace(point=point))
+        self._keep_better(trial)
+        return trial
 
-    def _merit(self, point: np.ndarray, values: PointValues, dear: float) -> float:
-        """F, and what is above the tolerance or outside the ball, which is dear."""
-        return values.worst + dear * (max(values.excess, 0.0) + max(self.lagrangian.outside(point), 0.0))
+    def _merit(self, point: np.ndarray, values: PointValues, penalty: float) -> float:
+        """Return F plus a penalty on the constraint violation and the distance outside the ball."""
+        return values.worst + penalty * (max(values.excess, 0.0) + max(self.lagrangian.ball_excess(point), 0.0))
 
-    def _climb(self, best: _Tried | None) -> None:
-        """Steps on the dual, each held back until it leads up."""
-        held = 1e-8
-        for _ in range(ASCENTS):
-            if best is None or not best.minimum.bounded:
+    def _ascend(self, trial: _Trial | None) -> None:
+        """Take steps on the dual, each damped until the bound increases."""
+        damping = 1e-8
+        for _ in range(MAX_DUAL_STEPS):
+            if trial is None or not trial.minimum.bounded:
                 return
-            values = PointValues(*self.lagrangian.values(best.minimum.point))
-            slack = max(ENOUGH, 8 * self.lagrangian.rounding)
-            inside = self.lagrangian.outside(best.minimum.point) <= slack * (self.lagrangian.radius or 0.0) ** 2
-            if values.excess <= slack * self.scales[1] and inside:
-                self.reached = min(self.reached, values.worst)
-            if self._done(self.enough):
+            values = PointValues(*self.lagrangian.values(trial.minimum.point))
+            slack = max(TARGET_GAP, 8 * self.lagrangian.rounding)
+            excess = self.lagrangian.ball_excess(trial.minimum.point)
+            is_inside = excess <= slack * (self.lagrangian.radius or 0.0) ** 2
+            if values.excess <= slack * self.scales[1] and is_inside:
+                self.upper = min(self.upper, values.worst)
+            if self._has_converged(self.enough):
                 return
-            while held < 1e4:
-                made = next_weights(self.lagrangian, best.minimum, values, best.weights, held)
-                tried = None if made is None else self._try(made)
-                if tried is not None and tried.floor.value > best.floor.value:
+            while damping < 1e4:
+                proposal = next_weights(self.lagrangian, trial.minimum, values, trial.weights, damping)
+                new_trial = None if proposal is None else self._try(proposal)
+                if new_trial is not None and new_trial.floor.value > trial.floor.value:
                     break
-                held *= 30
+                damping *= 30
             else:
                 return
-            assert tried is not None
-            self._consider(tried)
-            best, held = tried, max(1e-10, held / 30)
+            assert new_trial is not None
+            self._keep_better(new_trial)
+            trial, damping = new_trial, max(1e-10, damping / 30)
 
-    def _try(self, made: Proposal) -> _Tried:
-        lagrangian, weights, near = self.lagrangian, made.weights, NEAR_MINIMUM * self.enough
-        minimum = smallest(lagrangian, weights, self.domain, made.point, self.scale, self.length, near=near)
+    def _try(self, proposal: Proposal) -> _Trial:
+        lagrangian, weights, start = self.lagrangian, proposal.weights, proposal.point
+
+        def minimise(weights: Weights, start: np.ndarray) -> Minimum:
+            accuracy = MINIMUM_ACCURACY * self.enough
+            return minimise_lagrangian(
+                lagrangian, weights, self.domain, start, self.scale, self.length, accuracy=accuracy
+            )
+
+        minimum = minimise(weights, start)
         while not minimum.bounded and isinstance(self.domain, Ball) and weights.ball < 1e6 * self.scale:
-            pull = float(np.linalg.norm(minimum.gradient)) / self.domain.radius
-            weights = weights._replace(ball=max(pull, 10 * weights.ball, 1e-6 * self.scale))
-            minimum = smallest(lagrangian, weights, self.domain, self.answer, self.scale, self.length, near=near)
-        noise = lagrangian.rounding * made.steepness
-        tried = _Tried(weights, minimum, noise=noise, rounding=lagrangian.rounding * minimum.size)
-        return replace(tried, floor=floor(lagrangian, minimum, weights, self.domain, noise, self.reach(tried)))
+            multiplier = float(np.linalg.norm(minimum.gradient)) / self.domain.radius
+            weights = weights._replace(ball=max(multiplier, 10 * weights.ball, 1e-6 * self.scale))
+            minimum = minimise(weights, self.solution)
+        noise = lagrangian.rounding * proposal.gradient_size
+        trial = _Trial(weights, minimum, noise=noise, rounding=lagrangian.rounding * minimum.size)
+        floor = bound_minimum(lagrangian, minimum, weights, self.domain, noise, self.radius(trial))
+        return replace(trial, floor=floor)
 
-    def _consider(self, tried: _Tried) -> None:
-        if self.best is None or tried.floor.value > self.best.floor.value:
-            self.best = tried
+    def _keep_better(self, trial: _Trial) -> None:
+        if self.best is None or trial.floor.value > self.best.floor.value:
+            self.best = trial
 
-    def _done(self, share: float) -> bool:
-        """Whether the bound is so near to F at the answer, or where a Lagrangian is smallest, that it is about F*."""
+    def _has_converged(self, share: float) -> bool:
+        """Return whether the bound is close to the smallest known F of a feasible point."""
         share = max(share, 8 * self.lagrangian.rounding)
-        return self.best is not None and self.reached - self.best.floor.value <= share * self.scale
+        return self.best is not None and self.upper - self.best.floor.value <= share * self.scale
 
 
-def _lies_in(domain: Domain | None, params: Params) -> bool:
-    """Whether parameters are in the domain, as far as rounding tells."""
+def _is_in_domain(domain: Domain | None, params: Params) -> bool:
+    """Return whether the parameters are in the domain, up to rounding."""
     if domain is None:
         return True
-    here, there = (np.asarray(ravel_pytree(tree)[0], float) for tree in (params, domain.project(params)))
-    return bool(np.linalg.norm(there - here) <= 1e-6 * (1e-3 + np.linalg.norm(here)))
+    point, projected = (np.asarray(ravel_pytree(tree)[0], float) for tree in (params, domain.project(params)))
+    return bool(np.linalg.norm(projected - point) <= 1e-6 * (1e-3 + np.linalg.norm(point)))
 
 
-def _inside(point: np.ndarray, domain: Domain | None) -> np.ndarray:
+def _clip(point: np.ndarray, domain: Domain | None) -> np.ndarray:
     return np.clip(point, domain.lower, domain.upper) if isinstance(domain, Box) else point
 
 
-def _alike(one: Weights, other: Weights) -> bool:
-    """Whether two weights are about the same."""
+def _are_close(one: Weights, other: Weights) -> bool:
     first, second = (np.r_[weights.objective, weights.constraint.ravel(), weights.ball] for weights in (one, other))
     return np.allclose(first, second, rtol=1e-3, atol=1e-6)
 
 
-def _nothing(lagrangian: Lagrangian, clients: ClientData, objective: float, meets: bool, why: str) -> LowerBound:
-    """No bound, and why."""
+def _no_bound(lagrangian: Lagrangian, clients: ClientData, objective: float, meets: bool, why: str) -> LowerBound:
     weights, multipliers = np.zeros(len(clients)), np.zeros(lagrangian.shape)
     return LowerBound(
         -math.inf, objective, lagrangian.tolerance, meets, False, why, "", weights, multipliers, 0.0, lagrangian.rows

@@ -1,4 +1,4 @@
-"""Whether functions can be told privately: whether each is a mean over rows, and over how many."""
+"""Checks that functions are means over rows, as differential privacy requires."""
 
 from __future__ import annotations
 
@@ -14,38 +14,35 @@ from softswitch.oracles.losses import Losses
 from softswitch.problem.problem import Problem
 
 ATTEMPTS = 3
-"""At so many parameters it is tried whether functions are means over rows."""
-NO_MEAN = (
-    "objective and constraints must be means over rows to be told privately; a gap between two groups is two "
-    "constraints that are: gap_sides and side_of_rows of softswitch.problem.fairness"
+"""Number of parameter vectors at which functions are checked."""
+SPLIT_GAPS = (
+    "write a gap between two groups as two constraints, one per side (gap_sides and side_of_rows of "
+    "softswitch.problem.fairness)"
 )
+NO_MEAN = f"objective and constraints must be means over rows to be reported privately; {SPLIT_GAPS}"
 Arrays = dict[str, np.ndarray]
 
 
 def count_applicable_rows(problem: Problem, clients: ClientData) -> np.ndarray:
-    """How many rows the objective and each constraint concern; clients × functions. Raise where one is no mean.
+    """Return the number of rows to which each function applies (clients × functions), if all are means over rows.
 
-    Whether it is one is a matter of the functions, not of the rows: it is tried on them, and nothing else is told.
-
-    Args:
-        problem: the functions.
-        clients: whose rows.
+    Raises:
+        ValueError: The objective or a constraint is not a mean over rows.
     """
     losses = Losses.of(problem)
     if losses.is_random:
-        raise ValueError("functions with a random key cannot be told privately: leave the key out (dropout, say)")
+        raise ValueError("functions with a random key (dropout, for example) cannot be private; remove the key")
     if losses.has_pooled_constraint:
         raise ValueError(
-            "a PooledConstraint is no mean over rows, and cannot be told privately. Where the sizes of the groups are "
-            "public, a gap between two groups is two constraints that are: gap_sides and side_of_rows of "
-            "softswitch.problem.fairness"
+            "a PooledConstraint is not a mean over rows and cannot be reported privately; if the group sizes are "
+            f"public, {SPLIT_GAPS}"
         )
-    found = RowValues(problem, clients, problem.start)
-    _check_means(found.kinds, "constraint")
+    values = RowValues(problem, clients, problem.start)
+    _check_means(values.kinds, "constraint")
     if problem.constraint_surrogate is not None:
-        other = replace(problem, constraint=problem.constraint_surrogate, constraint_surrogate=None)
-        _check_means(RowValues(other, clients, problem.start).kinds, "constraint_surrogate")
-    return np.stack([(~(np.isneginf(own) | np.isnan(own))).sum(axis=0) for own in found.by_client])
+        surrogate = replace(problem, constraint=problem.constraint_surrogate, constraint_surrogate=None)
+        _check_means(RowValues(surrogate, clients, problem.start).kinds, "constraint_surrogate")
+    return np.stack([(~(np.isneginf(rows) | np.isnan(rows))).sum(axis=0) for rows in values.by_client])
 
 
 def _check_means(kinds: tuple[Kind, ...], name: str) -> None:
@@ -53,36 +50,36 @@ def _check_means(kinds: tuple[Kind, ...], name: str) -> None:
     for function, kind in zip(names, kinds, strict=True):
         if kind is not Kind.MEAN:
             raise ValueError(
-                f"the {function} is no mean over rows, and cannot be told privately: a single row's part in it is not "
-                "known (nor is it where some row gives NaN). Write it as a mean over (some) rows; a gap between "
-                "two groups as two constraints, one for each side: gap_sides and side_of_rows of "
-                "softswitch.problem.fairness"
+                f"the {function} is not a mean over rows, or is NaN on some row, and cannot be reported privately. "
+                f"Write it as a mean over (some) rows; {SPLIT_GAPS}"
             )
 
 
 def count_rows_from_values(
     row_values: Callable[[Arrays], np.ndarray],
-    whole: Callable[[Arrays], np.ndarray],
+    total: Callable[[Arrays], np.ndarray],
     start: Arrays,
     attempts: int = ATTEMPTS,
 ) -> list[int]:
-    """How many rows f and each g concern, for a client outside of JAX; raise where one is no mean over rows.
+    """Return the number of rows to which f and each g apply, for a client without JAX.
 
     Args:
-        row_values: f and then g on every row at some parameters; rows × functions.
-        whole: f and then g on all rows there.
-        start: parameters by name, of the shapes that come.
-        attempts: at how many parameters it is tried; the last are always the same, and rows are counted there.
+        row_values: Return f and then g on every row at the given parameters; rows × functions.
+        total: Return f and then g on all rows together.
+        start: Parameters by name, which give the shapes.
+        attempts: Number of parameter vectors to test. Rows are counted at the last one, which is always the same.
+
+    Raises:
+        ValueError: The objective or a constraint is not a mean over rows.
     """
     counts = list[int]()
     for attempt in range(attempts, 0, -1):
         params = perturb_params(start, attempt)
-        parts = [applicable(values) for values in row_values(params).T]
-        counts = [len(part) for part in parts]
-        for part, value in zip(parts, whole(params), strict=True):
-            is_mean = np.isfinite(part).all() and np.isclose(
-                part.mean() if len(part) else value, value, rtol=1e-3, atol=1e-5 * np.abs(part).max(initial=0)
-            )
-            if not is_mean:
+        columns = [applicable(values) for values in row_values(params).T]
+        counts = [len(rows) for rows in columns]
+        for rows, value in zip(columns, total(params), strict=True):
+            mean = rows.mean() if len(rows) else value
+            slack = 1e-5 * np.abs(rows).max(initial=0)
+            if not (np.isfinite(rows).all() and np.isclose(mean, value, rtol=1e-3, atol=slack)):
                 raise ValueError(NO_MEAN)
     return counts

@@ -1,8 +1,8 @@
-"""What objective and constraint are on single rows, and what kind of function each of them is: what limits are made of.
+"""Values of objective and constraints on single rows, and the kind of each function.
 
-A function counts as a mean over rows if the mean of its values on single rows is its value on all of them, and on a
-random half of them, at every client whose rows differ. A declared gap between two groups is one if both groups' means
-give its value. Anything else has a value on all rows, and nothing more is known of it.
+A function counts as a mean over rows if the mean of its values on single rows equals its value on all rows and on a
+random half of them, at every client whose values differ. A declared gap between two groups counts as one if it equals
+the difference of both groups' means.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.certification.intervals import (
-    OTHER_PARAMS,
+    MAX_PERTURBATIONS,
     RESAMPLES,
     ErrorLevels,
     applicable,
@@ -39,11 +39,12 @@ from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
 
-BLOCK_ROWS = 1 << 22  # of resamples at once
+BLOCK_ROWS = 1 << 22
+"""Number of rows per block of resamples."""
 
 
 class Kind(StrEnum):
-    """What a function of a client's rows is."""
+    """Kind of a function of a client's rows."""
 
     MEAN = "a mean over rows"
     GAP = "a gap between two groups' means"
@@ -51,36 +52,42 @@ class Kind(StrEnum):
 
 
 class RowValues:
-    """f and then g of every client's rows at some parameters."""
+    """Values of f and then g on every client's rows, at given parameters.
+
+    Args:
+        problem: Objective and constraint.
+        data: The clients' rows.
+        params: Parameters.
+        kinds: Kinds of the functions, if known; they do not depend on the parameters.
+    """
 
     def __init__(
         self, problem: Problem, data: ClientData, params: Params, *, kinds: Sequence[Kind] | None = None
     ) -> None:
-        """``kinds``: what the functions are, where that is known; it does not depend on the parameters."""
         self._problem, self._data, self._params = problem, data, params
         self._losses = Losses.of(problem)
-        self._known = kinds
+        self._kinds = kinds
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What the functions are."""
-        if self._known is not None:
-            return tuple(self._known)
-        many = self.values.shape[1]
-        return tuple(Kind.GAP if j in self.gaps else Kind.MEAN if self.means[j] else Kind.OTHER for j in range(many))
+        """The kinds of f and then g."""
+        if self._kinds is not None:
+            return tuple(self._kinds)
+        functions = range(self.values.shape[1])
+        return tuple(Kind.GAP if j in self.gaps else Kind.MEAN if self.means[j] else Kind.OTHER for j in functions)
 
     @cached_property
     def values(self) -> np.ndarray:
-        """On all rows of each client; clients × functions."""
-        if self._known is None or Kind.OTHER in self._known:
-            return _values(self._problem, self._data, self._params)
-        found = [
+        """The values on all rows of each client; clients × functions."""
+        if self._kinds is None or Kind.OTHER in self._kinds:
+            return _evaluate(self._problem, self._data, self._params)
+        columns = [
             [abs(_mean(a) - _mean(b)) if len(a) and len(b) else -math.inf for a, b in self.gaps[j]]
             if kind is Kind.GAP
-            else [_mean(own[:, j]) for own in self.by_client]
-            for j, kind in enumerate(self._known)
+            else [_mean(rows[:, j]) for rows in self.by_client]
+            for j, kind in enumerate(self._kinds)
         ]
-        return np.array(found).T
+        return np.array(columns).T
 
     @cached_property
     def _by_row(self) -> np.ndarray:
@@ -88,54 +95,40 @@ class RowValues:
 
     @cached_property
     def by_client(self) -> list[np.ndarray]:
-        """On single rows; for each client rows × functions."""
-        return _by_client(self._data, self._by_row)
+        """The values on single rows, for each client rows × functions."""
+        return _split_by_client(self._data, self._by_row)
 
     @cached_property
     def means(self) -> Sequence[bool]:
-        """Which functions are means over rows."""
-        if self._known is not None:
-            return [kind is Kind.MEAN for kind in self._known]
-        return _are_means(self._problem, self._data, self._params, self.values, self._by_row)
+        """Whether each function is a mean over rows."""
+        if self._kinds is not None:
+            return [kind is Kind.MEAN for kind in self._kinds]
+        return _find_means(self._problem, self._data, self._params, self.values, self._by_row)
 
     @cached_property
     def gaps(self) -> dict[int, list[tuple[np.ndarray, np.ndarray]]]:
-        """By constraint declared to be a gap: both groups' values at every client; only where that gives its value."""
+        """Both groups' values at every client, by the index of each constraint that is a gap."""
         if not isinstance(self._problem.constraint, PooledConstraint) or not self._problem.constraint.gaps:
             return {}
-        many = (self.values.shape[1] if self._known is None else len(self._known)) - 1
-        told = np.asarray(_row_statistics(self._data.rows, self._params, self._losses), dtype=float)
-        if told.shape[1] != 4 * many:
-            raise ValueError(f"{many} gaps must have four statistics each, but there are {told.shape[1]}")
-        by_client = _by_client(self._data, told)
-        found = {}
-        for j in range(1, many + 1):
-            first = 4 * (j - 1)
-            parts = [
-                [own[own[:, k + 1] > 0, k] / own[own[:, k + 1] > 0, k + 1] for k in (first, first + 2)]
-                for own in by_client
-            ]
-            if self._known is not None:
-                if self._known[j] is Kind.GAP:
-                    found[j] = [(a, b) for a, b in parts]
-                continue
-            values = self.values[:, j]
-            known = [pair for pair, value in zip(parts, values, strict=True) if np.isfinite(value)]
-            agrees = all(
-                np.isclose(abs(a.mean() - b.mean()), value, rtol=1e-3, atol=1e-4)
-                for (a, b), value in zip(parts, values, strict=True)
-                if np.isfinite(value) and len(a) and len(b)
-            )
-            if agrees and all(len(a) and len(b) for a, b in known):
-                found[j] = [(a, b) for a, b in parts]
-        return found
+        count = (self.values.shape[1] if self._kinds is None else len(self._kinds)) - 1
+        statistics = np.asarray(_row_statistics(self._data.rows, self._params, self._losses), dtype=float)
+        if statistics.shape[1] != 4 * count:
+            raise ValueError(f"{count} gaps must have four statistics each, but there are {statistics.shape[1]}")
+        by_client = _split_by_client(self._data, statistics)
+        gaps = {}
+        for j in range(1, count + 1):
+            k = 4 * (j - 1)
+            groups = [(_group_values(rows[:, k : k + 2]), _group_values(rows[:, k + 2 : k + 4])) for rows in by_client]
+            if _is_gap(groups, self.values[:, j]) if self._kinds is None else self._kinds[j] is Kind.GAP:
+                gaps[j] = groups
+        return gaps
 
     def rows(self, client: int, function: int) -> np.ndarray:
-        """A function's values on the rows of a client that it concerns."""
+        """Return a function's values on the rows of a client to which it applies."""
         return applicable(self.by_client[client][:, function])
 
     def interval(self, client: int, function: int, levels: ErrorLevels, bounds: Range | None) -> Interval:
-        """Where a client's function lies, by these rows."""
+        """Return a confidence interval for a client's function."""
         value, rows = float(self.values[client, function]), self.rows(client, function)
         if not math.isfinite(value):
             return unknown_interval(len(rows))
@@ -143,71 +136,91 @@ class RowValues:
             return gap_interval(*self.gaps[function][client], levels, bounds)
         if self.means[function] and len(rows):
             return mean_interval(rows, levels, bounds)
-        return self._resampled(client, function, value, levels)
+        return self._bootstrap_interval(client, function, value, levels)
 
-    def _resampled(self, client: int, function: int, value: float, levels: ErrorLevels) -> Interval:
-        """An approximate interval for what is not a mean over rows, from its values on resamples of them."""
+    def _bootstrap_interval(self, client: int, function: int, value: float, levels: ErrorLevels) -> Interval:
         data, size = self._data, int(self._data.sizes[client])
         first = int(data.rows.offsets[client, 0])
-        width = 1 << (size - 1).bit_length()  # few widths, few programs
+        width = 1 << (size - 1).bit_length()  # few widths, hence few compiled programs
         weights = jnp.asarray((np.arange(width) < size) / size, float_dtype(self._params))
         generator = np.random.default_rng(client)
         block = max(1, min(RESAMPLES, BLOCK_ROWS // width))
-        found = []
+        resampled = []
         for _ in range(math.ceil(RESAMPLES / block)):
             picks = first + generator.integers(size, size=(block, width), dtype=np.int32)
             values = _on_batches(data.rows, jnp.asarray(picks), weights, self._params, self._losses)
-            found.append(np.asarray(values)[:, function])
-        return resampled_interval(np.concatenate(found).astype(float), value, size, levels)
+            resampled.append(np.asarray(values)[:, function])
+        return resampled_interval(np.concatenate(resampled).astype(float), value, size, levels)
 
 
-def _values(problem: Problem, data: ClientData, params: Params) -> np.ndarray:
-    """f and g of every client on all of its rows, side by side."""
+def _group_values(statistics: np.ndarray) -> np.ndarray:
+    """Return the values of a group's rows from their statistics: the value times a weight, and the weight."""
+    members = statistics[statistics[:, 1] > 0]
+    return members[:, 0] / members[:, 1]
+
+
+def _is_gap(groups: list[tuple[np.ndarray, np.ndarray]], values: np.ndarray) -> bool:
+    """Return whether the values are the absolute differences of the group means at every client."""
+    return all(
+        len(first) > 0
+        and len(second) > 0
+        and np.isclose(abs(first.mean() - second.mean()), value, rtol=1e-3, atol=1e-4)
+        for (first, second), value in zip(groups, values, strict=True)
+        if np.isfinite(value)
+    )
+
+
+def _evaluate(problem: Problem, data: ClientData, params: Params) -> np.ndarray:
+    """Return f and g of every client on all of its rows; clients × functions."""
     objective, constraint = evaluate(problem, data, params)
     return np.concatenate([objective[:, None], constraint], axis=1)
 
 
 def _mean(by_row: np.ndarray) -> float:
-    """Over the rows that a function concerns; −∞ without any, NaN where any is."""
+    """Return the mean over applicable rows; −∞ if there is none."""
     rows = by_row[~np.isneginf(by_row)]
     return float(rows.mean()) if len(rows) else -math.inf
 
 
-def _by_client(data: ClientData, by_row: np.ndarray) -> list[np.ndarray]:
+def _split_by_client(data: ClientData, by_row: np.ndarray) -> list[np.ndarray]:
     return np.split(by_row, np.cumsum(data.sizes)[:-1])
 
 
-def _are_means(
+def _find_means(
     problem: Problem, data: ClientData, params: Params, values: np.ndarray, by_row: np.ndarray
 ) -> list[bool]:
-    """Which functions are means over rows: they are so at every client, on all of its rows and on a random part.
+    """Return whether each function is a mean, at every client, of all of its rows and of a random half.
 
-    Rows that all have the same value (nobody was missed) are no evidence. But whether a function is a mean does not
-    depend on the parameters, so it is then tried at others, at which rows differ.
+    Rows that all have the same value are no evidence. The functions are then tested at perturbed parameters.
     """
     generator = np.random.default_rng(0)
-    kept = [np.sort(generator.permutation(size)[: (size + 1) // 2]) for size in data.sizes]
-    chosen = np.concatenate(
-        [first + rows for first, rows in zip(np.cumsum(data.sizes) - data.sizes, kept, strict=True)]
-    )
+    halves = [np.sort(generator.permutation(size)[: (size + 1) // 2]) for size in data.sizes]
+    offsets = np.cumsum(data.sizes) - data.sizes
+    chosen = np.concatenate([offset + rows for offset, rows in zip(offsets, halves, strict=True)])
     columns = {key: np.asarray(column)[chosen] for key, column in data.rows.columns.items()}
-    part = ClientData.from_arrays(columns, client=np.repeat(np.arange(len(kept)), [len(rows) for rows in kept]))
+    half = ClientData.from_arrays(columns, client=np.repeat(np.arange(len(halves)), [len(rows) for rows in halves]))
     answers: list[bool | None] = [None] * values.shape[1]
-    losses, other = Losses.of(problem), params
-    for attempt in range(1 + OTHER_PARAMS):
+    losses, perturbed = Losses.of(problem), params
+    for attempt in range(1 + MAX_PERTURBATIONS):
         if attempt:
-            other = jax.tree.map(lambda w, at=attempt: jnp.asarray(perturb_array(np.asarray(w), generator, at)), params)
-            values, by_row = _values(problem, data, other), np.asarray(_row_values(data.rows, other, losses), float)
-        partial = _values(problem, part, other)
-        checked = ((values, _by_client(data, by_row)), (partial, _by_client(part, by_row[chosen])))
+            perturbed = jax.tree.map(
+                lambda w, at=attempt: jnp.asarray(perturb_array(np.asarray(w), generator, at)), params
+            )
+            values = _evaluate(problem, data, perturbed)
+            by_row = np.asarray(_row_values(data.rows, perturbed, losses), float)
+        half_values = _evaluate(problem, half, perturbed)
+        evidence = (
+            (values, _split_by_client(data, by_row)),
+            (half_values, _split_by_client(half, by_row[chosen])),
+        )
         for j, answer in enumerate(answers):
             if answer is None:
                 answers[j] = is_row_mean(
-                    (own[:, j], total)
-                    for totals, rows in checked
-                    for total, own in zip(totals[:, j], rows, strict=True)
+                    (rows[:, j], total)
+                    for totals, by_client in evidence
+                    for total, rows in zip(totals[:, j], by_client, strict=True)
                 )
-        # What no single row has, such as a gap between groups, is no mean at any parameters.
+        # A function without a value on any single row, such as a gap, is not a mean, at any parameters.
         if all(answer is not None or len(applicable(by_row[:, j])) == 0 for j, answer in enumerate(answers)):
             break
     return [bool(answer) for answer in answers]
@@ -215,7 +228,6 @@ def _are_means(
 
 @partial(jax.jit, static_argnames="losses")
 def _row_values(rows: Rows, params: Params, losses: Losses) -> jax.Array:
-    """f and g on every single row."""
     one = jnp.ones(1, float_dtype(params))
 
     def value(row: dict[str, Any]) -> jax.Array:
@@ -226,21 +238,18 @@ def _row_values(rows: Rows, params: Params, losses: Losses) -> jax.Array:
 
 @partial(jax.jit, static_argnames="losses")
 def _row_statistics(rows: Rows, params: Params, losses: Losses) -> jax.Array:
-    """The additive statistics of every single row."""
     one = jnp.ones(1, float_dtype(params))
 
     def value(row: dict[str, Any]) -> jax.Array:
-        told = losses.statistics(params, {**{key: x[None] for key, x in row.items()}, WEIGHT: one})
-        assert told is not None
-        return told
+        statistics = losses.statistics(params, {**{key: x[None] for key, x in row.items()}, WEIGHT: one})
+        assert statistics is not None
+        return statistics
 
     return map_slices(value, rows.columns, 1 << 16)
 
 
 @partial(jax.jit, static_argnames="losses")
 def _on_batches(rows: Rows, picks: jax.Array, weights: jax.Array, params: Params, losses: Losses) -> jax.Array:
-    """f and g on batches of the picked rows."""
-
     def value(indices: jax.Array) -> jax.Array:
         return losses.values(params, rows.take(indices, weights))
 

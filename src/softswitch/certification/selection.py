@@ -1,7 +1,7 @@
-"""How likely a model would be certified, judged by other rows than those that will certify it.
+"""Forecasts of whether a candidate model would be certified, from rows other than the calibration split.
 
-It only serves to choose between models, and promises nothing: the promise is the certificate's. Rows that were learnt
-from count too, for less: a model does better on them than it will, but they tell much where others are few.
+A forecast only serves to choose between models; the certificate does not depend on it. Training rows count less than
+validation rows, because a model fits them better than new data.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from softswitch.certification.row_values import RowValues
 from softswitch.data.client_data import ClientData
 from softswitch.problem.ranges import Range, ends, has_two_values
 
-LEARNT = 0.5
-"""What a row counts that was learnt from."""
+TRAINING_WEIGHT = 0.5
+"""Weight of a training row relative to a validation row."""
 
 
 class CandidateForecast(NamedTuple):
-    """What rows say of a model.
+    """Forecast for a candidate model.
 
     Attributes:
-        objective: F, the worst client's objective on the rows to choose by.
-        constraint: G, the largest constraint there,
-        learnt: and on the rows that were learnt from.
-        chance: that every client would be said to meet the tolerance.
-        worse: by which part of itself the mean client's objective is larger on the rows to choose by than on rows that
-            were learnt from; the mean, since the largest of many clients' is larger on few rows by chance alone.
+        objective: F, the worst client's objective on the validation split.
+        constraint: G, the largest constraint on the validation split.
+        train_constraint: G on training rows.
+        pass_probability: Probability that the certificate finds that every client meets the tolerance.
+        objective_increase: Relative increase of the mean client's objective from training to validation rows.
     """
 
     objective: float
@@ -44,91 +43,95 @@ class CandidateForecast(NamedTuple):
 
 
 class EvaluatedRows(NamedTuple):
-    """Rows of clients, and what a problem's functions are on them."""
+    """Rows of clients, and the values of a problem's functions on them."""
 
     data: ClientData
     values: RowValues
 
     @property
-    def places(self) -> dict[str, int]:
-        """Where each client is, by its label."""
+    def positions(self) -> dict[str, int]:
+        """The index of each client by its name."""
         return {str(name): i for i, name in enumerate(self.data.names)}
 
 
 def forecast_candidate(
-    chosen_by: EvaluatedRows,
-    learnt_from: EvaluatedRows,
-    wanted: Mapping[str, int],
+    validation: EvaluatedRows,
+    training: EvaluatedRows,
+    calibration_sizes: Mapping[str, int],
     levels: ErrorLevels,
     ranges: Sequence[Range | None],
 ) -> CandidateForecast:
-    """What rows say of a model that is to be certified by others.
+    """Forecast how a model performs on the calibration split.
 
     Args:
-        chosen_by: the rows to choose by.
-        learnt_from: rows that it learnt from, or a sample of them.
-        wanted: by client's label how many rows will be there to certify.
-        levels: of the certificate.
-        ranges: of f and then g on a single row.
+        validation: The validation split.
+        training: Training rows, or a sample of them.
+        calibration_sizes: Number of calibration rows by client name.
+        levels: Error probabilities of the certificate, and the tolerance.
+        ranges: Ranges of f and then g on a single row.
     """
-    chance = 1.0
-    places = [(LEARNT, learnt_from, learnt_from.places), (1.0, chosen_by, chosen_by.places)]
-    for name, later in wanted.items():
-        known = [(weight, seen, where[name]) for weight, seen, where in places if name in where]
+    probability = 1.0
+    sources = [(TRAINING_WEIGHT, training, training.positions), (1.0, validation, validation.positions)]
+    for name, size in calibration_sizes.items():
+        known = [(weight, source, positions[name]) for weight, source, positions in sources if name in positions]
         if known:
-            rows = sum(int(seen.data.sizes[client]) for _, seen, client in known)
-            chance *= min(_chance(known, j, later / rows, levels, ranges[j]) for j in range(1, len(ranges)))
-    values, learnt = chosen_by.values.values, learnt_from.values.values
-    here, before = _mean(values[:, 0]), _mean(learnt[:, 0])
+            rows = sum(int(source.data.sizes[client]) for _, source, client in known)
+            probability *= min(
+                _pass_probability(known, j, size / rows, levels, ranges[j]) for j in range(1, len(ranges))
+            )
+    values, train_values = validation.values.values, training.values.values
+    mean, train_mean = _finite_mean(values[:, 0]), _finite_mean(train_values[:, 0])
     return CandidateForecast(
         float(values[:, 0].max()),
         float(values[:, 1:].max()),
-        float(learnt[:, 1:].max()),
-        chance,
-        (here - before) / max(abs(before), sys.float_info.min),
+        float(train_values[:, 1:].max()),
+        probability,
+        (mean - train_mean) / max(abs(train_mean), sys.float_info.min),
     )
 
 
-def _mean(values: np.ndarray) -> float:
-    """Of the clients that have any."""
+def _finite_mean(values: np.ndarray) -> float:
     return float(values[np.isfinite(values)].mean())
 
 
-Known = Sequence[tuple[float, EvaluatedRows, int]]
-"""A client's rows of several kinds: what one counts, the rows, and where the client is among them."""
+ClientRows = Sequence[tuple[float, EvaluatedRows, int]]
+"""One client's rows from several sources: their weight, the source, and the client's index in it."""
 
 
-def _chance(known: Known, function: int, ratio: float, levels: ErrorLevels, bounds: Range | None) -> float:
-    """That one client is said to meet one constraint, by ``ratio`` times as many rows as are at hand."""
+def _pass_probability(
+    known: ClientRows, function: int, ratio: float, levels: ErrorLevels, bounds: Range | None
+) -> float:
+    """Return the probability that one client is found to meet one constraint, with ``ratio`` times as many rows."""
     _, last, client = known[-1]
     value = float(last.values.values[client, function])
     if math.isnan(value):
         return 0.0
     if function in last.values.gaps and bounds is not None:
-        told = [(weight, seen.values.gaps[function][i]) for weight, seen, i in known if function in seen.values.gaps]
-        groups = [_Rows.of([(weight, pair[g]) for weight, pair in told], bounds) for g in (0, 1)]
+        pairs = [(weight, rows.values.gaps[function][i]) for weight, rows, i in known if function in rows.values.gaps]
+        groups = [_Moments.of([(weight, pair[g]) for weight, pair in pairs], bounds) for g in (0, 1)]
         if not all(group.rows for group in groups):
             return 1.0
         error = math.sqrt(sum(group.variance / group.weight for group in groups))
-        later = math.sqrt(sum(group.variance / (ratio * group.rows) for group in groups))
+        new_error = math.sqrt(sum(group.variance / (ratio * group.rows) for group in groups))
         gap = abs(groups[0].mean - groups[1].mean)
-        return _by_normal(gap, error, later, levels, -math.sqrt(2 * math.log(1 / levels.marginal)))
+        return _normal_probability(gap, error, new_error, levels, -math.sqrt(2 * math.log(1 / levels.marginal)))
     if not last.values.means[function]:
         interval = last.values.interval(client, function, levels, None)
         error = interval.deviation / math.sqrt(max(interval.rows, 1))
-        return _by_normal(value, error, error, levels, float(ndtri(levels.marginal)))
-    own = _Rows.of([(weight, seen.values.rows(i, function)) for weight, seen, i in known], bounds)
-    if not own.rows:
-        return 1.0  # nothing to measure
-    many = max(1, round(ratio * own.rows))
+        return _normal_probability(value, error, error, levels, float(ndtri(levels.marginal)))
+    moments = _Moments.of([(weight, rows.values.rows(i, function)) for weight, rows, i in known], bounds)
+    if not moments.rows:
+        return 1.0  # no applicable row
+    new_rows = max(1, round(ratio * moments.rows))
     if bounds is not None and has_two_values(bounds):
-        return _by_counts(own, many, levels, bounds)
+        return _rate_probability(moments, new_rows, levels, bounds)
     factor = float(ndtri(levels.marginal)) if bounds is None else -math.sqrt(2 * math.log(1 / levels.marginal))
-    return _by_normal(own.mean, math.sqrt(own.variance / own.weight), math.sqrt(own.variance / many), levels, factor)
+    error, new_error = (math.sqrt(moments.variance / count) for count in (moments.weight, new_rows))
+    return _normal_probability(moments.mean, error, new_error, levels, factor)
 
 
-class _Rows(NamedTuple):
-    """Rows that count differently, put together."""
+class _Moments(NamedTuple):
+    """Weighted moments of rows from several sources."""
 
     rows: int
     weight: float
@@ -136,34 +139,34 @@ class _Rows(NamedTuple):
     variance: float
 
     @classmethod
-    def of(cls, parts: Sequence[tuple[float, np.ndarray]], bounds: Range | None) -> _Rows:
-        """Their variance is never 0 where a range is known, since few rows that agree say little."""
-        many = sum(len(own) for _, own in parts)
-        weight = sum(counts * len(own) for counts, own in parts)
-        if not many:
+    def of(cls, parts: Sequence[tuple[float, np.ndarray]], bounds: Range | None) -> _Moments:
+        """Combine the parts. With a known range the variance is positive even if all rows are equal."""
+        count = sum(len(rows) for _, rows in parts)
+        if not count:
             return cls(0, 0.0, math.nan, math.nan)
-        mean = sum(counts * float(own.sum()) for counts, own in parts) / weight
-        variance = sum(counts * float(np.square(own - mean).sum()) for counts, own in parts) / weight
+        total = sum(weight * len(rows) for weight, rows in parts)
+        mean = sum(weight * float(rows.sum()) for weight, rows in parts) / total
+        variance = sum(weight * float(np.square(rows - mean).sum()) for weight, rows in parts) / total
         if bounds is not None:
             low, high = ends(bounds)
-            variance += ((high - low) / (many + 2)) ** 2
-        return cls(many, weight, mean, variance)
+            variance += ((high - low) / (count + 2)) ** 2
+        return cls(count, total, mean, variance)
 
 
-def _by_counts(own: _Rows, later: int, levels: ErrorLevels, bounds: Range) -> float:
-    """Of a rate: its error count among the later rows is beta-binomial, by Jeffreys' prior and the rows at hand."""
+def _rate_probability(moments: _Moments, new_rows: int, levels: ErrorLevels, bounds: Range) -> float:
+    """Return the probability for a rate: the new error count is beta-binomial, with Jeffreys' prior."""
     low, high = ends(bounds)
-    most = _most_errors(later, (levels.tolerance - low) / (high - low), levels.marginal)
-    wrong = own.weight * (own.mean - low) / (high - low)
-    if most < 0:
+    allowed = _allowed_errors(new_rows, (levels.tolerance - low) / (high - low), levels.marginal)
+    if allowed < 0:
         return 0.0
     from scipy.stats import betabinom  # takes half a second to import
 
-    return float(betabinom.cdf(most, later, wrong + 0.5, own.weight - wrong + 0.5))
+    errors = moments.weight * (moments.mean - low) / (high - low)
+    return float(betabinom.cdf(allowed, new_rows, errors + 0.5, moments.weight - errors + 0.5))
 
 
-def _most_errors(rows: int, bound: float, error: float) -> int:
-    """How many of so many rows may be wrong for the rate to be said to be within the bound; −1: not even none."""
+def _allowed_errors(rows: int, bound: float, error: float) -> int:
+    """Return the largest number of errors with which a rate is certified; −1 if not even 0 is."""
     low, high = -1, max(0, int(bound * rows)) + 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -171,8 +174,8 @@ def _most_errors(rows: int, bound: float, error: float) -> int:
     return low
 
 
-def _by_normal(value: float, error: float, later: float, levels: ErrorLevels, factor: float) -> float:
-    """Of a mean, by its standard error and what that will be later; it passes at ``factor`` of that from the bound."""
+def _normal_probability(value: float, error: float, new_error: float, levels: ErrorLevels, factor: float) -> float:
+    """Return the probability for a mean, which passes if it is ``factor`` new standard errors from the tolerance."""
     if not 0 < error < math.inf:
         return float(value <= levels.tolerance)
-    return float(ndtr((levels.tolerance + factor * later - value) / math.hypot(error, later)))
+    return float(ndtr((levels.tolerance + factor * new_error - value) / math.hypot(error, new_error)))

@@ -1,4 +1,4 @@
-"""The paper's theorems as functions: from settings to errors, and what else its analysis gives."""
+"""The paper's theorems as functions, and further results of its analysis."""
 
 from typing import TYPE_CHECKING
 
@@ -62,7 +62,7 @@ _MODULES = {
     "theorem_2": "theory.theorems",
     "theorem_3": "theory.theorems",
 }
-"""Where each name lives."""
+"""The module of each name."""
 
 __all__ = list(_MODULES)
 __getattr__, __dir__ = lazy_attributes(__name__, _MODULES)

@@ -1,4 +1,4 @@
-"""How far a random client lies below the worst: distributions that may bound it, their quantiles and scale."""
+"""The gap of a random client to the worst client: dominating distributions, their quantiles and scale."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ GAPS = {
     "chi-square": stats.chi2,
     "beta": stats.beta,
 }
-"""Distributions that may dominate the gap of a random client to the worst; chi-square has one shape, beta two."""
+"""Distributions that may dominate the gap. Chi-square has one shape parameter, beta two."""
 
 
 def check_gap_shape(gap: str, shape: Any) -> tuple[float, ...]:
-    """The shape as numbers, or an error that says what the distribution needs."""
+    """Return the shape parameters as floats, or raise an error."""
     checks.one_of("gap", gap, tuple(GAPS))
     needed = GAPS[gap].numargs
     try:
@@ -38,12 +38,12 @@ def check_gap_shape(gap: str, shape: Any) -> tuple[float, ...]:
 
 
 def gap_quantile(level: float, gap: str = "uniform", shape: tuple[float, ...] = ()) -> float:
-    """Q_Z(ρ) = inf{z: P(Z < z) > ρ} of the named distribution, ρ in [0, 1).
+    """Return Q_Z(ρ) = inf{z: P(Z < z) > ρ} of the named distribution.
 
     Args:
         level: ρ, from 0 to 1.
-        gap: the distribution of Z; see ``GAPS``.
-        shape: its shape parameters: (k,) for chi-square, (a, b) for beta.
+        gap: Distribution of Z; see ``GAPS``.
+        shape: Shape parameters of Z: (k,) for chi-square, (a, b) for beta.
     """
     shape = check_gap_shape(gap, shape)
     level = checks.real_number("level", level, at_least=0, at_most=1)
@@ -51,15 +51,15 @@ def gap_quantile(level: float, gap: str = "uniform", shape: tuple[float, ...] = 
 
 
 def quantile_bound(level: float, gap: str = "uniform", shape: tuple[float, ...] = ()) -> float:
-    """The paper's upper bound on Q_Z(ρ) in elementary functions, which shows how it falls as ρ does.
+    """Return the paper's upper bound on Q_Z(ρ) in elementary functions. Plans use the exact quantile.
 
     With o = ρ/(1 − ρ): uniform ρ; half-normal √(π/2)·o; exponential o; half-Cauchy (π/2)·o; chi-square of k degrees
-    (8k/e)·o^(2/k); beta min(1, C·ρ^(1/a)), C = 1 where b > 1 and (a·B(a, b))^(1/a) otherwise. Plans use the quantile.
+    (8k/e)·o^(2/k); beta min(1, C·ρ^(1/a)), with C = 1 if b > 1 and (a·B(a, b))^(1/a) otherwise.
 
     Args:
         level: ρ, from 0 to 1.
-        gap: the distribution of Z; see ``GAPS``.
-        shape: its shape parameters: (k,) for chi-square, (a, b) for beta.
+        gap: Distribution of Z; see ``GAPS``.
+        shape: Shape parameters of Z: (k,) for chi-square, (a, b) for beta.
     """
     shape = check_gap_shape(gap, shape)
     level = checks.real_number("level", level, at_least=0, at_most=1)
@@ -76,26 +76,26 @@ def quantile_bound(level: float, gap: str = "uniform", shape: tuple[float, ...] 
 
 
 def heterogeneity(values: ArrayLike, gap: str = "uniform", shape: tuple[float, ...] = ()) -> float:
-    """σ of a vector of client values: the smallest with (1/n)#{i: max x − x_i >= t} <= P(σZ >= t) for all t.
+    """Return the smallest σ with (1/n)#{i: max x − x_i >= t} <= P(σZ >= t) for all t.
 
     In order statistics x_(1) <= … <= x_(n):  σ = max over i < n of (x_(n) − x_(i))/Q_Z(1 − i/n), which is
-    (x_(n) − x_(i))/(1 − i/n) for the uniform distribution. (The paper prints 1 − (i−1)/n, which is off by one:
+    (x_(n) − x_(i))/(1 − i/n) for the uniform distribution. (The paper has 1 − (i−1)/n, which is off by one:
     x = (0, 1) needs σ = 2.)
 
     Args:
-        values: one a client.
-        gap: the distribution of Z; see ``GAPS``.
-        shape: its shape parameters: (k,) for chi-square, (a, b) for beta.
+        values: x, one value per client.
+        gap: Distribution of Z; see ``GAPS``.
+        shape: Shape parameters of Z: (k,) for chi-square, (a, b) for beta.
     """
     shape = check_gap_shape(gap, shape)
     ordered = np.sort(np.asarray(values, dtype=float).ravel())
     n = len(ordered)
     if n == 0 or not np.isfinite(ordered).all():
-        raise ValueError(f"values must be finite numbers, at least one, but is {values!r}")
+        raise ValueError(f"values must be one or more finite numbers, but is {values!r}")
     if n == 1:
         return 0.0
-    near = 1 - np.arange(1, n) / n
-    quantiles = near if gap == "uniform" else GAPS[gap].ppf(near, *shape)
+    levels = 1 - np.arange(1, n) / n
+    quantiles = levels if gap == "uniform" else GAPS[gap].ppf(levels, *shape)
     return float(((ordered[-1] - ordered[:-1]) / quantiles).max())
 
 
@@ -106,19 +106,19 @@ NOISES = {
     "uniform": stats.uniform,
     "beta": stats.beta,
 }
-"""Distributions of a client's noise; beta has two shape parameters."""
+"""Distributions of a client's noise. Beta has two shape parameters."""
 
 
 @dataclass(frozen=True)
 class ExtremeValueLimit:
-    """Where the largest of n noises lies: (max_j e_j − location)/scale is distributed nearly as ``limit``.
+    """Limit distribution of the maximum of n noises: (max_j e_j − location)/scale is nearly distributed as ``limit``.
 
     Attributes:
-        kind: "Gumbel" for tails that fall exponentially or faster, "Fréchet" for heavier ones, "Weibull" where there
-            is a largest value.
+        kind: "Gumbel" for tails that fall exponentially or faster, "Fréchet" for heavier tails, "Weibull" for noise
+            with an upper end.
         location: b_n.
         scale: a_n.
-        limit: the limit distribution, of ``scipy.stats``.
+        limit: Limit distribution of ``scipy.stats``.
     """
 
     kind: str
@@ -128,16 +128,16 @@ class ExtremeValueLimit:
 
 
 def expected_gap(noise: str, clients: int, scale: float = 1.0, shape: tuple[float, ...] = ()) -> float:
-    """E[F − f_i] = E[max_j e_j] − E[e_i] over n clients, exactly: σ·∫(Φ(x) − Φ(x)ⁿ)dx, Φ the noise's distribution.
+    """Return E[F − f_i] = E[max_j e_j] − E[e_i] over n clients: σ·∫(Φ(x) − Φ(x)ⁿ)dx, with the noise's distribution Φ.
 
-    For normal noise the paper has σ√(2 ln n), its limit from above; it is 31% too large at n = 20 and 8% at a million.
-    Infinite for Cauchy noise.
+    For normal noise the paper has the asymptotic upper bound σ√(2 ln n), which is 31% too large at n = 20 and 8% at a
+    million. The value is infinite for Cauchy noise.
 
     Args:
-        noise: see ``NOISES``.
+        noise: Distribution of the noise; see ``NOISES``.
         clients: n.
-        scale: σ, what the standard noise is multiplied by.
-        shape: the shape parameters: (a, b) for beta.
+        scale: σ, the factor of the standard noise.
+        shape: Shape parameters: (a, b) for beta.
     """
     family, shape = _family(noise, shape)
     n = checks.whole_number("clients", clients, at_least=1)
@@ -147,31 +147,29 @@ def expected_gap(noise: str, clients: int, scale: float = 1.0, shape: tuple[floa
     if noise == "cauchy":
         return math.inf
 
-    def between(x: float) -> float:
+    def integrand(x: float) -> float:
         above = float(family.sf(x, *shape))
         return float(family.cdf(x, *shape)) - (math.exp(n * math.log1p(-above)) if above < 1 else 0.0)
 
-    # Φⁿ rises within a few 1/n of the top: pieces that end there, so that the quadrature cannot step over it.
+    # Φⁿ rises within a few 1/n of 1: the pieces end there, so the quadrature does not miss it.
     levels = (1 - 1e-15, 0.5, *(c / n for c in (100, 10, 1, 0.1, 0.01, 1e-15) if c / n < 0.5))
     ends = [float(family.isf(level, *shape)) for level in levels]
     pieces = itertools.pairwise(ends)
-    return factor * sum(integrate.quad(between, low, high, limit=200)[0] for low, high in pieces if low < high)
+    return factor * sum(integrate.quad(integrand, low, high, limit=200)[0] for low, high in pieces if low < high)
 
 
 def extreme_value_limit(noise: str, clients: int, shape: tuple[float, ...] = ()) -> ExtremeValueLimit:
-    """The normalising b_n and a_n of the standard noise, and the limit of (max_j e_j − b_n)/a_n.
+    """Return the normalising b_n and a_n of the standard noise, and the limit of (max_j e_j − b_n)/a_n.
 
-    With Q the quantile function and M the largest value: Gumbel has b_n = Q(1 − 1/n), a_n = 1/(n·density(b_n));
-    Fréchet b_n = 0, a_n = Q(1 − 1/n), index 1 for Cauchy noise; Weibull b_n = M, a_n = M − Q(1 − 1/n), index 1 for
-    uniform noise and b for beta(a, b).
-
-    Such numbers need not exist: of geometric noise, say, no b_n and a_n give a limit. The theorem (Fisher, Tippett,
-    Gnedenko) says that if there is a limit it is one of these three, not that there is one, as the paper has it.
+    With the quantile function Q and the upper end M: Gumbel has b_n = Q(1 − 1/n), a_n = 1/(n·density(b_n)); Fréchet
+    b_n = 0, a_n = Q(1 − 1/n), index 1 for Cauchy noise; Weibull b_n = M, a_n = M − Q(1 − 1/n), index 1 for uniform
+    noise and b for beta(a, b). By the theorem of Fisher, Tippett and Gnedenko every limit is one of these three. Some
+    distributions, such as the geometric one, have no limit.
 
     Args:
-        noise: see ``NOISES``.
+        noise: Distribution of the noise; see ``NOISES``.
         clients: n, at least 2.
-        shape: the shape parameters: (a, b) for beta.
+        shape: Shape parameters: (a, b) for beta.
     """
     family, shape = _family(noise, shape)
     n = checks.whole_number("clients", clients, at_least=2)

@@ -1,4 +1,4 @@
-"""A plan: what to set, what it promises and what it costs, as a table and as plain numbers."""
+"""Plan: settings of a run, the theorem's bounds for them, and their cost."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from softswitch.theory.theorems import Bound, Constants, Setting, constraint_bou
 
 @dataclass(frozen=True)
 class Remedy:
-    """A way to lower ε, and what it costs.
+    """A change that lowers ε.
 
     Attributes:
-        change: what to do.
-        epsilon: ε afterwards.
-        samples: oracle calls afterwards, in rows.
+        change: Description of the change.
+        epsilon: ε after the change.
+        samples: Number of rows evaluated after the change.
     """
 
     change: str
@@ -29,21 +29,21 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to set, what it promises and what it costs.
+    """Settings of a run, the theorem's bounds for them, and their cost.
 
     Attributes:
-        constants: what was assumed of the problem.
+        constants: Assumed constants of the problem.
         setting: n, m, K, E, B_g, B_ζ, δ.
-        bound: the theorem's errors, steps and smallest α for them.
-        switch_share: the smallest share of feasible rounds, κ, that the promise on the constraint reckons with: what
-            was given, or what Slater's condition assures, where that is more.
-        wanted: the ε that was asked for; None where a budget was given.
-        met: whether the promise is at most what was asked for.
-        smallest: the smallest ε that any number of rows reaches, in the rounds allowed and at this participation.
-        advice: in words: which error dominates, what lowers it most cheaply; or why the wish cannot be met.
-        remedies: what more rounds, larger batches or more clients would give, cheapest gain first.
-        warnings: where E or B_g are such that the error of optimization loses its rate DL/√K.
-        slater: ν, by how much some w meets all constraints, where it was given.
+        bound: The theorem's errors, step sizes and smallest α.
+        switch_share: Smallest share κ of feasible rounds for which the constraint's bound holds: the given one, or the
+            one implied by Slater's condition if that is larger.
+        target_epsilon: The requested ε; None if a budget was given.
+        met: Whether the bound is at most the requested ε.
+        smallest_epsilon: Smallest ε for any number of rows, within the allowed rounds and at this participation.
+        advice: The dominant error and the cheapest way to lower it, or the reason why the target cannot be met.
+        remedies: Effects of more rounds, larger batches or more clients, the cheapest improvement first.
+        warnings: Values of E or B_g with which the optimization error loses its rate DL/√K.
+        slater: ν, the margin by which some w meets all constraints, if given.
     """
 
     constants: Constants
@@ -60,23 +60,23 @@ class Plan:
 
     @property
     def constraint_bound(self) -> float:
-        """What G(w̄) is promised to be at most, where κ is at least ``switch_share``."""
+        """The upper bound on G(w̄) if κ is at least ``switch_share``."""
         return constraint_bound(self.constants, self.setting, self.switch_share)
 
     @property
     def value_samples(self) -> int:
-        """Rows on which values are evaluated, K·m·B_ζ."""
+        """Number of rows on which values are evaluated, K·m·B_ζ."""
         return self.setting.rounds * self.setting.participants * self.setting.value_batch_size
 
     @property
     def gradient_samples(self) -> int:
-        """Rows on which gradients are evaluated, K·m·E·B_g."""
+        """Number of rows on which gradients are evaluated, K·m·E·B_g."""
         setting = self.setting
         return setting.rounds * setting.participants * setting.local_steps * setting.batch_size
 
     @property
     def samples(self) -> int:
-        """All oracle calls, in rows."""
+        """Number of rows evaluated."""
         return self.value_samples + self.gradient_samples
 
     def solve_options(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Plan:
         return {"rounds": self.setting.rounds, "sampling": sampling}
 
     def method_settings(self) -> dict[str, Any]:
-        """The settings of the rule: ``SoftmaxSGM.from_plan(plan)``."""
+        """Return the settings of the method, as used by ``SoftmaxSGM.from_plan(plan)``."""
         return {
             "alpha": self.bound.alpha,
             "step_size": self.bound.step_size,
@@ -100,7 +100,7 @@ class Plan:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as plain numbers and words, for JSON."""
+        """Return the plan as plain values, for JSON."""
         return {
             "met": self.met,
             "target_epsilon": self.target_epsilon,
@@ -124,34 +124,31 @@ class Plan:
         }
 
     def table(self) -> Table:
-        """The plan as a table for the terminal."""
-        table = Table("what", "symbol", "value", title=f"Plan by Theorem {self.bound.theorem}")
-        setting, promise = self.setting, self.bound
+        """Return the plan as a table for the terminal."""
+        table = Table("quantity", "symbol", "value", title=f"Plan by Theorem {self.bound.theorem}")
+        setting, bound = self.setting, self.bound
+        sampling = "sampling error" if setting.longest_wait is None else "staleness error"
         rows: list[tuple[str, str, Any]] = [
             ("rounds", "K", f"{setting.rounds:,}"),
-            ("clients a round", "m of n", f"{setting.participants:,} of {setting.clients:,}"),
+            ("clients per round", "m of n", f"{setting.participants:,} of {setting.clients:,}"),
             ("local steps", "E", setting.local_steps),
-            ("rows a report", "B_ζ", f"{setting.value_batch_size:,}"),
-            ("rows a gradient", "B_g", f"{setting.batch_size:,}"),
-            ("server step", "η", f"{promise.step_size:.4g}"),
-            ("local step", "γ", f"{promise.local_step_size:.4g}"),
-            ("tolerance", "ε", f"{promise.epsilon:.4g}"),
-            ("threshold", "λ = ε/2", f"{promise.threshold:.4g}"),
-            ("softmax sharpness, at least", "α", f"{promise.alpha:.4g}"),
-            ("error of optimization", "ε'", f"{promise.optimization:.4g}"),
-            ("error of estimation", "", f"{promise.estimation:.4g}"),
-            (
-                "error of sampling clients" if setting.longest_wait is None else "error of staleness",
-                "",
-                f"{promise.sampling:.4g}",
-            ),
-            (f"constraint at most, where κ >= {self.switch_share:g}", "G(w̄)", f"{self.constraint_bound:.4g}"),
-            ("holds with probability, at least", "1 − δ", f"{1 - setting.delta:g}"),
-            ("values evaluated, in rows", "K·m·B_ζ", f"{self.value_samples:,}"),
-            ("gradients evaluated, in rows", "K·m·E·B_g", f"{self.gradient_samples:,}"),
+            ("rows per report", "B_ζ", f"{setting.value_batch_size:,}"),
+            ("rows per gradient", "B_g", f"{setting.batch_size:,}"),
+            ("server step size", "η", f"{bound.step_size:.4g}"),
+            ("local step size", "γ", f"{bound.local_step_size:.4g}"),
+            ("tolerance", "ε", f"{bound.epsilon:.4g}"),
+            ("threshold", "λ = ε/2", f"{bound.threshold:.4g}"),
+            ("softmax sharpness, at least", "α", f"{bound.alpha:.4g}"),
+            ("optimization error", "ε'", f"{bound.optimization:.4g}"),
+            ("estimation error", "", f"{bound.estimation:.4g}"),
+            (sampling, "", f"{bound.sampling:.4g}"),
+            (f"constraint, at most if κ >= {self.switch_share:g}", "G(w̄)", f"{self.constraint_bound:.4g}"),
+            ("probability, at least", "1 − δ", f"{1 - setting.delta:g}"),
+            ("rows for values", "K·m·B_ζ", f"{self.value_samples:,}"),
+            ("rows for gradients", "K·m·E·B_g", f"{self.gradient_samples:,}"),
         ]
-        for what, symbol, value in rows:
-            table.add_row(what, symbol, str(value))
+        for quantity, symbol, value in rows:
+            table.add_row(quantity, symbol, str(value))
         return table
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""The paper's theorems as functions: from settings to errors, and what else its analysis gives.
+"""The paper's theorems as functions from settings to error bounds.
 
-Full participation with one local step is Theorem 1, with several Theorem 2, partial participation Theorem 3. All
-logarithms are natural.
+Theorem 1 covers full participation with one local step, Theorem 2 several local steps, Theorem 3 partial participation.
+All logarithms are natural.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from softswitch.theory.client_gaps import check_gap_shape, gap_quantile
 
 @dataclass(frozen=True)
 class Constants:
-    """What the theorems take as known of a problem.
+    """Constants of a problem that the theorems take as known.
 
     Attributes:
-        diameter: D, of the domain Θ.
-        lipschitz: L, of every f_i and g_i on Θ.
-        gradient_noise: σ_g, the sub-Gaussian size of one row's gradient around its client's mean.
-        value_noise: σ_ζ, the same for one row's value of f or g.
-        heterogeneity: σ, how far clients lie below the worst: see ``heterogeneity``. Partial participation only.
-        gap: the distribution of Z, where σZ dominates how far a random client lies below the worst: "uniform" as in
-            Theorem 3, or another of ``GAPS``. σ is measured by it: ``heterogeneity(values, gap, gap_shape)``.
-        gap_shape: its shape parameters: (k,) for chi-square, (a, b) for beta.
+        diameter: D, the diameter of the domain Θ.
+        lipschitz: L, the Lipschitz constant of every f_i and g_i on Θ.
+        gradient_noise: σ_g, the sub-Gaussian norm of one row's gradient around its client's mean.
+        value_noise: σ_ζ, the sub-Gaussian norm of one row's value of f or g.
+        heterogeneity: σ, the scale of the clients' gaps to the worst client; see ``heterogeneity``. It matters with
+            partial participation only.
+        gap: Distribution of Z, where σZ dominates the gap of a random client to the worst: "uniform" as in Theorem 3,
+            or another name in ``GAPS``. σ refers to it: ``heterogeneity(values, gap, gap_shape)``.
+        gap_shape: Shape parameters of Z: (k,) for chi-square, (a, b) for beta.
     """
 
     diameter: float
@@ -46,7 +47,7 @@ class Constants:
 
 @dataclass(frozen=True)
 class Setting:
-    """A way to run: what the theorems are asked about. They speak of one constraint a client.
+    """Settings of a run to which the theorems apply, with one constraint per client.
 
     Attributes:
         clients: n.
@@ -55,8 +56,8 @@ class Setting:
         local_steps: E.
         batch_size: B_g.
         value_batch_size: B_ζ.
-        delta: δ in (0, 1): the promise holds with probability at least 1 − δ.
-        longest_wait: T, where the server remembers its clients (``Memory.longest_wait``); None: it does not.
+        delta: δ in (0, 1); the bounds hold with probability at least 1 − δ.
+        longest_wait: T, the longest time between two reports of a client (``Memory.longest_wait``). None: no memory.
     """
 
     clients: int
@@ -80,18 +81,18 @@ class Setting:
 
 @dataclass(frozen=True)
 class Bound:
-    """What a theorem promises for a setting, and the settings it promises it for.
+    """Error bounds of a theorem, and the step sizes and α for which they hold.
 
     With probability at least 1 − δ:  F(w̄) − F* <= epsilon  and  G(w̄) <= epsilon (see ``constraint_bound``).
 
     Attributes:
-        theorem: 1, 2 or 3.
+        theorem: Number of the theorem: 1, 2 or 3.
         optimization: ε', the error of finitely many rounds.
-        estimation: the error of deciding on batches.
-        sampling: the error of seeing only some clients; of staleness, where the server remembers them.
+        estimation: Error of values estimated on batches.
+        sampling: Error of partial participation; with a client memory, of staleness.
         step_size: η.
         local_step_size: γ.
-        alpha: the smallest α the theorem allows.
+        alpha: Smallest α that the theorem allows.
     """
 
     theorem: int
@@ -114,16 +115,16 @@ class Bound:
 
     @property
     def dominant(self) -> str:
-        """The largest of the three errors, by name."""
+        """The name of the largest of the three errors."""
         return max(("optimization", "estimation", "sampling"), key=lambda name: float(getattr(self, name)))
 
 
 def bound(constants: Constants, setting: Setting) -> Bound:
-    """The theorem that fits the setting: 3 where m < n, else 1 where E = 1, else 2.
+    """Return the bound of the applicable theorem: 3 if m < n, otherwise 1 if E = 1, otherwise 2.
 
     Args:
-        constants: the problem's D, L and noises.
-        setting: clients, rounds, steps and batches.
+        constants: D, L and the noise levels of the problem.
+        setting: Clients, rounds, steps and batches.
     """
     if setting.participants < setting.clients:
         return theorem_3(constants, setting)
@@ -131,14 +132,14 @@ def bound(constants: Constants, setting: Setting) -> Bound:
 
 
 def theorem_1(constants: Constants, setting: Setting) -> Bound:
-    """Full participation, one local step.
+    """Return the bound for full participation and one local step.
 
     η = γ = D/(2L√K);  ε' = (2DL/√K)·[1 + σ̄²(3 + 8 ln(8/δ)/K) + σ̄√(8 ln(8/δ))],  σ̄² = σ_g²/(B_g L²);
     estimation 4σ_ζ√(2 ln(12Kn/δ)/B_ζ);  α >= 2 ln(n)/ε'.
 
     Args:
-        constants: the problem's D, L and noises.
-        setting: clients, rounds, steps and batches.
+        constants: D, L and the noise levels of the problem.
+        setting: Clients, rounds, steps and batches.
     """
     D, L, K = constants.diameter, constants.lipschitz, setting.rounds  # noqa: N806
     noise = _effective_noise(constants, setting, local_steps=1)
@@ -151,42 +152,42 @@ def theorem_1(constants: Constants, setting: Setting) -> Bound:
 
 
 def theorem_2(constants: Constants, setting: Setting) -> Bound:
-    """Full participation, E >= 1 local steps.
+    """Return the bound for full participation and E >= 1 local steps.
 
     η = D/(L√(8K)), γ = η/E;  ε' = (DL/√(K/32))·[1 + 2σ̄²(3 + 8 ln(8/δ)/K) + σ̄√(8 ln(8/δ))(1 + E/√(6K))],
     σ̄² = σ_g²/(B_g L² E);  estimation and α as in Theorem 1.
 
     Args:
-        constants: the problem's D, L and noises.
-        setting: clients, rounds, steps and batches.
+        constants: D, L and the noise levels of the problem.
+        setting: Clients, rounds, steps and batches.
     """
     estimation = _estimation(constants, setting, 12 * setting.rounds * setting.clients)
     return _local_steps(2, constants, setting, estimation, 0.0, setting.clients)
 
 
 def theorem_3(constants: Constants, setting: Setting) -> Bound:
-    """Partial participation, r = m/n.
+    """Return the bound for partial participation, r = m/n.
 
     As Theorem 2, with estimation 4σ_ζ√(2 ln(24Km/δ)/B_ζ), sampling 4σ ln(32/δ)/(|ln(1−r)|n) (0 at r = 1) and
     α >= 2 ln(m)/ε'. The paper's proof gives smaller constants than its statement; this is the statement.
 
-    Where the gap is not uniform, sampling is 2·``sampling_error`` at δ/8: the general bound in the place that the
-    theorem's proof has for it. (The proof needs the mean of F(w_k) − F(w_k; I_k) over the feasible rounds, and that of
-    G, to be at most half the sampling error, each with probability 1 − δ/8.) It grows with ln K, has no κ in it, and
-    where K < 128/δ it is smaller than the theorem's own also for a uniform gap, which is ``gap="beta"`` of (1, 1).
+    If the gap is not uniform, sampling is 2·``sampling_error`` at δ/8, the general bound inserted into the theorem's
+    proof. (The proof needs the mean of F(w_k) − F(w_k; I_k) over the feasible rounds, and that of G, to be at most half
+    the sampling error, each with probability 1 − δ/8.) It grows with ln K and does not depend on κ. If K < 128/δ, it is
+    smaller than the theorem's also for a uniform gap, which is ``gap="beta"`` of shape (1, 1).
 
-    Where the server remembers its clients there is no sampling error, but one of staleness: 6·T·η·L² (``staleness``;
-    the derivation is in docs/memory.md, not in the paper), and α >= 2 ln(n)/ε'.
+    With a client memory the sampling error is replaced by one of staleness, 6·T·η·L² (``staleness``; the derivation is
+    in docs/memory.md, not in the paper), and α >= 2 ln(n)/ε'.
 
     Args:
-        constants: the problem's D, L and noises.
-        setting: clients, rounds, steps and batches.
+        constants: D, L and the noise levels of the problem.
+        setting: Clients, rounds, steps and batches.
     """
     estimation = _estimation(constants, setting, 24 * setting.rounds * setting.participants)
     if setting.longest_wait is not None:
         step = constants.diameter / (constants.lipschitz * math.sqrt(8 * setting.rounds))
-        stale = 6 * staleness(constants.lipschitz, step, setting.longest_wait)
-        return _local_steps(3, constants, setting, estimation, stale, setting.clients)
+        error = 6 * staleness(constants.lipschitz, step, setting.longest_wait)
+        return _local_steps(3, constants, setting, estimation, error, setting.clients)
     if constants.gap == "uniform":
         sampling = 4 * _sampling_unit(constants, setting) * math.log(32 / setting.delta)
     else:
@@ -196,15 +197,15 @@ def theorem_3(constants: Constants, setting: Setting) -> Bound:
 
 
 def constraint_bound(constants: Constants, setting: Setting, switch_share: float) -> float:
-    """What G(w̄) is at most, once κ, the share of feasible rounds, is known.
+    """Return the upper bound on G(w̄), given the share κ of feasible rounds.
 
-    Full participation, a server that remembers, or a gap that is not uniform: ε. Partial participation:
-    ε + 4σ ln(1/(2κ))/(|ln(1−r)|n) by the theorem's statement, with 2σ for 4σ by its proof. The logarithm is negative
-    for κ > ½, and the statement's bound then the smaller of the two: the larger holds.
+    It is ε with full participation, with a client memory, or if the gap is not uniform. With partial participation it
+    is ε + 4σ ln(1/(2κ))/(|ln(1−r)|n) by the theorem's statement, with 2σ for 4σ by its proof. For κ > ½ the logarithm
+    is negative, and the larger of the two holds.
 
     Args:
-        constants: the problem's D, L and noises.
-        setting: clients, rounds, steps and batches.
+        constants: D, L and the noise levels of the problem.
+        setting: Clients, rounds, steps and batches.
         switch_share: κ, the share of feasible rounds, in (0, 1].
     """
     kappa = checks.real_number("switch_share", switch_share, above=0, at_most=1)
@@ -214,16 +215,16 @@ def constraint_bound(constants: Constants, setting: Setting, switch_share: float
 
 
 def min_switch_share(constants: Constants, setting: Setting, slater: float) -> float:
-    """What κ, the share of feasible rounds, is at least, where some w in Θ has G(w) <= −ν: Slater's condition.
+    """Return a lower bound on the share κ of feasible rounds under Slater's condition: some w in Θ has G(w) <= −ν.
 
-    κ >= max{1/K, ν/(ν + DL + ε)}, from 1/κ <= 1 + (F(w) − F(w̄) + ε)/ν and F(w) − F(w̄) <= DL. With probability 1 − δ
-    where w is the optimum, as the paper has it (then the constraint is slack there), and 1 − 2δ together with the
-    theorem's promise for any other w. DL is a worst case: on data it is often no better than 1/K.
+    κ >= max{1/K, ν/(ν + DL + ε)}, from 1/κ <= 1 + (F(w) − F(w̄) + ε)/ν and F(w) − F(w̄) <= DL. It holds with
+    probability 1 − δ if w is the optimum, as in the paper, and together with the theorem's bound with probability
+    1 − 2δ for any other w. DL is a worst case, so that on data the bound is often close to 1/K.
 
     Args:
-        constants: D, L and what ε needs.
-        setting: K and what ε needs.
-        slater: ν > 0, by how much some w meets all constraints; 0: not known, which leaves 1/K.
+        constants: D, L and the noise levels of the problem.
+        setting: Clients, rounds, steps and batches.
+        slater: ν, the margin by which some w meets all constraints; 0 if unknown, which gives 1/K.
     """
     nu = checks.real_number("slater", slater, at_least=0)
     epsilon = bound(constants, setting).epsilon
@@ -231,26 +232,26 @@ def min_switch_share(constants: Constants, setting: Setting, slater: float) -> f
 
 
 def effective_variance(constants: Constants, setting: Setting) -> float:
-    """σ̄² = σ_g²/(B_g·E·L²): ε' keeps its rate DL/√K where it is at most about 1, so where B_g·E >= (σ_g/L)².
+    """Return σ̄² = σ_g²/(B_g·E·L²). ε' keeps its rate DL/√K if it is at most about 1, that is, if B_g·E >= (σ_g/L)².
 
     Args:
-        constants: the problem's D, L and noises.
-        setting: clients, rounds, steps and batches.
+        constants: D, L and the noise levels of the problem.
+        setting: Clients, rounds, steps and batches.
     """
     return _effective_noise(constants, setting, setting.local_steps) ** 2
 
 
 def min_gradient_rows(constants: Constants) -> int:
-    """The smallest B_g·E, rows of a client's gradients in a round, with σ̄² <= 1: (σ_g/L)², rounded up.
+    """Return the smallest B_g·E with σ̄² <= 1: (σ_g/L)², rounded up.
 
     Args:
-        constants: the problem's D, L and noises.
+        constants: D, L and the noise levels of the problem.
     """
     return max(1, math.ceil((constants.gradient_noise / constants.lipschitz) ** 2 - 1e-9))
 
 
 def max_local_steps(rounds: int) -> int:
-    """√K, rounded down: with E ≲ √K local steps ε' keeps its rate, since E enters it as 1 + E/√(6K).
+    """Return √K, rounded down. With at most about √K local steps ε' keeps its rate: it contains E as 1 + E/√(6K).
 
     Args:
         rounds: K.
@@ -259,16 +260,15 @@ def max_local_steps(rounds: int) -> int:
 
 
 def staleness(lipschitz: float, step_size: float, longest_wait: int) -> float:
-    """How far what a remembering server knows of a client may lie from the truth: T·η·L².
+    """Return the largest error of remembered values, T·η·L².
 
-    A client is heard every T rounds at least (``Memory.longest_wait``), a round moves w by at most ηL (plain SGD, whole
-    local data), and its functions change by at most L times that. In place of Theorem 3's sampling error, which no step
-    lowers, this one falls with η.
+    Each client reports at least every T rounds (``Memory.longest_wait``). A round moves w by at most ηL with plain SGD
+    on all local rows, and changes a client's functions by at most L times that.
 
     Args:
         lipschitz: L.
         step_size: η.
-        longest_wait: T, rounds from one report of a client to its next, at most.
+        longest_wait: T, the largest number of rounds between two reports of a client.
     """
     wait = checks.whole_number("longest_wait", longest_wait, at_least=1)
     constant = checks.real_number("lipschitz", lipschitz, above=0)
@@ -276,12 +276,12 @@ def staleness(lipschitz: float, step_size: float, longest_wait: int) -> float:
 
 
 def general_threshold(error: float, threshold: float, switch_share: float) -> tuple[float, float]:
-    """Bounds on F(w̄) − F* and on G(w̄) for any threshold λ >= Δ/2, Δ the sum of errors.
+    """Return bounds on F(w̄) − F* and on G(w̄) for any threshold λ >= Δ/2.
 
     F(w̄) − F* <= (Δ/2 + λ) − (λ − Δ/2)/κ  and  G(w̄) <= Δ/2 + λ.
 
     Args:
-        error: Δ, the sum of errors, in units of the objective.
+        error: Δ, the sum of the three errors.
         threshold: λ, at least Δ/2.
         switch_share: κ, the share of feasible rounds, in (0, 1].
     """
@@ -293,20 +293,17 @@ def general_threshold(error: float, threshold: float, switch_share: float) -> tu
 
 
 def sampling_error(
-    heterogeneity: float,
-    setting: Setting,
-    gap: str = "uniform",
-    shape: tuple[float, ...] = (),
+    heterogeneity: float, setting: Setting, gap: str = "uniform", shape: tuple[float, ...] = ()
 ) -> float:
-    """The sampling error where client gaps are dominated by σZ, Z of the named distribution.
+    """Return the sampling error if client gaps are dominated by σZ, with Z of the named distribution.
 
     σ·Q_Z(min{1 − r, ln(K/δ)/(n|ln(1−r)|)}), Q_Z(ρ) = inf{z: P(Z < z) > ρ}.
 
     Args:
-        heterogeneity: σ, the scale.
+        heterogeneity: σ.
         setting: n, m, K and δ.
-        gap: the distribution of Z; see ``GAPS``.
-        shape: its shape parameters: (k,) for chi-square, (a, b) for beta.
+        gap: Distribution of Z; see ``GAPS``.
+        shape: Shape parameters of Z: (k,) for chi-square, (a, b) for beta.
     """
     scale, shape = checks.real_number("heterogeneity", heterogeneity, at_least=0), check_gap_shape(gap, shape)
     r = setting.participants / setting.clients
@@ -317,14 +314,15 @@ def sampling_error(
 
 
 def tail_bound(clients: int, participants: int, below: float) -> float:
-    """P(max over all − max over a random m-subset >= t) is at most this, where ``below`` = P(U < t).
+    """Return a bound on P(max over all clients − max over a random m-subset >= t).
 
-    exp(−n|ln(1−r)|·P(U < t)) if P(U < t) <= 1 − r, else 0; U dominates the gap of a random client to the worst.
+    It is exp(−n|ln(1−r)|·P(U < t)) if P(U < t) <= 1 − r, otherwise 0, where U dominates the gap of a random client to
+    the worst.
 
     Args:
         clients: n.
-        participants: m, how many of them are drawn.
-        below: P(U < t), the probability that the gap of a random client to the worst is below t.
+        participants: m, the size of the subset.
+        below: P(U < t).
     """
     checks.whole_number("clients", clients, at_least=1)
     checks.whole_number("participants", participants, at_least=1)
@@ -350,7 +348,7 @@ def _estimation(constants: Constants, setting: Setting, events: float) -> float:
 
 
 def _sampling_unit(constants: Constants, setting: Setting) -> float:
-    """σ/(|ln(1−r)|n); 0 at r = 1, where the server remembers its clients, and where the gap is not uniform."""
+    """σ/(|ln(1−r)|n); 0 at r = 1, with a client memory, and if the gap is not uniform."""
     n, m = setting.clients, setting.participants
     if m == n or setting.longest_wait is not None or constants.gap != "uniform":
         return 0.0
@@ -358,9 +356,9 @@ def _sampling_unit(constants: Constants, setting: Setting) -> float:
 
 
 def _local_steps(
-    theorem: int, constants: Constants, setting: Setting, estimation: float, sampling: float, weighed: int
+    theorem: int, constants: Constants, setting: Setting, estimation: float, sampling: float, reporting: int
 ) -> Bound:
-    """What Theorems 2 and 3 share: the steps, ε' and the smallest α over the clients that are weighed."""
+    """Return the bound of Theorem 2 or 3, with the smallest α for the given number of reporting clients."""
     D, L, K, E = constants.diameter, constants.lipschitz, setting.rounds, setting.local_steps  # noqa: N806
     noise = _effective_noise(constants, setting, E)
     log = math.log(8 / setting.delta)
@@ -368,4 +366,4 @@ def _local_steps(
     factor = 1 + 2 * noise**2 * (3 + 8 * log / K) + noise * math.sqrt(8 * log) * drift
     step = D / (L * math.sqrt(8 * K))
     optimization = D * L / math.sqrt(K / 32) * factor
-    return Bound(theorem, optimization, estimation, sampling, step, step / E, 2 * math.log(weighed) / optimization)
+    return Bound(theorem, optimization, estimation, sampling, step, step / E, 2 * math.log(reporting) / optimization)
