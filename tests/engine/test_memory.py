@@ -459,7 +459,7 @@ def test_over_flower_the_number_of_statistics_is_agreed_on_beforehand(caplog):
     assert "client 'site 4' is turned away: it has 3 statistics, the others 2" in caplog.text
     assert strategy.result.names == ("site 0", "site 1", "site 2", "site 3", "site 5")
     silent, first, value = pooled_clients(**{f"site_{i}": {"statistics": 0} for i in range(6)})
-    with pytest.raises(ValueError, match="needs to know beforehand how many statistics a client reports"):
+    with pytest.raises(ValueError, match="needs the number of statistics"):
         remembering_strategy(value).start(fl.InProcessGrid(silent, 6), first, 10)
 
 

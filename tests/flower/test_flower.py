@@ -529,7 +529,7 @@ def test_other_bad_input_is_refused(cancer):
     with pytest.raises(ValueError, match="held_out"):
         flat.solve(cancer.problem, cancer.train, RULE, engine="grid", held_out=cancer.test)
     grid.connected.clear()
-    with pytest.raises(TimeoutError, match=r"no client was connected within 0\.1 s"):
+    with pytest.raises(TimeoutError, match=r"no client connected within wait=0\.1 s"):
         fl.SwitchingStrategy(RULE, wait=0.1).start(grid, zeros(), 2)
 
 

@@ -71,7 +71,7 @@ def test_a_tolerance_is_enough(local_steps, caplog):
     assert result.worst_objective <= 1.01 * smallest_worst(0.3)
     assert [cycle.end for cycle in result.restarts] == [40, 150] or [c.end for c in result.restarts] == [40, 97, 150]
     assert result.method.optimizer is not None
-    assert f"rounds 0 to 39 are run by {type(RULE).__name__}" in caplog.text
+    assert f"rounds 0 to 39 use {type(RULE).__name__}" in caplog.text
     assert str(result.restarts[0]) in caplog.text
     assert ("a direction has length" in caplog.text) == (local_steps > 1)
 
@@ -139,7 +139,7 @@ def test_the_server_remembers_where_not_everyone_takes_part(make, smoothing, cor
     grid = fl.InProcessGrid(simulated(lambda context: make(int(context.node_config["partition-id"]))), 8)
     strategy = fl.SwitchingStrategy(RULE, participation=0.5)
     strategy.start(grid, zeros(), 60)
-    assert strategy._course.run.smoothing == smoothing
+    assert strategy._run.server.smoothing == smoothing
     assert (strategy.result.state.memory.forecasts is not None) == corrected
     assert strategy.result.history.unheard[0] == 0  # they told of the start
     assert strategy.result.history.per_client.clients.shape == (60, 4)
@@ -156,14 +156,14 @@ def test_what_was_chosen_by_clients_that_are_gone_stays(tmp_path):
     def went(grid, rounds):
         strategy = fl.SwitchingStrategy(RULE, participation=0.5, checkpoints=ss.Checkpoints(tmp_path), wait=0.0)
         strategy.start(grid, zeros(), rounds)
-        return strategy._course
+        return strategy._run
 
     grid = fl.InProcessGrid(simulated(factory), 6)
-    assert went(grid, 20).run.smoothing == 0.8
+    assert went(grid, 20).server.smoothing == 0.8
     grid.connected.remove(100)
-    course = went(grid, 30)
-    assert course.run.smoothing == 0.8
-    assert not course.cycles._exact
+    resumed = went(grid, 30)
+    assert resumed.server.smoothing == 0.8
+    assert not resumed.restarts._exact
 
 
 class Dies(fl.InProcessGrid):
@@ -296,7 +296,7 @@ def test_nobody_is_connected_for_a_while():
     assert result.history.void.sum() == 9
     assert result.status.ok, result.status
     grid.connected = set()
-    with pytest.raises(TimeoutError, match="no client was connected"):
+    with pytest.raises(TimeoutError, match="no client connected"):
         run(grid)
 
 
@@ -327,7 +327,7 @@ def test_the_folder_tells_what_was_chosen(tmp_path):
     app = fl.server_app(RULE, {"w": np.zeros(FEATURES, np.float32)}, rounds=60, confidence=None)
     app(fl.InProcessGrid(quadratics(3), 3), Context(1, 0, {}, RecordDict(), {"out": str(tmp_path)}))
     (told,) = find_runs(tmp_path)
-    assert told.settings["method.rule"] == str(RULE)
+    assert told.settings["method.method"] == str(RULE)
     (cycle,) = told.about["restarts"]
     assert (cycle["begin"], cycle["end"]) == (0, 60)
     assert "NormalizedAdam" in told.about["method"]

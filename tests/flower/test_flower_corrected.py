@@ -226,7 +226,7 @@ def test_what_is_told_of_the_iterate_before_is_checked_like_all_reports(caplog):
     told = strategy.result.history.per_client
     liar = [told.outcomes[k][told.clients[k].tolist().index(0)] for k in range(len(bad) + 2)]
     assert liar == [ClientOutcome.COUNTED, *[ClientOutcome.BAD_REPORT] * len(bad), ClientOutcome.COUNTED]
-    assert caplog.text.count("what client 'site 0' sent is rejected") == len(bad)
+    assert caplog.text.count("the reply of client 'site 0' is rejected") == len(bad)
     assert np.isfinite(strategy.result.state.memory.forecasts.estimates).all()
     assert strategy.result.state.memory.times.tolist() == [2, len(bad) + 2, len(bad) + 2]
 
@@ -249,7 +249,7 @@ def test_who_reports_once_is_refused_at_the_start_and_heard_anew_later(tmp_path)
 
     for make in (Once, private):
         grid = fl.InProcessGrid(simulated(lambda context, make=make: make(int(context.node_config["partition-id"]))), 2)
-        with pytest.raises(ValueError, match=r"report at one iterate only, as .*site 0.* second release"):
+        with pytest.raises(ValueError, match=r"report at one iterate only, as .*site 0.*smoothing"):
             fl.SwitchingStrategy(RULE, memory=CORRECTED, **QUICK).start(grid, zeros(), 2)
     with_batch_norm = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
     data = TensorDataset(torch.ones(4, 3))

@@ -10,7 +10,7 @@ import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import BAD_DIRECTIONS, BAD_REPORTS, LOST, FaultyGrid, W, quadratic, quadratics, simulated, zeros
 from softswitch.flower import messages as wire
-from softswitch.flower.reported_intervals import checked_intervals
+from softswitch.flower.reported_intervals import read_intervals
 from softswitch.results.history import ClientOutcome
 
 RULE = ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1)
@@ -32,7 +32,7 @@ IN_UPDATE = {
 REASONS = {
     "NaN": "contains NaN",
     "absurd size": "4,000,128 bytes",
-    "silent": "no answer within 0.02 s",
+    "silent": "no reply within 0.02 s",
     "gone": "error 5",
 }
 
@@ -371,7 +371,7 @@ def test_statistics_that_do_not_fit_are_rejected_and_a_pool_that_fails_voids_the
     grid = FaultyGrid(app, 3)
     result = run(grid, pooled=value)
     assert result.history.per_client.outcomes.tolist() == [[1, 1, ClientOutcome.BAD_REPORT]]
-    assert "it has 3 statistics, where 2 are expected" in caplog.text
+    assert "it reports 3 statistics, but 2 are expected" in caplog.text
     result = run(grid, pooled=lambda sums: np.nan)
     assert result.history.void.all()
     assert int(result.history.per_client.outcomes[0, 0]) == ClientOutcome.VOID
@@ -407,12 +407,12 @@ GOOD = {"estimate": [0.1], "lower": [0.0], "upper": [0.2], "rows": [9], "deviati
     ],
 )
 def test_intervals_that_cannot_be_are_rejected(change):
-    assert checked_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD)}), 1)[0].rows == 9
+    assert read_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD)}), 1)[0].rows == 9
     if change == {"rows": 9}:  # one number is a list of one
-        assert checked_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD | change)}), 1)[0].rows == 9
+        assert read_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD | change)}), 1)[0].rows == 9
         return
     with pytest.raises(wire.InvalidMessageError):
-        checked_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD | change)}), 1)
+        read_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD | change)}), 1)
 
 
 def test_evaluations_are_of_those_who_answer():

@@ -14,7 +14,7 @@ from member_clients import grid_of, key, kinds, start
 from softswitch.certification.intervals import ErrorLevels, gap_interval, mean_interval, resampled_interval
 from softswitch.flower import messages as wire
 from softswitch.flower.client import encode_intervals
-from softswitch.flower.reported_intervals import IntervalLimits, checked_intervals
+from softswitch.flower.reported_intervals import IntervalLimits, read_intervals
 from softswitch.results.certificate import Interval, IntervalMethod, Verdict
 from softswitch.results.history import ClientOutcome
 
@@ -76,14 +76,14 @@ def test_a_list_says_how_many_rows_a_client_has_at_most(caplog):
     clients = {"site 0": fl.AllowedClient(key(0)[0], rows=8), "site 1": fl.AllowedClient(key(1)[0], rows=7)}
     result = start(grid_of(nodes), clients=clients).result
     assert result.history.per_client.clients.tolist() == [[0]]
-    assert "it says that it has 8 rows, where the list says 7 at most" in caplog.text
+    assert "it reports 8 rows, but the list of clients allows at most 7" in caplog.text
 
 
 @pytest.mark.parametrize("given", [(0.0, 1.0), [(0.0, 1.0), None]])
 def test_statistics_outside_their_range_are_rejected(given, caplog):
     result = pooled(Pools(9, statistics=[-1e9, 1.0]), statistics_range=given)
     assert result.history.per_client.outcomes[0, 9] == ClientOutcome.BAD_REPORT
-    assert "a statistic is -1e+09, where rows lie in the range (0.0, 1.0)" in caplog.text
+    assert "a statistic is -1e+09, outside the range (0.0, 1.0)" in caplog.text
     honest = pooled(Pools(9, 0.5), statistics_range=given)
     assert (honest.history.per_client.outcomes == ClientOutcome.VOID).sum() == 0
     assert np.isfinite(honest.client_objective).all()
@@ -123,7 +123,7 @@ def test_a_client_cannot_change_how_many_rows_it_has(caplog):
 
     result = start(grid, rounds=4, callbacks=[change]).result
     assert result.history.per_client.clients.tolist() == [[0, 1], [0, -1], [0, 1], [0, 1]]
-    assert "it says 80 rows and 0 held out, but it said 8 and 0 before" in caplog.text
+    assert "it reports 80 rows and 0 held-out rows, but it reported 8 and 0 before" in caplog.text
 
 
 def test_reports_outside_their_range_are_rejected(caplog):
@@ -135,7 +135,7 @@ def test_reports_outside_their_range_are_rejected(caplog):
     assert [fate == ClientOutcome.BAD_REPORT for fate in result.history.per_client.outcomes[0]] == [
         i == worst for i in range(3)
     ]
-    assert "where rows lie in the range" in caplog.text
+    assert "outside the range" in caplog.text
     assert np.isnan(result.client_objective[worst])  # likewise where the answer is judged
     with pytest.raises(ValueError, match="statistics_range must be"):
         fl.StrategySettings(statistics_range=(1.0, 0.0))
@@ -150,7 +150,7 @@ GENERATOR = np.random.default_rng(5)
 
 def read(interval, bounds, rows=10_000, levels=LEVELS):
     content = RecordDict({wire.INTERVALS: encode_intervals([interval])})
-    return checked_intervals(content, 1, IntervalLimits(rows, levels, [bounds], 1e12))[0]
+    return read_intervals(content, 1, IntervalLimits(rows, levels, [bounds], 1e12))[0]
 
 
 def honest():
@@ -200,10 +200,10 @@ ZEROS = mean_interval(np.zeros(20), LEVELS, RANGE)
 @pytest.mark.parametrize(
     ("interval", "bounds", "change", "why"),
     [
-        (COUNTED, RATE, {"rows": 20_000}, "holds 10,000 out"),
+        (COUNTED, RATE, {"rows": 20_000}, "10,000 held-out rows"),
         (COUNTED, RATE, {"upper": COUNTED.upper - 0.01}, "upper limit"),
         (COUNTED, RATE, {"lower": COUNTED.lower + 0.01}, "lower limit"),
-        (COUNTED, RATE, {"marginal_upper": COUNTED.marginal_upper - 0.01}, "limit of its own"),
+        (COUNTED, RATE, {"marginal_upper": COUNTED.marginal_upper - 0.01}, "limit for a single client"),
         (COUNTED, RATE, {"meets_at": COUNTED.meets_at / 3}, "meets_at"),
         (COUNTED, RATE, {"violates_at": COUNTED.violates_at / 2}, "violates_at"),
         (COUNTED, RATE, {"estimate": 0.3005}, "no rate"),
@@ -217,19 +217,19 @@ ZEROS = mean_interval(np.zeros(20), LEVELS, RANGE)
         (NORMAL, None, {"upper": NORMAL.estimate, "marginal_upper": NORMAL.estimate}, "upper limit"),
         (NORMAL, None, {"lower": NORMAL.estimate}, "lower limit"),
         (NORMAL, None, {"meets_at": NORMAL.meets_at / 100}, "meets_at"),
-        (NORMAL, None, {"deviation": 0.0}, "do not differ"),
-        (NORMAL, None, {"estimate": -1e13, "lower": -1e13}, "is the most"),
+        (NORMAL, None, {"deviation": 0.0}, "no deviation"),
+        (NORMAL, None, {"estimate": -1e13, "lower": -1e13}, "the largest number is"),
         (
             replace(NORMAL, method=IntervalMethod.GAP),
             None,
             {"upper": 0.3, "meets_at": 1e-5},
-            "say more than its limits",
+            "smaller than its limits",
         ),
         (
             Interval(math.nan, -math.inf, math.inf, 0, math.inf, approximate=True),
             RATE,
             {"meets_at": 0.0},
-            "knows nothing",
+            "without an estimate",
         ),
     ],
 )
@@ -256,4 +256,4 @@ def test_a_client_that_certifies_on_rows_it_does_not_have_is_unknown_in_the_cert
     certificate = strategy.clients.certify(strategy.result.params, 0.1)
     assert certificate.clients[2].verdict is Verdict.UNKNOWN
     assert certificate.verdict is not Verdict.MEETS
-    assert "but it said that it holds 40 out" in caplog.text
+    assert "but it reported 40 held-out rows" in caplog.text

@@ -276,9 +276,9 @@ def test_the_server_is_told_what_a_client_leaves_out(caplog, tmp_path):
         ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1), wait=0.0, events=tmp_path / "events"
     )
     strategy.start(FaultyGrid(fl.client_app(factory), 3), fl.initial_arrays(start_at), 2)
-    assert "client 'site 1' leaves out 1 class of too few rows (its own policy)" in caplog.text
+    assert "client 'site 1' leaves out 1 class with too few rows (its own policy)" in caplog.text
     met = [event["why"] for event in fl.read_events(tmp_path / "events") if event["what"] == "met"]
-    assert met[1] == "it says 30 rows and 30 held out; it leaves out 1 class of too few rows (its own policy)"
+    assert met[1] == "it reports 30 rows and 30 held-out rows; it leaves out 1 class with too few rows (its own policy)"
     assert [f.code for f in strategy.result.diagnostics if "site 1" in f.evidence] == ["suppressed-classes"]
     assert strategy.result.client_constraint[1, 0] == -np.inf
 

@@ -16,7 +16,7 @@ import softswitch as ss
 import softswitch.flower as fl
 from softswitch.flower import messages as wire
 from softswitch.flower import private_client
-from softswitch.flower.privacy_reports import ToldSpending
+from softswitch.flower.replies import PrivacyReports
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.accountant import epsilon_of
 from softswitch.privacy.clipping import clipped_sum
@@ -337,18 +337,18 @@ def test_a_resumed_run_goes_on_by_the_clients_own_counts(tmp_path):
 
 def test_what_clients_say_of_their_noise_is_looked_at():
     def told(*deviations):
-        spent, said = ToldSpending(2), {"epsilon": 1.0, "delta": 1e-3, "neighbours": "a row is there or is not"}
+        spent, said = PrivacyReports(2), {"epsilon": 1.0, "delta": 1e-3, "neighbours": "a row is there or is not"}
         if deviations:
             said["deviations"] = list(deviations)
-        spent.note("a", RecordDict({wire.PRIVACY: ConfigRecord(said)}))
+        spent.read("a", RecordDict({wire.PRIVACY: ConfigRecord(said)}))
         return spent
 
-    again = ToldSpending(2)
-    again.go_on(json.loads(json.dumps(told(0.5, math.inf).journal())))
+    again = PrivacyReports(2)
+    again.restore(json.loads(json.dumps(told(0.5, math.inf).to_dict())))
     assert again.account(["a", "b"]).deviations == ((0.5, None), (None, None))
     assert told().account(["a"]).of_values == "values on clients' data are of clipped rows, with noise"
     for wrong in ((0.5,), (0.5, -1.0), (0.5, math.nan)):
-        with pytest.raises(wire.InvalidMessageError, match="it must tell 2 deviations of its noise, none below 0"):
+        with pytest.raises(wire.InvalidMessageError, match="it must report 2 deviations of its noise"):
             told(*wrong)
 
 

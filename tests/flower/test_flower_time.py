@@ -8,7 +8,7 @@ import softswitch.flower as fl
 from flower_clients import FaultyGrid, quadratic, quadratics, simulated
 from member_clients import Clock, kinds, start
 from softswitch.flower import messages as wire
-from softswitch.flower.roster import RAREST, Silence
+from softswitch.flower.roster import LONGEST_BACKOFF, Backoff
 from softswitch.results.history import ClientOutcome
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -44,7 +44,7 @@ def test_with_a_quorum_a_silent_client_is_not_waited_for(clock, quorum, kind, fa
     result = start(grid, rounds=5, quorum=quorum, **limits).result
     assert clock.now < 1
     assert result.history.per_client.outcomes.tolist() == [[1, fate, 1, 1]] * 5
-    assert "it was not waited for: 3 of 4 had answered (quorum)" in caplog.text
+    assert "3 of 4 clients had replied (quorum)" in caplog.text
     assert kinds(tmp_path / "events.jsonl", "lost") == [("lost", "site 1")] * 5
 
 
@@ -112,14 +112,15 @@ def test_those_who_stayed_silent_are_asked_where_there_are_too_few_others(clock)
 
 
 def test_the_pauses_grow_up_to_a_limit_and_end_with_an_answer():
-    silence = Silence(allowed=1)
-    assert [silence.note(7, 100) for _ in range(9)] == [0, 2, 4, 8, 16, 32, 64, RAREST, RAREST]
-    assert silence.rests(7, 163)
-    assert not silence.rests(7, 164)
-    assert not silence.rests(8, 0)
-    assert silence.answered(7)
-    assert not silence.rests(7, 0)
-    assert not silence.answered(7)
+    backoff = Backoff(tolerated=1)
+    delays = [backoff.record_silence(7, 100) for _ in range(9)]
+    assert delays == [0, 2, 4, 8, 16, 32, 64, LONGEST_BACKOFF, LONGEST_BACKOFF]
+    assert backoff.is_waiting(7, 163)
+    assert not backoff.is_waiting(7, 164)
+    assert not backoff.is_waiting(8, 0)
+    assert backoff.reset(7)
+    assert not backoff.is_waiting(7, 0)
+    assert not backoff.reset(7)
 
 
 def test_a_node_that_never_introduces_itself_holds_nobody_up_for_longer_than_wait(clock):

@@ -1,4 +1,4 @@
-"""All clients over the network, asked outside of the rounds: how good is an answer, and with what certainty."""
+"""Requests to all clients outside of the rounds: evaluation and certification of an answer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from flwr.serverapp import Grid
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.multiple_testing import build_certificate
 from softswitch.flower import messages as wire
-from softswitch.flower.exchange import Lost, Outstanding, pauses
-from softswitch.flower.privacy_reports import ToldSpending
-from softswitch.flower.replies import put_together
-from softswitch.flower.reported_intervals import IntervalLimits, ValueLimits, checked_intervals
+from softswitch.flower.exchange import NoReply, PendingMessages, poll_intervals
+from softswitch.flower.replies import PrivacyReports, check_statistics, pool_statistics
+from softswitch.flower.reported_intervals import IntervalLimits, ValueLimits, read_intervals
 from softswitch.flower.roster import Roster
 from softswitch.flower.settings import StrategySettings
 from softswitch.oracles.base import Evaluation
@@ -31,82 +30,68 @@ from softswitch.support import checks
 
 logger = logging.getLogger("softswitch.flower")
 ATTEMPTS = 3
-"""A client that does not answer is asked so many times before it is given up."""
+"""Number of times that a client is asked if it fails for now."""
 
 
 class RemoteClients:
-    """The clients behind a grid.
+    """All clients of a run, as an oracle for the evaluation of answers.
 
     Attributes:
-        participants: m, how many took part in the last round.
-        noise_setting: what makes reports less noisy.
-        report_batch_size: how many rows a report rests on, which is not known here.
-        spent: what clients that keep their rows private told of their budgets.
+        participants: Mean number of clients in a round.
+        privacy: The clients' reports on their privacy budgets.
     """
 
     noise_setting = "batch_size"
     report_batch_size: int | None = None
 
     def __init__(self, grid: Grid, roster: Roster, settings: StrategySettings, events: EventLog | None = None) -> None:
+        self._grid, self._roster, self._settings = grid, roster, settings
         self._events = EventLog() if events is None else events
-        self._ranges = settings.objective_range, settings.constraint_range
-        self._limits = ValueLimits(*self._ranges, settings.statistics_range, roster.constraints or 1)
-        self._grid = grid
-        self._roster = roster
-        self._local_steps = settings.local_steps
-        self._timeout = settings.report_timeout
-        self._wait = settings.wait
-        self._largest = settings.largest_number
-        self._pooled = settings.pooled
+        self._constraints = roster.constraints or 1
+        ranges = settings.objective_range, settings.constraint_range, settings.statistics_range
+        self._limits = ValueLimits(*ranges, self._constraints)
         self.participants = 1
-        self.spent = ToldSpending(1 + (roster.constraints or 1))
+        self.privacy = PrivacyReports(1 + self._constraints)
 
     def rows(self, index: int) -> int:
-        """How many rows a client trains on, by its place among those that are not excluded."""
-        return self._roster.rows(self._roster.kept[index])
+        """Return a client's number of training rows, by its index among the clients that are not excluded."""
+        return self._roster.rows(self._roster.included[index])
 
     @property
     def has_surrogate(self) -> bool:
-        """Whether the constraint moves in jumps, and clients descend on something else in its place."""
+        """Whether clients descend on surrogates of their constraints."""
         return self._roster.has_surrogate
 
     def cost(self, row_count: Any) -> tuple[Any, Any]:
-        """How many rows a round evaluates values on, and how many it evaluates gradients on."""
-        return row_count[:, 0], self._local_steps * row_count[:, 1]
+        """Return the numbers of rows on which a round evaluates values and gradients."""
+        return row_count[:, 0], self._settings.local_steps * row_count[:, 1]
 
     def evaluate_params(self, params: Params) -> Evaluation:
-        """f_i and g_i of every client that is not excluded, on all of its rows; NaN for one that does not answer.
+        """Return f_i and g_i of every client that is not excluded, on all its rows; NaN if it does not reply.
 
-        Those who are not connected are waited for, and those who fail for now asked again.
+        Wait for clients that are not connected, and ask those that fail for now again.
         """
-        every, kept = self.judge_now(params, patiently=True), self._roster.kept
-        return Evaluation(every.objective[kept], every.constraint[kept], every.pooled)
+        values, included = self.judge_now(params, patient=True), self._roster.included
+        return Evaluation(values.objective[included], values.constraint[included], values.pooled)
 
-    def judge_now(self, params: Params, *, patiently: bool = False) -> Evaluation:
-        """The same of everyone ever met, by its index: NaN for those excluded, and for those not there now."""
-        constraints = self._roster.constraints or 1
-        many = len(self._roster.names)
-        objective, constraint = np.full(many, np.nan), np.full((many, constraints), np.nan)
+    def judge_now(self, params: Params, *, patient: bool = False) -> Evaluation:
+        """Return the same for all clients by index; NaN for those that are excluded or not connected."""
+        count, pooled = len(self._roster.names), self._settings.pooled
+        objective, constraint = np.full(count, np.nan), np.full((count, self._constraints), np.nan)
         sums, content = [], RecordDict({wire.PARAMS: wire.to_record(params)})
 
-        def take(index: int, answer: Message) -> None:
-            values = wire.parse_values(answer.content, constraints, self._pooled is not None, self._largest)
+        def read(index: int, reply: Message) -> None:
+            largest = self._settings.largest_number
+            values = wire.parse_values(reply.content, self._constraints, pooled is not None, largest)
             self._limits.check(values)
-            known = self._roster.statistics
-            if values.statistics is not None and len(values.statistics) != (known or len(values.statistics)):
-                raise wire.InvalidMessageError(
-                    f"it has {len(values.statistics)} statistics, where {known} are expected"
-                )
+            if self._roster.statistics:
+                check_statistics(values, self._roster.statistics)
             objective[index], constraint[index] = values.objective, values.constraint
-            client = self._roster.clients[index]
-            if values.statistics is not None and client is not None:
-                sums.append(client.rows * np.asarray(values.statistics))
+            if values.statistics is not None and self._roster.clients[index] is not None:
+                sums.append(self._roster.rows(index) * np.asarray(values.statistics))
 
-        self._ask_all(wire.EVALUATE, content, take, patiently=patiently)
-        together = None
-        if self._pooled is not None and sums:
-            together = put_together(self._pooled, sums)
-        return Evaluation(objective, constraint, together)
+        self._ask_all(wire.EVALUATE, content, read, patient=patient)
+        return Evaluation(objective, constraint, pool_statistics(pooled, sums) if pooled is not None and sums else None)
 
     def certify(
         self,
@@ -117,24 +102,32 @@ class RemoteClients:
         objective_range: Range | None = None,
         constraint_range: Any = None,
     ) -> Certificate | None:
-        """Bound every client's objective and constraint from rows that it held out; None where nobody did.
+        """Certify every client's constraint on its held-out rows; return None if no client has such rows.
 
-        Each client computes its own intervals and tells only those. The arguments are those of ``softswitch.certify``;
-        ranges that are left out are those of the run's settings.
+        Each client computes its own intervals and sends only these.
+
+        Args:
+            params: The answer.
+            tolerance: The tolerance ε of the constraint.
+            confidence: The confidence of the certificate.
+            objective_range: Range of the objective on a single row. Default: that of the run's settings.
+            constraint_range: Range of the constraint on a single row. Default: that of the run's settings.
         """
-        objective_range = self._ranges[0] if objective_range is None else objective_range
-        constraint_range = self._ranges[1] if constraint_range is None else constraint_range
+        settings, roster = self._settings, self._roster
+        objective_range = settings.objective_range if objective_range is None else objective_range
+        constraint_range = settings.constraint_range if constraint_range is None else constraint_range
         error = 1 - checks.probability("confidence", confidence)
-        functions = 1 + (self._roster.constraints or 1)
+        functions = 1 + self._constraints
         ranges = [checked_range("objective_range", objective_range), *each_range(constraint_range, functions - 1)]
-        held_out = {
-            i: client.held_out_rows for i in self._roster.kept if (client := self._roster.clients[i]) is not None
+        held_out_rows = {
+            i: client.held_out_rows
+            for i in roster.included
+            if (client := roster.clients[i]) is not None and client.held_out_rows > 0
         }
-        who = [i for i, rows in held_out.items() if rows > 0]
-        if not who:
+        if not held_out_rows:
             return None
-        levels = ErrorLevels(error / len(who), error, tolerance)
-        settings = ConfigRecord(
+        levels = ErrorLevels(error / len(held_out_rows), error, tolerance)
+        request = ConfigRecord(
             {
                 "error": levels.joint,
                 "marginal": levels.marginal,
@@ -144,73 +137,75 @@ class RemoteClients:
                 "two_values": [float(has_two_values(bounds)) for bounds in ranges],
             }
         )
-        content = RecordDict({wire.PARAMS: wire.to_record(params), wire.SETTINGS: settings})
-        found: dict[int, list[Interval]] = {}
+        content = RecordDict({wire.PARAMS: wire.to_record(params), wire.SETTINGS: request})
+        intervals: dict[int, list[Interval]] = {}
 
-        def take(index: int, answer: Message) -> None:
-            limits = IntervalLimits(held_out[index], levels, ranges, self._largest)
-            found[index] = checked_intervals(answer.content, functions, limits)
+        def read(index: int, reply: Message) -> None:
+            limits = IntervalLimits(held_out_rows[index], levels, ranges, settings.largest_number)
+            intervals[index] = read_intervals(reply.content, functions, limits)
 
-        self._ask_all(wire.CERTIFY, content, take, who)
-        told = [(self._roster.names[i], found.get(i)) for i in self._roster.kept]
-        return self.spent.in_certificate(build_certificate(told, confidence, levels, ranges))
+        self._ask_all(wire.CERTIFY, content, read, list(held_out_rows))
+        reported = [(roster.names[i], intervals.get(i)) for i in roster.included]
+        return self.privacy.add_to_certificate(build_certificate(reported, confidence, levels, ranges))
 
     def _ask_all(
         self,
         kind: str,
         content: RecordDict,
-        take: Callable[[int, Message], None],
-        who: list[int] | None = None,
+        read: Callable[[int, Message], None],
+        indices: list[int] | None = None,
         *,
-        patiently: bool = True,
+        patient: bool = True,
     ) -> None:
-        """Ask every client, all within one time limit; whoever comes back in this time, or fails for now, is asked too.
+        """Ask all clients, or some, within one time limit.
 
-        ``patiently``: wait for those who are not connected, and ask also those who stayed silent of late.
+        If ``patient``, wait for clients that are not connected, repeat requests that fail for now, and ask clients
+        that were silent before.
         """
-        self._roster.look(self._grid, 0, 0.0)
-        left = set(self._roster.kept if who is None else who)
-        if not patiently:
-            left &= set(self._roster.awake(self._events.round or 0, 0))
-        tries, most = Counter[int](), ATTEMPTS if patiently else 1
-        outstanding, began = Outstanding(self._grid, self._timeout), time.monotonic()
-        until = began + self._timeout
-        expected = min(until, began + (self._wait if patiently else 0.0))
-        for pause in pauses():
-            nodes, now = self._roster.connected, time.monotonic()
-            may_ask = now < until or not tries  # those who are there are asked, however long it took to see them
-            ready = [i for i in sorted(left - outstanding.numbers) if i in nodes and tries[i] < most and may_ask]
+        roster, timeout = self._roster, self._settings.report_timeout
+        roster.refresh(self._grid, 0, 0.0)
+        left = set(roster.included if indices is None else indices)
+        if not patient:
+            left &= set(roster.available(self._events.round or 0, 0))
+        tries, max_tries = Counter[int](), ATTEMPTS if patient else 1
+        pending, began = PendingMessages(self._grid, timeout), time.monotonic()
+        deadline = began + timeout
+        connect_deadline = min(deadline, began + (self._settings.wait if patient else 0.0))
+        for interval in poll_intervals():
+            nodes, now = roster.connected, time.monotonic()
+            may_ask = now < deadline or not tries  # connected clients are asked even if the refresh took long
+            ready = [i for i in sorted(left - pending.keys) if i in nodes and tries[i] < max_tries and may_ask]
             tries.update(ready)
-            messages = {i: Message(content, nodes[i], kind, ttl=self._timeout, group_id=kind) for i in ready}
-            outstanding.send(messages, max(0.0, until - now))
-            left -= {i for i, answer in outstanding.hear() if self._is_done(i, answer, kind, take)}
-            again = any(i in nodes and tries[i] < most for i in left - outstanding.numbers)
-            comes = now < expected and any(i not in nodes for i in left)
-            if now >= until or not (outstanding or again or comes):
+            messages = {i: Message(content, nodes[i], kind, ttl=timeout, group_id=kind) for i in ready}
+            pending.send(messages, max(0.0, deadline - now))
+            left -= {i for i, reply in pending.poll() if self._is_done(i, reply, kind, read)}
+            can_retry = any(i in nodes and tries[i] < max_tries for i in left - pending.keys)
+            may_connect = now < connect_deadline and any(i not in nodes for i in left)
+            if now >= deadline or not (pending or can_retry or may_connect):
                 break
-            time.sleep(min(pause, max(0.0, until - now)))
-            self._roster.look(self._grid, 0, 0.0)
-        for i in sorted(outstanding.numbers):
-            self._is_done(i, Lost(f"no answer within {self._timeout:g} s"), kind, take)
+            time.sleep(min(interval, max(0.0, deadline - now)))
+            roster.refresh(self._grid, 0, 0.0)
+        for i in sorted(pending.keys):
+            self._is_done(i, NoReply(f"no reply within {timeout:g} s"), kind, read)
         for i in sorted(i for i in left if not tries[i]):
-            logger.warning("client %r was not there (%s)", self._roster.names[i], kind)
-            self._events.record("lost", f"it was not there ({kind})", client=self._roster.names[i])
+            logger.warning("client %r was not connected (%s)", roster.names[i], kind)
+            self._events.record("lost", f"it was not connected ({kind})", client=roster.names[i])
 
-    def _is_done(self, index: int, answer: Message | Lost, kind: str, take: Callable[[int, Message], None]) -> bool:
-        """Take an answer; whether there is nothing more to ask this client."""
+    def _is_done(self, index: int, reply: Message | NoReply, kind: str, read: Callable[[int, Message], None]) -> bool:
+        """Read a reply; return whether there is no need to ask the client again."""
         name = self._roster.names[index]
         try:
-            if isinstance(answer, Lost):
-                raise answer
-            if (why := wire.read_refusal(answer.content)) is not None:
-                raise wire.InvalidMessageError(f"it refused: {why}")
-            take(index, answer)
-            self.spent.note(name, answer.content)
-        except Lost as lost:
-            logger.warning("client %r did not answer (%s): %s", name, kind, lost)
-            self._events.record("lost", f"{kind}: {lost}", client=name)
-            return lost.for_good
+            if isinstance(reply, NoReply):
+                raise reply
+            if (reason := wire.read_refusal(reply.content)) is not None:
+                raise wire.InvalidMessageError(f"it refused: {reason}")
+            read(index, reply)
+            self.privacy.read(name, reply.content)
+        except NoReply as failure:
+            logger.warning("client %r did not reply (%s): %s", name, kind, failure)
+            self._events.record("lost", f"{kind}: {failure}", client=name)
+            return failure.permanent
         except wire.InvalidMessageError as error:
-            logger.warning("client %r's answer is rejected (%s): %s", name, kind, error)
+            logger.warning("the reply of client %r is rejected (%s): %s", name, kind, error)
             self._events.record("rejected", f"{kind}: {error}", client=name)
         return True

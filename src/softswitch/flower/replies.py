@@ -1,40 +1,42 @@
-"""Reading what clients answered: what can be used, and what became of those whose answer cannot."""
+"""Reading of clients' replies: reports, directions and privacy budgets, and the outcome of clients that fail."""
 
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from softswitch.flower import messages as wire
 from softswitch.flower.client import clip_direction
 from softswitch.flower.codec import parse_direction
-from softswitch.flower.exchange import Lost
+from softswitch.flower.exchange import NoReply
 from softswitch.flower.local_client import PREVIOUS_VALUES
-from softswitch.flower.privacy_reports import ToldSpending
 from softswitch.flower.reported_intervals import ValueLimits
 from softswitch.flower.roster import Roster
 from softswitch.flower.secure_protocol import parse_key
-from softswitch.flower.secure_server import MaskedPart
+from softswitch.flower.secure_server import MaskedUpdate
 from softswitch.flower.settings import StrategySettings
-from softswitch.methods.compressors import Compressor, in_two_parts
-from softswitch.methods.memory import Memory, Remembered
-from softswitch.methods.messages import Decision, Reports
-from softswitch.methods.round import sound
-from softswitch.oracles.evaluation import ClientSummary
+from softswitch.methods.compressors import Compressor
+from softswitch.methods.memory import Memory
+from softswitch.methods.messages import Reports
+from softswitch.privacy.account import PrivacyAccount
+from softswitch.results.certificate import Certificate
 from softswitch.results.events import EventLog
 from softswitch.results.history import ClientOutcome
-from softswitch.results.record import Record, RecordedClients
+from softswitch.results.result import Result
+
+logger = logging.getLogger("softswitch.flower")
 
 
 def no_reports(clients: int, constraints: int, dtype: Any, pools: bool) -> Reports:
-    """So many clients, of whom nobody reported: the reports of a void round."""
+    """Return the reports of a round in which no client reported."""
     return Reports(
         jnp.full(clients, -jnp.inf, dtype),
         jnp.full((clients, constraints), -jnp.inf, dtype),
@@ -43,320 +45,286 @@ def no_reports(clients: int, constraints: int, dtype: Any, pools: bool) -> Repor
     )
 
 
-def entry(
-    clients: list[int],
-    outcomes: np.ndarray,
-    reports: Reports,
-    decision: Decision | None,
-    full: ClientSummary,
-    rows: tuple[int, int],
-    believed: Reports | None = None,
-    traffic: tuple[int, int] | None = None,
-    epsilon: np.ndarray | None = None,
-) -> Record:
-    """One round as a record of length 1.
-
-    Args:
-        clients: the indices of those who were asked.
-        outcomes: what became of each.
-        reports: what counted of theirs.
-        decision: made of it; None in a void round.
-        full: F and G on all data, where it was looked at.
-        rows: on how many rows the reports were computed, and on how many a gradient.
-        believed: the reports within what others say, where clients may lie; None: all are believed.
-        traffic: how many bytes went up and down, where messages are compressed; else None.
-        epsilon: ε that each says it has spent, NaN where it says nothing; None: nobody does.
-    """
-    objective, constraint, mask = (np.asarray(part) for part in (reports.objective, reports.constraint, reports.mask))
-    heard = np.where(mask, objective, -np.inf), np.where(mask[:, None], constraint, -np.inf)
-    if believed is not None:
-        heard = (
-            np.where(mask, believed.objective, -np.inf),
-            np.where(mask[:, None], believed.constraint, -np.inf),
-        )
-    feasible = decision is not None and bool(decision.feasible & sound(reports, decision))
-    lacking = np.isneginf(objective) | np.isneginf(constraint).any(axis=1)
-    told = _recorded(
-        np.asarray(clients, np.int32),
-        np.where(mask, objective, np.nan).astype(objective.dtype),
-        np.where(mask[:, None], constraint, np.nan).astype(objective.dtype),
-        {},
-        outcomes.astype(np.int32),
-        np.full(len(clients), np.nan) if epsilon is None else epsilon,
-    )
-    parts: dict[str, Any] = {
-        "objective": heard[0].max(initial=-np.inf).astype(objective.dtype),
-        "constraint": heard[1].max(initial=-np.inf).astype(objective.dtype),
-        "criterion": np.asarray(-np.inf if decision is None else decision.criterion, objective.dtype),
-        "feasible": np.asarray(feasible),
-        "worst_client": np.int32(clients[int(np.argmax(heard[0]))] if mask.any() else -1),
-        "full": ClientSummary(*(np.asarray(part, np.float32) for part in full)),  # type: ignore[arg-type]
-        "held_out": None,
-        "absent": np.int32((mask & lacking).sum()),
-        "rows": np.asarray(rows, np.int64),
-        "clients": told,
-        "traffic": None if traffic is None else np.array([in_two_parts(np.int64(each)) for each in traffic], np.int64),
-    }
-    record: Record = jax.tree.map(lambda part: np.asarray(part)[None], Record(**parts))
-    return record
-
-
-def with_memory(record: Record, remembered: Remembered | None, k: int) -> Record:
-    """A round's entry with how many clients the server has not heard, and how old its oldest report is."""
-    if remembered is None:
-        return record
-    heard = np.asarray(remembered.heard_at)
-    oldest: Any = np.asarray([k - heard[heard >= 0].min(initial=k)], np.int32)
-    unheard: Any = np.asarray([(heard == -1).sum()], np.int32)
-    return record._replace(unheard=unheard, oldest=oldest)
-
-
-def with_stage(record: Record, measure: Any) -> Record:
-    """A round's entry with the measure of the stage that it ended, where there are stages."""
-    return record if measure is None else record._replace(stationarity=np.asarray(measure)[None])  # type: ignore[arg-type]
-
-
-def joined(before: Record, after: Record) -> Record:
-    """Two stretches of rounds as one; the narrower gets empty places."""
-
-    def width(record: Any) -> int:
-        return int(record.clients.clients.shape[1])
-
-    def widened(record: Any, to: int) -> Record:
-        clients, objective, constraint, metrics, outcomes, epsilon = record.clients
-        if clients.shape[1] == to:  # nearly always: the whole history is not copied once more
-            return record
-        more = [(0, 0), (0, to - clients.shape[1])]
-        wide = _recorded(
-            np.pad(clients, more, constant_values=-1),
-            np.pad(objective, more, constant_values=np.nan),
-            np.pad(constraint, [*more, (0, 0)], constant_values=np.nan),
-            metrics,
-            np.pad(outcomes, more),
-            np.pad(epsilon, more, constant_values=np.nan),
-        )
-        widened: Record = record._replace(clients=wide)
-        return widened
-
-    widest = max(width(before), width(after))
-    together: Record = jax.tree.map(
-        lambda a, b: np.concatenate([a, b]), widened(before, widest), widened(after, widest)
-    )
-    return together
-
-
-def _recorded(*parts: Any) -> RecordedClients:
-    """NumPy's arrays, where the compiled engine has JAX's."""
-    return RecordedClients(*parts)
-
-
-logger = logging.getLogger("softswitch.flower")
-
-
-def put_together(pooled: Callable[[Any], Any], sums: Sequence[np.ndarray] | np.ndarray) -> np.ndarray | None:
-    """The constraint on all clients' data put together; None, and a word in the log, where it cannot be had."""
+def pool_statistics(value: Callable[[Any], Any], sums: Sequence[np.ndarray] | np.ndarray) -> np.ndarray | None:
+    """Return the pooled constraint of the clients' statistics; None, with a warning, if it cannot be computed."""
     try:
-        value = np.atleast_1d(np.asarray(pooled(np.sum(sums, axis=0))))
-        if not np.isfinite(value).all():
-            raise ValueError(f"the pooled constraint is {value}")
+        pooled = np.atleast_1d(np.asarray(value(np.sum(sums, axis=0))))
+        if not np.isfinite(pooled).all():
+            raise ValueError(f"the pooled constraint is {pooled}")
     except Exception as error:
-        logger.warning("statistics could not be put together: %s", error)
+        logger.warning("the pooled constraint could not be computed: %s", error)
         return None
-    return value
+    return pooled
 
 
-def _most_statistics(answers: Sequence[Message | Lost]) -> int | None:
-    """How many statistics most of those who answered have told: whoever is read first does not decide it."""
-    told = (answer.content.get(wire.VALUES) for answer in answers if isinstance(answer, Message))
-    counts = Counter(
-        len(record["statistics"]) if isinstance(record["statistics"], list) else 1
-        for record in told
-        if isinstance(record, MetricRecord) and "statistics" in record
-    )
-    most = counts.most_common(2)
-    return None if not most or (len(most) > 1 and most[0][1] == most[1][1]) else most[0][0]
-
-
-class _Said(Exception):  # noqa: N818
-    """A client said that it would not take part."""
-
-
-class Reader:
-    """Turns answers into reports and directions, and names whoever fails in the log.
+class PrivacyReport(NamedTuple):
+    """A client's report on its privacy budget.
 
     Attributes:
-        silent: the clients of whom nothing came in the present round,
-        answered: and those who answered something.
-        masked: reads a direction under masks, where they are masked; else None.
-        epsilon: what those asked in the present round say they have spent, by place; NaN where one says nothing.
+        epsilon: ε spent so far.
+        delta: δ.
+        neighbours: Description of neighbouring data sets.
+        deviations: Standard deviations of the noise on f and each g at the answer; None for a function that the client
+            does not have. Empty if unknown.
+    """
+
+    epsilon: float
+    delta: float
+    neighbours: str
+    deviations: tuple[float | None, ...] = ()
+
+
+class PrivacyReports:
+    """The last privacy report of each client that sends one.
+
+    Args:
+        functions: Number of functions of a client: f and all g.
+    """
+
+    def __init__(self, functions: int) -> None:
+        self._functions = functions
+        self._reports: dict[str, PrivacyReport] = {}
+
+    def read(self, name: str, content: RecordDict) -> float | None:
+        """Keep the privacy report in a client's reply and return its ε, or raise ``InvalidMessageError``."""
+        record = content.get(wire.PRIVACY)
+        if not isinstance(record, ConfigRecord):
+            return None
+        epsilon, delta = wire.read_float(record, "epsilon"), wire.read_float(record, "delta")
+        if epsilon < 0 or not 0 < delta < 1:
+            raise wire.InvalidMessageError(f"it reports a spent budget of ε = {epsilon:g}, δ = {delta:g}")
+        deviations: tuple[float | None, ...] = ()
+        if "deviations" in record:
+            numbers = wire.read_numbers(record, "deviations")
+            if len(numbers) != self._functions or not all(number >= 0 for number in numbers):
+                raise wire.InvalidMessageError(
+                    f"it must report {self._functions} deviations of its noise >= 0, but reports {numbers!r:.80}"
+                )
+            deviations = tuple(None if math.isinf(number) else number for number in numbers)
+        self._reports[name] = PrivacyReport(epsilon, delta, wire.read_text(record, "neighbours"), deviations)
+        return epsilon
+
+    def to_dict(self) -> dict[str, PrivacyReport]:
+        """Return all reports, for a checkpoint."""
+        return self._reports
+
+    def restore(self, reports: Mapping[str, Any]) -> None:
+        """Take over the reports of a checkpoint."""
+        self._reports = {
+            name: PrivacyReport(float(epsilon), float(delta), str(neighbours), *map(tuple, deviations))
+            for name, (epsilon, delta, neighbours, *deviations) in reports.items()
+        }
+
+    @property
+    def _delta(self) -> float:
+        return max(report.delta for report in self._reports.values())
+
+    def account(self, names: Sequence[Any]) -> PrivacyAccount | None:
+        """Return the budgets that these clients have spent; None if no client reports one."""
+        if not self._reports:
+            return None
+        reports, unknown = [self._reports.get(str(name)) for name in names], (None,) * self._functions
+        return PrivacyAccount(
+            epsilon=tuple(None if report is None else report.epsilon for report in reports),
+            delta=self._delta,
+            neighbours="; or ".join(sorted({report.neighbours for report in self._reports.values()})),
+            deviations=tuple(unknown if report is None else report.deviations or unknown for report in reports),
+        )
+
+    def add_to_result(self, result: Result) -> Result:
+        """Return the result with the spent budgets, and a remark on noisy values in its status."""
+        account = self.account(result.names)
+        if account is None or np.isnan(result.client_objective).all():
+            return replace(result, privacy=account)
+        status = replace(result.status, message=f"{result.status.message}; {account.of_values}")
+        return replace(result, status=status, privacy=account)
+
+    def add_to_certificate(self, certificate: Certificate) -> Certificate:
+        """Return the certificate with the largest budget that was spent, its own cost included."""
+        if not self._reports:
+            return certificate
+        spent = max(report.epsilon for report in self._reports.values())
+        return replace(certificate, epsilon=spent, delta=self._delta)
+
+
+class ReplyReader:
+    """Converts replies to reports and directions, and logs the clients that fail.
+
+    Attributes:
+        silent: The clients from which nothing came in the present round.
+        replied: The clients that replied in the present round.
+        epsilon: The budget spent by each client of the present round, by place; NaN if it reports none.
     """
 
     def __init__(
         self,
         roster: Roster,
-        expected: Mapping[str, wire.ArraySpec],
+        shapes: Mapping[str, wire.ArraySpec],
         constraints: int,
         statistics: int | None,
         dtype: np.dtype,
         settings: StrategySettings,
         events: EventLog,
-        spent: ToldSpending,
+        privacy: PrivacyReports,
         up: Compressor | None = None,
+        read_masked: Callable[[RecordDict], MaskedUpdate] | None = None,
     ) -> None:
-        self._spent, self.epsilon = spent, np.zeros(0)
-        self._up = up
-        self.masked: Callable[[RecordDict], MaskedPart] | None = None
-        self._roster = roster
-        self._events = events
+        self._roster, self._events, self._privacy = roster, events, privacy
+        self._shapes, self._constraints, self._dtype = shapes, constraints, dtype
+        self._up, self._read_masked = up, read_masked
         ranges = settings.objective_range, settings.constraint_range, settings.statistics_range
         self._limits = ValueLimits(*ranges, constraints)
-        self.silent: set[int] = set()
-        self.answered: set[int] = set()
-        self._expected = expected
-        self._constraints = constraints
-        self._dtype = dtype
-        self._largest = settings.largest_number
-        self._clip_norm = settings.clip_norm
-        self._pooled = settings.pooled
+        self._largest, self._clip_norm, self._pooled = settings.largest_number, settings.clip_norm, settings.pooled
         self._statistics = settings.statistics if statistics is None else statistics
         self._keeps_sums = statistics is not None
-        self._again = isinstance(settings.memory, Memory) and settings.memory.corrected
+        self._reads_earlier = isinstance(settings.memory, Memory) and settings.memory.corrected
+        self.silent: set[int] = set()
+        self.replied: set[int] = set()
+        self.epsilon = np.zeros(0)
 
-    def reports(self, k: int, clients: list[int], answers: Sequence[Message | Lost]) -> tuple[Reports, np.ndarray]:
-        """The reports of those asked, and the fate of each.
+    def read_reports(
+        self, k: int, clients: list[int], replies: Sequence[Message | NoReply]
+    ) -> tuple[Reports, np.ndarray]:
+        """Return the reports of round k and the outcome of each client.
 
-        A server that remembers gets each client's sums, and puts together those of all that it remembers.
+        A server with memory gets the sums of each client's statistics; else they are pooled here.
         """
-        nobody = no_reports(len(clients), self._constraints, self._dtype, self._pooled is not None)
-        objective, constraint, mask = (np.array(part) for part in (nobody.objective, nobody.constraint, nobody.mask))
+        void = no_reports(len(clients), self._constraints, self._dtype, self._pooled is not None)
+        objective, constraint, mask = (np.array(part) for part in (void.objective, void.constraint, void.mask))
         outcomes, sums = np.zeros(len(clients), np.int32), {}
         earlier = dict[int, wire.Values]()
-        self.silent, self.answered, self.epsilon = set(), set(), np.full(len(clients), np.nan)
+        self.silent, self.replied, self.epsilon = set(), set(), np.full(len(clients), np.nan)
         if self._pooled is not None and not self._statistics:
-            self._statistics = _most_statistics(answers)
-        for place, (index, answer) in enumerate(zip(clients, answers, strict=True)):
-            both = self._usable(
-                k, index, answer, place, outcomes, (ClientOutcome.NO_REPORT, ClientOutcome.BAD_REPORT), self._told
-            )
-            if both is None:
+            self._statistics = _most_common_statistics(replies)
+        failures = ClientOutcome.NO_REPORT, ClientOutcome.BAD_REPORT
+        for place, (index, reply) in enumerate(zip(clients, replies, strict=True)):
+            report = self._read(k, index, reply, place, outcomes, failures, self._read_report)
+            if report is None:
                 continue
-            values, before = both
-            if before is not None:
-                earlier[place] = before
+            values, values_before = report
+            if values_before is not None:
+                earlier[place] = values_before
             objective[place], constraint[place], mask[place] = values.objective, values.constraint, True
             if values.statistics is not None:
                 sums[place] = self._roster.rows(index) * np.asarray(values.statistics)
-        reports = Reports(jnp.asarray(objective), jnp.asarray(constraint), nobody.pooled, jnp.asarray(mask))
-        if self._again:
-            reports = reports._replace(earlier=self._earlier(clients, earlier))
+        reports = Reports(jnp.asarray(objective), jnp.asarray(constraint), void.pooled, jnp.asarray(mask))
+        if self._reads_earlier:
+            reports = reports._replace(earlier=self._collect_earlier(clients, earlier))
         if self._keeps_sums:
-            each = np.zeros((len(clients), self._statistics or 0), self._dtype)
-            for place, own in sums.items():
-                each[place] = own
-            return reports._replace(sums=jnp.asarray(each)), outcomes
+            all_sums = np.zeros((len(clients), self._statistics or 0), self._dtype)
+            for place, client_sums in sums.items():
+                all_sums[place] = client_sums
+            return reports._replace(sums=jnp.asarray(all_sums)), outcomes
         if self._pooled is None or not sums:
             return reports, outcomes
-        together = put_together(self._pooled, list(sums.values()))
-        if together is None:
-            return nobody, np.where(outcomes == ClientOutcome.COUNTED, ClientOutcome.VOID, outcomes)
-        return reports._replace(pooled=jnp.asarray(together, self._dtype)), outcomes
+        pooled = pool_statistics(self._pooled, list(sums.values()))
+        if pooled is None:
+            return void, np.where(outcomes == ClientOutcome.COUNTED, ClientOutcome.VOID, outcomes)
+        return reports._replace(pooled=jnp.asarray(pooled, self._dtype)), outcomes
 
-    def directions(
-        self, k: int, clients: list[int], updating: list[int], answers: Sequence[Message | Lost], outcomes: np.ndarray
-    ) -> dict[int, wire.Arrays]:
-        """The directions that can be used, by their place among the clients; ``outcomes`` tells of the others."""
-        found = {}
-        for place, answer in zip(updating, answers, strict=True):
-            lost = (ClientOutcome.NO_UPDATE, ClientOutcome.BAD_UPDATE)
-            direction = self._usable(k, clients[place], answer, place, outcomes, lost, self._direction)
-            if direction is not None:
-                found[place] = direction
-        return found
+    def read_updates(
+        self,
+        k: int,
+        clients: list[int],
+        updating: list[int],
+        replies: Sequence[Message | NoReply],
+        outcomes: np.ndarray,
+    ) -> dict[int, Any]:
+        """Return the usable directions, masked with secure aggregation, by place; update ``outcomes`` for all."""
+        updates, failures = {}, (ClientOutcome.NO_UPDATE, ClientOutcome.BAD_UPDATE)
+        read = self._read_direction if self._read_masked is None else self._read_masked
+        for place, reply in zip(updating, replies, strict=True):
+            update = self._read(k, clients[place], reply, place, outcomes, failures, read)
+            if update is not None:
+                updates[place] = update
+        return updates
 
-    def masked_parts(
-        self, k: int, clients: list[int], updating: list[int], answers: Sequence[Message | Lost], outcomes: np.ndarray
-    ) -> dict[int, MaskedPart]:
-        """The directions under masks that can be used, by place; ``outcomes`` tells of the others."""
-        assert self.masked is not None
-        found, lost = {}, (ClientOutcome.NO_UPDATE, ClientOutcome.BAD_UPDATE)
-        for place, answer in zip(updating, answers, strict=True):
-            part = self._usable(k, clients[place], answer, place, outcomes, lost, self.masked)
-            if part is not None:
-                found[place] = part
-        return found
-
-    def _usable(
+    def _read(
         self,
         k: int,
         index: int,
-        answer: Message | Lost,
+        reply: Message | NoReply,
         place: int,
         outcomes: np.ndarray,
-        otherwise: tuple[ClientOutcome, ClientOutcome],
+        failures: tuple[ClientOutcome, ClientOutcome],
         read: Callable[[RecordDict], Any],
     ) -> Any:
-        """What ``read`` makes of an answer, or None; the client's fate is noted either way."""
-        name = self._roster.names[index]
+        """Return what ``read`` makes of a reply, or None if it is not usable; record the client's outcome."""
+        name, content = self._roster.names[index], None
         try:
-            if isinstance(answer, Lost):
-                raise answer
-            if (why := wire.read_refusal(answer.content)) is not None:
-                raise _Said(why)
-            found = read(answer.content)
-            if (spent := self._spent.note(name, answer.content)) is not None:
-                self.epsilon[place] = spent
-        except Lost as lost:
-            outcomes[place] = otherwise[0]
-            if lost.silent:
+            if isinstance(reply, NoReply):
+                raise reply
+            if (reason := wire.read_refusal(reply.content)) is None:
+                content = read(reply.content)
+                if (epsilon := self._privacy.read(name, reply.content)) is not None:
+                    self.epsilon[place] = epsilon
+                outcomes[place] = ClientOutcome.COUNTED
+            else:
+                outcomes[place] = ClientOutcome.REFUSED
+                logger.warning("round %d: client %r refuses: %s", k, name, reason)
+                self._events.record("refused", reason, client=name)
+        except NoReply as failure:
+            outcomes[place] = failures[0]
+            if failure.silent:
                 self.silent.add(index)
-            logger.warning("round %d: client %r is lost: %s", k, name, lost)
-            self._events.record("lost", f"{otherwise[0].label}: {lost}", client=name)
+            logger.warning("round %d: client %r is lost: %s", k, name, failure)
+            self._events.record("lost", f"{failures[0].label}: {failure}", client=name)
             return None
-        except _Said as said:
-            outcomes[place] = ClientOutcome.REFUSED
-            logger.warning("round %d: client %r refuses: %s", k, name, said)
-            self._events.record("refused", str(said), client=name)
         except wire.InvalidMessageError as error:
-            outcomes[place] = otherwise[1]
-            logger.warning("round %d: what client %r sent is rejected: %s", k, name, error)
-            self._events.record("rejected", f"{otherwise[1].label}: {error}", client=name)
-        else:
-            outcomes[place] = ClientOutcome.COUNTED
-        self.answered.add(index)
-        return found if outcomes[place] == ClientOutcome.COUNTED else None
+            outcomes[place], content = failures[1], None
+            logger.warning("round %d: the reply of client %r is rejected: %s", k, name, error)
+            self._events.record("rejected", f"{failures[1].label}: {error}", client=name)
+        self.replied.add(index)
+        return content
 
-    def _earlier(self, clients: list[int], told: Mapping[int, wire.Values]) -> tuple[Any, Any, Any]:
-        """What clients tell of the iterate before, by their places; NaN for one that tells nothing of it."""
+    def _collect_earlier(self, clients: list[int], earlier: Mapping[int, wire.Values]) -> tuple[Any, Any, Any]:
+        """Return the values at the previous iterate by place; NaN for clients without them."""
         objective = np.full(len(clients), np.nan, self._dtype)
         constraint = np.full((len(clients), self._constraints), np.nan, self._dtype)
         sums = np.full((len(clients), self._statistics or 0), np.nan, self._dtype) if self._keeps_sums else None
-        for place, values in told.items():
+        for place, values in earlier.items():
             objective[place], constraint[place] = values.objective, values.constraint
             if sums is not None and values.statistics is not None:
                 sums[place] = self._roster.rows(clients[place]) * np.asarray(values.statistics)
         return jnp.asarray(objective), jnp.asarray(constraint), None if sums is None else jnp.asarray(sums)
 
-    def _told(self, content: RecordDict) -> tuple[wire.Values, wire.Values | None]:
-        """A client's report, and what its batch gave at the iterate before, where that is asked for and it has it."""
-        if self.masked is not None:
-            parse_key(content)  # refuses one that cannot take part in the second exchange
-        both = self._again and PREVIOUS_VALUES in content
-        return self._values(content, wire.VALUES), self._values(content, PREVIOUS_VALUES) if both else None
+    def _read_report(self, content: RecordDict) -> tuple[wire.Values, wire.Values | None]:
+        """Return a client's report, and that of its batch at the previous iterate if it is wanted and present."""
+        if self._read_masked is not None:
+            parse_key(content)  # raises for a client that could not take part in the second exchange
+        has_earlier = self._reads_earlier and PREVIOUS_VALUES in content
+        return self._read_values(content, wire.VALUES), self._read_values(
+            content, PREVIOUS_VALUES
+        ) if has_earlier else None
 
-    def _values(self, content: RecordDict, name: str) -> wire.Values:
+    def _read_values(self, content: RecordDict, name: str) -> wire.Values:
         values = wire.parse_values(content, self._constraints, self._pooled is not None, self._largest, name)
         if values.statistics is not None and self._statistics is None:
             raise wire.InvalidMessageError("clients differ in how many statistics they report; set statistics")
-        if values.statistics is not None and len(values.statistics) != self._statistics:
-            raise wire.InvalidMessageError(
-                f"it has {len(values.statistics)} statistics, where {self._statistics} are expected"
-            )
+        check_statistics(values, self._statistics)
         return self._limits.check(values)
 
-    def _direction(self, content: RecordDict) -> wire.Arrays:
-        sent = content.get(wire.DIRECTION)
+    def _read_direction(self, content: RecordDict) -> wire.Arrays:
+        record = content.get(wire.DIRECTION)
         if self._up is None:
-            direction = wire.parse_arrays(sent, self._expected, self._largest)
+            direction = wire.parse_arrays(record, self._shapes, self._largest)
         else:
-            direction = parse_direction(sent, self._up, self._expected, self._largest)
+            direction = parse_direction(record, self._up, self._shapes, self._largest)
         return direction if self._clip_norm is None else clip_direction(direction, self._clip_norm)
+
+
+def check_statistics(values: wire.Values, expected: int | None) -> None:
+    """Raise ``InvalidMessageError`` if a client's number of statistics is not the expected one."""
+    if values.statistics is not None and len(values.statistics) != expected:
+        raise wire.InvalidMessageError(f"it reports {len(values.statistics)} statistics, but {expected} are expected")
+
+
+def _most_common_statistics(replies: Sequence[Message | NoReply]) -> int | None:
+    """Return the most common number of statistics; None for a tie."""
+    records = (reply.content.get(wire.VALUES) for reply in replies if isinstance(reply, Message))
+    counts = Counter(
+        len(record["statistics"]) if isinstance(record["statistics"], list) else 1
+        for record in records
+        if isinstance(record, MetricRecord) and "statistics" in record
+    ).most_common(2)
+    return None if not counts or (len(counts) > 1 and counts[0][1] == counts[1][1]) else counts[0][0]

@@ -1,10 +1,9 @@
-"""Intervals that clients tell for a certificate: which can be, and which are better than their rows allow.
+"""Checks of the values and intervals that clients report.
 
-A client computes its own intervals, and the server sees no row. What it can do is to compute again what follows from
-the numbers told: a rate's limits follow from how many of how many rows count, those of a normal approximation from
-mean, deviation and rows. Limits by betting depend on every row and on their order; there is a best that so many rows
-can give at all, and whoever tells more is not believed. Of gaps only the range is checked. A client can still tell
-values that its rows do not have, and rows that it does not have: see ``AllowedClient``.
+The server sees no rows, but it recomputes what follows from the reported numbers. The limits of a rate follow from its
+counts, and those of a normal approximation from mean, deviation and number of rows. Limits by betting depend on every
+row, so only the best limits that a number of rows can give are checked. Gaps are checked against their range only. A
+client can still report wrong values within these bounds; see ``AllowedClient`` to limit its number of rows.
 """
 
 from __future__ import annotations
@@ -25,29 +24,24 @@ from softswitch.problem.ranges import Range, each_range, ends, function_ranges, 
 from softswitch.results.certificate import Interval, IntervalMethod
 
 RANGE_SLACK = 1e-5
-"""Rounding at a client: a share of the range, or of its ends."""
+"""Tolerance for rounding at a client, relative to a range or to its ends."""
+SLACK, P_SLACK = 1e-5, 0.99
+"""Tolerance for a client's limits, in units of the range, and factor on its p-values."""
 
 
-def widest(bounds: Range) -> tuple[float, float]:
-    """Where the mean of a row's values lies, or the gap between two groups' means; a little more for rounding.
-
-    Args:
-        bounds: of a single row.
-    """
+def _with_slack(bounds: Range) -> tuple[float, float, float]:
     low, high = ends(bounds)
-    slack = RANGE_SLACK * max(high - low, abs(low), abs(high))
+    return low, high, RANGE_SLACK * max(high - low, abs(low), abs(high))
+
+
+def _value_range(bounds: Range) -> tuple[float, float]:
+    """Return the range of a mean of rows, or of a gap between two means, with tolerance for rounding."""
+    low, high, slack = _with_slack(bounds)
     return min(low, 0.0) - slack, max(high, high - low) + slack
 
 
 class ValueLimits:
-    """Refuses values that cannot be.
-
-    Args:
-        objective_range: of the objective on a single row, where it is known.
-        constraint_range: of the constraint; one for all, or one each.
-        statistics_range: of a pooled constraint's statistics.
-        constraints: how many a client has.
-    """
+    """Checks of reported values against known ranges."""
 
     def __init__(
         self,
@@ -57,49 +51,42 @@ class ValueLimits:
         constraints: int,
     ) -> None:
         self._ranges = function_ranges(objective_range, constraint_range, constraints)
-        self._of_statistics: Any = statistics_range
+        self._statistics_range: Any = statistics_range
 
     def check(self, values: wire.Values) -> wire.Values:
-        """The values, or raise ``InvalidMessageError``. −∞ is what a client does not have.
-
-        Args:
-            values: that a client told.
-        """
+        """Return the values, or raise ``InvalidMessageError``; −∞ marks a missing function."""
         for value, bounds in zip((values.objective, *values.constraint), self._ranges, strict=True):
             if bounds is not None and value != -math.inf:
-                low, high = widest(bounds)
+                low, high = _value_range(bounds)
                 if not low <= value <= high:
-                    raise wire.InvalidMessageError(f"it reports {value:g}, where rows lie in the range {ends(bounds)}")
-        if values.statistics is not None and self._of_statistics is not None:
+                    raise wire.InvalidMessageError(
+                        f"it reports {value:g}, outside the range {ends(bounds)} of single rows"
+                    )
+        if values.statistics is not None and self._statistics_range is not None:
             try:
-                known = each_range(self._of_statistics, len(values.statistics), "statistics_range")
+                ranges = each_range(self._statistics_range, len(values.statistics), "statistics_range")
             except ValueError as error:
                 raise wire.InvalidMessageError(str(error)) from error
-            for value, bounds in zip(values.statistics, known, strict=True):
+            for value, bounds in zip(values.statistics, ranges, strict=True):
                 if bounds is None:
                     continue
-                low, high = ends(bounds)
-                slack = RANGE_SLACK * max(high - low, abs(low), abs(high))
+                low, high, slack = _with_slack(bounds)
                 if not low - slack <= value <= high + slack:
                     raise wire.InvalidMessageError(
-                        f"a statistic is {value:g}, where rows lie in the range {(low, high)}"
+                        f"a statistic is {value:g}, outside the range {(low, high)} of single rows"
                     )
         return values
 
 
-SLACK, P_SLACK = 1e-5, 0.99
-"""By how much a client's limits, in units of the range, and p-values may be better than ours: for rounding."""
-
-
 @dataclass(frozen=True)
 class IntervalLimits:
-    """What is known of a client's intervals before they come.
+    """What the server knows about a client's intervals.
 
     Attributes:
-        rows: how many rows it said that it holds out.
-        levels: at which error probabilities it was asked.
-        ranges: of the objective and of each constraint on a single row, where the server knows them.
-        largest: the largest size of a number.
+        rows: Number of rows that the client reported to hold out.
+        levels: Error probabilities of the certificate.
+        ranges: Known ranges of the objective and of each constraint on a single row.
+        largest: Largest absolute value of a number.
     """
 
     rows: int
@@ -108,22 +95,19 @@ class IntervalLimits:
     largest: float
 
     def check(self, interval: Interval, bounds: Range | None) -> None:
-        """Raise ``InvalidMessageError`` where an interval cannot be, or is better than its rows allow.
-
-        Args:
-            interval: of one function.
-            bounds: of that function on a single row.
-        """
+        """Raise ``InvalidMessageError`` if an interval is impossible, or better than its rows allow."""
         if interval.rows > self.rows:
             raise wire.InvalidMessageError(
-                f"its interval rests on {interval.rows:,} rows, but it said that it holds {self.rows:,} out"
+                f"its interval uses {interval.rows:,} rows, but it reported {self.rows:,} held-out rows"
             )
         for value in (interval.estimate, interval.lower, interval.upper, interval.marginal_upper):
             if math.isfinite(value) and abs(value) > self.largest:
-                raise wire.InvalidMessageError(f"its interval has {value:g}, where {self.largest:g} is the most")
+                raise wire.InvalidMessageError(
+                    f"its interval contains {value:g}, but the largest number is {self.largest:g}"
+                )
         if not interval.rows or math.isnan(interval.estimate):
             if interval.meets_at < 1 or interval.violates_at < 1:
-                raise wire.InvalidMessageError("it knows nothing of a function, and has p-values of it")
+                raise wire.InvalidMessageError("it reports p-values of a function without an estimate")
             return
         if bounds is not None:
             _check_range(interval, bounds)
@@ -132,167 +116,152 @@ class IntervalLimits:
         elif bounds is not None and interval.method is IntervalMethod.BINOMIAL:
             self._check_rate(interval, bounds)
         elif bounds is not None and interval.method is IntervalMethod.BETTING:
-            self._check_bets(interval, bounds)
+            self._check_betting(interval, bounds)
         self._check_p_values(interval)
 
     def _check_normal(self, interval: Interval) -> None:
-        """At least as wide as a normal approximation with its own deviation; endless where rows do not differ."""
+        """Compare with the normal approximation; without a spread, limits must be infinite."""
         spread = interval.deviation / math.sqrt(interval.rows)
         if not spread > 0:
             if math.isfinite(interval.lower) or math.isfinite(interval.upper):
-                raise wire.InvalidMessageError("its rows do not differ, and its interval has ends")
+                raise wire.InvalidMessageError("its rows have no deviation, but its interval has finite limits")
             spread = math.inf
         upper, lower = (interval.estimate - side * float(ndtri(self.levels.joint)) * spread for side in (1, -1))
-        self._at_best(interval, lower, upper, interval.estimate - float(ndtri(self.levels.marginal)) * spread, spread)
+        alone = interval.estimate - float(ndtri(self.levels.marginal)) * spread
+        self._compare_limits(interval, lower, upper, alone, spread)
         distance = (self.levels.tolerance - interval.estimate) / spread if math.isfinite(spread) else 0.0
         if not math.isnan(distance):
-            self._p_at_best(interval, float(ndtr(-distance)), float(ndtr(distance)))
+            self._compare_p_values(interval, float(ndtr(-distance)), float(ndtr(distance)))
 
     def _check_rate(self, interval: Interval, bounds: Range) -> None:
-        """Exactly the limits of so many rows that count, of so many."""
+        """Compare with the exact limits of the counts."""
         if not has_two_values(bounds):
-            raise wire.InvalidMessageError("its interval is of rows with two values, which its function does not have")
+            raise wire.InvalidMessageError("its interval is for rows with two values, but its function has more")
         low, high = ends(bounds)
         span, rows = high - low, interval.rows
-        counted = (interval.estimate - low) / span * rows
-        count = round(counted)
-        if not 0 <= count <= rows or abs(counted - count) > max(1e-3, SLACK * rows):
+        exact_count = (interval.estimate - low) / span * rows
+        count = round(exact_count)
+        if not 0 <= count <= rows or abs(exact_count - count) > max(1e-3, SLACK * rows):
             raise wire.InvalidMessageError(
                 f"{interval.estimate:g} is no rate of {rows:,} rows with values {(low, high)}"
             )
         rounding = math.floor(1e-6 * rows)  # of an estimate in float32, in the client's favour
-        above, below = (BinomialRate(max(0, own - rounding), rows) for own in (count, rows - count))
-        self._at_best(
-            interval,
-            high - span * below.upper(self.levels.joint),
-            low + span * above.upper(self.levels.joint),
-            low + span * above.upper(self.levels.marginal),
-            span,
-        )
+        above, below = (BinomialRate(max(0, number - rounding), rows) for number in (count, rows - count))
+        lower, upper = high - span * below.upper(self.levels.joint), low + span * above.upper(self.levels.joint)
+        self._compare_limits(interval, lower, upper, low + span * above.upper(self.levels.marginal), span)
         share = (self.levels.tolerance - low) / span
         if 0 < share < 1:
-            self._p_at_best(interval, above.p_value(share), below.p_value(1 - share))
+            self._compare_p_values(interval, above.p_value(share), below.p_value(1 - share))
 
-    def _check_bets(self, interval: Interval, bounds: Range) -> None:
-        """No better than if every row had the value that a bet gains most by: whichever came first, and how."""
+    def _check_betting(self, interval: Interval, bounds: Range) -> None:
+        """Compare with the limits if every row had the value by which a bet gains most."""
         low, high = ends(bounds)
         span, rows = high - low, interval.rows
 
-        def best(error: float) -> float:
-            """The smallest limit on a mean from above."""
+        def smallest_upper_limit(error: float) -> float:
             growth = math.expm1(min(700.0, math.log(1 / error) / rows)) / MAX_BET
             return growth / (1 + growth)
 
-        def least(bound: float) -> float:
-            """The smallest p-value of "the mean is this or more"."""
+        def smallest_p_value(bound: float) -> float:
             return math.exp(-rows * math.log1p(MAX_BET * bound / (1 - bound)))
 
-        upper, lower = low + span * best(self.levels.joint), high - span * best(self.levels.joint)
-        self._at_best(interval, lower, upper, low + span * best(self.levels.marginal), span)
+        best = span * smallest_upper_limit(self.levels.joint)
+        alone = low + span * smallest_upper_limit(self.levels.marginal)
+        self._compare_limits(interval, high - best, low + best, alone, span)
         share = (self.levels.tolerance - low) / span
         if 0 < share < 1:
-            self._p_at_best(interval, least(share), least(1 - share))
+            self._compare_p_values(interval, smallest_p_value(share), smallest_p_value(1 - share))
 
-    def _at_best(self, interval: Interval, lower: float, upper: float, alone: float, unit: float) -> None:
+    def _compare_limits(self, interval: Interval, lower: float, upper: float, alone: float, unit: float) -> None:
         slack = SLACK * unit if math.isfinite(unit) else 0.0
-        told = interval.upper if math.isnan(interval.marginal_upper) else interval.marginal_upper
-        for better, name, own, best in (
+        reported_alone = interval.upper if math.isnan(interval.marginal_upper) else interval.marginal_upper
+        for too_good, name, limit, best in (
             (interval.upper < upper - slack, "upper limit", interval.upper, upper),
             (interval.lower > lower + slack, "lower limit", interval.lower, lower),
-            (told < alone - slack, "limit of its own", told, alone),
+            (reported_alone < alone - slack, "limit for a single client", reported_alone, alone),
         ):
-            if better:
+            if too_good:
                 raise wire.InvalidMessageError(
-                    f"its {name} {own:g} is better than {best:g}, the best that {interval.rows:,} rows allow"
+                    f"its {name} {limit:g} is better than {best:g}, the best that {interval.rows:,} rows allow"
                 )
 
-    def _p_at_best(self, interval: Interval, meets_at: float, violates_at: float) -> None:
-        for name, own, best in (
+    def _compare_p_values(self, interval: Interval, meets_at: float, violates_at: float) -> None:
+        for name, p_value, best in (
             ("meets_at", interval.meets_at, meets_at),
             ("violates_at", interval.violates_at, violates_at),
         ):
-            if own < P_SLACK * min(best, 0.5) - 1e-300:
+            if p_value < P_SLACK * min(best, 0.5) - 1e-300:
                 raise wire.InvalidMessageError(
-                    f"its {name} {own:.3g} is better than {best:.3g}, the best that {interval.rows:,} rows allow"
+                    f"its {name} {p_value:.3g} is better than {best:.3g}, the best that {interval.rows:,} rows allow"
                 )
 
     def _check_p_values(self, interval: Interval) -> None:
-        """P-values say no more than the limits do."""
+        """Check that the p-values are consistent with the limits."""
         tolerance, joint = self.levels.tolerance, self.levels.joint
         if math.isnan(tolerance):
             return
         if max(interval.meets_at, interval.violates_at) <= self.levels.marginal:
             raise wire.InvalidMessageError("by its p-values it both meets and violates the tolerance")
         slack = SLACK * max(1.0, abs(tolerance))
-        # Limits are never beyond the estimate itself, where bets were lucky at first.
+        # Limits never exclude the estimate.
         above = interval.upper > max(tolerance, interval.estimate) + slack
         below = interval.lower < min(tolerance, interval.estimate) - slack
         if (above and interval.meets_at < P_SLACK * joint) or (below and interval.violates_at < P_SLACK * joint):
-            raise wire.InvalidMessageError("its p-values say more than its limits do")
+            raise wire.InvalidMessageError("its p-values are smaller than its limits allow")
 
 
 def _check_range(interval: Interval, bounds: Range) -> None:
-    """Within what is known of single rows; an approximation's ends may lie outside."""
-    low, high = widest(bounds)
-    ends_too = () if interval.method is IntervalMethod.NORMAL else (interval.lower, interval.upper)
-    for value in (interval.estimate, *ends_too):
+    """Check the estimate, and the limits unless they are approximations, against the range of single rows."""
+    low, high = _value_range(bounds)
+    limits = () if interval.method is IntervalMethod.NORMAL else (interval.lower, interval.upper)
+    for value in (interval.estimate, *limits):
         if not low <= value <= high:
-            raise wire.InvalidMessageError(f"its interval has {value:g}, where rows lie in the range {ends(bounds)}")
+            raise wire.InvalidMessageError(
+                f"its interval contains {value:g}, outside the range {ends(bounds)} of single rows"
+            )
 
 
-def checked_intervals(content: RecordDict, functions: int, limits: IntervalLimits | None = None) -> list[Interval]:
-    """Intervals that a client sent, or raise.
-
-    Args:
-        content: of its answer.
-        functions: how many there must be.
-        limits: what is known of them.
-    """
-    told = content.get(wire.INTERVALS)
-    if not isinstance(told, MetricRecord):
+def read_intervals(content: RecordDict, functions: int, limits: IntervalLimits | None = None) -> list[Interval]:
+    """Return the intervals in a client's reply, one for each function, or raise ``InvalidMessageError``."""
+    record = content.get(wire.INTERVALS)
+    if not isinstance(record, MetricRecord):
         raise wire.InvalidMessageError("there are no intervals")
-    plain = {
+    defaults = {
         "marginal_upper": math.nan,
         "meets_at": 1.0,
         "violates_at": 1.0,
         "method": float(list(IntervalMethod).index(IntervalMethod.NORMAL)),
     }
-    names = ("estimate", "lower", "upper", "rows", "deviation", "approximate", *plain)
+    names = ("estimate", "lower", "upper", "rows", "deviation", "approximate", *defaults)
     columns = {
-        name: [plain[name]] * functions if name in plain and name not in told else wire.read_numbers(told, name)
+        name: [defaults[name]] * functions
+        if name in defaults and name not in record
+        else wire.read_numbers(record, name)
         for name in names
     }
     if {len(column) for column in columns.values()} != {functions}:
         raise wire.InvalidMessageError(f"there are not {functions} intervals")
-    found = [_interval({name: columns[name][j] for name in names}) for j in range(functions)]
+    intervals = [_interval({name: columns[name][j] for name in names}) for j in range(functions)]
     if limits is not None:
-        for interval, bounds in zip(found, limits.ranges, strict=True):
+        for interval, bounds in zip(intervals, limits.ranges, strict=True):
             limits.check(interval, bounds)
-    return found
+    return intervals
 
 
 def _interval(row: dict[str, float]) -> Interval:
-    """One of them, or raise where its numbers contradict each other."""
-    ordered = row["lower"] <= row["upper"]
-    inside = math.isnan(row["estimate"]) or row["lower"] <= row["estimate"] <= row["upper"]
-    counted = row["rows"] == math.floor(row["rows"]) if 0 <= row["rows"] < 2**53 else False
-    endless = math.isinf(row["lower"]) and math.isinf(row["upper"])
-    chances = all(0 <= row[name] <= 1 for name in ("meets_at", "violates_at"))
-    alone = math.isnan(row["marginal_upper"]) or row["marginal_upper"] <= row["upper"]
-    made = row["method"] in range(len(IntervalMethod))
-    if not (chances and alone and made):
-        raise wire.InvalidMessageError(f"{row} is not an interval")
-    if not (ordered and inside and counted and row["deviation"] >= 0 and (row["rows"] >= 1 or endless)):
-        raise wire.InvalidMessageError(f"{row} is not an interval")
-    return Interval(
-        row["estimate"],
-        row["lower"],
-        row["upper"],
-        int(row["rows"]),
-        row["deviation"],
-        approximate=row["approximate"] != 0,
-        marginal_upper=row["marginal_upper"],
-        meets_at=row["meets_at"],
-        violates_at=row["violates_at"],
-        method=list(IntervalMethod)[int(row["method"])],
+    """Return an interval, or raise if its numbers are inconsistent."""
+    is_valid = (
+        all(0 <= row[name] <= 1 for name in ("meets_at", "violates_at"))
+        and (math.isnan(row["marginal_upper"]) or row["marginal_upper"] <= row["upper"])
+        and row["method"] in range(len(IntervalMethod))
+        and row["lower"] <= row["upper"]
+        and (math.isnan(row["estimate"]) or row["lower"] <= row["estimate"] <= row["upper"])
+        and 0 <= row["rows"] < 2**53
+        and row["rows"] == math.floor(row["rows"])
+        and row["deviation"] >= 0
+        and (row["rows"] >= 1 or (math.isinf(row["lower"]) and math.isinf(row["upper"])))
     )
+    if not is_valid:
+        raise wire.InvalidMessageError(f"{row} is not an interval")
+    numbers = {**row, "rows": int(row["rows"]), "approximate": row["approximate"] != 0}
+    return Interval(**{**numbers, "method": list(IntervalMethod)[int(row["method"])]})  # type: ignore[arg-type]

@@ -1,8 +1,7 @@
-"""A run over Flower that chooses for itself: cycles as in the compiled engine, with an evaluation by all between them.
+"""Restart cycles over Flower for a method without a step size, with an evaluation by all clients between them.
 
-An evaluation costs an exchange, and a round two. So there is one of the start, and one each of the last iterate, the
-average and the best by its reports after a cycle; nothing else is asked for. What too few clients tell is compared over
-those that tell of all.
+A round costs two exchanges, and an evaluation one. The start is evaluated once; after a cycle so are its last iterate,
+its average and its best iterate. Iterates are compared over the clients that reported on all of them.
 """
 
 from __future__ import annotations
@@ -28,14 +27,15 @@ from softswitch.engine.restart_decisions import (
     next_factor,
     next_length,
     next_threshold,
+    numbers_of,
     rounds_done,
     with_numbers,
 )
 from softswitch.flower.remote import RemoteClients
-from softswitch.flower.server_state import RunState
+from softswitch.flower.server_state import ServerState
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods.base import Method
-from softswitch.methods.round import State, first_to_average
+from softswitch.methods.round import first_to_average
 from softswitch.methods.schedules import FallingStep
 from softswitch.oracles.base import Evaluation
 from softswitch.problem.parameters import Params
@@ -43,133 +43,141 @@ from softswitch.results.restart import Restart
 
 logger = logging.getLogger("softswitch.flower")
 FIRST_LOCAL = 1e-3
-"""The clients' step before it is known how long a direction is, a share of the server's; and what it is multiplied by
-after a round that is void because directions were not finite, or absurd."""
-CORRECTED, STUCK, FREE = 0.7, 0.02, 0.98
-"""A threshold moves by this share of what a cycle ended off the tolerance, if the share of feasible rounds was between
-these."""
+"""The clients' step, relative to the server's, before the norm of a direction is known; and the factor on it after a
+round that is void because directions were rejected."""
+THRESHOLD_GAIN, STUCK, FREE = 0.7, 0.02, 0.98
+"""The threshold moves by this share of the constraint's distance to the tolerance, if the share of feasible rounds was
+between the last two."""
 
 
-class _Told(NamedTuple):
-    """An iterate, and what the clients told of it; NaN for one that did not."""
+class _Evaluated(NamedTuple):
+    """An iterate and its values at every client; NaN for a client that did not report."""
 
     params: Params
-    words: str
+    description: str
     objective: np.ndarray
     constraint: np.ndarray
     pooled: np.ndarray | None
 
     @property
-    def known(self) -> np.ndarray:
-        """Which clients told of it."""
+    def reported(self) -> np.ndarray:
         return ~np.isnan(self.objective)
 
-    def widened(self, many: int) -> _Told:
-        """The same for so many clients; those met since then did not tell of it."""
-        more = many - len(self.objective)
+    def widen(self, clients: int) -> _Evaluated:
+        """Return the same for more clients, which did not report."""
+        more = clients - len(self.objective)
         objective = np.pad(self.objective, (0, more), constant_values=np.nan)
         constraint = np.pad(self.constraint, ((0, more), (0, 0)), constant_values=np.nan)
         return self._replace(objective=objective, constraint=constraint)
 
     def over(self, clients: np.ndarray, method: Method) -> Found:
-        """F and G over some clients; NaN over none."""
+        """Return F and G over some clients; NaN over none."""
         if not clients.any():
-            return Found(self.params, math.nan, math.nan, self.words, math.nan)
-        some = Evaluation(self.objective[clients], self.constraint[clients], self.pooled)
-        return Found.of(self.params, self.words, some, method)
+            return Found(self.params, math.nan, math.nan, self.description, math.nan)
+        values = Evaluation(self.objective[clients], self.constraint[clients], self.pooled)
+        return Found.of(self.params, self.description, values, method)
 
 
-class RemoteCycles:
-    """The cycles of one run.
+class RemoteRestarts:
+    """The restart cycles of one run.
 
     Attributes:
-        past: those that are over.
-        end: the round after the present one's last.
+        past: The cycles that have ended.
+        end: The round after the last of the present cycle.
     """
 
     def __init__(
-        self, asked: Method, rounds: int, run: RunState, clients: RemoteClients, settings: StrategySettings, exact: bool
+        self,
+        requested: Method,
+        rounds: int,
+        server: ServerState,
+        clients: RemoteClients,
+        settings: StrategySettings,
+        exact: bool,
     ) -> None:
-        self._asked, self._run, self._clients, self._settings = asked, run, clients, settings
-        self._choice = first_choice(run.state.params, rounds, may_end=False, exact=exact, jumps=clients.has_surrogate)
+        self._requested, self._server, self._clients, self._settings = requested, server, clients, settings
+        self._choice = first_choice(
+            server.state.params, rounds, may_end=False, exact=exact, jumps=clients.has_surrogate
+        )
         self.past: list[Restart] = []
         self.end = 0
         self._factor, self._shift, self._momentum = 1.0, 0.0, MOMENTUM
         self._exact = exact
-        self._size, self._measures = math.nan, False  # the length of a direction, and whether it is yet to be seen
+        self._direction_size, self._measures_size = math.nan, False
         self._start_constraint = math.nan
-        self._best = _Told(run.state.params, "the start", np.zeros(0), np.zeros((0, run.constraints)), None)
+        no_values = np.zeros(0), np.zeros((0, server.constraints))
+        self._best = _Evaluated(server.state.params, "the start", *no_values, None)
 
     @property
     def done(self) -> int:
-        """How many rounds the cycles that are over took."""
+        """The number of rounds of the cycles that have ended."""
         return rounds_done(self.past)
 
-    @property
-    def over(self) -> bool:
-        """Whether all rounds are run, or nothing stays finite."""
-        return self.done >= self._choice.rounds or self.hopeless
+    def start(self) -> None:
+        """Evaluate the start at all clients, and begin the first cycle."""
+        self._best = self._evaluate(self._server.state.params, "the start")
+        values = self._best.over(self._best.reported, self._requested)
+        self._start_constraint = values.constraint
+        logger.info("at the start F is %.4g and G is %.4g", values.objective, values.constraint)
+        self._begin()
 
-    @property
-    def hopeless(self) -> bool:
-        """Whether nothing stays finite."""
-        return diverges(self.past)
-
-    def look_at_start(self) -> None:
-        """Ask all clients how good the start is."""
-        self._best = self._told(self._run.state.params, "the start")
-        start = self._best.over(self._best.known, self._asked)
-        self._start_constraint = start.constraint
-        logger.info("at the start F is %.4g and G is %.4g", start.objective, start.constraint)
-
-    def begin(self) -> None:
-        """Choose the next cycle, and have the run begin it at the best answer so far."""
-        choice, run, done = self._choice, self._run, self.done
+    def _begin(self) -> None:
+        """Begin the next cycle at the best answer so far."""
+        choice, settings, done = self._choice, self._settings, self.done
         length = next_length(choice, self.past)
         self._momentum = momentum_of(length, self.past)
         first = choice.first_step * math.sqrt(max(1.0, SHORTEST_CYCLE / length))
         if self.past:
             first = self.past[-1].step_size * self._factor
         step = FallingStep(first=first, rounds=length, begin=done)
-        several = self._settings.local_steps > 1
-        local = replace(step, first=first / self._settings.local_steps * self._local_share()) if several else step
-        method = choice.method(self._asked, step, self._momentum, self._next_threshold(), local)
-        self.end, self._measures = done + length, several
-        averaging_from = done + first_to_average(length, self._settings.average_share(chosen=True))
-        run.begin(self._best.params, method, averaging_from, (self._best.objective, self._best.constraint))
-        logger.info("rounds %d to %d are run by %s", done, self.end - 1, method)
+        has_local_steps = settings.local_steps > 1
+        local = step
+        if has_local_steps:  # a local path is as long as the server's step
+            scale = FIRST_LOCAL if math.isnan(self._direction_size) else 1 / self._direction_size
+            local = replace(step, first=first / settings.local_steps * scale)
+        method = choice.method(self._requested, step, self._momentum, self._next_threshold(), local)
+        self.end, self._measures_size = done + length, has_local_steps
+        averaging_from = done + first_to_average(length, settings.average_share(chosen=True))
+        best = self._best
+        self._server.begin_cycle(best.params, method, averaging_from, (best.objective, best.constraint))
+        logger.info("rounds %d to %d use %s", done, self.end - 1, method)
 
-    def after_round(self, *, begins: bool) -> None:
-        """Learn how long directions are; where the present cycle has ended, close it, and begin the next if it may."""
-        run = self._run
-        if self._measures and self._asked.local_step_size is None:
-            self._learn_size(run.direction_size)
-        if run.done >= min(self.end, self._choice.rounds) or run.diverged:
+    def after_round(self, *, may_begin: bool) -> None:
+        """Adapt the clients' step; if the cycle has ended, close it and begin the next if there is one."""
+        server = self._server
+        if self._measures_size and self._requested.local_step_size is None:
+            self._adapt_local_step(server.direction_size)
+        if server.done >= min(self.end, self._choice.rounds) or server.has_diverged:
             self.close()
-            if begins and not self.over:
-                self.begin()
+            if may_begin and not self._is_over:
+                self._begin()
+
+    @property
+    def _is_over(self) -> bool:
+        return self.done >= self._choice.rounds or diverges(self.past)
 
     def close(self) -> None:
-        """Judge what the present cycle found, and leave the best answer so far as the run's."""
-        run, begin, tolerance = self._run, self.done, float(self._asked.tolerance)
-        diverged = run.diverged
-        found = [] if diverged else [self._told(*one) for one in self._candidates(run.state, begin)]
-        before, self._best = self._best, self._best_of(found)
-        both = self._best.known & before.widened(len(self._best.objective)).known
-        old, new = (told.widened(len(both)).over(both, self._asked) for told in (before, self._best))
-        self._factor = MUCH_SMALLER if diverged else next_factor(old, new, tolerance) if found else 1.0
+        """Evaluate the candidates of the present cycle, and leave the best answer so far in the server's state."""
+        server, begin, tolerance = self._server, self.done, float(self._requested.tolerance)
+        diverged = server.has_diverged
+        evaluated = [] if diverged else [self._evaluate(*candidate) for candidate in self._candidates(begin)]
+        before, self._best = self._best, self._select_best(evaluated)
+        common = self._best.reported & before.widen(len(self._best.objective)).reported
+        old, new = (one.widen(len(common)).over(common, self._requested) for one in (before, self._best))
+        self._factor = MUCH_SMALLER if diverged else next_factor(old, new, tolerance) if evaluated else 1.0
         self._shift = 0.0
-        if found and not self._exact and STUCK < run.share_since(begin) < FREE:
-            shift = CORRECTED * (tolerance - found[0].over(found[0].known, self._asked).constraint)
+        if evaluated and not self._exact and STUCK < server.feasible_share(begin) < FREE:
+            last = evaluated[0].over(evaluated[0].reported, self._requested)
+            shift = THRESHOLD_GAIN * (tolerance - last.constraint)
             self._shift = shift if math.isfinite(shift) else 0.0
-        best, step = self._best.over(self._best.known, self._asked), run.method.step_size
+        best, step = self._best.over(self._best.reported, self._requested), server.method.step_size
         assert isinstance(step, FallingStep)
         cycle = Restart(
             begin=begin,
-            end=run.done,
+            end=server.done,
             step_size=float(step.first),
             momentum=self._momentum,
-            threshold=float(run.method.switch_at),
+            threshold=float(server.method.switch_at),
             objective=best.objective,
             constraint=best.constraint,
             answer=best.words,
@@ -179,107 +187,95 @@ class RemoteCycles:
         )
         self.past.append(cycle)
         logger.info("%s", cycle)
-        if not (diverged and self.hopeless):
-            run.settle(self._best.params, best.objective if best.constraint <= tolerance else math.inf)
+        if not (diverged and diverges(self.past)):
+            server.end_cycle(self._best.params, best.objective if best.constraint <= tolerance else math.inf)
 
-    def journal(self) -> tuple[Params, str]:
-        """What a checkpoint keeps of the cycles so far."""
+    def to_checkpoint(self) -> tuple[Params, str]:
+        """Return the best answer and the rest of the state as JSON."""
         best = self._best
-        told = {
+        pooled = None if best.pooled is None else best.pooled.tolist()
+        state = {
             "past": [cycle.to_dict() for cycle in self.past],
-            "best": [
-                best.words,
-                best.objective.tolist(),
-                best.constraint.tolist(),
-                None if best.pooled is None else best.pooled.tolist(),
-            ],
-            "next": [self._factor, self._shift, self._momentum, self._size, self._measures],
+            "best": [best.description, best.objective.tolist(), best.constraint.tolist(), pooled],
+            "next": [self._factor, self._shift, self._momentum, self._direction_size, self._measures_size],
             "start": self._start_constraint,
             "exact": self._exact,
-            "now": [self.end, self._run.numbers],
+            "now": [self.end, numbers_of(self._server.method)],
         }
-        return best.params, json.dumps(told)
+        return best.params, json.dumps(state)
 
-    def go_on(self, params: Params, journal: str, gone: list[int]) -> None:
-        """Take up the cycles that a checkpoint has kept: nothing is chosen again. Those ``gone`` do not count now."""
-        told = json.loads(journal)
-        self.past = [Restart.from_dict(one) for one in told["past"]]
-        words, objective, constraint, pooled = told["best"]
-        self._best = _Told(
+    def resume(self, params: Params, checkpoint: str, excluded: list[int]) -> None:
+        """Continue from a checkpoint, without the values of excluded clients."""
+        state = json.loads(checkpoint)
+        self.past = [Restart.from_dict(cycle) for cycle in state["past"]]
+        description, objective, constraint, pooled = state["best"]
+        best = _Evaluated(
             jax.tree.map(jnp.asarray, params),
-            words,
+            description,
             np.asarray(objective, float),
-            np.asarray(constraint, float).reshape(-1, self._run.constraints),
+            np.asarray(constraint, float).reshape(-1, self._server.constraints),
             None if pooled is None else np.asarray(pooled, float),
-        )
-        self._forget(gone)
-        self._factor, self._shift, self._momentum, self._size, self._measures = told["next"]
-        self._start_constraint, self._exact = told["start"], told["exact"]
-        self.end, numbers = told["now"]
-        self._run.method = with_numbers(self._run.method, numbers)
-        if self._run.done == self.done and not self.over:
-            self.begin()
+        ).widen(max([len(objective), *(index + 1 for index in excluded)]))
+        best.objective[excluded], best.constraint[excluded] = np.nan, np.nan
+        self._best = best
+        self._factor, self._shift, self._momentum, self._direction_size, self._measures_size = state["next"]
+        self._start_constraint, self._exact = state["start"], state["exact"]
+        self.end, numbers = state["now"]
+        self._server.method = with_numbers(self._server.method, numbers)
+        if self._server.done == self.done and not self._is_over:
+            self._begin()
 
-    def _forget(self, clients: list[int]) -> None:
-        """What some clients told of the best answer so far does not count any longer."""
-        best = self._best.widened(max([len(self._best.objective), *(index + 1 for index in clients)]))
-        objective, constraint = best.objective.copy(), best.constraint.copy()
-        objective[clients], constraint[clients] = np.nan, np.nan
-        self._best = best._replace(objective=objective, constraint=constraint)
+    def _evaluate(self, params: Params, description: str) -> _Evaluated:
+        values: Evaluation = self._clients.judge_now(params)
+        return _Evaluated(params, description, values.objective, values.constraint, values.pooled)
 
-    def _told(self, params: Params, words: str) -> _Told:
-        judged: Evaluation = self._clients.judge_now(params)
-        return _Told(params, words, judged.objective, judged.constraint, judged.pooled)
-
-    def _candidates(self, state: State, begin: int) -> list[tuple[Params, str]]:
-        """The iterates that may be the answer; the first is where the cycle ended. None where no round counted."""
-        if not np.isfinite(state.best.criterion):
+    def _candidates(self, begin: int) -> list[tuple[Params, str]]:
+        """Return the iterates that may be the answer, the last iterate first; none if no round counted."""
+        server = self._server
+        if not np.isfinite(server.state.best.criterion):
             return []
-        every = candidates(state, begin, self._run.done, self._run.averaging_from, self._settings.answer)
+        every = candidates(server.state, begin, server.done, server.averaging_from, self._settings.answer)
         return list(every.values())
 
-    def _best_of(self, found: Sequence[_Told]) -> _Told:
-        """The best of these and of what there was, over the clients that told of all of them.
+    def _select_best(self, evaluated: Sequence[_Evaluated]) -> _Evaluated:
+        """Return the best of these and of the best so far, over the clients that reported on all of them.
 
-        Where nobody told of any of these, the last of them is taken: the best by its reports.
+        If no client reported on any of these, return the last one: the best by its reports.
         """
-        told = [one for one in found if one.known.any()]
-        if not told:
-            return found[-1] if found else self._best
-        many = max(len(one.objective) for one in told)
-        before = self._best.widened(many)
-        everyone = [one.widened(many) for one in told]
-        common = np.logical_and.reduce([one.known for one in everyone])
-        if (common & before.known).any():
-            everyone, told, common = [before, *everyone], [self._best, *told], common & before.known
+        reported = [one for one in evaluated if one.reported.any()]
+        if not reported:
+            return evaluated[-1] if evaluated else self._best
+        clients = max(len(one.objective) for one in reported)
+        before = self._best.widen(clients)
+        wide = [one.widen(clients) for one in reported]
+        common = np.logical_and.reduce([one.reported for one in wide])
+        if (common & before.reported).any():
+            wide, reported, common = [before, *wide], [self._best, *reported], common & before.reported
         elif not common.any():
-            return told[-1]
-        tolerance = float(self._asked.tolerance)
-        ranks = [one.over(common, self._asked).rank(tolerance) for one in everyone]
-        return told[min(range(len(told)), key=lambda i: (not np.isfinite(ranks[i]).all(), ranks[i]))]
+            return reported[-1]
+        tolerance = float(self._requested.tolerance)
+        ranks = [one.over(common, self._requested).rank(tolerance) for one in wide]
+        return reported[min(range(len(reported)), key=lambda i: (not np.isfinite(ranks[i]).all(), ranks[i]))]
 
     def _next_threshold(self) -> float:
-        tolerance = float(self._asked.tolerance)
+        tolerance = float(self._requested.tolerance)
         start = self._start_constraint if math.isfinite(self._start_constraint) else tolerance
-        # Never above the tolerance: there are too few cycles to come back from answers that violate it.
+        # Never above the tolerance: there are too few cycles to recover from answers that violate it.
         jumps = self._choice.jumps
         return next_threshold(tolerance, start, self.past, self._shift, self._best.params, above=False, jumps=jumps)
 
-    def _local_share(self) -> float:
-        """What the clients' step is multiplied by, so that a local path is as long as the server's step."""
-        return FIRST_LOCAL if math.isnan(self._size) else 1 / self._size
-
-    def _learn_size(self, size: float | None) -> None:
-        """Set the clients' step by how long the direction of the cycle's first round is; where it is void, lower it."""
-        run = self._run
-        step, local = run.method.step_size, run.method.local_step_size
+    def _adapt_local_step(self, size: float | None) -> None:
+        """Set the clients' step by the norm of the cycle's first direction; lower it after rejected directions."""
+        server = self._server
+        step, local = server.method.step_size, server.method.local_step_size
         assert isinstance(step, FallingStep)
         assert isinstance(local, FallingStep)
         if size is None:
-            if math.isnan(self._size) and run.rejected:
-                run.method = replace(run.method, local_step_size=replace(local, first=local.first * FIRST_LOCAL))
+            if math.isnan(self._direction_size) and server.has_bad_updates:
+                smaller = replace(local, first=local.first * FIRST_LOCAL)
+                server.method = replace(server.method, local_step_size=smaller)
             return
-        self._size, self._measures = size if size > 0 else 1.0, False
-        first = step.first / (self._settings.local_steps * self._size)
-        run.method = replace(run.method, local_step_size=replace(local, first=first))
-        logger.info("a direction has length %.3g, so clients step by %.3g", self._size, first)
+        self._direction_size, self._measures_size = size if size > 0 else 1.0, False
+        first = step.first / (self._settings.local_steps * self._direction_size)
+        server.method = replace(server.method, local_step_size=replace(local, first=first))
+        logger.info("a direction has norm %.3g, so the clients' step size is %.3g", self._direction_size, first)

@@ -1,4 +1,4 @@
-"""Who is there: which node is which client, and who has been met."""
+"""The clients of a run: which node is which client, who is connected, and who is asked less often."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from softswitch.flower import messages as wire
-from softswitch.flower.exchange import Lost, Outstanding, pauses
+from softswitch.flower.exchange import NoReply, PendingMessages, poll_intervals
 from softswitch.flower.membership import (
     ClientInfo,
     confusable_key,
@@ -23,285 +23,263 @@ from softswitch.flower.membership import (
 from softswitch.flower.settings import StrategySettings
 from softswitch.results.events import EventLog
 
-RAREST = 64
-"""Whoever stays silent is asked again after at most so many rounds, or looks."""
+logger = logging.getLogger("softswitch.flower")
+LONGEST_BACKOFF = 64
+"""The longest time, in rounds or refreshes, before a silent client or node is asked again."""
+SILENT_ROUNDS = 2
+"""Number of silent rounds in a row after which a client is asked less often."""
 
 
-class Silence:
-    """How often each stayed silent in a row, and when it is to be asked again.
+class Backoff:
+    """Exponential backoff for clients or nodes that stay silent.
 
     Args:
-        allowed: so many times in a row are let pass.
+        tolerated: Number of silences in a row without consequence.
     """
 
-    def __init__(self, allowed: int = 0) -> None:
-        self._allowed = allowed
-        self._times: dict[int, int] = {}
-        self._again: dict[int, int] = {}
+    def __init__(self, tolerated: int = 0) -> None:
+        self._tolerated = tolerated
+        self._silences: dict[int, int] = {}
+        self._next: dict[int, int] = {}
 
-    def note(self, who: int, now: int) -> int:
-        """It stayed silent; the number of rounds (or looks) from now on until it is asked again, 0 for the next one.
-
-        Args:
-            who: its number.
-            now: the present round, or look.
-        """
-        self._times[who] = self._times.get(who, 0) + 1
-        beyond = self._times[who] - self._allowed
-        if beyond <= 0:
+    def record_silence(self, key: int, now: int) -> int:
+        """Record a silence at time ``now``; return the time until the next attempt, 0 for no delay."""
+        self._silences[key] = self._silences.get(key, 0) + 1
+        excess = self._silences[key] - self._tolerated
+        if excess <= 0:
             return 0
-        rest = min(2**beyond, RAREST)
-        self._again[who] = now + rest
-        return rest
+        delay = min(2**excess, LONGEST_BACKOFF)
+        self._next[key] = now + delay
+        return delay
 
-    def times(self, who: int) -> int:
-        """How often it stayed silent in a row.
+    def silences(self, key: int) -> int:
+        """Return the number of silences in a row."""
+        return self._silences.get(key, 0)
 
-        Args:
-            who: its number.
-        """
-        return self._times.get(who, 0)
+    def reset(self, key: int) -> bool:
+        """Record a reply; return whether there was a delay."""
+        self._silences.pop(key, None)
+        return self._next.pop(key, None) is not None
 
-    def answered(self, who: int) -> bool:
-        """It answered, and is asked as before; whether it had been asked more rarely.
-
-        Args:
-            who: its number.
-        """
-        self._times.pop(who, None)
-        return self._again.pop(who, None) is not None
-
-    def rests(self, who: int, now: int) -> bool:
-        """Whether it is not to be asked yet.
-
-        Args:
-            who: its number.
-            now: the present round, or look.
-        """
-        return self._again.get(who, now) > now
-
-
-logger = logging.getLogger("softswitch.flower")
-SILENT_ROUNDS = 2
-"""So many rounds in a row may a client stay silent, and is asked in the next one all the same."""
+    def is_waiting(self, key: int, now: int) -> bool:
+        """Return whether the next attempt is later than ``now``."""
+        return self._next.get(key, now) > now
 
 
 class Roster:
-    """The clients met so far, in a fixed order, and the nodes at which they can be reached now.
+    """The clients met so far, in a fixed order, and the nodes that they are connected from.
 
-    A client is its name: a node that returns with another id is the same client again. Where there is a list of clients
-    with their keys, a node is the client that its key says, and whoever is not in the list is turned away. Clients met
-    together are in the order of their names, numbers by their size; later ones follow. Of two connected nodes of one
-    key the later one counts; without keys two nodes of one name are a mistake, and the second one is turned away unless
-    the first stays silent.
+    A client is identified by its name: a node that returns with another id is the same client. With a list of public
+    keys, the key determines the client, and other nodes are turned away. Clients that are met together are sorted by
+    name, with numbers by their value; later clients follow. If two connected nodes have the same key, the later one
+    replaces the earlier. Without keys, the second node of a name is turned away unless the first one is silent.
 
     Attributes:
-        clients: all that were met, in the order of their indices; None for one known by its name only.
-        names: their labels.
+        names: The clients' names, in the order of their indices.
+        clients: What each client reported about itself; None if only its name is known.
+        constraints: Number of constraints of a client; None before the first client is met.
+        statistics: Number of additive statistics of a client's pooled constraint; 0 if unknown.
     """
 
     def __init__(self, settings: StrategySettings, events: EventLog | None = None) -> None:
         self._timeout = settings.report_timeout
         self._largest_rows = settings.largest_rows
-        self._enough_votes = max(settings.min_clients, len(settings.expected))
-        self._constraints, self._statistics = settings.constraints, settings.statistics or 0
-        self._fixed = {what for what in ("constraints", "statistics") if getattr(settings, what) is not None}
+        self._min_votes = max(settings.min_clients, len(settings.expected))
+        self.constraints, self.statistics = settings.constraints, settings.statistics or 0
+        self._fixed = {name for name in ("constraints", "statistics") if getattr(settings, name) is not None}
         self._expected = set(settings.expected)
         self._listed = settings.listed
         self._owners = {listed.identity: name for name, listed in self._listed.items()}
-        self._excluded = {confusable_key(name) for name in settings.exclude}
-        self._left_out = {confusable_key(name) for name in (*settings.names, *settings.clients)} & self._excluded
+        self._exclude = {confusable_key(name) for name in settings.exclude}
+        self._excluded = {confusable_key(name) for name in (*settings.names, *settings.clients)} & self._exclude
         self._events = EventLog() if events is None else events
         self.names: list[str] = list(settings.expected)
         self.clients: list[ClientInfo | None] = [None] * len(self.names)
-        self._places = {confusable_key(name): index for index, name in enumerate(self.names)}
+        self._indices = {confusable_key(name): index for index, name in enumerate(self.names)}
         self._nodes: dict[int, int] = {}  # node -> index
-        self._node_of: dict[int, int] = {}  # and the other way round
-        self._turned_away: dict[int, str] = {}  # node -> the name of a client that it is another node of, or ""
-        self._voters: dict[int, ClientInfo] = {}  # node -> what it told, before it is known what most clients have
-        self._contenders: dict[int, ClientInfo] = {}  # node -> what it told, where its name is another node's
-        self._unlike: dict[int, ClientInfo] = {}  # node -> what it told, where that is not what the others have
-        self._since: dict[int, tuple[str, int]] = {}  # node -> when it was registered
-        self._greetings: Outstanding | None = None
-        self._overdue: set[int] = set()  # nodes whose greeting was waited for once
-        self._quiet_nodes, self._looks = Silence(), 0
-        self._quiet_clients = Silence(allowed=SILENT_ROUNDS)
+        self._node_of: dict[int, int] = {}  # index -> node
+        self._turned_away: dict[int, str] = {}  # node -> the name that another node holds, or ""
+        self._candidates: dict[int, ClientInfo] = {}  # node -> client that is not admitted yet
+        self._contenders: dict[int, ClientInfo] = {}  # node -> client whose name another node holds
+        self._unlike: dict[int, ClientInfo] = {}  # node -> client with other numbers of constraints or statistics
+        self._registered: dict[int, tuple[str, int]] = {}  # node -> when it was registered
+        self._greetings: PendingMessages | None = None
+        self._overdue: set[int] = set()  # nodes whose introduction was awaited once
+        self._node_backoff, self._refreshes = Backoff(), 0
+        self._client_backoff = Backoff(tolerated=SILENT_ROUNDS)
 
     @property
     def connected(self) -> dict[int, int]:
-        """The node of every client that is connected, by its index, in order."""
+        """The node of every connected client, by the client's index, in order."""
         return dict(sorted(self._node_of.items()))
 
     @property
-    def kept(self) -> list[int]:
-        """The indices of all clients but those that are excluded."""
-        if not self._excluded:
-            return list(range(len(self.names)))
-        return [index for index, name in enumerate(self.names) if confusable_key(name) not in self._excluded]
+    def included(self) -> list[int]:
+        """The indices of all clients that are not excluded."""
+        return [index for index, name in enumerate(self.names) if confusable_key(name) not in self._exclude]
 
     @property
-    def constraints(self) -> int | None:
-        """How many constraints a client has; None as long as nobody was met."""
-        return self._constraints
-
-    @property
-    def statistics(self) -> int:
-        """How many additive statistics a client's constraint has; 0 as long as nobody has told of any."""
-        return self._statistics
-
-    @property
-    def outvoted(self) -> bool:
-        """Whether more clients were turned away for what the others do not have than there are others."""
-        away = [client for client in self._unlike.values() if self._votes(client.name)]
-        there = sum(self._votes(self.names[index]) for index in self._node_of)
-        return max(Counter((one.constraints, one.statistics) for one in away).values(), default=0) > there
+    def is_outvoted(self) -> bool:
+        """Whether a larger group of clients was turned away for its numbers of constraints or statistics."""
+        unlike = Counter(
+            (client.constraints, client.statistics) for client in self._unlike.values() if self._votes(client.name)
+        )
+        return max(unlike.values(), default=0) > sum(self._votes(self.names[index]) for index in self._node_of)
 
     def _votes(self, name: str) -> bool:
-        """Whether a client has a say in what clients have: all, or those who are known beforehand."""
         return not self._expected or name in self._expected
 
+    @property
+    def _met(self) -> list[ClientInfo]:
+        return [client for client in self.clients if client is not None]
+
     def rows(self, index: int) -> int:
-        """How many rows a client trains on; 0 where it was not met."""
+        """Return a client's number of training rows; 0 if it was not met."""
         client = self.clients[index]
         return 0 if client is None else client.rows
 
-    @property
-    def tells_all(self) -> bool:
-        """Whether all clients met so far report on all of their rows."""
-        return all(client is None or client.value_rows >= client.rows for client in self.clients)
-
-    @property
-    def has_surrogate(self) -> bool:
-        """Whether all clients met so far descend on something else in place of their constraints."""
-        met = [client for client in self.clients if client is not None]
-        return bool(met) and all(client.has_surrogate for client in met)
-
-    @property
-    def reporting_once(self) -> list[str]:
-        """The names of those met so far who cannot report at two iterates on the same batch."""
-        met = zip(self.names, self.clients, strict=True)
-        return [name for name, client in met if client is not None and not client.can_repeat_reports]
-
     def cost(self, index: int) -> tuple[int, int]:
-        """On how many rows it computes a report, and on how many a gradient."""
+        """Return the numbers of rows that a client's report and its gradient use."""
         client = self.clients[index]
         return (0, 0) if client is None else (client.value_rows, client.gradient_rows)
 
-    def recall(self, names: Sequence[str]) -> None:
-        """Take up the order of an earlier process; clients that it had not met come after."""
-        met = dict(zip(self.names, self.clients, strict=True))
-        at = {node: self.names[index] for node, index in self._nodes.items()}
-        self.names = [*names, *(name for name in met if name not in names)]
-        self.clients = [met.get(name) for name in self.names]
-        self._places = {confusable_key(name): index for index, name in enumerate(self.names)}
-        self._nodes = {node: self._places[confusable_key(name)] for node, name in at.items()}
-        self._node_of = {index: node for node, index in self._nodes.items()}
-
-    def awake(self, k: int, wanted: int) -> list[int]:
-        """Those connected that are to be asked in round k: without those that stayed silent, if ``wanted`` are left."""
-        connected = list(self.connected)
-        ready = [index for index in connected if not self._quiet_clients.rests(index, k)]
-        return ready if len(ready) >= min(wanted, len(connected)) else connected
-
-    def after_round(self, k: int, silent: Iterable[int], answered: Iterable[int]) -> None:
-        """Remember who stayed silent in round k, and who answered."""
-        for index in set(silent):
-            rest = self._quiet_clients.note(index, k)
-            self._make_room(index)
-            if rest:
-                often = f"silent {self._quiet_clients.times(index)} times in a row; asked again after {rest} rounds"
-                logger.warning("client %r is %s", self.names[index], often)
-                self._events.record("silent", often, client=self.names[index])
-        for index in set(answered) - set(silent):
-            if self._quiet_clients.answered(index):
-                logger.info("client %r is back", self.names[index])
-                self._events.record("back", "it answered", client=self.names[index])
-
-    def _make_room(self, index: int) -> None:
-        """A client stays silent: another node of its name may take its place."""
-        name = self.names[index]
-        for node in [node for node, own in self._turned_away.items() if own == name]:
-            del self._turned_away[node]  # it is greeted again
-        waiting = [node for node, client in self._contenders.items() if client.name == name]
-        if waiting and index in self._node_of:
-            self._replace(self._node_of[index], waiting[0], self._contenders.pop(waiting[0]), "it stayed silent")
-
-    def look(self, grid: Grid, wanted: int, limit: float, *, all_expected: bool = False) -> None:
-        """See who is connected; wait up to ``limit`` seconds for ``wanted`` clients.
-
-        Where nobody is there but those being greeted, these have all the time that an answer may take.
-        ``all_expected``: wait for all that are known beforehand, and for those being greeted, whoever else is there.
-        """
-        until = time.monotonic() + limit
-        at_most = time.monotonic() + max(limit, self._timeout if wanted else 0.0)
-        for pause in pauses():
-            self._meet(grid)
-            left = until - time.monotonic()
-            waits = len(self._nodes) + len(self._voters) < wanted
-            if all_expected and not waits:
-                there = {*map(self.names.__getitem__, self._node_of), *self._by_name()}
-                waits = self._expects_answers or not self._expected <= there
-            if left <= 0 and not (self._nodes or self._voters) and self._expects_answers:
-                left = at_most - time.monotonic()
-            if left <= 0 or not waits:
-                break
-            time.sleep(min(pause, left))
-        self._settle(at_last=True)
-        self._overdue = set() if self._greetings is None else self._greetings.numbers  # nobody waits for them again
-
-    def _meet(self, grid: Grid) -> None:
-        if self._greetings is None:
-            self._greetings = Outstanding(grid, self._timeout)
-        keys = self._keys(grid)
-        self._drop(set(keys))
-        self._looks += 1
-        busy = {*self._nodes, *self._voters, *self._contenders, *self._turned_away, *self._greetings.numbers}
-        new = [node for node in sorted(set(keys) - busy) if not self._quiet_nodes.rests(node, self._looks)]
-        self._greet([node for node in new if self._may_join(node, keys[node])])
-        for _ in range(2):
-            for node, answer in self._greetings.hear():
-                if node in keys:
-                    self._hear(node, keys[node], answer)
-            self._settle(at_last=False)
-            if not self._contenders:
-                break  # else a node was asked whether it is still there, and may have answered at once
+    @property
+    def reports_all_rows(self) -> bool:
+        """Whether all clients met so far report on all their rows."""
+        return all(client.value_rows >= client.rows for client in self._met)
 
     @property
-    def _expects_answers(self) -> bool:
-        """Whether some node was greeted, and has not been waited for yet."""
-        return self._greetings is not None and not self._greetings.numbers <= self._overdue | set(self._nodes)
+    def has_surrogate(self) -> bool:
+        """Whether all clients met so far descend on surrogates of their constraints."""
+        return bool(self._met) and all(client.has_surrogate for client in self._met)
 
-    def _keys(self, grid: Grid) -> dict[int, bytes | None]:
-        """The nodes that are connected, with their keys where there is a list."""
+    @property
+    def single_reporters(self) -> list[str]:
+        """The names of the clients that cannot report at two iterates on the same batch."""
+        return [client.name for client in self._met if not client.can_repeat_reports]
+
+    def is_known(self, name: str) -> bool:
+        """Return whether a client of this name was met, is expected or is excluded."""
+        return confusable_key(name) in self._excluded or confusable_key(name) in self._indices
+
+    def restore_order(self, names: Sequence[str]) -> None:
+        """Put the clients into the order of a checkpoint, followed by those that it does not have."""
+        clients = dict(zip(self.names, self.clients, strict=True))
+        names_of_nodes = {node: self.names[index] for node, index in self._nodes.items()}
+        self.names = [*names, *(name for name in clients if name not in names)]
+        self.clients = [clients.get(name) for name in self.names]
+        self._indices = {confusable_key(name): index for index, name in enumerate(self.names)}
+        self._nodes = {node: self._indices[confusable_key(name)] for node, name in names_of_nodes.items()}
+        self._node_of = {index: node for node, index in self._nodes.items()}
+
+    def available(self, k: int, min_clients: int) -> list[int]:
+        """Return the connected clients for round k, without silent ones unless fewer than ``min_clients`` are left."""
+        connected = list(self.connected)
+        available = [index for index in connected if not self._client_backoff.is_waiting(index, k)]
+        return available if len(available) >= min(min_clients, len(connected)) else connected
+
+    def finish_round(self, k: int, silent: Iterable[int], replied: Iterable[int]) -> None:
+        """Record which clients were silent in round k, and which replied."""
+        for index in set(silent):
+            delay = self._client_backoff.record_silence(index, k)
+            self._make_room(index)
+            if delay:
+                times = self._client_backoff.silences(index)
+                reason = f"silent {times} times in a row; asked again after {delay} rounds"
+                logger.warning("client %r is %s", self.names[index], reason)
+                self._events.record("silent", reason, client=self.names[index])
+        for index in set(replied) - set(silent):
+            if self._client_backoff.reset(index):
+                logger.info("client %r is back", self.names[index])
+                self._events.record("back", "it replied", client=self.names[index])
+
+    def _make_room(self, index: int) -> None:
+        """Allow another node to take the name of a silent client."""
+        name = self.names[index]
+        for node in [node for node, held_name in self._turned_away.items() if held_name == name]:
+            del self._turned_away[node]  # it is greeted again
+        rivals = [node for node, client in self._contenders.items() if client.name == name]
+        if rivals and index in self._node_of:
+            self._replace(self._node_of[index], rivals[0], self._contenders.pop(rivals[0]), "it stayed silent")
+
+    def refresh(self, grid: Grid, min_clients: int, wait: float, *, all_expected: bool = False) -> None:
+        """Update who is connected; wait up to ``wait`` seconds for ``min_clients`` clients.
+
+        If only nodes that have not introduced themselves are connected, these have the time of a report.
+
+        Args:
+            grid: Flower's grid.
+            min_clients: Number of clients to wait for.
+            wait: Seconds to wait.
+            all_expected: Whether to wait for all expected clients and for all greeted nodes.
+        """
+        deadline = time.monotonic() + wait
+        greeting_deadline = time.monotonic() + max(wait, self._timeout if min_clients else 0.0)
+        for interval in poll_intervals():
+            self._poll(grid)
+            left = deadline - time.monotonic()
+            waits = len(self._nodes) + len(self._candidates) < min_clients
+            if all_expected and not waits:
+                present = {*map(self.names.__getitem__, self._node_of), *self._candidates_by_name}
+                waits = self._awaits_introductions or not self._expected <= present
+            if left <= 0 and not (self._nodes or self._candidates) and self._awaits_introductions:
+                left = greeting_deadline - time.monotonic()
+            if left <= 0 or not waits:
+                break
+            time.sleep(min(interval, left))
+        self._admit_candidates(time_is_up=True)
+        self._overdue = set() if self._greetings is None else self._greetings.keys
+
+    def _poll(self, grid: Grid) -> None:
+        if self._greetings is None:
+            self._greetings = PendingMessages(grid, self._timeout)
+        keys = self._connected_keys(grid)
+        self._remove_disconnected(set(keys))
+        self._refreshes += 1
+        busy = {*self._nodes, *self._candidates, *self._contenders, *self._turned_away, *self._greetings.keys}
+        new = [node for node in sorted(set(keys) - busy) if not self._node_backoff.is_waiting(node, self._refreshes)]
+        self._greet([node for node in new if self._may_join(node, keys[node])])
+        for _ in range(2):
+            for node, reply in self._greetings.poll():
+                if node in keys:
+                    self._read_introduction(node, keys[node], reply)
+            self._admit_candidates(time_is_up=False)
+            if not self._contenders:
+                break  # otherwise a connected node was greeted again and may have replied at once
+
+    @property
+    def _awaits_introductions(self) -> bool:
+        return self._greetings is not None and not self._greetings.keys <= self._overdue | set(self._nodes)
+
+    def _connected_keys(self, grid: Grid) -> dict[int, bytes | None]:
+        """Return the connected nodes, with their public keys if there is a list."""
         if not self._listed:
             return dict.fromkeys(grid.get_node_ids())
         nodes = list(grid.get_nodes())
-        self._since = {node.node_id: (node.registered_at, node.node_id) for node in nodes}
+        self._registered = {node.node_id: (node.registered_at, node.node_id) for node in nodes}
         return {node.node_id: encode_key(bytes(node.public_key)) for node in nodes}
 
-    def _drop(self, there: set[int]) -> None:
-        """Forget whoever is connected no longer."""
-        for node in set(self._nodes) - there:
+    def _remove_disconnected(self, connected: set[int]) -> None:
+        for node in set(self._nodes) - connected:
             index = self._nodes.pop(node)
             del self._node_of[index]
-            name = self.names[index]
-            logger.warning("client %r has left", name)
-            self._events.record("left", client=name)
-            self._turned_away.clear()  # its place may be another node's now
+            logger.warning("client %r has left", self.names[index])
+            self._events.record("left", client=self.names[index])
+            self._turned_away.clear()  # another node may take its name now
             self._unlike.clear()
-        for known in (self._turned_away, self._voters, self._contenders, self._unlike):
-            for node in set(known) - there:
-                del known[node]
+        for nodes in (self._turned_away, self._candidates, self._contenders, self._unlike):
+            for node in set(nodes) - connected:
+                del nodes[node]
 
     def _may_join(self, node: int, key: bytes | None) -> bool:
-        """Whether a node is greeted at all: by its key, where there is a list."""
+        """Return whether to greet a node; with a list, its key decides."""
         if not self._listed:
             return True
-        name = self._owners.get(key) if key is not None else None
+        name = self._owner(key)
         if name is None:
             self._turn_away(node, "its public key is not in the list of clients")
-        elif confusable_key(name) in self._excluded:
-            self._leave_out(node, name)
+        elif confusable_key(name) in self._exclude:
+            self._exclude_node(node, name)
         return node not in self._turned_away
 
     def _greet(self, nodes: Iterable[int]) -> None:
@@ -311,187 +289,183 @@ class Roster:
             {node: Message(content, node, wire.REGISTER, ttl=self._timeout, group_id="hello") for node in nodes}
         )
 
-    def _hear(self, node: int, key: bytes | None, answer: Message | Lost) -> None:
-        """Take what a node answered to a greeting."""
+    def _read_introduction(self, node: int, key: bytes | None, reply: Message | NoReply) -> None:
         if node in self._nodes:
-            self._contest(node, answer)
+            self._settle_contest(node, reply)
             return
         try:
-            if isinstance(answer, Lost):
-                raise answer
-            if (why := wire.read_refusal(answer.content)) is not None:
-                raise Lost(f"it refused: {why}")
-            client = parse_registration(answer.content, self._largest_rows)
+            if isinstance(reply, NoReply):
+                raise reply
+            if (reason := wire.read_refusal(reply.content)) is not None:
+                raise NoReply(f"it refused: {reason}")
+            client = parse_registration(reply.content, self._largest_rows)
             self._check_identity(client, key)
-        except Lost as lost:
-            self._quiet_nodes.note(node, self._looks)  # asked again, ever more rarely
-            logger.warning("node %d did not introduce itself: %s", node, lost)
-            self._events.record("not introduced", str(lost), node=node, client=self._owner(key))
+        except NoReply as failure:
+            self._node_backoff.record_silence(node, self._refreshes)
+            logger.warning("node %d did not introduce itself: %s", node, failure)
+            self._events.record("not introduced", str(failure), node=node, client=self._owner(key))
         except wire.InvalidMessageError as error:
             self._turn_away(node, str(error), self._owner(key))
         else:
-            self._quiet_nodes.answered(node)
-            if confusable_key(client.name) in self._excluded:
-                self._leave_out(node, client.name)
+            self._node_backoff.reset(node)
+            if confusable_key(client.name) in self._exclude:
+                self._exclude_node(node, client.name)
             else:
-                self._voters[node] = client
+                self._candidates[node] = client
 
     def _owner(self, key: bytes | None) -> str | None:
-        """Whose key it is."""
         return None if key is None else self._owners.get(key)
 
     def _check_identity(self, client: ClientInfo, key: bytes | None) -> None:
-        """Raise where a node is not who it says it is, or says more than is known of it."""
-        owner = self._owner(key)
+        """Raise if a node's name is not that of its key, or if it has more rows than the list allows."""
         if not self._listed:
             return
+        owner = self._owner(key)
         assert owner is not None
         if client.name != owner:
             raise wire.InvalidMessageError(
                 f"its key is that of {owner!r}, but it calls itself {wire.sanitize(client.name)!r}"
             )
-        for what in ("rows", "held_out_rows"):
-            most = getattr(self._listed[owner], what)
-            if most is not None and getattr(client, what) > most:
-                told = f"it says that it has {getattr(client, what):,} {what.replace('_', ' ')}"
-                raise wire.InvalidMessageError(f"{told}, where the list says {most:,} at most")
+        for name in ("rows", "held_out_rows"):
+            rows, limit = getattr(client, name), getattr(self._listed[owner], name)
+            if limit is not None and rows > limit:
+                raise wire.InvalidMessageError(
+                    f"it reports {rows:,} {name.replace('_', ' ')}, but the list of clients allows at most {limit:,}"
+                )
 
-    def _settle(self, *, at_last: bool) -> None:
-        """Take in those who introduced themselves, once it is known what most clients have.
+    def _admit_candidates(self, *, time_is_up: bool) -> None:
+        """Admit the clients that introduced themselves, once the majority's numbers of constraints etc. are known.
 
-        That is not decided by whoever comes first: as many must have come as are wanted, or there is no more time.
+        The vote needs enough voters, or the end of the waiting time.
         """
-        if not self._voters or (self._expects_answers and not at_last):
+        if not self._candidates or (self._awaits_introductions and not time_is_up):
             return
-        by_name = self._by_name()
+        by_name = self._candidates_by_name
         self._refuse_one_name(by_name)
-        voting = [client for name, client in by_name.items() if self._votes(name)]
-        if not voting and at_last:
-            voting = list(by_name.values())  # none of those who are known beforehand has come
-        telling = [client for client in voting if client.statistics and not self._statistics]
-        if (self._constraints is None or telling) and len(voting) < self._enough_votes and not at_last:
+        voters = [client for name, client in by_name.items() if self._votes(name)]
+        if not voters and time_is_up:
+            voters = list(by_name.values())  # no expected client has come
+        pooled = [client for client in voters if client.statistics and not self.statistics]
+        if (self.constraints is None or pooled) and len(voters) < self._min_votes and not time_is_up:
             return
-        if self._constraints is None:
-            self._constraints = _most(voting, "constraints", lambda client: client.constraints)
-        if telling:
-            self._statistics = _most(telling, "statistics", lambda client: client.statistics, raises=not self._nodes)
-        waiting, self._voters = self._voters, {}
-        order = sorted(waiting, key=lambda node: (_natural(waiting[node].name), self._since.get(node, ("", node))))
-        for node in order:
-            self._take_in(node, waiting[node])
+        if self.constraints is None:
+            self.constraints = _majority(voters, "constraints", lambda client: client.constraints)
+        if pooled:
+            self.statistics = _majority(pooled, "statistics", lambda client: client.statistics, strict=not self._nodes)
+        candidates, self._candidates = self._candidates, {}
+        for node in sorted(
+            candidates, key=lambda node: (_sort_key(candidates[node].name), self._registered.get(node, ("", node)))
+        ):
+            self._admit(node, candidates[node])
 
-    def _by_name(self) -> dict[str, ClientInfo]:
-        """Those who introduced themselves and are not taken in yet."""
-        return {client.name: client for client in self._voters.values()}
+    @property
+    def _candidates_by_name(self) -> dict[str, ClientInfo]:
+        return {client.name: client for client in self._candidates.values()}
 
     def _refuse_one_name(self, by_name: dict[str, ClientInfo]) -> None:
-        """Raise where all nodes have the same name: whoever wrote the clients forgot to tell them apart."""
-        met = any(client is not None for client in self.clients)
-        if met or self._listed or len(self._voters) < 2 or len(by_name) > 1:
+        """Raise if all nodes of a new run have the same name."""
+        if self._met or self._listed or len(self._candidates) < 2 or len(by_name) > 1:
             return
         (name,) = by_name
         raise ValueError(
-            f"all {len(self._voters)} nodes call themselves {name!r}: every client needs a name of its own, such as "
+            f"all {len(self._candidates)} nodes call themselves {name!r}: give every client a unique name, such as "
             "one from its node's config (context.node_config)"
         )
 
-    def _take_in(self, node: int, client: ClientInfo) -> None:
-        for what, has, others in (
+    def _admit(self, node: int, client: ClientInfo) -> None:
+        for name, count, expected in (
             ("constraints", client.constraints, self.constraints),
-            ("statistics", client.statistics, client.statistics and self.statistics),  # 0: it does not tell
+            ("statistics", client.statistics, client.statistics and self.statistics),  # 0 means unknown
         ):
-            if has != others:
-                why = f"it has {has} {what}, the others {others}"
-                logger.warning("client %r is turned away: %s", client.name, why)
-                self._events.record("turned away", why, client=client.name, node=node)
+            if count != expected:
+                reason = f"it has {count} {name}, the others {expected}"
+                logger.warning("client %r is turned away: %s", client.name, reason)
+                self._events.record("turned away", reason, client=client.name, node=node)
                 self._turned_away[node] = ""
-                if what not in self._fixed:
+                if name not in self._fixed:
                     self._unlike[node] = client
                 return
-        index = self._places.setdefault(confusable_key(client.name), len(self.names))
+        index = self._indices.setdefault(confusable_key(client.name), len(self.names))
         if index == len(self.names):
             self.names.append(client.name)
             self.clients.append(None)
         if self.names[index] != client.name:
-            alike = f"its name {wire.sanitize(client.name)!r} looks like that of client {self.names[index]!r}"
-            self._turn_away(node, alike)
+            self._turn_away(node, f"its name {wire.sanitize(client.name)!r} looks like that of {self.names[index]!r}")
             return
         known = self.clients[index]
-        told = f"it says {client.rows:,} rows and {client.held_out_rows:,} held out"
+        reported = f"it reports {client.rows:,} rows and {client.held_out_rows:,} held-out rows"
         if client.excluded_classes:
-            logger.warning("client %r leaves out %s", client.name, small_classes(client.excluded_classes))
+            logger.warning("client %r leaves out %s", client.name, describe_small_classes(client.excluded_classes))
         if known is not None and (known.rows, known.held_out_rows) != (client.rows, client.held_out_rows):
-            before = f"it said {known.rows:,} and {known.held_out_rows:,} before"
-            self._turn_away(node, f"{told}, but {before}: a client's rows stay the same in a run", client.name)
+            before = f"it reported {known.rows:,} and {known.held_out_rows:,} before"
+            self._turn_away(node, f"{reported}, but {before}: a client's rows must not change in a run", client.name)
             return
-        there = self._node_of.get(index)
-        if there is not None and self._listed:
-            self._replace(there, node, client, "its client has connected anew, with the same key")
-        elif there is not None:
+        current_node = self._node_of.get(index)
+        if current_node is not None and self._listed:
+            self._replace(current_node, node, client, "its client has reconnected with the same key")
+        elif current_node is not None:
             self._contenders[node] = client
-            self._greet([there])  # is it still there?
+            self._greet([current_node])  # to see whether it still replies
         else:
             self.clients[index] = client
             self._nodes[node], self._node_of[index] = index, node
-            self._quiet_clients.answered(index)
+            self._client_backoff.reset(index)
             if client.excluded_classes:
-                told += f"; it leaves out {small_classes(client.excluded_classes)}"
-            self._events.record("met", told, client=client.name, node=node)
+                reported += f"; it leaves out {describe_small_classes(client.excluded_classes)}"
+            self._events.record("met", reported, client=client.name, node=node)
 
-    def _contest(self, node: int, answer: Message | Lost) -> None:
-        """A connected node whose name another one claims was asked whether it is still there."""
+    def _settle_contest(self, node: int, reply: Message | NoReply) -> None:
+        """Decide who holds a name that another node claims: the connected node if it replied to a greeting."""
         name = self.names[self._nodes[node]]
         rivals = sorted(rival for rival, client in self._contenders.items() if client.name == name)
-        if isinstance(answer, Lost) and rivals:
-            self._replace(node, rivals[0], self._contenders.pop(rivals[0]), f"it stayed silent: {answer}")
+        if isinstance(reply, NoReply) and rivals:
+            self._replace(node, rivals[0], self._contenders.pop(rivals[0]), f"it stayed silent: {reply}")
             rivals = rivals[1:]
         for rival in rivals:
             del self._contenders[rival]
             self._turn_away(rival, f"client {name!r} is connected already", name)
             self._turned_away[rival] = name
 
-    def _replace(self, old: int, node: int, client: ClientInfo, why: str) -> None:
-        """Another node takes a client's place."""
+    def _replace(self, old: int, node: int, client: ClientInfo, reason: str) -> None:
+        """Move a client from one node to another."""
         index = self._nodes.pop(old)
         self._turned_away[old] = client.name
         self._nodes[node], self._node_of[index], self.clients[index] = index, node, client
-        self._quiet_clients.answered(index)
-        logger.warning("client %r is now node %d, no longer node %d: %s", client.name, node, old, why)
-        self._events.record("replaced", f"no longer node {old}: {why}", client=client.name, node=node)
+        self._client_backoff.reset(index)
+        logger.warning("client %r is now node %d, no longer node %d: %s", client.name, node, old, reason)
+        self._events.record("replaced", f"no longer node {old}: {reason}", client=client.name, node=node)
 
-    def _turn_away(self, node: int, why: str, client: str | None = None) -> None:
-        logger.warning("node %d is turned away: %s", node, why)
-        self._events.record("turned away", why, client=client, node=node)
+    def _turn_away(self, node: int, reason: str, client: str | None = None) -> None:
+        logger.warning("node %d is turned away: %s", node, reason)
+        self._events.record("turned away", reason, client=client, node=node)
         self._turned_away[node] = ""
 
-    def is_known(self, name: str) -> bool:
-        """Whether there is, or was, a client of this name, taking part or left out."""
-        return confusable_key(name) in self._left_out or confusable_key(name) in self._places
-
-    def _leave_out(self, node: int, name: str) -> None:
-        self._left_out.add(confusable_key(name))
+    def _exclude_node(self, node: int, name: str) -> None:
+        self._excluded.add(confusable_key(name))
         logger.info("client %r is excluded", name)
-        self._events.record("excluded", "it is left out of the run (exclude)", client=name, node=node)
+        self._events.record("excluded", "it does not take part (exclude)", client=name, node=node)
         self._turned_away[node] = ""
 
 
-def small_classes(many: int) -> str:
-    """What a client leaves out, in words."""
-    return f"{many} {'class' if many == 1 else 'classes'} of too few rows (its own policy)"
+def describe_small_classes(count: int) -> str:
+    """Return a description of the classes that a client leaves out."""
+    return f"{count} {'class' if count == 1 else 'classes'} with too few rows (its own policy)"
 
 
-def _most(clients: Iterable[ClientInfo], what: str, count: Callable[[ClientInfo], int], *, raises: bool = True) -> int:
-    """What most clients have; where no number is that of most, raise, or 0 in a run that is under way."""
+def _majority(
+    clients: Iterable[ClientInfo], name: str, count: Callable[[ClientInfo], int], *, strict: bool = True
+) -> int:
+    """Return the most common count; for a tie raise, or return 0 if not ``strict``."""
     counts = Counter(map(count, clients)).most_common()
     if len(counts) > 1 and counts[0][1] == counts[1][1]:
-        if not raises:
+        if not strict:
             return 0
-        told = ", ".join(f"{many} with {number}" for number, many in counts)
-        raise ValueError(f"clients differ in their number of {what}, and none is that of most ({told}): set {what}")
+        votes = ", ".join(f"{clients} with {number}" for number, clients in counts)
+        raise ValueError(f"clients differ in their number of {name}, and there is no majority ({votes}): set {name}")
     return counts[0][0]
 
 
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Sorts "site 10" after "site 9"."""
+def _sort_key(name: str) -> list[tuple[int, int, str]]:
+    """Return a key that sorts "site 10" after "site 9"."""
     parts = re.split(r"(\d+)", name)
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]

@@ -1,4 +1,4 @@
-"""A run over Flower under way: who is there, what the server keeps, and how it is brought to its result."""
+"""One run over Flower: its clients, its state, its checkpoints and its result."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 
 from softswitch.engine.auto_tuning import SMOOTHING, first_choice
 from softswitch.engine.defaults import is_automatic
-from softswitch.engine.restart_decisions import with_numbers
+from softswitch.engine.restart_decisions import numbers_of, with_numbers
 from softswitch.flower import messages as wire
 from softswitch.flower.compression import ClientParams
-from softswitch.flower.exchange import PromptGrid
-from softswitch.flower.exclusion import consistency_of, history_of, memory_of
+from softswitch.flower.exchange import PollingGrid
 from softswitch.flower.local_client import PreviousParams
 from softswitch.flower.remote import RemoteClients
-from softswitch.flower.replies import Reader
-from softswitch.flower.restarts import RemoteCycles
+from softswitch.flower.replies import ReplyReader
+from softswitch.flower.restarts import RemoteRestarts
 from softswitch.flower.roster import Roster
-from softswitch.flower.secure_server import Summing
-from softswitch.flower.server_state import RunState
+from softswitch.flower.secure_server import SecureAggregator
+from softswitch.flower.server_state import ServerState
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods.base import Method, check_over_network
 from softswitch.methods.compression import Compression, check_compression
 from softswitch.methods.memory import Memory
 from softswitch.methods.proximal import check_stages
-from softswitch.methods.round import check_optimizer
+from softswitch.methods.round import State, check_optimizer
 from softswitch.problem.domains import check_domain
 from softswitch.problem.parameters import Params, checked_start
 from softswitch.results.answer import RunEnd
@@ -46,32 +46,32 @@ from softswitch.results.events import EventLog
 from softswitch.results.history import ClientOutcome, History
 from softswitch.results.record import Record
 from softswitch.results.result import Result
-from softswitch.support.arrays import fingerprint, has_leaves
+from softswitch.support.arrays import fingerprint, has_leaves, some
 from softswitch.support.text import few_of
 from softswitch.support.tracing import without_addresses
 
 logger = logging.getLogger("softswitch.flower")
 CORRECTED = "corrected"
-"""In what a checkpoint says of its run: whether its memory is corrected."""
+"""The entry of a run's identity that marks a corrected memory."""
 
 
-class Course:
-    """One run, from its first meeting of clients to its result.
+class FlowerRun:
+    """One run, from the first contact with clients to its result.
 
     Attributes:
-        settings: of the run.
-        grid: Flower's, waiting as ``exchange`` does.
-        roster: who is there.
-        clients: all of them, to be asked outside of the rounds.
-        events: what happens to clients, for a file.
-        reader: of their answers.
-        held: which parameters they have, where messages are compressed; else None.
-        before: which of them have the iterate before, where they report there too; else None.
-        summing: the sums of masked directions, where they are; else None.
-        run: what the server keeps.
-        cycles: those of a run that chooses for itself; else None.
-        identity: what the run depends on, as text, as far as the server knows it.
-        metrics: what Flower is told of every round.
+        settings: The settings of the run.
+        grid: Flower's grid, with ``exchange`` as its ``send_and_receive``.
+        roster: The clients and their nodes.
+        clients: All clients, for evaluations outside of the rounds.
+        events: The event log.
+        reader: The reader of replies.
+        held: Which parameters clients have, if messages are compressed; else None.
+        before: Which clients have the previous iterate, if they report there too; else None.
+        aggregator: The secure aggregation, if any; else None.
+        server: The server's state.
+        restarts: The restart cycles of a method without a step size; else None.
+        identity: What the run depends on, as text.
+        metrics: The metrics of every round for Flower.
     """
 
     def __init__(
@@ -84,58 +84,58 @@ class Course:
         clients_identity: Mapping[str, str],
     ) -> None:
         params = _first_params(initial_arrays)
-        check_domain(settings.domain, params)
-        chosen = is_automatic([method])
-        check_over_network(method)
-        check_stages(method.proximal, rounds)
-        check_compression(method.at_clients, settings.domain, method.robust)
-        way = method.at_clients if isinstance(method.at_clients, Compression) else None
-        if way is not None and settings.resend_params:
-            raise ValueError("resend_params sends whole parameters in every round: leave it out with Compression")
-        _check_secure(method, settings)
-        self.held = None if way is None else ClientParams(way)
-        check_optimizer(self._template(method, params, rounds, jumps=False) if chosen else method, params)
-        self._asked = method
+        compression = method.at_clients if isinstance(method.at_clients, Compression) else None
+        tunes = is_automatic([method])
+        _check(method, settings, params, rounds)
+        check_optimizer(_template(method, params, rounds, jumps=False) if tunes else method, params)
+        self._requested = method
+        self.held = None if compression is None else ClientParams(compression)
         self.events = EventLog(settings.events)
-        self.grid = PromptGrid(grid, settings.update_timeout, settings.enough)
+        self.grid = cast(Grid, PollingGrid(grid, settings.update_timeout, settings.enough))
         self.roster = Roster(settings, self.events)
-        self.roster.look(self.grid, settings.min_clients, settings.wait, all_expected=True)
+        self.roster.refresh(self.grid, settings.min_clients, settings.wait, all_expected=True)
         constraints = self.roster.constraints
         if constraints is None:
-            who = "client of the list" if settings.clients else "client"
-            raise TimeoutError(f"no {who} was connected within {settings.wait:g} s (wait)")
-        self._warn_of_the_largest(settings)
-        exact = self.roster.tells_all and self._everyone(settings)
-        careful = chosen or method.robust is not None
-        asked_memory = settings.memory if careful or settings.memory != "auto" else None
-        self.settings = settings = replace(settings, memory=self._memory(settings, chosen))
+            which = "client of the list" if settings.clients else "client"
+            raise TimeoutError(f"no {which} connected within wait={settings.wait:g} s")
+        self._warn_of_dominant_client(settings)
+        requested_memory = settings.memory
+        if requested_memory == "auto" and not tunes and method.robust is None:
+            requested_memory = None
+        self.settings = settings = replace(settings, memory=self._choose_memory(settings, tunes))
         self.clients = RemoteClients(self.grid, self.roster, settings, self.events)
         statistics = self._statistics()
-        corrected = isinstance(settings.memory, Memory) and settings.memory.corrected
-        self.before = PreviousParams() if corrected else None
-        jumps = self.roster.has_surrogate
-        template = self._template(method, params, rounds, jumps=jumps) if chosen else method
-        self.run = RunState(template, params, constraints, statistics, rounds, settings)
-        self.cycles = RemoteCycles(method, rounds, self.run, self.clients, settings, exact) if chosen else None
-        self.reader = Reader(
+        is_corrected = isinstance(settings.memory, Memory) and settings.memory.corrected
+        self.before = PreviousParams() if is_corrected else None
+        template = _template(method, params, rounds, jumps=self.roster.has_surrogate) if tunes else method
+        self.server = ServerState(template, params, constraints, statistics, rounds, settings)
+        exact = self.roster.reports_all_rows and settings.participation == 1
+        self.restarts = RemoteRestarts(method, rounds, self.server, self.clients, settings, exact) if tunes else None
+        self.aggregator: SecureAggregator | None = None
+        if settings.secure is not None:
+            assert settings.clip_norm is not None
+            shapes = wire.array_specs(params)
+            self.aggregator = SecureAggregator(settings.secure, settings.clip_norm, shapes, self.events)
+        self.reader = ReplyReader(
             self.roster,
             wire.array_specs(params),
             constraints,
             statistics,
-            self.run.dtype,
+            self.server.dtype,
             settings,
             self.events,
-            self.clients.spent,
-            None if way is None else way.up,
+            self.clients.privacy,
+            None if compression is None else compression.up,
+            None if self.aggregator is None else self.aggregator.read_update,
         )
-        self.summing: Summing | None = None
-        if settings.secure is not None:
-            assert settings.clip_norm is not None
-            self.summing = Summing(settings.secure, settings.clip_norm, wire.array_specs(params), self.events)
-            self.reader.masked = self.summing.part
         self.metrics: dict[int, MetricRecord] = {}
-        self._share, self._told_to_stop = SwitchShare(), False
+        self._share, self._stops = SwitchShare(), False
         self._began = time.perf_counter()
+        numbers = (
+            method,
+            settings.domain if has_leaves(settings.domain) else None,
+            None if isinstance(requested_memory, str) else requested_memory,
+        )
         self.identity = {
             "method": without_addresses(str(method)),
             "seed": str(settings.seed),
@@ -143,294 +143,304 @@ class Course:
             "participation": str(settings.participation),
             "domain": without_addresses(repr(settings.domain)),
             "min_clients": str(settings.min_clients),
-            "memory": str(asked_memory),
+            "memory": str(requested_memory),
             "clip_norm": str(settings.clip_norm),
             "largest_number": str(settings.largest_number),
             "pooled": without_addresses(repr(settings.pooled)),
             "constraints": str(constraints),
-            "numbers": fingerprint(
-                (
-                    method,
-                    settings.domain if has_leaves(settings.domain) else None,
-                    None if isinstance(asked_memory, str) else asked_memory,
-                )
-            ),
+            "numbers": fingerprint(numbers),
             "start": fingerprint(params),
-            "program": self.run.program(),
+            "program": self.server.program(),
             "jax": jax.__version__,
             **({} if statistics is None else {"statistics": str(statistics)}),
             **({} if settings.secure is None else {"secure": str(settings.secure)}),
-            **({CORRECTED: "yes"} if corrected else {}),
+            **({CORRECTED: "yes"} if is_corrected else {}),
             **clients_identity,
         }
-        if not self._go_on() and self.cycles is not None:
-            self.cycles.look_at_start()
-            self.cycles.begin()
-        if self.held is not None and self.run.record is not None and self.run.record.clients is not None:
-            told = self.run.record.clients
-            assert told.outcomes is not None
-            self.held.recall(np.asarray(told.clients), np.asarray(told.outcomes), self.run.begun_at)
-        if unknown := self._nobody:
-            logger.warning("exclude: nobody is known by the name %s; is it written as the client writes it?", unknown)
+        if not self._resume() and self.restarts is not None:
+            self.restarts.start()
+        if self.held is not None and self.server.record is not None and self.server.record.clients is not None:
+            recorded = self.server.record.clients
+            assert recorded.outcomes is not None
+            self.held.recall(np.asarray(recorded.clients), np.asarray(recorded.outcomes), self.server.cycle_begin)
+        if unknown := self._unknown_excluded:
+            logger.warning("exclude: no client is known by the name %s; check the spelling", unknown)
 
-    @staticmethod
-    def _template(method: Method, params: Any, rounds: int, *, jumps: bool) -> Method:
-        """The method of a run that chooses for itself, before anything else is known of the clients."""
-        return first_choice(params, rounds, may_end=False, exact=False, jumps=jumps).template(method)
-
-    def _everyone(self, settings: StrategySettings) -> bool:
-        """Whether all clients that are connected take part in every round."""
-        return settings.participation == 1
-
-    def _memory(self, settings: StrategySettings, chosen: bool) -> Memory | None:
-        """How the server remembers: as told, or where not everyone takes part in a run that chooses for itself."""
+    def _choose_memory(self, settings: StrategySettings, tunes: bool) -> Memory | None:
+        """Return the memory of the settings; for "auto", one if the method is tuned or robust and needs it."""
         if not isinstance(settings.memory, str):
-            if settings.memory is not None and settings.memory.corrected:
-                self._check_report_again()
+            if settings.memory is not None and settings.memory.corrected and (single := self.roster.single_reporters):
+                raise ValueError(
+                    f"memory must not be corrected if clients report at one iterate only, as {few_of(single)} do: "
+                    "private clients, networks with running means, custom clients without can_repeat_reports, and "
+                    "clients of an older softswitch; use Memory(smoothing=…)"
+                )
             return settings.memory
-        careful = chosen or self._asked.robust is not None
-        if not careful or settings.pooled is not None:
+        if not (tunes or self._requested.robust is not None) or settings.pooled is not None:
             return None
-        if chosen and self._corrects(settings):
+        if tunes and self._corrects_memory(settings):
             return Memory(corrected=True)
-        if self._everyone(settings):
+        if settings.participation == 1:
             return None
-        return Memory(smoothing=0.0 if self.roster.tells_all else SMOOTHING)
+        return Memory(smoothing=0.0 if self.roster.reports_all_rows else SMOOTHING)
 
-    def _corrects(self, settings: StrategySettings) -> bool:
-        """Whether memory is corrected where that is chosen; a run that goes on remembers as it began to."""
-        kept = settings.checkpoints
-        if kept is not None and kept.said("method") is not None:
-            return kept.said(CORRECTED) is not None
-        trusting = self._asked.robust is None
-        return trusting and not self.roster.tells_all and not self.roster.reporting_once
-
-    def _check_report_again(self) -> None:
-        """Raise where clients met so far cannot report at two iterates."""
-        if once := self.roster.reporting_once:
-            raise ValueError(
-                f"memory must not be corrected where clients report at one iterate only, as {few_of(once)} do: private "
-                "ones, for which a second value would be a second release, networks with running means, clients of "
-                "one's own without can_repeat_reports, or of an older softswitch; Memory(smoothing=…) goes with all"
-            )
+    def _corrects_memory(self, settings: StrategySettings) -> bool:
+        """Return whether to correct the memory; a resumed run keeps its choice."""
+        checkpoints = settings.checkpoints
+        if checkpoints is not None and checkpoints.said("method") is not None:
+            return checkpoints.said(CORRECTED) is not None
+        roster = self.roster
+        return self._requested.robust is None and not roster.reports_all_rows and not roster.single_reporters
 
     def _statistics(self) -> int | None:
-        """How many statistics a client's pooled constraint has, where the server is to remember them; else None."""
+        """Return a client's number of statistics if the server remembers them; else None."""
         if self.settings.pooled is None or self.settings.memory is None:
             return None
-        if not self.roster.statistics and self._asked.switches_on == "pooled":
+        if not self.roster.statistics and self._requested.switches_on == "pooled":
             raise ValueError(
-                "criterion='pooled' with memory needs to know beforehand how many statistics a client reports, but no "
-                "client met so far tells it; give your clients an attribute statistics, that number"
+                "criterion='pooled' with memory needs the number of statistics that a client reports, but no client "
+                "has reported it; give your clients an attribute statistics with that number"
             )
         return self.roster.statistics or None
 
-    def _go_on(self) -> bool:
-        """Take up the run where its checkpoints stand; False where they do not. What was chosen stays chosen."""
-        kept, cycles = self.settings.checkpoints, self.cycles
-        there = None
-        if kept is not None:
-            there = kept.latest(self.identity, self.run.like, cycles and self.run.state.params)
-        if there is None:
+    def _resume(self) -> bool:
+        """Continue from the latest checkpoint; return False if there is none."""
+        checkpoints, restarts, server = self.settings.checkpoints, self.restarts, self.server
+        snapshot = None
+        if checkpoints is not None:
+            snapshot = checkpoints.latest(self.identity, server.like, restarts and server.state.params)
+        if snapshot is None:
             return False
-        self.run.go_on(there, in_cycles=cycles is not None)
-        self.roster.recall(there.names)
-        gone = self._leave_out()
-        self._began -= there.seconds
-        told = json.loads(there.journal) if there.journal else {}
-        if "memory" in told:
-            self.run.smooth_by(told["memory"])
-        self.clients.spent.go_on(told.get("spent", {}))
-        if cycles is not None:
-            cycles.go_on(there.best, told["cycles"], gone)
-            self.run.begun_at = cycles.done
-        elif "numbers" in told:
-            self.run.method = with_numbers(self.run.method, told["numbers"])
+        server.resume(snapshot, in_cycles=restarts is not None)
+        self.roster.restore_order(snapshot.names)
+        excluded = self._excluded
+        server.forget(excluded)
+        for i in excluded:
+            self.events.record("excluded", "it no longer takes part (exclude)", client=self.roster.names[i])
+        self._began -= snapshot.seconds
+        journal = json.loads(snapshot.journal) if snapshot.journal else {}
+        if "memory" in journal:
+            server.smoothing = journal["memory"]
+        self.clients.privacy.restore(journal.get("spent", {}))
+        if restarts is not None:
+            restarts.resume(snapshot.best, journal["cycles"], excluded)
+            server.cycle_begin = restarts.done
+        elif "numbers" in journal:
+            server.method = with_numbers(server.method, journal["numbers"])
         self._share.with_rounds(self._history())
-        logger.info("going on after %d of %d rounds", there.done, self.run.rounds)
-        self.events.record("resumed", f"after {there.done} of {self.run.rounds} rounds")
+        logger.info("resuming after %d of %d rounds", snapshot.done, server.rounds)
+        self.events.record("resumed", f"after {snapshot.done} of {server.rounds} rounds")
         return True
 
     @property
-    def over(self) -> bool:
-        """Whether there are no more rounds to come."""
-        run = self.run
-        return run.done >= run.rounds or run.diverged or self._ends_early
+    def is_over(self) -> bool:
+        """Whether there are no more rounds."""
+        return self.server.done >= self.server.rounds or self.server.has_diverged or self._ends_early
 
     @property
     def _ends_early(self) -> bool:
-        """Whether a callback has ended it, or too many rounds were void."""
-        return self._told_to_stop or self.run.void_in_a_row >= self.settings.patience
+        return self._stops or self.server.void_in_a_row >= self.settings.patience
 
     @property
     def seconds(self) -> float:
-        """Since the run began."""
+        """The seconds since the run began."""
         return time.perf_counter() - self._began
 
-    def tell(self, record: Record) -> None:
-        """Tell the callbacks of a round, and keep a checkpoint where it is time."""
-        run = self.run
-        history = History.from_records(self.clients, [record], 1, first=run.done - 1)
+    def after_round(self, record: Record) -> None:
+        """Run the callbacks, begin the next cycle if one has ended, and save a checkpoint if it is due."""
+        server = self.server
+        history = History.from_records(self.clients, [record], 1, first=server.done - 1)
         share = self._share.with_rounds(history)
-        news = Chunk(run.done, run.rounds, history, share, run.state, self.seconds)
-        self._told_to_stop = run_callbacks(self.settings.callbacks, news)
-        if self.cycles is not None:
-            self.cycles.after_round(begins=not self._ends_early)
+        chunk = Chunk(server.done, server.rounds, history, share, server.state, self.seconds)
+        self._stops = run_callbacks(self.settings.callbacks, chunk)
+        if self.restarts is not None:
+            self.restarts.after_round(may_begin=not self._ends_early)
         if self.settings.checkpoints is not None and self.settings.checkpoints.due():
             self.save()
 
     def save(self) -> None:
-        """Keep where the run stands."""
-        run, kept = self.run, self.settings.checkpoints
-        if kept is not None and run.record is not None:
-            best, journal = None, self._journal()
-            if self.cycles is not None:
-                best, journal["cycles"] = self.cycles.journal()
-            names = tuple(self.roster.names)
-            kept.save(
-                Snapshot(
-                    run.state,
-                    run.record,
-                    run.done,
-                    self.seconds,
-                    run.averaging_from,
-                    names,
-                    best,
-                    json.dumps(journal) if journal else "",
-                ),
-                self.identity,
-            )
-
-    def _journal(self) -> dict[str, Any]:
-        """What was chosen beside the cycles: a resumed run does not choose again."""
-        memory, told = self.settings.memory, dict[str, Any]()
-        if isinstance(memory, Memory):
-            told["memory"] = self.run.smoothing
-        if spent := self.clients.spent.journal():
-            told["spent"] = spent
-        if self.cycles is None and self.run.method is not self._asked:
-            told["numbers"] = self.run.numbers
-        return told
+        """Save a checkpoint, if there is a folder for them and a round was done."""
+        server, checkpoints = self.server, self.settings.checkpoints
+        if checkpoints is None or server.record is None:
+            return
+        best, journal = None, dict[str, Any]()
+        if isinstance(self.settings.memory, Memory):
+            journal["memory"] = server.smoothing
+        if spent := self.clients.privacy.to_dict():
+            journal["spent"] = spent
+        if self.restarts is not None:
+            best, journal["cycles"] = self.restarts.to_checkpoint()
+        elif server.method is not self._requested:
+            journal["numbers"] = numbers_of(server.method)
+        snapshot = Snapshot(
+            server.state,
+            server.record,
+            server.done,
+            self.seconds,
+            server.averaging_from,
+            tuple(self.roster.names),
+            best,
+            json.dumps(journal) if journal else "",
+        )
+        checkpoints.save(snapshot, self.identity)
 
     def finish(self, stopped: bool) -> Result:
-        """The result; ``stopped``: the rounds ended before their time."""
-        run, cycles, kept = self.run, self.cycles, self.roster.kept
-        if cycles is not None and cycles.done < run.done:  # for the answer only: a checkpoint goes on with this cycle
-            cycles.close()
-        history = history_of(self._history(), kept)
-        state = run.state
-        if state.memory is not None:
-            state = state._replace(memory=memory_of(state.memory, kept))
-        if state.consistency is not None:
-            state = state._replace(consistency=consistency_of(state.consistency, kept))
+        """Evaluate the answer and return the result; ``stopped``: the rounds were interrupted."""
+        server, restarts, included = self.server, self.restarts, self.roster.included
+        if restarts is not None and restarts.done < server.done:  # the checkpoint continues this cycle
+            restarts.close()
+        history = _history_of(self._history(), included)
         assert history.per_client is not None
-        asked = (history.per_client.clients >= 0).sum(axis=1)
-        self.clients.participants = max(1, round(float(asked.mean())))
-        ending = RunEnd(
-            state,
+        participants = (history.per_client.clients >= 0).sum(axis=1)
+        self.clients.participants = max(1, round(float(participants.mean())))
+        end = RunEnd(
+            _state_of(server.state, included),
             history,
-            run.method,
-            tuple(self.roster.names[i] for i in kept),
-            averaging_from=run.averaging_from,
+            server.method,
+            tuple(self.roster.names[i] for i in included),
+            averaging_from=server.averaging_from,
             answer="average" if self.settings.answer == "auto" else self.settings.answer,
-            stopped=stopped and run.done < run.rounds and not run.diverged,
+            stopped=stopped and server.done < server.rounds and not server.has_diverged,
             seed=self.settings.seed,
             seconds=self.seconds,
-            restarts=() if cycles is None or run.diverged else tuple(cycles.past),
+            restarts=() if restarts is None or server.has_diverged else tuple(restarts.past),
         )
-        # How much reports scatter at one iterate is not measured here: it would take rounds of its own.
-        result = conclude(ending, self.clients, lambda: math.nan)
-        result = self.clients.spent.in_result(result)
-        if self.settings.exclude:
-            result = replace(result, diagnostics=(*result.diagnostics, self._excluded(self._history())))
-        if partly := self._partly():
-            result = replace(result, diagnostics=(*result.diagnostics, partly))
+        # The noise of reports at one iterate is not measured: it would take extra rounds.
+        result = self.clients.privacy.add_to_result(conclude(end, self.clients, lambda: math.nan))
+        diagnostics = (self._excluded_diagnostic(), self._suppressed_classes_diagnostic())
+        added = tuple(diagnostic for diagnostic in diagnostics if diagnostic is not None)
+        result = replace(result, diagnostics=(*result.diagnostics, *added))
         self.events.record("finished", str(result.status))
-        if run.void_in_a_row < self.settings.patience:
+        if server.void_in_a_row < self.settings.patience:
             return result
-        why = f"{result.status.message}. The last {run.void_in_a_row} rounds were void, so it ended (patience)"
-        return replace(result, status=replace(result.status, message=why))
+        message = f"{result.status.message}. It ended after {server.void_in_a_row} void rounds in a row (patience)"
+        return replace(result, status=replace(result.status, message=message))
 
-    def _warn_of_the_largest(self, settings: StrategySettings) -> None:
-        """Tell where one client's rows decide what is on all data put together: there is only its word for them."""
+    def _warn_of_dominant_client(self, settings: StrategySettings) -> None:
+        """Warn if one client has more than half of all rows by its own report, and so decides the pooled constraint."""
         if settings.pooled is None or len(self.roster.names) < 3:
             return
         rows = {name: self.roster.rows(i) for i, name in enumerate(self.roster.names)}
-        name = max(rows, key=lambda own: rows[own])
-        known = name in settings.listed and settings.listed[name].rows is not None
-        if known or 2 * rows[name] <= sum(rows.values()):
+        name, total = max(rows, key=rows.__getitem__), sum(rows.values())
+        is_limited = name in settings.listed and settings.listed[name].rows is not None
+        if is_limited or 2 * rows[name] <= total:
             return
-        why = f"it says that it has {rows[name]:,} of {sum(rows.values()):,} rows, and so decides the pooled constraint"
-        logger.warning("client %r: %s", name, why)
-        self.events.record("weighs most", why, client=name)
-
-    def _leave_out(self) -> list[int]:
-        """Forget what is remembered of clients that are excluded from now on; their indices."""
-        gone = sorted(set(range(len(self.roster.names))) - set(self.roster.kept))
-        self.run.forget(gone)
-        for i in gone:
-            self.events.record("excluded", "it is left out from now on (exclude)", client=self.roster.names[i])
-        return gone
+        reason = f"it reports {rows[name]:,} of {total:,} rows, and so decides the pooled constraint"
+        logger.warning("client %r: %s", name, reason)
+        self.events.record("weighs most", reason, client=name)
 
     @property
-    def _nobody(self) -> str:
-        """Names to leave out that no client has, as far as is known."""
+    def _excluded(self) -> list[int]:
+        return sorted(set(range(len(self.roster.names))) - set(self.roster.included))
+
+    @property
+    def _unknown_excluded(self) -> str:
+        """The excluded names that no known client has."""
         return few_of([repr(name) for name in self.settings.exclude if not self.roster.is_known(name)], 5)
 
-    def _excluded(self, history: History) -> Diagnostic:
-        """Who was left out, and in how many rounds it had taken part before."""
-        gone = set(range(len(self.roster.names))) - set(self.roster.kept)
+    def _excluded_diagnostic(self) -> Diagnostic | None:
+        if not self.settings.exclude:
+            return None
+        history = self._history()
         assert history.per_client is not None
         assert history.per_client.outcomes is not None
-        counted = np.isin(history.per_client.clients, list(gone)) & (
-            history.per_client.outcomes == ClientOutcome.COUNTED
-        )
-        rounds = int(counted.any(axis=1).sum())
-        before = f"; {rounds} round{'s' * (rounds != 1)} before had counted some of them" if rounds else ""
-        nobody = f"; nobody is known by the name {self._nobody}" if self._nobody else ""
+        has_counted = history.per_client.outcomes == ClientOutcome.COUNTED
+        rounds = int((np.isin(history.per_client.clients, self._excluded) & has_counted).any(axis=1).sum())
+        before = f"; they took part in {rounds} round{'s' * (rounds != 1)} before" if rounds else ""
+        unknown = f"; no client is known by the name {self._unknown_excluded}" if self._unknown_excluded else ""
         return Diagnostic(
             DiagnosticCode.EXCLUDED_CLIENTS,
-            f"{few_of([repr(name) for name in self.settings.exclude], 5)} left out (exclude){before}{nobody}",
-            "Nothing is said of them, neither by the status nor by a certificate: say so wherever the model goes",
+            f"{few_of([repr(name) for name in self.settings.exclude], 5)} excluded (exclude){before}{unknown}",
+            "Neither the status nor a certificate covers these clients: state this wherever the model is used",
         )
 
-    def _partly(self) -> Diagnostic | None:
-        """Who left rows of small classes out; None where nobody did."""
-        known = ((self.roster.names[i], self.roster.clients[i]) for i in self.roster.kept)
-        names = [repr(name) for name, client in known if client is not None and client.excluded_classes]
+    def _suppressed_classes_diagnostic(self) -> Diagnostic | None:
+        clients = ((self.roster.names[i], self.roster.clients[i]) for i in self.roster.included)
+        names = [repr(name) for name, client in clients if client is not None and client.excluded_classes]
         if not names:
             return None
         return Diagnostic(
             DiagnosticCode.SUPPRESSED_CLASSES,
-            f"{few_of(names, 5)} answered on no class of too few rows, by their own policy",
-            "Nothing is known of those rows, and functions of them alone count as not there: say so wherever the model "
-            "goes",
+            f"{few_of(names, 5)} left out classes with too few rows, by their own policy",
+            "Results do not cover these rows, and functions of only these rows count as absent: state this wherever "
+            "the model is used",
         )
 
     def _history(self) -> History:
-        assert self.run.record is not None
-        return History.from_records(self.clients, [self.run.record], self.run.done)
+        assert self.server.record is not None
+        return History.from_records(self.clients, [self.server.record], self.server.done)
 
 
-def _check_secure(method: Method, settings: StrategySettings) -> None:
-    """Raise where a rule does not go with sums of masked directions."""
-    if settings.secure is None:
-        return
-    if method.robust is not None:
-        raise ValueError(f"robust={method.robust} compares single directions, which secure hides: leave one out")
-    if isinstance(method.at_clients, Compression):
-        raise ValueError("masks are as long as the model and look like chance: Compression does not go with secure")
+def _template(method: Method, params: Params, rounds: int, *, jumps: bool) -> Method:
+    return first_choice(params, rounds, may_end=False, exact=False, jumps=jumps).template(method)
+
+
+def _check(method: Method, settings: StrategySettings, params: Params, rounds: int) -> None:
+    """Raise if the method cannot run over Flower, or not with these settings."""
+    check_domain(settings.domain, params)
+    check_over_network(method)
+    check_stages(method.proximal, rounds)
+    check_compression(method.at_clients, settings.domain, method.robust)
+    is_compressed = isinstance(method.at_clients, Compression)
+    if is_compressed and settings.resend_params:
+        raise ValueError("resend_params sends whole parameters in every round: do not use it with Compression")
+    if settings.secure is not None and method.robust is not None:
+        raise ValueError(f"robust={method.robust} compares single directions, which secure hides: use one of the two")
+    if settings.secure is not None and is_compressed:
+        raise ValueError("masked directions cannot be compressed: use either secure or Compression")
 
 
 def _first_params(initial_arrays: ArrayRecord) -> Params:
-    """w_0, or raise."""
-    given = wire.from_record(initial_arrays)
-    params = checked_start("initial_arrays", given)
+    arrays = wire.from_record(initial_arrays)
+    params = checked_start("initial_arrays", arrays)
     expected = wire.array_specs(params)
-    changed = [name for name, shape in wire.array_specs(given).items() if expected[name] != shape]
-    if changed:
-        raise ValueError(
-            f"initial_arrays must be of a dtype that JAX computes in, but {changed[0]!r} is "
-            f"{given[changed[0]].dtype}; use float32, or jax.config.update('jax_enable_x64', True)"
-        )
+    for name, shape in wire.array_specs(arrays).items():
+        if expected[name] != shape:
+            raise ValueError(
+                f"initial_arrays must be of a dtype that JAX computes in, but {name!r} is {arrays[name].dtype}; "
+                "use float32, or jax.config.update('jax_enable_x64', True)"
+            )
     return params
+
+
+def _state_of(state: State, included: list[int]) -> State:
+    """Return the state with the memory and the consistency of some clients only."""
+    memory, consistency = state.memory, state.consistency
+    if memory is not None:
+        known = [index for index in included if index < len(memory.heard_at)]
+        if len(known) < len(memory.heard_at):
+            at = jnp.asarray(known, jnp.int32)
+            forecasts = None if memory.forecasts is None else memory.forecasts.of(at)
+            order, pass_number = jnp.arange(len(known), dtype=jnp.int32), jnp.int32(-1)
+            kept = some(memory._replace(forecasts=None), at)
+            memory = kept._replace(forecasts=forecasts, order=order, pass_number=pass_number)
+    if consistency is not None:
+        at = jnp.asarray([index for index in included if index < len(consistency.value)], jnp.int32)
+        consistency = some(consistency, at)
+    return state._replace(memory=memory, consistency=consistency)
+
+
+def _history_of(history: History, included: list[int]) -> History:
+    """Return the history of some clients, by their new indices, with empty places for the rest.
+
+    F, G and the switch of a round stay as they were.
+    """
+    recorded = history.per_client
+    assert recorded is not None
+    if included == list(range(len(included))) and recorded.clients.max(initial=-1) < len(included):
+        return history
+    last = max([recorded.clients.max(initial=-1), history.worst_client.max(initial=-1), *included])
+    new_indices = np.full(last + 2, -1)  # the last entry is for index −1
+    new_indices[included] = np.arange(len(included))
+    clients = new_indices[recorded.clients]
+    is_empty = clients < 0
+    per_client = replace(
+        recorded,
+        clients=clients.astype(recorded.clients.dtype),
+        objective=np.where(is_empty, np.nan, recorded.objective),
+        constraint=np.where(is_empty[..., None], np.nan, recorded.constraint),
+        outcomes=None if recorded.outcomes is None else np.where(is_empty, ClientOutcome.EMPTY, recorded.outcomes),
+        epsilon=None if recorded.epsilon is None else np.where(is_empty, np.nan, recorded.epsilon),
+    )
+    worst = new_indices[history.worst_client].astype(history.worst_client.dtype)
+    return replace(history, per_client=per_client, worst_client=worst)

@@ -1,4 +1,4 @@
-"""SwitchingStrategy: the paper's round as a Flower strategy, two exchanges with a decision between them."""
+"""SwitchingStrategy: a switching method as a Flower strategy, with two exchanges in a round."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +22,11 @@ from softswitch.flower import messages as wire
 from softswitch.flower.client import MASKED, TERMS, encode_decision
 from softswitch.flower.codec import count_bytes
 from softswitch.flower.compression import needs_params
-from softswitch.flower.exchange import Lost, exchange
+from softswitch.flower.exchange import NoReply, PollingGrid, exchange
 from softswitch.flower.local_client import PREVIOUS
 from softswitch.flower.remote import RemoteClients
-from softswitch.flower.run import Course
-from softswitch.flower.secure_server import Summed
+from softswitch.flower.run import FlowerRun
+from softswitch.flower.secure_server import SecureMean
 from softswitch.flower.settings import StrategySettings, with_changes
 from softswitch.methods import robust
 from softswitch.methods.automatic import Automatic, resolve_method
@@ -39,28 +39,28 @@ from softswitch.results.result import Result
 from softswitch.support import checks
 
 logger = logging.getLogger("softswitch.flower")
-MOST_VOTES = 5
-"""So many times it is decided anew what most clients have, while the first round has not begun."""
+MAX_VOTES = 5
+"""Maximum number of votes on the clients' numbers of constraints and statistics before round 0."""
 
 
-class _Ended(Exception):  # noqa: N818
-    """The rounds end here."""
+class _RunEnded(Exception):  # noqa: N818
+    """There are no more rounds."""
 
 
 class _Outvoted(Exception):  # noqa: N818
-    """Before the first round more clients have come than are there, and what they have is not what was taken for it."""
+    """Before the first round, a new majority of clients has other numbers of constraints or statistics."""
 
 
-class _Between(NamedTuple):
+class _OpenRound(NamedTuple):
     """A round between its two exchanges.
 
     Attributes:
-        clients: the indices of those asked to report.
-        outcomes: what became of each so far.
-        reports: what they reported.
-        decided: the rule's decision and its memory after it; None in a round that is void already.
-        updating: the places, in ``clients``, of those asked for a direction.
-        full: F and G on all data, where they were asked for.
+        clients: The indices of the round's clients.
+        outcomes: Their outcomes so far.
+        reports: Their reports.
+        decided: The method's decision and its state after it; None if the round is void.
+        updating: The places in ``clients`` of those asked for a direction.
+        full: F and G on all data, if they were evaluated.
     """
 
     clients: list[int]
@@ -72,34 +72,33 @@ class _Between(NamedTuple):
 
 
 class SwitchingStrategy(Strategy):
-    """Any of softswitch's rules over Flower, usable in anyone's ServerApp.
+    """A softswitch method as a Flower strategy, for use in any ServerApp.
 
         strategy = SwitchingStrategy(SoftmaxSGM(tolerance=0.1))
         strategy.start(grid, initial_arrays(parameters(module)), num_rounds=100)
-        strategy.result        # softswitch's Result: status, history, diagnosis, every client at the answer
+        strategy.result        # softswitch's Result: status, history, diagnostics, values at every client
 
-    Whatever the rule leaves out is chosen, as ``solve`` does, as far as that costs no more than a few exchanges. What
-    was chosen is in the log, in ``result.restarts`` and in checkpoints: a resumed run chooses nothing again. Where the
-    rule has a ``step_size``, all else that is left out is as in the paper.
+    A method without a ``step_size`` is tuned during the run, as by ``solve``. The choices are logged, and they are in
+    ``result.restarts`` and in checkpoints. With a ``step_size``, all defaults are those of the paper.
 
-    The clients must be of ``client_app``. The arrays that ``start`` returns are the answer, not the last iterate.
+    The clients must use ``client_app``. ``start`` returns the arrays of the answer, not of the last iterate.
 
     Args:
-        method: the method and its settings.
-        settings: everything else, as ``StrategySettings``;
-        changes: or single settings by their names: ``SwitchingStrategy(rule, local_steps=5, min_clients=3)``.
+        method: The method and its settings.
+        settings: All further settings.
+        changes: Single settings by name, such as ``SwitchingStrategy(method, local_steps=5, min_clients=3)``.
 
     Attributes:
-        settings: as given.
-        result: what the run came to; None before its end.
-        clients: to ask all clients again, for a certificate say; None before the start.
-        clients_identity: what the run depends on at the clients, as text, where the server knows it: checkpoints of a
-            run with another one are refused. A server does not see the clients' functions and rows.
+        settings: The settings.
+        result: The result; None before the end of the run.
+        clients: All clients, for a certificate for example; None before the start.
+        clients_identity: What the run depends on at the clients, as text, if the server knows it. Checkpoints of a run
+            with another identity are refused.
     """
 
     def __init__(self, method: Method | Automatic, settings: StrategySettings | None = None, **changes: Any) -> None:
         method = resolve_method(method)
-        is_automatic([method])  # refuses what is wrong with it
+        is_automatic([method])  # raises if it is invalid
         self.settings = with_changes(settings, changes)
         if self.settings.robust is not None:
             method = replace(method, robust=self.settings.robust)
@@ -120,16 +119,16 @@ class SwitchingStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> FlowerResult:
-        """Run the rounds, judge the answer, and put softswitch's result into ``self.result``.
+        """Run the rounds, evaluate the answer, and set ``self.result``.
 
         Args:
-            grid: Flower's.
-            initial_arrays: w_0.
-            num_rounds: K.
-            timeout: instead of both timeouts.
-            train_config: must be empty: settings are arguments of the strategy.
-            evaluate_config: likewise.
-            evaluate_fn: as in any strategy: called with the round and its arrays after every round.
+            grid: Flower's grid.
+            initial_arrays: The first parameters w_0.
+            num_rounds: Number of rounds K.
+            timeout: Timeout of both exchanges, in seconds. Default: that of the settings.
+            train_config: Must be empty: settings are arguments of the strategy.
+            evaluate_config: Must be empty.
+            evaluate_fn: Called with the round and its arrays after every round, as in any strategy.
         """
         for name, config in (("train_config", train_config), ("evaluate_config", evaluate_config)):
             if config:
@@ -142,14 +141,14 @@ class SwitchingStrategy(Strategy):
         if settings.secure is not None:
             settings = replace(settings, min_clients=max(settings.min_clients, settings.secure.min_clients))
         if self.method.robust is not None:
-            settings = _enough_for(self.method.robust, settings)
+            settings = _with_min_clients(self.method.robust, settings)
         with nullcontext() if settings.checkpoints is None else settings.checkpoints.held():
-            for _ in range(MOST_VOTES):
+            for _ in range(MAX_VOTES):
                 with suppress(_Outvoted):
-                    return self._run(grid, initial_arrays, rounds, settings, evaluate_fn)
+                    return self._start(grid, initial_arrays, rounds, settings, evaluate_fn)
             raise ValueError("clients differ in how many constraints they have; set constraints")
 
-    def _run(
+    def _start(
         self,
         grid: Grid,
         initial_arrays: ArrayRecord,
@@ -157,224 +156,230 @@ class SwitchingStrategy(Strategy):
         settings: StrategySettings,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
     ) -> FlowerResult:
-        course = Course(self.method, settings, grid, initial_arrays, rounds, self.clients_identity)
-        self._course = course
-        self.clients = course.clients
-        finished, stopped = FlowerResult(train_metrics_clientapp=course.metrics), False
+        run = self._run = FlowerRun(self.method, settings, grid, initial_arrays, rounds, self.clients_identity)
+        self.clients = run.clients
+        flower_result, stopped = FlowerResult(train_metrics_clientapp=run.metrics), False
         try:
-            if not course.over:
-                finished = super().start(
-                    course.grid,
-                    wire.to_record(course.run.state.params),
-                    course.run.rounds - course.run.done,
+            if not run.is_over:
+                flower_result = super().start(
+                    run.grid,
+                    wire.to_record(run.server.state.params),
+                    run.server.rounds - run.server.done,
                     timeout=settings.update_timeout,
                     evaluate_fn=evaluate_fn,
                 )
-        except _Ended:
+        except _RunEnded:
             stopped = True
         except KeyboardInterrupt:
-            if not course.run.done:
+            if not run.server.done:
                 raise
             stopped = True
-        course.save()
-        self.result = course.finish(stopped)
-        finished.arrays = wire.to_record(self.result.params)
-        return finished
+        run.save()
+        self.result = run.finish(stopped)
+        flower_result.arrays = wire.to_record(self.result.params)
+        return flower_result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Look who is there, sample, ask for reports, decide; return the messages of the second exchange."""
-        del server_round, config  # a resumed run counts on from where it stood
-        course, settings = self._course, self._course.settings
-        if course.over:
-            raise _Ended
-        run, k = course.run, course.run.done
-        course.events.round = k
-        course.roster.look(grid, settings.min_clients, settings.wait)
-        if not k and course.roster.outvoted:
+        """Sample clients, collect their reports and decide; return the messages of the second exchange."""
+        del server_round, config  # a resumed run continues its own count of rounds
+        run, settings, server = self._run, self._run.settings, self._run.server
+        if run.is_over:
+            raise _RunEnded
+        k = run.events.round = server.done
+        run.roster.refresh(grid, settings.min_clients, settings.wait)
+        if not k and run.roster.is_outvoted:
             raise _Outvoted
-        nodes = course.roster.connected
-        asked = run.sample(course.roster.awake(k, settings.min_clients), len(course.roster.names))
+        nodes = run.roster.connected
+        clients = server.sample(run.roster.available(k, settings.min_clients), len(run.roster.names))
         full = ClientSummary.missing()
         if settings.eval_every and k % settings.eval_every == 0:
-            full = _overview(self.method, course.clients.judge_now(run.state.params))
+            full = _overview(self.method, run.clients.judge_now(server.state.params))
         task: dict[str, Any] = {wire.PARAMS: arrays, wire.SETTINGS: self._round_settings()}
-        if course.before is not None:
-            course.before.begin(*(jax.tree.map(np.asarray, one) for one in (run.state.params, run.state.before)))
-            task[wire.SETTINGS][PREVIOUS] = course.before.digest
-        answers = self._first_exchange(grid, asked, RecordDict(task))
-        reports, outcomes = course.reader.reports(k, asked, answers)
-        decided = run.decide(asked, reports)
+        if run.before is not None:
+            params, previous = (jax.tree.map(np.asarray, tree) for tree in (server.state.params, server.state.before))
+            run.before.begin(params, previous)
+            task[wire.SETTINGS][PREVIOUS] = run.before.digest
+        replies = self._request_reports(grid, clients, RecordDict(task))
+        reports, outcomes = run.reader.read_reports(k, clients, replies)
+        decided = server.decide(clients, reports)
         updating = [] if decided is None else np.flatnonzero(np.asarray(reports.mask)).tolist()
-        masking: dict[str, Any] = {}
-        if course.summing is not None and decided is not None:
-            names = {place: course.roster.names[asked[place]] for place in updating}
-            terms = course.summing.begin(k, names, answers, np.asarray(decided[0].weights))
-            if terms is None:
+        terms: dict[str, Any] = {}
+        if run.aggregator is not None and decided is not None:
+            names = {place: run.roster.names[clients[place]] for place in updating}
+            agreed = run.aggregator.begin_round(k, names, replies, np.asarray(decided[0].weights))
+            if agreed is None:
                 decided, updating = None, []
             else:
-                masking = {TERMS: terms.record()}
-        self._between = _Between(asked, outcomes, reports, decided, updating, full)
+                terms = {TERMS: agreed.record()}
+        self._open = _OpenRound(clients, outcomes, reports, decided, updating, full)
         if decided is None:
             return []
         loss, feasible = jax.tree.map(np.asarray, decided[0].local_loss), bool(decided[0].feasible)
-        again = task if settings.resend_params else {}
-        updates = []
+        resent = task if settings.resend_params else {}
+        messages = []
         for place in updating:
-            own = encode_decision(loss.of(place), run.switches, feasible)
-            content = RecordDict({wire.DECISION: own, **again, **masking})
-            updates.append(self._message(content, nodes[asked[place]], wire.UPDATE, settings.update_timeout))
-        return updates
+            decision = encode_decision(loss.of(place), bool(server.method.switches), feasible)
+            content = RecordDict({wire.DECISION: decision, **resent, **terms})
+            messages.append(self._message(content, nodes[clients[place]], wire.UPDATE, settings.update_timeout))
+        return messages
 
-    def _first_exchange(self, grid: Grid, asked: list[int], content: RecordDict) -> list[Message | Lost]:
-        """What those asked answer; where messages are compressed, whoever lacks parameters is asked again with them."""
-        course, limit = self._course, self._course.settings.report_timeout
-        nodes, held, run, before = course.roster.connected, course.held, course.run, course.before
-        if held is None:
-            own = [content if before is None else before.beside(i, content) for i in asked]
-            messages = [self._message(told, nodes[i], wire.REPORT, limit) for i, told in zip(asked, own, strict=True)]
-            answers = exchange(grid, messages, limit, course.settings.enough(len(messages)))
-            if before is not None:
-                for i, answer in zip(asked, answers, strict=True):
-                    before.heard(i, answer)
-            return answers
+    def _request_reports(self, grid: Grid, clients: list[int], content: RecordDict) -> list[Message | NoReply]:
+        """Run the first exchange; with compression, ask clients that lack the parameters again."""
+        run, timeout = self._run, self._run.settings.report_timeout
+        nodes, held, before = run.roster.connected, run.held, run.before
         settings = wire.get_config(content, wire.SETTINGS)
-        params = wire.from_record(content[wire.PARAMS])
-        held.begin(params)
+        params = {} if held is None else wire.from_record(content[wire.PARAMS])
+        if held is not None:
+            held.begin(params)
 
-        def ask(places: list[int]) -> list[Message | Lost]:
-            own = [held.content(asked[i], params, settings, run.begun_at, before) for i in places]
-            sent = [
-                self._message(told, nodes[asked[i]], wire.REPORT, limit) for i, told in zip(places, own, strict=True)
-            ]
-            found = exchange(grid, sent, limit, course.settings.enough(len(sent)))
-            for i, answer in zip(places, found, strict=True):
-                held.heard(asked[i], answer)
-                if before is not None:
-                    before.heard(asked[i], answer)
-            return found
+        def content_for(index: int) -> RecordDict:
+            if held is not None:
+                return held.content(index, params, settings, run.server.cycle_begin, before)
+            return content if before is None else before.beside(index, content)
 
-        answers = ask(list(range(len(asked))))
-        lacking = [i for i, answer in enumerate(answers) if needs_params(answer)]
-        for i, answer in zip(lacking, ask(lacking) if lacking else [], strict=True):
-            answers[i] = answer
-        return answers
+        def ask(indices: list[int]) -> list[Message | NoReply]:
+            messages = [self._message(content_for(index), nodes[index], wire.REPORT, timeout) for index in indices]
+            replies = exchange(grid, messages, timeout, run.settings.enough(len(messages)))
+            for index, reply in zip(indices, replies, strict=True):
+                for tracker in (held, before):
+                    if tracker is not None:
+                        tracker.heard(index, reply)
+            return replies
+
+        replies = ask(clients)
+        lacking = [place for place, reply in enumerate(replies) if held is not None and needs_params(reply)]
+        if lacking:
+            for place, reply in zip(lacking, ask([clients[place] for place in lacking]), strict=True):
+                replies[place] = reply
+        return replies
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Drop whoever was lost in between, weigh the others again, step, and account for the round."""
-        del replies  # the grid remembers which reply answers which message
-        course, now = self._course, self._between
-        run, k, outcomes = course.run, course.run.done, now.outcomes.copy()
-        directions = self._directions(outcomes)
-        course.roster.after_round(k, course.reader.silent, course.reader.answered)
-        reported = np.flatnonzero(np.asarray(now.reports.mask)).tolist()
-        costs = [course.roster.cost(now.clients[place]) for place in reported]
-        times = _reports_made(now.reports)[reported]
-        rows = (
-            int(sum(many * values for many, (values, _) in zip(times, costs, strict=True))),
-            sum(gradients for _, gradients in costs),
+        """Aggregate the directions that arrived, step, and record the round."""
+        del replies  # the grid keeps the reply to each message
+        run, server, open_round = self._run, self._run.server, self._open
+        k, clients, outcomes = server.done, open_round.clients, open_round.outcomes.copy()
+        directions = self._read_directions(outcomes)
+        run.roster.finish_round(k, run.reader.silent, run.reader.replied)
+        traffic = None
+        if run.held is not None:
+            records = (reply.content.get(wire.DIRECTION) for reply in self._results if isinstance(reply, Message))
+            traffic = sum(map(count_bytes, records)) if open_round.updating else 0, run.held.down
+        record = server.apply(
+            clients,
+            outcomes,
+            open_round.reports,
+            open_round.decided,
+            directions,
+            open_round.full,
+            self._count_rows(),
+            traffic,
+            run.reader.epsilon,
         )
-        held, traffic = course.held, None
-        if held is not None:
-            up = (answer.content.get(wire.DIRECTION) for answer in course.grid.answers if isinstance(answer, Message))
-            traffic = sum(map(count_bytes, up)) if now.updating else 0, held.down
-        spent = course.reader.epsilon
-        record = run.apply(now.clients, outcomes, now.reports, now.decided, directions, now.full, rows, traffic, spent)
-        if held is not None:
-            held.after_round(k, now.clients, outcomes, run.change, run.state.params)
-        if run.void_in_a_row:
-            logger.warning("round %d is void: %s", k, _counted(outcomes))
-            course.events.record("void round", _counted(outcomes))
-        course.tell(record)
-        told = MetricRecord({"objective": float(record.objective[0]), "constraint": float(record.constraint[0])})
-        course.metrics[server_round] = told
-        return wire.to_record(run.state.params), told
+        if run.held is not None:
+            run.held.after_round(k, clients, outcomes, server.change, server.state.params)
+        if server.void_in_a_row:
+            logger.warning("round %d is void: %s", k, _describe(outcomes))
+            run.events.record("void round", _describe(outcomes))
+        run.after_round(record)
+        metrics = MetricRecord({"objective": float(record.objective[0]), "constraint": float(record.constraint[0])})
+        run.metrics[server_round] = metrics
+        return wire.to_record(server.state.params), metrics
 
-    def _directions(self, outcomes: np.ndarray) -> dict[int, wire.Arrays] | Summed:
-        """What the second exchange brought: directions that can be used, or the mean of masked ones."""
-        course, now = self._course, self._between
-        what = course.run.done, now.clients, now.updating, course.grid.answers, outcomes
-        if course.summing is None:
-            return course.reader.directions(*what)
-        parts = course.reader.masked_parts(*what)
-        if not parts:
-            return {}
-        limit, nodes = course.settings.report_timeout, course.roster.connected
+    @property
+    def _results(self) -> list[Message | NoReply]:
+        """The replies and failures of the second exchange."""
+        return cast(PollingGrid, self._run.grid).results
 
-        def ask(letters: dict[int, RecordDict]) -> dict[int, Message | Lost]:
-            messages = [self._message(own, nodes[now.clients[i]], wire.UNMASK, limit) for i, own in letters.items()]
-            return dict(zip(letters, exchange(course.grid, messages, limit), strict=True))
+    def _read_directions(self, outcomes: np.ndarray) -> dict[int, wire.Arrays] | SecureMean:
+        """Return the usable directions of the second exchange, or their mean with secure aggregation."""
+        run, clients = self._run, self._open.clients
+        updates = run.reader.read_updates(run.server.done, clients, self._open.updating, self._results, outcomes)
+        if run.aggregator is None or not updates:
+            return updates
+        timeout, nodes = run.settings.report_timeout, run.roster.connected
 
-        return course.summing.mean(course.run.done, parts, ask) or {}
+        def ask(contents: dict[int, RecordDict]) -> dict[int, Message | NoReply]:
+            messages = [
+                self._message(content, nodes[clients[place]], wire.UNMASK, timeout)
+                for place, content in contents.items()
+            ]
+            return dict(zip(contents, exchange(run.grid, messages, timeout), strict=True))
+
+        return run.aggregator.aggregate(run.server.done, updates, ask) or {}
+
+    def _count_rows(self) -> tuple[int, int]:
+        """Return the numbers of rows of the round's reports, some at two iterates, and of its gradients."""
+        reports = self._open.reports
+        iterates = np.ones(len(reports.mask), int)
+        if reports.earlier is not None:
+            iterates += ~np.isnan(np.asarray(reports.earlier[0]))
+        reported = np.flatnonzero(np.asarray(reports.mask)).tolist()
+        costs = [self._run.roster.cost(self._open.clients[place]) for place in reported]
+        values = sum(iterates[place] * rows for place, (rows, _) in zip(reported, costs, strict=True))
+        return int(values), sum(gradients for _, gradients in costs)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Nothing: an evaluation is of a round's own iterate, and asked for before its reports."""
+        """Return no messages: evaluations are requested before a round's reports."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nothing."""
+        """Return None."""
         return None
 
     def summary(self) -> None:
         """Log the settings."""
-        for name, value in self._course.identity.items():
+        for name, value in self._run.identity.items():
             logger.info("%s: %s", name, value)
 
     def _round_settings(self) -> ConfigRecord:
-        """What the clients need to know of the round, beside w."""
-        run, settings = self._course.run, self._course.settings
-        told: dict[str, Any] = {
-            "round": run.done,
+        run, settings = self._run, self._run.settings
+        record: dict[str, Any] = {
+            "round": run.server.done,
             "seed": settings.seed,
             "local_steps": settings.local_steps,
-            "step_size": run.local_step_size,
-            "switches": run.switches,
+            "step_size": run.server.local_step_size,
+            "switches": bool(run.server.method.switches),
         }
-        if self._course.summing is not None:
-            told[MASKED] = True
+        if run.aggregator is not None:
+            record[MASKED] = True
         if settings.clip_norm is not None:
-            told["clip_norm"] = float(settings.clip_norm)
-        if self._course.held is not None:
-            told |= self._course.held.told
-        return ConfigRecord(told)
+            record["clip_norm"] = float(settings.clip_norm)
+        if run.held is not None:
+            record |= run.held.told
+        return ConfigRecord(record)
 
     def _message(self, content: RecordDict, node: int, kind: str, timeout: float) -> Message:
-        return Message(content, node, kind, ttl=timeout, group_id=str(self._course.run.done))
+        return Message(content, node, kind, ttl=timeout, group_id=str(self._run.server.done))
 
 
-def _enough_for(liars: int, settings: StrategySettings) -> StrategySettings:
-    """The settings with as many clients in a round at least as b liars take, or raise where there are never so many."""
-    least = robust.fewest(liars)
-    if settings.expected and len(settings.expected) < least:
+def _with_min_clients(byzantine: int, settings: StrategySettings) -> StrategySettings:
+    """Return the settings with enough clients in a round for this many Byzantine ones; raise if there are fewer."""
+    fewest = robust.fewest(byzantine)
+    if settings.expected and len(settings.expected) < fewest:
         raise ValueError(
-            f"robust={liars} needs at least {least} clients in every round, but {len(settings.expected)} may take part"
+            f"robust={byzantine} needs at least {fewest} clients in every round, but {len(settings.expected)} may "
+            "take part"
         )
-    return replace(settings, min_clients=max(settings.min_clients, least), robust=liars)
+    return replace(settings, min_clients=max(settings.min_clients, fewest), robust=byzantine)
 
 
-def _reports_made(reports: Reports) -> np.ndarray:
-    """How many reports each client made: two where it told of the iterate before as well."""
-    once = np.ones(len(reports.mask), int)
-    return once if reports.earlier is None else once + ~np.isnan(np.asarray(reports.earlier[0]))
-
-
-def _overview(method: Method, judged: Evaluation) -> ClientSummary:
-    """F and G over the clients that answered."""
-    if np.isnan(judged.objective).all():
+def _overview(method: Method, values: Evaluation) -> ClientSummary:
+    """Return F and G over the clients that replied."""
+    if np.isnan(values.objective).all():
         return ClientSummary.missing()
-    both = (judged.objective, judged.constraint)
-    heard = (jnp.asarray(np.where(np.isnan(values), -np.inf, values)) for values in both)
-    return believed_overview(method, *heard)
+    both = (values.objective, values.constraint)
+    return believed_overview(method, *(jnp.asarray(np.where(np.isnan(part), -np.inf, part)) for part in both))
 
 
-def _counted(outcomes: np.ndarray) -> str:
-    """How many clients met which fate."""
+def _describe(outcomes: np.ndarray) -> str:
+    """Return the number of clients with each outcome."""
     if not len(outcomes):
-        return "nobody is connected"
-    counts = {ClientOutcome(int(fate)).label: int((outcomes == fate).sum()) for fate in np.unique(outcomes)}
-    return ", ".join(f"{count} {name}" for name, count in counts.items())
+        return "no client is connected"
+    counts = {ClientOutcome(int(outcome)).label: int((outcomes == outcome).sum()) for outcome in np.unique(outcomes)}
+    return ", ".join(f"{count} {label}" for label, count in counts.items())
