@@ -1,5 +1,7 @@
 """Compression over Flower: the course of the simulation, bytes as counted on the wire, and whatever goes wrong."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ import softswitch as ss
 import softswitch.flower as fl
 from benchmarks import flat
 from flower_clients import FEATURES, FaultyGrid, quadratic, quadratics, simulated, zeros
-from softswitch.flower import codec as codes
+from softswitch.flower import compression as codes
 from softswitch.flower import messages as wire
 from softswitch.methods import Compression, Compressor, Quantised, TopK
 from softswitch.results.history import ClientOutcome
@@ -124,6 +126,27 @@ def test_the_history_counts_the_bytes_that_were_sent(share):
     np.testing.assert_array_equal(result.history.bytes_down, down)
     assert (up == round(share * MANY) * (1 + 2 * 4)).all()  # three bits, and two float32
     assert down[-1] < down[0] / 10
+
+
+def test_a_request_for_whole_parameters_does_not_count_as_a_round(tmp_path):
+    """The client loses its parameters before round 3; the report that it then makes counts once."""
+    plain, file = quadratics(MANY), tmp_path / "counts.json"
+    policy = fl.ClientPolicy(min_rows=1, min_class_rows=1, max_rounds=6, counter_file=file)
+    counting = fl.client_app(lambda context: quadratic(2), policy)
+    grid = WatchedGrid(lambda message, context: (counting if context.node_id == 102 else plain)(message, context), MANY)
+
+    def restart(message):
+        about = message.metadata
+        if (about.group_id, about.dst_node_id, about.message_type) == ("3", 102, wire.REPORT):
+            grid.before = lambda message: None
+            grid.forget(102)
+
+    grid.before = restart
+    result = run(grid, rounds=6)
+    asked = [m for m, _ in grid.messages if m.metadata.dst_node_id == 102 and m.metadata.message_type == wire.REPORT]
+    assert len(asked) == 7
+    assert json.loads(file.read_text()) == {"reports": 6, "updates": 6}
+    assert (result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
 
 
 def test_only_the_new_are_sent_whole_parameters():
@@ -245,7 +268,7 @@ BAD_CODES = {
     "no bytes": ({wire.DIRECTION: ConfigRecord({"code": "text"})}, "must be bytes"),
     "NaN": (code_of(0b11000000, [np.nan, 0]), "NaN"),
     "what a client sends that is not finite": ({wire.DIRECTION: ConfigRecord({"code": b""})}, "NaN"),
-    "absurd numbers": (code_of(0b11000000, [3e38, 0]), "the most"),
+    "absurd numbers": (code_of(0b11000000, [3e38, 0]), "but at most"),
     "too long": (code_of(0b11000000, [0, 0, 0]), "are expected"),
     "three places": (code_of(0b11100000, [0, 0]), "3 places"),
     "a place beyond": (code_of(0b11010000, [0, 0]), "after the last"),
@@ -294,7 +317,7 @@ def test_a_client_refuses_what_it_cannot_use(name):
     grid.deliver = other
     run(grid, rounds=1)
     assert refused
-    assert all("cannot be used" in why for why in refused)
+    assert all("is invalid" in why for why in refused)
 
 
 def test_what_cannot_be_sent_is_refused():

@@ -13,8 +13,8 @@ from benchmarks import flat
 from flower_clients import FEATURES, FaultyGrid, quadratic, quadratics, simulated, zeros
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.flower import messages as wire
-from softswitch.flower.codec import digest
-from softswitch.flower.local_client import PREVIOUS, PREVIOUS_VALUES, Task
+from softswitch.flower.compression import digest
+from softswitch.flower.local_client import Task
 from softswitch.methods import Compression, TopK
 from softswitch.methods.drift_correction import OF_LATE, SHARES
 from softswitch.results.history import ClientOutcome
@@ -86,7 +86,9 @@ class Wiretap(FaultyGrid):
     def sent_both(self):
         """The rounds and clients to which the iterate before was sent."""
         return [
-            (int(m.metadata.group_id), m.metadata.dst_node_id - 100) for m, _ in self.reports if PREVIOUS in m.content
+            (int(m.metadata.group_id), m.metadata.dst_node_id - 100)
+            for m, _ in self.reports
+            if wire.PREVIOUS in m.content
         ]
 
 
@@ -218,7 +220,7 @@ def test_what_is_told_of_the_iterate_before_is_checked_like_all_reports(caplog):
             reply = super().deliver(message)
             k = int(message.metadata.group_id or 0) if message.metadata.message_type == wire.REPORT else 0
             if 0 < k <= len(bad) and message.metadata.dst_node_id == 100:
-                reply.content[PREVIOUS_VALUES] = bad[k - 1]
+                reply.content[wire.PREVIOUS_VALUES] = bad[k - 1]
             return reply
 
     strategy = fl.SwitchingStrategy(RULE, memory=CORRECTED, objective_range=(0.0, 50.0), **QUICK)
@@ -274,7 +276,7 @@ def test_who_reports_once_is_refused_at_the_start_and_heard_anew_later(tmp_path)
     strategy.start(grid, zeros(), 8)
     newcomer = [reply for message, reply in grid.reports if message.metadata.dst_node_id == 102]
     assert len(newcomer) == 5
-    assert not any(PREVIOUS_VALUES in reply.content for reply in newcomer)
+    assert not any(wire.PREVIOUS_VALUES in reply.content for reply in newcomer)
     told = strategy.result.history.per_client
     last = told.objective[-1][told.clients[-1].tolist().index(2)]
     np.testing.assert_array_equal(strategy.result.state.memory.forecasts.estimates[2, :, 0], last)
@@ -283,17 +285,17 @@ def test_who_reports_once_is_refused_at_the_start_and_heard_anew_later(tmp_path)
 def test_a_server_that_tells_no_digest_is_refused():
     app = quadratics(1, batch_size=2)
     settings = ConfigRecord(
-        {"round": 0, "seed": 0, "local_steps": 1, "step_size": 0.1, "switches": True, PREVIOUS: "w"}
+        {"round": 0, "seed": 0, "local_steps": 1, "step_size": 0.1, "switches": True, wire.PREVIOUS: "w"}
     )
     fl.InProcessGrid(app, 1)  # gives messages somebody to be from
     message = Message(RecordDict({wire.PARAMS: zeros(), wire.SETTINGS: settings}), 100, wire.REPORT)
     context = Context(10**6, 100, {"partition-id": 0}, RecordDict(), {})
     assert "must be a digest" in wire.read_refusal(app(message, context).content)
-    settings[PREVIOUS] = digest({"w": np.ones(FEATURES, np.float32)})
+    settings[wire.PREVIOUS] = digest({"w": np.ones(FEATURES, np.float32)})
     for _ in range(2):  # it has no parameters yet, and then others: it says so by its silence
         reply = app(message, context)
         assert wire.VALUES in reply.content
-        assert PREVIOUS_VALUES not in reply.content
+        assert wire.PREVIOUS_VALUES not in reply.content
 
 
 @pytest.mark.parametrize(("changes", "corrected"), [({}, True), ({"batch_size": None}, False)])

@@ -41,7 +41,7 @@ def grid_with(policy, many=2, **changes):
 def test_a_client_takes_part_in_the_runs_it_wants(caplog):
     assert start(grid_with(policy_of(runs=lambda context: context.run_id > 0))).result.names[0] == "site 0"
     assert start(grid_with(policy_of(runs={10**9}))).result.names == ("site 1",)
-    assert "it refused: it does not take part in run" in caplog.text
+    assert "it refused: it does not participate in run" in caplog.text
     grid = grid_with(None)
     assert start(grid_with(policy_of(runs=[grid.run + 1]))).result.names == ("site 0", "site 1")
     for wrong in ("abc", ["run"]):
@@ -54,10 +54,10 @@ def test_a_client_takes_part_in_the_runs_it_wants(caplog):
 @pytest.mark.parametrize(
     ("policy", "changes", "why"),
     [
-        ({"min_rows": 9}, {}, "it has 8 rows, and answers only where there are 9"),
+        ({"min_rows": 9}, {}, "it has 8 rows, but its policy requires 9"),
         ({"min_rows": 5}, {"batch_size": 4}, "it has 4 value rows"),
         ({"min_rows": 5}, {"held_out": {"x": np.zeros((3, 3), np.float32)}}, "it has 3 held out rows"),
-        ({"min_class_rows": 3}, {}, "it does not tell its classes"),
+        ({"min_class_rows": 3}, {}, "its classes are not declared"),
     ],
 )
 def test_a_client_with_too_few_rows_refuses(policy, changes, why, caplog):
@@ -145,7 +145,7 @@ def test_a_class_of_few_rows_is_left_out_as_if_there_were_none(what):
     held_out = rows_of(12, 20, seed=1)
     few, none = rows_of(9), rows_of(9)
     none = {key: column[none["y"] == 0] for key, column in none.items()}
-    kept = fl.ClientPolicy().part_of(client_of(what, few, held_out))
+    kept = fl.ClientPolicy().restrict(client_of(what, few, held_out))
     report, judged, direction = asked(kept, what)
     assert (kept.rows, kept.held_out_rows, kept.excluded_classes) == (30, 20, 1)
     assert report.constraint == judged.constraint == [-np.inf]
@@ -154,15 +154,15 @@ def test_a_class_of_few_rows_is_left_out_as_if_there_were_none(what):
     assert report.objective == pytest.approx(expected, rel=1e-6)
     fl.ClientPolicy().admit(kept, wire.REPORT, Context(1, 1, {}, RecordDict(), {}))
     whole = client_of(what, rows_of(10), held_out)
-    assert fl.ClientPolicy().part_of(whole) is whole  # ten are enough
+    assert fl.ClientPolicy().restrict(whole) is whole  # ten are enough
     assert asked(whole, what)[0].constraint[0] > 0
     alone = client_of(what, few, held_out)
-    assert fl.ClientPolicy.for_simulations().part_of(alone) is alone
+    assert fl.ClientPolicy.for_simulations().restrict(alone) is alone
 
 
 @pytest.mark.parametrize("what", KINDS)
 def test_few_rows_of_a_class_are_left_out_of_those_held_out_too(what):
-    kept = fl.ClientPolicy().part_of(client_of(what, rows_of(12), rows_of(3, 20, seed=1)))
+    kept = fl.ClientPolicy().restrict(client_of(what, rows_of(12), rows_of(3, 20, seed=1)))
     assert (kept.rows, kept.held_out_rows, kept.excluded_classes) == (42, 20, 0)
     objective, constraint = kept.certify(iterate(what), 0.05, [None, None])
     assert np.isfinite(objective.upper)
@@ -172,13 +172,13 @@ def test_few_rows_of_a_class_are_left_out_of_those_held_out_too(what):
 def test_a_client_stays_away_where_too_few_rows_would_be_left():
     policy, held_out = fl.ClientPolicy(), rows_of(12, seed=1)
     with pytest.raises(fl.RefusalError, match="it has 0 rows left"):
-        policy.part_of(client_of("numpy", rows_of(3, 9), held_out))
-    with pytest.raises(fl.RefusalError, match="it does not tell its classes"):
-        policy.part_of(client_of("numpy", rows_of(12), held_out, classes=None))
+        policy.restrict(client_of("numpy", rows_of(3, 9), held_out))
+    with pytest.raises(fl.RefusalError, match="its classes are not declared"):
+        policy.restrict(client_of("numpy", rows_of(12), held_out, classes=None))
     mine = quadratic(0)
     mine.class_rows, mine.classes = [12, 9], None
-    with pytest.raises(fl.RefusalError, match="whose rows it cannot leave out"):
-        policy.part_of(mine)
+    with pytest.raises(fl.RefusalError, match="cannot exclude these rows"):
+        policy.restrict(mine)
     loader = DataLoader(TensorDataset(*map(torch.from_numpy, rows_of(3).values())), batch_size=16)
     torch_client = fl.TorchClient(
         torch.nn.Linear(3, 1, bias=False),
@@ -189,7 +189,7 @@ def test_a_client_stays_away_where_too_few_rows_would_be_left():
         classes=rows_of(3)["y"],
     )
     with pytest.raises(fl.RefusalError, match="DataLoader"):
-        policy.part_of(torch_client)
+        policy.restrict(torch_client)
 
 
 @pytest.mark.parametrize("what", KINDS)
@@ -215,7 +215,7 @@ def test_batches_by_a_seed_that_the_server_knows_are_equations_for_single_rows()
 
     nowhere = {"w": np.zeros(4)}
     client = fl.NumpyClient(loss, loss, {"x": x}, nowhere, name="a", batch_size=30, classes=np.zeros(60))
-    client = fl.ClientPolicy().part_of(client)
+    client = fl.ClientPolicy().restrict(client)
     fl.ClientPolicy().admit(client, wire.UPDATE, Context(1, 1, {}, RecordDict(), {}))
     shares, heard = np.zeros((120, 60)), []
     for k in range(120):
@@ -233,12 +233,12 @@ def test_secret_batches_are_drawn_by_no_seed_that_the_server_knows(what):
     client = client_of(what, rows_of(40, 120), rows_of(12, seed=1), batch_size=80)
     params, task = iterate(what), fl.Task(round=3, seed=5, local_steps=2, step_size=0.1, switches=True)
     for policy, alike in ((policy_of(), True), (policy_of(secret_batches=True), False)):
-        first, again = (client.report(params, policy.drawing(task)) for _ in range(2))
+        first, again = (client.report(params, policy.seed_batches(task)) for _ in range(2))
         assert (first.objective == again.objective) == alike
         loss = LocalLoss(1.0, np.zeros(1), 0.0, 0.0)
-        one, other = (client.update(params, policy.drawing(task), loss) for _ in range(2))
+        one, other = (client.update(params, policy.seed_batches(task), loss) for _ in range(2))
         assert all(np.array_equal(one[name], other[name]) for name in params) == alike
-    seeds = {policy_of(secret_batches=True).drawing(task).seed for _ in range(20)}
+    seeds = {policy_of(secret_batches=True).seed_batches(task).seed for _ in range(20)}
     assert len(seeds) == 20
     assert max(seeds) > 2**80
     with pytest.raises(TypeError, match="secret_batches"):
@@ -259,7 +259,7 @@ def test_classes_are_columns_or_labels():
     client = fl.NumpyClient(*functions, columns, start, name="a", classes=("y", "sex"))
     pairs = zip(columns["y"].tolist(), columns["sex"].tolist(), strict=True)
     assert client.class_rows == dict(Counter(f"{label} × {sex}" for label, sex in pairs))
-    with pytest.raises(ValueError, match="names 'age', which is no column of the client's; there are x, y, sex"):
+    with pytest.raises(ValueError, match="columns x, y, sex, but names 'age'"):
         fl.NumpyClient(*functions, columns, start, name="a", classes="age")
     with pytest.raises(ValueError, match="one label for each of 5 rows"):
         fl.NumpyClient(*functions, columns, start, name="a", classes=[1, 2])
@@ -300,7 +300,7 @@ def test_a_file_counts_over_restarts_and_runs(tmp_path, caplog):
     assert json.loads(file.read_text()) == {"reports": 2, "updates": 2}
     result = start(grid_with(policy), rounds=2).result
     assert result.history.per_client.outcomes[:, 0].tolist() == [ClientOutcome.COUNTED, ClientOutcome.REFUSED]
-    assert "it has given 3 reports, and gives 3 at most" in caplog.text
+    assert "it has answered 3 reports, and its policy allows 3" in caplog.text
     file.write_text("garbage")
     assert (
         start(grid_with(policy)).result.history.per_client.outcomes[0, 0] == ClientOutcome.REFUSED
@@ -341,8 +341,8 @@ def test_a_client_refuses_a_server_of_another_protocol():
 def test_a_client_that_allows_nothing_refuses(caplog):
     result = start(grid_with(policy_of(max_rounds=0, max_evaluations=0))).result
     assert result.history.per_client.outcomes[0].tolist() == [ClientOutcome.REFUSED, ClientOutcome.COUNTED]
-    assert "it has given 0 reports, and gives 0 at most" in caplog.text
-    assert "it refused: it has given 0 evaluations, and gives 0 at most" in caplog.text
+    assert "it has answered 0 reports, and its policy allows 0" in caplog.text
+    assert "it refused: it has answered 0 evaluations, and its policy allows 0" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.common.secure_aggregation.crypto.shamir import create_shares
 
 import softswitch as ss
 import softswitch.flower as fl
@@ -15,13 +16,13 @@ from benchmarks.secure import CappedSGM
 from benchmarks.secure import app_of as app_of_data
 from flower_clients import FEATURES, FaultyGrid, quadratic, simulated, zeros
 from softswitch.flower import messages as wire
-from softswitch.flower import secure_client as own_part
+from softswitch.flower import secure_client
 from softswitch.flower import secure_protocol as secrets
-from softswitch.flower.client import TERMS
 from softswitch.flower.secure_protocol import (
     MASKED,
     ROUND_KEY,
     SHARES,
+    TERMS,
     UNMASKING,
     AggregationTerms,
     dequantize,
@@ -134,16 +135,16 @@ def test_masks_cancel_in_the_sum_of_all_and_in_no_other():
     sent = []
     for i, context in enumerate(contexts):
         context.state[ROUND_KEY] = ConfigRecord({"round": 4, "private": pairs[i][0], "public": pairs[i][1]})
-        answer = own_part.mask_direction({"w": directions[i]}, terms, terms.names[i], context, 2, None)
+        answer = secure_client.mask_direction({"w": directions[i]}, terms, terms.names[i], context, 2, None)
         sent.append((wire.from_record(answer[MASKED])["sum"], answer[SHARES]["shares"]))
     arrived = [0, 1, 2]
     told = []
     for i, context in enumerate(contexts):
         letters = ConfigRecord({"arrived": arrived, "shares": [sent[j][1][i] for j in arrived]})
         message = type("Asked", (), {"content": RecordDict({SHARES: letters})})
-        told.append(own_part.unmask(message, context, 2))
-        with pytest.raises(fl.RefusalError, match="has told already"):
-            own_part.unmask(message, context, 2)
+        told.append(secure_client.unmask(message, context, 2))
+        with pytest.raises(fl.RefusalError, match="already revealed"):
+            secure_client.unmask(message, context, 2)
     total = np.sum([numbers for numbers, _ in sent], axis=0, dtype=np.uint32)
     expected = 0.5 * directions[0] + 0.25 * directions[1] + 0.25 * directions[2]
     like = {"w": wire.ArraySpec((3,), "float64")}
@@ -165,7 +166,7 @@ def three():
 
 def test_one_share_tells_nothing_and_two_tell_all():
     own = b"0123456789abcdef" * 2
-    shares = secrets.split_secret(own, 2, 3)
+    shares = create_shares(own, 2, 3)
     assert all(secrets.combine_shares(list(two)) == own for two in itertools.combinations(shares, 2))
     assert all(own not in share for share in shares)
 
@@ -301,8 +302,8 @@ def test_a_client_sends_one_masked_direction_a_key_and_answers_once():
     assert (outcomes(run(grid))[0] == ClientOutcome.COUNTED).all()
     again(wire.UPDATE, wire.UNMASK)
     assert "a key masks one direction only" in said[0]
-    assert "its key for the round is gone" in said[1]
-    assert "or has told already" in said[2]
+    assert "it lost its key for the round" in said[1]
+    assert "or has already revealed" in said[2]
 
 
 @pytest.mark.parametrize("least", [4, 7])
@@ -314,12 +315,12 @@ def test_a_client_asks_for_company_of_its_own(least, caplog):
     counted = (outcomes(strategy)[0] == ClientOutcome.COUNTED).all()
     assert counted == (least <= SITES)
     if least > SITES:
-        assert "the effective number of clients in the sum is 6.00, and it takes part where it is 7" in caplog.text
+        assert "the effective number of clients in the sum is 6.00, but it requires 7" in caplog.text
     grid = Overhearing(app_of(policy), SITES)
     plain = fl.SwitchingStrategy(RULE, wait=0.0)
     plain.start(grid, zeros(), 1)
     assert (plain.result.history.per_client.outcomes[0] == ClientOutcome.REFUSED).all()
-    assert "it tells directions only as part of a sum of masked ones" in caplog.text
+    assert "it sends directions only with secure aggregation" in caplog.text
 
 
 def changed(**told):
@@ -348,15 +349,15 @@ def test_weights_told_differently_do_not_cancel(caplog):
     [
         (changed(weights=lambda own: [1.0] + [0.0] * 5), "the effective number of clients in the sum is 1.00"),
         (changed(weights=lambda own: own[:-1]), "one name, key and weight"),
-        (changed(weights=[0.5] * 6), "sum to 1 at most"),
+        (changed(weights=[0.5] * 6), "a sum of at most 1"),
         (changed(keys=lambda own: [*own[:-1], own[0]]), "one name, key and weight"),
-        (changed(keys=lambda own: [*own[:-1], b"no key"]), "the key of a client in the sum is none"),
-        (changed(keys=lambda own: [secrets.generate_key_pair()[1], *own[1:]]), "this client is not in the sum"),
+        (changed(keys=lambda own: [*own[:-1], b"no key"]), "its terms contain an invalid key"),
+        (changed(keys=lambda own: [secrets.generate_key_pair()[1], *own[1:]]), "its terms do not contain this client"),
         (changed(shares=3), "more than half"),
-        (changed(limit=0.0), "limit must be above 0"),
-        (changed(round=9), "its key for the round is gone"),
-        (changed(names="abcdef"), "not lists"),
-        (lambda content: content.update({TERMS: ConfigRecord({})}), "not lists"),
+        (changed(limit=0.0), "limit must be positive"),
+        (changed(round=9), "it lost its key for the round"),
+        (changed(names="abcdef"), "a list of names"),
+        (lambda content: content.update({TERMS: ConfigRecord({})}), "a list of names"),
     ],
 )
 def test_a_client_refuses_terms_that_do_not_hide_it(change, why, caplog):
@@ -370,9 +371,9 @@ def test_a_client_refuses_terms_that_do_not_hide_it(change, why, caplog):
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        ({"arrived": [1, 2, 3, 4]}, "its own too"),
+        ({"arrived": [1, 2, 3, 4]}, "with its own"),
         ({"arrived": [0, 1, 2]}, "3 of 6 directions arrived"),
-        ({"arrived": [0, 1, 1, 2]}, "or twice"),
+        ({"arrived": [0, 1, 1, 2]}, "or one twice"),
         ({"arrived": [0, 1, 2, 9]}, "not in the sum"),
         ({"arrived": "all"}, "whose directions arrived"),
     ],
@@ -501,10 +502,10 @@ def test_signed_keys_keep_the_server_out(tmp_path, kind, caplog):
     assert "the key of 'site 5' for this round is not signed by its owner" in caplog.text
     grid.changes = {(0, wire.UPDATE): changed(signatures=[])}
     assert outcomes(run(grid))[0, 0] == ClientOutcome.REFUSED
-    assert "the keys of the others are not signed" in caplog.text
+    assert "the keys of the other clients are not signed" in caplog.text
     (tmp_path / "site 5.pub").unlink()
     assert (outcomes(run(Overhearing(app_of(signed=signed), SITES)))[0, :5] == ClientOutcome.REFUSED).all()
-    assert "'site 5' is in the sum and not in its own list of clients" in caplog.text
+    assert "'site 5' is in the sum, but not in its list of clients" in caplog.text
 
 
 def test_without_signatures_an_active_server_reads_a_direction():
@@ -543,7 +544,7 @@ class AtTheThirdExchange:
             context = Context(7, i, {}, RecordDict(), {})
             context.state[ROUND_KEY] = ConfigRecord({"round": 4, "private": private, "public": public})
             own = {"w": self.directions[i]}
-            sent = own_part.mask_direction(own, self.terms, names[i], context, least, None)
+            sent = secure_client.mask_direction(own, self.terms, names[i], context, least, None)
             self._contexts.append(context)
             self.sums.append(wire.from_record(sent[MASKED])["sum"])
             self.letters.append(sent[SHARES]["shares"])
@@ -553,7 +554,7 @@ class AtTheThirdExchange:
         letters = [self.letters[j][i] for j in arrived] if letters is None else letters
         record = ConfigRecord({"arrived": list(arrived), "shares": letters})
         message = type("Asked", (), {"content": RecordDict({SHARES: record})})
-        told = own_part.unmask(message, self._contexts[i], self.least)
+        told = secure_client.unmask(message, self._contexts[i], self.least)
         lost = [j for j in self.everyone if j not in arrived]
         return dict(zip(arrived, told["shares"], strict=True)), dict(zip(lost, told["masks"], strict=True))
 
@@ -610,7 +611,7 @@ def test_a_client_that_signs_asks_for_as_many_shares(tmp_path, caplog):
     grid = Overhearing(app_of(policy, signed), SITES)
     alike = ss.SoftmaxSGM(alpha=0.0, step_size=0.2, tolerance=0.1)
     assert (outcomes(run(grid, method=alike))[0] == ClientOutcome.REFUSED).all()
-    assert "5 of 6 clients take the masks off, and it takes part where 6 must" in caplog.text
+    assert "5 of 6 clients can remove the masks, but it requires 6" in caplog.text
 
 
 def test_a_client_is_hidden_by_others_that_weigh_as_much(caplog):
@@ -623,7 +624,7 @@ def test_a_client_is_hidden_by_others_that_weigh_as_much(caplog):
     context.state[ROUND_KEY] = ConfigRecord({"round": 4, "private": pairs[0][0], "public": pairs[0][1]})
     heavy = terms._replace(names=names, keys=keys, weights=weights, shares=101)
     with pytest.raises(fl.RefusalError, match="it would have 44% of the weight in the sum"):
-        own_part.mask_direction({"w": np.ones(3)}, heavy, "site 0", context, 5, None)
+        secure_client.mask_direction({"w": np.ones(3)}, heavy, "site 0", context, 5, None)
 
 
 # ---- what does not go together

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from softswitch.flower.client import client_app as client_app
     from softswitch.flower.jax_client import JaxClient as JaxClient
     from softswitch.flower.local_client import LocalOracle as LocalOracle
+    from softswitch.flower.local_client import PerRowOracle as PerRowOracle
     from softswitch.flower.local_client import RefusalError as RefusalError
     from softswitch.flower.local_client import Task as Task
     from softswitch.flower.membership import AllowedClient as AllowedClient
     from softswitch.flower.messages import Values as Values
     from softswitch.flower.numpy_client import NumpyClient as NumpyClient
     from softswitch.flower.policy import ClientPolicy as ClientPolicy
-    from softswitch.flower.private_client import PerRowOracle as PerRowOracle
     from softswitch.flower.private_client import PrivateClient as PrivateClient
     from softswitch.flower.regret_client import RegretClient as RegretClient
     from softswitch.flower.secure_client import SigningKeys as SigningKeys
@@ -43,7 +43,7 @@ _MODULES = {
     "SecureAggregation": "flower.secure_protocol",
     "SigningKeys": "flower.secure_client",
     "RegretClient": "flower.regret_client",
-    "PerRowOracle": "flower.private_client",
+    "PerRowOracle": "flower.local_client",
     "StrategySettings": "flower.settings",
     "SwitchingStrategy": "flower.strategy",
     "Task": "flower.local_client",

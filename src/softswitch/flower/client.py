@@ -1,246 +1,240 @@
-"""client_app(): a Flower ClientApp of anything that can report and update."""
+"""client_app(): a Flower ClientApp that answers the server's messages with a local client."""
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 
-from softswitch.flower import codec as codes
+from softswitch.flower import compression as codes
 from softswitch.flower import messages as wire
-from softswitch.flower.client_compression import OutdatedParamsError, compress_direction, read_params, settle
-from softswitch.flower.local_client import (
-    PREVIOUS,
-    PREVIOUS_VALUES,
-    LocalOracle,
-    RefusalError,
-    Task,
-    find_previous_params,
-)
+from softswitch.flower import secure_client, secure_protocol
+from softswitch.flower.local_client import LocalOracle, RefusalError, Task
 from softswitch.flower.membership import get_version, protocol_mismatch
 from softswitch.flower.policy import ClientPolicy
 from softswitch.methods.messages import LocalLoss
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval, IntervalMethod
 
-if TYPE_CHECKING:  # cryptography is imported where directions are masked
-    from softswitch.flower.secure_client import SigningKeys
-
 Factory = Callable[[Context], LocalOracle]
 Handler = Callable[[LocalOracle, Message, Context], Message]
-MASKED = "masked"
-"""In the settings of a round: whether directions are to be masked."""
-TERMS = "terms"
-"""The record that says how a direction is to be masked."""
-MOST_OF_ALL, MOST_STEPS = 2**63 - 1, 10**6
-"""No round or seed is larger, and no client takes more steps in a round."""
-COUNTED = (wire.REPORT, wire.UPDATE, wire.EVALUATE, wire.CERTIFY)
-"""The messages whose answers tell of rows: with each a private client says what it has spent."""
-_MADE: dict[tuple[int, int], LocalOracle] = {}
-"""The present run's clients in this process, by run and node; Ray sends the app anew with every message."""
+MAX_INT, MAX_LOCAL_STEPS = 2**63 - 1, 10**6
+_CLIENTS: dict[tuple[int, int], LocalOracle] = {}
+"""The clients of the present run in this process, by run and node. Ray unpickles the app for every message."""
 
 
 def client_app(
-    factory: Factory, policy: ClientPolicy | None = None, *, signing_keys: SigningKeys | None = None
+    factory: Factory, policy: ClientPolicy | None = None, *, signing_keys: secure_client.SigningKeys | None = None
 ) -> ClientApp:
-    """A ClientApp whose client is what ``factory`` makes.
+    """Return a Flower ClientApp for the client that ``factory`` creates.
+
+    A client that raises ``RefusalError`` is excluded from the round with its reason. A client that raises another
+    exception is lost in the round.
 
     Args:
-        factory: from Flower's context (``context.node_config`` tells which client this is) to a ``JaxClient``, a
-            ``TorchClient``, a ``NumpyClient`` or anything else with the methods of ``LocalOracle``. It is called once
-            for each client of a process and run: in a deployment that is once a message, in simulations once.
-        policy: what the client takes part in, whatever the server asks for: which runs, with how many rows at least,
-            in how many rounds at most. None: ``ClientPolicy()``, which answers on no class of fewer than ten rows.
+        factory: Creates a client from Flower's context, whose ``node_config`` identifies the node. The client is a
+            ``JaxClient``, a ``TorchClient``, a ``NumpyClient`` or another object with the methods of ``LocalOracle``.
+            It is created once per run and process: once per message in a deployment, once in a simulation.
+        policy: The rules for requests, such as minimum numbers of rows and maximum numbers of rounds. Default:
+            ``ClientPolicy()``, which requires ten rows of each class.
         signing_keys: The keys that sign the key exchange of secure aggregation. Default: the exchange is not signed.
-
-    A client that raises ``RefusalError`` is left out of the round; one that raises anything else is lost in it.
     """
-    app, own = ClientApp(), ClientPolicy() if policy is None else policy
+    handlers = _Handlers(ClientPolicy() if policy is None else policy, signing_keys)
 
-    def oracle(context: Context) -> LocalOracle:
-        which = (context.run_id, context.node_id)
-        if which not in _MADE:
-            for other in [kept for kept in _MADE if kept[0] != context.run_id]:
-                del _MADE[other]  # of a run that is over: their rows need not stay in memory
+    def get_client(context: Context) -> LocalOracle:
+        key = (context.run_id, context.node_id)
+        if key not in _CLIENTS:
+            for finished in [other for other in _CLIENTS if other[0] != context.run_id]:
+                del _CLIENTS[finished]
             client = factory(context)
             if not isinstance(client, LocalOracle):
-                raise TypeError(f"factory must return a client with the methods of LocalOracle, but made {client!r}")
-            _MADE[which] = own.part_of(client)
-        return _MADE[which]
+                raise TypeError(
+                    f"factory must return a client with the methods of LocalOracle, but returned {client!r}"
+                )
+            _CLIENTS[key] = handlers.policy.restrict(client)
+        return _CLIENTS[key]
 
-    def answering(handler: Handler) -> Callable[[Message, Context], Message]:
-        def answer(message: Message, context: Context) -> Message:
+    def handle_with(handler: Handler) -> Callable[[Message, Context], Message]:
+        def handle(message: Message, context: Context) -> Message:
             try:
-                client = oracle(context)
-                own.admit(client, message.metadata.message_type, context)
-                reply = handler(client, message, context)
-                if message.metadata.message_type in COUNTED:
-                    _tell_spent(client, reply)
-                return reply
-            except RefusalError as refused:
-                return wire.refuse(message, str(refused))
-            except OutdatedParamsError as outdated:
+                client = get_client(context)
+                handlers.policy.admit(client, message.metadata.message_type, context)
+                return handler(client, message, context)
+            except RefusalError as refusal:
+                return wire.refuse(message, str(refusal))
+            except codes.OutdatedParamsError as outdated:
                 return wire.refuse(message, str(outdated), **{codes.NEEDS_PARAMS: True})
             except wire.InvalidMessageError as error:
-                return wire.refuse(message, f"the server's message cannot be used: {error}")
+                return wire.refuse(message, f"the server's message is invalid: {error}")
 
-        return answer
+        return handle
 
-    app.query("register")(answering(_register))
-    app.query("report")(answering(partial(_report, signing_keys, own)))
-    app.train("update")(answering(partial(_update, signing_keys, own)))
-    app.query("unmask")(answering(partial(_unmask, own.min_secure_clients)))
-    app.evaluate("values")(answering(_evaluate))
-    app.evaluate("certify")(answering(_certify))
+    app = ClientApp()
+    app.query("register")(handle_with(handlers.register))
+    app.query("report")(handle_with(handlers.report))
+    app.train("update")(handle_with(handlers.update))
+    app.query("unmask")(handle_with(handlers.unmask))
+    app.evaluate("values")(handle_with(handlers.evaluate))
+    app.evaluate("certify")(handle_with(handlers.certify))
     return app
 
 
-def _tell_spent(client: LocalOracle, reply: Message) -> None:
-    """Add what a client that keeps its rows private has spent; how often it answered tells nothing of rows."""
-    if (spent := getattr(client, "privacy_report", None)) is not None:
-        reply.content[wire.PRIVACY] = ConfigRecord(dict(spent))
+@dataclass(frozen=True)
+class _Handlers:
+    policy: ClientPolicy
+    signing_keys: secure_client.SigningKeys | None
+
+    def register(self, client: LocalOracle, message: Message, context: Context) -> Message:
+        settings = message.content.get(wire.SETTINGS)
+        mismatch = protocol_mismatch(settings if isinstance(settings, ConfigRecord) else None, "server")
+        if mismatch is not None:
+            raise RefusalError(mismatch)
+        registration: dict[str, Any] = {
+            **get_version(),
+            "name": str(client.name),
+            "rows": int(client.rows),
+            "held_out_rows": int(client.held_out_rows),
+            "value_rows": int(client.value_rows),
+            "gradient_rows": int(client.gradient_rows),
+            "constraints": int(client.constraints),
+            "statistics": int(getattr(client, "statistics", 0)),
+            "has_surrogate": bool(getattr(client, "has_surrogate", False)),
+            "can_repeat_reports": bool(getattr(client, "can_repeat_reports", False)),
+            "excluded_classes": int(getattr(client, "excluded_classes", 0)),
+        }
+        return wire.reply(message, **{wire.REGISTRATION: ConfigRecord(registration)})
+
+    def report(self, client: LocalOracle, message: Message, context: Context) -> Message:
+        """Report values at w_k, and at w_{k−1} if requested; keep w_k for the update."""
+        settings = wire.get_config(message.content, wire.SETTINGS)
+        record, earlier = codes.read_params(message, context)
+        self.policy.count(wire.REPORT, context)  # after read_params: a request for whole parameters is not a report
+        params, task = wire.from_record(record), self.policy.seed_batches(_parse_task(settings))
+        previous = None
+        if wire.PREVIOUS in settings and getattr(client, "can_repeat_reports", False):
+            previous = _find_previous(settings[wire.PREVIOUS], params, earlier, message, context)
+        codes.settle_errors(settings, context)
+        values = client.report(params, task)
+        context.state[wire.PARAMS] = record
+        context.state[wire.SETTINGS] = settings
+        records: dict[str, Any] = {wire.VALUES: wire.encode_values(values)}
+        if previous is not None:
+            previous_values = values if previous is params else client.report(previous, task)
+            records[wire.PREVIOUS_VALUES] = wire.encode_values(previous_values)
+        if settings.get(secure_protocol.MASKED) is True:
+            records[secure_protocol.ROUND_KEY] = secure_client.create_round_key(
+                task.round, client.name, context, self.signing_keys
+            )
+        return _reply(client, message, records)
+
+    def update(self, client: LocalOracle, message: Message, context: Context) -> Message:
+        """Compute a direction at the parameters of the report, or at those sent again with this message."""
+        self.policy.count(wire.UPDATE, context)
+        content, policy = message.content, self.policy
+        if policy.min_secure_clients is not None and secure_protocol.TERMS not in content:
+            raise RefusalError("it sends directions only with secure aggregation (client policy)")
+        decision = wire.get_config(content, wire.DECISION)
+        source = content if wire.PARAMS in content else context.state
+        params, settings = source.get(wire.PARAMS), source.get(wire.SETTINGS)
+        if not isinstance(params, ArrayRecord) or not isinstance(settings, ConfigRecord):
+            raise RefusalError("it lost the parameters of the round in a restart after its report")
+        task = _parse_task(settings)
+        if str(task.round) != message.metadata.group_id:
+            raise RefusalError(
+                f"it has the parameters of round {task.round}, but the request is for round {message.metadata.group_id}"
+            )
+        loss = _parse_local_loss(decision, client.constraints)
+        direction = client.update(wire.from_record(params), policy.seed_batches(task), loss)
+        clip_norm = settings.get("clip_norm")
+        if isinstance(clip_norm, float):
+            direction = clip_direction(direction, clip_norm)
+        if secure_protocol.TERMS in content:
+            terms = secure_protocol.parse_terms(content[secure_protocol.TERMS])
+            direction, min_clients = clip_direction(direction, terms.limit), policy.min_secure_clients or 0
+            masked = secure_client.mask_direction(
+                direction, terms, client.name, context, min_clients, self.signing_keys
+            )
+            return _reply(client, message, masked)
+        if codes.UP in settings:
+            return _reply(
+                client, message, {wire.DIRECTION: codes.compress_direction(direction, settings, decision, context)}
+            )
+        return _reply(client, message, {wire.DIRECTION: wire.to_record(direction)})
+
+    def unmask(self, client: LocalOracle, message: Message, context: Context) -> Message:
+        """Send what the server needs to remove the masks from the sum."""
+        unmasking = secure_client.unmask(message, context, self.policy.min_secure_clients or 0)
+        return wire.reply(message, **{secure_protocol.UNMASKING: unmasking})
+
+    def evaluate(self, client: LocalOracle, message: Message, context: Context) -> Message:
+        self.policy.count(wire.EVALUATE, context)
+        params = wire.from_record(message.content.get(wire.PARAMS))
+        return _reply(client, message, {wire.VALUES: wire.encode_values(client.evaluate(params))})
+
+    def certify(self, client: LocalOracle, message: Message, context: Context) -> Message:
+        self.policy.count(wire.CERTIFY, context)
+        settings = wire.get_config(message.content, wire.SETTINGS)
+        params = wire.from_record(message.content.get(wire.PARAMS))
+        if not client.held_out_rows:
+            raise RefusalError("it has no held-out rows")
+        error = _parse_probability(settings, "error")
+        options: dict[str, Any] = {}
+        if "marginal" in settings and "levels" in inspect.signature(client.certify).parameters:
+            from softswitch.certification.intervals import ErrorLevels  # imports SciPy
+
+            marginal, tolerance = _parse_probability(settings, "marginal"), wire.read_float(settings, "tolerance")
+            options["levels"] = ErrorLevels(error, marginal, tolerance)
+        intervals = client.certify(params, error, _parse_ranges(settings, client.constraints), **options)
+        return _reply(client, message, {wire.INTERVALS: encode_intervals(intervals)})
 
 
-def _register(client: LocalOracle, message: Message, context: Context) -> Message:
-    """Who this is, to a server that speaks the same protocol."""
-    said = message.content.get(wire.SETTINGS)
-    if (why := protocol_mismatch(said if isinstance(said, ConfigRecord) else None, "server")) is not None:
-        raise RefusalError(why)
-    about: dict[str, Any] = {
-        **get_version(),
-        "name": str(client.name),
-        "rows": int(client.rows),
-        "held_out_rows": int(client.held_out_rows),
-        "value_rows": int(client.value_rows),
-        "gradient_rows": int(client.gradient_rows),
-        "constraints": int(client.constraints),
-        "statistics": int(getattr(client, "statistics", 0)),
-        "has_surrogate": bool(getattr(client, "has_surrogate", False)),
-        "can_repeat_reports": bool(getattr(client, "can_repeat_reports", False)),
-        "excluded_classes": int(getattr(client, "excluded_classes", 0)),
-    }
-    return wire.reply(message, **{wire.REGISTRATION: ConfigRecord(about)})
+def _reply(client: LocalOracle, message: Message, records: dict[str, Any]) -> Message:
+    """Reply with values that depend on rows; a private client adds its spent budget."""
+    if (privacy := getattr(client, "privacy_report", None)) is not None:
+        records[wire.PRIVACY] = ConfigRecord(dict(privacy))
+    return wire.reply(message, **records)
 
 
-def _report(
-    signed: SigningKeys | None, own: ClientPolicy, client: LocalOracle, message: Message, context: Context
-) -> Message:
-    """First exchange: two numbers at w_k, and at w_{k−1} where that is asked for. w_k is kept for the second."""
-    settings = wire.get_config(message.content, wire.SETTINGS)
-    record, came_by = read_params(message, context)
-    params, task = wire.from_record(record), own.drawing(_task(settings))
-    before = None
-    if PREVIOUS in settings and getattr(client, "can_repeat_reports", False):
-        before = find_previous_params(settings[PREVIOUS], params, came_by, message, context)
-    settle(settings, context)
-    values = client.report(params, task)
-    context.state[wire.PARAMS] = record
-    context.state[wire.SETTINGS] = settings
-    told: dict[str, Any] = {wire.VALUES: wire.encode_values(values)}
-    if before is not None:
-        told[PREVIOUS_VALUES] = wire.encode_values(values if before is params else client.report(before, task))
-    if settings.get(MASKED) is True:
-        from softswitch.flower import secure_client, secure_protocol
-
-        told[secure_protocol.ROUND_KEY] = secure_client.create_round_key(
-            wire.read_int(settings, "round", MOST_OF_ALL), client.name, context, signed
-        )
-    return wire.reply(message, **told)
+def _find_previous(
+    digest: Any, params: wire.Arrays, earlier: Iterable[wire.Arrays], message: Message, context: Context
+) -> wire.Arrays | None:
+    """Return w_{k−1} with this digest from the message or the client's state, or None if the client lacks it."""
+    if not isinstance(digest, bytes):
+        raise wire.InvalidMessageError(f"its {wire.PREVIOUS} must be a digest, but is {digest!r:.80}")
+    if codes.digest(params) == digest:  # the first round of a run or restart
+        return params
+    records = message.content.get(wire.PREVIOUS), context.state.get(wire.PARAMS)
+    held = (wire.from_record(record) for record in records if isinstance(record, ArrayRecord))
+    return next((candidate for candidate in (*earlier, *held) if codes.digest(candidate) == digest), None)
 
 
-def _update(
-    signed: SigningKeys | None, own: ClientPolicy, client: LocalOracle, message: Message, context: Context
-) -> Message:
-    """Second exchange: a direction, from the parameters that were kept or that come again."""
-    if own.min_secure_clients is not None and TERMS not in message.content:
-        raise RefusalError("it tells directions only as part of a sum of masked ones (its own policy)")
-    decision = wire.get_config(message.content, wire.DECISION)
-    again = wire.PARAMS in message.content
-    params, settings = (
-        (message.content if again else context.state).get(name) for name in (wire.PARAMS, wire.SETTINGS)
-    )
-    if not isinstance(params, ArrayRecord) or not isinstance(settings, ConfigRecord):
-        raise RefusalError("its parameters are gone: it was started again between the two exchanges")
-    task = _task(settings)
-    if str(task.round) != message.metadata.group_id:
-        raise RefusalError(
-            f"it holds the parameters of round {task.round}, but is asked about {message.metadata.group_id}"
-        )
-    direction = client.update(wire.from_record(params), own.drawing(task), _local_loss(decision, client.constraints))
-    limit = settings.get("clip_norm")
-    if isinstance(limit, float):
-        direction = clip_direction(direction, limit)
-    if TERMS in message.content:
-        from softswitch.flower import secure_client, secure_protocol
-
-        sum_of = secure_protocol.parse_terms(message.content[TERMS])
-        short = clip_direction(direction, sum_of.limit)
-        parts = secure_client.mask_direction(short, sum_of, client.name, context, own.min_secure_clients or 0, signed)
-        return wire.reply(message, **parts)
-    if codes.UP in settings:
-        sent = compress_direction(direction, settings, decision, context)
-        return wire.reply(message, **{wire.DIRECTION: sent})
-    return wire.reply(message, **{wire.DIRECTION: wire.to_record(direction)})
-
-
-def _unmask(min_secure_clients: int | None, client: LocalOracle, message: Message, context: Context) -> Message:
-    """Where directions were masked: what takes the masks off their sum."""
-    from softswitch.flower import secure_client, secure_protocol
-
-    return wire.reply(
-        message, **{secure_protocol.UNMASKING: secure_client.unmask(message, context, min_secure_clients or 0)}
-    )
-
-
-def _evaluate(client: LocalOracle, message: Message, context: Context) -> Message:
-    params = wire.from_record(message.content.get(wire.PARAMS))
-    return wire.reply(message, **{wire.VALUES: wire.encode_values(client.evaluate(params))})
-
-
-def _certify(client: LocalOracle, message: Message, context: Context) -> Message:
-    settings = wire.get_config(message.content, wire.SETTINGS)
-    params = wire.from_record(message.content.get(wire.PARAMS))
-    if not client.held_out_rows:
-        raise RefusalError("it holds no rows out")
-    error = _probability(settings, "error")
-    told: dict[str, Any] = {}
-    if "marginal" in settings and "levels" in inspect.signature(client.certify).parameters:
-        from softswitch.certification.intervals import ErrorLevels  # needs SciPy, and other messages do not
-
-        told["levels"] = ErrorLevels(error, _probability(settings, "marginal"), wire.read_float(settings, "tolerance"))
-    intervals = client.certify(params, error, _ranges(settings, client.constraints), **told)
-    return wire.reply(message, **{wire.INTERVALS: encode_intervals(intervals)})
-
-
-def _task(settings: ConfigRecord) -> Task:
-    local_steps = wire.read_int(settings, "local_steps", MOST_STEPS)
+def _parse_task(settings: ConfigRecord) -> Task:
+    local_steps = wire.read_int(settings, "local_steps", MAX_LOCAL_STEPS)
     if not local_steps:
         raise wire.InvalidMessageError("its local_steps must be at least 1, but is 0")
     return Task(
-        wire.read_int(settings, "round", MOST_OF_ALL),
-        wire.read_int(settings, "seed", MOST_OF_ALL),
+        wire.read_int(settings, "round", MAX_INT),
+        wire.read_int(settings, "seed", MAX_INT),
         local_steps,
         wire.read_float(settings, "step_size"),
         wire.read_bool(settings, "switches"),
     )
 
 
-def _probability(settings: ConfigRecord, name: str) -> float:
-    found = wire.read_float(settings, name)
-    if not 0 < found < 1:
-        raise wire.InvalidMessageError(f"its {name} must be between 0 and 1, but is {found:g}")
-    return found
+def _parse_probability(settings: ConfigRecord, name: str) -> float:
+    value = wire.read_float(settings, name)
+    if not 0 < value < 1:
+        raise wire.InvalidMessageError(f"its {name} must be between 0 and 1, but is {value:g}")
+    return value
 
 
-def _local_loss(decision: ConfigRecord, constraints: int) -> LocalLoss:
-    """What to minimise. A single bit says it all where a switching rule has one constraint a client."""
+def _parse_local_loss(decision: ConfigRecord, constraints: int) -> LocalLoss:
     switches = "feasible" in decision
     feasible = switches and wire.read_bool(decision, "feasible")
     if feasible:
@@ -253,35 +247,26 @@ def _local_loss(decision: ConfigRecord, constraints: int) -> LocalLoss:
         raise wire.InvalidMessageError(
             f"its mix of constraints must be {constraints} finite numbers, but is {mix!r:.80}"
         )
-    shares: Any = np.asarray(mix)
+    weights: Any = np.asarray(mix)
     if switches:
-        return LocalLoss(float(feasible), shares, 0.0, 0.0)
-    return LocalLoss(
-        wire.read_float(decision, "objective"),
-        shares,
-        wire.read_float(decision, "penalty"),
-        wire.read_float(decision, "tolerance"),
-    )
+        return LocalLoss(float(feasible), weights, 0.0, 0.0)
+    objective, penalty, tolerance = (wire.read_float(decision, name) for name in ("objective", "penalty", "tolerance"))
+    return LocalLoss(objective, weights, penalty, tolerance)
 
 
 def encode_decision(loss: LocalLoss, switches: bool, feasible: bool) -> ConfigRecord:
-    """What a client is told in the second exchange; ``loss.constraint`` is its row of the mix."""
-    mix = [float(b) for b in loss.constraint]
+    """Return the decision for one client as a record; one bit is enough for a switching method and one constraint."""
+    mix = [float(weight) for weight in loss.constraint]
     if not switches:
-        told: dict[str, Any] = {
-            "objective": float(loss.objective),
-            "constraint": mix,
-            "penalty": float(loss.penalty),
-            "tolerance": float(loss.tolerance),
-        }
-        return ConfigRecord(told)
+        objective, penalty, tolerance = float(loss.objective), float(loss.penalty), float(loss.tolerance)
+        return ConfigRecord({"objective": objective, "constraint": mix, "penalty": penalty, "tolerance": tolerance})
     if feasible or len(mix) == 1:
         return ConfigRecord({"feasible": feasible})
     return ConfigRecord({"feasible": feasible, "constraint": mix})
 
 
 def clip_direction(direction: wire.Arrays, limit: float) -> wire.Arrays:
-    """A direction no longer than ``limit``, over all of its arrays."""
+    """Return a direction scaled to a norm of at most ``limit``, over all of its arrays."""
     norm = math.sqrt(sum(float(np.square(part, dtype=np.float64).sum()) for part in direction.values()))
     if norm <= limit:
         return direction
@@ -289,25 +274,25 @@ def clip_direction(direction: wire.Arrays, limit: float) -> wire.Arrays:
 
 
 def encode_intervals(intervals: Sequence[Interval]) -> MetricRecord:
-    """Intervals, to be sent."""
+    """Return intervals as a record with one list per attribute."""
     rows = [asdict(interval) for interval in intervals]
-    kinds: dict[str, Callable[[Any], int | float]] = {
+    converters: dict[str, Callable[[Any], int | float]] = {
         "rows": int,
         "approximate": int,
         "method": list(IntervalMethod).index,
     }
-    return MetricRecord({name: [kinds.get(name, float)(row[name]) for row in rows] for name in rows[0]})
+    return MetricRecord({name: [converters.get(name, float)(row[name]) for row in rows] for name in rows[0]})
 
 
-def _ranges(settings: ConfigRecord, constraints: int) -> list[Range | None]:
-    """The ranges of f and g, where they are known: two lists of numbers, NaN for none."""
+def _parse_ranges(settings: ConfigRecord, constraints: int) -> list[Range | None]:
+    """Return the ranges of f and each g; NaN limits mean that a range is not known."""
     low, high = wire.read_numbers(settings, "low"), wire.read_numbers(settings, "high")
-    two = wire.read_numbers(settings, "two_values") if "two_values" in settings else [0.0] * len(low)
-    if not len(low) == len(high) == len(two) == 1 + constraints:
-        raise wire.InvalidMessageError(f"there must be ranges of 1 objective and {constraints} constraints")
+    binary = wire.read_numbers(settings, "two_values") if "two_values" in settings else [0.0] * len(low)
+    if not len(low) == len(high) == len(binary) == 1 + constraints:
+        raise wire.InvalidMessageError(f"its ranges must be those of 1 objective and {constraints} constraints")
     if any(not (math.isfinite(a) and a < b < math.inf) for a, b in zip(low, high, strict=True) if not math.isnan(a)):
-        raise wire.InvalidMessageError("its ranges must be finite, the lower end below the upper")
+        raise wire.InvalidMessageError("its ranges must be finite, with each lower limit below the upper one")
     return [
-        None if math.isnan(ends[0]) else frozenset(ends[:2]) if ends[2] else ends[:2]
-        for ends in zip(low, high, two, strict=True)
+        None if math.isnan(a) else frozenset((a, b)) if is_binary else (a, b)
+        for a, b, is_binary in zip(low, high, binary, strict=True)
     ]

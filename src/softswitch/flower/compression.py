@@ -1,152 +1,192 @@
-"""The server's side: which parameters every client has, whose direction counted last, and how many bytes were sent."""
+"""Compressed messages: encoding of parameters and directions, and error feedback at the client.
+
+This module must not import JAX, because clients import it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 
-from softswitch.flower import codec as codes
 from softswitch.flower import messages as wire
-from softswitch.flower.local_client import PREVIOUS, PreviousParams
-from softswitch.methods.compression import Compression
-from softswitch.results.history import ClientOutcome
+from softswitch.methods.compressors import Compressor, Quantised, TopK
+
+CHANGE, CODE, CODES, DIGEST = "change", "code", "codes", "digest"
+"""The name of the record with parameter changes, and of the entries of compressed records."""
+UP, DOWN, APART, LAST_COUNTED = "up", "down", "apart", "last_counted"
+"""The settings of compression that the server sends in every round."""
+NEEDS_PARAMS = "needs_params"
+"""The entry of a refusal from a client that can continue with whole parameters."""
+ERRORS, NEXT_ERRORS, ERROR_ROUNDS = "errors", "next_errors", "error_rounds"
+"""The records of error feedback in a client's context."""
+MAX_CHANGES = 10**6
 
 
-class ClientParams:
-    """What a server that compresses knows of its clients; of a resumed run only whose direction counted.
+class OutdatedParamsError(Exception):
+    """The client lacks the parameters that a change applies to, and must be sent whole ones."""
 
-    Whoever has answered in a round has its parameters. All others, and everyone after a restart of the server, are sent
-    whole ones; so is a client that says that it needs them.
 
-    Args:
-        way: how messages are compressed.
+def describe_compressor(compressor: Compressor) -> str:
+    """Return the text by which a compressor is sent to clients."""
+    if type(compressor) is TopK:
+        return f"top-k {compressor.share!r} {compressor.bits or 0}"
+    if type(compressor) is Quantised:
+        return f"quantised {compressor.bits} {compressor.block}"
+    raise ValueError(f"up and down must be TopK or Quantised over Flower, but one is {compressor!r}")
+
+
+def parse_compressor(settings: Mapping[str, Any], name: str) -> Compressor:
+    """Return the compressor that the server describes in a setting."""
+    try:
+        kind, first, second = str(settings[name]).split(" ")
+        if kind == "top-k":
+            return TopK(float(first), int(second) or None)
+        return {"quantised": Quantised}[kind](int(first), int(second))
+    except (KeyError, ValueError) as error:
+        raise wire.InvalidMessageError(f"its {name} is not a known compressor: {wire.sanitize(str(error))}") from error
+
+
+def to_vector(arrays: Mapping[str, Any]) -> np.ndarray:
+    """Return all entries in one vector, in the order of the arrays' names."""
+    return np.concatenate([np.asarray(arrays[name]).reshape(-1) for name in sorted(arrays)])
+
+
+def from_vector(vector: np.ndarray, specs: Mapping[str, wire.ArraySpec]) -> wire.Arrays:
+    """Return the arrays of a vector, the inverse of ``to_vector``."""
+    arrays, start = {}, 0
+    for name in sorted(specs):
+        shape, dtype = specs[name]
+        end = start + int(np.prod(shape, dtype=np.int64))
+        arrays[name] = vector[start:end].reshape(shape).astype(dtype)
+        start = end
+    return arrays
+
+
+def decode(compressor: Compressor, code: Any, specs: Mapping[str, wire.ArraySpec]) -> wire.Arrays:
+    """Return the arrays of a code, or raise ``InvalidMessageError`` if it is malformed or not finite."""
+    dtype = np.result_type(*(spec.dtype for spec in specs.values()))
+    size = sum(int(np.prod(spec.shape, dtype=np.int64)) for spec in specs.values())
+    if not isinstance(code, bytes):
+        raise wire.InvalidMessageError(f"its code must be bytes, but is {type(code).__name__}")
+    try:
+        vector = compressor.decode(code, size, dtype)
+    except ValueError as error:
+        raise wire.InvalidMessageError(f"its code does not match the compressor: {error}") from error
+    if not np.isfinite(vector).all():
+        raise wire.InvalidMessageError("its code contains NaN or infinity")
+    return from_vector(vector, specs)
+
+
+def parse_direction(
+    record: Any, compressor: Compressor, specs: Mapping[str, wire.ArraySpec], largest: float
+) -> wire.Arrays:
+    """Return a client's compressed direction, or raise ``InvalidMessageError``."""
+    if not isinstance(record, ConfigRecord) or set(record) != {CODE}:
+        raise wire.InvalidMessageError("it contains no compressed direction; upgrade softswitch at the client")
+    if record[CODE] == b"":
+        raise wire.InvalidMessageError("its direction contains NaN or infinity")
+    direction = decode(compressor, record[CODE], specs)
+    size = max((float(np.abs(part).max(initial=0)) for part in direction.values()), default=0.0)
+    if not size <= largest:
+        raise wire.InvalidMessageError(f"its direction has entries up to {size:g}, but at most {largest:g} is accepted")
+    return direction
+
+
+def apply_change(params: Mapping[str, Any], change: wire.Arrays) -> wire.Arrays:
+    """Return the parameters after a change; NumPy gives the same bits at server and client."""
+    return {name: np.asarray(array) + change[name] for name, array in params.items()}
+
+
+def digest(params: Mapping[str, Any]) -> bytes:
+    """Return a hash that identifies parameters at server and client."""
+    result = hashlib.blake2b(digest_size=16)
+    for name in sorted(params):
+        result.update(np.ascontiguousarray(params[name]).tobytes())
+    return result.digest()
+
+
+def count_bytes(record: Any) -> int:
+    """Return the number of bytes of a record's arrays or codes."""
+    if isinstance(record, ArrayRecord):
+        return sum(len(array.data) for array in record.values())
+    if not isinstance(record, ConfigRecord):
+        return 0
+    codes = record.get(CODES, [record.get(CODE)])
+    return sum(len(code) for code in codes if isinstance(code, bytes)) if isinstance(codes, list) else 0
+
+
+def read_params(message: Message, context: Context) -> tuple[ArrayRecord, list[wire.Arrays]]:
+    """Return the round's parameters at the client, and the parameters before the last change applied here, if any.
+
+    The parameters are either in the message, or those in the context with the changes in the message applied.
     """
-
-    def __init__(self, way: Compression) -> None:
-        self._way = way
-        self._codes: list[bytes] = []  # the changes up to the present parameters
-        self._dropped = 0  # how many there were before those
-        self._digest = b""
-        self._has: dict[int, int] = {}  # client -> how many changes it has
-        self._counted: dict[int, int] = {}
-        self.down = 0
-
-    @property
-    def told(self) -> dict[str, Any]:
-        """What all clients must know."""
-        found: dict[str, Any] = {}
-        if self._way.up is not None:
-            found |= {codes.UP: codes.describe_compressor(self._way.up), codes.APART: bool(self._way.apart)}
-        if self._way.changes is not None:
-            found[codes.DOWN] = codes.describe_compressor(self._way.changes)
-        return found
-
-    def recall(self, clients: np.ndarray, outcomes: np.ndarray, begin: int) -> None:
-        """Take from a history whose direction counted last, since the round ``begin``."""
-        self._counted = {}
-        for k in range(begin, len(clients)):
-            self._note(k, clients[k], outcomes[k])
-
-    def _note(self, k: int, clients: Any, outcomes: Any) -> None:
-        for client, fate in zip(clients, outcomes, strict=True):
-            if fate == ClientOutcome.COUNTED:
-                self._counted[int(client)] = k
-
-    def content(
-        self,
-        index: int,
-        params: Mapping[str, Any],
-        settings: ConfigRecord,
-        begin: int,
-        before: PreviousParams | None = None,
-    ) -> RecordDict:
-        """What a client is sent in the first exchange of a round.
-
-        Args:
-            index: which client.
-            params: w_k.
-            settings: of the round.
-            begin: the first round of the present cycle: nothing is owed from before.
-            before: who has w_{k−1}, where clients report there too.
-        """
-        own = dict(settings)
-        if not self._way.up_exactly:
-            counted = self._counted.get(index, -1)
-            own[codes.LAST_COUNTED] = counted if counted >= begin else -1
-        known: dict[str, Any] = {wire.SETTINGS: ConfigRecord(own)}
-        change = self._change(index)
-        if change is not None:
-            known[codes.CHANGE] = ConfigRecord({codes.CODES: change, codes.DIGEST: self._digest})
-            self.down += codes.count_bytes(known[codes.CHANGE])
-        else:
-            known[wire.PARAMS] = wire.to_record(params)
-            self.down += codes.count_bytes(known[wire.PARAMS])
-        content = RecordDict(known)
-        if before is None:
-            return content
-        content = before.beside(index, content)
-        self.down += codes.count_bytes(content.get(PREVIOUS))
-        return content
-
-    def begin(self, params: Mapping[str, Any]) -> None:
-        """A round begins at these parameters: where they are not those of the last change, nobody has them.
-
-        Args:
-            params: w_k.
-        """
-        self.down = 0
-        if self._way.changes is None:
-            return
-        now = codes.digest(params)
-        if now != self._digest:
-            self._forget_codes()
-            self._digest = now
-        whole = sum(np.asarray(part).nbytes for part in params.values())
-        while sum(map(len, self._codes)) >= whole:  # whole parameters take fewer bytes
-            del self._codes[0]
-            self._dropped += 1
-
-    def heard(self, index: int, answer: Any) -> None:
-        """Note whether a client has the round's parameters: it has them once it has answered."""
-        if isinstance(answer, Message) and wire.read_refusal(answer.content) is None:
-            self._has[index] = self._dropped + len(self._codes)
-        else:
-            self._has.pop(index, None)
-
-    def after_round(self, k: int, clients: Any, outcomes: Any, code: bytes | None, params: Mapping[str, Any]) -> None:
-        """Note whose direction counted, and how the parameters changed.
-
-        Args:
-            k: the round.
-            clients: who was asked.
-            outcomes: what became of each.
-            code: the change; None where there was none.
-            params: after it.
-        """
-        self._note(k, clients, outcomes)
-        if code is not None:
-            self._codes.append(code)
-            self._digest = codes.digest(params)
-
-    def _change(self, index: int) -> list[bytes] | None:
-        """The changes that a client lacks; None where it must be sent whole parameters."""
-        has = self._has.get(index)
-        if self._way.changes is None or has is None or has < self._dropped:
-            return None
-        return self._codes[has - self._dropped :]
-
-    def _forget_codes(self) -> None:
-        self._codes, self._dropped, self._has = [], 0, {}
+    change = message.content.get(CHANGE)
+    if not isinstance(change, ConfigRecord):
+        whole: Any = message.content.get(wire.PARAMS)
+        return whole, []
+    expected, held = change.get(DIGEST), context.state.get(wire.PARAMS)
+    if not isinstance(held, ArrayRecord):
+        raise OutdatedParamsError("it has no parameters: it is new or was restarted")
+    params = wire.from_record(held)
+    if digest(params) == expected:  # a repeated message: the reply to the first one was lost
+        return held, []
+    codes = change.get(CODES, [])
+    if not isinstance(codes, list) or len(codes) > MAX_CHANGES:
+        raise wire.InvalidMessageError(f"its changes of the parameters must be a list of at most {MAX_CHANGES:,} codes")
+    compressor = parse_compressor(wire.get_config(message.content, wire.SETTINGS), DOWN)
+    specs = wire.array_specs(params)
+    earlier: list[wire.Arrays] = []
+    for code in codes:
+        earlier = [params]
+        params = apply_change(params, decode(compressor, code, specs))
+    if digest(params) != expected:
+        raise OutdatedParamsError("its parameters are not those that the change applies to")
+    return wire.to_record(params), earlier
 
 
-def needs_params(answer: Any) -> bool:
-    """Whether a client says that it takes part once it is sent whole parameters.
+def settle_errors(settings: ConfigRecord, context: Context) -> None:
+    """Keep the compression error of the client's last direction if that direction was counted.
 
-    Args:
-        answer: to a report.
+    Errors are reset if client and server disagree about the last counted round, for example after a server restart.
     """
-    told = answer.content.get(wire.REFUSAL) if isinstance(answer, Message) else None
-    return isinstance(told, ConfigRecord) and told.get(codes.NEEDS_PARAMS) is True
+    if LAST_COUNTED not in settings:
+        return
+    counted: Any = settings[LAST_COUNTED]
+    if not isinstance(counted, int) or counted < -1:
+        raise wire.InvalidMessageError(f"its {LAST_COUNTED} must be a round or −1, but is {counted!r:.80}")
+    rounds: Any = context.state.get(ERROR_ROUNDS) or {"settled": -1, "next": -1}
+    errors, next_errors = context.state.get(ERRORS), context.state.get(NEXT_ERRORS)
+    if counted >= 0 and rounds["next"] == counted and isinstance(next_errors, ArrayRecord):
+        context.state[ERRORS] = next_errors
+    elif rounds["settled"] != counted or not isinstance(errors, ArrayRecord):
+        context.state[ERRORS] = wire.to_record({})
+    context.state[NEXT_ERRORS] = wire.to_record({})
+    context.state[ERROR_ROUNDS] = ConfigRecord({"settled": counted, "next": -1})
+
+
+def compress_direction(
+    direction: wire.Arrays, settings: ConfigRecord, decision: ConfigRecord, context: Context
+) -> ConfigRecord:
+    """Return the compressed sum of a direction and the client's kept error; store the new error until it counts."""
+    compressor = parse_compressor(settings, UP)
+    vector, held = to_vector(direction), context.state.get(ERRORS)
+    if not np.isfinite(vector).all():
+        return ConfigRecord({CODE: b""})
+    errors = wire.from_record(held) if isinstance(held, ArrayRecord) else {}
+    apart = "feasible" in decision and wire.read_bool(settings, APART)
+    branch = "constraint" if apart and not decision["feasible"] else "objective"
+    error = errors.get(branch)
+    if error is not None and error.shape == vector.shape:
+        vector = error.astype(vector.dtype) + vector
+    code = compressor.encode(vector)
+    error = vector - compressor.decode(code, len(vector), vector.dtype)
+    rounds: Any = context.state.get(ERROR_ROUNDS) or {"settled": -1}
+    context.state[NEXT_ERRORS] = wire.to_record({**errors, branch: error})
+    context.state[ERROR_ROUNDS] = ConfigRecord(
+        {"settled": rounds["settled"], "next": wire.read_int(settings, "round", 2**63 - 1)}
+    )
+    return ConfigRecord({CODE: code})

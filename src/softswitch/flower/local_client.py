@@ -1,38 +1,31 @@
-"""What a client must be able to do, whatever it computes with."""
+"""The interface of a client, whatever it computes with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+import numpy as np
 
-from softswitch.flower import messages as wire
-from softswitch.flower.codec import digest
 from softswitch.flower.messages import Arrays, Values
 from softswitch.methods.messages import LocalLoss
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
 
 
-def merge_ranges(given: Sequence[Range | None], own: Sequence[Range | None]) -> list[Range | None]:
-    """The ranges that the server gives, and the client's own where it gives none."""
-    return [mine if theirs is None else theirs for theirs, mine in zip(given, own, strict=True)]
-
-
 class RefusalError(Exception):
-    """Raise this in a client to say that it does not take part in a round; the text is told to the server."""
+    """Raise this in a client to refuse a request; the text is sent to the server as the reason."""
 
 
 class Task(NamedTuple):
-    """What the server tells with the parameters of a round.
+    """The settings that the server sends with the parameters of a round.
 
     Attributes:
-        round: k.
-        seed: of the run; a client's batches come from the seed, its name and k alone.
-        local_steps: E.
-        step_size: γ.
-        switches: whether the local loss is either f_i or a mix of client i's constraints, never both.
+        round: The round k.
+        seed: The seed of the run. A client's batches depend only on the seed, its name and k.
+        local_steps: The number of local steps E.
+        step_size: The local step size γ.
+        switches: Whether the local loss is either f_i or a mix of client i's constraints, never both.
     """
 
     round: int
@@ -44,21 +37,20 @@ class Task(NamedTuple):
 
 @runtime_checkable
 class LocalOracle(Protocol):
-    """One client. Parameters come and directions go as arrays by name.
+    """A client. Parameters and directions are arrays by name.
+
+    A client may have three more attributes. ``statistics`` is the number of additive statistics that a pooled
+    constraint reports. ``has_surrogate = True`` means that its updates follow a surrogate of its constraint. The switch
+    then accepts a constraint that equals the tolerance. ``can_repeat_reports = True`` means that ``report`` draws the
+    same batch for the same task. A server with drift correction then requests reports at both w_k and w_{k−1}.
 
     Attributes:
-        name: its label in history, log and report; different for every client.
-        rows: how many rows it trains on.
-        held_out_rows: how many it holds out for the certificate.
-        value_rows: on how many rows a report is computed,
-        gradient_rows: and on how many a gradient.
-        constraints: how many constraints it has.
-
-    One whose constraint is pooled may also tell ``statistics``, how many additive statistics it reports: a server that
-    remembers must know it beforehand. One whose constraint is not differentiable and has a surrogate may set
-    ``has_surrogate = True``: the switch then accepts a constraint equal to the tolerance. One whose ``report`` draws
-    the same batch for the same task may set ``can_repeat_reports = True``: a server whose memory is corrected then asks
-    for two reports a round, at w_k and at w_{k−1}.
+        name: The client's name, unique among the clients of a run.
+        rows: Number of training rows.
+        held_out_rows: Number of rows held out for the certificate.
+        value_rows: Number of rows in the batch of a report.
+        gradient_rows: Number of rows in the batch of a gradient.
+        constraints: Number of constraints.
     """
 
     name: str
@@ -69,112 +61,93 @@ class LocalOracle(Protocol):
     constraints: int
 
     def report(self, params: Arrays, task: Task) -> Values:
-        """f_i and g_i at w_k, on a batch.
+        """Return f_i and g_i at w_k on a batch.
 
         Args:
-            params: w_k, arrays by name.
-            task: the round's number, seed and settings.
+            params: The parameters w_k.
+            task: The settings of the round.
         """
         ...
 
     def update(self, params: Arrays, task: Task, loss: LocalLoss) -> Arrays:
-        """u_i: E local steps from w_k on the local loss; ``loss.constraint`` is this client's row of the mix.
+        """Return the direction u_i of E local steps from w_k on the local loss.
 
         Args:
-            params: w_k, arrays by name.
-            task: the round's number, seed, E and γ.
-            loss: what to descend on: weights of objective and constraints.
+            params: The parameters w_k.
+            task: The settings of the round.
+            loss: The weights of the objective and of this client's constraints.
         """
         ...
 
     def evaluate(self, params: Arrays) -> Values:
-        """f_i and g_i on all of its rows.
+        """Return f_i and g_i on all training rows.
 
         Args:
-            params: the model to judge, arrays by name.
+            params: The parameters to evaluate.
         """
         ...
 
     def certify(self, params: Arrays, error: float, ranges: Sequence[Range | None]) -> list[Interval]:
-        """Where f_i and g_i lie, from the rows held out; ``error`` is that of each side of each interval.
+        """Return confidence intervals for f_i and g_i from the rows held out.
 
-        One that also takes ``levels`` (of the type ``ErrorLevels``) is told at which other error probability a limit is
-        wanted, and the tolerance, so that its intervals can have p-values. Without them its verdict may need more rows.
+        A client may also accept the keyword ``levels``, an ``ErrorLevels`` with a second error probability and the
+        tolerance. Its intervals then have p-values. Without them certification may need more rows.
 
         Args:
-            params: the model to certify, arrays by name.
-            error: the probability with which a limit may be wrong.
-            ranges: of a single row's objective and constraints, where they are known.
-            levels: a second error probability and the tolerance, for p-values; a client may leave this argument out.
+            params: The parameters to certify.
+            error: The error probability of each side of each interval.
+            ranges: The ranges of f and of each g on a single row, or None for those that are not known.
+            levels: A second error probability and the tolerance, for p-values. This argument is optional.
         """
         ...
 
 
-PREVIOUS = "before"
-"""The digest of w_{k−1} in a round's settings, and w_{k−1} itself in a message."""
-PREVIOUS_VALUES = "earlier"
-"""What the same batch gave there, in a client's answer."""
+@runtime_checkable
+class PerRowOracle(LocalOracle, Protocol):
+    """A client whose functions can be evaluated on single rows, as a ``PrivateClient`` requires.
 
+    If the values of a row depend on other rows, an attribute ``mixes_rows`` must contain the reason; such a client
+    cannot be private. Neither can a client whose attribute ``optimizer`` is not None.
 
-def find_previous_params(
-    wanted: Any, params: wire.Arrays, came_by: Iterable[wire.Arrays], message: Message, context: Context
-) -> wire.Arrays | None:
-    """w_{k−1}, if the client has it; None where it has not.
-
-    Args:
-        wanted: its digest, as the server tells it.
-        params: w_k.
-        came_by: the parameters that it came by on the way to w_k.
-        message: the server's.
-        context: Flower's, as the last round left it.
+    Attributes:
+        start: Parameters of the model's names and shapes; their values do not matter.
     """
-    if not isinstance(wanted, bytes):
-        raise wire.InvalidMessageError(f"its {PREVIOUS} must be a digest, but is {wanted!r:.80}")
-    if digest(params) == wanted:  # a run, or a cycle of one, begins: there is no other before it
-        return params
-    records = message.content.get(PREVIOUS), context.state.get(wire.PARAMS)
-    held = (wire.from_record(record) for record in records if isinstance(record, ArrayRecord))
-    for found in (*came_by, *held):
-        if digest(found) == wanted:
-            return found
-    return None
 
+    start: Arrays
 
-class PreviousParams:
-    """The server's side: which clients have w_{k−1}. After a restart it knows of none, and all are sent it."""
-
-    def __init__(self) -> None:
-        self._has: dict[int, bytes] = {}
-        self._now = self.digest = b""
-        self._record = ArrayRecord()
-
-    def begin(self, params: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-        """A round begins.
+    def row_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
+        """Return f and each g on single training rows, one row of the result for each.
 
         Args:
-            params: w_k.
-            before: w_{k−1}.
-        """
-        self._now, self.digest, self._record = digest(params), digest(before), wire.to_record(before)
+            params: The parameters.
+            rows: The indices of the rows.
 
-    def beside(self, index: int, content: RecordDict) -> RecordDict:
-        """What a client is sent, with w_{k−1} where it gets whole parameters and has it not.
+        Returns:
+            An array of shape (rows, functions); −∞ or NaN if the function does not apply to the row.
+        """
+        ...
+
+    def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
+        """Return the sum over rows of the clipped gradients of <mix, (f, g)>; a surrogate replaces its constraint.
 
         Args:
-            index: which client.
-            content: what it is sent anyway.
+            params: The parameters.
+            rows: The indices of the rows.
+            mix: The weights of f and each g.
+            clip: The largest norm of a row's gradient.
         """
-        if wire.PARAMS not in content or self.digest in (self._now, self._has.get(index)):
-            return content
-        return RecordDict({**content, PREVIOUS: self._record})
+        ...
 
-    def heard(self, index: int, answer: Any) -> None:
-        """Note whether a client has the round's parameters: it has them once it has answered.
+    def held_out_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
+        """Return f and each g on single rows held out, as ``row_values`` does for training rows.
 
         Args:
-            index: which client.
-            answer: to its report.
+            params: The parameters to certify.
+            rows: The indices of the rows.
         """
-        self._has.pop(index, None)
-        if isinstance(answer, Message) and wire.read_refusal(answer.content) is None:
-            self._has[index] = self._now
+        ...
+
+
+def merge_ranges(server: Sequence[Range | None], client: Sequence[Range | None]) -> list[Range | None]:
+    """Return the ranges from the server, completed by those of the client."""
+    return [fallback if given is None else given for given, fallback in zip(server, client, strict=True)]

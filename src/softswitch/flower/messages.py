@@ -21,7 +21,8 @@ EVALUATE, CERTIFY = "evaluate.values", "evaluate.certify"
 """The types of messages."""
 PARAMS, SETTINGS, DECISION, REGISTRATION = "params", "settings", "decision", "registration"
 VALUES, DIRECTION, INTERVALS, REFUSAL, PRIVACY = "values", "direction", "intervals", "refusal", "privacy"
-"""The names of the records in a message."""
+PREVIOUS, PREVIOUS_VALUES = "previous", "previous_values"
+"""The names of the records in a message. ``PREVIOUS`` is also the setting with the digest of w_{k−1}."""
 MAX_HEADER_BYTES = 4096
 MAX_TEXT_LENGTH = 200
 

@@ -1,4 +1,4 @@
-"""A client that computes with NumPy: two functions that give a value and its gradient, and arrays."""
+"""NumpyClient: a client that computes with NumPy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from softswitch.flower.local_client import Task, merge_ranges
 from softswitch.flower.messages import Arrays, Values
-from softswitch.flower.policy import Classes, RowClasses, min_class_rows_in_batch, part_of
+from softswitch.flower.policy import Classes, RowClasses, min_class_rows_in_batch, take_rows
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.batch_sizes import choose_batches, draw_rows
 from softswitch.privacy.clipping import clipped_total
@@ -20,7 +20,7 @@ from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Interval
 from softswitch.support import checks
 
-if TYPE_CHECKING:  # a process for every message: JAX and SciPy are imported only where they are needed
+if TYPE_CHECKING:  # importing JAX and SciPy takes longer than most messages
     from softswitch.certification.intervals import ErrorLevels
     from softswitch.oracles.options import BatchSize, ValueBatchSize
 
@@ -28,28 +28,28 @@ Function = Callable[[Arrays, Arrays], tuple[Any, Mapping[str, Any]]]
 
 
 class NumpyClient:
-    """One client with NumPy functions, as one would write them for scikit-learn or for SciPy's ``jac=True``.
+    """A client with NumPy functions that return a value and its gradient, as for SciPy's ``jac=True``.
 
     Args:
         objective: ``(params, batch) -> (value, gradient)``; the gradient has the names of the parameters.
-        constraint: ``(params, batch) -> (value, gradient)``; a vector of values has a gradient with one row each.
-        data: its columns, such as ``{"X": X, "y": y}``, one row a sample.
-        start: parameters by name, to learn from how many constraints there are.
-        name: its label.
-        batch_size: rows it draws for a gradient; None: all rows; "auto": all of them where that is cheap.
-        value_batch_size: rows it draws for its report; "same": as ``batch_size``, each by its own cost where that is
-            "auto".
-        replace: draw rows with replacement, or without. Left out: with, but where it has no more rows than a batch, it
-            takes each of them once.
-        held_out: rows it does not train on, for the certificate.
-        classes: which class or group each row is of, where the functions look at some rows by themselves: a column's
-            name, a tuple of names, or one label a row. For the client's policy, which answers on none of too few rows.
-        held_out_classes: likewise of the rows held out; left out: the same columns, where ``classes`` names them.
-        constraint_surrogate: ``(params, batch) -> (value, gradient)``: its gradient is followed in place of the
+        constraint: ``(params, batch) -> (value, gradient)``; a vector of values has a gradient with one row per value.
+        data: The columns, such as ``{"X": X, "y": y}``, with one entry per sample.
+        start: Parameters by name, to determine the number of constraints.
+        name: The client's name.
+        batch_size: Number of rows in the batch of a gradient; None: all rows; "auto": all rows if that is cheap.
+        value_batch_size: Number of rows in the batch of a report. "same": as ``batch_size``; if that is "auto", each
+            size is chosen from its own cost.
+        replace: Whether rows are drawn with replacement. Default: with replacement, except that a client with no more
+            rows than a batch uses each row once.
+        held_out: Columns of rows that are not used for training, for the certificate.
+        classes: The class or group of each row, if a function depends on it: a column name, a tuple of column names, or
+            one label per row. ``ClientPolicy`` excludes small classes.
+        held_out_classes: The classes of the held-out rows. Default: the same columns, if ``classes`` names columns.
+        constraint_surrogate: ``(params, batch) -> (value, gradient)``. Updates follow its gradient instead of the
             constraint's, which may then be None; see ``Problem``.
-        objective_range: (low, high) if the objective on a single row lies between them, {low, high} if it is one of the
-            two; for the certificate, where the server says nothing of it.
-        constraint_range: likewise of the constraint, {0, 1} for a rate; one for all constraints, or one each.
+        objective_range: (low, high) if the objective on a single row lies between them, {low, high} if it is one of
+            them. It is used for the certificate if the server does not send a range.
+        constraint_range: The same for the constraint, {0, 1} for a rate; one range for all constraints, or one each.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class NumpyClient:
         checks.function("constraint", constraint, "(params, batch) -> (value, gradient)")
         if constraint_surrogate is not None:
             checks.function("constraint_surrogate", constraint_surrogate, "(params, batch) -> (value, gradient)")
-        self._objective, self._constraint, self._stand_in = objective, constraint, constraint_surrogate
+        self._objective, self._constraint, self._surrogate = objective, constraint, constraint_surrogate
         self.has_surrogate = constraint_surrogate is not None
         self.can_repeat_reports = True
         self._data, self.rows = _columns("data", data)
@@ -82,20 +82,19 @@ class NumpyClient:
         self.held_out_rows = 0
         if held_out is not None:
             self._held_out, self.held_out_rows = _columns("held_out", held_out)
-        first = self.start = {key: np.asarray(value) for key, value in start.items()}
-        parameters = sum(value.size for value in first.values())
+        self.start = {key: np.asarray(value) for key, value in start.items()}
+        parameters = sum(value.size for value in self.start.values())
         self._batches = choose_batches(batch_size, value_batch_size, replace, self.rows, parameters)
         self._replace = replace is not False
         self.name = str(name)
         self.value_rows, self.gradient_rows = (self.rows if size is None else size for size in self._batches)
-        self.constraints = len(self._values(first, self._data)) - 1
+        self.constraints = len(self._values(self.start, self._data)) - 1
         if constraint_surrogate is not None:
             from softswitch.problem.problem import check_stand_in
 
-            stood_for = np.atleast_1d(np.asarray(constraint_surrogate(first, self._data)[0])).size
-            check_stand_in(stood_for, self.constraints)
-        self._ranges = function_ranges(objective_range, constraint_range, self.constraints)
-        self.classes = RowClasses.told(
+            check_stand_in(np.size(constraint_surrogate(self.start, self._data)[0]), self.constraints)
+        self.ranges = function_ranges(objective_range, constraint_range, self.constraints)
+        self.classes = RowClasses.from_arguments(
             classes, held_out_classes, (self._data, self._held_out), (self.rows, self.held_out_rows)
         )
         self.class_rows = self.classes.rows
@@ -103,7 +102,7 @@ class NumpyClient:
             self.class_rows_per_batch = min_class_rows_in_batch(
                 self.class_rows, min(self.value_rows, self.gradient_rows)
             )
-        self._how: dict[str, Any] = {
+        self._options: dict[str, Any] = {
             "name": name,
             "batch_size": batch_size,
             "value_batch_size": value_batch_size,
@@ -113,97 +112,98 @@ class NumpyClient:
             "constraint_range": constraint_range,
         }
 
-    def only(self, rows: np.ndarray, held_out: np.ndarray | None) -> NumpyClient:
-        """The same client with some of its rows, as if it had no others.
+    def restrict(self, rows: np.ndarray, held_out: np.ndarray | None) -> NumpyClient:
+        """Return this client with the selected rows only.
 
         Args:
-            rows: which of those to train on,
-            held_out: and which of those held out; None: all.
+            rows: Mask of the training rows to keep.
+            held_out: Mask of the held-out rows to keep, or None for all.
         """
-        own, how = copy(self), self._how | self.classes.of(rows, held_out)
-        data, left = part_of(self._data, rows), part_of(self._held_out, held_out)
-        NumpyClient.__init__(own, self._objective, self._constraint, data, self.start, held_out=left, **how)
-        return own
+        client, options = copy(self), self._options | self.classes.arguments(rows, held_out)
+        options |= {"held_out": take_rows(self._held_out, held_out)}
+        data = take_rows(self._data, rows)
+        NumpyClient.__init__(client, self._objective, self._constraint, data, self.start, **options)
+        return client
 
     def report(self, params: Arrays, task: Task) -> Values:
-        """f_i and g_i on a batch."""
+        """Return f_i and g_i on a batch."""
         values = self._values(params, self._batch(self._generator(task, 0), self._batches.report))
         return Values(float(values[0]), values[1:].tolist())
 
     def update(self, params: Arrays, task: Task, loss: LocalLoss) -> Arrays:
-        """u_i: the mean of E gradients along the local path."""
+        """Return u_i, the mean of E gradients along the local path."""
         generator = self._generator(task, 1)
         total = {name: np.zeros_like(value) for name, value in params.items()}
         for _ in range(task.local_steps):
-            here = {name: value - task.step_size * total[name] for name, value in params.items()}
-            gradient = self._gradient(here, self._batch(generator, self._batches.update), loss)
+            point = {name: value - task.step_size * total[name] for name, value in params.items()}
+            gradient = self._gradient(point, self._batch(generator, self._batches.update), loss)
             total = {name: total[name] + gradient[name] for name in total}
         return {name: (part / task.local_steps).astype(params[name].dtype) for name, part in total.items()}
 
     def evaluate(self, params: Arrays) -> Values:
-        """f_i and g_i on all rows."""
+        """Return f_i and g_i on all rows."""
         values = self._values(params, self._data)
         return Values(float(values[0]), values[1:].tolist())
 
     def certify(
         self, params: Arrays, error: float, ranges: Sequence[Range | None], *, levels: ErrorLevels | None = None
     ) -> list[Interval]:
-        """Intervals from the rows held out."""
+        """Return confidence intervals from the held-out rows."""
         from softswitch.certification.intervals import ErrorLevels, intervals_from_function, perturb_params
 
         assert self._held_out is not None
         held_out = self._held_out
 
-        def at(there: Arrays, rows: np.ndarray) -> np.ndarray:
-            return self._values(there, {key: column[rows] for key, column in held_out.items()})
+        def evaluate_rows(point: Arrays, rows: np.ndarray) -> np.ndarray:
+            return self._values(point, {key: column[rows] for key, column in held_out.items()})
 
-        def elsewhere(attempt: int) -> Callable[[np.ndarray], np.ndarray]:
-            return partial(at, perturb_params(params, attempt))
+        def evaluate_elsewhere(attempt: int) -> Callable[[np.ndarray], np.ndarray]:
+            return partial(evaluate_rows, perturb_params(params, attempt))
 
-        known = merge_ranges(ranges, self._ranges)
         return intervals_from_function(
-            partial(at, params), self.held_out_rows, levels or ErrorLevels.uniform(error), known, elsewhere
+            partial(evaluate_rows, params),
+            self.held_out_rows,
+            levels or ErrorLevels.uniform(error),
+            merge_ranges(ranges, self.ranges),
+            evaluate_elsewhere,
         )
 
-    @property
-    def ranges(self) -> list[Range | None]:
-        """Of f and then g on a row, as far as they are known."""
-        return self._ranges
-
     def row_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
-        """f and then g on single rows."""
+        """Return f and each g on single training rows."""
         return self._by_rows(params, self._data, rows)
 
     def held_out_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
-        """The same of rows held out."""
+        """Return f and each g on single held-out rows."""
         assert self._held_out is not None
         return self._by_rows(params, self._held_out, rows)
 
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
-        """The sum of the gradients of <mix, (f, g)> on single rows, none longer than ``clip``."""
-        single = ({key: column[row : row + 1] for key, column in self._data.items()} for row in rows)
-        return clipped_total((self._row_gradient(params, one, mix) for one in single), params, clip)
+        """Return the sum over rows of the clipped gradients of <mix, (f, g)>."""
+        batches = ({key: column[row : row + 1] for key, column in self._data.items()} for row in rows)
+        return clipped_total((self._row_gradient(params, batch, mix) for batch in batches), params, clip)
 
     def _row_gradient(self, params: Arrays, row: Arrays, mix: np.ndarray) -> Arrays:
-        """Of <mix, (f, g)> on one row; functions that do not concern it, whose gradients may be anything, left out."""
+        """Return the gradient of <mix, (f, g)> on one row, without functions that do not apply to it."""
         with np.errstate(all="ignore"):
             values = self._values(params, row)
-            own = np.where(np.isnan(values) | np.isneginf(values), 0.0, mix)
-            return self._gradient(params, row, LocalLoss(float(own[0]), own[1:], 0.0, 0.0))  # type: ignore[arg-type]
+            weights = np.where(np.isnan(values) | np.isneginf(values), 0.0, mix)
+            return self._gradient(params, row, LocalLoss(float(weights[0]), weights[1:], 0.0, 0.0))  # type: ignore[arg-type]
 
     def _by_rows(self, params: Arrays, data: Arrays, rows: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
-            told = [self._values(params, {key: column[row : row + 1] for key, column in data.items()}) for row in rows]
-        return np.array(told).reshape(len(rows), 1 + self.constraints)
+            values = [
+                self._values(params, {key: column[row : row + 1] for key, column in data.items()}) for row in rows
+            ]
+        return np.array(values).reshape(len(rows), 1 + self.constraints)
 
     def _values(self, params: Arrays, batch: Arrays) -> np.ndarray:
-        """f and then g."""
+        """Return f and each g."""
         return np.concatenate(
             [np.atleast_1d(np.asarray(f(params, batch)[0], float)) for f in (self._objective, self._constraint)]
         )
 
     def _gradient(self, params: Arrays, batch: Arrays, loss: LocalLoss) -> Arrays:
-        """Of a·f + <b, g> + c·Σ max(0, g − ε), with its stand-in's gradient for g's; weights of 0 cost nothing."""
+        """Return the gradient of a·f + <b, g> + c·Σ max(0, g − ε), with the surrogate's gradient in place of g's."""
         total = {name: np.zeros_like(value) for name, value in params.items()}
         if loss.objective:
             gradient = self._objective(params, batch)[1]
@@ -211,12 +211,12 @@ class NumpyClient:
         mix = np.asarray(loss.constraint)
         if loss.penalty or mix.any():
             value, gradient = self._constraint(params, batch)
-            if self._stand_in is not None:
-                gradient = self._stand_in(params, batch)[1]
-            price = mix + float(loss.penalty) * (np.atleast_1d(value) > float(loss.tolerance))
-            rows = {name: np.reshape(gradient[name], (len(price), *part.shape)) for name, part in total.items()}
-            used = price != 0  # the gradient of a constraint that weighs nothing may be anything
-            total = {name: part + np.tensordot(price[used], rows[name][used], axes=1) for name, part in total.items()}
+            if self._surrogate is not None:
+                gradient = self._surrogate(params, batch)[1]
+            weights = mix + float(loss.penalty) * (np.atleast_1d(value) > float(loss.tolerance))
+            rows = {name: np.reshape(gradient[name], (len(weights), *part.shape)) for name, part in total.items()}
+            used = weights != 0  # the gradient of a constraint of weight 0 may be NaN
+            total = {name: part + np.tensordot(weights[used], rows[name][used], axes=1) for name, part in total.items()}
         return total
 
     def _batch(self, generator: np.random.Generator, size: int | None) -> Arrays:
@@ -226,7 +226,6 @@ class NumpyClient:
         return {key: column[rows] for key, column in self._data.items()}
 
     def _generator(self, task: Task, purpose: int) -> np.random.Generator:
-        """From the run's seed, the client's name and the round alone."""
         return np.random.default_rng((task.seed, task.round, zlib.crc32(self.name.encode()), purpose))
 
 
@@ -234,5 +233,5 @@ def _columns(argument: str, data: Mapping[str, Any]) -> tuple[Arrays, int]:
     columns = {key: np.asarray(column) for key, column in data.items()}
     sizes = {len(column) for column in columns.values()}
     if len(sizes) != 1 or not max(sizes):
-        raise ValueError(f"{argument} must be columns with one entry a sample, at least one, but has lengths {sizes}")
+        raise ValueError(f"{argument} must be columns of the same length, at least 1, but has lengths {sizes}")
     return columns, sizes.pop()

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from softswitch.certification.intervals import ErrorLevels, perturb_params
 from softswitch.certification.private import private_intervals
 from softswitch.certification.row_means import ATTEMPTS, NO_MEAN, count_rows_from_values
 from softswitch.flower.budget_file import SpentBudget
-from softswitch.flower.local_client import LocalOracle, RefusalError, Task, merge_ranges
+from softswitch.flower.local_client import PerRowOracle, RefusalError, Task, merge_ranges
 from softswitch.flower.messages import Arrays, Values
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.clipping import PLAIN_STEPS, clipped_sum, mean_of_steps, row_mix
@@ -27,49 +27,6 @@ from softswitch.support import checks
 
 logger = logging.getLogger("softswitch.flower")
 Made = TypeVar("Made")
-
-
-@runtime_checkable
-class PerRowOracle(LocalOracle, Protocol):
-    """A client whose rows can be asked one by one: ``JaxClient``, ``TorchClient``, ``NumpyClient``, or one's own.
-
-    One on which what a row tells depends on other rows may say why in ``mixes_rows``, a text: it cannot be private. Nor
-    can one with an ``optimizer`` other than None: local steps are plain ones along clipped gradients.
-
-    Attributes:
-        start: parameters by name, of the shapes that come; their values do not matter.
-    """
-
-    start: Arrays
-
-    def row_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
-        """f and then g on single rows; rows × functions. −∞ or NaN: the function does not concern the row.
-
-        Args:
-            params: w_k, arrays by name.
-            rows: their indices.
-        """
-        ...
-
-    def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
-        """Σ over rows of the gradient of <mix, (f, g)> on each, none longer than ``clip``; for g its stand-in.
-
-        Args:
-            params: where.
-            rows: their indices.
-            mix: weights of f and each g.
-            clip: the longest that a row's gradient may be.
-        """
-        ...
-
-    def held_out_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
-        """As ``row_values``, of rows held out.
-
-        Args:
-            params: the model to certify.
-            rows: their indices.
-        """
-        ...
 
 
 class PrivateClient:

@@ -1,4 +1,4 @@
-"""A client that tells its regret: f_i less its own best, which nobody else learns."""
+"""RegretClient: a client that reports its regret instead of its objective."""
 
 from __future__ import annotations
 
@@ -13,107 +13,106 @@ from softswitch.flower.messages import Arrays, Values
 from softswitch.methods.messages import LocalLoss
 from softswitch.support import checks
 
-OF_ROWS = ("row_values", "held_out_values", "clipped_gradient")
-"""What a private client asks for: it is not passed on, since f_i* tells of rows and is not counted."""
+PER_ROW_METHODS = ("row_values", "held_out_values", "clipped_gradient")
+"""Methods that are not forwarded: f_i* depends on rows, and a private client would not account for it."""
 
 
 class RegretClient:
-    """A client that reports f_i − f_i* in place of f_i; for ``client_app``, in place of the client itself.
+    """A client that reports f_i − f_i* instead of f_i, to pass to ``client_app`` in place of another client.
 
-    Its own best is a number that stays with it. The server minimises the largest of what it is told: let all clients
-    of a run tell regrets, or none. Constraints, directions and certificates (of f_i itself) are the client's as ever.
+    The client optimum f_i* is not sent. The server minimises the largest report, so either all clients of a run report
+    regrets or none. Constraints, directions and certificates (of f_i) are those of the wrapped client.
 
     Args:
-        client: a ``JaxClient``, a ``TorchClient``, a ``NumpyClient`` or one of your own.
-        client_optimum: f_i*, known to its owner. None: it is found when it is first needed, by L-BFGS from the client's
-            ``start``, with regard to its objective alone; for clients whose gradients are of all rows
-            (``batch_size=None``). Flower makes a client anew for every message: look at ``client_optimum`` once,
-            write the number down and give it, and nothing is looked for again.
+        client: A ``JaxClient``, a ``TorchClient``, a ``NumpyClient`` or another client.
+        client_optimum: The value f_i*. Default: it is computed when it is first needed, by L-BFGS from the client's
+            ``start`` on its objective without constraints. This requires ``batch_size=None``. Flower creates a client
+            for every message, so read ``client_optimum`` once and pass it to avoid repeated searches.
     """
 
     def __init__(self, client: LocalOracle, client_optimum: float | None = None) -> None:
         if not isinstance(client, LocalOracle):
-            raise TypeError(f"client must have the methods of LocalOracle, but {type(client).__name__} has not")
+            raise TypeError(f"client must have the methods of LocalOracle, but is a {type(client).__name__}")
         if getattr(client, "privacy_report", None) is not None:
-            raise ValueError(f"client {client.name!r} keeps its rows private: f_i* tells of rows, and is not counted")
+            raise ValueError(f"client must not be a PrivateClient, but {client.name!r} is: f_i* would not be private")
         self._client = client
         self._given = None if client_optimum is None else checks.real_number("client_optimum", client_optimum)
         if client_optimum is None:
-            check_findable(client)
+            _check_optimum_computable(client)
 
     @cached_property
     def client_optimum(self) -> float:
-        """f_i*."""
-        return found(self._client) if self._given is None else self._given
+        """The client optimum f_i*."""
+        return _find_optimum(self._client) if self._given is None else self._given
 
     def __getattr__(self, name: str) -> Any:
-        if name in OF_ROWS or name.startswith("_"):
+        if name in PER_ROW_METHODS or name.startswith("_"):
             raise AttributeError(f"{type(self).__name__} has no {name}")
         return getattr(self._client, name)
 
-    def only(self, rows: np.ndarray, held_out: np.ndarray | None) -> RegretClient:
-        """The same client with some of its rows; by the f_i* that was given, or that of these rows.
+    def restrict(self, rows: np.ndarray, held_out: np.ndarray | None) -> RegretClient:
+        """Return this client with the selected rows only, and with the same given f_i*, if any.
 
         Args:
-            rows: which of those to train on,
-            held_out: and which of those held out; None: all.
+            rows: Mask of the training rows to keep.
+            held_out: Mask of the held-out rows to keep, or None for all.
         """
-        return RegretClient(self._client.only(rows, held_out), self._given)  # type: ignore[attr-defined]
+        return RegretClient(self._client.restrict(rows, held_out), self._given)  # type: ignore[attr-defined]
 
     def report(self, params: Arrays, task: Task) -> Values:
-        """f_i − f_i* and g_i on a batch.
+        """Return f_i − f_i* and g_i on a batch.
 
         Args:
-            params: w_k.
-            task: of the round.
+            params: The parameters w_k.
+            task: The settings of the round.
         """
-        return self._less(self._client.report(params, task))
+        return self._subtract_optimum(self._client.report(params, task))
 
     def evaluate(self, params: Arrays) -> Values:
-        """The same on all rows.
+        """Return f_i − f_i* and g_i on all rows.
 
         Args:
-            params: to be judged.
+            params: The parameters to evaluate.
         """
-        return self._less(self._client.evaluate(params))
+        return self._subtract_optimum(self._client.evaluate(params))
 
-    def _less(self, told: Values) -> Values:
-        return told._replace(objective=told.objective - self.client_optimum)
+    def _subtract_optimum(self, values: Values) -> Values:
+        return values._replace(objective=values.objective - self.client_optimum)
 
 
-def check_findable(client: LocalOracle) -> None:
-    """Raise where a client's own best cannot be found."""
+def _check_optimum_computable(client: LocalOracle) -> None:
     if getattr(client, "domain", None) is not None:
         raise ValueError(
-            f"client_optimum must be given for client {client.name!r}: its problem has a domain, and at a client "
-            "f_i* is looked for without one; softswitch.client_optimum finds it within"
+            f"client_optimum is required for client {client.name!r}, because its problem has a domain; compute it with "
+            "softswitch.client_optimum"
         )
     if getattr(client, "start", None) is None or client.gradient_rows < client.rows:
         raise ValueError(
-            f"client_optimum must be given for client {client.name!r}: to find it takes a start and gradients of "
-            "all rows (batch_size=None)"
+            f"client_optimum is required for client {client.name!r}, unless it has a start and gradients of all rows "
+            "(batch_size=None)"
         )
 
 
-def found(client: LocalOracle) -> float:
-    """f_i* of a client whose gradients are of all rows; 0 where it has no objective."""
+def _find_optimum(client: LocalOracle) -> float:
+    """Return f_i*, or 0 if the client has no objective."""
     start: Arrays = client.start  # type: ignore[attr-defined]
-    plain = Task(round=0, seed=0, local_steps=1, step_size=0.0, switches=True)
-    alone: Any = LocalLoss(1.0, np.zeros(client.constraints), 0.0, 0.0)  # type: ignore[arg-type]
+    task = Task(round=0, seed=0, local_steps=1, step_size=0.0, switches=True)
+    objective_only: Any = LocalLoss(1.0, np.zeros(client.constraints), 0.0, 0.0)  # type: ignore[arg-type]
     ends = np.cumsum([leaf.size for leaf in start.values()])
 
-    def look(point: np.ndarray) -> tuple[float, np.ndarray]:
+    def value_and_gradient(point: np.ndarray) -> tuple[float, np.ndarray]:
         parts = np.split(point, ends[:-1])
-        here = {
+        params = {
             name: part.reshape(leaf.shape).astype(leaf.dtype)
             for (name, leaf), part in zip(start.items(), parts, strict=True)
         }
-        slope = client.update(here, plain, alone)
-        return client.evaluate(here).objective, np.concatenate([np.ravel(slope[name]) for name in start]).astype(float)
+        gradient = client.update(params, task, objective_only)
+        flat = np.concatenate([np.ravel(gradient[name]) for name in start]).astype(float)
+        return client.evaluate(params).objective, flat
 
-    best = find_minimum(look, np.concatenate([np.ravel(leaf) for leaf in start.values()]).astype(float))
-    if np.isnan(best):
-        raise ValueError(
-            f"client_optimum must be given for client {client.name!r}: its objective has no smallest value"
-        )
-    return 0.0 if best == -np.inf else best
+    optimum = find_minimum(
+        value_and_gradient, np.concatenate([np.ravel(leaf) for leaf in start.values()]).astype(float)
+    )
+    if np.isnan(optimum):
+        raise ValueError(f"client_optimum is required for client {client.name!r}: its objective is unbounded below")
+    return 0.0 if optimum == -np.inf else optimum

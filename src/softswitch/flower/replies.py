@@ -15,9 +15,8 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from softswitch.flower import messages as wire
 from softswitch.flower.client import clip_direction
-from softswitch.flower.codec import parse_direction
+from softswitch.flower.compression import parse_direction
 from softswitch.flower.exchange import NoReply
-from softswitch.flower.local_client import PREVIOUS_VALUES
 from softswitch.flower.reported_intervals import ValueLimits
 from softswitch.flower.roster import Roster
 from softswitch.flower.secure_protocol import parse_key
@@ -292,9 +291,9 @@ class ReplyReader:
         """Return a client's report, and that of its batch at the previous iterate if it is wanted and present."""
         if self._read_masked is not None:
             parse_key(content)  # raises for a client that could not take part in the second exchange
-        has_earlier = self._reads_earlier and PREVIOUS_VALUES in content
+        has_earlier = self._reads_earlier and wire.PREVIOUS_VALUES in content
         return self._read_values(content, wire.VALUES), self._read_values(
-            content, PREVIOUS_VALUES
+            content, wire.PREVIOUS_VALUES
         ) if has_earlier else None
 
     def _read_values(self, content: RecordDict, name: str) -> wire.Values:

@@ -20,9 +20,8 @@ from softswitch.engine.auto_tuning import SMOOTHING, first_choice
 from softswitch.engine.defaults import is_automatic
 from softswitch.engine.restart_decisions import numbers_of, with_numbers
 from softswitch.flower import messages as wire
-from softswitch.flower.compression import ClientParams
+from softswitch.flower.client_params import ClientParams, PreviousParams
 from softswitch.flower.exchange import PollingGrid
-from softswitch.flower.local_client import PreviousParams
 from softswitch.flower.remote import RemoteClients
 from softswitch.flower.replies import ReplyReader
 from softswitch.flower.restarts import RemoteRestarts
@@ -162,7 +161,7 @@ class FlowerRun:
         if self.held is not None and self.server.record is not None and self.server.record.clients is not None:
             recorded = self.server.record.clients
             assert recorded.outcomes is not None
-            self.held.recall(np.asarray(recorded.clients), np.asarray(recorded.outcomes), self.server.cycle_begin)
+            self.held.restore(np.asarray(recorded.clients), np.asarray(recorded.outcomes), self.server.cycle_begin)
         if unknown := self._unknown_excluded:
             logger.warning("exclude: no client is known by the name %s; check the spelling", unknown)
 

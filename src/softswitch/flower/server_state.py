@@ -14,7 +14,7 @@ import optax
 from jax import tree_util
 
 from softswitch.data.sampling import choose_clients, words_to_choose
-from softswitch.flower import codec as codes
+from softswitch.flower import compression as codes
 from softswitch.flower import messages as wire
 from softswitch.flower.messages import Arrays
 from softswitch.flower.replies import no_reports, pool_statistics

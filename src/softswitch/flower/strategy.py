@@ -19,13 +19,13 @@ from flwr.serverapp.strategy import Strategy
 from softswitch.engine.defaults import is_automatic
 from softswitch.engine.server_round import believed_overview
 from softswitch.flower import messages as wire
-from softswitch.flower.client import MASKED, TERMS, encode_decision
-from softswitch.flower.codec import count_bytes
-from softswitch.flower.compression import needs_params
+from softswitch.flower.client import encode_decision
+from softswitch.flower.client_params import needs_params
+from softswitch.flower.compression import count_bytes
 from softswitch.flower.exchange import NoReply, PollingGrid, exchange
-from softswitch.flower.local_client import PREVIOUS
 from softswitch.flower.remote import RemoteClients
 from softswitch.flower.run import FlowerRun
+from softswitch.flower.secure_protocol import MASKED, TERMS
 from softswitch.flower.secure_server import SecureMean
 from softswitch.flower.settings import StrategySettings, with_changes
 from softswitch.methods import robust
@@ -200,7 +200,7 @@ class SwitchingStrategy(Strategy):
         if run.before is not None:
             params, previous = (jax.tree.map(np.asarray, tree) for tree in (server.state.params, server.state.before))
             run.before.begin(params, previous)
-            task[wire.SETTINGS][PREVIOUS] = run.before.digest
+            task[wire.SETTINGS][wire.PREVIOUS] = run.before.digest
         replies = self._request_reports(grid, clients, RecordDict(task))
         reports, outcomes = run.reader.read_reports(k, clients, replies)
         decided = server.decide(clients, reports)
@@ -237,7 +237,7 @@ class SwitchingStrategy(Strategy):
         def content_for(index: int) -> RecordDict:
             if held is not None:
                 return held.content(index, params, settings, run.server.cycle_begin, before)
-            return content if before is None else before.beside(index, content)
+            return content if before is None else before.add_to(index, content)
 
         def ask(indices: list[int]) -> list[Message | NoReply]:
             messages = [self._message(content_for(index), nodes[index], wire.REPORT, timeout) for index in indices]
@@ -245,7 +245,7 @@ class SwitchingStrategy(Strategy):
             for index, reply in zip(indices, replies, strict=True):
                 for tracker in (held, before):
                     if tracker is not None:
-                        tracker.heard(index, reply)
+                        tracker.record_reply(index, reply)
             return replies
 
         replies = ask(clients)
@@ -280,7 +280,7 @@ class SwitchingStrategy(Strategy):
             run.reader.epsilon,
         )
         if run.held is not None:
-            run.held.after_round(k, clients, outcomes, server.change, server.state.params)
+            run.held.end_round(k, clients, outcomes, server.change, server.state.params)
         if server.void_in_a_row:
             logger.warning("round %d is void: %s", k, _describe(outcomes))
             run.events.record("void round", _describe(outcomes))
@@ -351,7 +351,7 @@ class SwitchingStrategy(Strategy):
         if settings.clip_norm is not None:
             record["clip_norm"] = float(settings.clip_norm)
         if run.held is not None:
-            record |= run.held.told
+            record |= run.held.settings
         return ConfigRecord(record)
 
     def _message(self, content: RecordDict, node: int, kind: str, timeout: float) -> Message:
