@@ -68,7 +68,7 @@ def test_what_is_wrong_with_a_list_is_said_at_once(tmp_path):
             fl.StrategySettings(clients=clients)
     with pytest.raises(TypeError, match="names to public keys"):
         fl.StrategySettings(clients=["site 0"])
-    with pytest.raises(ValueError, match="leave names out"):
+    with pytest.raises(ValueError, match="names must be empty"):
         fl.StrategySettings(clients=listed(0), names=["site 0"])
     for names in (["x", "x"], ["x", "X"], ["caf\u00e9", "cafe\u0301"], ["x", " x"], ["Straße", "STRASSE"]):
         with pytest.raises(ValueError, match="once"):

@@ -75,9 +75,9 @@ def test_a_quick_client_of_no_use_does_not_void_rounds(clock, fault):
 
 def test_a_quorum_is_never_below_min_clients(clock):
     settings = fl.StrategySettings(quorum=0.5, min_clients=3)
-    assert [settings.enough(asked) for asked in (2, 4, 10)] == [2, 3, 5]
-    assert fl.StrategySettings(quorum=7).enough(4) == 4
-    assert fl.StrategySettings().enough(4) is None
+    assert [settings.required_replies(asked) for asked in (2, 4, 10)] == [2, 3, 5]
+    assert fl.StrategySettings(quorum=7).required_replies(4) == 4
+    assert fl.StrategySettings().required_replies(4) is None
     for wrong in (0, 0.0, -1, 1.5, "all"):
         with pytest.raises((ValueError, TypeError), match="quorum"):
             fl.StrategySettings(quorum=wrong)

@@ -137,7 +137,7 @@ class RemoteRestarts:
             local = replace(step, first=first / settings.local_steps * scale)
         method = choice.method(self._requested, step, self._momentum, self._next_threshold(), local)
         self.end, self._measures_size = done + length, has_local_steps
-        averaging_from = done + first_to_average(length, settings.average_share(chosen=True))
+        averaging_from = done + first_to_average(length, settings.average_share(automatic=True))
         best = self._best
         self._server.begin_cycle(best.params, method, averaging_from, (best.objective, best.constraint))
         logger.info("rounds %d to %d use %s", done, self.end - 1, method)

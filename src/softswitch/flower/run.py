@@ -90,7 +90,7 @@ class FlowerRun:
         self._requested = method
         self.held = None if compression is None else ClientParams(compression)
         self.events = EventLog(settings.events)
-        self.grid = cast(Grid, PollingGrid(grid, settings.update_timeout, settings.enough))
+        self.grid = cast(Grid, PollingGrid(grid, settings.update_timeout, settings.required_replies))
         self.roster = Roster(settings, self.events)
         self.roster.refresh(self.grid, settings.min_clients, settings.wait, all_expected=True)
         constraints = self.roster.constraints

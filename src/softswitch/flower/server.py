@@ -1,4 +1,4 @@
-"""server_app(): a Flower ServerApp that runs a rule, certifies the answer and writes a run's folder."""
+"""server_app(): a Flower ServerApp that runs a method, certifies the answer and writes a run folder."""
 
 from __future__ import annotations
 
@@ -60,44 +60,47 @@ def server_app(
     settings: StrategySettings | None = None,
     **changes: Any,
 ) -> ServerApp:
-    """A ServerApp for people who just want it to run.
+    """Return a ServerApp that runs a method, certifies the answer and writes a run folder.
 
-    It runs the rounds, keeps checkpoints, asks all clients how good the answer is, certifies it on the rows that they
-    held out, and writes the same folder as ``softswitch train``, with a report where Jinja is installed.
+    It runs the rounds, saves checkpoints, evaluates the answer at all clients, and certifies it on the rows that they
+    held out. It writes the same folder as ``softswitch train``, with a report if Jinja is installed.
 
-    The run's own config may hold ``rounds``, ``seed``, ``out``, ``resume``, ``clients`` and ``exclude``, so that ``flwr
-    run --run-config 'rounds=50'`` changes them. ``resume=true`` goes on with the newest run of this name below ``out``
-    that was not finished, or ended before its time, with its own ``rounds`` and ``seed``, after at most one lost round;
-    ``resume="FOLDER"`` with that one. ``clients="FOLDER"`` is a folder with the public key of every client that may
-    take part, in a file NAME.pub each. ``exclude="NAME, NAME"`` goes on without these; a resumed run stays without
-    those that were left out before.
+    The run's config may contain ``rounds``, ``seed``, ``out``, ``resume``, ``clients`` and ``exclude``, as in ``flwr
+    run --run-config 'rounds=50'``:
+
+    - ``resume=true`` resumes the newest unfinished run of this name below ``out``, with its ``rounds`` and ``seed``. At
+      most one round is lost. ``resume="FOLDER"`` resumes the run in that folder.
+    - ``clients="FOLDER"`` is a folder with the public key of every client that may take part, in files NAME.pub.
+    - ``exclude="NAME, NAME"`` excludes these clients. They stay excluded in a resumed run.
 
     Args:
-        method: the method and its settings; or a function that makes it of the run's config.
-        start: w_0, a pytree of arrays: ``problem.start``, or ``parameters(module)`` of a PyTorch module; or a function
-            that makes it of the run's config.
-        rounds: K.
-        out: where run folders are made. A relative path begins where the ServerApp's process runs: in a deployment give
-            an absolute one.
-        name: of the run's folder, before its time.
-        confidence: of the certificate; None: none is made.
-        objective_range: the range of the objective on a single row, as for ``certify``; reports outside are rejected.
-        constraint_range: and of the constraint.
-        settings: of ``SwitchingStrategy``;
-        changes: or single ones by their names.
+        method: The method, or a function of the run's config that returns it.
+        start: The first parameters w_0, a pytree of arrays such as ``problem.start`` or ``parameters(module)`` of a
+            PyTorch module; or a function of the run's config that returns them.
+        rounds: Number of rounds K.
+        out: Folder for run folders. Use an absolute path in a deployment: relative ones start at the ServerApp's
+            working directory.
+        name: Prefix of the run folder's name.
+        confidence: Confidence of the certificate; None for no certificate.
+        objective_range: Range of the objective on a single row, as for ``certify``; reports outside are rejected.
+        constraint_range: Range of the constraint on a single row.
+        settings: Settings of ``SwitchingStrategy``.
+        changes: Single settings by name.
     """
     rounds = checks.whole_number("rounds", rounds, at_least=1)
     if confidence is not None:
         checks.probability("confidence", confidence)
     checked_range("objective_range", objective_range)
     checked_ranges(constraint_range)
-    chosen = with_changes(settings, changes)
-    given = {"objective_range": objective_range, "constraint_range": constraint_range}
-    chosen = with_changes(chosen, {name: bounds for name, bounds in given.items() if bounds is not None})
-    if chosen.checkpoints is not None:
-        raise ValueError("checkpoints are kept in the run's folder; use SwitchingStrategy to keep them elsewhere")
+    ranges = {"objective_range": objective_range, "constraint_range": constraint_range}
+    given_ranges = {name: bounds for name, bounds in ranges.items() if bounds is not None}
+    base = with_changes(with_changes(settings, changes), given_ranges)
+    if base.checkpoints is not None:
+        raise ValueError(
+            "checkpoints must be None: they are in the run folder; for another place use SwitchingStrategy"
+        )
     if isinstance(method, Method | Automatic):
-        SwitchingStrategy(method, chosen)  # refuses what is wrong now, not on the server
+        SwitchingStrategy(method, base)  # raises now if it is invalid, not on the server
     app = ServerApp()
 
     @app.main()
@@ -105,67 +108,58 @@ def server_app(
         config: dict[str, Any] = dict(context.run_config)
         active = resolve_method(method if isinstance(method, Method | Automatic) else method(config))
         first = start(config) if callable(start) else start
-        asked = {
-            "rounds": int(config.get("rounds", rounds)),
-            "seed": int(config.get("seed", chosen.seed)),
-        }
-        where = Path(str(config.get("out") or out)).expanduser()
-        folder, about = _folder(where, name, config, asked)
-        asked = about["asked"]  # a resumed run is what it was
-        own = _members(chosen, config, about.get("excluded", ()))
-        if own.exclude:
-            about = about | {"excluded": list(own.exclude)}
+        request = {"rounds": int(config.get("rounds", rounds)), "seed": int(config.get("seed", base.seed))}
+        folder, about = _open_folder(Path(str(config.get("out") or out)).expanduser(), name, config, request)
+        request = about["asked"]  # a resumed run keeps its own
+        active_settings = _with_members(base, config, about.get("excluded", ()))
+        if active_settings.exclude:
+            about = about | {"excluded": list(active_settings.exclude)}
         strategy = SwitchingStrategy(
             as_method(active),
-            own,
-            seed=asked["seed"],
+            active_settings,
+            seed=request["seed"],
             checkpoints=Checkpoints(folder / CHECKPOINTS, every=0),
-            events=own.events or folder / EVENTS,
+            events=active_settings.events or folder / EVENTS,
         )
         write_json(folder / ABOUT, about)
-        write_atomically(folder / CONFIG, _settings(active, first, asked, own).encode(), durable=False)
-        strategy.start(grid, initial_arrays(first), asked["rounds"])
+        toml = _settings_toml(active, first, request, active_settings)
+        write_atomically(folder / CONFIG, toml.encode(), durable=False)
+        strategy.start(grid, initial_arrays(first), request["rounds"])
         result, clients = strategy.result, strategy.clients
         assert result is not None
         assert clients is not None
         rows = {"rows": [clients.rows(i) for i in range(len(result.names))]}
-        write_result(folder, result, about=about, clients=rows)  # whatever may go wrong with the certificate
+        write_result(folder, result, about=about, clients=rows)  # before the certificate, which may fail
         certificate = None
         if confidence is not None and result.status.code is not StatusCode.DIVERGED:
-            certificate = clients.certify(
-                result.params,
-                float(active.tolerance),
-                confidence,
-            )
+            certificate = clients.certify(result.params, float(active.tolerance), confidence)
             write_result(folder, result, about=about, clients=rows, certificate=certificate)
-        _say(folder, result, certificate)
+        _print_result(folder, result, certificate)
 
     return app
 
 
-def _members(settings: StrategySettings, config: Mapping[str, Any], before: Sequence[str]) -> StrategySettings:
-    """Who takes part, by the settings, the run's config, and who was left out before."""
+def _with_members(settings: StrategySettings, config: Mapping[str, Any], excluded: Sequence[str]) -> StrategySettings:
+    """Return the settings with the clients and exclusions of the run's config and of the run before."""
     named = [normalize_name(name) for name in str(config.get("exclude") or "").split(",") if name.strip()]
-    written: dict[str, str] = {}
-    for own in (*before, *settings.exclude, *named):
-        written.setdefault(confusable_key(own), own)
-    exclude = tuple(written.values())
-    if not config.get("clients"):
-        return replace(settings, exclude=exclude)
-    return replace(settings, names=(), clients=find_keys(str(config["clients"])), exclude=exclude)
+    exclude: dict[str, str] = {}
+    for client in (*excluded, *settings.exclude, *named):
+        exclude.setdefault(confusable_key(client), client)
+    settings = replace(settings, exclude=tuple(exclude.values()))
+    return replace(settings, names=(), clients=find_keys(str(config["clients"]))) if config.get("clients") else settings
 
 
-def _folder(out: Path, name: str, config: dict[str, Any], asked: dict[str, int]) -> tuple[Path, dict[str, Any]]:
-    """The run's folder and what is known of it: a new one, or one to go on with."""
+def _open_folder(out: Path, name: str, config: dict[str, Any], request: dict[str, int]) -> tuple[Path, dict[str, Any]]:
+    """Return the run folder and its metadata: a new one, or one to resume."""
     resume = config.get("resume", False)
     if not resume:
-        told = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+        changes = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         about = {
             "format": FORMAT,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "engine": "flower",
-            "command": f"flwr run . --run-config '{told}'",
-            "asked": asked,
+            "command": f"flwr run . --run-config '{changes}'",
+            "asked": request,
             "versions": versions(),
         }
         return new_folder(out, name), about
@@ -174,47 +168,43 @@ def _folder(out: Path, name: str, config: dict[str, Any], asked: dict[str, int])
         if run.about.get("engine") != "flower":
             raise ValueError(f"resume must be the folder of a run over Flower, but is {resume!r}")
     else:
-        found = [run for run in find_runs(out) if run.name.startswith(f"{name}-") and _can_go_on(run)]
-        if not found:
-            raise ValueError(f"resume=true needs a run of {name!r} below {out} that was not finished; there is none")
-        run = max(found, key=lambda run: str(run.about.get("started", "")))
-    logger.info("going on with %s", run.folder)
+        runs = [run for run in find_runs(out) if run.name.startswith(f"{name}-") and _can_resume(run)]
+        if not runs:
+            raise ValueError(f"resume=true needs an unfinished run of {name!r} below {out}, but there is none")
+        run = max(runs, key=lambda run: str(run.about.get("started", "")))
+    logger.info("resuming %s", run.folder)
     kept = ("format", "started", "engine", "command", "asked", "excluded")
     return run.folder, {key: run.about[key] for key in kept if key in run.about} | {"versions": versions()}
 
 
-def _settings(method: Method, start: Any, asked: dict[str, int], chosen: StrategySettings) -> str:
-    """The settings as used, in TOML."""
-    usual = StrategySettings()
-    settings = {
-        entry.name: getattr(chosen, entry.name)
-        for entry in fields(chosen)
-        if getattr(chosen, entry.name) != getattr(usual, entry.name)
-    }
-    plain = {key: value for key, value in settings.items() if isinstance(value, bool | int | float | str | list)}
-    described = {key: str(value) for key, value in settings.items() if key not in plain and value is not None}
-    if chosen.clients:
-        described["clients"] = ", ".join(chosen.clients)
-    entries = sum(np.size(leaf) for leaf in flatten_params(start).values())
-    parts: dict[str, dict[str, Any]] = {
-        "run": asked,
-        "strategy": {**plain, **described},
-        "method": {"method": str(method), "parameters": entries},
+def _settings_toml(method: Method, start: Any, request: dict[str, int], settings: StrategySettings) -> str:
+    """Return the settings that differ from the defaults as TOML."""
+    defaults = StrategySettings()
+    strategy: dict[str, Any] = {}
+    for entry in fields(settings):
+        value = getattr(settings, entry.name)
+        if value is not None and value != getattr(defaults, entry.name):
+            strategy[entry.name] = value if isinstance(value, bool | int | float | str | list) else str(value)
+    if settings.clients:
+        strategy["clients"] = ", ".join(settings.clients)
+    size = sum(np.size(leaf) for leaf in flatten_params(start).values())
+    sections: dict[str, dict[str, Any]] = {
+        "run": request,
+        "strategy": strategy,
+        "method": {"method": str(method), "parameters": size},
     }
     return "\n".join(
-        f"[{section}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in part.items())
-        for section, part in parts.items()
+        f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in section.items())
+        for name, section in sections.items()
     )
 
 
-def _can_go_on(run: Run) -> bool:
-    """Whether a run over Flower was killed, or ended before its time."""
+def _can_resume(run: Run) -> bool:
     ended_early = run.about.get("status", {}).get("code") == StatusCode.STOPPED
     return run.about.get("engine") == "flower" and (not run.finished or ended_early)
 
 
-def _say(folder: Path, result: Result, certificate: Certificate | None) -> None:
-    """Tell how it ended, and where everything is."""
+def _print_result(folder: Path, result: Result, certificate: Certificate | None) -> None:
     console = Console(stderr=True, width=110)
     console.print(result.explain(), markup=False)
     if certificate is not None:

@@ -114,7 +114,7 @@ class ServerState:
         self.method = method
         self.constraints = constraints
         self.rounds = rounds
-        self.averaging_from = first_to_average(rounds, settings.average_share(chosen=False))
+        self.averaging_from = first_to_average(rounds, settings.average_share(automatic=False))
         self._participation = settings.participation
         self._local_steps = settings.local_steps
         self._key = jax.random.key(settings.seed)

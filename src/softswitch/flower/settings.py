@@ -19,64 +19,56 @@ from softswitch.results.callbacks import Callback, check_callbacks
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.support import checks
 
-LARGEST_NUMBER = 1e12
-"""By default a number of larger size is absurd."""
-LARGEST_ROWS = 10**8
-"""By default no client has more rows."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class StrategySettings:
-    """What ``SwitchingStrategy`` can be told beside its rule.
+    """The settings of ``SwitchingStrategy`` apart from the method.
 
     Attributes:
-        local_steps: E.
-        participation: the share of the connected clients drawn for each round, from a generator of its own.
-        seed: of the sampling, and of the clients' batches.
-        average_last: average over the feasible rounds of this last share of the rounds only. Left out: of all of them,
-            or half of a cycle's where the rule has no step size.
-        answer: which iterate is the answer: "average", "last" or "best". "auto": the one that is best on all clients'
-            data, where the rule has no step size; else the average.
-        eval_every: rounds from one evaluation of F and G on all clients' data to the next, an exchange of its own each
-            time; 0: only at the end.
-        domain: Θ to project onto after every server step: ``Ball``, ``Box``, anything with a ``project``, or None. The
-            server's parameters are a dict of arrays by name, and that is what ``project`` is given.
-        pooled: the ``value`` of a ``PooledConstraint``, where the clients' constraint is one.
-        min_clients: with fewer clients in either exchange a round is void: it changes nothing.
-        wait: seconds to wait for so many clients before a round, and for all of them before the answer is judged.
-        report_timeout: seconds to wait in the first exchange, and wherever else clients are asked for numbers,
-        update_timeout: and in the second.
-        resend_params: send w again in the second exchange, for clients that may be started anew in between.
-        clip_norm: the largest norm of a client's direction; longer ones are shortened by the client, and by the server.
-        largest_number: a number of larger size in a report or a direction is absurd, and rejected.
-        largest_rows: a client that says that it has more rows is turned away; by default a hundred million.
-        objective_range: (low, high) if the objective on a single row lies between them: reports outside are rejected,
-            and so are intervals of a certificate,
-        constraint_range: likewise of the constraint; one for all constraints, or one each.
-        statistics_range: likewise of a pooled constraint's statistics, which are means over a client's rows.
-        constraints: how many a client has; by default as many as most of those first met. Others are turned away.
-        statistics: how many additive statistics a client of a pooled constraint reports; by default likewise.
-        patience: so many void rounds in a row end the run.
-        callbacks: each is called with a ``Chunk`` after every round; one that returns anything true ends the run.
-        checkpoints: keep the run's standing in a folder, and go on from where it stands there.
-        memory: let the server remember every client's reports, by its name; ``Memory()``. None is the paper's method.
-            "auto": where the rule has no step size and not everyone takes part, or reports are of some rows only and
-            all clients can make them at two iterates, for a memory that is corrected.
-        robust: how many clients may lie without ruining the others, in place of the rule's own ``robust``; at least
-            2·robust + 1 must then report in a round for it to count. None: as the rule has it.
-        secure: let clients mask their directions, so that the server sees their sum only; ``SecureAggregation()``. It
-            needs ``clip_norm``, and does not go with ``robust``, compression or ``resend_params``. None: it sees each.
-        names: the clients' labels in the order wanted, where they are known beforehand; the first round then waits for
-            all of them, as long as ``wait`` allows. By default they are met as they come.
-        clients: those who may take part, each one's public key by its name: the text of the key (OpenSSH or PEM), the
-            path of its file, or a ``AllowedClient``, which can also say how many rows it has at most. A node is the
-            client that its key says, and nobody else can take part. Instead of ``names``.
-        exclude: names of clients to go on without, also in a run that is resumed: they are not asked, not judged and
-            not in the certificate, and the result says so.
-        quorum: a round goes on as soon as so many of those asked have answered, a whole number, or a share of them
-            below 1; the others' answers are not waited for. At least ``min_clients``, and b more where b may lie: what
-            liars send at once may have to be rejected. By default all are waited for.
-        events: a file to append everything to that happens to clients, one JSON object a line.
+        local_steps: Number of local steps E.
+        participation: Share of the connected clients in each round.
+        seed: Seed of the client sampling and of the clients' batches.
+        average_last: Average only over the feasible rounds of this last share of the rounds. Default: all rounds; the
+            second half of a cycle if the method is ``Automatic``.
+        answer: The iterate to return: "average", "last" or "best". "auto" means the best on all clients' data if the
+            method is ``Automatic``, else the average.
+        eval_every: Number of rounds between evaluations of F and G on all clients' data, which take an extra exchange.
+            0 evaluates only the answer.
+        domain: Θ, onto which to project after every server step: ``Ball``, ``Box``, any object with ``project``, or
+            None. ``project`` gets the parameters as a dict of arrays by name.
+        pooled: The ``value`` function of a ``PooledConstraint``, if the clients' constraint is one.
+        min_clients: A round with fewer clients in either exchange is void: it changes nothing.
+        wait: Seconds to wait for ``min_clients`` clients before a round, and for all clients before the evaluation of
+            the answer.
+        report_timeout: Timeout of the first exchange and of evaluations, in seconds.
+        update_timeout: Timeout of the second exchange, in seconds.
+        resend_params: Send the parameters again in the second exchange, for clients that may restart between the two.
+        clip_norm: Largest norm of a client's direction; clients and server clip longer ones.
+        largest_number: Reports and directions with a larger absolute value are rejected.
+        largest_rows: Clients that report more rows are turned away.
+        objective_range: (low, high) of the objective on a single row. Reports and intervals outside are rejected.
+        constraint_range: The same for the constraint; one range for all constraints, or one each.
+        statistics_range: The same for a pooled constraint's statistics, which are means over a client's rows.
+        constraints: Number of constraints of a client. Default: that of most clients. Other clients are turned away.
+        statistics: Number of additive statistics of a client's pooled constraint. Default: that of most clients.
+        patience: Maximum number of void rounds in a row; after them the run ends.
+        callbacks: Functions that are called with a ``Chunk`` after every round; a true return value ends the run.
+        checkpoints: Folder to save the run's state in, and to resume it from.
+        memory: The server's memory of every client's reports; None as in the paper. "auto" uses one if the method is
+            ``Automatic`` and clients are sampled or report on batches.
+        robust: Number of Byzantine clients to tolerate, in place of the method's ``robust``. At least 2·robust + 1
+            clients must then report in a round.
+        secure: Secure aggregation of directions: the server sees only their sum. It needs ``clip_norm``, and excludes
+            ``robust``, compression and ``resend_params``.
+        names: The clients' names in the wanted order, if known. The first round waits for all of them, up to ``wait``
+            seconds.
+        clients: The clients that may take part: the public key of each by its name, as text (OpenSSH or PEM), path of
+            its file or ``AllowedClient``. A node is identified by its key, and other nodes are turned away. It replaces
+            ``names``.
+        exclude: Names of clients to exclude, also from a resumed run. They are not asked, evaluated or certified.
+        quorum: A round continues after this many replies: an integer, or a share of the clients below 1. At least
+            ``min_clients`` replies are awaited, and b more if b clients may be Byzantine. Default: wait for all.
+        events: File to which to append all events, one JSON object per line.
     """
 
     local_steps: int = 1
@@ -93,8 +85,8 @@ class StrategySettings:
     update_timeout: float = 600.0
     resend_params: bool = False
     clip_norm: float | None = None
-    largest_number: float = LARGEST_NUMBER
-    largest_rows: int = LARGEST_ROWS
+    largest_number: float = 1e12
+    largest_rows: int = 10**8
     objective_range: Range | None = None
     constraint_range: Range | Sequence[Range | None] | None = None
     statistics_range: Range | Sequence[Range | None] | None = None
@@ -113,24 +105,20 @@ class StrategySettings:
     events: str | Path | None = None
 
     def __post_init__(self) -> None:
-        for name, least in {"local_steps": 1, "eval_every": 0, "min_clients": 1, "patience": 1}.items():
-            checks.whole_number(name, getattr(self, name), at_least=least)
-        for name in ("report_timeout", "update_timeout", "largest_number"):
-            checks.real_number(name, getattr(self, name), above=0)
+        smallest = {"local_steps": 1, "eval_every": 0, "min_clients": 1, "patience": 1, "largest_rows": 1}
+        optional = {"robust": 0, "constraints": 1, "statistics": 1}
+        for name, limit in {**smallest, **optional}.items():
+            if name in smallest or getattr(self, name) is not None:
+                checks.whole_number(name, getattr(self, name), at_least=limit)
+        for name in ("report_timeout", "update_timeout", "largest_number", "clip_norm"):
+            if name != "clip_norm" or self.clip_norm is not None:
+                checks.real_number(name, getattr(self, name), above=0)
         for name in ("participation", "average_last"):
             if name == "participation" or self.average_last is not None:
                 checks.real_number(name, getattr(self, name), above=0, at_most=1)
         checks.real_number("wait", self.wait, at_least=0)
         checks.seed("seed", self.seed)
         checks.one_of("answer", self.answer, ANSWERS)
-        if self.clip_norm is not None:
-            checks.real_number("clip_norm", self.clip_norm, above=0)
-        if self.robust is not None:
-            checks.whole_number("robust", self.robust, at_least=0)
-        for name in ("constraints", "statistics"):
-            if getattr(self, name) is not None:
-                checks.whole_number(name, getattr(self, name), at_least=1)
-        checks.whole_number("largest_rows", self.largest_rows, at_least=1)
         checked_range("objective_range", self.objective_range)
         checked_ranges(self.constraint_range)
         checked_ranges(self.statistics_range, "statistics_range")
@@ -142,76 +130,65 @@ class StrategySettings:
             checks.expect("memory", self.memory, Memory)
         if self.pooled is not None:
             checks.function("pooled", self.pooled, "(summed statistics) -> scalar or vector")
+        if self.domain is not None and not isinstance(self.domain, Domain):
+            raise TypeError(f"domain must be a Ball, a Box, an object with project(params), or None: {self.domain!r}")
         for name in ("names", "exclude"):
             if isinstance(getattr(self, name), str):
-                raise TypeError(f"{name} must be a list of labels, but is {getattr(self, name)!r}")
-        if self.domain is not None and not isinstance(self.domain, Domain):
-            raise TypeError(f"domain must be a Ball, a Box, anything with project(params), or None: {self.domain!r}")
+                raise TypeError(f"{name} must be a list of names, but is {getattr(self, name)!r}")
+            object.__setattr__(self, name, check_distinct_names(name, map(str, getattr(self, name))))
         object.__setattr__(self, "callbacks", check_callbacks(self.callbacks))
-        object.__setattr__(self, "names", check_distinct_names("names", map(str, self.names)))
-        object.__setattr__(self, "exclude", check_distinct_names("exclude", map(str, self.exclude)))
         object.__setattr__(self, "clients", parse_allow_list(self.clients))
         if self.names and self.clients:
-            raise ValueError("clients has all names, in the order wanted: leave names out")
+            raise ValueError("names must be empty if clients is set: clients has all names, in the wanted order")
         if self.secure is not None:
-            self._check_secure()
+            checks.expect("secure", self.secure, SecureAggregation)
+            self._check_secure(self.secure)
 
-    def _check_secure(self) -> None:
-        """Raise where settings do not go with sums of masked directions."""
-        checks.expect("secure", self.secure, SecureAggregation)
-        assert self.secure is not None
-        least = self.secure.min_clients
+    def _check_secure(self, secure: SecureAggregation) -> None:
         if self.clip_norm is None:
-            raise ValueError("secure needs clip_norm: masked directions are whole numbers of a known range")
+            raise ValueError("secure needs clip_norm: masked directions are integers of a known range")
         if self.robust is not None:
-            raise ValueError(f"robust={self.robust} compares single directions, which secure hides: leave one out")
+            raise ValueError(f"robust={self.robust} compares single directions, which secure hides: use one of the two")
         if self.resend_params:
             raise ValueError(
-                "resend_params is for clients that were started anew between the exchanges; with secure these have "
-                "lost their key too: leave it out"
+                "resend_params must be False with secure: clients that restart between the exchanges lose their keys"
             )
-        if self.expected and len(self.expected) < least:
-            raise ValueError(f"secure hides a client among {least} (min_clients), but {len(self.expected)} take part")
+        if self.expected and len(self.expected) < secure.min_clients:
+            raise ValueError(
+                f"secure hides a client among {secure.min_clients} (min_clients), but {len(self.expected)} take part"
+            )
 
     @property
     def expected(self) -> tuple[str, ...]:
-        """The names of those who are known beforehand to take part."""
-        left_out = {confusable_key(name) for name in self.exclude}
-        return tuple(name for name in (self.clients or self.names) if confusable_key(name) not in left_out)
+        """The names of the clients that are known to take part."""
+        excluded = {confusable_key(name) for name in self.exclude}
+        return tuple(name for name in (self.clients or self.names) if confusable_key(name) not in excluded)
 
     @property
     def listed(self) -> dict[str, AllowedClient]:
-        """The list of clients, where there is one."""
+        """The clients that may take part, if there is a list of their keys."""
         return parse_allow_list(self.clients)
 
-    def enough(self, asked: int) -> int | None:
-        """How many of those asked must have answered, so that the others are not waited for; None: all.
-
-        Args:
-            asked: how many were asked.
-        """
+    def required_replies(self, messages: int) -> int | None:
+        """Return how many replies to a number of messages to wait for; None means all."""
         if self.quorum is None:
             return None
-        wanted = math.ceil(self.quorum * asked) if self.quorum < 1 else int(self.quorum)
-        return min(asked, max(wanted, self.min_clients + (self.robust or 0)))
+        wanted = math.ceil(self.quorum * messages) if self.quorum < 1 else int(self.quorum)
+        return min(messages, max(wanted, self.min_clients + (self.robust or 0)))
 
-    def average_share(self, *, chosen: bool) -> float:
-        """The share of the rounds that may join the average, of a run, or of a cycle of one that chooses.
-
-        Args:
-            chosen: whether the run goes in cycles that choose their own steps.
-        """
+    def average_share(self, *, automatic: bool) -> float:
+        """Return the share of the rounds, or of a cycle if ``automatic``, that may join the average."""
         if self.average_last is None:
-            return AUTOMATIC_AVERAGE if chosen else 1.0
+            return AUTOMATIC_AVERAGE if automatic else 1.0
         return self.average_last
 
 
 def with_changes(settings: StrategySettings | None, changes: Mapping[str, Any]) -> StrategySettings:
-    """The settings with some changed, or raise where one is none."""
+    """Return the settings with some changed, or raise if a name is unknown."""
     if settings is not None:
         checks.expect("settings", settings, StrategySettings)
     known = [entry.name for entry in fields(StrategySettings)]
     for name in changes:
         if name not in known:
-            raise TypeError(f"{name} is not a setting of SwitchingStrategy; there are {', '.join(known)}")
+            raise TypeError(f"{name} is not a setting of SwitchingStrategy; the settings are {', '.join(known)}")
     return replace(settings or StrategySettings(), **changes)

@@ -1,4 +1,4 @@
-"""solve() over Flower: the same problem and clients in Flower's in-process grid, or in its Ray simulation."""
+"""solve() over Flower: the same problem and clients in an in-process grid, or in Flower's Ray simulation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import tempfile
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -42,23 +42,27 @@ from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.problem.problem import Problem
-from softswitch.results.callbacks import Callback, ProgressBar, check_callbacks
+from softswitch.results.callbacks import ProgressBar, check_callbacks
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.result import Result
 
+STRATUM = "stratum of the row"
+FIRST_REPLIES = 600.0
+"""Seconds for Ray to start, and for all clients to introduce themselves."""
+
 
 class InProcessGrid(Grid):
-    """A Grid whose nodes run a ClientApp at once, in the order of the messages.
+    """A Grid whose nodes run a ClientApp in this process, in the order of the messages.
 
     Args:
-        app: the clients' app.
-        nodes: each node's config by its id, such as ``{1: {"partition-id": 0}}``; or how many nodes there are, each
-            with ``partition-id`` and ``num-partitions`` as in Flower's simulations.
-        run_config: what the clients' contexts hold under that name.
-        keys: the nodes' public keys by their ids, as a SuperLink would tell them: OpenSSH or PEM.
+        app: The clients' app.
+        nodes: Each node's config by its id, such as ``{1: {"partition-id": 0}}``; or the number of nodes, each with
+            ``partition-id`` and ``num-partitions`` as in Flower's simulations.
+        run_config: The ``run_config`` of the clients' contexts.
+        keys: The nodes' public keys by their ids (OpenSSH or PEM), as from a SuperLink.
 
     Attributes:
-        connected: the ids of the nodes that can be reached; take some out, put them back.
+        connected: The ids of the nodes that are connected; it may be changed.
     """
 
     SERVER = 1
@@ -83,27 +87,23 @@ class InProcessGrid(Grid):
         self._keys = {node: key.encode() if isinstance(key, str) else key for node, key in (keys or {}).items()}
         self._replies: dict[str, Message] = {}
         self._ids = itertools.count(1)
-        # A Message outside of a run of Flower's own has nobody to be from.
+        # Outside of a Flower process, messages have no sender unless it is set here.
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = self._run, self.SERVER, 1
 
     def forget(self, node: int) -> None:
-        """Lose what a node kept between exchanges, as after a restart.
-
-        Args:
-            node: its id.
-        """
+        """Clear what a node kept between exchanges, as after a restart."""
         self._contexts[node].state = RecordDict()
 
     def get_node_ids(self) -> Iterable[int]:
-        """Those connected."""
+        """Return the ids of the connected nodes."""
         return sorted(self.connected)
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """Those connected, with their keys."""
+        """Return the connected nodes with their keys."""
         return [NodeInfo(node_id=node, public_key=self._keys.get(node, b"")) for node in self.get_node_ids()]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Let every node answer its message; what is sent to a node that is gone is never answered."""
+        """Deliver messages and keep the replies; a node that is not connected never replies."""
         ids = []
         for message in messages:
             message_id = str(next(self._ids))
@@ -116,42 +116,33 @@ class InProcessGrid(Grid):
         return ids
 
     def deliver(self, message: Message) -> Message | None:
-        """A node's answer to a message; None for none.
-
-        Args:
-            message: to the node that it names.
-        """
+        """Return a node's reply to a message; None for no reply."""
         try:
             return self._app(message, self._contexts[message.metadata.dst_node_id])
         except Exception:
             return Message(Error(CLIENT_RAISED, traceback.format_exc()), reply_to=message)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The answers so far, each once."""
+        """Return the replies to these messages, each once."""
         return [self._replies.pop(message_id) for message_id in message_ids if message_id in self._replies]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """All answers; there is nothing to wait for."""
+        """Return all replies."""
         return self.pull_messages(self.push_messages(messages))
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
-        """A message of this run."""
+        """Return a message of this run."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def set_run(self, run: Any) -> None:
-        """There is only one."""
+        """Do nothing: there is only one run."""
 
     @property
     def run(self) -> Any:
-        """There is only one."""
+        """The id of the run."""
         return self._run
-
-
-STRATUM = "stratum of the row"
-FIRST_ANSWERS = 600.0
-"""Seconds that Ray may take to start, and to let all clients introduce themselves."""
 
 
 def solve_over_flower(
@@ -166,64 +157,47 @@ def solve_over_flower(
     checkpoints: Checkpoints | None,
     identity: Mapping[str, str],
 ) -> Result:
-    """As ``solve``, each client on its own and spoken to in Flower's messages only.
+    """Solve a problem as ``solve`` does, with every client as a ``JaxClient`` behind Flower's messages.
 
     Args:
-        problem: as for ``solve``.
-        clients: each becomes a ``JaxClient`` with its own rows.
-        method: the method.
+        problem: As for ``solve``.
+        clients: As for ``solve``.
+        method: The method.
         engine: "grid" or "ray".
-        sampling: which clients take part, and which rows they use.
-        settings: of the run.
-        seed: of all random choices.
-        logging: as for ``solve``.
-        checkpoints: as for ``solve``.
-        identity: what a run of the compiled engine depends on, as text.
+        sampling: As for ``solve``.
+        settings: The settings of the run.
+        seed: As for ``solve``.
+        logging: As for ``solve``.
+        checkpoints: As for ``solve``.
+        identity: What a run of the compiled engine depends on, as text.
     """
-    with ProgressBar(settings.rounds, logging.progress) as bar:
-        callbacks: list[Any] = [bar, *check_callbacks(logging.callbacks)]
-        return _solve_over_flower(
-            problem, clients, method, engine, sampling, settings, seed, callbacks, checkpoints, identity
-        )
-
-
-def _solve_over_flower(
-    problem: Problem,
-    clients: ClientData,
-    method: Method,
-    engine: str,
-    sampling: Sampling,
-    settings: RunSettings,
-    seed: int,
-    callbacks: Sequence[Callback],
-    checkpoints: Checkpoints | None,
-    identity: Mapping[str, str],
-) -> Result:
-    labels = [normalize_name(str(name)) for name in clients.names]
-    pooled = problem.constraint.value if isinstance(problem.constraint, PooledConstraint) else None
-    strategy = SwitchingStrategy(
-        as_method(method),
-        local_steps=sampling.local_steps,
-        participation=sampling.participation,
-        seed=seed,
-        average_last=settings.average_last,
-        answer=settings.answer,
-        eval_every=settings.eval_every,
-        domain=_by_name(problem),
-        pooled=pooled,
-        callbacks=callbacks,
-        checkpoints=checkpoints,
-        memory=settings.memory,
-        names=labels,
-        wait=FIRST_ANSWERS,
-    )
-    strategy.clients_identity = {f"{name} of the clients": text for name, text in identity.items()}
+    names = [normalize_name(str(name)) for name in clients.names]
     first = initial_arrays(problem.start)
-    with tempfile.TemporaryDirectory() as folder, _quiet():
-        for i, rows in enumerate(_apart(clients)):
-            # Each worker reads the rows of its own clients only.
+    with (
+        ProgressBar(settings.rounds, logging.progress) as bar,
+        tempfile.TemporaryDirectory() as folder,
+        _without_flower_log(),
+    ):
+        strategy = SwitchingStrategy(
+            as_method(method),
+            local_steps=sampling.local_steps,
+            participation=sampling.participation,
+            seed=seed,
+            average_last=settings.average_last,
+            answer=settings.answer,
+            eval_every=settings.eval_every,
+            domain=_flat_domain(problem),
+            pooled=problem.constraint.value if isinstance(problem.constraint, PooledConstraint) else None,
+            callbacks=[bar, *check_callbacks(logging.callbacks)],
+            checkpoints=checkpoints,
+            memory=settings.memory,
+            names=names,
+            wait=FIRST_REPLIES,
+        )
+        strategy.clients_identity = {f"{name} of the clients": text for name, text in identity.items()}
+        for i, rows in enumerate(_client_rows(clients)):  # a worker reads only the rows of its clients
             save_file(rows, Path(folder) / f"{i}.safetensors")
-        factory = partial(_stored_client, folder, problem, labels, sampling.batches)
+        factory = partial(_load_client, folder, problem, names, sampling.batches)
         app = client_app(factory, ClientPolicy.for_simulations())
         if engine == "grid":
             strategy.start(InProcessGrid(app, len(clients)), first, settings.rounds)
@@ -232,7 +206,7 @@ def _solve_over_flower(
     result = strategy.result
     assert result is not None
 
-    def tree(params: Any) -> Any:
+    def unflatten(params: Any) -> Any:
         return None if params is None else jax.tree.map(jnp.asarray, unflatten_params(params, problem.start))
 
     like = jax.eval_shape(
@@ -244,88 +218,84 @@ def _solve_over_flower(
             clients=len(result.names),
         )._replace(at_clients=None)
     )
-    known: dict[Any, Any] = dict(zip(labels, clients.names, strict=True))
-    blocks = known.get(result.status.client, result.status.client)
+    original_names: dict[Any, Any] = dict(zip(names, clients.names, strict=True))
+    worst = original_names.get(result.status.client, result.status.client)
     return replace(
         result,
         names=clients.names,
-        status=replace(result.status, client=blocks),
-        params=tree(result.params),
-        last=tree(result.last),
-        best=tree(result.best),
+        status=replace(result.status, client=worst),
+        params=unflatten(result.params),
+        last=unflatten(result.last),
+        best=unflatten(result.best),
         state=unflatten_state(result.state, like, flatten_params(problem.start)),
     )
 
 
-class _ByName:
-    """A domain of parameters in their own structure, for a server that knows them by name."""
+class _FlatDomain:
+    """A domain of structured parameters, for a server that has them as a dict by name."""
 
     def __init__(self, domain: Domain, like: Params) -> None:
         self._domain, self._like = domain, like
 
     def project(self, params: Params) -> Params:
-        """As the domain does."""
         return flatten_traced(self._domain.project(unflatten_params(params, self._like)))
 
 
-def _by_name(problem: Problem) -> Domain | None:
+def _flat_domain(problem: Problem) -> Domain | None:
     if problem.domain is None or isinstance(problem.domain, Ball | Box):
-        return problem.domain  # these ask for no structure
-    return _ByName(problem.domain, problem.start)
+        return problem.domain  # they work with any structure
+    return _FlatDomain(problem.domain, problem.start)
 
 
-def _stored_client(
-    folder: str, problem: Problem, labels: list[str], batches: dict[str, Any], context: Context
+def _load_client(
+    folder: str, problem: Problem, names: list[str], batches: dict[str, Any], context: Context
 ) -> JaxClient:
     i = int(context.node_config["partition-id"])
     rows = load_file(Path(folder) / f"{i}.safetensors")
-    return JaxClient(problem, rows, name=labels[i], strata=rows.pop(STRATUM), **batches)
+    return JaxClient(problem, rows, name=names[i], strata=rows.pop(STRATUM), **batches)
 
 
-def _apart(clients: ClientData) -> Iterator[dict[str, np.ndarray]]:
-    """Every client's own rows, and the stratum of each."""
+def _client_rows(clients: ClientData) -> Iterator[dict[str, np.ndarray]]:
+    """Yield every client's rows, with the stratum of each row."""
     ends = np.cumsum(clients.sizes)
     for i, (first, end) in enumerate(zip(ends - clients.sizes, ends, strict=True)):
-        stratum = np.repeat(np.arange(len(clients.strata)), clients.stratum_sizes[i])
-        yield {
-            **{key: np.ascontiguousarray(column[first:end]) for key, column in clients.rows.columns.items()},
-            STRATUM: stratum,
-        }
+        columns = {key: np.ascontiguousarray(column[first:end]) for key, column in clients.rows.columns.items()}
+        yield {**columns, STRATUM: np.repeat(np.arange(len(clients.strata)), clients.stratum_sizes[i])}
 
 
-def _simulate(app: ClientApp, clients: int, main: Any) -> None:
-    """Run under Ray, by Flower's own entry point for a Python session."""
+def _simulate(app: ClientApp, clients: int, main: Callable[[Grid], Any]) -> None:
+    """Run ``main`` in Flower's Ray simulation, and raise what it raises."""
     try:
         import ray  # noqa: F401
         from flwr.simulation import run_simulation
     except ImportError as error:
         raise ValueError("engine='ray' needs Ray: pip install 'softswitch[simulation]'") from error
-    server, problems = ServerApp(), []
+    server, errors = ServerApp(), []
 
     @server.main()
     def run(grid: Grid, context: Context) -> None:
         try:
             main(grid)
-        except BaseException as problem:
-            problems.append(problem)
+        except BaseException as error:
+            errors.append(error)
             raise
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"os\.fork\(\) was called")  # Ray's processes start afresh: nothing is shared
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called")  # Ray's processes share no state with this one
         run_simulation(server, app, clients, backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
-    if problems:
-        raise problems[0]
+    if errors:
+        raise errors[0]
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without Flower's line or two a round."""
+def _without_flower_log() -> Iterator[None]:
+    """Suppress Flower's log lines for every round."""
     logger = logging.getLogger("flwr")
-    before = logger.level
+    level = logger.level
     logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(level)

@@ -241,7 +241,7 @@ class SwitchingStrategy(Strategy):
 
         def ask(indices: list[int]) -> list[Message | NoReply]:
             messages = [self._message(content_for(index), nodes[index], wire.REPORT, timeout) for index in indices]
-            replies = exchange(grid, messages, timeout, run.settings.enough(len(messages)))
+            replies = exchange(grid, messages, timeout, run.settings.required_replies(len(messages)))
             for index, reply in zip(indices, replies, strict=True):
                 for tracker in (held, before):
                     if tracker is not None:
