@@ -76,6 +76,17 @@ def test_last_values_and_running_means_by_hand():
     assert lost.constraint[1, 0] == 9, "what it did not have before is not blended"
 
 
+def test_a_batch_that_lacks_a_class_does_not_erase_what_is_remembered():
+    memory = ss.Memory(smoothing=0.75)
+    known = remembering([4, 8], [2, 1])
+    lacking = hear(memory, known, jnp.int32(1), jnp.array([0, 1]), reports([-np.inf, 4], [3, -np.inf]))
+    np.testing.assert_array_equal(lacking.objective, [4, 0.75 * 8 + 0.25 * 4])
+    np.testing.assert_array_equal(lacking.constraint[:, 0], [0.75 * 2 + 0.25 * 3, 1])
+    np.testing.assert_array_equal(lacking.heard_at, [1, 1])
+    diverged = hear(memory, known, jnp.int32(1), jnp.array([0, 1]), reports([np.nan, 4], [3, 1]))
+    assert np.isnan(diverged.objective[0])
+
+
 def test_the_switch_sees_all_and_directions_come_from_those_asked():
     """Client 2 blocks and is not asked: the round is one of the constraint, and the worst of those asked leads it."""
     remembered = remembering([1.0, 2.0, 3.0], [0.0, 0.02, 0.9])

@@ -562,3 +562,26 @@ def test_a_module_that_diverges_says_so():
     )
     assert result.status.code == "diverged"
     assert len(result.history) < 50
+
+
+def test_batch_normalisation_of_a_single_row_is_refused_with_the_client():
+    def f(module, batch):
+        return torch.nn.functional.binary_cross_entropy_with_logits(module(batch[0])[:, 0], batch[1])
+
+    def solve(norm, sizes, shape, **options):
+        data = {
+            f"site {i}": TensorDataset(torch.ones(size, *shape) * torch.arange(size).reshape(-1, *[1] * len(shape)))
+            for i, size in enumerate(sizes)
+        }
+        data = {name: TensorDataset(*one.tensors, torch.ones(len(one))) for name, one in data.items()}
+        module = torch.nn.Sequential(norm, torch.nn.Flatten(), torch.nn.Linear(int(np.prod(shape)), 1))
+        method = ss.SoftmaxSGM(alpha=5, step_size=0.1, tolerance=10.0)
+        return flat.solve_torch(
+            module, f, lambda module, batch: f(module, batch) - 9, data, method, rounds=2, **options
+        )
+
+    with pytest.raises(ValueError, match=r"'site 1'\] has 1 row, .*at least 2 rows"):
+        solve(torch.nn.BatchNorm1d(3), (4, 1), (3,))
+    with pytest.raises(ValueError, match=r"'site 0'\] has 4 rows, and a batch of 1"):
+        solve(torch.nn.BatchNorm1d(3, track_running_stats=False), (4, 5), (3,), batch_size=1)
+    assert np.isfinite(solve(torch.nn.BatchNorm2d(1), (4, 1), (1, 2, 2)).worst_objective)  # four values a channel

@@ -98,7 +98,7 @@ def torch_client_optima(problem: Problem, clients: TorchData) -> np.ndarray:
     ends = np.cumsum([weight.size for weight in start.values()])
 
     def smallest_objective(rows: TorchRows) -> float:
-        everything = rows.everything()
+        everything = rows.all_rows()
 
         def evaluate(point: np.ndarray) -> tuple[float, np.ndarray]:
             parts = zip(start.items(), np.split(point, ends[:-1]), strict=True)

@@ -105,7 +105,7 @@ def _concerned(functions: ModuleFunctions, rows: TorchRows, start: dict[str, np.
     def whole(params: Mapping[str, np.ndarray]) -> np.ndarray:
         functions.load(params)
         with buffers_kept(functions.module):
-            return functions.values(rows.everything())
+            return functions.values(rows.all_rows())
 
     try:
         return count_rows_from_values(lambda params: row_values(functions, params, rows, everything), whole, start)

@@ -20,7 +20,7 @@ from softswitch.flower.policy import Classes, RowClasses, min_class_rows_in_batc
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.batch_sizes import Batches, choose_batches
 from softswitch.oracles.options import BatchSize, ValueBatchSize
-from softswitch.oracles.torch_functions import Function, ModuleFunctions, Optimizer, RunningMeans
+from softswitch.oracles.torch_functions import BatchNormStatistics, Function, ModuleFunctions, Optimizer
 from softswitch.oracles.torch_rows import TorchRows, seeded
 from softswitch.privacy.torch_oracle import buffers_kept, clipped_gradients, mixes_rows, row_values
 from softswitch.problem.ranges import Range, function_ranges
@@ -83,7 +83,7 @@ class TorchClient:
         self._rows = TorchRows("data", data, device)
         self._held_out = None if held_out is None else TorchRows("held_out", held_out, device)
         self.has_surrogate = constraint_surrogate is not None
-        self.can_repeat_reports = not RunningMeans(self._functions)  # running means change from round to round
+        self.can_repeat_reports = not BatchNormStatistics(self._functions)  # running means change from round to round
         self.name = str(name)
         self.rows = len(self._rows)
         self.held_out_rows = 0 if self._held_out is None else len(self._held_out)
@@ -94,6 +94,7 @@ class TorchClient:
             size = self._rows.loader.batch_size
             size = None if size is None else min(size, self.rows)
             self._batches = Batches(size, size)
+        BatchNormStatistics(self._functions).check_batches(self._rows, self._batches.update, f"client {self.name!r}")
         self._replace = replace is not False
         self.value_rows, self.gradient_rows = (self.rows if size is None else size for size in self._batches)
         self.constraints = self._functions.constraints(self._rows.take(np.arange(1)))
@@ -151,7 +152,7 @@ class TorchClient:
         """Return f_i and g_i on all rows."""
         self._functions.load(params)
         with buffers_kept(self._functions.module):
-            return _to_values(self._functions.values(self._rows.everything()))
+            return _to_values(self._functions.values(self._rows.all_rows()))
 
     def certify(
         self, params: Arrays, error: float, ranges: Sequence[Range | None], *, levels: ErrorLevels | None = None

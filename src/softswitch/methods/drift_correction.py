@@ -94,7 +94,8 @@ def corrected(
     tested = tells & (mask & (ages == 1))[:, None, None]  # of others it is not known how far they went meanwhile
     missed = OF_LATE * before.missed + (1 - OF_LATE) * jnp.where(tested, miss**2, 0).sum(axis=0)
     share = jnp.asarray(SHARES, own.dtype)[:, None] ** ages.astype(own.dtype)[:, None, None]
-    now = jnp.where(mask[:, None, None], told[:, None] - share * miss, own).astype(own.dtype)
+    lacking = jnp.isneginf(told)[:, None] & jnp.isfinite(own)  # a batch without rows of a class: the estimate is kept
+    now = jnp.where(mask[:, None, None] & ~lacking, told[:, None] - share * miss, own).astype(own.dtype)
     estimates = before.estimates.at[clients].set(now)
     best = jnp.argmin(missed, axis=0)
     believed = jnp.take_along_axis(estimates, best[None, None], axis=1)[:, 0]

@@ -192,10 +192,12 @@ def hear(
     def newest(old: Array, told: Array) -> Array:
         width = (slice(None),) + (None,) * (told.ndim - 1)
         blends = known[width] & jnp.isfinite(old) & jnp.isfinite(told)
-        # What a client does not have, −∞, is neither blended in nor kept.
+        # A batch without rows of a class reports −∞; the value of an earlier batch is then kept.
+        lacking = known[width] & jnp.isfinite(old) & jnp.isneginf(told)
         before, now = (jnp.where(blends, values, 0) for values in (old, told))
         mixed = memory.smoothing * before + (1 - memory.smoothing) * now
-        return jnp.where(reports.mask[width], jnp.where(blends, mixed, told), old).astype(old.dtype)
+        newest = jnp.where(blends, mixed, told)
+        return jnp.where(reports.mask[width] & ~lacking, newest, old).astype(old.dtype)
 
     def put(every: Array, some: Array) -> Array:
         return every.at[clients].set(some)

@@ -1,4 +1,4 @@
-"""One client's rows for PyTorch: a data set or a DataLoader, as batches on a device."""
+"""Rows of one client for PyTorch, from a Dataset or a DataLoader."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from softswitch.oracles.batch_sizes import draw_rows
 from softswitch.support.function_equality import function_digest
 
 ROWS_IN_DIGEST = 64
-"""Of a data set that is not made of tensors so many rows, evenly spread, stand for all."""
+"""Number of evenly spaced rows in the digest of a Dataset that does not consist of tensors."""
 
 
 class TorchRows:
-    """A ``Dataset`` with a length, or a ``DataLoader``, whose own batches are then used.
+    """A ``Dataset`` with a length, or a ``DataLoader`` with its own batches.
 
     Args:
-        argument: what the caller calls the data, for errors.
-        data: the data.
-        device: where batches are to lie.
+        argument: Name of the data in error messages.
+        data: The data.
+        device: Device of the batches.
     """
 
     def __init__(self, argument: str, data: Dataset | DataLoader, device: str | torch.device) -> None:
+        self.argument = argument
         self.loader = data if isinstance(data, DataLoader) else None
         self._rows: Dataset = data.dataset if isinstance(data, DataLoader) else data
         self._collate: Callable[[list[Any]], Any] = default_collate
@@ -37,57 +38,57 @@ class TorchRows:
         if not hasattr(self._rows, "__len__") or not len(self._rows):
             raise ValueError(f"{argument} must be a Dataset with a length of at least 1, but is {data!r}")
         self._device = device
-        self._whole: Any = None
+        self._cached: Any = None
 
     def __len__(self) -> int:
         return len(self._rows)  # type: ignore[arg-type]
 
     def take(self, indices: np.ndarray, seed: tuple[int, ...] = (0,)) -> Any:
-        """These rows as one batch; what a data set draws for itself, it draws from the seed."""
+        """Return these rows as one batch; the seed determines the random numbers that a Dataset draws."""
         if isinstance(self._rows, TensorDataset):
-            return on(self._rows[torch.from_numpy(indices)], self._device)
+            return to_device(self._rows[torch.from_numpy(indices)], self._device)
         with seeded(seed):
-            return on(self._collate([self._rows[int(i)] for i in indices]), self._device)
+            return to_device(self._collate([self._rows[int(i)] for i in indices]), self._device)
 
-    def everything(self, *, keep: bool = False) -> Any:
-        """All rows as one batch; kept for the next time, where it is asked for."""
-        if self._whole is not None:
-            return self._whole
+    def all_rows(self, *, keep: bool = False) -> Any:
+        """Return all rows as one batch, and cache it if ``keep`` is True."""
+        if self._cached is not None:
+            return self._cached
         if isinstance(self._rows, TensorDataset):
-            whole = on(self._rows.tensors, self._device)
+            batch = to_device(self._rows.tensors, self._device)
         else:
-            whole = self.take(np.arange(len(self)))
+            batch = self.take(np.arange(len(self)))
         if keep:
-            self._whole = whole
-        return whole
+            self._cached = batch
+        return batch
 
     def batches(self, seed: tuple[int, ...], size: int | None, replace: bool) -> Generator[Any]:
-        """Batches without end, from the seed alone: all rows where the size is None. To be closed after use.
+        """Yield batches without end; close the generator after use.
 
         Args:
-            seed: of these batches.
-            size: rows of a batch.
-            replace: whether they are drawn with replacement.
+            seed: Seed of the batches.
+            size: Rows of a batch; None for all rows.
+            replace: Whether rows are drawn with replacement.
         """
         if self.loader is not None:
             with seeded(seed, self.loader.generator):
                 while True:
-                    some = False
+                    is_empty = True
                     for batch in self.loader:
-                        some = True
-                        yield on(batch, self._device)
-                    if not some:
+                        is_empty = False
+                        yield to_device(batch, self._device)
+                    if is_empty:
                         raise ValueError("data must yield at least one batch, but the DataLoader yields none")
         if size is None:
-            everything = self.everything(keep=True)
+            batch = self.all_rows(keep=True)
             while True:
-                yield everything
+                yield batch
         generator = np.random.default_rng(seed)
         for i in count():
             yield self.take(draw_rows(generator, len(self), size, replace), (*seed, i))
 
     def digest(self) -> str:
-        """A digest of the rows: of all of them where they are tensors, else of some."""
+        """Return a digest of all rows if they are tensors, else of some rows."""
         digest = hashlib.sha256(f"{type(self._rows).__name__} {len(self)}".encode())
         if self.loader is not None:
             sampler = type(self.loader.sampler).__name__
@@ -100,28 +101,28 @@ class TorchRows:
         return digest.hexdigest()
 
 
-def on(batch: Any, device: str | torch.device) -> Any:
-    """A batch with its tensors on a device, whatever holds them."""
+def to_device(batch: Any, device: str | torch.device) -> Any:
+    """Move the tensors of a batch, in any container, to a device."""
     if hasattr(batch, "to"):  # a tensor, a packed sequence, a tokenizer's batch
         return batch.to(device)
     if isinstance(batch, Mapping):
-        return {key: on(value, device) for key, value in batch.items()}
+        return {key: to_device(value, device) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(on(value, device) for value in batch))
+        return type(batch)(*(to_device(value, device) for value in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(on(value, device) for value in batch)
+        return type(batch)(to_device(value, device) for value in batch)
     return batch
 
 
 @contextmanager
-def seeded(seed: tuple[int, ...], also: torch.Generator | None = None) -> Iterator[None]:
-    """Within, PyTorch's own generators begin from this seed, and one of a user; after, they are as they were."""
-    generators = [torch.default_generator, *([] if also is None else [also])]
+def seeded(seed: tuple[int, ...], extra: torch.Generator | None = None) -> Iterator[None]:
+    """Seed PyTorch's generators, and a user's, within the context; restore their states afterwards."""
+    generators = [torch.default_generator, *([] if extra is None else [extra])]
     if torch.cuda.is_initialized():
         generators.extend(torch.cuda.default_generators)
     before = [generator.get_state() for generator in generators]
     number = int(np.random.default_rng(seed).integers(2**62))
-    for generator in generators:  # torch.manual_seed would keep a traceback for every call where there is no GPU
+    for generator in generators:  # without a GPU, torch.manual_seed keeps a traceback for every call
         generator.manual_seed(number)
     try:
         yield
